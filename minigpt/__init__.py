@@ -1,0 +1,95 @@
+"""minigpt: GPT-2 from attention up, trained, imported and sampled from a few lines.
+
+Shapes, everywhere in this package:
+
+    B  batch            T  new positions      S  attended positions    C  n_embd (width)
+    H  heads            D  C / H (head width) V  vocabulary            L  layers
+
+Names are imported when first used, so that `import minigpt` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from minigpt.analysis.evaluation import evaluate
+    from minigpt.config import PRESETS, GPTConfig, SamplingConfig, TrainConfig
+    from minigpt.errors import (
+        CheckpointError,
+        ConfigError,
+        DataError,
+        DeviceError,
+        MinigptError,
+        TokenizerError,
+        TrainingError,
+    )
+    from minigpt.generation.decoding import generate, generate_text
+    from minigpt.model.attention import KVCache
+    from minigpt.model.gpt import GPT
+    from minigpt.storage.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+    from minigpt.storage.pretrained import load_gpt2
+    from minigpt.text.corpus import Corpus
+    from minigpt.text.tokenizer import Tokenizer
+    from minigpt.training.loop import train
+
+_HOME = {
+    "analysis.evaluation": ("evaluate",),
+    "config": ("PRESETS", "GPTConfig", "SamplingConfig", "TrainConfig"),
+    "errors": (
+        "CheckpointError",
+        "ConfigError",
+        "DataError",
+        "DeviceError",
+        "MinigptError",
+        "TokenizerError",
+        "TrainingError",
+    ),
+    "generation.decoding": ("generate", "generate_text"),
+    "model.attention": ("KVCache",),
+    "model.gpt": ("GPT",),
+    "storage.checkpoint": ("Checkpoint", "load_checkpoint", "save_checkpoint"),
+    "storage.pretrained": ("load_gpt2",),
+    "text.corpus": ("Corpus",),
+    "text.tokenizer": ("Tokenizer",),
+    "training.loop": ("train",),
+}
+_MODULE_OF = {name: f"minigpt.{module}" for module, names in _HOME.items() for name in names}
+
+__version__ = "0.1.0"
+__all__ = [
+    "GPT",
+    "PRESETS",
+    "Checkpoint",
+    "CheckpointError",
+    "ConfigError",
+    "Corpus",
+    "DataError",
+    "DeviceError",
+    "GPTConfig",
+    "KVCache",
+    "MinigptError",
+    "SamplingConfig",
+    "Tokenizer",
+    "TokenizerError",
+    "TrainConfig",
+    "TrainingError",
+    "evaluate",
+    "generate",
+    "generate_text",
+    "load_checkpoint",
+    "load_gpt2",
+    "save_checkpoint",
+    "train",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULE_OF:
+        value = getattr(import_module(_MODULE_OF[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'minigpt' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,207 @@
+"""Every setting's name, type, default, bounds and help text; it knows neither torch nor the command line."""
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+
+from minigpt.errors import ConfigError
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    min: float | None = None,
+    max: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+) -> Any:
+    """A dataclass field that carries its help text and its bounds (`min`, `max` inclusive; `above`, `below` not)."""
+    bounds = {"min": min, "max": max, "above": above, "below": below}
+    return dataclasses.field(default=default, metadata={"help": help, "bounds": bounds})
+
+
+def value_types(annotation: Any) -> tuple[Any, ...]:
+    """The alternatives of an annotation without None: `int | None` -> (int,), `Literal["a"]` -> (Literal["a"],)."""
+    alternatives = get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    return tuple(kind for kind in alternatives if kind is not types.NoneType)
+
+
+def _misfit(annotation: Any, value: object) -> str | None:
+    """What a value of this annotation should have been, or None where `value` is one."""
+    if value is None and types.NoneType in get_args(annotation):
+        return None
+    (kind,) = value_types(annotation)
+    if get_origin(kind) is Literal:
+        choices = get_args(kind)
+        return None if value in choices else f"one of {', '.join(choices)}"
+    if get_origin(kind) is tuple:
+        fits = isinstance(value, tuple) and all(isinstance(item, get_args(kind)[0]) for item in value)
+        return None if fits else "a tuple of strings"
+    if kind is float:
+        fits = isinstance(value, int | float) and not isinstance(value, bool)
+        return None if fits else "a number"
+    if kind is int:
+        return None if isinstance(value, int) and not isinstance(value, bool) else "a whole number"
+    return None if isinstance(value, kind) else f"of type {kind.__name__}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """A frozen group of settings whose values are checked against their bounds when it is made.
+
+    Raises: ConfigError, naming the setting, its value and the bound.
+    """
+
+    def __post_init__(self) -> None:
+        annotations = get_type_hints(type(self))
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            wanted = _misfit(annotations[field.name], value)
+            if wanted:
+                raise ConfigError(f"{field.name} ({value!r}) must be {wanted}")
+            if isinstance(value, int | float):
+                self._check_bounds(field.name, value, field.metadata["bounds"])
+
+    @staticmethod
+    def _check_bounds(name: str, value: float, bounds: Mapping[str, float | None]) -> None:
+        low, high, above, below = (bounds[key] for key in ("min", "max", "above", "below"))
+        if value != value:
+            raise ConfigError(f"{name} (nan) must be a number")
+        if low is not None and value < low:
+            raise ConfigError(f"{name} ({value}) must be at least {low}")
+        if high is not None and value > high:
+            raise ConfigError(f"{name} ({value}) must be at most {high}")
+        if above is not None and value <= above:
+            raise ConfigError(f"{name} ({value}) must be above {above}")
+        if below is not None and value >= below:
+            raise ConfigError(f"{name} ({value}) must be below {below}")
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some settings changed, checked again."""
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as plain values, ready for JSON."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPTConfig(Settings):
+    """The shape of a GPT-2 style model; the field names are config.json's own."""
+
+    vocab_size: int = setting(50257, "words in the vocabulary", min=1)
+    n_positions: int = setting(1024, "context length: the most tokens attended at once", min=1)
+    n_embd: int = setting(768, "width: features per token", min=1)
+    n_layer: int = setting(12, "number of blocks", min=1)
+    n_head: int = setting(12, "attention heads per block", min=1)
+    dropout: float = setting(0.0, "share of activations dropped in training", min=0, below=1)
+    layer_norm_epsilon: float = setting(1e-5, "added to the variance in every layer norm", above=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.n_embd % self.n_head:
+            raise ConfigError(f"n_embd ({self.n_embd}) must be divisible by n_head ({self.n_head})")
+
+    @property
+    def head_width(self) -> int:
+        """D = C / H, the features of one head."""
+        return self.n_embd // self.n_head
+
+    @property
+    def n_parameters(self) -> int:
+        """Parameters of the model, the tied head counted once."""
+        c = self.n_embd
+        attention = (c * 3 * c + 3 * c) + (c * c + c)
+        mlp = (c * 4 * c + 4 * c) + (4 * c * c + c)
+        norms = 2 * (2 * c)
+        return (self.vocab_size + self.n_positions) * c + self.n_layer * (attention + mlp + norms) + 2 * c
+
+
+# The last four are sized so that a laptop's CPU trains them in minutes on a corpus of up to a few megabytes.
+PRESETS: Mapping[str, GPTConfig] = types.MappingProxyType(
+    {
+        "gpt2": GPTConfig(),
+        "gpt2-medium": GPTConfig(n_embd=1024, n_layer=24, n_head=16),
+        "gpt2-large": GPTConfig(n_embd=1280, n_layer=36, n_head=20),
+        "gpt2-xl": GPTConfig(n_embd=1600, n_layer=48, n_head=25),
+        "nano": GPTConfig(n_positions=128, n_embd=128, n_layer=4, n_head=4),
+        "micro": GPTConfig(n_positions=128, n_embd=192, n_layer=6, n_head=6),
+        "mini": GPTConfig(n_positions=256, n_embd=384, n_layer=6, n_head=6),
+        "small": GPTConfig(n_positions=512, n_embd=512, n_layer=8, n_head=8),
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(Settings):
+    """How a model is trained. None means: derived from the corpus, the model and the device when training starts."""
+
+    steps: int | None = setting(None, "optimizer steps to take", min=1)
+    epochs: float | None = setting(None, "passes over the training text to take", above=0)
+    minutes: float | None = setting(None, "minutes to train for; the schedule follows the clock", above=0)
+    context_length: int | None = setting(None, "tokens in one training sequence", min=1)
+    batch_size: int = setting(32, "sequences per optimizer step", min=1)
+    batch_tokens: int | None = setting(None, "tokens per optimizer step, instead of --batch-size", min=1)
+    micro_batch_size: int | None = setting(
+        None, "sequences per forward pass; the rest of the batch is accumulated", min=1
+    )
+    learning_rate: float = setting(1e-3, "the peak learning rate", above=0)
+    schedule: Literal["cosine", "trapezoid", "constant"] = setting(
+        "cosine", "shape of the learning rate after the warmup: cosine, trapezoid or constant"
+    )
+    warmup_steps: int = setting(100, "steps of linear warmup", min=0)
+    cooldown: float = setting(0.3, "share of the run that a trapezoid cools down over", above=0, max=1)
+    final_learning_rate: float = setting(0.1, "the schedule's floor, as a share of the peak", min=0, max=1)
+    weight_decay: float = setting(0.1, "decoupled weight decay, on matrices only", min=0)
+    beta1: float = setting(0.9, "AdamW's decay of the gradient's mean", min=0, below=1)
+    beta2: float = setting(0.99, "AdamW's decay of the gradient's square", min=0, below=1)
+    grad_clip: float = setting(1.0, "largest norm of the gradient; 0 is no clipping", min=0)
+    eval_every: int | None = setting(None, "steps between evaluations; by default 20 in a run", min=1)
+    eval_tokens: int = setting(
+        100_000, "most validation tokens read in one evaluation during the run; the last reads them all", min=1
+    )
+    sample_every: int | None = setting(None, "steps between samples; by default 5 in a run; 0 is none", min=0)
+    sample_prompt: str = setting("", "what samples start from; by default the start of a document")
+    save_every: int | None = setting(None, "steps between saves; by default at every evaluation", min=1)
+    patience: int | None = setting(
+        None, "evaluations without improvement before stopping early; 0 is never; by default 5 on small corpora", min=0
+    )
+    seed: int = setting(1337, "seed of the initial weights, the batches and the dropout", min=0, max=2**63 - 1)
+    device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
+        "auto", "arithmetic in the matrices: auto, float32, bfloat16 or float16; weights stay float32"
+    )
+    compile: Literal["auto", "on", "off"] = setting("auto", "torch.compile the model: auto (on CUDA), on or off")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = [name for name in ("steps", "epochs", "minutes") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ConfigError(f"{' and '.join(given)} contradict one another; give one of steps, epochs and minutes")
+
+    @property
+    def sequences_per_step(self) -> int:
+        """Sequences per optimizer step, from `batch_tokens` where that is given (rounded, at least one)."""
+        if self.batch_tokens is None:
+            return self.batch_size
+        if self.context_length is None:
+            raise ConfigError("batch_tokens needs context_length to be known")
+        return max(1, round(self.batch_tokens / self.context_length))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingConfig(Settings):
+    """How text is drawn from a model."""
+
+    max_new_tokens: int = setting(200, "most tokens to generate", min=1)
+    temperature: float = setting(0.8, "0 is greedy; below 1 is safer, above 1 is wilder", min=0)
+    top_k: int | None = setting(None, "draw only from the k likeliest tokens", min=1)
+    top_p: float = setting(0.95, "draw only from the likeliest tokens that hold this much probability", above=0, max=1)
+    seed: int | None = setting(
+        None, "seed of the draw; the same seed gives the same text on one machine", min=0, max=2**63 - 1
+    )
+    samples: int = setting(1, "how many continuations to draw at once", min=1)
+    stop: tuple[str, ...] = setting((), "stop before this text; may be given several times")

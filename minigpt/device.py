@@ -1,0 +1,83 @@
+"""Which device and which arithmetic to use, and seeding; it knows no model."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from minigpt.errors import DeviceError
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def resolve_device(name: str = "auto") -> torch.device:
+    """The device of that name; `auto` is CUDA, else Apple's MPS, else the CPU.
+
+    Raises: DeviceError where this machine does not have it.
+    """
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise DeviceError(f"device ({name!r}) must be auto, cpu, cuda, cuda:N or mps") from error
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= count:
+            have = f"only cuda:0 to cuda:{count - 1} are here" if count else "torch sees no CUDA device here; use cpu"
+            raise DeviceError(f"device ({name!r}) is not on this machine: {have}")
+    elif device.type == "mps" and not torch.backends.mps.is_available():
+        raise DeviceError("device ('mps') is not on this machine; use cpu")
+    elif device.type not in ("cpu", "cuda", "mps"):
+        raise DeviceError(f"device ({name!r}) must be auto, cpu, cuda, cuda:N or mps")
+    return device
+
+
+def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
+    """The dtype of that name; `auto` is bfloat16 on CUDA from Ampere on, float16 on older CUDA, else float32.
+
+    Raises: DeviceError for float16 on a CPU, whose kernels torch does not train with.
+    """
+    if name == "auto":
+        if device.type != "cuda":
+            return torch.float32  # bfloat16 without AMX is emulated: 4 x slower (docs/benchmarks.md)
+        return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float16
+    if name == "float16" and device.type == "cpu":
+        raise DeviceError("dtype ('float16') needs a GPU; on a CPU use float32 or bfloat16")
+    try:
+        return _DTYPES[name]
+    except KeyError as error:
+        raise DeviceError(f"dtype ({name!r}) must be auto, {', '.join(_DTYPES)}") from error
+
+
+def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[object]:
+    """A context in which matrix products run in `dtype`; nothing at all for float32."""
+    if dtype == torch.float32:
+        return nullcontext()
+    return torch.autocast(device.type, dtype=dtype)
+
+
+def mix_seed(*parts: int) -> int:
+    """One well-mixed 63-bit seed from several whole numbers (splitmix64, Steele et al. 2014)."""
+    mask = 2**64 - 1
+    state = 0
+    for part in parts:
+        state = (state ^ (part & mask)) + 0x9E3779B97F4A7C15 & mask
+        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & mask
+        state = (state ^ (state >> 27)) * 0x94D049BB133111EB & mask
+        state ^= state >> 31
+    return state >> 1
+
+
+def memory_in_use(device: torch.device) -> int:
+    """Bytes in use: the most that torch has held on a CUDA device, else the process's peak resident set."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+        import sys
+    except ImportError:  # Windows has no getrusage
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

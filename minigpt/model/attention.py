@@ -1,0 +1,132 @@
+"""Causal multi-head self-attention and its key/value cache; it knows no blocks, no tokens and no training."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minigpt.config import GPTConfig
+from minigpt.errors import ConfigError
+
+
+def causal_mask(length: int) -> Tensor:
+    """A boolean (length, length) lower triangle: True where row t may attend to column s, s <= t."""
+    return torch.ones(length, length, dtype=torch.bool).tril()
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """softmax(Q K^T / sqrt(D)) V written out, and the attention weights themselves, after dropout.
+
+    Shapes: query (..., T, D); key and value (..., S, D); mask broadcastable to (..., T, S), True = may attend;
+    result (..., T, D) and (..., T, S).
+    Source: Vaswani et al. 2017, equation 1.
+    """
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])  # (..., T, S)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf)
+    weights = F.dropout(scores.softmax(dim=-1), dropout, training=dropout > 0)  # (..., T, S)
+    return weights @ value, weights
+
+
+class KVCache:
+    """The keys and values of every position seen so far, in buffers allocated once; `length` counts positions.
+
+    One pair of buffers per layer, (B, H, n_positions, D). A forward pass writes its T new positions behind the
+    `length` old ones, and `GPT.features` then moves `length` on.
+    """
+
+    def __init__(
+        self,
+        config: GPTConfig,
+        batch_size: int,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        shape = (batch_size, config.n_head, config.n_positions, config.head_width)
+        self.keys = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.n_layer)]
+        self.values = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.n_layer)]
+        self.length = 0
+        self.capacity = config.n_positions
+
+    def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Writes T new keys and values of one layer behind the old ones; returns all S = length + T of them.
+
+        Shapes: key and value (B, H, T, D) -> (B, H, S, D) each.
+        """
+        end = self.length + key.shape[2]
+        self.keys[layer][:, :, self.length : end] = key
+        self.values[layer][:, :, self.length : end] = value
+        return self.keys[layer][:, :, :end], self.values[layer][:, :, :end]
+
+    def reset(self) -> None:
+        """Forgets every position; the buffers stay."""
+        self.length = 0
+
+
+class CausalSelfAttention(nn.Module):
+    """Multi-head attention in which a position sees itself and what came before.
+
+    The mask is a registered, non-persistent boolean buffer, (n_positions, n_positions).
+    Source: Vaswani et al. 2017, section 3.2; Radford et al. 2019, section 2.3.
+    """
+
+    mask: Tensor
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.n_head = config.n_head
+        self.dropout = config.dropout
+        self.qkv_proj = nn.Linear(config.n_embd, 3 * config.n_embd)
+        self.out_proj = nn.Linear(config.n_embd, config.n_embd)
+        self.residual_dropout = nn.Dropout(config.dropout)
+        self.register_buffer("mask", causal_mask(config.n_positions), persistent=False)
+
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of every head: (B, T, C) -> three of (B, H, T, D)."""
+        b, t, c = x.shape
+        q, k, v = self.qkv_proj(x).split(c, dim=2)  # 3 x (B, T, C)
+        q, k, v = (part.view(b, t, self.n_head, c // self.n_head).transpose(1, 2) for part in (q, k, v))
+        return q, k, v  # 3 x (B, H, T, D)
+
+    def merge(self, x: Tensor) -> Tensor:
+        """The heads side by side again, mixed by the output projection: (B, H, T, D) -> (B, T, C)."""
+        merged = x.transpose(1, 2).flatten(2)  # (B, T, C)
+        return self.residual_dropout(self.out_proj(merged))
+
+    def forward(self, x: Tensor, cache: KVCache | None = None, layer: int = 0) -> Tensor:
+        """Attention through torch's fused kernel: (B, T, C) -> (B, T, C).
+
+        With a cache, the T positions of `x` come behind the cached ones and attend to those too.
+        """
+        q, k, v = self.heads(x)
+        dropout = self.dropout if self.training else 0.0
+        if cache is not None:
+            k, v = cache.append(layer, k, v)  # (B, H, S, D)
+        t, s = q.shape[2], k.shape[2]
+        if t == s:
+            y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
+        else:  # torch aligns its own causal flag to the first key, not to the last: the mask's rows are right
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask[s - t : s, :s], dropout_p=dropout)
+        return self.merge(y)
+
+    def forward_with_weights(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The same attention by the written-out formula, and its weights: (B, T, C) -> (B, T, C), (B, H, T, T)."""
+        q, k, v = self.heads(x)
+        t = x.shape[1]
+        y, weights = attend(q, k, v, self.mask[:t, :t], self.dropout if self.training else 0.0)
+        return self.merge(y), weights
+
+
+def check_room(new: int, cache: KVCache | None, n_positions: int) -> int:
+    """The position of the first new token, where all of them fit into the context.
+
+    Raises: ConfigError.
+    """
+    start = cache.length if cache is not None else 0
+    if start + new > n_positions:
+        raise ConfigError(f"{start + new} positions are more than the model's context length ({n_positions})")
+    return start

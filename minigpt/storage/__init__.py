@@ -1,0 +1,1 @@
+"""Models on disk and from elsewhere: checkpoints, runs, Hugging Face names, imports."""

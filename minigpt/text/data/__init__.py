@@ -1,0 +1,1 @@
+"""Package data: OpenAI's GPT-2 merges."""
