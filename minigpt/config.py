@@ -17,10 +17,12 @@ def setting(
     max: float | None = None,
     above: float | None = None,
     below: float | None = None,
+    group: str = "Options",
 ) -> Any:
-    """A dataclass field that carries its help text and its bounds (`min`, `max` inclusive; `above`, `below` not)."""
+    """A dataclass field that carries its help text, its bounds (`min`, `max` inclusive; `above`, `below` not) and the
+    heading that the help shows it under."""
     bounds = {"min": min, "max": max, "above": above, "below": below}
-    return dataclasses.field(default=default, metadata={"help": help, "bounds": bounds})
+    return dataclasses.field(default=default, metadata={"help": help, "bounds": bounds, "group": group})
 
 
 def value_types(annotation: Any) -> tuple[Any, ...]:
@@ -92,13 +94,13 @@ class Settings:
 class GPTConfig(Settings):
     """The shape of a GPT-2 style model; the field names are config.json's own."""
 
-    vocab_size: int = setting(50257, "words in the vocabulary", min=1)
-    n_positions: int = setting(1024, "context length: the most tokens attended at once", min=1)
-    n_embd: int = setting(768, "width: features per token", min=1)
-    n_layer: int = setting(12, "number of blocks", min=1)
-    n_head: int = setting(12, "attention heads per block", min=1)
-    dropout: float = setting(0.0, "share of activations dropped in training", min=0, below=1)
-    layer_norm_epsilon: float = setting(1e-5, "added to the variance in every layer norm", above=0)
+    vocab_size: int = setting(50257, "words in the vocabulary", min=1, group="Model")
+    n_positions: int = setting(1024, "context length: the most tokens attended at once", min=1, group="Model")
+    n_embd: int = setting(768, "width: features per token", min=1, group="Model")
+    n_layer: int = setting(12, "number of blocks", min=1, group="Model")
+    n_head: int = setting(12, "attention heads per block", min=1, group="Model")
+    dropout: float = setting(0.0, "share of activations dropped in training", min=0, below=1, group="Model")
+    layer_norm_epsilon: float = setting(1e-5, "added to the variance in every layer norm", above=0, group="Model")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -139,42 +141,66 @@ PRESETS: Mapping[str, GPTConfig] = types.MappingProxyType(
 class TrainConfig(Settings):
     """How a model is trained. None means: derived from the corpus, the model and the device when training starts."""
 
-    steps: int | None = setting(None, "optimizer steps to take", min=1)
-    epochs: float | None = setting(None, "passes over the training text to take", above=0)
-    minutes: float | None = setting(None, "minutes to train for; the schedule follows the clock", above=0)
-    context_length: int | None = setting(None, "tokens in one training sequence", min=1)
-    batch_size: int = setting(32, "sequences per optimizer step", min=1)
-    batch_tokens: int | None = setting(None, "tokens per optimizer step, instead of --batch-size", min=1)
+    steps: int | None = setting(None, "optimizer steps to take", min=1, group="Length")
+    epochs: float | None = setting(None, "passes over the training text to take", above=0, group="Length")
+    minutes: float | None = setting(
+        None, "minutes to train for; the schedule follows the clock", above=0, group="Length"
+    )
+    context_length: int | None = setting(None, "tokens in one training sequence", min=1, group="Batch")
+    batch_size: int = setting(32, "sequences per optimizer step", min=1, group="Batch")
+    batch_tokens: int | None = setting(None, "tokens per optimizer step, instead of --batch-size", min=1, group="Batch")
     micro_batch_size: int | None = setting(
-        None, "sequences per forward pass; the rest of the batch is accumulated", min=1
+        None, "sequences per forward pass; the rest of the batch is accumulated", min=1, group="Batch"
     )
-    learning_rate: float = setting(1e-3, "the peak learning rate", above=0)
+    learning_rate: float = setting(1e-3, "the peak learning rate", above=0, group="Optimization")
     schedule: Literal["cosine", "trapezoid", "constant"] = setting(
-        "cosine", "shape of the learning rate after the warmup: cosine, trapezoid or constant"
+        "cosine", "shape of the learning rate after the warmup: cosine, trapezoid or constant", group="Optimization"
     )
-    warmup_steps: int = setting(100, "steps of linear warmup", min=0)
-    cooldown: float = setting(0.3, "share of the run that a trapezoid cools down over", above=0, max=1)
-    final_learning_rate: float = setting(0.1, "the schedule's floor, as a share of the peak", min=0, max=1)
-    weight_decay: float = setting(0.1, "decoupled weight decay, on matrices only", min=0)
-    beta1: float = setting(0.9, "AdamW's decay of the gradient's mean", min=0, below=1)
-    beta2: float = setting(0.99, "AdamW's decay of the gradient's square", min=0, below=1)
-    grad_clip: float = setting(1.0, "largest norm of the gradient; 0 is no clipping", min=0)
-    eval_every: int | None = setting(None, "steps between evaluations; by default 20 in a run", min=1)
+    warmup_steps: int = setting(100, "steps of linear warmup", min=0, group="Optimization")
+    cooldown: float = setting(
+        0.3, "share of the run that a trapezoid cools down over", above=0, max=1, group="Optimization"
+    )
+    final_learning_rate: float = setting(
+        0.1, "the schedule's floor, as a share of the peak", min=0, max=1, group="Optimization"
+    )
+    weight_decay: float = setting(0.1, "decoupled weight decay, on matrices only", min=0, group="Optimization")
+    beta1: float = setting(0.9, "AdamW's decay of the gradient's mean", min=0, below=1, group="Optimization")
+    beta2: float = setting(0.99, "AdamW's decay of the gradient's square", min=0, below=1, group="Optimization")
+    grad_clip: float = setting(1.0, "largest norm of the gradient; 0 is no clipping", min=0, group="Optimization")
+    eval_every: int | None = setting(
+        None, "steps between evaluations; by default 20 in a run", min=1, group="Evaluation and saving"
+    )
     eval_tokens: int = setting(
-        100_000, "most validation tokens read in one evaluation during the run; the last reads them all", min=1
+        100_000,
+        "most validation tokens read in one evaluation during the run; the last reads them all",
+        min=1,
+        group="Evaluation and saving",
     )
-    sample_every: int | None = setting(None, "steps between samples; by default 5 in a run; 0 is none", min=0)
-    sample_prompt: str = setting("", "what samples start from; by default the start of a document")
-    save_every: int | None = setting(None, "steps between saves; by default at every evaluation", min=1)
+    sample_every: int | None = setting(
+        None, "steps between samples; by default 5 in a run; 0 is none", min=0, group="Evaluation and saving"
+    )
+    sample_prompt: str = setting(
+        "", "what samples start from; by default the start of a document", group="Evaluation and saving"
+    )
+    save_every: int | None = setting(
+        None, "steps between saves; by default at every evaluation", min=1, group="Evaluation and saving"
+    )
     patience: int | None = setting(
-        None, "evaluations without improvement before stopping early; 0 is never; by default 5 on small corpora", min=0
+        None,
+        "evaluations without improvement before stopping early; 0 is never; by default 5 on small corpora",
+        min=0,
+        group="Evaluation and saving",
     )
-    seed: int = setting(1337, "seed of the initial weights, the batches and the dropout", min=0, max=2**63 - 1)
-    device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps")
+    seed: int = setting(
+        1337, "seed of the initial weights, the batches and the dropout", min=0, max=2**63 - 1, group="Machine"
+    )
+    device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps", group="Machine")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
-        "auto", "arithmetic in the matrices: auto, float32, bfloat16 or float16; weights stay float32"
+        "auto", "arithmetic in the matrices: auto, float32, bfloat16 or float16; weights stay float32", group="Machine"
     )
-    compile: Literal["auto", "on", "off"] = setting("auto", "torch.compile the model: auto (on CUDA), on or off")
+    compile: Literal["auto", "on", "off"] = setting(
+        "auto", "torch.compile the model: auto (on CUDA), on or off", group="Machine"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -196,12 +222,18 @@ class TrainConfig(Settings):
 class SamplingConfig(Settings):
     """How text is drawn from a model."""
 
-    max_new_tokens: int = setting(200, "most tokens to generate", min=1)
-    temperature: float = setting(0.8, "0 is greedy; below 1 is safer, above 1 is wilder", min=0)
-    top_k: int | None = setting(None, "draw only from the k likeliest tokens", min=1)
-    top_p: float = setting(0.95, "draw only from the likeliest tokens that hold this much probability", above=0, max=1)
-    seed: int | None = setting(
-        None, "seed of the draw; the same seed gives the same text on one machine", min=0, max=2**63 - 1
+    max_new_tokens: int = setting(200, "most tokens to generate", min=1, group="Sampling")
+    temperature: float = setting(0.8, "0 is greedy; below 1 is safer, above 1 is wilder", min=0, group="Sampling")
+    top_k: int | None = setting(None, "draw only from the k likeliest tokens", min=1, group="Sampling")
+    top_p: float = setting(
+        0.95, "draw only from the likeliest tokens that hold this much probability", above=0, max=1, group="Sampling"
     )
-    samples: int = setting(1, "how many continuations to draw at once", min=1)
+    seed: int | None = setting(
+        None,
+        "seed of the draw; the same seed gives the same text on one machine",
+        min=0,
+        max=2**63 - 1,
+        group="Sampling",
+    )
+    samples: int = setting(1, "how many continuations to draw at once", min=1, group="Sampling")
     stop: tuple[str, ...] = setting((), "stop before this text; may be given several times")

@@ -1,5 +1,6 @@
 """Which device and which arithmetic to use, and seeding; it knows no model."""
 
+import sys
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -70,13 +71,12 @@ def mix_seed(*parts: int) -> int:
     return state >> 1
 
 
-def memory_in_use(device: torch.device) -> int:
-    """Bytes in use: the most that torch has held on a CUDA device, else the process's peak resident set."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
+def memory_in_use() -> int:
+    """Bytes at the peak: what torch has held on the CUDA device where one is in use, else the process's resident set."""
+    if torch.cuda.is_available() and (held := torch.cuda.max_memory_allocated()):
+        return held
     try:
         import resource
-        import sys
     except ImportError:  # Windows has no getrusage
         return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

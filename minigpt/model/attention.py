@@ -107,10 +107,10 @@ class CausalSelfAttention(nn.Module):
         if cache is not None:
             k, v = cache.append(layer, k, v)  # (B, H, S, D)
         t, s = q.shape[2], k.shape[2]
-        if t == s:
-            y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
-        else:  # torch aligns its own causal flag to the first key, not to the last: the mask's rows are right
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask[s - t : s, :s], dropout_p=dropout)
+        # torch aligns its own causal flag to the first key, so it is right only where T == S. One new position
+        # sees everything; several behind a cache need the mask's own rows.
+        mask = None if t in (1, s) else self.mask[s - t : s, :s]  # (T, S)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=t == s)
         return self.merge(y)
 
     def forward_with_weights(self, x: Tensor) -> tuple[Tensor, Tensor]:

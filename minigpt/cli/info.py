@@ -1,0 +1,59 @@
+"""`minigpt info`: what a model is, and how it came to be."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from minigpt.cli.options import CheckpointsOption, JsonOption
+
+
+def info(
+    model: Annotated[str | None, typer.Argument(help="a run's name or a model's folder [newest]")] = None,
+    as_json: JsonOption = False,
+    checkpoints: CheckpointsOption = Path("checkpoints"),
+) -> None:
+    """Show a model's configuration, size and training record.
+
+    Examples:
+
+    - `minigpt info`
+
+    - `minigpt info gpt2 --json`
+    """
+    from minigpt.cli.render import console, facts, size
+    from minigpt.storage.checkpoint import TRAINING, WEIGHTS, find_checkpoint, read_config
+    from minigpt.storage.files import read_json
+    from minigpt.text.tokenizer import Tokenizer
+
+    directory = find_checkpoint(model, checkpoints)
+    config = read_config(directory)
+    tokenizer = Tokenizer.load(directory)
+    training: dict[str, Any] = read_json(directory / TRAINING) if (directory / TRAINING).exists() else {}
+    weights = (directory / WEIGHTS).stat().st_size
+    if as_json:
+        record = {"directory": str(directory), "config": config.to_dict(), "parameters": config.n_parameters}
+        record |= {"tokenizer": tokenizer.name, "weights_bytes": weights, "training": training or None}
+        print(json.dumps(record))
+        return
+    rows = {
+        "parameters": f"{config.n_parameters:,}",
+        "weights": size(weights),
+        "tokenizer": f"{tokenizer.name}, {tokenizer.vocab_size:,} words",
+        **{name: str(value) for name, value in config.to_dict().items()},
+    }
+    out = console(stderr=False)
+    out.print(facts(str(directory), rows))
+    if training:
+        out.print(facts("training", _training_rows(training)))
+
+
+def _training_rows(training: dict[str, Any]) -> dict[str, str]:
+    rows = {}
+    for section in ("corpus", "training", "result"):
+        for name, value in training.get(section, {}).items():
+            if value not in (None, "", []):
+                shown = ", ".join(map(str, value)) if isinstance(value, list) else value
+                rows[name] = f"{shown:.4f}" if isinstance(shown, float) and shown > 1 else str(shown)
+    return {"started": str(training.get("started", "")), **rows}

@@ -1,0 +1,87 @@
+"""Command-line options derived from the settings' dataclass fields, once for every command."""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import typer
+
+from minigpt.config import Settings, value_types
+
+CheckpointsOption = Annotated[
+    Path,
+    typer.Option("--checkpoints", envvar="MINIGPT_CHECKPOINTS", help="the folder that runs and models stand in"),
+]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps")]
+JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
+
+
+def settings_options(
+    *groups: tuple[type[Settings], Iterable[str]], chosen: Iterable[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A decorator that gives a command one option per named setting and collects those given into `given`.
+
+    The command takes `given: dict[str, Any]`, which holds only what the user typed, so that defaults, presets, a
+    resumed run and flags can be laid over one another by `replace()`. `chosen` are settings whose default depends on
+    the corpus or the device.
+    """
+    names = [name for _, group in groups for name in group]
+    chosen = frozenset(chosen)
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command)
+        hints = get_type_hints(command, include_extras=True)
+        parameters = [
+            parameter.replace(annotation=hints[name]) for name, parameter in own.parameters.items() if name != "given"
+        ]
+        for kind, group in groups:
+            parameters.extend(_option(kind, name, name in chosen) for name in group)
+
+        @functools.wraps(command)
+        def collect(**values: Any) -> None:
+            typed = {name: values.pop(name) for name in names}
+            given = {name: value for name, value in typed.items() if value is not None and value != []}
+            command(**values, given={k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
+
+        parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
+        keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+        collect.__signature__ = own.replace(parameters=keyword)  # type: ignore[attr-defined]
+        collect.__annotations__ = {parameter.name: parameter.annotation for parameter in keyword}
+        del collect.__wrapped__  # type: ignore[attr-defined]
+        return collect
+
+    return decorate
+
+
+def _option(settings: type[Settings], name: str, chosen: bool) -> inspect.Parameter:
+    """The option of one field: `n_layer: int` becomes `--n-layer INTEGER`, None where it is not given."""
+    field = next(field for field in dataclasses.fields(settings) if field.name == name)
+    (kind,) = value_types(get_type_hints(settings)[name])
+    if get_origin(kind) is tuple:
+        annotation: Any = list[get_args(kind)[0]] | None  # type: ignore[misc]
+    elif get_origin(kind) is Literal:
+        annotation = Literal[get_args(kind)] | None  # type: ignore[valid-type]
+    else:
+        annotation = kind | None
+    default: str | bool = False
+    if chosen:
+        default = "chosen"
+    elif field.default not in (None, (), ""):
+        default = str(field.default)
+    option = typer.Option(
+        f"--{name.replace('_', '-')}",
+        help=field.metadata["help"],
+        show_default=default,
+        rich_help_panel=field.metadata["group"],
+    )
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[annotation, option]
+    )
+
+
+def names_of(settings: type[Settings], *, without: Iterable[str] = ()) -> list[str]:
+    """The names of a group's settings, in order."""
+    return [field.name for field in dataclasses.fields(settings) if field.name not in frozenset(without)]

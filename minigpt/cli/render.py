@@ -1,0 +1,195 @@
+"""How things look in the terminal: consoles, small tables, units, and the display of a training run."""
+
+import math
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from minigpt.training.events import Evaluation, Event, Finished, Sample, Step
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def console(*, stderr: bool = True) -> Console:
+    """A console for one of the two streams; nothing in it is highlighted by guesswork."""
+    return Console(stderr=stderr, highlight=False, soft_wrap=False)
+
+
+def facts(title: str, rows: Mapping[str, str]) -> RenderableType:
+    """Names and values in two columns under a title."""
+    table = Table(
+        title=title, title_justify="left", title_style="bold", show_header=False, box=None, padding=(0, 2, 0, 0)
+    )
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows.items():
+        table.add_row(name.replace("_", " "), Text(value))
+    return table
+
+
+def size(n_bytes: float) -> str:
+    """A number of bytes in decimal units: 1.2 MB."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.0f} {unit}" if unit == "bytes" else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.1f} TB"
+
+
+def duration(seconds: float) -> str:
+    """A time span: 0:07, 12:40, 1:02:03."""
+    whole = round(seconds)
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def sparkline(values: list[float], width: int) -> str:
+    """The values as a row of blocks, averaged down to `width` of them, the lowest at the bottom."""
+    if not values:
+        return ""
+    count = min(width, len(values))
+    edges = [i * len(values) // count for i in range(count + 1)]
+    means = [math.fsum(values[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    low, high = min(means), max(means)
+    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BLOCKS[round((mean - low) * scale)] for mean in means)
+
+
+def byte_progress(out: Console, what: str) -> Progress:
+    """A progress bar over bytes, for reading and tokenising; it vanishes when done."""
+    return Progress(TextColumn(what), BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=out, transient=True)
+
+
+class TrainingDisplay:
+    """Draws a run's events: a live panel in a terminal, plain lines elsewhere."""
+
+    def __init__(self, out: Console, name: str, total_steps: int | None) -> None:
+        self.out, self.name, self.total_steps = out, name, total_steps
+        self.step = 0
+        self.losses: list[float] = []
+        self.smoothed: float | None = None
+        self.last_step: Step | None = None
+        self.last_evaluation: Evaluation | None = None
+        self.rates: list[float] = []
+        self.live = Live(console=out, refresh_per_second=4, transient=True) if out.is_terminal else None
+        self.next_line = 0.0
+
+    def __enter__(self) -> Self:
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.live:
+            self.live.stop()
+
+    def show(self, event: "Event") -> None:
+        """Takes in one event and draws what changed."""
+        from minigpt.training.events import Evaluation, Notice, Sample, Step
+
+        if isinstance(event, Step):
+            self._step(event)
+        elif isinstance(event, Evaluation):
+            self.last_evaluation = event
+            self.out.print(self._evaluation_line(event))
+        elif isinstance(event, Sample):
+            self.out.print(self._sample(event))
+        elif isinstance(event, Notice):
+            self.out.print(Text(event.text, style="yellow"))
+        if self.live:
+            self.live.update(self._panel())
+
+    def _step(self, event: "Step") -> None:
+        self.last_step, self.step = event, event.step
+        self.losses.append(event.loss)
+        # The mean of the last ~20 steps, not biased towards the first.
+        self.smoothed = event.loss if self.smoothed is None else 0.95 * self.smoothed + 0.05 * event.loss
+        self.rates = [*self.rates[-19:], event.tokens_per_second]
+        if self.live is None and (event.progress >= self.next_line or event.step == 1):
+            self.next_line = math.floor(event.progress * 50 + 1) / 50
+            left = self._left(event)
+            self.out.print(
+                f"step {self._of_total(event.step)}  loss {event.loss:.4f}  "
+                f"{self._rate():,.0f} tokens/s  rate {event.learning_rate:.2e}  {left} left"
+            )
+
+    def _of_total(self, step: int) -> str:
+        return f"{step:,}" if self.total_steps is None else f"{step:,}/{self.total_steps:,}"
+
+    def _rate(self) -> float:
+        return sum(self.rates) / max(1, len(self.rates))
+
+    def _left(self, event: "Step") -> str:
+        return duration(event.seconds * (1 - event.progress) / event.progress) if event.progress > 0 else "?"
+
+    @staticmethod
+    def _evaluation_line(event: "Evaluation") -> Text:
+        line = Text(f"step {event.step:>6,}  validation loss {event.validation_loss:.4f}  ")
+        line.append(f"{event.bits_per_byte:.4f} bits per byte")
+        line.append("  best so far, saved" if event.best else "", style="green")
+        return line
+
+    @staticmethod
+    def _sample(event: "Sample") -> RenderableType:
+        text = Text(event.prompt, style="bold")
+        text.append(event.text.strip("\n"), style="not bold")
+        return Panel(text, title=f"sample at step {event.step:,}", title_align="left", border_style="dim")
+
+    def _panel(self) -> RenderableType:
+        from minigpt.device import memory_in_use
+
+        event = self.last_step
+        if event is None:
+            return Text(f"{self.name}: measuring the untrained model …", style="dim")
+        bar_width = 30
+        filled = round(event.progress * bar_width)
+        head = Text(f"{self.name}  ", style="bold")
+        head.append("━" * filled, style="green")
+        head.append("━" * (bar_width - filled), style="dim")
+        head.append(
+            f"  {event.progress:4.0%}  step {self._of_total(event.step)}  "
+            f"{duration(event.seconds)} gone, {self._left(event)} left",
+            style="not bold",
+        )
+        assert self.smoothed is not None
+        grid = Table.grid(padding=(0, 3, 0, 0))
+        evaluation = self.last_evaluation
+        validation = "-"
+        if evaluation:
+            validation = f"{evaluation.validation_loss:.4f} ({evaluation.bits_per_byte:.4f} bits per byte)"
+        grid.add_row(f"loss {event.loss:.4f}", f"smoothed {self.smoothed:.4f}", f"validation {validation}")
+        grid.add_row(
+            f"{self._rate():,.0f} tokens/s",
+            f"rate {event.learning_rate:.2e}",
+            f"memory {size(memory_in_use())}",
+        )
+        loss_line = Text(sparkline(self.losses, max(10, min(60, self.out.width - 10))), style="cyan")
+        return Group(head, grid, Text("loss ").append_text(loss_line))
+
+
+def summary(event: "Finished", directory: str, seconds: float | None = None) -> RenderableType:
+    """What a run came to, and the command to try next."""
+    rows = {"steps": f"{event.step:,} in {duration(seconds or event.seconds)}"}
+    if event.validation_loss is not None and event.bits_per_byte is not None:
+        rows["best weights"] = f"step {event.best_step:,}"
+        rows["validation loss"] = f"{event.validation_loss:.4f} nats per token, all {event.validation_tokens:,} tokens"
+        rows["perplexity"] = f"{math.exp(min(700.0, event.validation_loss)):.2f} per token"
+        rows["bits per byte"] = f"{event.bits_per_byte:.4f}"
+    rows["saved in"] = directory
+    return facts("stopped early: validation no longer improves" if event.reason == "early stop" else "done", rows)
+
+
+def now() -> str:
+    """The local time with its zone, for records."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")

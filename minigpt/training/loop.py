@@ -1,0 +1,331 @@
+"""Training as an iterator of events; it knows no terminal, and leaving the iterator is how to stop it.
+
+Everything random is a pure function of (seed, step): the batches, and the dropout, whose generator is seeded anew for
+every micro-batch. So a resumed run goes on as if it had never stopped, and no generator's state is ever stored.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from minigpt.analysis.evaluation import Evaluation as Measurement
+from minigpt.analysis.evaluation import evaluate
+from minigpt.config import SamplingConfig, TrainConfig
+from minigpt.device import autocast, mix_seed, resolve_device, resolve_dtype
+from minigpt.errors import ConfigError, TrainingError
+from minigpt.generation.decoding import generate_text
+from minigpt.model.gpt import GPT
+from minigpt.storage.run import Run
+from minigpt.text.batches import windows_per_epoch
+from minigpt.text.corpus import Corpus
+from minigpt.training.events import Evaluation, Event, Finished, Notice, Sample, Saved, Step
+from minigpt.training.loss import next_token_loss
+from minigpt.training.optimization import build_optimizer, learning_rate, set_learning_rate
+from minigpt.training.state import Progress, capture, restore
+
+_SAMPLING = SamplingConfig(max_new_tokens=120, temperature=0.8, top_p=0.95, seed=0)
+_EVALUATIONS, _SAMPLES = 20, 5  # in a run, where the settings do not say
+_SAVE_AT_LEAST_EVERY = 300.0  # seconds, whatever the steps take
+
+
+def train(
+    model: GPT, corpus: Corpus, config: TrainConfig, run: Run | None = None, *, resume: bool = False
+) -> Iterator[Event]:
+    """Trains `model` in place on the corpus and yields what happens, event by event.
+
+    With a `run`, its folder keeps the log, the weights with the lowest validation loss and the last state, and the
+    model ends as the best weights. With `resume`, training goes on from the run's last state: on a CPU bit for bit,
+    where the budget is steps or epochs. Leaving the loop over the events stops training and saves that state.
+    Seeds torch's global generator.
+
+    Raises: ConfigError for settings that do not fit the model or the corpus; TrainingError where the loss stops
+    being finite (the last saved state stays); CheckpointError where the run cannot be written.
+    """
+    return _Training(model, corpus, config, run, resume).events()
+
+
+def steps_in(config: TrainConfig, n_tokens: int) -> int | None:
+    """The run's length in optimizer steps over `n_tokens` of training text; None where the clock decides.
+
+    Raises: ConfigError where no length is given.
+    """
+    if config.minutes is not None:
+        return None
+    if config.steps is not None:
+        return config.steps
+    if config.epochs is None or config.context_length is None:
+        raise ConfigError("a run needs a length: give one of steps, epochs and minutes")
+    sequences = config.epochs * windows_per_epoch(n_tokens, config.context_length)
+    return max(1, round(sequences / config.sequences_per_step))
+
+
+class _Training:
+    def __init__(self, model: GPT, corpus: Corpus, config: TrainConfig, run: Run | None, resume: bool) -> None:
+        self.context = config.context_length or model.config.n_positions
+        self.config = config = config.replace(context_length=self.context)
+        _check_fit(model, corpus, self.context)
+        self.device = resolve_device(config.device)
+        self.dtype = resolve_dtype(config.dtype, self.device)
+        if self.device.type == "cuda":
+            torch.set_float32_matmul_precision("high")  # TF32 wherever float32 is left
+        self.model, self.corpus, self.run = model.to(self.device), corpus, run
+        self.features: Callable[[Tensor], Tensor] = model.features
+        self.optimizer = build_optimizer(model, config)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
+        self.batch_size = config.sequences_per_step
+        self.total_steps = steps_in(config, len(corpus.train))
+        self.progress = Progress()
+        self.saved_step = -1
+        if resume:
+            self._restore()
+        self.clock = time.monotonic() - self.progress.seconds
+        self.last_save = time.monotonic()
+
+    def events(self) -> Iterator[Event]:
+        """The run, from wherever it stands: what is due between two steps, then a step, until the budget is spent."""
+        yield from self._compile()
+        try:
+            while True:
+                if self._evaluation_part() > self.progress.evaluated_part or self._is_over():
+                    yield from self._evaluate()
+                if self._sample_part() > self.progress.sampled_part:
+                    yield self._sample()
+                stop_early = 0 < (self.config.patience or 0) <= self.progress.stale_evaluations
+                if self._save_is_due() or stop_early:
+                    yield from self._save_last()
+                if self._is_over() or stop_early:
+                    break
+                yield self._step()
+        except GeneratorExit:  # the caller left between two events, where the state is whole
+            for _ in self._save_last():
+                pass
+            raise
+        yield self._finish("early stop" if stop_early else "length")
+
+    # What is due: parts of the run are counted in steps where its length is known in steps, else by the clock.
+
+    def _share_done(self) -> float:
+        """How much of the run is done, from 0 to 1."""
+        if self.total_steps is not None:
+            return min(1.0, self.progress.step / self.total_steps)
+        assert self.config.minutes is not None
+        return min(1.0, self.progress.seconds / (60 * self.config.minutes))
+
+    def _is_over(self) -> bool:
+        return self._share_done() >= 1
+
+    def _part(self, every: int | None, parts: int) -> int:
+        if every is None and self.total_steps is not None:
+            every = math.ceil(self.total_steps / parts)
+        return self.progress.step // every if every else math.floor(self._share_done() * parts)
+
+    def _evaluation_part(self) -> int:
+        return self._part(self.config.eval_every, _EVALUATIONS)
+
+    def _sample_part(self) -> int:
+        return 0 if self.config.sample_every == 0 else self._part(self.config.sample_every, _SAMPLES)
+
+    def _save_is_due(self) -> bool:
+        every, step = self.config.save_every, self.progress.step
+        due = step % every == 0 if every else self.progress.evaluated_step == step
+        return due or self._is_over() or time.monotonic() - self.last_save > _SAVE_AT_LEAST_EVERY
+
+    def _tick(self) -> float:
+        """Seconds that the run has taken so far, those before it was resumed included."""
+        self.progress.seconds = time.monotonic() - self.clock
+        return self.progress.seconds
+
+    # One step.
+
+    def _step(self) -> Step:
+        """One optimizer step over the whole batch, accumulated in micro-batches."""
+        self.model.train()
+        started = time.monotonic()
+        step = self.progress.step
+        rate = learning_rate(step, self._share_done(), self.config)
+        set_learning_rate(self.optimizer, rate)
+        micro = self.config.micro_batch_size or self.batch_size
+        total = 0.0
+        for start in range(0, self.batch_size, micro):
+            rows = range(start, min(start + micro, self.batch_size))
+            total += self._accumulate(step, rows)
+        norm = self._update(total, rate)
+        self.progress.step += 1
+        tokens = self.batch_size * self.context
+        event = Step(
+            step=self.progress.step,
+            seconds=self._tick(),
+            progress=self._share_done(),
+            loss=total,
+            learning_rate=rate,
+            gradient_norm=norm,
+            tokens=self.progress.step * tokens,
+            tokens_per_second=tokens / (time.monotonic() - started),
+        )
+        self._log(event, "step", "loss", "learning_rate", "gradient_norm", "tokens", "seconds", "tokens_per_second")
+        return event
+
+    def _accumulate(self, step: int, rows: range) -> float:
+        """Adds the gradient of some rows of the step's batch; returns their share of its mean loss."""
+        inputs, targets = self.corpus.batch(step, self.batch_size, self.context, self.config.seed, rows)  # (B, T)
+        torch.manual_seed(mix_seed(self.config.seed, step, rows.start))  # the dropout of this micro-batch
+        with autocast(self.device, self.dtype):
+            features = self.features(inputs.to(self.device))  # (B, T, C)
+            loss = next_token_loss(features, self.model.token_embedding.weight, targets.to(self.device))  # ()
+        share = loss * (len(rows) / self.batch_size)
+        self.scaler.scale(share).backward()  # type: ignore[no-untyped-call]
+        return share.item()
+
+    def _update(self, loss: float, rate: float) -> float:
+        """Clips and applies the gradient; returns its norm before clipping.
+
+        Raises: TrainingError where loss or gradient is not finite; under a loss scale such a gradient only skips
+        the step.
+        """
+        self.scaler.unscale_(self.optimizer)
+        limit = self.config.grad_clip or math.inf
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
+        if not math.isfinite(loss) or not (math.isfinite(norm) or self.scaler.is_enabled()):
+            kept = f"the state of step {self.saved_step} is kept" if self.saved_step >= 0 else "nothing was saved yet"
+            raise TrainingError(
+                f"the loss is no longer finite at step {self.progress.step + 1} (loss {loss}, gradient norm {norm}, "
+                f"learning rate {rate:.3g}); {kept}: lower --learning-rate or raise --warmup-steps"
+            )
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    # Between steps. What an event tells of is done before it is yielded, since the caller may leave at any of them.
+
+    def _measure(self, max_tokens: int | None) -> Measurement:
+        return evaluate(
+            self.model,
+            self.corpus.validation,
+            token_lengths=self.corpus.tokenizer.token_lengths,
+            context=self.context,
+            max_tokens=max_tokens,
+            dtype=self.dtype,
+        )
+
+    def _evaluate(self) -> Iterator[Event]:
+        """Measures the validation part and keeps the weights if they are the best; without one, keeps the latest."""
+        progress = self.progress
+        if progress.evaluated_step == progress.step:
+            return
+        measured = self._measure(self.config.eval_tokens) if len(self.corpus.validation) > 1 else None
+        best = measured is None or progress.best_loss is None or measured.loss < progress.best_loss
+        progress.stale_evaluations = 0 if best else progress.stale_evaluations + 1
+        progress.evaluated_part, progress.evaluated_step = self._evaluation_part(), progress.step
+        if best:
+            progress.best_loss, progress.best_step = (measured.loss if measured else None), progress.step
+        saved = self._save_best() if best else None
+        if measured is not None:
+            event = Evaluation(
+                step=progress.step,
+                validation_loss=measured.loss,
+                bits_per_byte=measured.bits_per_byte,
+                tokens=progress.step * self.batch_size * self.context,
+                seconds=self._tick(),
+                best=best,
+            )
+            self._log(event, "step", "validation_loss", "bits_per_byte", "tokens", "seconds")
+            yield event
+        if saved is not None:
+            yield saved
+
+    def _sample(self) -> Sample:
+        """Draws a sample, from the same prompt and seed each time."""
+        prompt = self.config.sample_prompt
+        text = "".join(generate_text(self.model, self.corpus.tokenizer, prompt, _SAMPLING))
+        self.progress.sampled_part, self.progress.sampled_step = self._sample_part(), self.progress.step
+        sample = Sample(self.progress.step, prompt, text)
+        self._tick()
+        if self.run is not None:
+            self.run.log({"step": sample.step, "prompt": sample.prompt, "sample": sample.text})
+        return sample
+
+    def _finish(self, reason: Literal["length", "early stop"]) -> Finished:
+        """The last event, with the best weights measured over the whole validation part."""
+        progress = self.progress
+        if self.run is not None and progress.best_step != progress.step:
+            self.model.load_state_dict(self.run.load_best())
+        measured = self._measure(None) if len(self.corpus.validation) > 1 else None
+        finished = Finished(
+            step=progress.step,
+            reason=reason,
+            best_step=progress.best_step,
+            validation_loss=measured.loss if measured else None,
+            bits_per_byte=measured.bits_per_byte if measured else None,
+            validation_tokens=measured.tokens if measured else 0,
+            seconds=self._tick(),
+        )
+        if self.run is not None:
+            self.run.update(result=dict(vars(finished)))
+        return finished
+
+    def _compile(self) -> Iterator[Event]:
+        """Compiles the forward pass where that is wanted; where it fails, says so and goes on without."""
+        if self.config.compile == "off" or (self.config.compile == "auto" and self.device.type != "cuda"):
+            return
+        self.features = torch.compile(self.model.features)
+        try:
+            self.model.train()
+            self._accumulate(0, range(min(self.config.micro_batch_size or self.batch_size, self.batch_size)))
+        except Exception as error:  # whatever a compiler can raise; the plain path raises it again if it is ours
+            self.features = self.model.features
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            yield Notice(self.progress.step, f"torch.compile failed, training goes on without it ({reason})")
+        finally:
+            self.optimizer.zero_grad(set_to_none=True)
+
+    # Keeping.
+
+    def _log(self, event: Event, *names: str) -> None:
+        if self.run is not None:
+            self.run.log({name: getattr(event, name) for name in names})
+
+    def _save_best(self) -> Saved | None:
+        if self.run is None:
+            return None
+        path = self.run.save_best(self.model, self.progress.step, self.progress.best_loss)
+        return Saved(self.progress.step, path, "best")
+
+    def _save_last(self) -> Iterator[Event]:
+        """Writes what resuming needs, unless this very step is written already."""
+        if self.run is None or self.saved_step == self.progress.step:
+            return
+        path = self.run.save_last(capture(self.model, self.optimizer, self.scaler, self.progress))
+        self.saved_step, self.last_save = self.progress.step, time.monotonic()
+        yield Saved(self.progress.step, path, "last")
+
+    def _restore(self) -> None:
+        """Takes up the run's last state; a run that never saved one starts at its beginning."""
+        if self.run is None:
+            raise ConfigError("resume needs a run to resume; give the run whose folder holds its last state")
+        state = self.run.load_last()
+        if state is None:
+            self.run.truncate_log(-1, frozenset())
+            return
+        self.progress = restore(state, self.model, self.optimizer, self.scaler)
+        self.saved_step = step = self.progress.step
+        done = {"loss"}
+        if self.progress.evaluated_step == step:
+            done.add("validation_loss")
+        if self.progress.sampled_step == step:
+            done.add("sample")
+        self.run.truncate_log(step, frozenset(done))
+
+
+def _check_fit(model: GPT, corpus: Corpus, context: int) -> None:
+    positions, words = model.config.n_positions, model.config.vocab_size
+    if context > positions:
+        raise ConfigError(f"context_length ({context}) must be at most the model's own ({positions})")
+    if corpus.tokenizer.vocab_size > words:
+        raise ConfigError(
+            f"the corpus's tokenizer has {corpus.tokenizer.vocab_size} words; the model's vocabulary has only {words}"
+        )
