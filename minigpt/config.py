@@ -171,7 +171,7 @@ class TrainConfig(Settings):
         None, "steps between evaluations; by default 20 in a run", min=1, group="Evaluation and saving"
     )
     eval_tokens: int = setting(
-        100_000,
+        50_000,
         "most validation tokens read in one evaluation during the run; the last reads them all",
         min=1,
         group="Evaluation and saving",

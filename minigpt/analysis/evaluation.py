@@ -126,8 +126,9 @@ def _nats(model: GPT, inputs: Tensor, targets: Tensor) -> float:
     wanted = targets.to(device).flatten()  # (B * T,)
     total = torch.zeros((), dtype=torch.float64 if device.type != "mps" else torch.float32, device=device)
     slice_size = max(1, _LOGITS_AT_ONCE // model.config.vocab_size)
-    for some, some_wanted in zip(features.split(slice_size), wanted.split(slice_size), strict=True):
-        logits = model.logits(some).float()  # (slice, V)
-        losses = F.cross_entropy(logits, some_wanted, ignore_index=_UNSCORED, reduction="none")
+    for start in range(0, len(wanted), slice_size):
+        rows = slice(start, start + slice_size)
+        logits = model.logits(features[rows]).float()  # (slice, V)
+        losses = F.cross_entropy(logits, wanted[rows], ignore_index=_UNSCORED, reduction="none")
         total += losses.to(total.dtype).sum()
     return total.item()

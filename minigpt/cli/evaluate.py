@@ -37,6 +37,8 @@ def evaluate(
 
     - `minigpt evaluate gpt2 test.txt --stride 1024 --json`
     """
+    import numpy as np
+
     from minigpt.analysis.evaluation import evaluate as measure
     from minigpt.cli.render import console
     from minigpt.storage.checkpoint import find_checkpoint, load_checkpoint
@@ -53,9 +55,10 @@ def evaluate(
         encoding_errors=encoding_errors,
         validation_fraction=0,
     )
+    end_of_text = np.array([checkpoint.tokenizer.end_of_text], dtype=corpus.train.dtype)
     measured = measure(
         checkpoint.model,
-        corpus.train,
+        np.concatenate([end_of_text, corpus.train[:-1]]),  # each document behind its end-of-text, as in training
         token_lengths=checkpoint.tokenizer.token_lengths,
         context=context,
         stride=stride,
@@ -80,5 +83,5 @@ def evaluate(
     out.print(f"bits per byte  {measured.bits_per_byte:.4f}")
     out.print(
         f"protocol       {measured.tokens:,} tokens, {measured.bytes:,} bytes; context {context}, stride {stride}; "
-        "every token but the first scored once"
+        "every token scored once"
     )

@@ -5,7 +5,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
@@ -50,7 +50,7 @@ def settings_options(
         keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
         collect.__signature__ = own.replace(parameters=keyword)  # type: ignore[attr-defined]
         collect.__annotations__ = {parameter.name: parameter.annotation for parameter in keyword}
-        del collect.__wrapped__  # type: ignore[attr-defined]
+        del collect.__wrapped__
         return collect
 
     return decorate
@@ -61,20 +61,15 @@ def _option(settings: type[Settings], name: str, chosen: bool) -> inspect.Parame
     field = next(field for field in dataclasses.fields(settings) if field.name == name)
     (kind,) = value_types(get_type_hints(settings)[name])
     if get_origin(kind) is tuple:
-        annotation: Any = list[get_args(kind)[0]] | None  # type: ignore[misc]
-    elif get_origin(kind) is Literal:
-        annotation = Literal[get_args(kind)] | None  # type: ignore[valid-type]
+        annotation: Any = list[str] | None
     else:
         annotation = kind | None
-    default: str | bool = False
-    if chosen:
-        default = "chosen"
-    elif field.default not in (None, (), ""):
-        default = str(field.default)
+    default = "chosen" if chosen else field.default
+    shown = "" if default in (None, (), "") else f" [default: {default}]"
     option = typer.Option(
         f"--{name.replace('_', '-')}",
-        help=field.metadata["help"],
-        show_default=default,
+        help=field.metadata["help"] + shown,
+        show_default=False,
         rich_help_panel=field.metadata["group"],
     )
     return inspect.Parameter(

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Mapping
+from itertools import pairwise
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -58,7 +59,7 @@ def sparkline(values: list[float], width: int) -> str:
         return ""
     count = min(width, len(values))
     edges = [i * len(values) // count for i in range(count + 1)]
-    means = [math.fsum(values[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    means = [math.fsum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
     low, high = min(means), max(means)
     scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
     return "".join(_BLOCKS[round((mean - low) * scale)] for mean in means)

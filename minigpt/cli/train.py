@@ -33,6 +33,7 @@ _CHOSEN = (
     "warmup_steps",
     "minutes",
     "patience",
+    "eval_tokens",
 )
 
 
@@ -241,7 +242,26 @@ def _refuse_changes(run: "Run", given: dict[str, Any], fixed: dict[str, str | No
 
 
 def _build_corpus(sources: list[str], tokenizer: Any, reading: dict[str, Any], out: "Console") -> "Corpus":
-    raise NotImplementedError
+    """The corpus, from the cache where it is there; a tokenizer of None is chosen by the text's size."""
+    from minigpt.cli.render import byte_progress
+    from minigpt.text.corpus import Corpus
+    from minigpt.text.sources import scan
+    from minigpt.training.planning import plan_tokenizer
+
+    with out.status("reading the text …"):
+        found = scan(sources, text_key=reading["text_key"], encoding_errors=reading["encoding_errors"])
+    with byte_progress(out, "tokenizing") as bar:
+        task = bar.add_task("", total=None)
+        corpus = Corpus.build(
+            found,
+            tokenizer or plan_tokenizer(found.text_bytes),
+            validation_fraction=reading["validation_fraction"],
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    if corpus.skipped:
+        shown = ", ".join(corpus.skipped[:3]) + (" …" if len(corpus.skipped) > 3 else "")
+        out.print(f"skipped {len(corpus.skipped)} files that are not text: {shown}", markup=False)
+    return corpus
 
 
 def _corpus_record(corpus: "Corpus") -> dict[str, Any]:

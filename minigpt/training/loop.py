@@ -90,7 +90,7 @@ class _Training:
         yield from self._compile()
         try:
             while True:
-                if self._evaluation_part() > self.progress.evaluated_part or self._is_over():
+                if self._evaluation_is_due():
                     yield from self._evaluate()
                 if self._sample_part() > self.progress.sampled_part:
                     yield self._sample()
@@ -122,6 +122,13 @@ class _Training:
         if every is None and self.total_steps is not None:
             every = math.ceil(self.total_steps / parts)
         return self.progress.step // every if every else math.floor(self._share_done() * parts)
+
+    def _evaluation_is_due(self) -> bool:
+        """Whether a part of the run has ended; by the clock, only once training has had ten times what it takes."""
+        progress = self.progress
+        affordable = progress.seconds - progress.evaluated_at >= 10 * progress.evaluation_seconds
+        due = self._evaluation_part() > progress.evaluated_part and (affordable or self.total_steps is not None)
+        return due or self._is_over()
 
     def _evaluation_part(self) -> int:
         return self._part(self.config.eval_every, _EVALUATIONS)
@@ -190,15 +197,18 @@ class _Training:
         limit = self.config.grad_clip or math.inf
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
         if not math.isfinite(loss) or not (math.isfinite(norm) or self.scaler.is_enabled()):
-            kept = f"the state of step {self.saved_step} is kept" if self.saved_step >= 0 else "nothing was saved yet"
-            raise TrainingError(
-                f"the loss is no longer finite at step {self.progress.step + 1} (loss {loss}, gradient norm {norm}, "
-                f"learning rate {rate:.3g}); {kept}: lower --learning-rate or raise --warmup-steps"
-            )
+            raise self._diverged(f"the loss is {loss:.4g} and the gradient's norm {norm:.4g} at rate {rate:.3g}")
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         return norm
+
+    def _diverged(self, what: str) -> TrainingError:
+        kept = f"the state of step {self.saved_step} is kept" if self.saved_step >= 0 else "nothing was saved yet"
+        return TrainingError(
+            f"training has diverged after step {self.progress.step} ({what}); {kept}: lower --learning-rate, now "
+            f"{self.config.learning_rate:g}, or raise --warmup-steps, now {self.config.warmup_steps}"
+        )
 
     # Between steps. What an event tells of is done before it is yielded, since the caller may leave at any of them.
 
@@ -217,20 +227,25 @@ class _Training:
         progress = self.progress
         if progress.evaluated_step == progress.step:
             return
+        started = self._tick()
         measured = self._measure(self.config.eval_tokens) if len(self.corpus.validation) > 1 else None
+        if measured is not None and not math.isfinite(measured.loss):
+            raise self._diverged(f"the validation loss is {measured.loss}")
         best = measured is None or progress.best_loss is None or measured.loss < progress.best_loss
         progress.stale_evaluations = 0 if best else progress.stale_evaluations + 1
         progress.evaluated_part, progress.evaluated_step = self._evaluation_part(), progress.step
         if best:
             progress.best_loss, progress.best_step = (measured.loss if measured else None), progress.step
         saved = self._save_best() if best else None
+        progress.evaluated_at = self._tick()
+        progress.evaluation_seconds = progress.evaluated_at - started
         if measured is not None:
             event = Evaluation(
                 step=progress.step,
                 validation_loss=measured.loss,
                 bits_per_byte=measured.bits_per_byte,
                 tokens=progress.step * self.batch_size * self.context,
-                seconds=self._tick(),
+                seconds=progress.seconds,
                 best=best,
             )
             self._log(event, "step", "validation_loss", "bits_per_byte", "tokens", "seconds")
@@ -299,6 +314,8 @@ class _Training:
         """Writes what resuming needs, unless this very step is written already."""
         if self.run is None or self.saved_step == self.progress.step:
             return
+        if not all(parameter.isfinite().all() for parameter in self.model.parameters()):
+            raise self._diverged("the weights are no longer finite")
         path = self.run.save_last(capture(self.model, self.optimizer, self.scaler, self.progress))
         self.saved_step, self.last_save = self.progress.step, time.monotonic()
         yield Saved(self.progress.step, path, "last")

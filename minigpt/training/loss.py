@@ -17,9 +17,7 @@ class _HeadAndLoss(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: FunctionCtx, features: Tensor, weight: Tensor, targets: Tensor
-    ) -> Tensor:
+    def forward(ctx: FunctionCtx, features: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
         """Shapes: features (N, C), weight (V, C), targets (N,) int64 -> ()."""
         n = features.shape[0]
         total = torch.zeros((), dtype=torch.float32, device=features.device)
@@ -45,7 +43,7 @@ class _HeadAndLoss(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         feature_gradient, weight_gradient = ctx.saved_tensors  # type: ignore[attr-defined]
         # Divided only here: float16 gradients divided before the loss scale multiplies them would vanish.
         scale = gradient / ctx.n  # type: ignore[attr-defined]
@@ -64,4 +62,4 @@ def next_token_loss(features: Tensor, head: Tensor, targets: Tensor) -> Tensor:
     if torch.is_autocast_enabled(features.device.type):
         dtype = torch.get_autocast_dtype(features.device.type)
         features, head = features.to(dtype), head.to(dtype)
-    return _HeadAndLoss.apply(features, head, targets)
+    return _HeadAndLoss.apply(features, head, targets)  # type: ignore[no-untyped-call]

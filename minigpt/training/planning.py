@@ -58,7 +58,7 @@ def plan(
     Raises: ConfigError where what was given does not go together.
     """
     notes: list[str] = []
-    shape = {name: given[name] for name in ("n_layer", "n_head", "n_embd", "dropout") if name in given}
+    shape: dict[str, Any] = {name: given[name] for name in ("n_layer", "n_head", "n_embd", "dropout") if name in given}
     training = {name: value for name, value in given.items() if name in TrainConfig.__dataclass_fields__}
     if base is not None:
         model, name = _fine_tuned(base, shape, preset), "the imported model's"
@@ -119,5 +119,6 @@ def _training_rules(
             rules["minutes"] = 5.0 if n_tokens < 100_000_000 or device_type == "cpu" else 60.0
     if fine_tuning or rules.get("steps") or given.get("steps"):
         rules["warmup_steps"] = min(100, (given.get("steps") or rules.get("steps") or 1000) // 10)
+    rules["eval_tokens"] = 20_000 if device_type == "cpu" else 200_000
     rules["patience"] = 5 if n_tokens < 20_000_000 else 0
     return rules

@@ -11,7 +11,11 @@ from minigpt.storage.run import LastState
 
 @dataclass
 class Progress:
-    """The plain values of a run's state. `*_part` count the parts of the run whose evaluation or sample is done."""
+    """The plain values of a run's state.
+
+    `*_part` count the parts of the run whose evaluation or sample is done; `evaluation_seconds` is what the last
+    evaluation took, `evaluated_at` when it ended, in seconds of the run.
+    """
 
     step: int = 0
     seconds: float = 0.0
@@ -20,6 +24,8 @@ class Progress:
     stale_evaluations: int = 0
     evaluated_part: int = -1
     evaluated_step: int = -1
+    evaluation_seconds: float = 0.0
+    evaluated_at: float = 0.0
     sampled_part: int = 0
     sampled_step: int = -1
     scaler: dict[str, Any] = field(default_factory=dict)

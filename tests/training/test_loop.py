@@ -1,0 +1,307 @@
+"""Training runs on a tiny corpus: that they learn, repeat, accumulate, resume bit for bit, stop and keep what is best."""
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from minigpt.config import GPTConfig, TrainConfig
+from minigpt.errors import CheckpointError, ConfigError, TrainingError
+from minigpt.model.gpt import GPT
+from minigpt.storage.checkpoint import load_checkpoint
+from minigpt.storage.run import Run
+from minigpt.text.corpus import Corpus
+from minigpt.training.events import Evaluation, Event, Finished, Notice, Sample, Saved, Step
+from minigpt.training.loop import train
+
+TEXT = "the quick brown fox jumps over the lazy dog; " * 60
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "fox.txt").write_text(TEXT)
+    return Corpus.build([folder / "fox.txt"], "bytes", cache=folder / "cache")
+
+
+def new_model(dropout: float = 0.1, seed: int = 0) -> GPT:
+    torch.manual_seed(seed)
+    return GPT(GPTConfig(vocab_size=257, n_positions=16, n_embd=16, n_layer=2, n_head=2, dropout=dropout))
+
+
+def settings(**changes: Any) -> TrainConfig:
+    base = TrainConfig(
+        steps=10, batch_size=6, micro_batch_size=4, warmup_steps=2, learning_rate=1e-2, eval_every=3, sample_every=4,
+        eval_tokens=200, device="cpu",
+    )  # fmt: skip
+    return base.replace(**changes)
+
+
+def new_run(path: Path, model: GPT, corpus: Corpus) -> Run:
+    return Run.create(path, model, corpus.tokenizer, {"started": "now"})
+
+
+def figures(run: Run) -> list[dict[str, Any]]:
+    """The log without what depends on the clock."""
+    clock = {"seconds", "tokens_per_second"}
+    return [{key: value for key, value in record.items() if key not in clock} for record in run.read_log()]
+
+
+def same_weights(a: GPT, b: GPT) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+
+
+def until(events: Iterator[Event], kind: type, step: int) -> list[Event]:
+    """Takes events up to the first of that kind at that step, then leaves the loop as a user would."""
+    taken = []
+    for event in events:
+        taken.append(event)
+        if isinstance(event, kind) and event.step == step:  # type: ignore[attr-defined]
+            events.close()  # type: ignore[attr-defined]
+    return taken
+
+
+def test_training_learns_the_text(corpus: Corpus) -> None:
+    model = new_model(dropout=0.0)
+    events = list(train(model, corpus, settings(steps=120, eval_every=None, sample_every=0)))
+    evaluations = [event for event in events if isinstance(event, Evaluation)]
+    assert evaluations[0].step == 0
+    assert evaluations[0].validation_loss == pytest.approx(math.log(257), abs=0.1)
+    assert len(evaluations) == 21
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    assert finished.validation_loss is not None
+    assert finished.validation_loss < 1.6
+    # One byte is one token here but for end-of-text, which is no bytes.
+    assert finished.bits_per_byte == pytest.approx(finished.validation_loss / math.log(2), rel=0.02)
+
+
+def test_events_come_as_often_as_asked(corpus: Corpus, tmp_path: Path) -> None:
+    model = new_model()
+    events = list(train(model, corpus, settings(save_every=5), new_run(tmp_path / "run", model, corpus)))
+    steps = {kind: [e.step for e in events if isinstance(e, kind)] for kind in (Step, Evaluation, Sample, Finished)}
+    assert steps[Step] == list(range(1, 11))
+    assert steps[Evaluation] == [0, 3, 6, 9, 10]
+    assert steps[Sample] == [4, 8]
+    assert steps[Finished] == [10]
+    assert [e.step for e in events if isinstance(e, Saved) and e.what == "last"] == [0, 5, 10]
+
+
+def test_two_runs_of_one_seed_are_equal_and_another_seed_is_not(corpus: Corpus) -> None:
+    models = [new_model(), new_model(), new_model()]
+    for model, seed in zip(models, (1, 1, 2), strict=True):
+        list(train(model, corpus, settings(seed=seed)))
+    assert same_weights(models[0], models[1])
+    assert not same_weights(models[0], models[2])
+
+
+@pytest.mark.parametrize("micro", [1, 4, 6, None])
+def test_accumulated_micro_batches_give_the_whole_batch_step(corpus: Corpus, micro: int | None) -> None:
+    whole, parts = new_model(dropout=0.0), new_model(dropout=0.0)
+    list(train(whole, corpus, settings(micro_batch_size=6)))
+    list(train(parts, corpus, settings(micro_batch_size=micro)))
+    for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "trapezoid"])
+@pytest.mark.parametrize(("kind", "step"), [(Step, 1), (Step, 6), (Evaluation, 6), (Saved, 3), (Sample, 4), (Step, 9)])
+def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(
+    corpus: Corpus, tmp_path: Path, kind: type, step: int, schedule: str
+) -> None:
+    config = settings(schedule=schedule)
+    whole = new_model()
+    undisturbed = new_run(tmp_path / "whole", whole, corpus)
+    list(train(whole, corpus, config, undisturbed))
+
+    first = new_model()
+    run = new_run(tmp_path / "parts", first, corpus)
+    until(train(first, corpus, config, run), kind, step)
+    second = load_checkpoint(run.directory, "cpu").model  # what a fresh process has
+    list(train(second, corpus, config, Run.open(run.directory), resume=True))
+
+    assert same_weights(whole, second)
+    assert figures(undisturbed) == figures(run)
+    states = [r.load_last() for r in (undisturbed, run)]
+    assert states[0] is not None
+    assert states[1] is not None
+    assert states[0].tensors.keys() == states[1].tensors.keys()
+    assert all(torch.equal(states[0].tensors[name], states[1].tensors[name]) for name in states[0].tensors)
+
+
+def test_lines_logged_after_the_last_save_are_written_again_not_twice(corpus: Corpus, tmp_path: Path) -> None:
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus)
+    list(train(model, corpus, settings(), run))
+    expected = figures(run)
+    state = run.load_last()
+    assert state is not None
+
+    killed = new_model()
+    run = new_run(tmp_path / "killed", killed, corpus)
+    events = train(killed, corpus, settings(save_every=5), run)
+    for event in events:
+        if isinstance(event, Step) and event.step == 8:
+            break
+    run.save_last = lambda state: pytest.fail("a killed process saves nothing")  # type: ignore[method-assign]
+    with pytest.raises(pytest.fail.Exception):
+        events.close()  # type: ignore[attr-defined]
+    with run.log_path.open("a") as file:
+        file.write('{"step": 9, "lo')  # cut short by the kill
+    again = load_checkpoint(run.directory, "cpu").model
+    list(train(again, corpus, settings(), Run.open(run.directory), resume=True))
+    assert figures(Run.open(run.directory)) == expected
+
+
+def test_a_run_killed_before_its_first_save_starts_at_its_beginning(corpus: Corpus, tmp_path: Path) -> None:
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus)
+    run.log({"step": 1, "loss": 9.0})
+    list(train(load_checkpoint(run.directory, "cpu").model, corpus, settings(), run, resume=True))
+    assert [record["step"] for record in run.read_log() if "loss" in record] == list(range(1, 11))
+
+
+def test_the_folder_holds_the_best_weights_and_the_model_ends_as_them(corpus: Corpus, tmp_path: Path) -> None:
+    model = new_model(dropout=0.0)
+    run = new_run(tmp_path / "run", model, corpus)
+    # A rate that wrecks the model after a good start.
+    config = settings(steps=40, learning_rate=3.0, warmup_steps=40, eval_every=2, schedule="constant", patience=3)
+    events = list(train(model, corpus, config, run))
+    evaluations = [event for event in events if isinstance(event, Evaluation)]
+    best = min(evaluations, key=lambda event: event.validation_loss)
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    assert finished.reason == "early stop"
+    assert finished.step == best.step + 3 * 2 < 40
+    assert finished.best_step == best.step < finished.step
+    assert same_weights(model, load_checkpoint(run.directory, "cpu").model)
+    assert Run.open(run.directory).record["result"]["best_step"] == best.step
+    last = run.load_last()
+    assert last is not None
+    assert last.progress["step"] == finished.step
+
+
+@pytest.mark.parametrize(
+    ("save_every", "eval_every", "what"),
+    [
+        (None, 3, r"after step 4 \(the loss is nan .* state of step 3 is kept: lower --learning-rate, now 0.01"),
+        (2, 3, r"after step 4 \(the weights are no longer finite\); the state of step 2 is kept"),
+        (3, 4, r"after step 4 \(the validation loss is nan\); the state of step 3 is kept"),
+    ],
+)
+def test_weights_that_are_not_finite_stop_the_run_with_a_diagnosis_and_are_never_saved(
+    corpus: Corpus, tmp_path: Path, save_every: int | None, eval_every: int, what: str
+) -> None:
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus)
+    config = settings(sample_every=0, save_every=save_every, eval_every=eval_every)
+    with pytest.raises(TrainingError, match=what):
+        for event in train(model, corpus, config, run):
+            if isinstance(event, Step) and event.step == 4:
+                model.final_norm.weight.data.fill_(math.nan)
+    state = run.load_last()
+    assert state is not None
+    assert all(tensor.isfinite().all() for tensor in state.tensors.values())
+    best = load_checkpoint(run.directory, "cpu").model
+    assert all(parameter.isfinite().all() for parameter in best.parameters())
+
+
+def test_log_lines_have_the_promised_fields(corpus: Corpus, tmp_path: Path) -> None:
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus)
+    list(train(model, corpus, settings(steps=3), run))
+    lines = [json.loads(line) for line in run.log_path.read_text().splitlines()]
+    training = next(line for line in lines if "loss" in line)
+    assert training.keys() >= {"step", "loss", "learning_rate", "tokens", "seconds", "tokens_per_second"}
+    evaluation = next(line for line in lines if "validation_loss" in line)
+    assert evaluation.keys() >= {"step", "validation_loss", "bits_per_byte", "tokens", "seconds"}
+
+
+def test_a_disk_that_fails_in_a_save_is_said_and_the_last_state_stands(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus)
+    list(train(model, corpus, settings(), run))
+    before = run.last_path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(CheckpointError, match="no space left on device"):
+        list(train(model, corpus, settings(steps=20), run, resume=True))
+    assert run.last_path.read_bytes() == before
+
+
+def test_minutes_bound_the_run_by_the_clock(corpus: Corpus) -> None:
+    events = list(train(new_model(), corpus, settings(steps=None, minutes=0.02, eval_every=None, sample_every=0)))
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    assert finished.reason == "length"
+    steps = [event for event in events if isinstance(event, Step)]
+    assert steps[-2].seconds < 1.2 <= steps[-1].seconds
+    assert steps[-1].learning_rate < 0.2 * 1e-2  # the cosine has come down
+
+
+def test_epochs_are_counted_in_windows(corpus: Corpus) -> None:
+    events = list(train(new_model(), corpus, settings(steps=None, epochs=0.5, sample_every=0)))
+    assert events[-1].step == round(0.5 * (len(corpus.train) // 16) / 6)  # type: ignore[union-attr]
+
+
+def test_a_corpus_too_short_to_hold_anything_out_trains_and_keeps_the_latest(tmp_path: Path) -> None:
+    (tmp_path / "tiny.txt").write_text("ab")
+    tiny = Corpus.build([tmp_path / "tiny.txt"], "bytes", cache=tmp_path / "cache", validation_fraction=0)
+    model = new_model()
+    run = new_run(tmp_path / "run", model, tiny)
+    events = list(train(model, tiny, settings(steps=4), run))
+    assert not any(isinstance(event, Evaluation) for event in events)
+    assert same_weights(model, load_checkpoint(run.directory, "cpu").model)
+    assert events[-1].validation_loss is None  # type: ignore[union-attr]
+
+
+def test_a_failing_compiler_is_said_and_training_goes_on(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(function: Any) -> Any:
+        def call(*_: object) -> None:
+            raise RuntimeError("no C++ compiler here\nand many more lines")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", broken)
+    with_fallback, plain = new_model(), new_model()
+    events = list(train(with_fallback, corpus, settings(compile="on")))
+    notices = [event.text for event in events if isinstance(event, Notice)]
+    assert notices == ["torch.compile failed, training goes on without it (no C++ compiler here)"]
+    list(train(plain, corpus, settings(compile="off")))
+    assert same_weights(with_fallback, plain)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": None}, "a run needs a length"),
+        ({"context_length": 17}, r"context_length \(17\) must be at most the model's own \(16\)"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(corpus: Corpus, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        list(train(new_model(), corpus, settings(**changes)))
+
+
+def test_a_tokenizer_larger_than_the_vocabulary_is_refused(corpus: Corpus) -> None:
+    model = GPT(GPTConfig(vocab_size=100, n_positions=16, n_embd=16, n_layer=1, n_head=2))
+    with pytest.raises(ConfigError, match="257 words; the model's vocabulary has only 100"):
+        train(model, corpus, settings())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("dtype", "compiled"), [("float32", "off"), ("bfloat16", "on"), ("float16", "off")])
+def test_training_learns_on_cuda(corpus: Corpus, dtype: str, compiled: str) -> None:
+    config = settings(steps=60, device="cuda", dtype=dtype, compile=compiled, sample_every=0)
+    events = list(train(new_model(dropout=0.0), corpus, config))
+    assert not [event for event in events if isinstance(event, Notice)]
+    assert events[-1].validation_loss < 2.8  # type: ignore[union-attr,operator]
