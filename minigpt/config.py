@@ -137,6 +137,16 @@ PRESETS: Mapping[str, GPTConfig] = types.MappingProxyType(
 )
 
 
+def preset_config(name: str) -> GPTConfig:
+    """The shape of that name.
+
+    Raises: ConfigError, listing the names there are.
+    """
+    if name not in PRESETS:
+        raise ConfigError(f"preset ({name!r}) must be one of {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(Settings):
     """How a model is trained. None means: derived from the corpus, the model and the device when training starts."""

@@ -72,7 +72,7 @@ def mix_seed(*parts: int) -> int:
 
 
 def memory_in_use() -> int:
-    """Bytes at the peak: what torch has held on the CUDA device where one is in use, else the process's resident set."""
+    """Bytes at the peak: what torch has held on the CUDA device where it uses one, else the process's resident set."""
     if torch.cuda.is_available() and (held := torch.cuda.max_memory_allocated()):
         return held
     try:

@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import pairwise
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -65,9 +66,16 @@ def sparkline(values: list[float], width: int) -> str:
     return "".join(_BLOCKS[round((mean - low) * scale)] for mean in means)
 
 
-def byte_progress(out: Console, what: str) -> Progress:
-    """A progress bar over bytes, for reading and tokenising; it vanishes when done."""
-    return Progress(TextColumn(what), BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=out, transient=True)
+@contextmanager
+def byte_progress(out: Console, what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar over bytes that is told (done, total); it vanishes when done, and only a terminal has it."""
+    if not out.is_terminal:
+        yield lambda done, total: None
+        return
+    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=out, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 class TrainingDisplay:

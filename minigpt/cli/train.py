@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from minigpt.cli.options import CheckpointsOption, names_of, settings_options
-from minigpt.config import GPTConfig, TrainConfig
+from minigpt.config import GPTConfig, TrainConfig, preset_config
 from minigpt.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -82,6 +82,8 @@ def train(
     - `minigpt train corpus.txt --resume`
     """
     TrainConfig(**_of(TrainConfig, given))  # wrong values are said before anything heavy is loaded
+    if preset is not None:
+        preset_config(preset)
     reading = {
         "text_key": text_key,
         "encoding_errors": encoding_errors,
@@ -250,13 +252,12 @@ def _build_corpus(sources: list[str], tokenizer: Any, reading: dict[str, Any], o
 
     with out.status("reading the text …"):
         found = scan(sources, text_key=reading["text_key"], encoding_errors=reading["encoding_errors"])
-    with byte_progress(out, "tokenizing") as bar:
-        task = bar.add_task("", total=None)
+    with byte_progress(out, "tokenizing") as progress:
         corpus = Corpus.build(
             found,
             tokenizer or plan_tokenizer(found.text_bytes),
             validation_fraction=reading["validation_fraction"],
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
+            progress=progress,
         )
     if corpus.skipped:
         shown = ", ".join(corpus.skipped[:3]) + (" …" if len(corpus.skipped) > 3 else "")

@@ -6,7 +6,7 @@ The rules stand on the experiments in docs/benchmarks.md ("Choosing the defaults
 from dataclasses import dataclass
 from typing import Any
 
-from minigpt.config import PRESETS, GPTConfig, TrainConfig
+from minigpt.config import GPTConfig, TrainConfig, preset_config
 from minigpt.errors import ConfigError
 
 
@@ -64,7 +64,7 @@ def plan(
         model, name = _fine_tuned(base, shape, preset), "the imported model's"
     else:
         name = preset or plan_preset(n_tokens, device_type)
-        model = _preset(name).replace(vocab_size=vocab_size, **shape)
+        model = preset_config(name).replace(vocab_size=vocab_size, **shape)
     context = training.get("context_length") or _context(model.n_positions, n_tokens, base is not None, notes)
     if base is None:
         model = model.replace(n_positions=context)
@@ -74,12 +74,6 @@ def plan(
     if "dropout" not in shape and base is None and device_type != "cpu" and n_tokens < 10_000_000:
         model = model.replace(dropout=0.2)  # a GPU passes over a small corpus many times
     return Plan(name, model, config, tuple(notes))
-
-
-def _preset(name: str) -> GPTConfig:
-    if name not in PRESETS:
-        raise ConfigError(f"preset ({name!r}) must be one of {', '.join(PRESETS)}")
-    return PRESETS[name]
 
 
 def _fine_tuned(base: GPTConfig, shape: dict[str, Any], preset: str | None) -> GPTConfig:

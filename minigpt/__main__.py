@@ -1,0 +1,5 @@
+"""`python -m minigpt` is the `minigpt` command."""
+
+from minigpt.cli.app import main
+
+main()

@@ -1,0 +1,46 @@
+"""The command line in this process, on a tiny text, with its own cache."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from minigpt.cli.app import app
+
+TEXT = "the quick brown fox jumps over the lazy dog; " * 60
+TINY = ["--n-layer", "1", "--n-head", "2", "--n-embd", "16", "--context-length", "16", "--batch-size", "4",
+        "--tokenizer", "bytes", "--steps", "6", "--eval-every", "3", "--device", "cpu"]  # fmt: skip
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, holding fox.txt."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINIGPT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.delenv("MINIGPT_CHECKPOINTS", raising=False)
+    (tmp_path / "fox.txt").write_text(TEXT)
+    return tmp_path
+
+
+@pytest.fixture
+def run(here: Path) -> Run:
+    """Runs `minigpt` with these arguments."""
+
+    def call(*arguments: str, stdin: str | bytes | None = None) -> Result:
+        result = CliRunner().invoke(app, list(arguments), input=stdin)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return call
+
+
+@pytest.fixture
+def tiny() -> list[str]:
+    """The options of a run of a second."""
+    return list(TINY)

@@ -1,0 +1,69 @@
+"""Help: quick, without torch, the same as the reference; the set of options is frozen; typos get a suggestion."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from minigpt.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["generate", "-h"], ["--version"]])
+def test_help_imports_neither_torch_nor_tiktoken(arguments: list[str]) -> None:
+    code = (
+        "import sys, atexit\n"
+        "atexit.register(lambda: print('HEAVY', {'torch', 'tiktoken', 'numpy', 'transformers'} & set(sys.modules)))\n"
+        "from minigpt.cli.app import main\n"
+        f"sys.argv = ['minigpt', *{arguments!r}]\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "HEAVY set()" in done.stdout
+
+
+def test_the_reference_in_docs_is_what_help_says() -> None:
+    spec = importlib.util.spec_from_file_location("cli_reference", ROOT / "docs" / "cli_reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    written = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert written == module.reference(), "run: python docs/cli_reference.py > docs/cli.md"
+
+
+def test_the_set_of_options_is_the_frozen_one() -> None:
+    root: Any = typer.main.get_command(app)
+    now = {
+        name: sorted(option for p in command.params if p.param_type_name == "option" for option in p.opts)
+        for name, command in root.commands.items()
+    }
+    golden = ROOT / "tests" / "golden" / "options.json"
+    assert now == json.loads(golden.read_text()), "an option more or less is a decision: change the golden file by hand"
+
+
+def test_a_mistyped_command_suggests_the_right_one() -> None:
+    result = CliRunner().invoke(app, ["trian", "x.txt"])
+    assert result.exit_code == 2
+    assert "train" in result.output
+
+
+def test_a_mistyped_option_suggests_the_right_one() -> None:
+    result = CliRunner().invoke(app, ["train", "x.txt", "--step", "3"])
+    assert result.exit_code == 2
+    assert "--steps" in result.output
+
+
+def test_the_checkout_script_does_what_the_command_does() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "cli.py"), "--version"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "minigpt 0.1.0\n")

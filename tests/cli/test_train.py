@@ -1,0 +1,185 @@
+"""`minigpt train` as a user types it, right and wrong."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minigpt.storage.run import Run as RunFolder
+
+
+def test_one_text_and_no_flag_makes_a_plan_and_says_the_flag_of_each_choice(run: Any, here: Path) -> None:
+    result = run("train", "fox.txt", "--steps", "2")
+    assert result.exit_code == 0, result.output
+    for flag in ("--tokenizer", "--preset", "--n-layer", "--context-length", "--batch-size", "--learning-rate"):
+        assert flag in result.stderr
+    assert {path.name for path in (here / "checkpoints" / "fox").iterdir()} >= {
+        "config.json", "model.safetensors", "generation_config.json", "tokenizer.json", "training.json", "log.jsonl",
+        "last", "loss.png",
+    }  # fmt: skip
+    assert "saved in" in result.stdout
+    assert "bits per byte" in result.stdout
+
+
+def test_a_run_that_stands_is_never_overwritten(run: Any, here: Path, tiny: list[str]) -> None:
+    assert run("train", "fox.txt", *tiny).exit_code == 0
+    before = (here / "checkpoints/fox/model.safetensors").read_bytes()
+    again = run("train", "fox.txt", *tiny, "--seed", "2")
+    assert again.exit_code == 0
+    assert "fox-2" in again.stderr
+    assert (here / "checkpoints/fox/model.safetensors").read_bytes() == before
+    assert (here / "checkpoints/fox-2/model.safetensors").read_bytes() != before
+
+
+def test_a_finished_run_says_how_to_go_on_and_goes_on_when_told(run: Any, here: Path, tiny: list[str]) -> None:
+    run("train", "fox.txt", *tiny)
+    done = run("train", "fox.txt", "--resume")
+    assert done.exit_code == 1
+    assert "is finished (6 steps" in done.stderr
+    assert "longer --steps" in done.stderr
+    more = run("train", "--resume", "--steps", "9")  # the newest run, its own text
+    assert more.exit_code == 0, more.stderr
+    log = list(RunFolder.open(here / "checkpoints/fox").read_log())
+    assert [line["step"] for line in log if "loss" in line] == list(range(1, 10))
+
+
+def test_resume_before_there_is_a_run_starts_it_and_says_so(run: Any, tiny: list[str]) -> None:
+    result = run("train", "fox.txt", *tiny, "--resume")
+    assert result.exit_code == 0
+    assert "no such run yet, so it starts now" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--n-layer", "2"], "n_layer (2) cannot change on --resume"),
+        (["--tokenizer", "chars"], "tokenizer (chars) cannot change on --resume"),
+        (["--seed", "5"], "seed (5) cannot change on --resume"),
+        (["--preset", "mini"], "preset (mini) cannot be given on --resume"),
+        (["--context-length", "8"], "context_length (8) cannot change on --resume"),
+    ],
+)
+def test_what_a_run_is_cannot_change_on_resume(run: Any, tiny: list[str], flags: list[str], message: str) -> None:
+    run("train", "fox.txt", *tiny)
+    result = run("train", "fox.txt", "--resume", "--steps", "9", *flags)
+    assert result.exit_code == 1
+    assert message in result.stderr
+
+
+def test_another_text_is_refused_on_resume(run: Any, here: Path, tiny: list[str]) -> None:
+    run("train", "fox.txt", *tiny)
+    (here / "fox.txt").write_text("something else entirely; " * 99)
+    result = run("train", "fox.txt", "--resume", "--steps", "9")
+    assert result.exit_code == 1
+    assert "is not the one that checkpoints/fox was trained on" in result.stderr
+
+
+def test_fine_tuning_starts_from_the_other_models_weights_and_tokenizer(run: Any, here: Path, tiny: list[str]) -> None:
+    run("train", "fox.txt", *tiny, "--tokenizer", "chars", "--steps", "60", "--learning-rate", "0.02")
+    tuned = run("train", "fox.txt", "--from", "fox", "--steps", "2", "--name", "tuned", "--device", "cpu")
+    assert tuned.exit_code == 0, tuned.stderr
+    record = json.loads((here / "checkpoints/tuned/training.json").read_text())
+    assert record["tokenizer"] == "chars"
+    assert record["from"] == "checkpoints/fox"
+    first = next(line for line in RunFolder.open(here / "checkpoints/tuned").read_log() if "validation_loss" in line)
+    parent = json.loads((here / "checkpoints/fox/training.json").read_text())
+    assert first["validation_loss"] == pytest.approx(parent["result"]["validation_loss"], rel=0.02)
+    refused = run("train", "fox.txt", "--from", "fox", "--steps", "2", "--n-layer", "3")
+    assert refused.exit_code == 1
+    assert "n_layer (3) cannot be chosen when fine-tuning" in refused.stderr
+
+
+@pytest.mark.parametrize("name", ["tiny.txt", "tiny.md", "tiny.txt.gz", "tiny.jsonl"])
+def test_every_kind_of_text_trains_even_thirty_bytes_of_it(run: Any, here: Path, name: str) -> None:
+    text = "to be or not to be, that is it"
+    raw = (json.dumps({"text": text}) if "jsonl" in name else text).encode()
+    (here / name).write_bytes(gzip.compress(raw) if name.endswith("gz") else raw)
+    result = run("train", name, "--steps", "2", "--device", "cpu")
+    assert result.exit_code == 0, result.stderr
+    assert "context length shrinks" in result.stderr
+    assert (here / "checkpoints/tiny/model.safetensors").exists()
+
+
+def test_standard_input_is_a_text(run: Any, here: Path, tiny: list[str]) -> None:
+    result = run("train", "-", *tiny, stdin="words and more words; " * 80)
+    assert result.exit_code == 0, result.stderr
+    assert (here / "checkpoints/stdin").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no text to train on"),
+        (["missing.txt"], "missing.txt"),
+        (["empty.txt"], "empty"),
+        (["latin.txt"], "byte 3"),
+        (["fox.txt", "--preset", "huge"], "preset ('huge') must be one of gpt2, "),
+        (["fox.txt", "--tokenizer", "words"], "words"),
+        (["fox.txt", "--steps", "5", "--minutes", "1"], "contradict"),
+        (["fox.txt", "--steps", "0"], "steps (0) must be at least 1"),
+        (["fox.txt", "--dropout", "1.5"], "dropout (1.5) must be below 1"),
+        (["fox.txt", "--n-embd", "30", "--n-head", "4"], "n_embd (30) must be divisible by n_head (4)"),
+        (["fox.txt", "--device", "cuda:77"], "device ('cuda:77') is not on this machine"),
+        (["fox.txt", "--device", "tpu"], "device ('tpu') must be"),
+        (["fox.txt", "--from", "nothing"], "no model 'nothing'"),
+        (["--resume", "--name", "nothing"], "no text to train on"),
+        (["fox.txt", "--validation-fraction", "2"], "2"),
+    ],
+)
+def test_wrong_input_is_one_line_on_stderr_and_leaves_nothing(
+    run: Any, here: Path, arguments: list[str], message: str
+) -> None:
+    (here / "empty.txt").write_text("")
+    (here / "latin.txt").write_bytes("caf\xe9 au lait".encode("latin-1"))
+    result = run("train", *arguments)
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert result.stderr.startswith("minigpt: ")
+    assert len(result.stderr.splitlines()) == 1, result.stderr
+    assert result.stdout == ""
+    assert not (here / "checkpoints").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_line(run: Any, here: Path, tiny: list[str]) -> None:
+    (here / "checkpoints").write_text("a file where the folder should be")
+    result = run("train", "fox.txt", *tiny)
+    assert result.exit_code == 1
+    assert "checkpoints" in result.stderr.splitlines()[-1]
+    assert "could not be written" in result.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_finishes_the_step_saves_and_says_how_to_resume(
+    here: Path, tiny: list[str], number: int, code: int
+) -> None:
+    command = [sys.executable, "-m", "minigpt", "train", "fox.txt", *tiny, "--steps"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([*command, "1000000"], stderr=subprocess.PIPE, text=True, env=environment)
+    log = here / "checkpoints" / "fox" / "log.jsonl"
+    deadline = time.monotonic() + 60
+    while not (log.exists() and '"step": 5,' in log.read_text()):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "minigpt train --resume --name fox" in stderr
+    folder = RunFolder.open(here / "checkpoints" / "fox")
+    state = folder.load_last()
+    assert state is not None
+    stopped = state.progress["step"]
+    assert stopped == max(line["step"] for line in folder.read_log())
+    resumed = subprocess.run(
+        [*command, str(stopped + 2), "--resume"], capture_output=True, text=True, check=False, env=environment
+    )
+    assert resumed.returncode == 0, resumed.stderr
+    steps = [line["step"] for line in folder.read_log() if "loss" in line]
+    assert steps == list(range(1, stopped + 3))
