@@ -108,7 +108,7 @@ class GPT(nn.Module):
         model.load_state_dict(dict(tensors), strict=True, assign=True)
         for module in model.modules():
             if isinstance(module, CausalSelfAttention):  # not in the state: made anew
-                module.mask = causal_mask(config.n_positions)
+                module.mask = causal_mask(config.n_positions).to(module.out_proj.weight.device)
         return model
 
 

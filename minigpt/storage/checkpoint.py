@@ -1,0 +1,148 @@
+"""A model's directory: written all at once, read back, found by name. It knows nothing of how a run trains.
+
+The directory is a Hugging Face GPT-2 model: config.json, model.safetensors, generation_config.json and the
+tokenizer's files; training.json beside them holds a run's record, which this module neither makes nor reads into.
+"""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from minigpt.config import GPTConfig
+from minigpt.device import resolve_device
+from minigpt.errors import CheckpointError
+from minigpt.model.gpt import GPT
+from minigpt.storage.files import TensorFile, atomic_folder, atomic_json, read_json, save_tensors
+from minigpt.storage.huggingface import (
+    config_from_huggingface,
+    config_to_huggingface,
+    from_huggingface,
+    to_huggingface,
+)
+from minigpt.text.tokenizer import Tokenizer
+
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"
+TRAINING = "training.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model with its tokenizer, where they stand, and the record of the training that made them, if any."""
+
+    directory: Path
+    model: GPT
+    tokenizer: Tokenizer
+    training: dict[str, Any] | None
+
+
+def save_checkpoint(
+    directory: str | Path,
+    model: GPT,
+    tokenizer: Tokenizer,
+    training: Mapping[str, Any] | None = None,
+    *,
+    dtype: torch.dtype | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> Path:
+    """Saves a model's directory; `dtype` is the weights' own by default, `metadata` travels in the weights' file.
+
+    A new directory appears as a whole; in one that stands each file is replaced as a whole, once all are written.
+    Raises: CheckpointError where it cannot be written; what stood there then stands.
+    """
+    directory = Path(directory)
+    dtype = dtype or model.token_embedding.weight.dtype
+    end = tokenizer.end_of_text
+    with atomic_folder(directory) as building:
+        atomic_json(building / CONFIG, config_to_huggingface(model.config, end_of_text=end, dtype=dtype))
+        atomic_json(building / GENERATION_CONFIG, {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end})
+        tokenizer.save(building)
+        save_weights(building, model, metadata, dtype=dtype)
+        if training is not None:
+            atomic_json(building / TRAINING, training)
+    return directory
+
+
+def save_weights(
+    directory: str | Path,
+    model: GPT,
+    metadata: Mapping[str, str] | None = None,
+    *,
+    dtype: torch.dtype | None = None,
+) -> None:
+    """Replaces the weights of a checkpoint and nothing else, all at once.
+
+    Raises: CheckpointError where they cannot be written.
+    """
+    # transformers opens only files that say which framework's orientation they keep
+    save_tensors(Path(directory) / WEIGHTS, to_huggingface(model, dtype), {"format": "pt", **(metadata or {})})
+
+
+def load_checkpoint(directory: str | Path, device: str = "auto", *, dtype: torch.dtype = torch.float32) -> Checkpoint:
+    """The checkpoint in a directory, its model in eval mode on the device.
+
+    Raises: CheckpointError where it is missing, damaged, or not a GPT-2; TokenizerError; DeviceError.
+    """
+    directory = Path(directory)
+    target = resolve_device(device)
+    config = read_config(directory)
+    tokenizer = Tokenizer.load(directory)
+    if tokenizer.vocab_size > config.vocab_size:
+        raise CheckpointError(
+            f"the tokenizer in {directory} has {tokenizer.vocab_size} words, its model {config.vocab_size};"
+            " they do not belong together"
+        )
+    with TensorFile(directory / WEIGHTS) as file:
+        model = from_huggingface(file, config, device=target, dtype=dtype)
+    training = directory / TRAINING
+    return Checkpoint(directory, model, tokenizer, read_json(training) if training.exists() else None)
+
+
+def read_config(directory: str | Path) -> GPTConfig:
+    """The shape of the model in a directory, without its weights.
+
+    Raises: CheckpointError where config.json is missing, damaged, or not a GPT-2's.
+    """
+    directory = Path(directory)
+    path = directory / CONFIG
+    if not path.exists():
+        what = f"has no {CONFIG}" if directory.is_dir() else "is not there"
+        raise CheckpointError(f"{directory} {what}, so it is not a checkpoint")
+    return config_from_huggingface(read_json(path), path)
+
+
+def find_checkpoint(name: str | Path | None, checkpoints: str | Path) -> Path:
+    """The directory of a checkpoint: one of that name in `checkpoints`, else that directory itself.
+
+    None is the newest, by the time of its weights.
+    Raises: CheckpointError where there is none, saying what there is or how to get one.
+    """
+    checkpoints = Path(checkpoints)
+    if name is not None:
+        for directory in (checkpoints / name, Path(name)):
+            if (directory / CONFIG).exists() or (directory / WEIGHTS).exists():
+                return directory
+    weights = [path for path in checkpoints.glob(f"*/{WEIGHTS}") if not path.parent.name.startswith(".")]
+    if not weights:
+        what = f"no model in {checkpoints}" if name is None else f"no model {str(name)!r}, nor any in {checkpoints}"
+        raise CheckpointError(f"{what}; train one with `minigpt train corpus.txt` or get one with `minigpt load-gpt2`")
+    if name is None:
+        return max(weights, key=lambda path: path.stat().st_mtime).parent
+    names = sorted(path.parent.name for path in weights)
+    close = difflib.get_close_matches(str(name), names, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(names)}"
+    raise CheckpointError(f"no model {str(name)!r} in {checkpoints}; {hint}")
+
+
+def free_name(name: str, checkpoints: str | Path) -> str:
+    """The name itself where nothing has it in `checkpoints`, else with the first free number: NAME-2, NAME-3, …"""
+    checkpoints, free, number = Path(checkpoints), name, 1
+    while (checkpoints / free).exists():
+        number += 1
+        free = f"{name}-{number}"
+    return free

@@ -1,0 +1,220 @@
+"""GPT-2 as Hugging Face stores it: names and orientation of the weights, and config.json, both ways.
+
+It knows tensors and dictionaries; which files they stand in is `checkpoint`'s and `pretrained`'s concern.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from minigpt.config import GPTConfig
+from minigpt.errors import CheckpointError, ConfigError
+from minigpt.model.gpt import GPT
+from minigpt.storage.files import TensorFile
+
+PREFIX = "transformer."  # of every name that GPT2LMHeadModel saves; OpenAI's own files on the hub go without
+_HEAD = "lm_head.weight"
+_MASKS = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # buffers that older versions saved
+
+# Where config.json has no value: GPT-2's, as transformers takes them. GPTConfig's other defaults are the same.
+_DEFAULT_DROPOUT = 0.1
+_ALIASES = {
+    "n_positions": ("max_position_embeddings", "n_ctx"),
+    "n_embd": ("hidden_size",),
+    "n_layer": ("num_hidden_layers",),
+    "n_head": ("num_attention_heads",),
+}
+
+
+class Stored(NamedTuple):
+    """A tensor of the model as Hugging Face stores it: our name, theirs without prefix, and its shape there."""
+
+    ours: str
+    theirs: str
+    shape: tuple[int, ...]
+
+    @property
+    def transposed(self) -> bool:
+        """Hugging Face keeps what OpenAI's code had: x @ W, where torch's linear layers have x @ W^T."""
+        return self.ours.endswith("_proj.weight")
+
+
+def _modules(config: GPTConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    """The table of names, and the shape of each weight there."""
+    c = config.n_embd
+    yield "token_embedding", "wte", (config.vocab_size, c)
+    yield "position_embedding", "wpe", (config.n_positions, c)
+    for i in range(config.n_layer):
+        yield f"blocks.{i}.attention_norm", f"h.{i}.ln_1", (c,)
+        yield f"blocks.{i}.attention.qkv_proj", f"h.{i}.attn.c_attn", (c, 3 * c)
+        yield f"blocks.{i}.attention.out_proj", f"h.{i}.attn.c_proj", (c, c)
+        yield f"blocks.{i}.mlp_norm", f"h.{i}.ln_2", (c,)
+        yield f"blocks.{i}.mlp.up_proj", f"h.{i}.mlp.c_fc", (c, 4 * c)
+        yield f"blocks.{i}.mlp.down_proj", f"h.{i}.mlp.c_proj", (4 * c, c)
+    yield "final_norm", "ln_f", (c,)
+
+
+def stored_tensors(config: GPTConfig) -> Iterator[Stored]:
+    """Every tensor of a model of this shape, as Hugging Face stores it."""
+    for ours, theirs, shape in _modules(config):
+        yield Stored(f"{ours}.weight", f"{theirs}.weight", shape)
+        if not ours.endswith("_embedding"):
+            yield Stored(f"{ours}.bias", f"{theirs}.bias", shape[-1:])
+
+
+def to_huggingface(model: GPT, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    """The model's tensors by Hugging Face's names and in its orientation: views, copied only where `dtype` differs."""
+    state = model.state_dict()
+    tensors = {}
+    for stored in stored_tensors(model.config):
+        tensor = state[stored.ours].to(dtype) if dtype else state[stored.ours]
+        tensors[PREFIX + stored.theirs] = tensor.t() if stored.transposed else tensor
+    return tensors
+
+
+def from_huggingface(
+    file: TensorFile,
+    config: GPTConfig,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> GPT:
+    """The model in a file of GPT-2 weights, in eval mode, at the cost of its weights in memory and little more.
+
+    Names with and without `transformer.`, mask buffers, a stored copy of the tied head and other dtypes are met.
+    Raises: CheckpointError naming the tensor that is missing, too many, misshapen, or an untied head.
+    """
+    tensors = {}
+    for stored, name in _match(file, config).items():
+        # Turned matrices are made anew, all others stay in the memory that they were read into.
+        tensor = file.borrow(name).t() if stored.transposed else file.read(name)
+        tensors[stored.ours] = tensor.to(device, dtype, copy=stored.transposed, memory_format=torch.contiguous_format)
+    return GPT.from_tensors(config, tensors).to(device).eval()
+
+
+def _match(file: TensorFile, config: GPTConfig) -> dict[Stored, str]:
+    """Every tensor of the model and its full name in the file, which holds these and no others.
+
+    Raises: CheckpointError, as `from_huggingface`.
+    """
+    shapes = file.shapes
+    unmatched = {name.removeprefix(PREFIX): name for name in shapes}
+    if len(unmatched) < len(shapes):
+        raise CheckpointError(f"{file.path} has tensors twice, with and without {PREFIX!r}, expected them once")
+    head = unmatched.pop(_HEAD, None)
+    if head is not None:
+        unmatched.setdefault("wte.weight", head)  # of tied tensors, safetensors' save_model keeps the first by name
+    names = {}
+    for stored in stored_tensors(config):
+        name = unmatched.pop(stored.theirs, None)
+        if name is None:
+            raise CheckpointError(f"{file.path} has no tensor {stored.theirs!r}, expected of shape {stored.shape}")
+        if shapes[name] != stored.shape:
+            raise CheckpointError(f"{name!r} in {file.path} is of shape {shapes[name]}, expected {stored.shape}")
+        names[stored] = name
+    for theirs, name in unmatched.items():
+        if not _MASKS.fullmatch(theirs):
+            raise CheckpointError(
+                f"{file.path} has a tensor {name!r} of shape {shapes[name]} that a GPT-2 of {config.n_layer} blocks"
+                " does not have"
+            )
+    tied = next(iter(names.values()))
+    if head is not None and not torch.equal(file.read(head), file.read(tied)):
+        raise CheckpointError(
+            f"{head!r} in {file.path} differs from {tied!r}: an output head of its own is not supported,"
+            " it must be tied to the token embedding"
+        )
+    return names
+
+
+def config_to_huggingface(config: GPTConfig, *, end_of_text: int, dtype: torch.dtype) -> dict[str, Any]:
+    """The content of config.json."""
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": config.vocab_size,
+        "n_positions": config.n_positions,
+        "n_ctx": config.n_positions,
+        "n_embd": config.n_embd,
+        "n_layer": config.n_layer,
+        "n_head": config.n_head,
+        "n_inner": None,
+        "activation_function": "gelu_new",
+        "embd_pdrop": config.dropout,
+        "attn_pdrop": config.dropout,
+        "resid_pdrop": config.dropout,
+        "layer_norm_epsilon": config.layer_norm_epsilon,
+        "initializer_range": 0.02,
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+        "reorder_and_upcast_attn": False,
+        "add_cross_attention": False,
+        "tie_word_embeddings": True,
+        "bos_token_id": end_of_text,
+        "eos_token_id": end_of_text,
+        "use_cache": True,
+        "torch_dtype": str(dtype).removeprefix("torch."),  # the name that old and new transformers both read
+    }
+
+
+def config_from_huggingface(values: Mapping[str, Any], source: object) -> GPTConfig:
+    """The shape that a config.json describes; `source` names the file in errors.
+
+    Missing keys take GPT-2's values. Of the three dropouts, `resid_pdrop` is the one kept: they matter in training
+    only. `reorder_and_upcast_attn` is met: in float32 it changes the order of roundings and nothing else.
+    Raises: CheckpointError where it is not a GPT-2, or one whose function differs from the published one.
+    """
+    model_type = values.get("model_type", "gpt2" if "n_embd" in values else None)  # the oldest files name no type
+    if model_type != "gpt2":
+        raise CheckpointError(f"model_type ({model_type!r}) in {source} must be 'gpt2'")
+    settings: dict[str, Any] = {"dropout": values.get("resid_pdrop", _DEFAULT_DROPOUT)}
+    for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "layer_norm_epsilon"):
+        for key in (name, *_ALIASES.get(name, ())):
+            if key in values:
+                settings[name] = values[key]
+                break
+    try:
+        config = GPTConfig(**settings)
+    except ConfigError as error:
+        raise CheckpointError(f"{source}: {error}") from error
+    supported: dict[str, tuple[object, ...]] = {
+        "activation_function": ("gelu_new", "gelu_pytorch_tanh"),  # two names of one function
+        "n_inner": (None, 4 * config.n_embd),
+        "scale_attn_weights": (True,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+        "add_cross_attention": (False,),
+        "tie_word_embeddings": (True,),
+    }
+    for option, choices in supported.items():
+        value = values.get(option, choices[0])
+        if value not in choices:
+            expected = " or ".join(repr(choice) for choice in choices)
+            raise CheckpointError(f"{option} ({value!r}) in {source} makes another model than GPT-2's: {expected}")
+    return config
+
+
+def infer_config(file: TensorFile) -> GPTConfig:
+    """The shape that the tensors themselves tell; the heads are taken to be 64 wide, as in every GPT-2.
+
+    Raises: CheckpointError where they do not tell.
+    """
+    shapes = {name.removeprefix(PREFIX): shape for name, shape in file.shapes.items()}
+    blocks = {int(match[1]) for name in shapes if (match := re.match(r"h\.(\d{1,6})\.", name))}
+    words, positions = shapes.get("wte.weight", shapes.get(_HEAD, ())), shapes.get("wpe.weight", ())
+    if len(words) != 2 or len(positions) != 2 or not blocks:
+        raise CheckpointError(f"{file.path} does not hold GPT-2's tensors, 'wte.weight', 'wpe.weight' and 'h.0.…'")
+    if words[1] % 64:
+        raise CheckpointError(
+            f"{file.path} needs its config.json beside it: how many heads {words[1]} features are cannot be told"
+        )
+    return GPTConfig(
+        vocab_size=words[0],
+        n_positions=positions[0],
+        n_embd=words[1],
+        n_layer=max(blocks) + 1,
+        n_head=words[1] // 64,
+        dropout=_DEFAULT_DROPOUT,
+    )

@@ -1,0 +1,295 @@
+"""The whole model: its size, its start, its causality, its cache and its tied head."""
+
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from minigpt.config import PRESETS, GPTConfig
+from minigpt.errors import ConfigError
+from minigpt.model.attention import CausalSelfAttention, KVCache
+from minigpt.model.gpt import GPT, MLP
+
+CONFIG = GPTConfig(vocab_size=31, n_positions=10, n_embd=12, n_layer=3, n_head=3)
+
+
+def gpt_in_double(config: GPTConfig = CONFIG, seed: int = 0, scale: float = 10.0) -> GPT:
+    """A model whose weights are large enough for every part to be felt in the logits."""
+    torch.manual_seed(seed)
+    model = GPT(config).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(
+                parameter * scale if parameter.dim() == 2 else parameter + 0.1 * torch.randn_like(parameter)
+            )
+    return model
+
+
+def some_ids(b: int, t: int, seed: int = 1) -> Tensor:
+    return torch.randint(CONFIG.vocab_size, (b, t), generator=torch.Generator().manual_seed(seed))
+
+
+# Size
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "heads"),
+    [
+        ("gpt2", 124_439_808, 12),
+        ("gpt2-medium", 354_823_168, 16),
+        ("gpt2-large", 774_030_080, 20),
+        ("gpt2-xl", 1_557_611_200, 25),
+    ],
+)
+def test_the_presets_have_openais_parameters_and_heads(name: str, parameters: int, heads: int) -> None:
+    config = PRESETS[name]
+    with torch.device("meta"):  # shapes without memory
+        model = GPT(config)
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+    assert config.n_parameters == parameters
+    assert config.n_head == heads
+    assert config.n_positions == 1024
+    assert config.vocab_size == 50257
+
+
+def test_laptop_presets_grow_from_under_a_million_parameters_to_tens_of_millions() -> None:
+    laptop = [PRESETS[name].replace(vocab_size=256) for name in ("nano", "micro", "mini", "small")]
+    sizes = [config.n_parameters for config in laptop]
+    assert sizes == sorted(sizes)
+    assert 0.5e6 < sizes[0] < 1e6
+    assert 20e6 < sizes[-1] < 30e6
+    for config in laptop:
+        assert config.n_positions in (128, 256, 512)
+        assert config.head_width in (32, 64)
+
+
+@settings(deadline=None, max_examples=20)
+@given(v=st.integers(1, 50), p=st.integers(1, 20), n=st.integers(1, 3), h=st.integers(1, 4), d=st.integers(1, 6))
+def test_the_config_counts_the_parameters_that_the_model_has(v: int, p: int, n: int, h: int, d: int) -> None:
+    config = GPTConfig(vocab_size=v, n_positions=p, n_embd=h * d, n_layer=n, n_head=h)
+    with torch.device("meta"):
+        assert sum(parameter.numel() for parameter in GPT(config).parameters()) == config.n_parameters
+
+
+# The start
+
+
+def test_initial_weights_are_gpt2s() -> None:
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(vocab_size=500, n_positions=200, n_embd=96, n_layer=8, n_head=4))
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 2:
+            residual = name.endswith(("attention.out_proj.weight", "mlp.down_proj.weight"))
+            std = 0.02 / math.sqrt(2 * 8) if residual else 0.02
+            spread = parameter.numel() ** -0.5  # of the mean, in deviations; 1/√2 of it for the deviation
+            assert parameter.std().item() == pytest.approx(std, rel=5 * spread), name
+            assert abs(parameter.mean().item()) < 5 * spread * std, name
+        else:
+            assert parameter.eq(0 if name.endswith("bias") else 1).all(), name
+
+
+def test_a_new_models_loss_is_that_of_a_blind_guess() -> None:
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(vocab_size=500, n_positions=32, n_embd=64, n_layer=4, n_head=4))
+    ids = torch.randint(500, (8, 33))
+    loss = F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+    assert loss.item() == pytest.approx(math.log(500), abs=0.1)
+
+
+def test_one_seed_is_one_model() -> None:
+    def weights(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        return torch.cat([parameter.flatten() for parameter in GPT(CONFIG).parameters()])
+
+    assert torch.equal(weights(1), weights(1))
+    assert not torch.equal(weights(1), weights(2))
+
+
+# The function
+
+
+def test_gelu_is_the_tanh_form_and_not_the_error_function() -> None:
+    torch.manual_seed(0)
+    mlp, x = MLP(CONFIG).double(), 3 * torch.randn(4, 5, CONFIG.n_embd, dtype=torch.float64)
+    u = mlp.up_proj(x)
+    tanh_form = 0.5 * u * (1 + torch.tanh(math.sqrt(2 / math.pi) * (u + 0.044715 * u**3)))
+    torch.testing.assert_close(mlp(x), mlp.down_proj(tanh_form), rtol=1e-12, atol=1e-13)
+    assert (mlp(x) - mlp.down_proj(F.gelu(u))).abs().max() > 1e-5
+
+
+def test_the_model_is_the_one_in_the_papers_words() -> None:
+    """Pre-norm blocks, residual sums, a final norm and the tied head, once more from torch's own parts."""
+    model, ids = gpt_in_double(CONFIG.replace(layer_norm_epsilon=0.01)), some_ids(2, 7)
+
+    def norm(x: Tensor, layer: nn.LayerNorm) -> Tensor:
+        centred = x - x.mean(dim=-1, keepdim=True)
+        return centred / (centred.square().mean(dim=-1, keepdim=True) + 0.01).sqrt() * layer.weight + layer.bias
+
+    x = model.token_embedding.weight[ids] + model.position_embedding.weight[:7]
+    for block in model.blocks:
+        torchs = nn.MultiheadAttention(12, 3, batch_first=True).double()
+        torchs.load_state_dict(
+            {name.replace("qkv_proj.", "in_proj_"): tensor for name, tensor in block.attention.state_dict().items()}
+        )
+        h = norm(x, block.attention_norm)
+        x = x + torchs(h, h, h, attn_mask=torch.ones(7, 7).triu(1).bool(), need_weights=False)[0]
+        x = x + block.mlp(norm(x, block.mlp_norm))
+    logits = norm(x, model.final_norm) @ model.token_embedding.weight.T
+    torch.testing.assert_close(model(ids), logits, rtol=1e-9, atol=1e-10)
+
+
+def test_forward_is_the_head_on_the_features() -> None:
+    model, ids = gpt_in_double(), some_ids(2, 7)
+    features = model.features(ids)
+    assert features.shape == (2, 7, 12)
+    assert model(ids).shape == (2, 7, 31)
+    assert torch.equal(model(ids), model.logits(features))
+    torch.testing.assert_close(model.logits(features[:, -1]), model(ids)[:, -1])
+
+
+def test_the_head_is_the_token_embedding_and_no_second_parameter() -> None:
+    model = gpt_in_double()
+    assert [name for name, parameter in model.named_parameters() if 31 in parameter.shape] == ["token_embedding.weight"]
+    assert set(model.state_dict()) == {name for name, _ in model.named_parameters()}
+    model.logits(torch.ones(1, 12, dtype=torch.float64)).sum().backward()
+    assert model.token_embedding.weight.grad.eq(1).all()  # the head alone reaches every word
+
+
+def test_every_parameter_is_trained() -> None:
+    model = gpt_in_double()
+    F.cross_entropy(model(some_ids(8, 10)).flatten(0, 1), some_ids(8, 10, seed=2).flatten()).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad.any(), name
+
+
+@settings(deadline=None, max_examples=25)
+@given(t=st.integers(2, 10), data=st.data(), seed=st.integers(0, 2**32))
+def test_changing_a_token_moves_no_earlier_logit(t: int, data: st.DataObject, seed: int) -> None:
+    at = data.draw(st.integers(0, t - 1))
+    model, ids = gpt_in_double(seed=seed), some_ids(2, t, seed)
+    changed = ids.clone()
+    changed[:, at] = (changed[:, at] + 1) % CONFIG.vocab_size
+    moved = (model(changed) - model(ids)).abs().amax(dim=-1)  # (B, T)
+    assert (moved[:, :at] == 0).all()
+    assert (moved[:, at:] > 0).all()
+
+
+def test_positions_matter() -> None:
+    model = gpt_in_double()
+    same = model(torch.full((1, 5), 3))[0]
+    assert not torch.allclose(same[0], same[1], atol=1e-3)
+
+
+# The cache
+
+
+def in_pieces(model: GPT, ids: Tensor, ends: Sequence[int]) -> Tensor:
+    """Logits from one cache, the ids given up to each of `ends` in turn."""
+    cache = KVCache(model.config, len(ids), dtype=torch.float64)
+    logits, start = [], 0
+    for end in ends:
+        logits.append(model.logits(model.features(ids[:, start:end], cache)))
+        assert cache.length == end
+        start = end
+    return torch.cat(logits, dim=1)
+
+
+@pytest.mark.parametrize("split", range(1, 10))
+def test_cached_logits_equal_uncached_at_every_split(split: int) -> None:
+    model, ids = gpt_in_double(), some_ids(2, 10)
+    torch.testing.assert_close(in_pieces(model, ids, [split, 10]), model(ids), rtol=1e-9, atol=1e-10)
+
+
+@settings(deadline=None, max_examples=20)
+@given(ends=st.sets(st.integers(1, 10), min_size=1), seed=st.integers(0, 2**32))
+def test_cached_logits_equal_uncached_in_any_pieces(ends: set[int], seed: int) -> None:
+    model, ids = gpt_in_double(seed=seed), some_ids(2, max(ends), seed)
+    torch.testing.assert_close(in_pieces(model, ids, sorted(ends)), model(ids), rtol=1e-9, atol=1e-10)
+
+
+def test_more_tokens_than_positions_is_an_error_that_says_so() -> None:
+    model = GPT(CONFIG)
+    with pytest.raises(ConfigError, match=r"11 positions are more than the model's context length \(10\)"):
+        model(some_ids(1, 11))
+    with pytest.raises(ConfigError, match=r"11 positions"):
+        model.attention_weights(some_ids(1, 11))
+
+
+def test_a_full_cache_takes_no_more_and_stays_as_it_was() -> None:
+    model, ids = gpt_in_double(), some_ids(1, 10)
+    cache = KVCache(CONFIG, 1, dtype=torch.float64)
+    model.features(ids[:, :8], cache)
+    with pytest.raises(ConfigError, match=r"11 positions are more than"):
+        model.features(ids[:, :3], cache)
+    assert cache.length == 8
+    torch.testing.assert_close(model.features(ids[:, 8:], cache), model.features(ids)[:, 8:], rtol=1e-9, atol=1e-10)
+
+
+# Attention weights
+
+
+def test_attention_weights_are_those_the_forward_pass_uses() -> None:
+    model, ids = gpt_in_double(), some_ids(2, 7)
+    every_layer = model.attention_weights(ids)
+    streams: list[Tensor] = []
+    for block in model.blocks:
+        block.attention.register_forward_pre_hook(lambda _module, arguments: streams.append(arguments[0]))
+    model(ids)
+    assert len(every_layer) == len(streams) == 3
+    for weights, x, block in zip(every_layer, streams, model.blocks, strict=True):
+        torch.testing.assert_close(weights, block.attention.forward_with_weights(x)[1], rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(weights.sum(dim=-1), torch.ones(2, 3, 7, dtype=torch.float64))
+        assert not weights.requires_grad
+
+
+# Dropout
+
+
+def test_without_dropout_training_and_evaluation_are_one_function() -> None:
+    model, ids = gpt_in_double(), some_ids(2, 7)
+    assert torch.equal(model.train()(ids), model.eval()(ids))
+
+
+@pytest.mark.parametrize("place", ["embedding_dropout", "blocks.1.attention", "blocks.1.mlp.residual_dropout"])
+def test_dropout_acts_in_each_of_its_places_and_only_in_training(place: str) -> None:
+    model, ids = gpt_in_double(CONFIG.replace(dropout=0.5)), some_ids(2, 7)
+    model.eval()
+    still = model(ids)
+    assert torch.equal(still, model(ids))
+    model.get_submodule(place).train()
+    assert not torch.equal(model(ids), model(ids))
+
+
+# A model around given tensors
+
+
+def test_a_model_from_tensors_shares_their_memory_and_needs_no_random_start() -> None:
+    source, ids = gpt_in_double(), some_ids(2, 10)
+    tensors = source.state_dict()
+    before = torch.random.get_rng_state()
+    model = GPT.from_tensors(CONFIG, tensors)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    for name, parameter in model.named_parameters():
+        assert parameter.data_ptr() == tensors[name].data_ptr(), name
+        assert parameter.requires_grad
+    assert torch.equal(model(ids), source(ids))
+
+
+def test_a_model_from_tensors_has_a_working_mask() -> None:
+    source, ids = gpt_in_double(), some_ids(2, 10)
+    model = GPT.from_tensors(CONFIG, source.state_dict())
+    torch.testing.assert_close(in_pieces(model, ids, [4, 10]), source(ids), rtol=1e-9, atol=1e-10)
+    for ours, theirs in zip(model.attention_weights(ids), source.attention_weights(ids), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_model_from_tensors_keeps_its_mask_where_the_tensors_are() -> None:
+    tensors = {name: tensor.to("meta") for name, tensor in GPT(CONFIG).state_dict().items()}
+    model = GPT.from_tensors(CONFIG, tensors)
+    masks = [module.mask for module in model.modules() if isinstance(module, CausalSelfAttention)]
+    assert [mask.device.type for mask in masks] == ["meta"] * CONFIG.n_layer

@@ -1,0 +1,287 @@
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from minigpt.config import PRESETS, GPTConfig
+from minigpt.errors import CheckpointError, DeviceError, TokenizerError
+from minigpt.model.gpt import GPT
+from minigpt.storage.checkpoint import (
+    find_checkpoint,
+    free_name,
+    load_checkpoint,
+    read_config,
+    save_checkpoint,
+    save_weights,
+)
+from minigpt.storage.files import TensorFile
+from minigpt.text.tokenizer import Tokenizer
+
+CONFIG = GPTConfig(vocab_size=257, n_positions=8, n_embd=12, n_layer=2, n_head=3, dropout=0.2)
+BYTES = Tokenizer.named("bytes")
+FILES = ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+
+
+def model(seed: int = 0) -> GPT:
+    torch.manual_seed(seed)
+    return GPT(CONFIG)
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def same_weights(left: GPT, right: GPT) -> bool:
+    return all(torch.equal(tensor, right.state_dict()[name]) for name, tensor in left.state_dict().items())
+
+
+def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
+    training = {"steps": 100, "corpus": "Moby Dick — the whale", "best": {"loss": 1.5}}
+    saved = model()
+    assert save_checkpoint(tmp_path / "runs" / "one", saved, BYTES, training) == tmp_path / "runs" / "one"
+    loaded = load_checkpoint(tmp_path / "runs" / "one", "cpu")
+    assert loaded.model.config == CONFIG
+    assert same_weights(loaded.model, saved)
+    assert not loaded.model.training
+    assert loaded.tokenizer.fingerprint == BYTES.fingerprint
+    assert loaded.training == training
+    assert loaded.directory == tmp_path / "runs" / "one"
+
+
+def test_a_loaded_model_can_be_trained_on(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "one", model(), BYTES)
+    loaded = load_checkpoint(tmp_path / "one", "cpu").model
+    loaded(torch.zeros(1, 8, dtype=torch.int64)).sum().backward()
+    assert all(parameter.grad is not None for parameter in loaded.parameters())
+
+
+def test_a_new_directory_holds_a_model_and_nothing_else_is_left(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "one", model(), BYTES)
+    assert files_in(tmp_path) == ["one"]
+    assert files_in(tmp_path / "one") == FILES
+    assert load_checkpoint(tmp_path / "one", "cpu").training is None
+
+
+def test_the_directory_opens_in_transformers_with_the_same_logits(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    transformers.utils.logging.disable_progress_bar()
+    saved = model().eval()
+    save_checkpoint(tmp_path / "one", saved, BYTES, {"steps": 1})
+    ids = torch.arange(8)[None]
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "one")
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(ids).logits, saved(ids), rtol=1e-5, atol=1e-5)
+    assert theirs.generation_config.eos_token_id == BYTES.end_of_text
+
+
+def test_saving_over_a_run_keeps_what_else_stands_there(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, model(0), BYTES, {"steps": 1})
+    (tmp_path / "log.jsonl").write_text("{}\n")
+    save_checkpoint(tmp_path, model(1), BYTES)
+    assert files_in(tmp_path) == sorted([*FILES, "log.jsonl", "training.json"])
+    loaded = load_checkpoint(tmp_path, "cpu")
+    assert same_weights(loaded.model, model(1))
+    assert loaded.training == {"steps": 1}
+
+
+def test_only_the_weights_change_when_only_they_are_saved(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, model(0), BYTES)
+    before = {name: (tmp_path / name).read_bytes() for name in FILES}
+    save_weights(tmp_path, model(1), {"loss": "1.25"})
+    changed = [name for name in FILES if (tmp_path / name).read_bytes() != before[name]]
+    assert changed == ["model.safetensors"]
+    with TensorFile(tmp_path / "model.safetensors") as file:
+        assert file.metadata == {"format": "pt", "loss": "1.25"}
+    assert same_weights(load_checkpoint(tmp_path, "cpu").model, model(1))
+
+
+def test_weights_saved_in_half_precision_load_as_float32_and_say_so(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "half", model(), BYTES, dtype=torch.bfloat16)
+    assert json.loads((tmp_path / "half" / "config.json").read_text())["torch_dtype"] == "bfloat16"
+    loaded = load_checkpoint(tmp_path / "half", "cpu").model
+    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.float32}
+    assert same_weights(loaded, model().bfloat16().float())
+    again = load_checkpoint(tmp_path / "half", "cpu", dtype=torch.bfloat16).model
+    assert {parameter.dtype for parameter in again.parameters()} == {torch.bfloat16}
+
+
+def fill_disk(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(*((os, "fsync") if where == "our files" else (Tokenizer, "save")), refuse)
+
+
+@pytest.mark.parametrize("where", ["our files", "the tokenizer's"])
+def test_a_full_disk_leaves_no_new_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    fill_disk(monkeypatch, where)
+    with pytest.raises(CheckpointError, match=rf"^{tmp_path}/one\S* could not be written \(no space left on device\)"):
+        save_checkpoint(tmp_path / "one", model(), BYTES)
+    assert files_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("where", ["our files", "the tokenizer's"])
+def test_a_full_disk_leaves_a_standing_checkpoint_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    save_checkpoint(tmp_path / "one", model(0), BYTES, {"steps": 1})
+    before = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
+    fill_disk(monkeypatch, where)
+    with pytest.raises(CheckpointError, match="no space left on device"):
+        save_checkpoint(tmp_path / "one", model(1), BYTES, {"steps": 2})
+    assert {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()} == before
+    assert files_in(tmp_path) == ["one"]
+
+
+def test_a_place_below_a_file_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=rf"^{tmp_path}/file/one could not be written \(not a directory\)"):
+        save_checkpoint(tmp_path / "file" / "one", model(), BYTES)
+
+
+def remove(name: str) -> Any:
+    return lambda folder: (folder / name).unlink()
+
+
+def replace(name: str, content: bytes) -> Any:
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def truncate(folder: Path) -> None:
+    os.truncate(folder / "model.safetensors", 1000)
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "message"),
+    [
+        (remove("config.json"), CheckpointError, "PATH has no config.json, so it is not a checkpoint"),
+        (remove("model.safetensors"), CheckpointError, "PATH/model.safetensors is not there"),
+        (remove("tokenizer.json"), TokenizerError, "PATH must hold a tokenizer.json, and does not"),
+        (replace("config.json", b"not {json"), CheckpointError, "PATH/config.json is not JSON"),
+        (replace("config.json", b"{}"), CheckpointError, r"model_type \(None\) in PATH/config.json must be 'gpt2'"),
+        (replace("training.json", b"["), CheckpointError, "PATH/training.json is not JSON"),
+        (replace("model.safetensors", b""), CheckpointError, "PATH/model.safetensors is empty"),
+        (truncate, CheckpointError, "PATH/model.safetensors is truncated, corrupted or not safetensors"),
+    ],
+)
+def test_a_damaged_checkpoint_is_one_sentence_that_names_the_file(
+    tmp_path: Path, damage: Any, error: type[Exception], message: str
+) -> None:
+    save_checkpoint(tmp_path / "one", model(), BYTES)
+    damage(tmp_path / "one")
+    with pytest.raises(error, match="^" + message.replace("PATH", str(tmp_path / "one"))) as refused:
+        load_checkpoint(tmp_path / "one", "cpu")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_tokenizer_with_more_words_than_its_model_is_refused(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "one", model(), BYTES)
+    Tokenizer.train(["äöü"], "chars").save(tmp_path / "one")
+    with pytest.raises(CheckpointError, match=f"the tokenizer in {tmp_path}/one has 260 words, its model 257"):
+        load_checkpoint(tmp_path / "one", "cpu")
+
+
+def test_a_missing_directory_and_a_missing_device_are_said_first(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=f"^{tmp_path}/none is not there, so it is not a checkpoint"):
+        load_checkpoint(tmp_path / "none", "cpu")
+    with pytest.raises(DeviceError, match="toaster"):
+        load_checkpoint(tmp_path / "none", "toaster")
+
+
+def test_the_config_is_read_without_the_weights(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "one", model(), BYTES)
+    (tmp_path / "one" / "model.safetensors").unlink()
+    assert read_config(tmp_path / "one") == CONFIG
+
+
+def make(checkpoints: Path, name: str, time: float) -> None:
+    (checkpoints / name).mkdir(parents=True)
+    for file in ("config.json", "model.safetensors"):
+        (checkpoints / name / file).write_bytes(b"{}")
+        os.utime(checkpoints / name / file, (time, time))
+
+
+def test_the_newest_model_is_the_one_whose_weights_are_newest(tmp_path: Path) -> None:
+    make(tmp_path, "old", 1_000_000)
+    make(tmp_path, "newest", 3_000_000)
+    make(tmp_path, "middle", 2_000_000)
+    make(tmp_path, ".newer.123.tmp", 4_000_000)  # one that is being written
+    (tmp_path / "empty").mkdir()
+    assert find_checkpoint(None, tmp_path) == tmp_path / "newest"
+    os.utime(tmp_path / "old" / "model.safetensors", (5_000_000, 5_000_000))
+    assert find_checkpoint(None, tmp_path) == tmp_path / "old"
+
+
+def test_a_model_is_found_by_name_and_by_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path / "checkpoints", "whale", 1)
+    make(tmp_path / "elsewhere", "whale", 1)
+    assert find_checkpoint("whale", tmp_path / "checkpoints") == tmp_path / "checkpoints" / "whale"
+    assert find_checkpoint(str(tmp_path / "elsewhere" / "whale"), tmp_path) == tmp_path / "elsewhere" / "whale"
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert find_checkpoint("whale", tmp_path / "checkpoints") == tmp_path / "checkpoints" / "whale"
+    assert find_checkpoint("./whale", tmp_path / "none") == Path("whale")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("whael", "^no model 'whael' in .*; did you mean 'whale'[?]$"),
+        ("squid", "^no model 'squid' in .*; there are: gpt2, whale$"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_what_there_is(tmp_path: Path, name: str, message: str) -> None:
+    make(tmp_path, "whale", 1)
+    make(tmp_path, "gpt2", 2)
+    with pytest.raises(CheckpointError, match=message):
+        find_checkpoint(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", [None, "whale"])
+def test_where_there_is_no_model_at_all_one_line_says_how_to_get_one(tmp_path: Path, name: str | None) -> None:
+    with pytest.raises(
+        CheckpointError, match=r"^no model .*`minigpt train corpus.txt`.*`minigpt load-gpt2`$"
+    ) as refused:
+        find_checkpoint(name, tmp_path / "none")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_name_that_is_taken_gets_the_first_free_number(tmp_path: Path) -> None:
+    assert free_name("moby", tmp_path / "none") == "moby"
+    for name in ("moby", "moby-2", "moby-4"):
+        (tmp_path / name).mkdir()
+    assert free_name("moby", tmp_path) == "moby-3"
+    assert free_name("dick", tmp_path) == "dick"
+
+
+PEAK = """
+import re, sys
+from pathlib import Path
+import minigpt
+
+def peak():  # not getrusage's, which a process inherits from the one that starts it
+    return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
+
+small, large = sys.argv[1:]
+minigpt.load_checkpoint(small, "cpu")  # brings in whatever torch imports late
+minigpt.Tokenizer.load(large)
+before = peak()
+minigpt.load_checkpoint(large, "cpu")
+print(peak() - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of memory is read from /proc")
+def test_loading_costs_the_weights_in_memory_and_little_more(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "small", model(), BYTES)
+    save_checkpoint(tmp_path / "large", GPT(PRESETS["gpt2"]), Tokenizer.named("gpt2"))
+    command = [sys.executable, "-c", PEAK, str(tmp_path / "small"), str(tmp_path / "large")]
+    grown = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    weights = 4 * PRESETS["gpt2"].n_parameters
+    assert weights <= grown <= 1.2 * weights

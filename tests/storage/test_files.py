@@ -1,0 +1,328 @@
+import errno
+import json
+import os
+import stat
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from minigpt.errors import CheckpointError
+from minigpt.storage.files import (
+    TensorFile,
+    atomic_folder,
+    atomic_json,
+    atomic_write,
+    load_tensors,
+    read_json,
+    save_tensors,
+)
+
+ONE_SENTENCE = r"^[^\n]+$"
+
+
+def everything_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*"))
+
+
+def fail_fsync(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def refuse(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+
+
+def test_a_written_file_holds_the_bytes_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    atomic_write(tmp_path / "new" / "folder" / "file", b"first")
+    atomic_write(tmp_path / "new" / "folder" / "file", lambda file: file.write(b"second"))
+    assert (tmp_path / "new" / "folder" / "file").read_bytes() == b"second"
+    assert everything_in(tmp_path) == ["file", "folder", "new"]
+
+
+def test_a_written_file_has_the_rights_that_any_new_file_has(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_bytes(b"")
+    atomic_write(tmp_path / "file", b"")
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
+
+
+def test_the_old_file_stands_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def write(file: object) -> None:
+        file.write(b"half of the new")
+        file.flush()
+        assert path.read_bytes() == b"old"
+
+    atomic_write(path, write)
+    assert path.read_bytes() == b"half of the new"
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, ZeroDivisionError])
+def test_an_interrupted_write_changes_nothing(tmp_path: Path, stop: type[BaseException]) -> None:
+    (tmp_path / "file").write_bytes(b"old")
+
+    def write(file: object) -> None:
+        file.write(b"half")
+        raise stop
+
+    with pytest.raises(stop):
+        atomic_write(tmp_path / "file", write)
+    assert (tmp_path / "file").read_bytes() == b"old"
+    assert everything_in(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (errno.ENOSPC, "no space left on device.*free some space"),
+        (errno.EROFS, "read-only file system.*can be written"),
+        (errno.EACCES, "permission denied.*can be written"),
+    ],
+)
+def test_a_write_that_the_system_refuses_is_one_sentence_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, reason: str
+) -> None:
+    (tmp_path / "file").write_bytes(b"old")
+    fail_fsync(monkeypatch, number)
+    with pytest.raises(CheckpointError, match=rf"{tmp_path}/file could not be written \({reason}") as refused:
+        atomic_write(tmp_path / "file", b"new")
+    assert "\n" not in str(refused.value)
+    assert (tmp_path / "file").read_bytes() == b"old"
+    assert everything_in(tmp_path) == ["file"]
+
+
+def test_a_path_through_a_file_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="could not be written"):
+        atomic_write(tmp_path / "file" / "below", b"")
+
+
+def test_a_folder_appears_only_when_it_is_complete(tmp_path: Path) -> None:
+    with atomic_folder(tmp_path / "folder") as building:
+        (building / "file").write_bytes(b"")
+        assert not (tmp_path / "folder").exists()
+    assert everything_in(tmp_path) == ["file", "folder"]
+
+
+def test_a_folder_that_fails_half_way_vanishes(tmp_path: Path) -> None:
+    def fill() -> None:
+        with atomic_folder(tmp_path / "folder") as building:
+            (building / "file").write_bytes(b"")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fill()
+    assert everything_in(tmp_path) == []
+
+
+def test_files_in_a_folder_that_stands_are_replaced_and_the_others_stay(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for name in ("replaced", "kept"):
+        (tmp_path / "folder" / name).write_bytes(b"old")
+    with atomic_folder(tmp_path / "folder") as building:
+        for name in ("replaced", "added"):
+            (building / name).write_bytes(b"new")
+        assert (tmp_path / "folder" / "replaced").read_bytes() == b"old"
+    assert {path.name: path.read_bytes() for path in (tmp_path / "folder").iterdir()} == {
+        "replaced": b"new",
+        "added": b"new",
+        "kept": b"old",
+    }
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_full_disk_inside_a_folder_is_said_of_the_folder_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_fsync(monkeypatch, errno.ENOSPC)
+    with (
+        pytest.raises(CheckpointError, match=f"^{tmp_path}/folder/file could not"),
+        atomic_folder(tmp_path / "folder") as building,
+    ):
+        atomic_write(building / "file", b"")
+    assert everything_in(tmp_path) == []
+
+
+def test_a_folder_never_takes_the_place_of_one_that_came_in_the_meantime(tmp_path: Path) -> None:
+    def fill() -> None:
+        with atomic_folder(tmp_path / "folder"):
+            (tmp_path / "folder").mkdir()
+            (tmp_path / "folder" / "theirs").write_bytes(b"")
+
+    with pytest.raises(CheckpointError, match=r"folder could not be written \(directory not empty"):
+        fill()
+    assert everything_in(tmp_path) == ["folder", "theirs"]
+
+
+def test_json_comes_back_as_it_went(tmp_path: Path) -> None:
+    value = {"name": "Ærø", "losses": [1.5, None], "deep": {"n": 3}}
+    atomic_json(tmp_path / "file.json", value)
+    assert read_json(tmp_path / "file.json") == value
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"{", "is not JSON"),
+        (b"", "is not JSON"),
+        (b"\xff\xfe\x00", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"[1]", "must hold a JSON object, not a list"),
+    ],
+)
+def test_what_is_not_a_json_object_is_refused_by_path(tmp_path: Path, content: bytes, reason: str) -> None:
+    (tmp_path / "file.json").write_bytes(content)
+    with pytest.raises(CheckpointError, match=f"{tmp_path}/file.json {reason}"):
+        read_json(tmp_path / "file.json")
+
+
+def test_a_missing_json_file_is_refused_by_path(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=f"{tmp_path}/file.json is not there"):
+        read_json(tmp_path / "file.json")
+
+
+def samples() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    random = torch.randn(3, 5, generator=generator)
+    return {
+        "one_byte": torch.tensor([True, False, True]),
+        "scalar": torch.tensor(2.5),
+        "empty": torch.zeros(0, 4),
+        "turned": random.t(),
+        "slice": random[:, 1:3],
+        "half": random.half(),
+        "brain": random.bfloat16(),
+        "double": random.double(),
+        "state": torch.arange(7, dtype=torch.uint8),
+        "counts": torch.tensor([-(2**62), 7]),
+        "parameter": torch.nn.Parameter(random.clone()),
+    }
+
+
+def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.equal(found[name], tensor), name
+
+
+def test_tensors_of_every_kind_come_back_as_they_went(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "file", samples(), {"progress": '{"step": 3}'})
+    found, metadata = load_tensors(tmp_path / "file")
+    assert_same(found, samples())
+    assert metadata == {"progress": '{"step": 3}'}
+
+
+def test_safetensors_itself_reads_what_we_write_and_we_read_what_it_writes(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "ours", samples())
+    assert_same(load_file(tmp_path / "ours"), samples())
+    save_file({name: tensor.detach().contiguous() for name, tensor in samples().items()}, tmp_path / "theirs")
+    assert_same(load_tensors(tmp_path / "theirs")[0], samples())
+
+
+def test_every_tensor_stands_where_a_reader_can_map_it(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "file", samples())
+    content = (tmp_path / "file").read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    for name, fields in json.loads(content[8 : 8 + length]).items():
+        assert (8 + length + fields["data_offsets"][0]) % samples()[name].element_size() == 0, name
+
+
+def test_a_borrowed_tensor_is_the_tensor_until_the_next_is_borrowed(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "file", samples())
+    with TensorFile(tmp_path / "file") as file:
+        for name in file.shapes:
+            assert torch.equal(file.borrow(name), samples()[name]), name
+        first = file.borrow("counts")
+        kept = file.read("counts")
+        file.borrow("state")
+        assert not torch.equal(first, samples()["counts"])
+        assert torch.equal(kept, samples()["counts"])
+
+
+def test_an_open_file_stays_the_same_while_another_takes_its_name(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "file", {"a": torch.zeros(100_000)})
+    with TensorFile(tmp_path / "file") as file:
+        save_tensors(tmp_path / "file", {"a": torch.ones(100_000)})
+        assert torch.equal(file.read("a"), torch.zeros(100_000))
+
+
+def test_a_file_that_shrinks_under_the_reader_is_one_sentence(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "file", {"a": torch.zeros(10_000)})
+    with TensorFile(tmp_path / "file") as file:
+        os.truncate(tmp_path / "file", 5_000)
+        with pytest.raises(CheckpointError, match="was cut short while it was read"):
+            file.read("a")
+
+
+def test_a_missing_tensor_file_and_a_folder_in_its_place_are_refused_by_path(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=f"{tmp_path}/file is not there"):
+        TensorFile(tmp_path / "file")
+    with pytest.raises(CheckpointError, match=rf"{tmp_path} could not be read \(is a directory\)"):
+        TensorFile(tmp_path)
+
+
+def header(entries: object, data: bytes = b"\0" * 16) -> bytes:
+    text = json.dumps(entries).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def entry(dtype: str = "F32", shape: tuple[int, ...] = (4,), offsets: tuple[int, int] = (0, 16)) -> dict[str, object]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "is empty"),
+        (b"abc", "is truncated, corrupted or not safetensors"),
+        (b"PK\x03\x04 an old friend from torch.save" * 10, "is truncated, corrupted or not safetensors"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n", "is a Git LFS pointer.*git lfs pull"),
+        (struct.pack("<Q", 2**62) + b"{}", "is truncated, corrupted or not safetensors"),
+        (struct.pack("<Q", 8) + b"{not it}", "is truncated, corrupted or not safetensors"),
+        (header({"a": entry()}, b"\0" * 15), "is truncated, corrupted or not safetensors"),
+        (header({"a": entry(offsets=(0, 12))}), "is truncated, corrupted or not safetensors"),
+        (header({"a": entry(), "b": entry()}), "is truncated, corrupted or not safetensors"),
+        (header({"a": entry(offsets=(2**40, 2**40 + 16))}), "is truncated, corrupted or not safetensors"),
+        (
+            header({"a": entry(dtype="F8_E4M3", shape=(16,))}),
+            "'a' in .* is of dtype F8_E4M3, which must be one of F64, F32",
+        ),
+    ],
+)
+def test_what_is_not_whole_safetensors_is_one_sentence_with_the_path(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(CheckpointError, match=reason) as refused:
+        TensorFile(tmp_path / "file")
+    assert str(tmp_path / "file") in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_fields_that_a_later_safetensors_may_add_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(header({"a": entry() | {"later": 1}}))
+    assert torch.equal(load_tensors(tmp_path / "file")[0]["a"], torch.zeros(4))
+
+
+@settings(deadline=None, max_examples=100)
+@given(data=st.data())
+def test_no_damage_to_a_file_escapes_as_anything_but_the_one_error(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "damaged"
+    save_tensors(path, {"a": torch.zeros(3, 2), "b": torch.ones(4, dtype=torch.int64)}, {"format": "pt"})
+    whole = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(whole[: data.draw(st.integers(0, len(whole)))] if data.draw(st.booleans()) else whole)
+    try:
+        tensors, _ = load_tensors(path)
+    except CheckpointError:
+        return
+    assert sum(tensor.nbytes for tensor in tensors.values()) == 56

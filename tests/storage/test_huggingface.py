@@ -1,0 +1,373 @@
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from minigpt.config import PRESETS, GPTConfig
+from minigpt.errors import CheckpointError
+from minigpt.model.gpt import GPT
+from minigpt.storage.files import TensorFile, atomic_json, load_tensors, read_json, save_tensors
+from minigpt.storage.huggingface import (
+    config_from_huggingface,
+    config_to_huggingface,
+    from_huggingface,
+    infer_config,
+    stored_tensors,
+    to_huggingface,
+)
+
+# Odd on purpose: no two sizes agree, except where a square matrix hides its own transposition.
+SHAPES = [
+    GPTConfig(vocab_size=37, n_positions=11, n_embd=20, n_layer=3, n_head=5),
+    GPTConfig(vocab_size=3, n_positions=7, n_embd=6, n_layer=1, n_head=1),
+    GPTConfig(vocab_size=101, n_positions=16, n_embd=24, n_layer=2, n_head=2, layer_norm_epsilon=1e-3),
+]
+TINY = SHAPES[1]
+
+
+def randomize(module: torch.nn.Module, seed: int = 0, scale: float = 0.5) -> None:
+    """Weights large enough to bend every activation, so that a wrong detail moves the logits."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale / math.sqrt(parameter.shape[-1]))
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn(parameter.shape, generator=generator))
+
+
+def random_model(config: GPTConfig) -> GPT:
+    model = GPT(config).eval()
+    randomize(model)
+    return model
+
+
+def random_ids(config: GPTConfig) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(config.vocab_size, (3, config.n_positions), generator=generator)
+
+
+@torch.no_grad()
+def greedy(model: GPT, prompt: torch.Tensor) -> torch.Tensor:
+    ids = prompt
+    while ids.shape[1] < model.config.n_positions:
+        ids = torch.cat([ids, model(ids)[:, -1:].argmax(-1)], dim=1)
+    return ids
+
+
+def save(folder: Path, model: GPT) -> Path:
+    config = config_to_huggingface(model.config, end_of_text=model.config.vocab_size - 1, dtype=torch.float32)
+    atomic_json(folder / "config.json", config)
+    save_tensors(folder / "model.safetensors", to_huggingface(model), {"format": "pt"})
+    return folder
+
+
+def load(folder: Path) -> GPT:
+    config = config_from_huggingface(read_json(folder / "config.json"), folder)
+    with TensorFile(folder / "model.safetensors") as file:
+        return from_huggingface(file, config)
+
+
+@pytest.fixture
+def theirs() -> Iterator[Any]:
+    """transformers, silent and offline."""
+    transformers = pytest.importorskip("transformers")
+    transformers.utils.logging.disable_progress_bar()
+    yield transformers
+    transformers.utils.logging.enable_progress_bar()
+
+
+def their_model(transformers: Any, config: GPTConfig) -> Any:
+    values = config_to_huggingface(config, end_of_text=config.vocab_size - 1, dtype=torch.float32)
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**values)).eval()
+    randomize(model)
+    return model
+
+
+@torch.no_grad()
+def assert_parity(model: GPT, reference: Any) -> None:
+    ids = random_ids(model.config)
+    torch.testing.assert_close(model(ids), reference(ids).logits, rtol=1e-5, atol=1e-5)
+    prompt = ids[:, :3]
+    reference.generation_config.eos_token_id = None  # to the end of the context, whatever comes
+    expected = reference.generate(
+        prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_length=model.config.n_positions
+    )
+    assert torch.equal(greedy(model, prompt), expected)
+
+
+@pytest.mark.parametrize("config", SHAPES, ids=str)
+def test_a_model_that_transformers_saves_gives_the_same_logits_here(
+    tmp_path: Path, theirs: Any, config: GPTConfig
+) -> None:
+    reference = their_model(theirs, config)
+    reference.save_pretrained(tmp_path)
+    assert_parity(load(tmp_path), reference)
+
+
+@pytest.mark.parametrize("config", SHAPES, ids=str)
+def test_a_model_that_we_save_gives_the_same_logits_in_transformers(
+    tmp_path: Path, theirs: Any, config: GPTConfig
+) -> None:
+    model = random_model(config)
+    assert_parity(model, theirs.AutoModelForCausalLM.from_pretrained(save(tmp_path, model)))
+
+
+@pytest.mark.slow
+def test_the_124m_shape_gives_the_same_logits_both_ways(tmp_path: Path, theirs: Any) -> None:
+    config = PRESETS["gpt2"]
+    ids = random_ids(config)[:1, :200]
+    reference = their_model(theirs, config)
+    reference.save_pretrained(tmp_path / "theirs")
+    model = load(tmp_path / "theirs")
+    again = theirs.AutoModelForCausalLM.from_pretrained(save(tmp_path / "ours", model))
+    with torch.no_grad():
+        expected = reference(ids).logits
+        torch.testing.assert_close(model(ids), expected, rtol=1e-4, atol=1e-4)
+        assert torch.equal(again(ids).logits, expected)
+
+
+def test_saving_and_loading_is_the_identity(tmp_path: Path) -> None:
+    model = random_model(SHAPES[0])
+    loaded = load(save(tmp_path, model))
+    assert loaded.config == model.config
+    assert not loaded.training
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor), name
+        assert loaded.state_dict()[name].is_contiguous(), name
+
+
+def test_the_table_names_every_tensor_of_the_model_once() -> None:
+    with torch.device("meta"):
+        state = GPT(SHAPES[0]).state_dict()
+    table = list(stored_tensors(SHAPES[0]))
+    assert [stored.ours for stored in table] == list(state)
+    assert len({stored.theirs for stored in table}) == len(state)
+    for stored in table:
+        assert stored.shape == tuple(
+            reversed(state[stored.ours].shape) if stored.transposed else state[stored.ours].shape
+        )
+
+
+# Weights as they are met in the wild: each is a change to a sound file that must load as if it had not been made.
+def without_prefix(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+
+
+def with_masks(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    masks = {"transformer.h.0.attn.bias": torch.ones(1, 1, 7, 7), "h.0.attn.masked_bias": torch.tensor(-1e4)}
+    return tensors | masks
+
+
+def with_tied_head(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return tensors | {"lm_head.weight": tensors["transformer.wte.weight"].clone()}
+
+
+def with_head_alone(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    tensors = with_tied_head(tensors)
+    del tensors["transformer.wte.weight"]
+    return tensors
+
+
+@pytest.mark.parametrize("variant", [without_prefix, with_masks, with_tied_head, with_head_alone])
+def test_files_of_all_ages_load_the_same(tmp_path: Path, variant: Any) -> None:
+    model = random_model(TINY)
+    save_tensors(tmp_path / "file", variant(to_huggingface(model)))
+    with TensorFile(tmp_path / "file") as file:
+        loaded = from_huggingface(file, TINY)
+    assert torch.equal(loaded(random_ids(TINY)), model(random_ids(TINY)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_files_of_other_dtypes_load_as_float32(tmp_path: Path, dtype: torch.dtype) -> None:
+    model = random_model(TINY)
+    save_tensors(tmp_path / "file", to_huggingface(model, dtype))
+    with TensorFile(tmp_path / "file") as file:
+        loaded = from_huggingface(file, TINY)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor.to(dtype).float()), name
+
+
+def missing(tensors: dict[str, torch.Tensor]) -> None:
+    del tensors["transformer.h.0.mlp.c_fc.weight"]
+
+
+def extra(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["transformer.h.1.ln_1.weight"] = torch.ones(6)
+
+
+def misshapen(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["transformer.wpe.weight"] = torch.ones(8, 6)
+
+
+def turned(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["transformer.h.0.attn.c_attn.weight"] = tensors["transformer.h.0.attn.c_attn.weight"].t()
+
+
+def untied(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["lm_head.weight"] = tensors["transformer.wte.weight"] + 1
+
+
+def enlarged_head(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["lm_head.weight"] = torch.ones(4, 6)
+
+
+def twice(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["wte.weight"] = tensors["transformer.wte.weight"].clone()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (missing, r"PATH has no tensor 'h.0.mlp.c_fc.weight', expected of shape \(6, 24\)"),
+        (
+            extra,
+            r"PATH has a tensor 'transformer.h.1.ln_1.weight' of shape \(6,\) that a GPT-2 of 1 blocks does not have",
+        ),
+        (misshapen, r"'transformer.wpe.weight' in PATH is of shape \(8, 6\), expected \(7, 6\)"),
+        (turned, r"'transformer.h.0.attn.c_attn.weight' in PATH is of shape \(18, 6\), expected \(6, 18\)"),
+        (untied, r"'lm_head.weight' in PATH differs from 'transformer.wte.weight': an output head of its own"),
+        (enlarged_head, r"'lm_head.weight' in PATH differs from 'transformer.wte.weight': an output head of its own"),
+        (twice, r"PATH has tensors twice, with and without 'transformer.', expected them once"),
+    ],
+)
+def test_tensors_that_are_not_this_model_are_refused_by_name_and_shape(
+    tmp_path: Path, damage: Any, message: str
+) -> None:
+    path = tmp_path / "file"
+    tensors = to_huggingface(random_model(TINY))
+    damage(tensors)
+    save_tensors(path, tensors)
+    with TensorFile(path) as file, pytest.raises(CheckpointError, match="^" + message.replace("PATH", str(path))):
+        from_huggingface(file, TINY)
+
+
+def test_a_config_that_lies_about_its_blocks_is_refused_at_once(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "file", to_huggingface(random_model(TINY)))
+    with (
+        TensorFile(tmp_path / "file") as file,
+        pytest.raises(CheckpointError, match=r"has no tensor 'h\.1\.ln_1\.weight'"),
+    ):
+        from_huggingface(file, TINY.replace(n_layer=10**12))
+
+
+@pytest.mark.parametrize("config", [*SHAPES, PRESETS["gpt2-xl"], GPTConfig(dropout=0.25)], ids=str)
+def test_a_config_survives_the_way_there_and_back(config: GPTConfig) -> None:
+    values = config_to_huggingface(config, end_of_text=5, dtype=torch.bfloat16)
+    assert config_from_huggingface(values, "here") == config
+    assert (values["bos_token_id"], values["eos_token_id"], values["torch_dtype"]) == (5, 5, "bfloat16")
+
+
+def test_transformers_reads_our_config_as_we_mean_it(theirs: Any) -> None:
+    config = GPTConfig(
+        vocab_size=37, n_positions=11, n_embd=20, n_layer=3, n_head=5, dropout=0.2, layer_norm_epsilon=1e-6
+    )
+    read = theirs.GPT2Config(**config_to_huggingface(config, end_of_text=36, dtype=torch.float16))
+    defaults = theirs.GPT2Config()
+    for name in ("activation_function", "n_inner", "scale_attn_weights", "initializer_range", "tie_word_embeddings"):
+        assert getattr(read, name) == getattr(defaults, name), name
+    assert (read.attn_pdrop, read.embd_pdrop, read.resid_pdrop) == (0.2, 0.2, 0.2)
+    assert (read.n_positions, read.layer_norm_epsilon, read.eos_token_id, read.dtype) == (11, 1e-6, 36, torch.float16)
+
+
+def test_missing_keys_take_the_values_that_transformers_gives_them(theirs: Any) -> None:
+    defaults = theirs.GPT2Config()
+    expected = GPTConfig(
+        **{name: getattr(defaults, name) for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head")},
+        layer_norm_epsilon=defaults.layer_norm_epsilon,
+        dropout=defaults.resid_pdrop,
+    )
+    assert config_from_huggingface({"model_type": "gpt2"}, "here") == expected
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"n_embd": 64, "n_head": 4, "n_ctx": 32},  # the oldest: no model_type, and n_ctx for the context
+        {"model_type": "gpt2", "hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 32},
+        {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_positions": 32, "n_ctx": 1024, "n_inner": 256},
+        {
+            "model_type": "gpt2",
+            "n_embd": 64,
+            "n_head": 4,
+            "n_positions": 32,
+            "activation_function": "gelu_pytorch_tanh",
+        },
+        {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_positions": 32, "reorder_and_upcast_attn": True},
+        {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_positions": 32, "attn_pdrop": 0.5, "embd_pdrop": 0.3},
+    ],
+    ids=str,
+)
+def test_config_files_of_all_ages_say_the_same(values: dict[str, Any]) -> None:
+    assert config_from_huggingface(values, "here") == GPTConfig(n_embd=64, n_head=4, n_positions=32, dropout=0.1)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"model_type": "llama"}, r"model_type \('llama'\) in here must be 'gpt2'"),
+        ({"model_type": None}, r"model_type \(None\) in here must be 'gpt2'"),
+        ({}, r"model_type \(None\) in here must be 'gpt2'"),
+        (
+            {"activation_function": "gelu"},
+            r"activation_function \('gelu'\) in here .* 'gelu_new' or 'gelu_pytorch_tanh'",
+        ),
+        ({"n_inner": 3000}, r"n_inner \(3000\) in here makes another model than GPT-2's: None or 3072"),
+        ({"scale_attn_weights": False}, r"scale_attn_weights \(False\) in here"),
+        ({"scale_attn_by_inverse_layer_idx": True}, r"scale_attn_by_inverse_layer_idx \(True\) in here"),
+        ({"add_cross_attention": True}, r"add_cross_attention \(True\) in here"),
+        ({"tie_word_embeddings": False}, r"tie_word_embeddings \(False\) in here"),
+        ({"n_head": 7}, r"here: n_embd \(768\) must be divisible by n_head \(7\)"),
+        ({"n_layer": "12"}, r"here: n_layer \('12'\) must be a whole number"),
+        ({"vocab_size": None}, r"here: vocab_size \(None\) must be a whole number"),
+        ({"resid_pdrop": 1.5}, r"here: dropout \(1.5\) must be below 1"),
+    ],
+    ids=str,
+)
+def test_a_config_that_is_not_gpt2s_is_refused_by_name_and_value(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match="^" + message) as refused:
+        config_from_huggingface({"model_type": "gpt2"} | values if values else {}, "here")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("prefix", ["", "transformer."])
+def test_the_shape_is_told_by_the_tensors_where_heads_are_64_wide(tmp_path: Path, prefix: str) -> None:
+    config = GPTConfig(vocab_size=9, n_positions=5, n_embd=128, n_layer=2, n_head=2, dropout=0.1)
+    tensors = {prefix + stored.theirs: torch.zeros(1).expand(stored.shape) for stored in stored_tensors(config)}
+    save_tensors(tmp_path / "file", tensors)
+    with TensorFile(tmp_path / "file") as file:
+        assert infer_config(file) == config
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"a": torch.zeros(1)}, "does not hold GPT-2's tensors"),
+        (
+            {"wte.weight": torch.zeros(2), "wpe.weight": torch.zeros(2), "h.0.x": torch.zeros(1)},
+            "does not hold GPT-2's",
+        ),
+        (
+            {"wte.weight": torch.zeros(3, 60), "wpe.weight": torch.zeros(2, 60), "h.0.x": torch.zeros(1)},
+            "needs its config.json beside it: how many heads 60 features are",
+        ),
+    ],
+)
+def test_tensors_that_do_not_tell_their_shape_are_refused(
+    tmp_path: Path, tensors: dict[str, torch.Tensor], message: str
+) -> None:
+    save_tensors(tmp_path / "file", tensors)
+    with TensorFile(tmp_path / "file") as file, pytest.raises(CheckpointError, match=message):
+        infer_config(file)
+
+
+def test_a_genuine_hub_directory_opens_here() -> None:
+    folder = Path(__file__).parents[3] / "shared/data/hf/sshleifer-tiny-gpt2"
+    if not folder.exists():
+        pytest.skip("the shared data are not here")
+    model = load(folder)
+    assert model.config == GPTConfig(n_embd=2, n_layer=2, n_head=2, dropout=0.1)
+    stored, _ = load_tensors(folder / "model.safetensors")
+    assert torch.equal(model.blocks[1].mlp.down_proj.weight, stored["transformer.h.1.mlp.c_proj.weight"].t())

@@ -1,0 +1,435 @@
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from minigpt.config import PRESETS, GPTConfig
+from minigpt.errors import CheckpointError, TokenizerError
+from minigpt.model.gpt import GPT
+from minigpt.storage import pretrained
+from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
+from minigpt.storage.files import TensorFile, save_tensors
+from minigpt.storage.huggingface import to_huggingface
+from minigpt.storage.pretrained import import_gpt2, load_gpt2, verify_gpt2
+from minigpt.text.tokenizer import Tokenizer
+
+CONFIG = GPTConfig(vocab_size=257, n_positions=8, n_embd=12, n_layer=2, n_head=3)
+IDS = torch.arange(8)[None]
+
+
+def model(config: GPTConfig = CONFIG, seed: int = 0) -> GPT:
+    torch.manual_seed(seed)
+    return GPT(config).eval()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A folder as transformers leaves one, of a tiny model over bytes."""
+    return save_checkpoint(tmp_path / "source" / "tiny", model(), Tokenizer.named("bytes"))
+
+
+def everything_in(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_folder_is_imported_under_its_name_and_gives_the_same_logits(tmp_path: Path, source: Path) -> None:
+    imported = import_gpt2(source, checkpoints=tmp_path / "to", device="cpu")
+    assert imported.checkpoint.directory == tmp_path / "to" / "tiny"
+    assert imported.source == str(source)
+    assert imported.notes == ()
+    assert torch.equal(imported.checkpoint.model(IDS), model()(IDS))
+    saved = load_checkpoint(tmp_path / "to" / "tiny", "cpu")
+    assert torch.equal(saved.model(IDS), model()(IDS))
+    assert saved.tokenizer.name == "bytes"
+    assert saved.training is None
+
+
+def test_a_source_beside_a_name_is_imported_under_that_name(tmp_path: Path, source: Path) -> None:
+    assert load_gpt2("gpt2", source=source, checkpoints=tmp_path, device="cpu").directory == tmp_path / "gpt2"
+    assert load_gpt2(source=source, name="mine", checkpoints=tmp_path, device="cpu").directory == tmp_path / "mine"
+
+
+def test_a_file_is_imported_with_the_config_beside_it(tmp_path: Path, source: Path) -> None:
+    imported = import_gpt2(source / "model.safetensors", checkpoints=tmp_path / "to", device="cpu")
+    assert imported.checkpoint.directory == tmp_path / "to" / "tiny"
+    assert imported.notes == ()
+    assert torch.equal(imported.checkpoint.model(IDS), model()(IDS))
+
+
+def test_a_file_alone_tells_its_shape_and_the_heads_are_an_assumption_that_is_said(tmp_path: Path) -> None:
+    alone = model(GPTConfig(n_positions=8, n_embd=128, n_layer=1, n_head=2))
+    save_tensors(tmp_path / "fine-tune.safetensors", to_huggingface(alone))
+    imported = import_gpt2(tmp_path / "fine-tune.safetensors", checkpoints=tmp_path / "to", device="cpu")
+    assert imported.notes == (
+        f"no config.json beside {tmp_path}/fine-tune.safetensors: 2 heads of 64 are assumed, as in every GPT-2",
+    )
+    assert imported.checkpoint.directory == tmp_path / "to" / "fine-tune"
+    assert imported.checkpoint.tokenizer.name == "gpt2"
+    assert torch.equal(imported.checkpoint.model(IDS), alone(IDS))
+
+
+def test_an_import_of_half_precision_is_saved_as_float32(tmp_path: Path) -> None:
+    half = save_checkpoint(tmp_path / "half", model(), Tokenizer.named("bytes"), dtype=torch.float16)
+    load_gpt2(half, checkpoints=tmp_path / "to", device="cpu")
+    with TensorFile(tmp_path / "to" / "half" / "model.safetensors") as file:
+        assert file.read("transformer.ln_f.weight").dtype == torch.float32
+    assert json.loads((tmp_path / "to" / "half" / "config.json").read_text())["torch_dtype"] == "float32"
+
+
+def test_an_identical_import_stays_as_it_is(tmp_path: Path, source: Path) -> None:
+    first = load_gpt2(source, checkpoints=tmp_path / "to", device="cpu").directory
+    time = (first / "model.safetensors").stat().st_mtime_ns
+    assert load_gpt2(source, checkpoints=tmp_path / "to", device="cpu").directory == first
+    assert (first / "model.safetensors").stat().st_mtime_ns == time
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        model(seed=1),
+        model(CONFIG.replace(n_positions=9)),
+        model(CONFIG.replace(dropout=0.5)),
+    ],
+    ids=["weights", "shape", "dropout"],
+)
+def test_another_model_under_the_name_is_never_replaced(tmp_path: Path, source: Path, other: GPT) -> None:
+    save_checkpoint(tmp_path / "to" / "tiny", other, Tokenizer.named("bytes"))
+    before = everything_in(tmp_path / "to")
+    with pytest.raises(CheckpointError, match=f"^{tmp_path}/to/tiny holds something else.*another --name$"):
+        load_gpt2(source, checkpoints=tmp_path / "to", device="cpu")
+    assert everything_in(tmp_path / "to") == before
+
+
+def test_a_damaged_import_under_the_name_is_not_taken_for_the_same(tmp_path: Path, source: Path) -> None:
+    directory = load_gpt2(source, checkpoints=tmp_path / "to", device="cpu").directory
+    os.truncate(directory / "model.safetensors", 1000)
+    with pytest.raises(CheckpointError, match="holds something else; remove it or choose another --name"):
+        load_gpt2(source, checkpoints=tmp_path / "to", device="cpu")
+
+
+def test_a_training_run_under_the_name_is_never_replaced_not_even_by_the_same_weights(
+    tmp_path: Path, source: Path
+) -> None:
+    save_checkpoint(tmp_path / "to" / "tiny", model(), Tokenizer.named("bytes"), {"steps": 5})
+    before = everything_in(tmp_path / "to")
+    with pytest.raises(CheckpointError, match=f"^{tmp_path}/to/tiny holds a training run.*another --name$"):
+        load_gpt2(source, checkpoints=tmp_path / "to", device="cpu")
+    assert everything_in(tmp_path / "to") == before
+
+
+def test_a_full_disk_leaves_nothing_half_imported(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(
+        CheckpointError, match=rf"^{tmp_path}/to/tiny/\S+ could not be written \(no space left on device"
+    ):
+        load_gpt2(source, checkpoints=tmp_path / "to", device="cpu")
+    assert list((tmp_path / "to").iterdir()) == []
+
+
+def config(**changes: Any) -> Any:
+    def damage(folder: Path) -> None:
+        values = json.loads((folder / "config.json").read_text()) | changes
+        (folder / "config.json").write_text(json.dumps(values))
+
+    return damage
+
+
+def content(name: str, data: bytes) -> Any:
+    return lambda folder: (folder / name).write_bytes(data)
+
+
+def truncate(folder: Path) -> None:
+    os.truncate(folder / "model.safetensors", 3000)
+
+
+def instead_of_weights(name: str) -> Any:
+    return lambda folder: (folder / "model.safetensors").rename(folder / name)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (config(model_type="llama"), r"model_type \('llama'\) in PATH/config.json must be 'gpt2'"),
+        (config(activation_function="relu"), r"activation_function \('relu'\) in PATH/config.json"),
+        (config(n_layer=3), r"PATH/model.safetensors has no tensor 'h.2.ln_1.weight', expected of shape \(12,\)"),
+        (config(n_layer=1), "PATH/model.safetensors has a tensor 'transformer.h.1.ln_1.weight'"),
+        (config(n_positions=9), r"'transformer.wpe.weight' in PATH/.* is of shape \(8, 12\), expected \(9, 12\)"),
+        (config(vocab_size=300), r"PATH has a model of 300 words, and its tokenizer \(bytes\) has 257"),
+        (content("config.json", b"<html>"), "PATH/config.json is not JSON"),
+        (content("model.safetensors", b""), "PATH/model.safetensors is empty"),
+        (content("model.safetensors", b"\x40" + bytes(7) + b"{" * 99), "PATH/model.safetensors is truncated, corr"),
+        (truncate, "PATH/model.safetensors is truncated, corrupted or not safetensors"),
+        (lambda folder: (folder / "config.json").unlink(), "PATH has no config.json; put it beside model.safetensors"),
+        (
+            instead_of_weights("pytorch_model.bin"),
+            "PATH holds its weights as a pickle, expected model.safetensors; conv",
+        ),
+        (instead_of_weights("model.safetensors.index.json"), "PATH holds weights in several parts, expected one model"),
+        (instead_of_weights("model.gguf"), "PATH has no model.safetensors; give a folder that holds one"),
+        (shutil.rmtree, r"model \('PATH'\) must be gpt2, gpt2-medium, gpt2-large, gpt2-xl, or a path that is there"),
+    ],
+)
+def test_wrong_input_is_one_sentence_and_writes_nothing(
+    tmp_path: Path, source: Path, damage: Any, message: str
+) -> None:
+    damage(source)
+    with pytest.raises(CheckpointError, match="^" + message.replace("PATH", str(source))) as refused:
+        load_gpt2(source, checkpoints=tmp_path / "to", device="cpu")
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "to").exists()
+
+
+def test_a_source_that_is_missing_or_no_safetensors_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=f"^{tmp_path}/none is not there; give a folder or a .safetensors file$"):
+        load_gpt2("gpt2", source=tmp_path / "none", checkpoints=tmp_path)
+    with pytest.raises(CheckpointError, match=r"^model \('gpt3'\) must be gpt2, gpt2-medium"):
+        load_gpt2("gpt3", source=tmp_path, checkpoints=tmp_path)
+    (tmp_path / "model.pt").write_bytes(b"\x80\x04")
+    with pytest.raises(CheckpointError, match=f"^{tmp_path}/model.pt must be a .safetensors file or a folder.*convert"):
+        load_gpt2(tmp_path / "model.pt", checkpoints=tmp_path)
+
+
+def test_a_vocabulary_without_its_tokenizer_is_refused(tmp_path: Path, source: Path) -> None:
+    (source / "tokenizer.json").unlink()
+    with pytest.raises(CheckpointError, match=r"model of 257 words, and its tokenizer \(gpt2\) has 50257; put the tok"):
+        load_gpt2(source, checkpoints=tmp_path)
+
+
+def test_a_tokenizer_that_is_not_ours_is_refused_rather_than_replaced(tmp_path: Path, source: Path) -> None:
+    values = json.loads((source / "tokenizer.json").read_text())
+    values["model"]["type"] = "Unigram"
+    (source / "tokenizer.json").write_text(json.dumps(values))
+    with pytest.raises(TokenizerError, match="'Unigram'"):
+        load_gpt2(source, checkpoints=tmp_path)
+
+
+def test_the_tokenizer_file_of_the_published_gpt2_is_known(tmp_path: Path) -> None:
+    """It is older than `use_regex`, and leaves it out."""
+    small = GPTConfig(n_positions=8, n_embd=2, n_layer=1, n_head=1)
+    folder = save_checkpoint(tmp_path / "small", model(small), Tokenizer.named("gpt2"))
+    values = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    values["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    (folder / "tokenizer.json").write_text(json.dumps(values), encoding="utf-8")
+    assert load_gpt2(folder, checkpoints=tmp_path / "to", device="cpu").tokenizer.name == "gpt2"
+
+
+class FakeHub(BaseHTTPRequestHandler):
+    """Answers as the hub does for the files of one repository."""
+
+    files: dict[str, bytes]
+
+    def do_HEAD(self) -> None:
+        self.answer(with_body=False)
+
+    def do_GET(self) -> None:
+        self.answer(with_body=True)
+
+    def answer(self, *, with_body: bool) -> None:
+        repository, _, name = self.path.removeprefix("/").partition("/resolve/main/")
+        content = self.files.get(name) if repository == "openai-community/gpt2-medium" else None
+        self.send_response(200 if content is not None else 404)
+        if content is None:
+            self.send_header("X-Error-Code", "RepoNotFound")
+            content = b""
+        self.send_header("X-Repo-Commit", "0" * 40)
+        self.send_header("ETag", hashlib.sha256(content).hexdigest())
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if with_body:
+            self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def serve(files: dict[str, bytes]) -> Iterator[str]:
+    handler = type("Handler", (FakeHub,), {"files": files})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A hub on this machine, with a small model where OpenAI's medium one would be."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
+
+    small = GPTConfig(n_positions=8, n_embd=4, n_layer=1, n_head=1)
+    folder = save_checkpoint(tmp_path / "on-the-hub", model(small), Tokenizer.named("gpt2"))
+    files = {name: (folder / name).read_bytes() for name in ("config.json", "model.safetensors")}
+    with serve(files) as endpoint:
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        disable_progress_bars()
+        yield
+        enable_progress_bars()
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_name_is_downloaded_from_the_hub(tmp_path: Path) -> None:
+    imported = import_gpt2("gpt2-medium", checkpoints=tmp_path / "to", device="cpu")
+    assert imported.source == "openai-community/gpt2-medium"
+    assert imported.checkpoint.directory == tmp_path / "to" / "gpt2-medium"
+    assert imported.checkpoint.tokenizer.name == "gpt2"
+    expected = load_checkpoint(tmp_path / "on-the-hub", "cpu").model(IDS)
+    assert torch.equal(load_checkpoint(tmp_path / "to" / "gpt2-medium", "cpu").model(IDS), expected)
+
+
+@pytest.mark.usefixtures("hub")
+def test_what_the_hub_does_not_have_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(
+        CheckpointError, match=r"^openai-community/gpt2-xl could not be downloaded .*--from PATH"
+    ) as refused:
+        load_gpt2("gpt2-xl", checkpoints=tmp_path / "to")
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "to").exists()
+
+
+def no_network() -> BaseException:
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    error = LocalEntryNotFoundError("An error happened.\nPlease check your connection.")
+    error.__cause__ = ConnectionError("[Errno -2] Name or service not known")
+    return error
+
+
+def broken_off(message: str = "peer closed connection") -> BaseException:
+    from huggingface_hub.errors import HfHubHTTPError
+
+    (http_error,) = (base for base in HfHubHTTPError.__bases__ if base is not OSError)
+    return http_error(message)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (no_network, "(Name or service not known); offline, give a local copy with --from PATH; a mirror is named by"),
+        (broken_off, "(peer closed connection); offline, give a local copy with --from PATH"),
+        (lambda: broken_off(""), "(HTTPError); offline, give a local copy with --from PATH"),
+        (
+            lambda: OSError(errno.ENOSPC, "No space left on device"),
+            "(No space left on device); free some space, or move the hub's cache with HF_HOME",
+        ),
+    ],
+)
+def test_a_download_that_fails_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Any, message: str
+) -> None:
+    def fail(repository: str, name: str) -> str:
+        raise error()
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", fail)
+    with pytest.raises(CheckpointError) as refused:
+        load_gpt2("gpt2", checkpoints=tmp_path)
+    assert str(refused.value).startswith(f"openai-community/gpt2 could not be downloaded {message}")
+    assert "\n" not in str(refused.value)
+
+
+def test_the_published_ids_are_the_published_texts() -> None:
+    tokenizer = Tokenizer.named("gpt2")
+    assert tokenizer.encode("One two three four") == list(pretrained._COUNTING)
+    assert tokenizer.encode(" five") == [pretrained._FIVE]
+    (dog, _), (end, first_time) = pretrained._GREEDY
+    assert tokenizer.decode(dog) == "The dog"
+    assert end == (tokenizer.end_of_text,)
+    assert tokenizer.decode(first_time) == "\nThe first time I saw the new version of"
+
+
+def test_a_shape_of_which_nothing_was_published_is_unknown() -> None:
+    assert verify_gpt2(model()).status == "unknown"
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> GPT:
+    """A small model that takes the place of the 124M one, its own outputs standing in for the published ones."""
+    small = GPTConfig(n_positions=32, n_embd=8, n_layer=2, n_head=2, dropout=0.1)
+    monkeypatch.setattr(pretrained, "PRESETS", PRESETS | {"gpt2": small.replace(dropout=0.0)})
+    torch.manual_seed(3)
+    stand_in = GPT(small).eval()
+    with torch.no_grad():
+        for parameter in stand_in.parameters():
+            parameter.normal_()
+        ids = torch.tensor([pretrained._COUNTING])
+        logits = stand_in(ids)[0, -1]
+        published = []
+        for prompt, continuation in pretrained._GREEDY:
+            ids = torch.tensor([prompt])
+            for _ in continuation:
+                ids = torch.cat([ids, stand_in(ids)[:, -1:].argmax(-1)], dim=1)
+            published.append((prompt, tuple(ids[0, len(prompt) :].tolist())))
+    monkeypatch.setattr(pretrained, "_FIVE", int(logits.argmax()))
+    monkeypatch.setattr(pretrained, "_FIVE_LOGIT", float(logits.max()))
+    monkeypatch.setattr(pretrained, "_GREEDY", tuple(published))
+    return stand_in
+
+
+def test_a_model_that_gives_the_published_outputs_is_verified(stand_in: GPT) -> None:
+    report = verify_gpt2(stand_in)
+    assert report.status == "verified"
+    assert report.details[1].endswith("the first 18 of 18 tokens as published")
+
+
+def test_the_import_carries_the_verification(tmp_path: Path, stand_in: GPT) -> None:
+    save_checkpoint(tmp_path / "real", stand_in, Tokenizer.named("gpt2"))
+    assert import_gpt2(tmp_path / "real", checkpoints=tmp_path / "to", device="cpu").verification.status == "verified"
+
+
+def test_a_logit_that_is_a_little_off_differs(stand_in: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretrained, "_FIVE_LOGIT", pretrained._FIVE_LOGIT + 0.01)
+    assert verify_gpt2(stand_in).status == "differs"
+
+
+def test_another_next_token_differs(stand_in: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretrained, "_FIVE", pretrained._FIVE + 1)
+    assert verify_gpt2(stand_in).status == "differs"
+
+
+def test_another_greedy_token_differs_and_is_counted(stand_in: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt, continuation = pretrained._GREEDY[1]
+    other = (*continuation[:4], continuation[4] + 1, *continuation[5:])
+    monkeypatch.setattr(pretrained, "_GREEDY", (pretrained._GREEDY[0], (prompt, other)))
+    report = verify_gpt2(stand_in)
+    assert report.status == "differs"
+    assert report.details[2] == "greedy after [50256]: the first 4 of 10 tokens as published"
+
+
+@pytest.mark.slow
+def test_random_weights_of_the_124m_shape_differ_from_the_published_outputs() -> None:
+    report = verify_gpt2(model(PRESETS["gpt2"]))
+    assert report.status == "differs"
+    assert "published: 1936, -69.4948" in report.details[0]
+
+
+def test_a_genuine_hub_directory_is_imported(tmp_path: Path) -> None:
+    folder = Path(__file__).parents[3] / "shared/data/hf/sshleifer-tiny-gpt2"
+    if not folder.exists():
+        pytest.skip("the shared data are not here")
+    imported = import_gpt2(folder, checkpoints=tmp_path, device="cpu")
+    assert imported.checkpoint.tokenizer.name == "gpt2"
+    assert imported.checkpoint.model.config.n_embd == 2
+    assert imported.verification.status == "unknown"

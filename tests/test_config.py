@@ -1,0 +1,188 @@
+"""Settings: their bounds and types, what a wrong one says, and that reading them costs no torch."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from minigpt.config import PRESETS, GPTConfig, SamplingConfig, Settings, TrainConfig, value_types
+from minigpt.errors import ConfigError, MinigptError
+
+GROUPS: list[type[Settings]] = [GPTConfig, TrainConfig, SamplingConfig]
+every_group = pytest.mark.parametrize("group", GROUPS)
+
+
+@pytest.mark.parametrize(
+    ("group", "values", "message"),
+    [
+        (GPTConfig, {"n_layer": 0}, "n_layer (0) must be at least 1"),
+        (GPTConfig, {"vocab_size": -3}, "vocab_size (-3) must be at least 1"),
+        (GPTConfig, {"n_positions": 0}, "n_positions (0) must be at least 1"),
+        (GPTConfig, {"dropout": 1.0}, "dropout (1.0) must be below 1"),
+        (GPTConfig, {"dropout": -0.1}, "dropout (-0.1) must be at least 0"),
+        (GPTConfig, {"layer_norm_epsilon": 0}, "layer_norm_epsilon (0) must be above 0"),
+        (GPTConfig, {"layer_norm_epsilon": float("nan")}, "layer_norm_epsilon (nan) must be a number"),
+        (GPTConfig, {"n_embd": 770}, "n_embd (770) must be divisible by n_head (12)"),
+        (GPTConfig, {"n_head": 2.0}, "n_head (2.0) must be a whole number"),
+        (GPTConfig, {"n_layer": True}, "n_layer (True) must be a whole number"),
+        (GPTConfig, {"n_layer": None}, "n_layer (None) must be a whole number"),
+        (GPTConfig, {"dropout": "0.1"}, "dropout ('0.1') must be a number"),
+        (GPTConfig, {"dropout": False}, "dropout (False) must be a number"),
+        (TrainConfig, {"steps": 0}, "steps (0) must be at least 1"),
+        (TrainConfig, {"minutes": 0.0}, "minutes (0.0) must be above 0"),
+        (TrainConfig, {"learning_rate": float("nan")}, "learning_rate (nan) must be a number"),
+        (TrainConfig, {"cooldown": 1.5}, "cooldown (1.5) must be at most 1"),
+        (TrainConfig, {"beta2": 1}, "beta2 (1) must be below 1"),
+        (TrainConfig, {"grad_clip": -1}, "grad_clip (-1) must be at least 0"),
+        (TrainConfig, {"schedule": "linear"}, "schedule ('linear') must be one of cosine, trapezoid, constant"),
+        (TrainConfig, {"dtype": "int8"}, "dtype ('int8') must be one of auto, float32, bfloat16, float16"),
+        (TrainConfig, {"device": 3}, "device (3) must be of type str"),
+        (TrainConfig, {"seed": 2**63}, "seed (9223372036854775808) must be at most 9223372036854775807"),
+        (SamplingConfig, {"top_k": 0}, "top_k (0) must be at least 1"),
+        (SamplingConfig, {"top_p": 0}, "top_p (0) must be above 0"),
+        (SamplingConfig, {"top_p": 1.01}, "top_p (1.01) must be at most 1"),
+        (SamplingConfig, {"temperature": -1}, "temperature (-1) must be at least 0"),
+        (SamplingConfig, {"stop": "###"}, "stop ('###') must be a tuple of strings"),
+        (SamplingConfig, {"stop": (1,)}, "stop ((1,)) must be a tuple of strings"),
+    ],
+)
+def test_a_wrong_setting_says_its_name_its_value_and_what_would_be_right(
+    group: type[Settings], values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        group(**values)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("group", "values"),
+    [
+        (GPTConfig, {"dropout": 0}),
+        (GPTConfig, {"vocab_size": 1, "n_positions": 1, "n_embd": 1, "n_layer": 1, "n_head": 1}),
+        (TrainConfig, {"steps": 1, "warmup_steps": 0, "grad_clip": 0, "cooldown": 1, "final_learning_rate": 0}),
+        (TrainConfig, {"seed": 2**63 - 1, "patience": 0, "sample_every": 0}),
+        (SamplingConfig, {"temperature": 0, "top_p": 1, "top_k": 1, "seed": 0, "stop": ("a", "b")}),
+    ],
+)
+def test_a_bound_that_is_inclusive_may_be_reached(group: type[Settings], values: dict[str, Any]) -> None:
+    made = group(**values)
+    assert {name: getattr(made, name) for name in values} == values
+
+
+def test_a_config_error_is_what_a_library_caller_expects() -> None:
+    assert issubclass(ConfigError, MinigptError)
+    assert issubclass(ConfigError, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"steps": 10, "epochs": 1.0},
+            "steps and epochs contradict one another; give one of steps, epochs and minutes",
+        ),
+        (
+            {"epochs": 1, "minutes": 2},
+            "epochs and minutes contradict one another; give one of steps, epochs and minutes",
+        ),
+        (
+            {"steps": 10, "epochs": 1, "minutes": 2},
+            "steps and epochs and minutes contradict one another; give one of steps, epochs and minutes",
+        ),
+    ],
+)
+def test_two_budgets_contradict_one_another(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        TrainConfig(**given)
+    assert str(caught.value) == message
+
+
+def test_replace_changes_what_it_is_told_and_checks_again() -> None:
+    small = GPTConfig(n_layer=2)
+    wide = small.replace(n_embd=96, n_head=8)
+    assert (wide.n_layer, wide.n_embd, wide.head_width) == (2, 96, 12)
+    assert small.n_embd == 768
+    with pytest.raises(ConfigError, match=r"n_embd \(96\) must be divisible by n_head \(7\)"):
+        wide.replace(n_head=7)
+    with pytest.raises(ConfigError, match="steps and minutes contradict"):
+        TrainConfig(steps=3).replace(minutes=1)
+
+
+@every_group
+def test_settings_are_frozen_and_given_by_name(group: type[Settings]) -> None:
+    made = group()
+    first = dataclasses.fields(made)[0].name
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(made, first, 1)
+    with pytest.raises(TypeError):
+        group(1)  # type: ignore[call-arg]
+
+
+@every_group
+def test_settings_survive_json(group: type[Settings]) -> None:
+    made = group()
+    read = json.loads(json.dumps(made.to_dict()))
+    assert group(**{name: tuple(value) if isinstance(value, list) else value for name, value in read.items()}) == made
+
+
+@every_group
+def test_every_setting_has_a_help_text_and_a_default(group: type[Settings]) -> None:
+    for field in dataclasses.fields(group):
+        assert len(field.metadata["help"]) > 5, field.name
+        assert field.default is not dataclasses.MISSING, field.name
+
+
+def test_an_annotations_alternatives_leave_out_none() -> None:
+    assert value_types(int | None) == (int,)
+    assert value_types(float) == (float,)
+
+
+@pytest.mark.parametrize(
+    ("given", "sequences"),
+    [
+        ({"batch_size": 7}, 7),
+        ({"batch_size": 7, "batch_tokens": 1000, "context_length": 100}, 10),
+        ({"batch_tokens": 1060, "context_length": 100}, 11),
+        ({"batch_tokens": 3, "context_length": 100}, 1),
+    ],
+)
+def test_a_batch_is_counted_in_sequences_or_in_tokens(given: dict[str, int], sequences: int) -> None:
+    assert TrainConfig(**given).sequences_per_step == sequences
+
+
+def test_a_batch_in_tokens_needs_a_context_length() -> None:
+    with pytest.raises(ConfigError, match="batch_tokens needs context_length"):
+        _ = TrainConfig(batch_tokens=100).sequences_per_step
+
+
+def test_presets_cannot_be_changed_by_accident() -> None:
+    with pytest.raises(TypeError):
+        PRESETS["gpt2"] = GPTConfig(n_layer=1)  # type: ignore[index]
+    assert PRESETS["gpt2"] == GPTConfig()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import minigpt",
+        "import minigpt.config",
+        "from minigpt import GPTConfig, ConfigError, PRESETS",
+        "dir(__import__('minigpt'))",
+    ],
+)
+def test_settings_are_read_without_torch(statement: str) -> None:
+    check = f"import sys; {statement}; sys.exit({{'torch', 'numpy', 'typer', 'rich'}} & set(sys.modules) or None)"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_packages_names_come_when_asked_for() -> None:
+    import minigpt
+
+    assert minigpt.GPTConfig is GPTConfig
+    assert set(minigpt.__all__) <= set(dir(minigpt))
+    with pytest.raises(AttributeError, match="has no attribute 'GTP'"):
+        _ = minigpt.GTP

@@ -1,0 +1,237 @@
+"""Choosing a device and its arithmetic, seeding, and the model on a GPU against the model on the CPU."""
+
+import itertools
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from minigpt.config import GPTConfig
+from minigpt.device import autocast, memory_in_use, mix_seed, resolve_device, resolve_dtype
+from minigpt.errors import DeviceError
+from minigpt.model.attention import CausalSelfAttention, KVCache
+from minigpt.model.gpt import GPT
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+def machine_with(monkeypatch: pytest.MonkeyPatch, gpus: int, mps: bool = False) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "mps", "chosen"), [(2, False, "cuda"), (0, True, "mps"), (1, True, "cuda"), (0, False, "cpu")]
+)
+def test_auto_is_the_fastest_device_there_is(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, mps: bool, chosen: str
+) -> None:
+    machine_with(monkeypatch, gpus, mps)
+    assert resolve_device() == resolve_device("auto") == torch.device(chosen)
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda", "cuda:1", "mps"])
+def test_a_device_that_is_here_is_taken_by_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    machine_with(monkeypatch, gpus=2, mps=True)
+    assert resolve_device(name) == torch.device(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gpu", "device ('gpu') must be auto, cpu, cuda, cuda:N or mps"),
+        ("", "device ('') must be auto, cpu, cuda, cuda:N or mps"),
+        ("cuda:x", "device ('cuda:x') must be auto, cpu, cuda, cuda:N or mps"),
+        ("cuda:-1", "device ('cuda:-1') must be auto, cpu, cuda, cuda:N or mps"),
+        ("meta", "device ('meta') must be auto, cpu, cuda, cuda:N or mps"),
+        ("cuda", "device ('cuda') is not on this machine: torch sees no CUDA device here; use cpu"),
+        ("mps", "device ('mps') is not on this machine; use cpu"),
+    ],
+)
+def test_a_device_that_cannot_be_had_is_one_sentence(monkeypatch: pytest.MonkeyPatch, name: str, message: str) -> None:
+    machine_with(monkeypatch, gpus=0)
+    with pytest.raises(DeviceError) as caught:
+        resolve_device(name)
+    assert str(caught.value) == message
+
+
+def test_a_gpu_beyond_the_last_says_which_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_with(monkeypatch, gpus=2)
+    with pytest.raises(DeviceError, match="only cuda:0 to cuda:1 are here"):
+        resolve_device("cuda:2")
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype"), [((7, 5), torch.float16), ((8, 0), torch.bfloat16), ((9, 0), torch.bfloat16)]
+)
+def test_auto_arithmetic_on_a_gpu_is_bfloat16_from_ampere_on(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert resolve_dtype("auto", CUDA) == dtype
+
+
+def test_auto_arithmetic_elsewhere_is_float32() -> None:
+    assert resolve_dtype("auto", CPU) == torch.float32
+    assert resolve_dtype("auto", torch.device("mps")) == torch.float32
+
+
+def test_an_arithmetic_is_taken_by_name() -> None:
+    assert resolve_dtype("float32", CPU) == torch.float32
+    assert resolve_dtype("bfloat16", CPU) == torch.bfloat16
+    assert resolve_dtype("float16", CUDA) == torch.float16
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("float16", "dtype ('float16') needs a GPU; on a CPU use float32 or bfloat16"),
+        ("int8", "dtype ('int8') must be auto, float32, bfloat16, float16"),
+    ],
+)
+def test_an_arithmetic_that_cannot_be_had_is_one_sentence(name: str, message: str) -> None:
+    with pytest.raises(DeviceError) as caught:
+        resolve_dtype(name, CPU)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_autocast_multiplies_matrices_in_the_dtype(dtype: torch.dtype) -> None:
+    matrix = torch.eye(3)
+    with autocast(CPU, dtype):
+        assert (matrix @ matrix).dtype == dtype
+        assert (matrix + matrix).dtype == torch.float32
+    assert (matrix @ matrix).dtype == torch.float32
+
+
+def test_float32_leaves_an_outer_autocast_alone() -> None:
+    with autocast(CPU, torch.bfloat16), autocast(CPU, torch.float32):
+        assert (torch.eye(3) @ torch.eye(3)).dtype == torch.bfloat16
+
+
+def test_a_mixed_seed_depends_on_its_parts_and_their_order_alone() -> None:
+    assert mix_seed(1, 2, 3) == mix_seed(1, 2, 3)
+    parts = [(), (0,), (0, 0), (1,), (1, 0), (0, 1), (1, 2, 3), (3, 2, 1), (-1,), (2**63,), (12, 3), (1, 23)]
+    assert len({mix_seed(*some) for some in parts}) == len(parts)
+
+
+def test_mixed_seeds_stay_what_they_were() -> None:
+    """A run is resumed by the seed: a change here would give every old run other batches."""
+    assert mix_seed(0) == 0xE220A8397B1DCDAF >> 1  # splitmix64's first published output for the seed 0
+    assert [mix_seed(1337, step) for step in (0, 1)] == [1783029923428753473, 8361222471251455951]
+
+
+def test_mixed_seeds_are_ones_that_torch_and_numpy_take() -> None:
+    for parts in itertools.product((-5, 0, 2**62, 2**64 - 1), repeat=2):
+        assert 0 <= mix_seed(*parts) < 2**63
+        torch.Generator().manual_seed(mix_seed(*parts))
+
+
+def test_neighbouring_steps_have_seeds_that_share_half_their_bits() -> None:
+    changed = [(mix_seed(7, step) ^ mix_seed(7, step + 1)).bit_count() for step in range(500)]
+    assert sum(changed) / len(changed) == pytest.approx(63 / 2, abs=1)
+    assert min(changed) > 10
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's own account of the process")
+def test_memory_in_use_is_this_processes_peak_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_with(monkeypatch, gpus=0)
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines())
+    kilobytes = int(status["VmHWM"].removesuffix("kB"))
+    assert memory_in_use() == pytest.approx(kilobytes * 1024, rel=0.02)
+
+
+# On a GPU
+
+needs_gpu = pytest.mark.gpu
+CONFIG = GPTConfig(vocab_size=101, n_positions=64, n_embd=96, n_layer=3, n_head=6)
+
+
+def twins() -> tuple[GPT, GPT]:
+    """One model on the CPU and its copy on the GPU, with weights large enough to be felt."""
+    torch.manual_seed(0)
+    here, there = GPT(CONFIG), GPT(CONFIG)
+    with torch.no_grad():
+        for parameter in here.parameters():
+            if parameter.dim() == 2:
+                parameter.mul_(5)
+    there.load_state_dict(here.state_dict())
+    return here, there.to(CUDA)
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", ["auto", "cuda", "cuda:0"])
+def test_the_gpu_is_found(name: str) -> None:
+    assert resolve_device(name).type == "cuda"
+
+
+@needs_gpu
+def test_attention_on_the_gpu_is_attention_on_the_cpu() -> None:
+    torch.manual_seed(0)
+    here, there = CausalSelfAttention(CONFIG), CausalSelfAttention(CONFIG)
+    there.load_state_dict(here.state_dict())
+    there.to(CUDA)
+    assert there.mask.is_cuda
+    x = torch.randn(4, 64, 96)
+    y = x.to(CUDA)
+    x.requires_grad_()
+    y.requires_grad_()
+    one, other = here(x), there(y)
+    one.square().sum().backward()
+    other.square().sum().backward()
+    torch.testing.assert_close(other.cpu(), one, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(y.grad.cpu(), x.grad, rtol=1e-3, atol=1e-4)
+    written, weights = there.forward_with_weights(y)
+    torch.testing.assert_close(written, other, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(weights.cpu(), here.forward_with_weights(x)[1], rtol=1e-4, atol=1e-5)
+
+
+@needs_gpu
+def test_the_model_on_the_gpu_is_the_model_on_the_cpu() -> None:
+    here, there = twins()
+    ids = torch.randint(101, (4, 64))
+    torch.testing.assert_close(there(ids.to(CUDA)).cpu(), here(ids), rtol=1e-3, atol=1e-3)
+
+
+@needs_gpu
+def test_the_cache_changes_no_logit_on_the_gpu() -> None:
+    _, model = twins()
+    ids = torch.randint(101, (2, 64), device=CUDA)
+    cache = KVCache(CONFIG, 2, device=CUDA)
+    with torch.no_grad():
+        pieces = [model.features(ids[:, start:end], cache) for start, end in ((0, 40), (40, 41), (41, 64))]
+        torch.testing.assert_close(model.logits(torch.cat(pieces, dim=1)), model(ids), rtol=1e-3, atol=1e-3)
+
+
+@needs_gpu
+def test_bfloat16_autocast_runs_forward_and_backward_on_the_gpu() -> None:
+    _, model = twins()
+    ids = torch.randint(101, (4, 64), device=CUDA)
+    with autocast(CUDA, torch.bfloat16):
+        logits = model(ids)
+    assert logits.dtype == torch.bfloat16
+    logits.float().logsumexp(dim=-1).mean().backward()
+    assert all(
+        parameter.grad.dtype == torch.float32 and parameter.grad.isfinite().all() for parameter in model.parameters()
+    )
+    full = model(ids)
+    assert (logits.float() - full).abs().max() < 0.05 * full.abs().max()
+
+
+@needs_gpu
+def test_a_model_from_tensors_on_the_gpu_works_there() -> None:
+    _, source = twins()
+    model = GPT.from_tensors(CONFIG, source.state_dict())
+    ids = torch.randint(101, (2, 8), device=CUDA)
+    cache = KVCache(CONFIG, 2, device=CUDA)
+    with torch.no_grad():
+        pieces = [model.features(ids[:, :5], cache), model.features(ids[:, 5:], cache)]
+        torch.testing.assert_close(model.logits(torch.cat(pieces, dim=1)), source(ids), rtol=1e-3, atol=1e-3)
+
+
+@needs_gpu
+def test_memory_in_use_on_a_gpu_is_what_torch_held_there() -> None:
+    held = torch.ones(25_000_000, device=CUDA)
+    assert memory_in_use() == torch.cuda.max_memory_allocated(CUDA) >= held.nbytes
