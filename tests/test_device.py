@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,15 @@ def test_memory_in_use_is_this_processes_peak_in_bytes(monkeypatch: pytest.Monke
 
 needs_gpu = pytest.mark.gpu
 CONFIG = GPTConfig(vocab_size=101, n_positions=64, n_embd=96, n_layer=3, n_head=6)
+
+
+@pytest.fixture(autouse=True)
+def exact_float32() -> Iterator[None]:
+    """Full float32 products on the GPU, whatever an earlier test's training run has asked of torch."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
 
 
 def twins() -> tuple[GPT, GPT]:

@@ -70,7 +70,7 @@ def sparkline(values: list[float], width: int) -> str:
 def byte_progress(out: Console, what: str) -> Iterator[Callable[[int, int], None]]:
     """A bar over bytes that is told (done, total); it vanishes when done, and only a terminal has it."""
     if not out.is_terminal:
-        yield lambda done, total: None
+        yield lambda *_: None
         return
     columns = (TextColumn(what), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=out, transient=True) as bar:

@@ -119,11 +119,13 @@ def test_end_of_text_ends_a_row_and_is_no_text() -> None:
 
 
 @settings(deadline=None)
-@given(pieces=st.lists(st.text("ab\n", max_size=4)), stops=st.lists(st.text("ab\n", min_size=1, max_size=4), max_size=3))
+@given(
+    pieces=st.lists(st.text("ab\n", max_size=4)),
+    stops=st.lists(st.text("ab\n", min_size=1, max_size=4), max_size=3),
+)
 def test_a_stop_string_is_found_across_any_borders(pieces: list[str], stops: list[str]) -> None:
     whole = "".join(pieces)
     cuts = [at for stop in stops if (at := whole.find(stop)) >= 0]
-    # Where one stop string ends first, what is shown is what precedes it: cut at the earliest that is complete.
     shown, found, stop_filter = "", False, StopFilter(stops)
     for piece in pieces:
         text, found = stop_filter.feed(piece)

@@ -1,4 +1,4 @@
-"""Training runs on a tiny corpus: that they learn, repeat, accumulate, resume bit for bit, stop and keep what is best."""
+"""Training on a tiny corpus: it learns, repeats, accumulates, resumes bit for bit, stops, and keeps what is best."""
 
 import json
 import math
@@ -199,10 +199,11 @@ def test_weights_that_are_not_finite_stop_the_run_with_a_diagnosis_and_are_never
     model = new_model()
     run = new_run(tmp_path / "run", model, corpus)
     config = settings(sample_every=0, save_every=save_every, eval_every=eval_every)
+    events = train(model, corpus, config, run)
+    next(event for event in events if isinstance(event, Step) and event.step == 4)
+    model.final_norm.weight.data.fill_(math.nan)
     with pytest.raises(TrainingError, match=what):
-        for event in train(model, corpus, config, run):
-            if isinstance(event, Step) and event.step == 4:
-                model.final_norm.weight.data.fill_(math.nan)
+        list(events)
     state = run.load_last()
     assert state is not None
     assert all(tensor.isfinite().all() for tensor in state.tensors.values())
