@@ -21,7 +21,7 @@ from torch import Tensor
 from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import TRAINING, WEIGHTS, load_checkpoint, save_checkpoint, save_weights
-from minigpt.storage.files import atomic_json, atomic_write, load_tensors, read_json, save_tensors
+from minigpt.storage.files import TensorFile, atomic_json, atomic_write, load_tensors, read_json, save_tensors
 from minigpt.text.tokenizer import Tokenizer
 
 
@@ -114,6 +114,13 @@ class Run:
         self.last_path.parent.mkdir(exist_ok=True)
         save_tensors(self.last_path, state.tensors, {"progress": json.dumps(state.progress)})
         return self.last_path
+
+    def last_progress(self) -> dict[str, Any] | None:
+        """The progress of the last saved state, without its tensors."""
+        if not self.last_path.exists():
+            return None
+        with TensorFile(self.last_path) as file:
+            return json.loads(file.metadata["progress"])
 
     def load_last(self) -> LastState | None:
         """The last saved state, or None where the run was ended before its first save."""

@@ -79,13 +79,13 @@ def test_a_byte_order_mark_is_no_text(write):
 
 
 def test_a_folder_gives_its_text_files_in_order_without_hidden_and_binary_ones(write, tmp_path):
-    for name in ("b/2.md", "b/1.txt", "a.txt", "c.py", ".hidden", ".git/config", "b/.secret/x.txt"):
+    for name in ("b/2.md", "b/1.txt", "a.txt", "c.py", ".hidden", ".git/config", "b/.secret/x.txt", "d/3.txt"):
         write(name, name)
     write("b/model.bin", b"\x00\x01")
     write("latin.txt", "café".encode("latin-1"))
     write("empty.txt", b"")
     write("z.jsonl.gz", gzip.compress(lines({"text": "zipped"}).encode()))
-    assert documents(tmp_path) == ["a.txt", "c.py", "zipped", "b/1.txt", "b/2.md"]
+    assert documents(tmp_path) == ["a.txt", "c.py", "zipped", "b/1.txt", "b/2.md", "d/3.txt"]
     assert scan([tmp_path]).skipped == (str(tmp_path / "latin.txt"), str(tmp_path / "b" / "model.bin"))
 
 
@@ -112,7 +112,7 @@ def test_standard_input_can_be_read_twice_and_leaves_nothing_behind(standard_inp
 def test_a_pipe_can_be_read_twice(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    threading.Thread(target=pipe.write_bytes, args=(b"through a pipe",)).start()
+    threading.Thread(target=pipe.write_bytes, args=(b"through a pipe",), daemon=True).start()
     assert documents(pipe) == ["through a pipe"]
 
 
