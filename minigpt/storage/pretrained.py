@@ -215,6 +215,8 @@ def verify_gpt2(model: GPT) -> Verification:
             equal += 1
         same = same and equal == len(published)
         details.append(f"greedy after {list(prompt)}: the first {equal} of {len(published)} tokens as published")
+    if not same:
+        details.append("so these are not OpenAI's float32 weights: a fine-tune, perhaps, or rounded to half precision")
     return Verification("verified" if same else "differs", tuple(details))
 
 

@@ -253,9 +253,9 @@ def test_where_there_is_no_model_at_all_one_line_says_how_to_get_one(tmp_path: P
 
 def test_a_name_that_is_taken_gets_the_first_free_number(tmp_path: Path) -> None:
     assert free_name("moby", tmp_path / "none") == "moby"
-    for name in ("moby", "moby-2", "moby-4"):
+    for name in ("moby", "moby-2", "moby-3", "moby-5"):
         (tmp_path / name).mkdir()
-    assert free_name("moby", tmp_path) == "moby-3"
+    assert free_name("moby", tmp_path) == "moby-4"
     assert free_name("dick", tmp_path) == "dick"
 
 

@@ -197,8 +197,8 @@ def test_wrong_input_is_one_sentence_and_writes_nothing(
 def test_a_source_that_is_missing_or_no_safetensors_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=f"^{tmp_path}/none is not there; give a folder or a .safetensors file$"):
         load_gpt2("gpt2", source=tmp_path / "none", checkpoints=tmp_path)
-    with pytest.raises(CheckpointError, match=r"^model \('gpt3'\) must be gpt2, gpt2-medium"):
-        load_gpt2("gpt3", source=tmp_path, checkpoints=tmp_path)
+    with pytest.raises(CheckpointError, match=rf"^model \('{tmp_path}'\) must be gpt2, gpt2-medium"):
+        load_gpt2(tmp_path, source=tmp_path, checkpoints=tmp_path)
     (tmp_path / "model.pt").write_bytes(b"\x80\x04")
     with pytest.raises(CheckpointError, match=f"^{tmp_path}/model.pt must be a .safetensors file or a folder.*convert"):
         load_gpt2(tmp_path / "model.pt", checkpoints=tmp_path)
@@ -405,7 +405,11 @@ def test_a_logit_that_is_a_little_off_differs(stand_in: GPT, monkeypatch: pytest
 
 
 def test_another_next_token_differs(stand_in: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretrained, "_FIVE", pretrained._FIVE + 1)
+    other = pretrained._FIVE - 1
+    with torch.no_grad():
+        logits = stand_in(torch.tensor([pretrained._COUNTING]))[0, -1]
+    monkeypatch.setattr(pretrained, "_FIVE", other)
+    monkeypatch.setattr(pretrained, "_FIVE_LOGIT", float(logits[other]))
     assert verify_gpt2(stand_in).status == "differs"
 
 
