@@ -29,22 +29,26 @@ def window_start(length: int, n_positions: int) -> int:
     return -(-excess // stride) * stride
 
 
-def generate(model: GPT, ids: Tensor, config: SamplingConfig) -> Iterator[Tensor]:
+def generate(model: GPT, ids: Tensor, config: SamplingConfig, *, vocab_size: int | None = None) -> Iterator[Tensor]:
     """The tokens that continue `ids`, one step at a time, `max_new_tokens` of them; stopping sooner is the caller's.
+
+    Only the first `vocab_size` ids are drawn: a vocabulary may be padded beyond what its tokenizer knows.
 
     Shapes: ids (B, T) int64 -> (B,) int64 per step.
     Raises: ConfigError for an empty prompt: a model continues something, an end-of-text at least.
     """
-    yield from _steps(model, ids, config, use_cache=True)
+    yield from _steps(model, ids, config, vocab_size, use_cache=True)
 
 
 def generate_uncached(model: GPT, ids: Tensor, config: SamplingConfig) -> Iterator[Tensor]:
     """The same tokens by the plain loop, the whole window through the model for every token: the oracle in tests."""
-    yield from _steps(model, ids, config, use_cache=False)
+    yield from _steps(model, ids, config, None, use_cache=False)
 
 
 @torch.inference_mode()
-def _steps(model: GPT, ids: Tensor, config: SamplingConfig, *, use_cache: bool) -> Iterator[Tensor]:
+def _steps(
+    model: GPT, ids: Tensor, config: SamplingConfig, vocab_size: int | None, *, use_cache: bool
+) -> Iterator[Tensor]:
     batch, length = ids.shape
     if length == 0:
         raise ConfigError("the prompt is empty (0 tokens); start from the tokenizer's end_of_text instead")
@@ -69,7 +73,8 @@ def _steps(model: GPT, ids: Tensor, config: SamplingConfig, *, use_cache: bool) 
                 new = tokens[:, start:end]
             features = model.features(new, cache)  # (B, T, C)
             seen_from, seen_to = start, end
-            chosen = choose(model.logits(features[:, -1]), config, generator)  # (B,)
+            logits = model.logits(features[:, -1])[:, :vocab_size]  # (B, V)
+            chosen = choose(logits, config, generator)  # (B,)
             tokens[:, end] = chosen
             yield chosen
     finally:
@@ -136,7 +141,7 @@ def generate_pieces(model: GPT, tokenizer: Tokenizer, prompt: str, config: Sampl
     decoders = [tokenizer.decoder() for _ in range(config.samples)]
     filters = [StopFilter(config.stop) for _ in range(config.samples)]
     running = set(range(config.samples))
-    for chosen in generate(model, rows, config):
+    for chosen in generate(model, rows, config, vocab_size=tokenizer.vocab_size):
         new_ids = chosen.tolist()
         for row in sorted(running):
             if new_ids[row] == tokenizer.end_of_text:

@@ -12,7 +12,10 @@ from minigpt.errors import ConfigError
 
 def causal_mask(length: int) -> Tensor:
     """A boolean (length, length) lower triangle: True where row t may attend to column s, s <= t."""
-    return torch.ones(length, length, dtype=torch.bool).tril()
+    device = torch.get_default_device()
+    # A comparison on the meta device imports torch's compiler, a second of every start: there it is made on the CPU.
+    positions = torch.arange(length, device="cpu" if device.type == "meta" else device)
+    return positions[:, None] >= positions  # (length, length)
 
 
 def attend(

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minigpt.config import GPTConfig
-from minigpt.model.attention import CausalSelfAttention, KVCache, causal_mask, check_room
+from minigpt.model.attention import CausalSelfAttention, KVCache, check_room
 
 
 class MLP(nn.Module):
@@ -46,6 +46,11 @@ class Block(nn.Module):
         return x + self.mlp(self.mlp_norm(x))  # (B, T, C)
 
 
+def _embedding(count: int, width: int) -> nn.Embedding:
+    """An embedding without first values: `nn.Embedding` draws its own, which on the meta device costs over a second."""
+    return nn.Embedding.from_pretrained(torch.empty(count, width), freeze=False)  # type: ignore[no-untyped-call]
+
+
 class GPT(nn.Module):
     """A decoder-only transformer: ids (B, T) in, logits (B, T, V) out.
 
@@ -55,12 +60,13 @@ class GPT(nn.Module):
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.config = config
-        self.token_embedding = nn.Embedding(config.vocab_size, config.n_embd)
-        self.position_embedding = nn.Embedding(config.n_positions, config.n_embd)
+        self.token_embedding = _embedding(config.vocab_size, config.n_embd)
+        self.position_embedding = _embedding(config.n_positions, config.n_embd)
         self.embedding_dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.final_norm = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
-        initialize(self)
+        if not self.token_embedding.weight.is_meta:
+            initialize(self)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Logits of the next token at every position: (B, T) int64 -> (B, T, V)."""
@@ -107,8 +113,8 @@ class GPT(nn.Module):
             model = cls(config)
         model.load_state_dict(dict(tensors), strict=True, assign=True)
         for module in model.modules():
-            if isinstance(module, CausalSelfAttention):  # not in the state: made anew
-                module.mask = causal_mask(config.n_positions).to(module.out_proj.weight.device)
+            if isinstance(module, CausalSelfAttention):  # not in the state, so still where it was made
+                module.mask = module.mask.to(module.out_proj.weight.device)
         return model
 
 

@@ -115,7 +115,7 @@ def write(directory: Path, alphabet: bytes, merges: Sequence[Merge], characters:
         "eos_token": END_OF_TEXT,
         "unk_token": END_OF_TEXT,
         "add_prefix_space": False,
-        "clean_up_tokenization_spaces": False,
+        "clean_up_tokenization_spaces": False,  # which transformers 4 does unless told not to
     }
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "tokenizer.json").write_text(json.dumps(content, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,6 +1,8 @@
 """`minigpt generate` and what it prints where."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,20 @@ def test_no_prompt_starts_a_document(run: Any) -> None:
     make_model("one")
     result = run("generate", *SHORT)
     assert result.exit_code == 0, result.stderr
+
+
+def test_a_start_imports_nothing_that_generating_does_not_use(run: Any) -> None:
+    make_model("one")
+    code = (
+        "import sys, atexit\n"
+        "unused = {'torch._dynamo', 'sympy', 'tokenizers', 'transformers', 'huggingface_hub', 'matplotlib'}\n"
+        "atexit.register(lambda: print('UNUSED', unused & set(sys.modules)))\n"
+        "from minigpt.cli.app import main\n"
+        "sys.argv = ['minigpt', 'generate', 'x', '--max-new-tokens', '1', '--device', 'cpu']\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "UNUSED set()" in done.stdout
 
 
 def test_a_stop_string_ends_the_text_before_it(run: Any) -> None:

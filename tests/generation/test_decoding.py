@@ -63,6 +63,13 @@ def test_generation_switches_dropout_off_and_puts_the_mode_back() -> None:
     assert first == [step.item() for step in generate(model, ids, config)]
 
 
+def test_ids_beyond_the_tokenizers_are_never_drawn() -> None:
+    tokenizer, model = Tokenizer.named("bytes"), small_model(vocab_size=300)
+    model.token_embedding.weight.data[257:] *= 50  # whatever the features, padding is what it would say
+    config = SamplingConfig(max_new_tokens=30, temperature=1.0, seed=0)
+    assert max(piece.id or 0 for piece in generate_pieces(model, tokenizer, "a", config)) < 257
+
+
 def test_every_sample_of_a_batch_has_its_own_text_and_the_seed_repeats_them_all() -> None:
     tokenizer, model = Tokenizer.named("bytes"), small_model()
     config = SamplingConfig(max_new_tokens=12, samples=3, seed=5, temperature=2.0, top_p=1.0)

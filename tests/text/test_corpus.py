@@ -251,9 +251,11 @@ def test_a_damaged_cache_is_refused_by_load_and_built_again(build, name, how):
     assert sorted(path.name for path in first.path.parent.iterdir()) == [first.path.name]
 
 
-def test_two_builds_at_once_are_both_whole(build):
+def test_builds_at_the_same_time_are_all_whole(tmp_path):
+    (tmp_path / "a.txt").write_text(STORY)
+    found = scan([tmp_path / "a.txt"])
     with ThreadPoolExecutor(4) as pool:
-        built = list(pool.map(lambda _: build(STORY, tokenizer="bpe:300"), range(8)))
+        built = list(pool.map(lambda _: Corpus.build(found, "bpe:300", cache=tmp_path), range(8)))
     assert len({texts_of(corpus) for corpus in built}) == 1
     assert len(list(built[0].path.parent.iterdir())) == 1
 

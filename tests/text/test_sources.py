@@ -90,10 +90,10 @@ def test_a_folder_gives_its_text_files_in_order_without_hidden_and_binary_ones(w
 
 
 def test_globs_are_expanded_and_a_file_named_twice_is_read_once(write, tmp_path):
-    for name in ("a.txt", "b.txt", "sub/c.txt", "d.md", "e[1].txt"):
+    for name in ("a.txt", "b.txt", "sub/deep/c.txt", "d.md", "e[1].txt"):
         write(name, name)
     assert documents(str(tmp_path / "*.txt")) == ["a.txt", "b.txt", "e[1].txt"]
-    assert documents(str(tmp_path / "**/c.txt"), tmp_path / "d.md", tmp_path / "sub") == ["sub/c.txt", "d.md"]
+    assert documents(str(tmp_path / "**/c.txt"), tmp_path / "d.md", tmp_path / "sub") == ["sub/deep/c.txt", "d.md"]
     assert documents(str(tmp_path / "e[1].txt")) == ["e[1].txt"]
 
 
