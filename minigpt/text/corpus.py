@@ -52,7 +52,7 @@ class Corpus:
     @classmethod
     def build(
         cls,
-        sources: Sequence[str | Path] | Scan,
+        sources: str | Path | Sequence[str | Path] | Scan,
         tokenizer: Tokenizer | str,
         *,
         cache: str | Path | None = None,

@@ -59,7 +59,9 @@ class Scan:
         return _documents(self.files, self.text_key, self.encoding_errors)
 
 
-def scan(sources: Sequence[str | Path], *, text_key: str = "text", encoding_errors: str = "strict") -> Scan:
+def scan(
+    sources: str | Path | Sequence[str | Path], *, text_key: str = "text", encoding_errors: str = "strict"
+) -> Scan:
     """Finds the files, reads them through once in constant memory, and tells how much text they hold.
 
     A source is a file, a folder (its text files, recursively and in order, but none that are hidden), a glob, or `-`
@@ -71,7 +73,7 @@ def scan(sources: Sequence[str | Path], *, text_key: str = "text", encoding_erro
     """
     if encoding_errors not in ("strict", "replace"):
         raise ConfigError(f"encoding_errors ({encoding_errors!r}) must be strict or replace")
-    files, skipped = _find(sources, encoding_errors)
+    files, skipped = _find([sources] if isinstance(sources, str | Path) else sources, encoding_errors)
     digest = hashlib.sha256()
     lengths, length, text_bytes, n_documents = array("q"), 0, 0, 0
     for piece, ends in _documents(files, text_key, encoding_errors):

@@ -243,7 +243,7 @@ def test_a_damaged_cache_is_refused_by_load_and_built_again(build, name, how):
     content = (first.path / name).read_bytes()
     (first.path / name).unlink()
     if how == "cut":
-        (first.path / name).write_bytes(content[:-3])
+        (first.path / name).write_bytes(content[:-4])
     with pytest.raises(DataError, match="holds no whole corpus"):
         Corpus.load(first.path)
     build(STORY)
@@ -297,9 +297,9 @@ def test_the_cache_is_where_the_environment_says(tmp_path, monkeypatch):
     path.write_text(STORY)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     monkeypatch.delenv("MINIGPT_CACHE", raising=False)
-    assert Corpus.build([path], "bytes").path.parent == tmp_path / "xdg" / "minigpt" / "corpora"
+    assert Corpus.build(str(path), "bytes").path.parent == tmp_path / "xdg" / "minigpt" / "corpora"
     monkeypatch.setenv("MINIGPT_CACHE", str(tmp_path / "own"))
-    assert Corpus.build([path], "bytes").path.parent == tmp_path / "own" / "corpora"
+    assert Corpus.build(path, "bytes").path.parent == tmp_path / "own" / "corpora"
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
