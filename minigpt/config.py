@@ -164,14 +164,14 @@ class TrainConfig(Settings):
     )
     learning_rate: float = setting(1e-3, "the peak learning rate", above=0, group="Optimization")
     schedule: Literal["cosine", "trapezoid", "constant"] = setting(
-        "cosine", "shape of the learning rate after the warmup: cosine, trapezoid or constant", group="Optimization"
+        "trapezoid", "shape of the learning rate after the warmup: cosine, trapezoid or constant", group="Optimization"
     )
     warmup_steps: int = setting(100, "steps of linear warmup", min=0, group="Optimization")
     cooldown: float = setting(
-        0.3, "share of the run that a trapezoid cools down over", above=0, max=1, group="Optimization"
+        0.5, "share of the run that a trapezoid cools down over", above=0, max=1, group="Optimization"
     )
     final_learning_rate: float = setting(
-        0.1, "the schedule's floor, as a share of the peak", min=0, max=1, group="Optimization"
+        0.0, "the schedule's floor, as a share of the peak", min=0, max=1, group="Optimization"
     )
     weight_decay: float = setting(0.1, "decoupled weight decay, on matrices only", min=0, group="Optimization")
     beta1: float = setting(0.9, "AdamW's decay of the gradient's mean", min=0, below=1, group="Optimization")

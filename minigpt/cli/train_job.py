@@ -209,13 +209,14 @@ def _say_plan(made: "Plan", corpus: "Corpus", run: "Run", device: str, out: "Con
         if training.epochs
         else f"{training.steps:,} steps"
     )
-    held_out = (
-        f"{size(corpus.validation_bytes)} held out" if len(corpus.validation) > 1 else "too short to hold any out"
-    )
+    held_out = "nothing held out: nothing will tell when to stop"
+    if len(corpus.validation) > 1:
+        held_out = f"{size(corpus.validation_bytes)} held out ({corpus.held_out})"
+    per_token = corpus.train_bytes / len(corpus.train)
     rows = [
-        ("text", f"{size(corpus.train_bytes)} to train on, {held_out}", "--validation-fraction"),
+        ("text", f"{size(corpus.train_bytes)}, {held_out}", "--validation-fraction"),
         ("tokenizer", f"{corpus.tokenizer.name}, {corpus.tokenizer.vocab_size:,} words", "--tokenizer"),
-        ("tokens", f"{len(corpus.train):,} to train on", ""),
+        ("tokens", f"{len(corpus.train):,} of {per_token:.2f} bytes", ""),
         ("model", f"{made.preset}, {model.n_parameters:,} parameters", "--preset"),
         ("", f"{model.n_layer} layers, {model.n_head} heads, {model.n_embd} wide", "--n-layer --n-head --n-embd"),
         ("context", f"{training.context_length} tokens", "--context-length"),
