@@ -27,7 +27,7 @@ def plan_tokenizer(n_bytes: int) -> str:
     """
     if n_bytes < 30_000:
         return "bytes"
-    for size, words in ((300_000, 512), (3_000_000, 1024), (10_000_000, 2048), (50_000_000, 4096), (300_000_000, 8192)):
+    for size, words in ((300_000, 512), (1_000_000, 1024), (10_000_000, 2048), (50_000_000, 4096), (300_000_000, 8192)):
         if n_bytes < size:
             return f"bpe:{words}"
     return "gpt2"
