@@ -1,6 +1,7 @@
 """Every setting's name, type, default, bounds and help text; it knows neither torch nor the command line."""
 
 import dataclasses
+import math
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,20 +59,23 @@ class Settings:
     """
 
     def __post_init__(self) -> None:
-        annotations = get_type_hints(type(self))
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            wanted = _misfit(annotations[field.name], value)
-            if wanted:
-                raise ConfigError(f"{field.name} ({value!r}) must be {wanted}")
-            if isinstance(value, int | float):
-                self._check_bounds(field.name, value, field.metadata["bounds"])
+            self.check(field.name, getattr(self, field.name))
+
+    @classmethod
+    def check(cls, name: str, value: object) -> None:
+        """Raises ConfigError where the setting of that name cannot have this value, whatever the others have."""
+        wanted = _misfit(get_type_hints(cls)[name], value)
+        if wanted:
+            raise ConfigError(f"{name} ({value!r}) must be {wanted}")
+        if isinstance(value, int | float):
+            cls._check_bounds(name, value, cls.__dataclass_fields__[name].metadata["bounds"])
 
     @staticmethod
     def _check_bounds(name: str, value: float, bounds: Mapping[str, float | None]) -> None:
         low, high, above, below = (bounds[key] for key in ("min", "max", "above", "below"))
-        if value != value:
-            raise ConfigError(f"{name} (nan) must be a number")
+        if not math.isfinite(value):
+            raise ConfigError(f"{name} ({value}) must be a finite number")
         if low is not None and value < low:
             raise ConfigError(f"{name} ({value}) must be at least {low}")
         if high is not None and value > high:
@@ -148,6 +152,19 @@ def preset_config(name: str) -> GPTConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReadingConfig(Settings):
+    """How texts become documents, and how many of them are held out."""
+
+    text_key: str = setting("text", "the field of a .jsonl line that holds the text", group="Text")
+    encoding_errors: Literal["strict", "replace"] = setting(
+        "strict", "what to do about bytes that are not UTF-8: strict stops, replace goes on", group="Text"
+    )
+    validation_fraction: float | None = setting(
+        None, "share of the text held out; by default 10 %, at most 2 MB", min=0, max=0.5, group="Text"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig(Settings):
     """How a model is trained. None means: derived from the corpus, the model and the device when training starts."""
 
@@ -166,7 +183,9 @@ class TrainConfig(Settings):
     schedule: Literal["cosine", "trapezoid", "constant"] = setting(
         "trapezoid", "shape of the learning rate after the warmup: cosine, trapezoid or constant", group="Optimization"
     )
-    warmup_steps: int = setting(100, "steps of linear warmup", min=0, group="Optimization")
+    warmup_steps: int | None = setting(
+        None, "steps of linear warmup; by default 100, or a tenth of a shorter run", min=0, group="Optimization"
+    )
     cooldown: float = setting(
         0.5, "share of the run that a trapezoid cools down over", above=0, max=1, group="Optimization"
     )
@@ -206,7 +225,9 @@ class TrainConfig(Settings):
     )
     device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps", group="Machine")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
-        "auto", "arithmetic in the matrices: auto, float32, bfloat16 or float16; weights stay float32", group="Machine"
+        "auto",
+        "arithmetic in the matrices: auto, float32 (TF32 on CUDA), bfloat16 or float16; weights stay float32",
+        group="Machine",
     )
     compile: Literal["auto", "on", "off"] = setting(
         "auto", "torch.compile the model: auto (on CUDA), on or off", group="Machine"

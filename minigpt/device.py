@@ -1,5 +1,6 @@
 """Which device and which arithmetic to use, and seeding; it knows no model."""
 
+import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
 
@@ -71,10 +72,20 @@ def mix_seed(*parts: int) -> int:
     return state >> 1
 
 
-def memory_in_use() -> int:
-    """Bytes at the peak: what torch has held on the CUDA device where it uses one, else the process's resident set."""
-    if torch.cuda.is_available() and (held := torch.cuda.max_memory_allocated()):
-        return held
+def free_memory(device: torch.device) -> int:
+    """Bytes to plan with: what is free on a CUDA device, else half of the machine's; 4 GB where it does not say."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
+        return 4_000_000_000
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes at the peak: what torch has held on a CUDA device, else the process's resident set."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
     try:
         import resource
     except ImportError:  # Windows has no getrusage

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from minigpt.config import GPTConfig
-from minigpt.device import autocast, memory_in_use, mix_seed, resolve_device, resolve_dtype
+from minigpt.device import autocast, mix_seed, peak_memory, resolve_device, resolve_dtype
 from minigpt.errors import DeviceError
 from minigpt.model.attention import CausalSelfAttention, KVCache
 from minigpt.model.gpt import GPT
@@ -137,11 +137,11 @@ def test_neighbouring_steps_have_seeds_that_share_half_their_bits() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's own account of the process")
-def test_memory_in_use_is_this_processes_peak_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peak_memory_is_this_processes_own_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     machine_with(monkeypatch, gpus=0)
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines())
     kilobytes = int(status["VmHWM"].removesuffix("kB"))
-    assert memory_in_use() == pytest.approx(kilobytes * 1024, rel=0.02)
+    assert peak_memory(torch.device("cpu")) == pytest.approx(kilobytes * 1024, rel=0.02)
 
 
 # On a GPU
@@ -242,6 +242,6 @@ def test_a_model_from_tensors_on_the_gpu_works_there() -> None:
 
 
 @needs_gpu
-def test_memory_in_use_on_a_gpu_is_what_torch_held_there() -> None:
+def test_peak_memory_on_a_gpu_is_what_torch_held_there() -> None:
     held = torch.ones(25_000_000, device=CUDA)
-    assert memory_in_use() == torch.cuda.max_memory_allocated(CUDA) >= held.nbytes
+    assert peak_memory(CUDA) == torch.cuda.max_memory_allocated(CUDA) >= held.nbytes

@@ -71,8 +71,10 @@ def evaluate(
     nats, scored, n_bytes = 0.0, 0, 0
     with torch.inference_mode():
         for inputs, targets in _windows(stream, context, stride, max_tokens):
-            with autocast(model.token_embedding.weight.device, dtype):
-                nats += _nats(model, inputs, targets)
+            device = model.token_embedding.weight.device
+            with autocast(device, dtype):
+                features = model.features(inputs.to(device)).flatten(0, 1)  # (B * T, C)
+            nats += _nats(model, features, targets.to(device).flatten())
             kept = targets[targets != _UNSCORED].numpy()
             scored += len(kept)
             n_bytes += int(token_lengths[kept].sum()) if token_lengths is not None else 0
@@ -119,16 +121,18 @@ def _batch(rows: list[np.ndarray], scored_from: list[int]) -> tuple[Tensor, Tens
     return windows[:, :-1], targets
 
 
-def _nats(model: GPT, inputs: Tensor, targets: Tensor) -> float:
-    """The summed loss of the scored targets; logits are made a slice at a time, never (B, T, V) at once."""
-    device = model.token_embedding.weight.device
-    features = model.features(inputs.to(device)).flatten(0, 1)  # (B * T, C)
-    wanted = targets.to(device).flatten()  # (B * T,)
+def _nats(model: GPT, features: Tensor, targets: Tensor) -> float:
+    """The summed loss of the scored targets; logits are made a slice at a time, never (B, T, V) at once.
+
+    The head's product is in float32 whatever the features are: at GPT-2's logits of about -70 half a unit is the least
+    that bfloat16 can tell apart.
+    """
+    device, head = features.device, model.token_embedding.weight.float()  # (V, C)
     total = torch.zeros((), dtype=torch.float64 if device.type != "mps" else torch.float32, device=device)
     slice_size = max(1, _LOGITS_AT_ONCE // model.config.vocab_size)
-    for start in range(0, len(wanted), slice_size):
+    for start in range(0, len(targets), slice_size):
         rows = slice(start, start + slice_size)
-        logits = model.logits(features[rows]).float()  # (slice, V)
-        losses = F.cross_entropy(logits, wanted[rows], ignore_index=_UNSCORED, reduction="none")
+        logits = F.linear(features[rows].float(), head)  # (slice, V)
+        losses = F.cross_entropy(logits, targets[rows], ignore_index=_UNSCORED, reduction="none")
         total += losses.to(total.dtype).sum()
     return total.item()

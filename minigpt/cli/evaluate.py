@@ -2,34 +2,31 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption
+from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, settings_options
+from minigpt.config import ReadingConfig
 
 
+@settings_options((ReadingConfig, ("text_key", "encoding_errors")))
 def evaluate(
+    given: dict[str, Any],
     model: Annotated[str, typer.Argument(help="a run's name or a model's folder")],
     texts: Annotated[list[str], typer.Argument(help="text files, folders or globs, or - for standard input")],
     stride: Annotated[
         int | None, typer.Option("--stride", help="tokens the window moves on by [half the context]", min=1)
     ] = None,
     context: Annotated[int | None, typer.Option("--context-length", help="tokens in the window [the model's]")] = None,
-    text_key: Annotated[
-        str, typer.Option("--text-key", help="the field of a .jsonl line that holds the text")
-    ] = "text",
-    encoding_errors: Annotated[
-        str, typer.Option("--encoding-errors", help="strict, or replace to go on over broken UTF-8")
-    ] = "strict",
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
     """Measure how well a model predicts texts: loss, perplexity and bits per byte.
 
-    The text is one stream of documents, each preceded by an end-of-text. A window of the context's length moves over
-    it; each token is scored once, with at least context - stride tokens before it (fewer at the very start).
+    The text is one stream of documents, an end-of-text behind each. A window of the context's length moves over it;
+    every token but the first is scored once, with at least context - stride tokens before it (fewer at the start).
 
     Examples:
 
@@ -37,7 +34,7 @@ def evaluate(
 
     - `minigpt evaluate gpt2 test.txt --stride 1024 --json`
     """
-    import numpy as np
+    reading = ReadingConfig(**given)
 
     from minigpt.analysis.evaluation import evaluate as measure
     from minigpt.cli.render import console
@@ -51,18 +48,18 @@ def evaluate(
     corpus = Corpus.build(
         texts,
         checkpoint.tokenizer,
-        text_key=text_key,
-        encoding_errors=encoding_errors,
+        text_key=reading.text_key,
+        encoding_errors=reading.encoding_errors,
         validation_fraction=0,
     )
-    end_of_text = np.array([checkpoint.tokenizer.end_of_text], dtype=corpus.train.dtype)
-    measured = measure(
-        checkpoint.model,
-        np.concatenate([end_of_text, corpus.train[:-1]]),  # each document behind its end-of-text, as in training
-        token_lengths=checkpoint.tokenizer.token_lengths,
-        context=context,
-        stride=stride,
-    )
+    with console().status("measuring …"):
+        measured = measure(
+            checkpoint.model,
+            corpus.train,
+            token_lengths=checkpoint.tokenizer.token_lengths,
+            context=context,
+            stride=stride,
+        )
     figures = {
         "loss": measured.loss,
         "perplexity": measured.perplexity,
@@ -83,5 +80,5 @@ def evaluate(
     out.print(f"bits per byte  {measured.bits_per_byte:.4f}")
     out.print(
         f"protocol       {measured.tokens:,} tokens, {measured.bytes:,} bytes; context {context}, stride {stride}; "
-        "every token scored once"
+        "every token but the first scored once"
     )

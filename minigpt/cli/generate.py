@@ -24,7 +24,7 @@ def generate(
     model: Annotated[str | None, typer.Option("--model", "-m", help="a run's name or a folder [newest]")] = None,
     prompt_file: Annotated[Path | None, typer.Option("--prompt-file", help="read the prompt from a file, or -")] = None,
     device: DeviceOption = "auto",
-    dtype: Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16")] = "auto",
+    dtype: Annotated[str, typer.Option("--dtype", help="of the weights: float32, bfloat16 or float16")] = "float32",
     as_json: JsonOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:

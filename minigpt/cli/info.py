@@ -31,7 +31,7 @@ def info(
     config = read_config(directory)
     tokenizer = Tokenizer.load(directory)
     training: dict[str, Any] = read_json(directory / TRAINING) if (directory / TRAINING).exists() else {}
-    weights = (directory / WEIGHTS).stat().st_size
+    weights = (directory / WEIGHTS).stat().st_size if (directory / WEIGHTS).exists() else 0
     if as_json:
         record = {"directory": str(directory), "config": config.to_dict(), "parameters": config.n_parameters}
         record |= {"tokenizer": tokenizer.name, "weights_bytes": weights, "training": training or None}
@@ -39,7 +39,7 @@ def info(
         return
     rows = {
         "parameters": f"{config.n_parameters:,}",
-        "weights": size(weights),
+        "weights": size(weights) if weights else f"none: {WEIGHTS} is missing",
         "tokenizer": f"{tokenizer.name}, {tokenizer.vocab_size:,} words",
         **{name: str(value) for name, value in config.to_dict().items()},
     }
@@ -50,10 +50,17 @@ def info(
 
 
 def _training_rows(training: dict[str, Any]) -> dict[str, str]:
+    """The record as names and values; what a run was not given or did not come to is left out."""
+    top = {name: training.get(name) for name in ("started", "minigpt", "torch", "device", "from", "sources")}
     rows = {}
-    for section in ("corpus", "training", "result"):
-        for name, value in training.get(section, {}).items():
+    for section in (top, training.get("corpus", {}), training.get("training", {}), training.get("result") or {}):
+        for name, value in section.items():
             if value not in (None, "", []):
-                shown = ", ".join(map(str, value)) if isinstance(value, list) else value
-                rows[name] = f"{shown:.4f}" if isinstance(shown, float) and shown > 1 else str(shown)
-    return {"started": str(training.get("started", "")), **rows}
+                rows[name] = _shown(value)
+    return rows
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from minigpt.cli.options import CheckpointsOption, DeviceOption
+from minigpt.cli.options import CheckpointsOption, DeviceOption, command_line
 
 
 def load_gpt2(
@@ -33,8 +33,8 @@ def load_gpt2(
     from minigpt.storage.pretrained import import_gpt2
 
     out = console()
-    with out.status("fetching and converting …"):
-        imported = import_gpt2(model, source=source, name=name, checkpoints=checkpoints, device=device)
+    # No spinner: huggingface_hub draws its own progress on the same stream.
+    imported = import_gpt2(model, source=source, name=name, checkpoints=checkpoints, device=device)
     checkpoint = imported.checkpoint
     config = checkpoint.model.config
     rows = {
@@ -50,4 +50,5 @@ def load_gpt2(
     out.print(f"published outputs: {imported.verification.status}", markup=False)
     for line in imported.verification.details:
         out.print(f"  {line}", markup=False)
-    print(f'minigpt generate "Once upon a time" --model {checkpoint.directory.name}')
+    name = checkpoint.directory.name
+    print(command_line("generate", "Once upon a time", "--model", name, checkpoints=checkpoints))

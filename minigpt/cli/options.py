@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, get_origin, get_type_hints
@@ -77,6 +78,17 @@ def _option(settings: type[Settings], name: str, chosen: bool) -> inspect.Parame
     )
 
 
-def names_of(settings: type[Settings], *, without: Iterable[str] = ()) -> list[str]:
+def names_of(settings: type[Settings]) -> list[str]:
     """The names of a group's settings, in order."""
-    return [field.name for field in dataclasses.fields(settings) if field.name not in frozenset(without)]
+    return [field.name for field in dataclasses.fields(settings)]
+
+
+def fields_of(settings: type[Settings], given: dict[str, Any]) -> dict[str, Any]:
+    """Those of the given values that are this group's."""
+    return {name: value for name, value in given.items() if name in settings.__dataclass_fields__}
+
+
+def command_line(*words: str, checkpoints: Path) -> str:
+    """A command to copy: quoted for a shell, and with --checkpoints where that is not the default."""
+    elsewhere = [] if checkpoints == Path("checkpoints") else ["--checkpoints", str(checkpoints)]
+    return shlex.join(["minigpt", *words, *elsewhere])

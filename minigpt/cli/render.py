@@ -1,7 +1,6 @@
 """How things look in the terminal: consoles, small tables, units, and the display of a training run."""
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
@@ -16,8 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from minigpt.training.events import Evaluation, Event, Finished, Sample, Step
+    import torch
 
+    from minigpt.text.corpus import Corpus
+    from minigpt.training.events import Evaluation, Event, Finished, Sample, Step
+    from minigpt.training.planning import Plan
+
+STOPPING = "finishing this step, then saving; once more stops at once"
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
@@ -81,15 +85,18 @@ def byte_progress(out: Console, what: str) -> Iterator[Callable[[int, int], None
 class TrainingDisplay:
     """Draws a run's events: a live panel in a terminal, plain lines elsewhere."""
 
-    def __init__(self, out: Console, name: str, total_steps: int | None) -> None:
-        self.out, self.name, self.total_steps = out, name, total_steps
+    def __init__(self, out: Console, name: str, device: "torch.device", total_steps: int | None) -> None:
+        self.out, self.name, self.device, self.total_steps = out, name, device, total_steps
+        self.stopping = False
         self.step = 0
         self.losses: list[float] = []
         self.smoothed: float | None = None
         self.last_step: Step | None = None
         self.last_evaluation: Evaluation | None = None
         self.rates: list[float] = []
-        self.live = Live(console=out, refresh_per_second=4, transient=True) if out.is_terminal else None
+        self.live: Live | None = None
+        if out.is_terminal:
+            self.live = Live(console=out, refresh_per_second=4, transient=True, get_renderable=self._panel)
         self.next_line = 0.0
 
     def __enter__(self) -> Self:
@@ -116,8 +123,6 @@ class TrainingDisplay:
             self.out.print(self._sample(event))
         elif isinstance(event, Notice):
             self.out.print(Text(event.text, style="yellow"))
-        if self.live:
-            self.live.update(self._panel())
 
     def _step(self, event: "Step") -> None:
         self.last_step, self.step = event, event.step
@@ -156,7 +161,7 @@ class TrainingDisplay:
         return Panel(text, title=f"sample at step {event.step:,}", title_align="left", border_style="dim")
 
     def _panel(self) -> RenderableType:
-        from minigpt.device import memory_in_use
+        from minigpt.device import peak_memory
 
         event = self.last_step
         if event is None:
@@ -181,15 +186,57 @@ class TrainingDisplay:
         grid.add_row(
             f"{self._rate():,.0f} tokens/s",
             f"rate {event.learning_rate:.2e}",
-            f"memory {size(memory_in_use())}",
+            f"memory {size(peak_memory(self.device))}",
         )
         loss_line = Text(sparkline(self.losses, max(10, min(60, self.out.width - 10))), style="cyan")
-        return Group(head, grid, Text("loss ").append_text(loss_line))
+        parts: list[RenderableType] = [head, grid, Text("loss ").append_text(loss_line)]
+        if self.stopping:
+            parts.append(Text(STOPPING, style="yellow"))
+        return Group(*parts)
 
 
-def summary(event: "Finished", directory: str, seconds: float | None = None) -> RenderableType:
+def plan_table(made: "Plan", corpus: "Corpus", title: str, device: str) -> Table:
+    """What was chosen for a run, and the flag that changes each."""
+    model, training = made.model, made.training
+    tokens = training.sequences_per_step * (training.context_length or 0)
+    length = (
+        f"{training.minutes:g} minutes"
+        if training.minutes
+        else f"{training.epochs:g} epochs"
+        if training.epochs
+        else f"{training.steps:,} steps"
+    )
+    held_out = "nothing held out: nothing will tell when to stop"
+    if len(corpus.validation) > 1:
+        held_out = f"{size(corpus.validation_bytes)} held out ({corpus.held_out})"
+    per_token = corpus.train_bytes / len(corpus.train)
+    rows = [
+        ("text", f"{size(corpus.train_bytes)}, {held_out}", "--validation-fraction"),
+        ("tokenizer", f"{corpus.tokenizer.name}, {corpus.tokenizer.vocab_size:,} words", "--tokenizer"),
+        ("tokens", f"{len(corpus.train):,} of {per_token:.2f} bytes", ""),
+        ("model", f"{made.preset}, {model.n_parameters:,} parameters", "--preset"),
+        ("", f"{model.n_layer} layers, {model.n_head} heads, {model.n_embd} wide", "--n-layer --n-head --n-embd"),
+        ("context", f"{training.context_length} tokens", "--context-length"),
+        ("dropout", f"{model.dropout:g}", "--dropout"),
+        ("batch", f"{training.sequences_per_step} sequences, {tokens:,} tokens a step", "--batch-size"),
+        ("rate", f"{training.learning_rate:g}, {training.schedule}", "--learning-rate --schedule"),
+        ("length", length, "--minutes --steps --epochs"),
+        ("early stop", f"after {training.patience} evaluations" if training.patience else "never", "--patience"),
+        ("device", device, "--device --dtype"),
+        ("seed", str(training.seed), "--seed"),
+    ]
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False)
+    table.add_column(style="dim")
+    table.add_column()
+    table.add_column(style="cyan")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def summary(event: "Finished", directory: str) -> RenderableType:
     """What a run came to, and the command to try next."""
-    rows = {"steps": f"{event.step:,} in {duration(seconds or event.seconds)}"}
+    rows = {"steps": f"{event.step:,} in {duration(event.seconds)}"}
     if event.validation_loss is not None and event.bits_per_byte is not None:
         rows["best weights"] = f"step {event.best_step:,}"
         rows["validation loss"] = f"{event.validation_loss:.4f} nats per token, all {event.validation_tokens:,} tokens"
@@ -197,8 +244,3 @@ def summary(event: "Finished", directory: str, seconds: float | None = None) -> 
         rows["bits per byte"] = f"{event.bits_per_byte:.4f}"
     rows["saved in"] = directory
     return facts("stopped early: validation no longer improves" if event.reason == "early stop" else "done", rows)
-
-
-def now() -> str:
-    """The local time with its zone, for records."""
-    return time.strftime("%Y-%m-%dT%H:%M:%S%z")

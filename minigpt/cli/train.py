@@ -4,20 +4,20 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minigpt.cli.options import CheckpointsOption, names_of, settings_options
-from minigpt.cli.train_job import Job, begin, fields_of, resumed_directory, take_up
-from minigpt.config import GPTConfig, TrainConfig, preset_config
+from minigpt.cli.options import CheckpointsOption, command_line, fields_of, names_of, settings_options
+from minigpt.cli.train_job import Job, Request, begin, resumed_directory, take_up
+from minigpt.config import PRESETS, GPTConfig, ReadingConfig, TrainConfig
 from minigpt.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from minigpt.cli.render import TrainingDisplay
     from minigpt.storage.run import Run
 
 _CHOSEN = (
@@ -28,7 +28,6 @@ _CHOSEN = (
     "context_length",
     "batch_size",
     "learning_rate",
-    "warmup_steps",
     "minutes",
     "patience",
     "eval_tokens",
@@ -38,6 +37,7 @@ _CHOSEN = (
 @settings_options(
     (GPTConfig, ("n_layer", "n_head", "n_embd", "dropout")),
     (TrainConfig, names_of(TrainConfig)),
+    (ReadingConfig, names_of(ReadingConfig)),
     chosen=_CHOSEN,
 )
 def train(
@@ -49,22 +49,14 @@ def train(
     name: Annotated[str | None, typer.Option("--name", help="the run's name [the first text's]")] = None,
     preset: Annotated[
         str | None,
-        typer.Option("--preset", help="nano, micro, mini, small, gpt2, gpt2-medium, gpt2-large or gpt2-xl [chosen]"),
+        typer.Option("--preset", help=f"a model's shape: {', '.join(PRESETS)} [default: chosen]"),
     ] = None,
     tokenizer: Annotated[
-        str | None, typer.Option("--tokenizer", help="bytes, chars, bpe:N (N words, trained here) or gpt2 [chosen]")
+        str | None,
+        typer.Option("--tokenizer", help="bytes, chars, bpe:N (N words, trained here) or gpt2 [default: chosen]"),
     ] = None,
     base: Annotated[str | None, typer.Option("--from", help="fine-tune this model: a run's name or a folder")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run of that name")] = False,
-    text_key: Annotated[
-        str, typer.Option("--text-key", help="the field of a .jsonl line that holds the text")
-    ] = "text",
-    encoding_errors: Annotated[
-        str, typer.Option("--encoding-errors", help="strict, or replace to go on over broken UTF-8")
-    ] = "strict",
-    validation_fraction: Annotated[
-        float | None, typer.Option("--validation-fraction", help="share of the text held out [10 %, at most 2 MB]")
-    ] = None,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
     """Train a GPT on your text; everything you do not choose is chosen for you, and said.
@@ -79,84 +71,80 @@ def train(
 
     - `minigpt train corpus.txt --resume`
     """
-    TrainConfig(**fields_of(TrainConfig, given))  # wrong values are said before anything heavy is loaded
-    if preset is not None:
-        preset_config(preset)
-    reading = {
-        "text_key": text_key,
-        "encoding_errors": encoding_errors,
-        "validation_fraction": validation_fraction,
-    }
-    fixed = {"preset": preset, "tokenizer": tokenizer, "from": base}
+    request = Request(
+        sources=sources or [],
+        name=name,
+        checkpoints=checkpoints,
+        preset=preset,
+        tokenizer=tokenizer,
+        base=base,
+        reading=fields_of(ReadingConfig, given),
+        given={key: value for key, value in given.items() if key not in ReadingConfig.__dataclass_fields__},
+    )
+    request.check()  # before anything heavy is loaded
 
     from minigpt.cli.render import console
 
     out = console()
-    directory = resumed_directory(name, sources, checkpoints) if resume else None
+    directory = resumed_directory(request) if resume else None
     if directory is not None:
-        job = take_up(directory, sources, given, fixed, out)
+        job = take_up(request, directory, out)
+    elif not request.sources:
+        raise ConfigError("there is no text to train on; give a text file: minigpt train corpus.txt")
     else:
-        if not sources:
-            raise ConfigError("there is no text to train on; give a text file: minigpt train corpus.txt")
         if resume:
             out.print("there is no such run yet, so it starts now", markup=False)
-        job = begin(sources, name, given, fixed, reading, checkpoints, out)
-    _run(job, out)
-
-
-@dataclass
-class _Stop:
-    """The signal that asked the run to stop, if one has."""
-
-    signal: int | None = None
+        job = begin(request, out)
+    _run(job, checkpoints, out)
 
 
 @contextmanager
-def _stop_on_signals(out: "Console") -> Iterator[_Stop]:
-    """Notes the first Ctrl-C or SIGTERM instead of dying of it; the second is a KeyboardInterrupt."""
-    stop = _Stop()
+def _stop_on_signals(display: "TrainingDisplay") -> Iterator[list[int]]:
+    """Notes the first Ctrl-C or SIGTERM in a list instead of dying of it; the second is a KeyboardInterrupt."""
+    received: list[int] = []
 
     def note(number: int, _: object) -> None:
-        if stop.signal is not None:
+        if received:
             raise KeyboardInterrupt
-        stop.signal = number
-        out.print("finishing this step, then saving; once more stops at once", markup=False)
+        received.append(number)
+        display.stopping = True
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, note) for number in numbers}
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stop
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _run(job: Job, out: "Console") -> None:
+def _run(job: Job, checkpoints: Path, out: "Console") -> None:
     """Trains and draws; ends with the result, or with the state saved and the exit code of the signal."""
     from minigpt.cli.render import TrainingDisplay, console, summary
+    from minigpt.device import resolve_device
     from minigpt.training.events import Finished
     from minigpt.training.loop import steps_in, train
 
-    events = train(job.model, job.corpus, job.config, job.run, resume=job.resume)
-    total = steps_in(job.config, len(job.corpus.train))
     directory = job.run.directory
+    events = train(job.model, job.corpus, job.config, job.run, resume=job.resume)
     finished: Finished | None = None
-    display = TrainingDisplay(out, directory.name, total)
-    with display, _stop_on_signals(out) as stop:
+    display = TrainingDisplay(
+        out, directory.name, resolve_device(job.config.device), steps_in(job.config, len(job.corpus.train))
+    )
+    with display, _stop_on_signals(display) as signals:
         for event in events:
             display.show(event)
             finished = event if isinstance(event, Finished) else None
-            if stop.signal is not None and finished is None:
-                events.close()  # type: ignore[attr-defined]  # saves
+            if signals and finished is None:
+                events.close()  # saves
                 break
     if finished is None:
         out.print(f"stopped at step {display.step:,} and saved in {directory}; go on with:", markup=False)
-        print(f"minigpt train --resume --name {directory.name}", file=sys.stderr)
-        raise typer.Exit(128 + (stop.signal or 0))
+        print(command_line("train", "--resume", "--name", directory.name, checkpoints=checkpoints), file=sys.stderr)
+        raise typer.Exit(128 + signals[0])
     result = console(stderr=False)
     result.print(summary(finished, str(directory)))
     _draw_curve(job.run, out)
-    result.print(f'try: minigpt generate "…" --model {directory.name}', markup=False, style="bold")
+    print(command_line("generate", "Once upon a time", "--model", directory.name, checkpoints=checkpoints))
 
 
 def _draw_curve(run: "Run", out: "Console") -> None:

@@ -36,7 +36,8 @@ def next_token_distribution(logits: Tensor, config: SamplingConfig) -> Tensor:
     logits = logits.float()
     if config.temperature == 0:
         return torch.nn.functional.one_hot(logits.argmax(dim=-1), logits.shape[-1]).float()
-    logits = logits / config.temperature
+    # The largest at 0, which changes nothing: however small the temperature, nothing then overflows.
+    logits = (logits - logits.amax(dim=-1, keepdim=True)) / config.temperature
     if config.top_k is not None:
         logits = keep_top_k(logits, config.top_k)
     if config.top_p < 1:

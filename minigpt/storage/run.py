@@ -11,6 +11,7 @@ the old state stands or the new one.
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import TRAINING, WEIGHTS, load_checkpoint, save_checkpoint, save_weights
 from minigpt.storage.files import TensorFile, atomic_json, atomic_write, load_tensors, read_json, save_tensors
 from minigpt.text.tokenizer import Tokenizer
+
+FORMAT = 1  # of training.json and last/state.safetensors
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,9 @@ class Run:
     @classmethod
     def create(cls, directory: Path, model: GPT, tokenizer: Tokenizer, record: Mapping[str, Any]) -> "Run":
         """A new folder holding the untrained (or imported) model and the run's record."""
+        record = {"format": FORMAT, **record}
         save_checkpoint(directory, model, tokenizer, record)
-        return cls(directory, dict(record))
+        return cls(directory, record)
 
     @classmethod
     def open(cls, directory: Path) -> "Run":
@@ -54,7 +58,13 @@ class Run:
         """
         if not (directory / TRAINING).exists():
             raise CheckpointError(f"{directory} holds no training run (no {TRAINING}), so there is nothing to resume")
-        return cls(directory, read_json(directory / TRAINING))
+        record = read_json(directory / TRAINING)
+        if record.get("format") != FORMAT:
+            raise CheckpointError(
+                f"{directory} was trained by another version of minigpt (format {record.get('format')}, here {FORMAT});"
+                " it can be fine-tuned with --from, not resumed"
+            )
+        return cls(directory, record)
 
     @property
     def log_path(self) -> Path:
@@ -66,7 +76,9 @@ class Run:
 
     def update(self, **entries: Any) -> None:
         """Adds to the record in training.json."""
-        self.record.update(entries)
+        self.record.update(
+            {name: _strict(value) if isinstance(value, Mapping) else value for name, value in entries.items()}
+        )
         atomic_json(self.directory / TRAINING, self.record)
 
     def log(self, record: Mapping[str, Any]) -> None:
@@ -76,7 +88,7 @@ class Run:
         """
         try:
             with self.log_path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
+                file.write(json.dumps(_strict(record), allow_nan=False) + "\n")
         except OSError as error:
             raise CheckpointError(f"{self.log_path} cannot be written: {error.strerror}") from error
 
@@ -85,9 +97,13 @@ class Run:
         if not self.log_path.exists():
             return
         with self.log_path.open(encoding="utf-8") as file:
-            for line in file:
-                if line.endswith("\n"):
+            for number, line in enumerate(file, 1):
+                if not line.endswith("\n"):
+                    return
+                try:
                     yield json.loads(line)
+                except ValueError as error:
+                    raise CheckpointError(f"{self.log_path}, line {number} is not JSON ({error}); remove it") from error
 
     def truncate_log(self, step: int, done: frozenset[str]) -> None:
         """Drops what a run resumed after `step` will write again: all later lines, and of that step's own lines those
@@ -128,3 +144,19 @@ class Run:
             return None
         tensors, metadata = load_tensors(self.last_path)
         return LastState(tensors, json.loads(metadata["progress"]))
+
+
+def newest_run(checkpoints: Path) -> Path | None:
+    """The folder of the run that was last begun, saved or ended; None where there is none."""
+
+    def touched(folder: Path) -> float:
+        return max(path.stat().st_mtime for path in (folder / TRAINING, folder / "last") if path.exists())
+
+    return max((path.parent for path in checkpoints.glob(f"*/{TRAINING}")), key=touched, default=None)
+
+
+def _strict(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record with None for numbers that JSON does not have: not-a-number and the infinities."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in record.items()
+    }

@@ -6,7 +6,7 @@ every micro-batch. So a resumed run goes on as if it had never stopped, and no g
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Literal
 
 import torch
@@ -34,16 +34,16 @@ _SAVE_AT_LEAST_EVERY = 300.0  # seconds, whatever the steps take
 
 def train(
     model: GPT, corpus: Corpus, config: TrainConfig, run: Run | None = None, *, resume: bool = False
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """Trains `model` in place on the corpus and yields what happens, event by event.
 
     With a `run`, its folder keeps the log, the weights with the lowest validation loss and the last state, and the
     model ends as the best weights. With `resume`, training goes on from the run's last state: on a CPU bit for bit,
     where the budget is steps or epochs. Leaving the loop over the events stops training and saves that state.
-    Seeds torch's global generator.
+    Seeds torch's global generator, and allows TF32 on CUDA.
 
     Raises: ConfigError for settings that do not fit the model or the corpus; TrainingError where the loss stops
-    being finite (the last saved state stays); CheckpointError where the run cannot be written.
+    being finite or memory runs out (the last saved state stays); CheckpointError where the run cannot be written.
     """
     return _Training(model, corpus, config, run, resume).events()
 
@@ -82,17 +82,17 @@ class _Training:
         self.saved_step = -1
         if resume:
             self._restore()
-        self.clock = time.monotonic() - self.progress.seconds
-        self.last_save = time.monotonic()
+        self.clock = time.perf_counter() - self.progress.seconds
+        self.last_save = time.perf_counter()
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Generator[Event, None, None]:
         """The run, from wherever it stands: what is due between two steps, then a step, until the budget is spent."""
         yield from self._compile()
         try:
             while True:
                 if self._evaluation_is_due():
                     yield from self._evaluate()
-                if self._sample_part() > self.progress.sampled_part:
+                if self._sample_is_due():
                     yield self._sample()
                 stop_early = 0 < (self.config.patience or 0) <= self.progress.stale_evaluations
                 if self._save_is_due() or stop_early:
@@ -118,32 +118,38 @@ class _Training:
     def _is_over(self) -> bool:
         return self._share_done() >= 1
 
-    def _part(self, every: int | None, parts: int) -> int:
+    def _is_due(self, every: int | None, parts: int, last_step: int, last_seconds: float) -> bool:
+        """Whether something done every so many steps, else in each of so many parts of the run, is to be done again."""
         if every is None and self.total_steps is not None:
             every = math.ceil(self.total_steps / parts)
-        return self.progress.step // every if every else math.floor(self._share_done() * parts)
+        if every is not None:
+            return self.progress.step // every > last_step // every
+        assert self.config.minutes is not None
+        part = 60 * self.config.minutes / parts  # seconds
+        return math.floor(self.progress.seconds / part) > math.floor(last_seconds / part)
 
     def _evaluation_is_due(self) -> bool:
-        """Whether a part of the run has ended; by the clock, only once training has had ten times what it takes."""
-        progress = self.progress
-        affordable = progress.seconds - progress.evaluated_at >= 10 * progress.evaluation_seconds
-        due = self._evaluation_part() > progress.evaluated_part and (affordable or self.total_steps is not None)
-        return due or self._is_over()
+        progress, every = self.progress, self.config.eval_every
+        if every is None and self.total_steps is None:  # training first gets ten times what an evaluation takes
+            since = progress.seconds - progress.evaluated_at
+            if since < 10 * progress.evaluation_seconds and not self._is_over():
+                return False
+        return self._is_over() or self._is_due(every, _EVALUATIONS, progress.evaluated_step, progress.evaluated_at)
 
-    def _evaluation_part(self) -> int:
-        return self._part(self.config.eval_every, _EVALUATIONS)
-
-    def _sample_part(self) -> int:
-        return 0 if self.config.sample_every == 0 else self._part(self.config.sample_every, _SAMPLES)
+    def _sample_is_due(self) -> bool:
+        every = self.config.sample_every
+        return every != 0 and self._is_due(every, _SAMPLES, self.progress.sampled_step, self.progress.sampled_at)
 
     def _save_is_due(self) -> bool:
-        every, step = self.config.save_every, self.progress.step
-        due = step % every == 0 if every else self.progress.evaluated_step == step
-        return due or self._is_over() or time.monotonic() - self.last_save > _SAVE_AT_LEAST_EVERY
+        """Whether to save the last state: it is never older than the best weights, lest the two part company."""
+        every, progress = self.config.save_every, self.progress
+        evaluated, is_best = progress.evaluated_step == progress.step, progress.best_step == progress.step
+        due = progress.step % every == 0 or (evaluated and is_best) if every else evaluated
+        return due or self._is_over() or time.perf_counter() - self.last_save > _SAVE_AT_LEAST_EVERY
 
     def _tick(self) -> float:
         """Seconds that the run has taken so far, those before it was resumed included."""
-        self.progress.seconds = time.monotonic() - self.clock
+        self.progress.seconds = time.perf_counter() - self.clock
         return self.progress.seconds
 
     # One step.
@@ -151,7 +157,7 @@ class _Training:
     def _step(self) -> Step:
         """One optimizer step over the whole batch, accumulated in micro-batches."""
         self.model.train()
-        started = time.monotonic()
+        started = time.perf_counter()
         step = self.progress.step
         rate = learning_rate(step, self._share_done(), self.config)
         set_learning_rate(self.optimizer, rate)
@@ -171,7 +177,7 @@ class _Training:
             learning_rate=rate,
             gradient_norm=norm,
             tokens=self.progress.step * tokens,
-            tokens_per_second=tokens / (time.monotonic() - started),
+            tokens_per_second=tokens / (time.perf_counter() - started),
         )
         self._log(event, "step", "loss", "learning_rate", "gradient_norm", "tokens", "seconds", "tokens_per_second")
         return event
@@ -180,11 +186,19 @@ class _Training:
         """Adds the gradient of some rows of the step's batch; returns their share of its mean loss."""
         inputs, targets = self.corpus.batch(step, self.batch_size, self.context, self.config.seed, rows)  # (B, T)
         torch.manual_seed(mix_seed(self.config.seed, step, rows.start))  # the dropout of this micro-batch
-        with autocast(self.device, self.dtype):
-            features = self.features(inputs.to(self.device))  # (B, T, C)
-            loss = next_token_loss(features, self.model.token_embedding.weight, targets.to(self.device))  # ()
-        share = loss * (len(rows) / self.batch_size)
-        self.scaler.scale(share).backward()  # type: ignore[no-untyped-call]
+        try:
+            with autocast(self.device, self.dtype):
+                features = self.features(inputs.to(self.device))  # (B, T, C)
+                loss = next_token_loss(features, self.model.token_embedding.weight, targets.to(self.device))  # ()
+            share = loss * (len(rows) / self.batch_size)
+            self.scaler.scale(share).backward()  # type: ignore[no-untyped-call]
+        except RuntimeError as error:  # torch.OutOfMemoryError is one; a CPU's allocator raises a plain one
+            if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+                raise
+            raise TrainingError(
+                f"{len(rows)} sequences of {self.context} tokens at once are more than the memory of {self.device} "
+                f"holds; give a --micro-batch-size below {len(rows)} (the batch stays the same) or a smaller model"
+            ) from error
         return share.item()
 
     def _update(self, loss: float, rate: float) -> float:
@@ -200,6 +214,8 @@ class _Training:
             raise self._diverged(f"the loss is {loss:.4g} and the gradient's norm {norm:.4g} at rate {rate:.3g}")
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        if self.scaler.is_enabled() and self.scaler.get_scale() < 1:  # halved at every step that it had to skip
+            raise self._diverged(f"float16 gradients overflow whatever their scale, now {self.scaler.get_scale():g}")
         self.optimizer.zero_grad(set_to_none=True)
         return norm
 
@@ -207,7 +223,7 @@ class _Training:
         kept = f"the state of step {self.saved_step} is kept" if self.saved_step >= 0 else "nothing was saved yet"
         return TrainingError(
             f"training has diverged after step {self.progress.step} ({what}); {kept}: lower --learning-rate, now "
-            f"{self.config.learning_rate:g}, or raise --warmup-steps, now {self.config.warmup_steps}"
+            f"{self.config.learning_rate:g}, or raise --warmup-steps, now {self.config.warmup_steps or 'chosen'}"
         )
 
     # Between steps. What an event tells of is done before it is yielded, since the caller may leave at any of them.
@@ -233,7 +249,7 @@ class _Training:
             raise self._diverged(f"the validation loss is {measured.loss}")
         best = measured is None or progress.best_loss is None or measured.loss < progress.best_loss
         progress.stale_evaluations = 0 if best else progress.stale_evaluations + 1
-        progress.evaluated_part, progress.evaluated_step = self._evaluation_part(), progress.step
+        progress.evaluated_step = progress.step
         if best:
             progress.best_loss, progress.best_step = (measured.loss if measured else None), progress.step
         saved = self._save_best() if best else None
@@ -257,9 +273,8 @@ class _Training:
         """Draws a sample, from the same prompt and seed each time."""
         prompt = self.config.sample_prompt
         text = "".join(generate_text(self.model, self.corpus.tokenizer, prompt, _SAMPLING))
-        self.progress.sampled_part, self.progress.sampled_step = self._sample_part(), self.progress.step
+        self.progress.sampled_step, self.progress.sampled_at = self.progress.step, self._tick()
         sample = Sample(self.progress.step, prompt, text)
-        self._tick()
         if self.run is not None:
             self.run.log({"step": sample.step, "prompt": sample.prompt, "sample": sample.text})
         return sample
@@ -291,6 +306,8 @@ class _Training:
         try:
             self.model.train()
             self._accumulate(0, range(min(self.config.micro_batch_size or self.batch_size, self.batch_size)))
+        except TrainingError:
+            raise
         except Exception as error:  # whatever a compiler can raise; the plain path raises it again if it is ours
             self.features = self.model.features
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -304,9 +321,14 @@ class _Training:
         if self.run is not None:
             self.run.log({name: getattr(event, name) for name in names})
 
+    def _check_finite(self) -> None:
+        if not all(parameter.isfinite().all() for parameter in self.model.parameters()):
+            raise self._diverged("the weights are no longer finite")
+
     def _save_best(self) -> Saved | None:
         if self.run is None:
             return None
+        self._check_finite()
         path = self.run.save_best(self.model, self.progress.step, self.progress.best_loss)
         return Saved(self.progress.step, path, "best")
 
@@ -314,10 +336,9 @@ class _Training:
         """Writes what resuming needs, unless this very step is written already."""
         if self.run is None or self.saved_step == self.progress.step:
             return
-        if not all(parameter.isfinite().all() for parameter in self.model.parameters()):
-            raise self._diverged("the weights are no longer finite")
+        self._check_finite()
         path = self.run.save_last(capture(self.model, self.optimizer, self.scaler, self.progress))
-        self.saved_step, self.last_save = self.progress.step, time.monotonic()
+        self.saved_step, self.last_save = self.progress.step, time.perf_counter()
         yield Saved(self.progress.step, path, "last")
 
     def _restore(self) -> None:

@@ -1,7 +1,6 @@
 """The next-token loss through the tied head without ever holding the logits of a whole batch."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
@@ -48,7 +47,7 @@ class _HeadAndLoss(torch.autograd.Function):
         # Divided only here: float16 gradients divided before the loss scale multiplies them would vanish.
         scale = gradient / ctx.n  # type: ignore[attr-defined]
         dtype = feature_gradient.dtype
-        return feature_gradient * scale.to(dtype), (weight_gradient * scale).to(dtype), None
+        return (feature_gradient.float() * scale).to(dtype), (weight_gradient * scale).to(dtype), None
 
 
 def next_token_loss(features: Tensor, head: Tensor, targets: Tensor) -> Tensor:
@@ -57,8 +56,6 @@ def next_token_loss(features: Tensor, head: Tensor, targets: Tensor) -> Tensor:
     Shapes: features (B, T, C), head (V, C), targets (B, T) int64 -> ().
     """
     features, targets = features.flatten(0, 1), targets.flatten()
-    if not torch.is_grad_enabled():
-        return F.cross_entropy(F.linear(features, head).float(), targets)
     if torch.is_autocast_enabled(features.device.type):
         dtype = torch.get_autocast_dtype(features.device.type)
         features, head = features.to(dtype), head.to(dtype)

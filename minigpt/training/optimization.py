@@ -9,14 +9,18 @@ from minigpt.config import TrainConfig
 
 
 def learning_rate(step: int, progress: float, config: TrainConfig) -> float:
-    """The rate of the step that comes after `step` steps: a linear warmup in steps times a shape over the run.
+    """The rate of the step that comes after `step` steps: a linear warmup times a shape over the run.
 
+    The warmup lasts `warmup_steps`; where they are None 100 steps, or a tenth of the run if that is over sooner.
     `progress` is the share of the run that is done, from 0 to 1, by steps or by the clock. The shapes fall from the
     peak to `final_learning_rate` x the peak: `cosine` all the way, `trapezoid` linearly over the last `cooldown` of
     the run, `constant` never.
     Source: Loshchilov and Hutter 2017, equation 5 (cosine); Hägele et al. 2024, equation 1 (trapezoid).
     """
-    warmup = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
+    if config.warmup_steps is None:
+        warmup = min(1.0, max((step + 1) / 100, progress / 0.1))
+    else:
+        warmup = min(1.0, (step + 1) / max(1, config.warmup_steps))
     if config.schedule == "cosine":
         height = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
     elif config.schedule == "trapezoid":

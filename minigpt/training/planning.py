@@ -48,53 +48,58 @@ def plan(
     n_tokens: int,
     vocab_size: int,
     device_type: str,
+    free_memory: int,
     given: dict[str, Any],
     preset: str | None = None,
     base: GPTConfig | None = None,
 ) -> Plan:
     """Everything a run needs, from what was `given` (GPTConfig and TrainConfig fields) and, for the rest, the rules.
 
-    `base` is the shape of a model to fine-tune, which then stands as it is but for its dropout.
+    `free_memory`, in bytes, bounds the micro-batch. `base` is the shape of a model to fine-tune.
     Raises: ConfigError where what was given does not go together.
     """
     notes: list[str] = []
     shape: dict[str, Any] = {name: given[name] for name in ("n_layer", "n_head", "n_embd", "dropout") if name in given}
     training = {name: value for name, value in given.items() if name in TrainConfig.__dataclass_fields__}
     if base is not None:
-        model, name = _fine_tuned(base, shape, preset), "the imported model's"
+        model, name = base.replace(**shape), "fine-tuned"
     else:
         name = preset or plan_preset(n_tokens, device_type)
         model = preset_config(name).replace(vocab_size=vocab_size, **shape)
-    context = training.get("context_length") or _context(model.n_positions, n_tokens, base is not None, notes)
+    usual = model.n_positions if base is None else min(model.n_positions, 256)
+    context = _context(training.get("context_length") or usual, n_tokens, notes)
     if base is None:
         model = model.replace(n_positions=context)
+    elif context > base.n_positions:
+        raise ConfigError(f"context_length ({context}) must be at most the model's own ({base.n_positions})")
     training["context_length"] = context
     defaults = _training_rules(model, n_tokens, device_type, training, fine_tuning=base is not None)
     config = TrainConfig(**(defaults | training))
+    if config.micro_batch_size is None:
+        at_once = _sequences_at_once(model, context, free_memory)
+        if at_once < config.sequences_per_step:
+            config = config.replace(micro_batch_size=at_once)
+            notes.append(f"{at_once} sequences pass through the model at once, the rest of a batch accumulates")
     if "dropout" not in shape and base is None and device_type != "cpu" and n_tokens < 10_000_000:
         model = model.replace(dropout=0.2)  # a GPU passes over a small corpus many times
     return Plan(name, model, config, tuple(notes))
 
 
-def _fine_tuned(base: GPTConfig, shape: dict[str, Any], preset: str | None) -> GPTConfig:
-    fixed = [f"{key} ({value})" for key, value in shape.items() if key != "dropout"] + ([preset] if preset else [])
-    if fixed:
-        raise ConfigError(
-            f"{', '.join(fixed)} cannot be chosen when fine-tuning: the model given by --from has its shape"
-        )
-    return base.replace(dropout=shape.get("dropout", base.dropout))
+def _context(wanted: int, n_tokens: int, notes: list[str]) -> int:
+    """The context that is wanted, or a shorter one where the corpus is shorter than that."""
+    if n_tokens > wanted:
+        return wanted
+    shorter = max(1, n_tokens - 1)
+    notes.append(
+        f"the training text has only {n_tokens} tokens, so the context length shrinks from {wanted} to {shorter}"
+    )
+    return shorter
 
 
-def _context(n_positions: int, n_tokens: int, fine_tuning: bool, notes: list[str]) -> int:
-    """The model's context, or a shorter one where the corpus is shorter than that."""
-    context = min(n_positions, 256) if fine_tuning else n_positions
-    if n_tokens <= context:
-        shorter = max(1, n_tokens - 1)
-        notes.append(
-            f"the training text has only {n_tokens} tokens, so the context length shrinks from {context} to {shorter}"
-        )
-        return shorter
-    return context
+def _sequences_at_once(model: GPTConfig, context: int, free_memory: int) -> int:
+    """How many sequences fit into half the free memory, at about 20 numbers a feature that every block keeps."""
+    per_sequence = 4 * 20 * context * model.n_embd * (model.n_layer + 1)  # bytes, in float32
+    return max(1, free_memory // 2 // per_sequence)
 
 
 def _training_rules(
@@ -111,8 +116,6 @@ def _training_rules(
             rules["steps"] = 300
         else:
             rules["minutes"] = 5.0 if n_tokens < 100_000_000 or device_type == "cpu" else 60.0
-    if fine_tuning or rules.get("steps") or given.get("steps"):
-        rules["warmup_steps"] = min(100, (given.get("steps") or rules.get("steps") or 1000) // 10)
     rules["eval_tokens"] = 20_000 if device_type == "cpu" else 200_000
     rules["patience"] = 5 if n_tokens < 20_000_000 else 0
     return rules

@@ -13,8 +13,8 @@ from minigpt.storage.run import LastState
 class Progress:
     """The plain values of a run's state.
 
-    `*_part` count the parts of the run whose evaluation or sample is done; `evaluation_seconds` is what the last
-    evaluation took, `evaluated_at` when it ended, in seconds of the run.
+    `evaluated_step` and `sampled_step` are where that was last done, `evaluated_at` and `sampled_at` when, in seconds
+    of the run; `evaluation_seconds` is what the last evaluation took.
     """
 
     step: int = 0
@@ -22,12 +22,11 @@ class Progress:
     best_loss: float | None = None
     best_step: int = 0
     stale_evaluations: int = 0
-    evaluated_part: int = -1
     evaluated_step: int = -1
+    evaluated_at: float = -1.0
     evaluation_seconds: float = 0.0
-    evaluated_at: float = 0.0
-    sampled_part: int = 0
-    sampled_step: int = -1
+    sampled_step: int = 0
+    sampled_at: float = 0.0
     scaler: dict[str, Any] = field(default_factory=dict)
 
 
@@ -59,5 +58,6 @@ def restore(
             optimizer.state[parameter][key] = value.to(parameter.device)
     model.load_state_dict(weights)
     progress = Progress(**state.progress)
-    scaler.load_state_dict(progress.scaler)
+    if progress.scaler:  # empty where the run had no loss scale until now
+        scaler.load_state_dict(progress.scaler)
     return progress

@@ -43,6 +43,7 @@ def test_a_finished_run_says_how_to_go_on_and_goes_on_when_told(run: Any, here: 
     done = run("train", "fox.txt", "--resume")
     assert done.exit_code == 1
     assert "is finished (6 steps" in done.stderr
+    assert run("train", "fox.txt", *tiny, "--resume").exit_code == 1
     assert "longer --steps" in done.stderr
     more = run("train", "--resume", "--steps", "9")  # the newest run, its own text
     assert more.exit_code == 0, more.stderr
@@ -56,13 +57,66 @@ def test_resume_before_there_is_a_run_starts_it_and_says_so(run: Any, tiny: list
     assert "no such run yet, so it starts now" in result.stderr
 
 
+def test_the_same_command_with_resume_goes_on(run: Any, here: Path, tiny: list[str]) -> None:
+    command = ["train", "fox.txt", "--from", "base", "--validation-fraction", "0.2", "--device", "cpu"]
+    run("train", "fox.txt", *tiny, "--tokenizer", "bpe:4000", "--name", "base")  # the text has fewer words
+    assert run(*command, "--steps", "3", "--name", "tuned").exit_code == 0
+    again = run(*command, "--steps", "5", "--name", "tuned", "--resume")
+    assert again.exit_code == 0, again.stderr
+    assert "going on with checkpoints/tuned at step 3" in again.stderr
+    base = run("train", "fox.txt", *tiny, "--tokenizer", "bpe:4000", "--name", "base", "--resume", "--steps", "8")
+    assert base.exit_code == 0, base.stderr
+
+
+def test_a_run_stopped_at_its_last_step_is_measured_when_it_goes_on(run: Any, here: Path, tiny: list[str]) -> None:
+    run("train", "fox.txt", *tiny)
+    folder = RunFolder.open(here / "checkpoints/fox")
+    result = folder.record["result"]
+    folder.update(result=None)  # as a kill before the last measurement leaves it
+    assert run("train", "fox.txt", *tiny, "--resume").exit_code == 0
+    again = RunFolder.open(here / "checkpoints/fox").record["result"]
+    assert again["validation_loss"] == result["validation_loss"]
+
+
+def test_an_early_stop_says_how_to_go_on(run: Any, here: Path, tiny: list[str]) -> None:
+    wrecked = [*tiny, "--steps", "60", "--eval-every", "1", "--learning-rate", "5", "--patience", "2"]
+    first = run("train", "fox.txt", *wrecked)
+    assert "stopped early" in first.stdout
+    refused = run("train", "fox.txt", *wrecked, "--resume")
+    assert refused.exit_code == 1
+    assert "go on with it by --patience 0" in refused.stderr
+    assert run("train", "fox.txt", *wrecked, "--resume", "--patience", "0").exit_code == 0
+
+
+def test_resume_takes_the_newest_run_not_the_newest_model(run: Any, here: Path, tiny: list[str]) -> None:
+    run("train", "fox.txt", *tiny)
+    run("load-gpt2", "--from", "checkpoints/fox", "--name", "copy", "--device", "cpu")
+    assert (here / "checkpoints/copy").is_dir()
+    more = run("train", "--resume", "--steps", "8")
+    assert "going on with checkpoints/fox" in more.stderr
+
+
+def test_printed_commands_name_another_checkpoints_folder(run: Any, here: Path, tiny: list[str]) -> None:
+    result = run("train", "fox.txt", *tiny, "--checkpoints", "my runs", "--name", "a fox")
+    last = result.stdout.splitlines()[-1]
+    assert last == "minigpt generate 'Once upon a time' --model 'a fox' --checkpoints 'my runs'"
+
+
+def test_a_run_is_named_after_its_text(run: Any, here: Path, tiny: list[str]) -> None:
+    (here / "my.novel.txt.gz").write_bytes(gzip.compress((here / "fox.txt").read_bytes()))
+    run("train", "my.novel.txt.gz", *tiny)
+    assert (here / "checkpoints/my.novel").is_dir()
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        (["--batch-size", "3"], "batch_size (3) cannot change on --resume"),
+        (["--validation-fraction", "0.3"], "validation_fraction (0.3) cannot change on --resume"),
         (["--n-layer", "2"], "n_layer (2) cannot change on --resume"),
         (["--tokenizer", "chars"], "tokenizer (chars) cannot change on --resume"),
         (["--seed", "5"], "seed (5) cannot change on --resume"),
-        (["--preset", "mini"], "preset (mini) cannot be given on --resume"),
+        (["--preset", "mini"], "preset (mini) cannot change on --resume"),
         (["--context-length", "8"], "context_length (8) cannot change on --resume"),
     ],
 )
@@ -129,8 +183,10 @@ def test_standard_input_is_a_text(run: Any, here: Path, tiny: list[str]) -> None
         (["fox.txt", "--device", "cuda:77"], "device ('cuda:77') is not on this machine"),
         (["fox.txt", "--device", "tpu"], "device ('tpu') must be"),
         (["fox.txt", "--from", "nothing"], "no model 'nothing'"),
-        (["--resume", "--name", "nothing"], "no text to train on"),
-        (["fox.txt", "--validation-fraction", "2"], "2"),
+        (["--resume", "--name", "nothing"], "there is no run 'nothing' in checkpoints"),
+        (["--resume"], "there is no run in checkpoints to resume"),
+        (["fox.txt", "--validation-fraction", "2"], "validation_fraction (2.0) must be at most 0.5"),
+        (["fox.txt", "--epochs", "inf"], "epochs (inf) must be a finite number"),
     ],
 )
 def test_wrong_input_is_one_line_on_stderr_and_leaves_nothing(

@@ -56,6 +56,11 @@ def test_temperature_zero_takes_the_likeliest_whatever_the_seed() -> None:
     assert next_token_distribution(LOGITS, config).tolist() == [[0, 1, 0, 0]]
 
 
+def test_the_smallest_temperature_is_greedy_and_overflows_nothing() -> None:
+    logits = torch.tensor([[-70.0, -69.0, -69.5]])
+    assert choose(logits, SamplingConfig(temperature=1e-40), torch.Generator().manual_seed(0)).tolist() == [1]
+
+
 def test_draws_follow_the_distribution() -> None:
     config = SamplingConfig(temperature=1, top_p=1)
     draws = choose(LOGITS.expand(20_000, 4), config, torch.Generator().manual_seed(0))

@@ -15,8 +15,18 @@ def test_warmup_is_linear_in_steps() -> None:
     assert [learning_rate(step, 0.0, config) for step in range(6)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])
 
 
+def test_a_warmup_nobody_chose_takes_a_tenth_of_a_short_run() -> None:
+    config = TrainConfig(steps=50, schedule="constant", learning_rate=1.0)
+    rates = [learning_rate(step, step / 50, config) for step in range(50)]
+    assert rates[0] == pytest.approx(0.01)
+    assert rates[2] == pytest.approx(0.4)
+    assert rates[5:] == [1.0] * 45
+    long = [learning_rate(step, step / 10_000, config) for step in (0, 49, 99)]
+    assert long == pytest.approx([0.01, 0.5, 1.0])
+
+
 def test_cosine_falls_from_the_peak_to_the_floor() -> None:
-    config = TrainConfig(steps=100, warmup_steps=0, learning_rate=1.0, final_learning_rate=0.1)
+    config = TrainConfig(steps=100, schedule="cosine", warmup_steps=0, learning_rate=1.0, final_learning_rate=0.1)
     assert learning_rate(0, 0.0, config) == pytest.approx(1.0)
     assert learning_rate(50, 0.5, config) == pytest.approx(0.55)
     assert learning_rate(25, 0.25, config) == pytest.approx(0.1 + 0.9 * (1 + math.cos(math.pi / 4)) / 2)
