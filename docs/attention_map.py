@@ -1,6 +1,6 @@
 """Draws one map per layer and head of what a model attends to (needs matplotlib).
 
-    python docs/attention_map.py MODEL_FOLDER "a prompt" OUT.png
+python docs/attention_map.py MODEL_FOLDER "a prompt" OUT.png
 """
 
 import sys
