@@ -43,7 +43,7 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     """
     if name == "auto":
         if device.type != "cuda":
-            return torch.float32  # bfloat16 without AMX is emulated: 4 x slower (docs/benchmarks.md)
+            return torch.float32  # many CPUs only emulate bfloat16, several times slower
         return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float16
     if name == "float16" and device.type == "cpu":
         raise DeviceError("dtype ('float16') needs a GPU; on a CPU use float32 or bfloat16")

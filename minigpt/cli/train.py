@@ -122,7 +122,8 @@ def _run(job: Job, checkpoints: Path, out: "Console") -> None:
     from minigpt.cli.render import TrainingDisplay, console, summary
     from minigpt.device import resolve_device
     from minigpt.training.events import Finished
-    from minigpt.training.loop import steps_in, train
+    from minigpt.training.loop import train
+    from minigpt.training.pace import steps_in
 
     directory = job.run.directory
     events = train(job.model, job.corpus, job.config, job.run, resume=job.resume)

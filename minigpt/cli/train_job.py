@@ -203,7 +203,7 @@ def _refuse_changes(run: "Run", request: Request) -> None:
 
 def _refuse_finished(run: "Run", progress: dict[str, Any], config: TrainConfig, n_tokens: int) -> None:
     """Raises ConfigError for a run that has come to its end, saying how it can go on."""
-    from minigpt.training.loop import steps_in
+    from minigpt.training.pace import steps_in
 
     if not run.record.get("result"):
         return

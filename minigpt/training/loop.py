@@ -20,15 +20,14 @@ from minigpt.errors import ConfigError, TrainingError
 from minigpt.generation.decoding import generate_text
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import Run
-from minigpt.text.batches import windows_per_epoch
 from minigpt.text.corpus import Corpus
 from minigpt.training.events import Evaluation, Event, Finished, Notice, Sample, Saved, Step
 from minigpt.training.loss import next_token_loss
 from minigpt.training.optimization import build_optimizer, learning_rate, set_learning_rate
+from minigpt.training.pace import Pace, steps_in
 from minigpt.training.state import Progress, capture, restore
 
 _SAMPLING = SamplingConfig(max_new_tokens=120, temperature=0.8, top_p=0.95, seed=0)
-_EVALUATIONS, _SAMPLES = 20, 5  # in a run, where the settings do not say
 _SAVE_AT_LEAST_EVERY = 300.0  # seconds, whatever the steps take
 
 
@@ -48,21 +47,6 @@ def train(
     return _Training(model, corpus, config, run, resume).events()
 
 
-def steps_in(config: TrainConfig, n_tokens: int) -> int | None:
-    """The run's length in optimizer steps over `n_tokens` of training text; None where the clock decides.
-
-    Raises: ConfigError where no length is given.
-    """
-    if config.minutes is not None:
-        return None
-    if config.steps is not None:
-        return config.steps
-    if config.epochs is None or config.context_length is None:
-        raise ConfigError("a run needs a length: give one of steps, epochs and minutes")
-    sequences = config.epochs * windows_per_epoch(n_tokens, config.context_length)
-    return max(1, round(sequences / config.sequences_per_step))
-
-
 class _Training:
     def __init__(self, model: GPT, corpus: Corpus, config: TrainConfig, run: Run | None, resume: bool) -> None:
         self.context = config.context_length or model.config.n_positions
@@ -77,7 +61,7 @@ class _Training:
         self.optimizer = build_optimizer(model, config)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
         self.batch_size = config.sequences_per_step
-        self.total_steps = steps_in(config, len(corpus.train))
+        self.pace = Pace(config, steps_in(config, len(corpus.train)))
         self.progress = Progress()
         self.saved_step = -1
         if resume:
@@ -90,14 +74,14 @@ class _Training:
         yield from self._compile()
         try:
             while True:
-                if self._evaluation_is_due():
+                if self.pace.evaluation_is_due(self.progress):
                     yield from self._evaluate()
-                if self._sample_is_due():
+                if self.pace.sample_is_due(self.progress):
                     yield self._sample()
                 stop_early = 0 < (self.config.patience or 0) <= self.progress.stale_evaluations
                 if self._save_is_due() or stop_early:
                     yield from self._save_last()
-                if self._is_over() or stop_early:
+                if self.pace.is_over(self.progress) or stop_early:
                     break
                 yield self._step()
         except GeneratorExit:  # the caller left between two events, where the state is whole
@@ -106,46 +90,12 @@ class _Training:
             raise
         yield self._finish("early stop" if stop_early else "length")
 
-    # What is due: parts of the run are counted in steps where its length is known in steps, else by the clock.
-
-    def _share_done(self) -> float:
-        """How much of the run is done, from 0 to 1."""
-        if self.total_steps is not None:
-            return min(1.0, self.progress.step / self.total_steps)
-        assert self.config.minutes is not None
-        return min(1.0, self.progress.seconds / (60 * self.config.minutes))
-
-    def _is_over(self) -> bool:
-        return self._share_done() >= 1
-
-    def _is_due(self, every: int | None, parts: int, last_step: int, last_seconds: float) -> bool:
-        """Whether something done every so many steps, else in each of so many parts of the run, is to be done again."""
-        if every is None and self.total_steps is not None:
-            every = math.ceil(self.total_steps / parts)
-        if every is not None:
-            return self.progress.step // every > last_step // every
-        assert self.config.minutes is not None
-        part = 60 * self.config.minutes / parts  # seconds
-        return math.floor(self.progress.seconds / part) > math.floor(last_seconds / part)
-
-    def _evaluation_is_due(self) -> bool:
-        progress, every = self.progress, self.config.eval_every
-        if every is None and self.total_steps is None:  # training first gets ten times what an evaluation takes
-            since = progress.seconds - progress.evaluated_at
-            if since < 10 * progress.evaluation_seconds and not self._is_over():
-                return False
-        return self._is_over() or self._is_due(every, _EVALUATIONS, progress.evaluated_step, progress.evaluated_at)
-
-    def _sample_is_due(self) -> bool:
-        every = self.config.sample_every
-        return every != 0 and self._is_due(every, _SAMPLES, self.progress.sampled_step, self.progress.sampled_at)
-
     def _save_is_due(self) -> bool:
         """Whether to save the last state: it is never older than the best weights, lest the two part company."""
         every, progress = self.config.save_every, self.progress
         evaluated, is_best = progress.evaluated_step == progress.step, progress.best_step == progress.step
         due = progress.step % every == 0 or (evaluated and is_best) if every else evaluated
-        return due or self._is_over() or time.perf_counter() - self.last_save > _SAVE_AT_LEAST_EVERY
+        return due or self.pace.is_over(self.progress) or time.perf_counter() - self.last_save > _SAVE_AT_LEAST_EVERY
 
     def _tick(self) -> float:
         """Seconds that the run has taken so far, those before it was resumed included."""
@@ -159,7 +109,7 @@ class _Training:
         self.model.train()
         started = time.perf_counter()
         step = self.progress.step
-        rate = learning_rate(step, self._share_done(), self.config)
+        rate = learning_rate(step, self.pace.share_done(self.progress), self.config)
         set_learning_rate(self.optimizer, rate)
         micro = self.config.micro_batch_size or self.batch_size
         total = 0.0
@@ -172,7 +122,7 @@ class _Training:
         event = Step(
             step=self.progress.step,
             seconds=self._tick(),
-            progress=self._share_done(),
+            progress=self.pace.share_done(self.progress),
             loss=total,
             learning_rate=rate,
             gradient_norm=norm,

@@ -1,6 +1,7 @@
 """What a run is given where the user says nothing: a table of rules over the corpus's size and the device.
 
-The rules stand on the experiments in docs/benchmarks.md ("Choosing the defaults"); none of them measures the machine.
+Those for a CPU stand on the experiments in docs/benchmarks.md ("Choosing the defaults"), those for a GPU on the field's
+habits alone; none of them measures the machine.
 """
 
 from dataclasses import dataclass

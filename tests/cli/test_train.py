@@ -145,6 +145,10 @@ def test_fine_tuning_starts_from_the_other_models_weights_and_tokenizer(run: Any
     first = next(line for line in RunFolder.open(here / "checkpoints/tuned").read_log() if "validation_loss" in line)
     parent = json.loads((here / "checkpoints/fox/training.json").read_text())
     assert first["validation_loss"] == pytest.approx(parent["result"]["validation_loss"], rel=0.02)
+    long = run("train", "fox.txt", "--from", "fox", "--steps", "2", "--context-length", "17", "--name", "long")
+    assert long.exit_code == 1
+    assert "context_length (17) must be at most the model's own (16)" in long.stderr
+    assert not (here / "checkpoints/long").exists()
     refused = run("train", "fox.txt", "--from", "fox", "--steps", "2", "--n-layer", "3")
     assert refused.exit_code == 1
     assert "n_layer (3) cannot be chosen when fine-tuning" in refused.stderr

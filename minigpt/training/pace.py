@@ -1,0 +1,71 @@
+"""How far a run is and what is due, from its settings and its progress alone; it holds no clock and does nothing."""
+
+import math
+from dataclasses import dataclass
+
+from minigpt.config import TrainConfig
+from minigpt.errors import ConfigError
+from minigpt.text.batches import windows_per_epoch
+from minigpt.training.state import Progress
+
+_EVALUATIONS, _SAMPLES = 20, 5  # in a run, where the settings do not say
+
+
+def steps_in(config: TrainConfig, n_tokens: int) -> int | None:
+    """The run's length in optimizer steps over `n_tokens` of training text; None where the clock decides.
+
+    Raises: ConfigError where no length is given.
+    """
+    if config.minutes is not None:
+        return None
+    if config.steps is not None:
+        return config.steps
+    if config.epochs is None or config.context_length is None:
+        raise ConfigError("a run needs a length: give one of steps, epochs and minutes")
+    sequences = config.epochs * windows_per_epoch(n_tokens, config.context_length)
+    return max(1, round(sequences / config.sequences_per_step))
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What is due when: parts of a run are counted in steps where its length is known in steps, else by the clock."""
+
+    config: TrainConfig
+    total_steps: int | None
+
+    def share_done(self, progress: Progress) -> float:
+        """How much of the run is done, from 0 to 1."""
+        if self.total_steps is not None:
+            return min(1.0, progress.step / self.total_steps)
+        assert self.config.minutes is not None
+        return min(1.0, progress.seconds / (60 * self.config.minutes))
+
+    def is_over(self, progress: Progress) -> bool:
+        """Whether the budget is spent."""
+        return self.share_done(progress) >= 1
+
+    def evaluation_is_due(self, progress: Progress) -> bool:
+        """Whether to evaluate now; by the clock, training first gets ten times what an evaluation takes."""
+        if self.is_over(progress):
+            return True
+        every = self.config.eval_every
+        if every is None and self.total_steps is None:
+            since = progress.seconds - progress.evaluated_at
+            if since < 10 * progress.evaluation_seconds:
+                return False
+        return self._is_due(progress, every, _EVALUATIONS, progress.evaluated_step, progress.evaluated_at)
+
+    def sample_is_due(self, progress: Progress) -> bool:
+        """Whether to draw a sample now."""
+        every = self.config.sample_every
+        return every != 0 and self._is_due(progress, every, _SAMPLES, progress.sampled_step, progress.sampled_at)
+
+    def _is_due(self, progress: Progress, every: int | None, parts: int, last_step: int, last_seconds: float) -> bool:
+        """Whether what is done every so many steps, else in each of so many parts of the run, is to be done again."""
+        if every is None and self.total_steps is not None:
+            every = math.ceil(self.total_steps / parts)
+        if every is not None:
+            return progress.step // every > last_step // every
+        assert self.config.minutes is not None
+        part = 60 * self.config.minutes / parts  # seconds
+        return math.floor(progress.seconds / part) > math.floor(last_seconds / part)
