@@ -179,6 +179,9 @@ class TrainConfig(Settings):
     micro_batch_size: int | None = setting(
         None, "sequences per forward pass; the rest of the batch is accumulated", min=1, group="Batch"
     )
+    optimizer: Literal["muon", "adamw"] = setting(
+        "muon", "muon (for the matrices in the blocks, AdamW for the rest) or adamw", group="Optimization"
+    )
     learning_rate: float = setting(1e-3, "the peak learning rate", above=0, group="Optimization")
     schedule: Literal["cosine", "trapezoid", "constant"] = setting(
         "trapezoid", "shape of the learning rate after the warmup: cosine, trapezoid or constant", group="Optimization"
@@ -195,7 +198,14 @@ class TrainConfig(Settings):
     weight_decay: float = setting(0.1, "decoupled weight decay, on matrices only", min=0, group="Optimization")
     beta1: float = setting(0.9, "AdamW's decay of the gradient's mean", min=0, below=1, group="Optimization")
     beta2: float = setting(0.99, "AdamW's decay of the gradient's square", min=0, below=1, group="Optimization")
+    momentum: float = setting(0.95, "Muon's momentum", min=0, below=1, group="Optimization")
     grad_clip: float = setting(1.0, "largest norm of the gradient; 0 is no clipping", min=0, group="Optimization")
+    spike_threshold: float = setting(
+        8.0,
+        "leave out a step whose loss is so many standard deviations above the recent ones; 0 is never",
+        min=0,
+        group="Optimization",
+    )
     eval_every: int | None = setting(
         None, "steps between evaluations; by default 20 in a run", min=1, group="Evaluation and saving"
     )
@@ -214,6 +224,9 @@ class TrainConfig(Settings):
     save_every: int | None = setting(
         None, "steps between saves; by default at every evaluation", min=1, group="Evaluation and saving"
     )
+    save_minutes: float = setting(
+        5.0, "most minutes between saves, whatever the steps take", above=0, group="Evaluation and saving"
+    )
     patience: int | None = setting(
         None,
         "evaluations without improvement before stopping early; 0 is never; by default 5 on small corpora",
@@ -222,6 +235,20 @@ class TrainConfig(Settings):
     )
     seed: int = setting(
         1337, "seed of the initial weights, the batches and the dropout", min=0, max=2**63 - 1, group="Machine"
+    )
+    checkpoint_activations: Literal["auto", "on", "off"] = setting(
+        "auto",
+        "keep only what enters each block and compute the rest again in the backward pass: auto (where memory is "
+        "short), on or off",
+        group="Machine",
+    )
+    devices: int | None = setting(
+        None, "processes to train with on this machine, one per GPU, or per share of a CPU", min=1, group="Machine"
+    )
+    sharding: Literal["auto", "on", "off"] = setting(
+        "auto",
+        "with several devices, let each hold a part of the weights (FSDP): auto (where they do not fit), on or off",
+        group="Machine",
     )
     device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps", group="Machine")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(

@@ -7,7 +7,10 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Step:
-    """One optimizer step done. Units: loss nats per token of this step's batch; seconds since the run's start."""
+    """One optimizer step done. `left_out` says that its gradient was dropped.
+
+    Units: loss nats per token of this step's batch; seconds since the run's start.
+    """
 
     step: int
     progress: float
@@ -17,6 +20,7 @@ class Step:
     tokens: int
     seconds: float
     tokens_per_second: float
+    left_out: bool = False
 
 
 @dataclass(frozen=True)

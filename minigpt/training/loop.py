@@ -6,174 +6,252 @@ every micro-batch. So a resumed run goes on as if it had never stopped, and no g
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from minigpt.analysis.evaluation import Evaluation as Measurement
 from minigpt.analysis.evaluation import evaluate
 from minigpt.config import SamplingConfig, TrainConfig
-from minigpt.device import autocast, mix_seed, resolve_device, resolve_dtype
+from minigpt.device import resolve_dtype
 from minigpt.errors import ConfigError, TrainingError
 from minigpt.generation.decoding import generate_text
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import Run
 from minigpt.text.corpus import Corpus
-from minigpt.training.events import Evaluation, Event, Finished, Notice, Sample, Saved, Step
-from minigpt.training.loss import next_token_loss
-from minigpt.training.optimization import build_optimizer, learning_rate, set_learning_rate
+from minigpt.training.control import Control
+from minigpt.training.distributed import World
+from minigpt.training.events import Evaluation, Event, Finished, Notice, Sample, Step
+from minigpt.training.keeping import Keeper, NotFiniteError
+from minigpt.training.optimization import learning_rate
 from minigpt.training.pace import Pace, steps_in
-from minigpt.training.state import Progress, capture, restore
+from minigpt.training.state import Parts, Progress
+from minigpt.training.stepping import Outcome, Stepper
 
 _SAMPLING = SamplingConfig(max_new_tokens=120, temperature=0.8, top_p=0.95, seed=0)
-_SAVE_AT_LEAST_EVERY = 300.0  # seconds, whatever the steps take
+_TIMES_BACK = 3  # a run goes back after a divergence before it gives up
+_BAD_IN_A_ROW = 5  # steps left out one after the other that make a divergence
+_FINAL_SHARE = 0.1  # of a budget in minutes, the most that the last evaluation may take
 
 
 def train(
-    model: GPT, corpus: Corpus, config: TrainConfig, run: Run | None = None, *, resume: bool = False
+    model: GPT,
+    corpus: Corpus,
+    config: TrainConfig,
+    run: Run | None = None,
+    *,
+    resume: bool = False,
+    control: Control | None = None,
+    world: World | None = None,
+    spent: float = 0.0,
 ) -> Generator[Event, None, None]:
     """Trains `model` in place on the corpus and yields what happens, event by event.
 
     With a `run`, its folder keeps the log, the weights with the lowest validation loss and the last state, and the
     model ends as the best weights. With `resume`, training goes on from the run's last state: on a CPU bit for bit,
-    where the budget is steps or epochs. Leaving the loop over the events stops training and saves that state.
-    Seeds torch's global generator, and allows TF32 on CUDA.
+    where the budget is steps or epochs. A budget that is longer than the one which the run has begun to cool down for
+    takes it back to before that. Leaving the loop over the events stops training and saves; so does `control.stop`.
+    `spent` are the seconds of a budget in minutes that are gone already. Seeds torch's global generator, and allows
+    TF32 on CUDA.
 
     Raises: ConfigError for settings that do not fit the model or the corpus; TrainingError where the loss stops
-    being finite or memory runs out (the last saved state stays); CheckpointError where the run cannot be written.
+    being finite again and again or memory runs out (the last saved state stays); CheckpointError where the run is in
+    use, or cannot be written at the end.
     """
-    return _Training(model, corpus, config, run, resume).events()
+    return _Training(model, corpus, config, run, resume, control or Control(), world or World(), spent).events()
+
+
+class _DivergedError(Exception):
+    """Training has left the numbers; the message says how it was seen."""
 
 
 class _Training:
-    def __init__(self, model: GPT, corpus: Corpus, config: TrainConfig, run: Run | None, resume: bool) -> None:
+    def __init__(
+        self,
+        model: GPT,
+        corpus: Corpus,
+        config: TrainConfig,
+        run: Run | None,
+        resume: bool,
+        control: Control,
+        world: World,
+        spent: float,
+    ) -> None:
         self.context = config.context_length or model.config.n_positions
         self.config = config = config.replace(context_length=self.context)
         _check_fit(model, corpus, self.context)
-        self.device = resolve_device(config.device)
+        self.device = world.device(config.device)
         self.dtype = resolve_dtype(config.dtype, self.device)
         if self.device.type == "cuda":
             torch.set_float32_matmul_precision("high")  # TF32 wherever float32 is left
-        self.model, self.corpus, self.run = model.to(self.device), corpus, run
-        self.features: Callable[[Tensor], Tensor] = model.features
-        self.optimizer = build_optimizer(model, config)
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
-        self.batch_size = config.sequences_per_step
+        self.model, self.corpus, self.run, self.control, self.world = model.to(self.device), corpus, run, control, world
+        self.stepper = Stepper(model, corpus, config, self.device, self.dtype, world)
+        self.parts = Parts(model, self.stepper.optimizers, self.stepper.scaler, self.stepper.guard)
         self.pace = Pace(config, steps_in(config, len(corpus.train)))
-        self.progress = Progress()
-        self.saved_step = -1
+        self.progress = Progress(seconds=spent, optimizer=config.optimizer)
+        if run is not None:
+            run.lock()
+        self.keeper = Keeper(run, self.parts, world, config.optimizer)
+        self.seconds_per_token = 0.0  # of an evaluation
         if resume:
-            self._restore()
+            if not self.keeper.keeps:
+                raise ConfigError("resume needs a run to resume; give the run whose folder holds its last state")
+            self._take_up(self.keeper.resume(self.pace))
         self.clock = time.perf_counter() - self.progress.seconds
-        self.last_save = time.perf_counter()
+        self.step_began = self.clock
 
     def events(self) -> Generator[Event, None, None]:
         """The run, from wherever it stands: what is due between two steps, then a step, until the budget is spent."""
+        yield from self._failures()
         yield from self._compile()
+        reason: Literal["length", "early stop"] | None = None
         try:
-            while True:
-                if self.pace.evaluation_is_due(self.progress):
-                    yield from self._evaluate()
-                if self.pace.sample_is_due(self.progress):
-                    yield self._sample()
-                stop_early = 0 < (self.config.patience or 0) <= self.progress.stale_evaluations
-                if self._save_is_due() or stop_early:
-                    yield from self._save_last()
-                if self.pace.is_over(self.progress) or stop_early:
-                    break
-                yield self._step()
+            while reason is None and not self.control.stop:
+                try:
+                    reason = yield from self._between_steps()
+                    if reason is None and not self.control.stop:
+                        yield from self._step()
+                except (_DivergedError, NotFiniteError) as error:
+                    yield self._go_back(str(error) or "the weights are no longer finite")
         except GeneratorExit:  # the caller left between two events, where the state is whole
-            for _ in self._save_last():
-                pass
+            self._note(self.stepper.outcomes())
+            self.keeper.save_last(self.progress)
             raise
-        yield self._finish("early stop" if stop_early else "length")
+        finally:
+            if self.run is not None:
+                self.run.unlock()
+        if reason is None:
+            yield from self._outcomes()
+            yield from self._save_last()
+        else:
+            yield self._finish(reason)
+        if self.keeper.failure is not None:
+            raise self.keeper.failure
+
+    def _between_steps(self) -> Generator[Event, None, Literal["length", "early stop"] | None]:
+        """What is due before the next step; returns why there is none, where there is none."""
+        over = self.pace.is_over(self.progress)
+        if over or self._something_is_due():
+            yield from self._outcomes()
+        if self.pace.evaluation_is_due(self.progress):
+            yield from self._evaluate()
+        if self.pace.sample_is_due(self.progress):
+            yield self._sample()
+        yield from self._start_cooling()
+        stop_early = self.pace.is_stale(self.progress)
+        if self._save_is_due() or stop_early:
+            yield from self._save_last()
+        if over:
+            return "length"
+        return "early stop" if stop_early else None
+
+    def _something_is_due(self) -> bool:
+        pace, progress = self.pace, self.progress
+        return pace.evaluation_is_due(progress) or pace.sample_is_due(progress) or self._save_is_due()
 
     def _save_is_due(self) -> bool:
         """Whether to save the last state: it is never older than the best weights, lest the two part company."""
         every, progress = self.config.save_every, self.progress
-        evaluated, is_best = progress.evaluated_step == progress.step, progress.best_step == progress.step
-        due = progress.step % every == 0 or (evaluated and is_best) if every else evaluated
-        return due or self.pace.is_over(self.progress) or time.perf_counter() - self.last_save > _SAVE_AT_LEAST_EVERY
+        if self.keeper.saved_step == progress.step or (progress.left_out_running and not self.pace.is_over(progress)):
+            return False  # while steps are left out, the last state is the last that is known to be good
+        evaluated = progress.evaluated_step == progress.step
+        due = progress.step % every == 0 or (evaluated and progress.evaluated_best) if every else evaluated
+        late = progress.seconds - self.keeper.saved_at > 60 * self.config.save_minutes
+        return due or late or self.control.save or self.pace.is_over(progress)
 
     def _tick(self) -> float:
-        """Seconds that the run has taken so far, those before it was resumed included."""
-        self.progress.seconds = time.perf_counter() - self.clock
-        return self.progress.seconds
+        """Seconds that the run has taken so far, those before it was resumed included; hears of requests too."""
+        gone = time.perf_counter() - self.clock
+        gone, save, stop = self.world.agree([gone, self.control.save, self.control.stop])
+        self.control.save, self.control.stop = bool(save), bool(stop)
+        self.progress.seconds = gone
+        return gone
 
     # One step.
 
-    def _step(self) -> Step:
-        """One optimizer step over the whole batch, accumulated in micro-batches."""
-        self.model.train()
-        started = time.perf_counter()
-        step = self.progress.step
-        rate = learning_rate(step, self.pace.share_done(self.progress), self.config)
-        set_learning_rate(self.optimizer, rate)
-        micro = self.config.micro_batch_size or self.batch_size
-        total = 0.0
-        for start in range(0, self.batch_size, micro):
-            rows = range(start, min(start + micro, self.batch_size))
-            total += self._accumulate(step, rows)
-        norm = self._update(total, rate)
-        self.progress.step += 1
-        tokens = self.batch_size * self.context
-        event = Step(
-            step=self.progress.step,
-            seconds=self._tick(),
-            progress=self.pace.share_done(self.progress),
-            loss=total,
-            learning_rate=rate,
-            gradient_norm=norm,
-            tokens=self.progress.step * tokens,
-            tokens_per_second=tokens / (time.perf_counter() - started),
-        )
-        self._log(event, "step", "loss", "learning_rate", "gradient_norm", "tokens", "seconds", "tokens_per_second")
-        return event
+    def _step(self) -> Iterator[Event]:
+        """Takes a step; yields what is known of the steps so far."""
+        progress, stepper = self.progress, self.stepper
+        rate = learning_rate(progress.step, self.pace.share_done(progress), self.config) * progress.rate_factor
+        outcomes = stepper.step(progress.step, rate)
+        progress.step += 1
+        progress.micro_batch_size = stepper.micro_batch_size
+        self._tick()
+        for text in stepper.notices:
+            yield Notice(progress.step, text)
+        stepper.notices.clear()
+        yield from self._note(outcomes)
 
-    def _accumulate(self, step: int, rows: range) -> float:
-        """Adds the gradient of some rows of the step's batch; returns their share of its mean loss."""
-        inputs, targets = self.corpus.batch(step, self.batch_size, self.context, self.config.seed, rows)  # (B, T)
-        torch.manual_seed(mix_seed(self.config.seed, step, rows.start))  # the dropout of this micro-batch
-        try:
-            with autocast(self.device, self.dtype):
-                features = self.features(inputs.to(self.device))  # (B, T, C)
-                loss = next_token_loss(features, self.model.token_embedding.weight, targets.to(self.device))  # ()
-            share = loss * (len(rows) / self.batch_size)
-            self.scaler.scale(share).backward()  # type: ignore[no-untyped-call]
-        except RuntimeError as error:  # torch.OutOfMemoryError is one; a CPU's allocator raises a plain one
-            if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
-                raise
-            raise TrainingError(
-                f"{len(rows)} sequences of {self.context} tokens at once are more than the memory of {self.device} "
-                f"holds; give a --micro-batch-size below {len(rows)} (the batch stays the same) or a smaller model"
-            ) from error
-        return share.item()
+    def _outcomes(self) -> Iterator[Event]:
+        """The steps whose outcome was still on its way."""
+        yield from self._note(self.stepper.outcomes())
 
-    def _update(self, loss: float, rate: float) -> float:
-        """Clips and applies the gradient; returns its norm before clipping.
+    def _note(self, outcomes: list[Outcome]) -> list[Event]:
+        """Logs the outcomes of steps, and makes events of them.
 
-        Raises: TrainingError where loss or gradient is not finite; under a loss scale such a gradient only skips
-        the step.
+        Raises: _DivergedError where too many of them in a row were left out.
         """
-        self.scaler.unscale_(self.optimizer)
-        limit = self.config.grad_clip or math.inf
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
-        if not math.isfinite(loss) or not (math.isfinite(norm) or self.scaler.is_enabled()):
-            raise self._diverged(f"the loss is {loss:.4g} and the gradient's norm {norm:.4g} at rate {rate:.3g}")
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        if self.scaler.is_enabled() and self.scaler.get_scale() < 1:  # halved at every step that it had to skip
-            raise self._diverged(f"float16 gradients overflow whatever their scale, now {self.scaler.get_scale():g}")
-        self.optimizer.zero_grad(set_to_none=True)
-        return norm
+        events: list[Event] = []
+        progress, tokens = self.progress, self.stepper.batch_size * self.context
+        for outcome in outcomes:
+            now = time.perf_counter()
+            event = Step(
+                step=outcome.step,
+                seconds=progress.seconds,
+                progress=self.pace.share_done(progress),
+                loss=outcome.loss,
+                learning_rate=outcome.rate,
+                gradient_norm=outcome.norm,
+                tokens=outcome.step * tokens,
+                tokens_per_second=tokens / (now - self.step_began),
+                left_out=outcome.left_out,
+            )
+            self.step_began = now
+            names = ("step", "loss", "learning_rate", "gradient_norm", "tokens", "seconds", "tokens_per_second")
+            self._log(event, *names, *(["left_out"] if outcome.left_out else []))
+            events.append(event)
+            progress.left_out_running = progress.left_out_running + 1 if outcome.left_out else 0
+            if outcome.left_out:
+                progress.left_out += 1
+                events.append(Notice(outcome.step, _left_out(outcome, progress.left_out)))
+            if progress.left_out_running >= _BAD_IN_A_ROW:
+                raise _DivergedError(
+                    f"the loss is {outcome.loss:.4g} and the gradient's norm {outcome.norm:.4g}, {_BAD_IN_A_ROW} steps "
+                    f"in a row were left out, at rate {outcome.rate:.3g}"
+                )
+        scale = self.stepper.scaler.get_scale() if self.stepper.scaler.is_enabled() else 1.0
+        if scale < 1:  # halved at every step that it had to skip
+            raise _DivergedError(f"float16 gradients overflow whatever their scale, now {scale:g}")
+        return events
 
-    def _diverged(self, what: str) -> TrainingError:
-        kept = f"the state of step {self.saved_step} is kept" if self.saved_step >= 0 else "nothing was saved yet"
-        return TrainingError(
-            f"training has diverged after step {self.progress.step} ({what}); {kept}: lower --learning-rate, now "
-            f"{self.config.learning_rate:g}, or raise --warmup-steps, now {self.config.warmup_steps or 'chosen'}"
+    def _go_back(self, what: str) -> Notice:
+        """Takes up the last saved state with half the learning rate.
+
+        Raises: TrainingError where there is none, or that was done a few times already.
+        """
+        progress, step = self.progress, self.progress.step
+        state = self.keeper.last() if progress.times_back < _TIMES_BACK else None
+        if state is None:
+            saved = self.keeper.saved_step
+            kept = f"the state of step {saved:,} is kept" if saved >= 0 else "nothing was saved"
+            tried = f", {progress.times_back} times with half the rate again" if progress.times_back else ""
+            raise TrainingError(
+                f"training has diverged after step {step}{tried} ({what}); {kept}: lower --learning-rate, now "
+                f"{self.config.learning_rate:g}, or raise --warmup-steps, now {self.config.warmup_steps or 'chosen'}"
+            )
+        self.stepper.outcomes()
+        self.stepper.zero_gradients()
+        times, factor, seconds = progress.times_back + 1, progress.rate_factor / 2, progress.seconds
+        self._take_up(self.keeper.put_back(state))
+        self.progress.times_back, self.progress.rate_factor, self.progress.seconds = times, factor, seconds
+        self.progress.left_out_running = 0
+        self.keeper.saved_step = -1  # so that it is written once more, with the smaller rate
+        self.keeper.save_last(self.progress)
+        return Notice(
+            self.progress.step,
+            f"training diverged after step {step:,} ({what}): back to step {self.progress.step:,} with "
+            f"{factor:g} of the learning rate",
         )
 
     # Between steps. What an event tells of is done before it is yielded, since the caller may leave at any of them.
@@ -196,45 +274,126 @@ class _Training:
         started = self._tick()
         measured = self._measure(self.config.eval_tokens) if len(self.corpus.validation) > 1 else None
         if measured is not None and not math.isfinite(measured.loss):
-            raise self._diverged(f"the validation loss is {measured.loss}")
-        best = measured is None or progress.best_loss is None or measured.loss < progress.best_loss
-        progress.stale_evaluations = 0 if best else progress.stale_evaluations + 1
-        progress.evaluated_step = progress.step
+            raise _DivergedError(f"the validation loss is {measured.loss}")
+        loss = measured.loss if measured else None
+        best = loss is None or progress.best_loss is None or loss < progress.best_loss
+        saved = self.keeper.save_best(self.model, progress.step, loss) if best else None
+        best = best and (saved is not None or self.run is None)  # what the disk refused is not kept, so not the best
         if best:
-            progress.best_loss, progress.best_step = (measured.loss if measured else None), progress.step
-        saved = self._save_best() if best else None
+            progress.best_loss, progress.best_step = loss, progress.step
+        lower = loss is None or progress.lowest_loss is None or loss < progress.lowest_loss
+        progress.lowest_loss = loss if lower else progress.lowest_loss
+        progress.stale_evaluations = 0 if lower else progress.stale_evaluations + 1
+        progress.evaluated_step, progress.evaluated_best = progress.step, best
         progress.evaluated_at = self._tick()
         progress.evaluation_seconds = progress.evaluated_at - started
+        self.step_began = time.perf_counter()
         if measured is not None:
+            self._plan_the_end(measured.tokens)
             event = Evaluation(
                 step=progress.step,
                 validation_loss=measured.loss,
                 bits_per_byte=measured.bits_per_byte,
-                tokens=progress.step * self.batch_size * self.context,
+                tokens=progress.step * self.stepper.batch_size * self.context,
                 seconds=progress.seconds,
                 best=best,
             )
             self._log(event, "step", "validation_loss", "bits_per_byte", "tokens", "seconds")
             yield event
+        yield from self._failures()
         if saved is not None:
             yield saved
+
+    def _plan_the_end(self, n_tokens: int) -> None:
+        """Notes what an evaluation takes and, of a budget in minutes, leaves enough for the last ones and the saves."""
+        progress = self.progress
+        self.seconds_per_token = progress.evaluation_seconds / n_tokens
+        if self.config.minutes is not None and not progress.closing_seconds:
+            final = min(len(self.corpus.validation), self._final_tokens() or math.inf) * self.seconds_per_token
+            progress.closing_seconds = progress.evaluation_seconds + final
+
+    def _final_tokens(self) -> int | None:
+        """How many validation tokens the last evaluation reads, None for all of them."""
+        if self.config.minutes is None or not self.seconds_per_token:
+            return None
+        return max(self.config.eval_tokens, int(_FINAL_SHARE * 60 * self.config.minutes / self.seconds_per_token))
 
     def _sample(self) -> Sample:
         """Draws a sample, from the same prompt and seed each time."""
         prompt = self.config.sample_prompt
         text = "".join(generate_text(self.model, self.corpus.tokenizer, prompt, _SAMPLING))
         self.progress.sampled_step, self.progress.sampled_at = self.progress.step, self._tick()
+        self.step_began = time.perf_counter()
         sample = Sample(self.progress.step, prompt, text)
-        if self.run is not None:
-            self.run.log({"step": sample.step, "prompt": sample.prompt, "sample": sample.text})
+        self.keeper.log({"step": sample.step, "prompt": sample.prompt, "sample": sample.text})
         return sample
 
+    def _start_cooling(self) -> Iterator[Event]:
+        """Keeps the state that a longer budget would go on from, once the rate is about to fall for good.
+
+        That begins early where the validation loss no longer improves: at a high rate it often does not while it
+        still falls by a lower one.
+        """
+        progress, pace = self.progress, self.pace
+        if progress.cooling_since is not None or pace.cooling_from == 1:
+            return
+        share = pace.share_done(progress)
+        if pace.is_stale(progress) and 0 < share < pace.cooling_from:
+            progress.cut, progress.stale_evaluations = share / pace.cooling_from, 0
+            yield Notice(
+                progress.step, f"step {progress.step:,}: validation no longer improves, so the cool-down begins now"
+            )
+        elif share < pace.cooling_from or pace.is_over(progress):
+            return
+        cut, progress.cut = progress.cut, None
+        self.keeper.save_before_cooldown(progress)
+        progress.cut, progress.cooling_since = cut, progress.step
+        yield from self._failures()
+
+    def _save_last(self) -> Iterator[Event]:
+        """Writes what resuming needs."""
+        saved = self.keeper.save_last(self.progress)
+        self.control.save = False
+        yield from self._failures()
+        if saved is not None:
+            yield saved
+
+    def _failures(self) -> Iterator[Event]:
+        """What could not be written since the last time, told."""
+        notices, self.keeper.notices = self.keeper.notices, []
+        for text in notices:
+            yield Notice(self.progress.step, text)
+
+    def _log(self, event: Event, *names: str) -> None:
+        self.keeper.log({name: getattr(event, name) for name in names})
+
+    # The beginning and the end.
+
+    def _take_up(self, progress: Progress | None) -> None:
+        """Goes on from a state that is back in its place."""
+        if progress is not None:
+            self.progress = progress
+            if self.config.micro_batch_size is None and progress.micro_batch_size is not None:
+                self.stepper.micro_batch_size = min(progress.micro_batch_size, len(self.stepper.rows))
+
+    def _compile(self) -> Iterator[Event]:
+        """Compiles the forward pass where that is wanted; where it fails, says so and goes on without."""
+        if self.config.compile == "off" or (self.config.compile == "auto" and self.device.type != "cuda"):
+            return
+        try:
+            self.stepper.compile()
+        except TrainingError:
+            raise
+        except Exception as error:  # whatever a compiler can raise; the plain path raises it again if it is ours
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            yield Notice(self.progress.step, f"torch.compile failed, training goes on without it ({reason})")
+
     def _finish(self, reason: Literal["length", "early stop"]) -> Finished:
-        """The last event, with the best weights measured over the whole validation part."""
+        """The last event, with the best weights measured over the validation part."""
         progress = self.progress
-        if self.run is not None and progress.best_step != progress.step:
-            self.model.load_state_dict(self.run.load_best())
-        measured = self._measure(None) if len(self.corpus.validation) > 1 else None
+        if self.keeper.keeps and not (progress.evaluated_best and progress.evaluated_step == progress.step):
+            self.keeper.load_best()
+        measured = self._measure(self._final_tokens()) if len(self.corpus.validation) > 1 else None
         finished = Finished(
             step=progress.step,
             reason=reason,
@@ -248,65 +407,14 @@ class _Training:
             self.run.update(result=dict(vars(finished)))
         return finished
 
-    def _compile(self) -> Iterator[Event]:
-        """Compiles the forward pass where that is wanted; where it fails, says so and goes on without."""
-        if self.config.compile == "off" or (self.config.compile == "auto" and self.device.type != "cuda"):
-            return
-        self.features = torch.compile(self.model.features)
-        try:
-            self.model.train()
-            self._accumulate(0, range(min(self.config.micro_batch_size or self.batch_size, self.batch_size)))
-        except TrainingError:
-            raise
-        except Exception as error:  # whatever a compiler can raise; the plain path raises it again if it is ours
-            self.features = self.model.features
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            yield Notice(self.progress.step, f"torch.compile failed, training goes on without it ({reason})")
-        finally:
-            self.optimizer.zero_grad(set_to_none=True)
 
-    # Keeping.
-
-    def _log(self, event: Event, *names: str) -> None:
-        if self.run is not None:
-            self.run.log({name: getattr(event, name) for name in names})
-
-    def _check_finite(self) -> None:
-        if not all(parameter.isfinite().all() for parameter in self.model.parameters()):
-            raise self._diverged("the weights are no longer finite")
-
-    def _save_best(self) -> Saved | None:
-        if self.run is None:
-            return None
-        self._check_finite()
-        path = self.run.save_best(self.model, self.progress.step, self.progress.best_loss)
-        return Saved(self.progress.step, path, "best")
-
-    def _save_last(self) -> Iterator[Event]:
-        """Writes what resuming needs, unless this very step is written already."""
-        if self.run is None or self.saved_step == self.progress.step:
-            return
-        self._check_finite()
-        path = self.run.save_last(capture(self.model, self.optimizer, self.scaler, self.progress))
-        self.saved_step, self.last_save = self.progress.step, time.perf_counter()
-        yield Saved(self.progress.step, path, "last")
-
-    def _restore(self) -> None:
-        """Takes up the run's last state; a run that never saved one starts at its beginning."""
-        if self.run is None:
-            raise ConfigError("resume needs a run to resume; give the run whose folder holds its last state")
-        state = self.run.load_last()
-        if state is None:
-            self.run.truncate_log(-1, frozenset())
-            return
-        self.progress = restore(state, self.model, self.optimizer, self.scaler)
-        self.saved_step = step = self.progress.step
-        done = {"loss"}
-        if self.progress.evaluated_step == step:
-            done.add("validation_loss")
-        if self.progress.sampled_step == step:
-            done.add("sample")
-        self.run.truncate_log(step, frozenset(done))
+def _left_out(outcome: Outcome, count: int) -> str:
+    """What to say of a step that the guard left out."""
+    if math.isfinite(outcome.loss) and math.isfinite(outcome.norm):
+        why = f"loss {outcome.loss:.4g} is far above the recent ones"
+    else:
+        why = f"loss {outcome.loss:.4g} or its gradient's norm {outcome.norm:.4g} is not finite"
+    return f"step {outcome.step:,}: its {why}, so it was left out ({count} so far)"
 
 
 def _check_fit(model: GPT, corpus: Corpus, context: int) -> None:

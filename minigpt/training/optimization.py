@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from minigpt.config import TrainConfig
+from minigpt.training.muon import Muon
 
 
 def learning_rate(step: int, progress: float, config: TrainConfig) -> float:
@@ -31,22 +32,36 @@ def learning_rate(step: int, progress: float, config: TrainConfig) -> float:
     return config.learning_rate * warmup * (floor + (1 - floor) * height)
 
 
-def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """AdamW in one fused kernel, with decoupled weight decay on matrices (embeddings too) and none on vectors.
+def build_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
+    """What `config.optimizer` names, with decoupled weight decay on matrices (embeddings too) and none on vectors.
 
-    Source: Kingma and Ba 2015; Loshchilov and Hutter 2019, algorithm 2.
+    `adamw` is AdamW for everything, in one fused kernel; `muon` is Muon for the matrices inside the blocks and AdamW
+    for the rest: the embeddings, whose rows are learnt one by one, and the vectors.
+    Source: Kingma and Ba 2015; Loshchilov and Hutter 2019, algorithm 2; `minigpt.training.muon`.
     """
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    vectors = [p for p in model.parameters() if p.dim() < 2]
+    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    matrices = [(name, parameter) for name, parameter in named if parameter.dim() >= 2]
+    inner = [(name, p) for name, p in matrices if "embedding" not in name] if config.optimizer == "muon" else []
+    taken = {id(parameter) for _, parameter in inner}
     groups = [
-        {"params": matrices, "weight_decay": config.weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
+        {"params": [p for _, p in matrices if id(p) not in taken], "weight_decay": config.weight_decay},
+        {"params": [p for _, p in named if p.dim() < 2], "weight_decay": 0.0},
     ]
-    fused = matrices[0].device.type in ("cpu", "cuda")
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(config.beta1, config.beta2), fused=fused)
+    betas = (config.beta1, config.beta2)
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, fused=True)
+    ]
+    if inner:
+        triples = [p for name, p in inner if name.endswith("qkv_proj.weight")]
+        others = [p for name, p in inner if not name.endswith("qkv_proj.weight")]
+        muon_groups = [{"params": triples, "parts": 3}, {"params": others}]
+        decay, momentum = config.weight_decay, config.momentum
+        optimizers.append(Muon(muon_groups, config.learning_rate, momentum=momentum, weight_decay=decay))
+    return optimizers
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+def set_learning_rate(optimizers: list[torch.optim.Optimizer], rate: float) -> None:
     """Gives every parameter group this rate."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = rate

@@ -1,7 +1,7 @@
 """How far a run is and what is due, from its settings and its progress alone; it holds no clock and does nothing."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from minigpt.config import TrainConfig
 from minigpt.errors import ConfigError
@@ -34,15 +34,35 @@ class Pace:
     total_steps: int | None
 
     def share_done(self, progress: Progress) -> float:
-        """How much of the run is done, from 0 to 1."""
+        """How much of the run is done, from 0 to 1; by the clock it ends early, for what comes after."""
+        cut = progress.cut or 1.0
         if self.total_steps is not None:
-            return min(1.0, progress.step / self.total_steps)
+            return min(1.0, progress.step / (cut * self.total_steps))
+        return min(1.0, progress.seconds / (cut * self._training_seconds(progress)))
+
+    def _training_seconds(self, progress: Progress) -> float:
         assert self.config.minutes is not None
-        return min(1.0, progress.seconds / (60 * self.config.minutes))
+        budget = 60 * self.config.minutes
+        return max(budget - progress.closing_seconds, 0.5 * budget)
+
+    @property
+    def cooling_from(self) -> float:
+        """The share of the run from which the rate only falls, so that going on from later is no use; 1 for never."""
+        return 1 - self.config.cooldown if self.config.schedule == "trapezoid" else 1.0
 
     def is_over(self, progress: Progress) -> bool:
         """Whether the budget is spent."""
         return self.share_done(progress) >= 1
+
+    def is_stale(self, progress: Progress) -> bool:
+        """Whether as many evaluations in a row as the patience allows have brought no improvement."""
+        return 0 < (self.config.patience or 0) <= progress.stale_evaluations
+
+    def cooled_too_early(self, began: Progress, now: Progress) -> bool:
+        """Whether the cool-down that began at one point of the run and has come to another should not have begun there:
+        the budget is longer by now, or what cut it short is no longer wanted."""
+        given_up = now.cut is not None and not self.config.patience
+        return given_up or self.share_done(replace(began, cut=now.cut)) < self.cooling_from * (1 - 1e-6)
 
     def evaluation_is_due(self, progress: Progress) -> bool:
         """Whether to evaluate now; by the clock, training first gets ten times what an evaluation takes."""
@@ -66,6 +86,5 @@ class Pace:
             every = math.ceil(self.total_steps / parts)
         if every is not None:
             return progress.step // every > last_step // every
-        assert self.config.minutes is not None
-        part = 60 * self.config.minutes / parts  # seconds
+        part = self._training_seconds(progress) / parts  # seconds
         return math.floor(progress.seconds / part) > math.floor(last_seconds / part)

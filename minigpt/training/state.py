@@ -1,5 +1,6 @@
 """Where a run stands, and how that becomes tensors and plain values and back; it knows no files."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.storage.run import LastState
+from minigpt.training.guard import SpikeGuard
 
 
 @dataclass
@@ -14,50 +16,86 @@ class Progress:
     """The plain values of a run's state.
 
     `evaluated_step` and `sampled_step` are where that was last done, `evaluated_at` and `sampled_at` when, in seconds
-    of the run; `evaluation_seconds` is what the last evaluation took.
+    of the run; `evaluation_seconds` is what the last evaluation took, `evaluated_best` whether it was the best of all.
+    `lowest_loss` is the lowest since the run last went back to an earlier state. `closing_seconds` is what the end of
+    the run takes once training is over, `cut` the share of the budget that a run which no longer improves ends at.
+    `rate_factor` is what going back after a divergence left of the learning rate.
     """
 
     step: int = 0
     seconds: float = 0.0
     best_loss: float | None = None
     best_step: int = 0
+    lowest_loss: float | None = None
     stale_evaluations: int = 0
+    evaluated_best: bool = False
     evaluated_step: int = -1
     evaluated_at: float = -1.0
     evaluation_seconds: float = 0.0
     sampled_step: int = 0
     sampled_at: float = 0.0
+    closing_seconds: float = 0.0
+    cut: float | None = None
+    cooling_since: int | None = None
+    rate_factor: float = 1.0
+    times_back: int = 0
+    left_out: int = 0
+    left_out_running: int = 0
+    micro_batch_size: int | None = None
+    optimizer: str = ""
     scaler: dict[str, Any] = field(default_factory=dict)
 
 
-def capture(
-    model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, progress: Progress
-) -> LastState:
-    """Everything that resuming needs: `model.NAME` and `optimizer.PARAMETER.KEY` tensors, and the progress."""
-    progress.scaler = scaler.state_dict()
-    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    for name, parameter in model.named_parameters():
-        for key, value in optimizer.state[parameter].items():
-            tensors[f"optimizer.{name}.{key}"] = torch.as_tensor(value)
+@dataclass(frozen=True)
+class Parts:
+    """Everything of a run that has a state of its own, beside its progress."""
+
+    model: nn.Module
+    optimizers: list[torch.optim.Optimizer]
+    scaler: torch.amp.GradScaler
+    guard: SpikeGuard
+
+    def optimizer_state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """What the optimizer that has this parameter keeps of it."""
+        for optimizer in self.optimizers:
+            if any(parameter is other for group in optimizer.param_groups for other in group["params"]):
+                return optimizer.state[parameter]
+        return {}
+
+
+def capture(parts: Parts, progress: Progress, whole: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> LastState:
+    """Everything that resuming needs: `model.NAME`, `optimizer.PARAMETER.KEY` and `guard` tensors, and the progress.
+
+    `whole` makes a whole tensor of one that several processes hold in parts.
+    """
+    progress.scaler = parts.scaler.state_dict()
+    tensors = {f"model.{name}": whole(tensor) for name, tensor in parts.model.state_dict().items()}
+    for name, parameter in parts.model.named_parameters():
+        for key, value in parts.optimizer_state(parameter).items():
+            tensors[f"optimizer.{name}.{key}"] = whole(torch.as_tensor(value))
+    tensors["guard.statistics"] = parts.guard.statistics
     return LastState(tensors, asdict(progress))
 
 
-def restore(
-    state: LastState, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
-) -> Progress:
-    """Puts a captured state back, on each parameter's own device; returns the progress."""
-    parameters = dict(model.named_parameters())
+def restore(state: LastState, parts: Parts, *, optimizer: str) -> Progress:
+    """Puts a captured state back, on each parameter's own device; returns the progress.
+
+    The state of another optimizer than the one named is left out.
+    """
+    parameters = dict(parts.model.named_parameters())
     weights: dict[str, Tensor] = {}
     for full_name, value in state.tensors.items():
         kind, name = full_name.split(".", 1)
         if kind == "model":
             weights[name] = value
-        else:
+        elif kind == "guard":
+            parts.guard.statistics = value.to(parts.guard.statistics.device)
+        elif state.progress["optimizer"] == optimizer:
             parameter_name, key = name.rsplit(".", 1)
             parameter = parameters[parameter_name]
-            optimizer.state[parameter][key] = value.to(parameter.device)
-    model.load_state_dict(weights)
+            parts.optimizer_state(parameter)[key] = value.to(parameter.device)
+    parts.model.load_state_dict(weights)
     progress = Progress(**state.progress)
     if progress.scaler:  # empty where the run had no loss scale until now
-        scaler.load_state_dict(progress.scaler)
+        parts.scaler.load_state_dict(progress.scaler)
     return progress

@@ -1,13 +1,14 @@
 """The schedule's shape and what decays."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.model.gpt import GPT
-from minigpt.training.optimization import build_optimizer, learning_rate
+from minigpt.training.optimization import build_optimizers, learning_rate
 
 
 def test_warmup_is_linear_in_steps() -> None:
@@ -41,13 +42,15 @@ def test_trapezoid_is_flat_until_its_cooldown() -> None:
     assert rates == pytest.approx([1.0, 1.0, 0.5, 0.0])
 
 
-def test_matrices_decay_and_vectors_do_not() -> None:
+@pytest.mark.parametrize("name", ["muon", "adamw"])
+def test_matrices_decay_and_vectors_do_not(name: Any) -> None:
     model = GPT(GPTConfig(vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=2))
-    optimizer = build_optimizer(model, TrainConfig(steps=1, weight_decay=0.5, learning_rate=0.1))
+    optimizers = build_optimizers(model, TrainConfig(steps=1, weight_decay=0.5, learning_rate=0.1, optimizer=name))
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)  # no gradient: only the decay moves anything
-    optimizer.step()
+    for optimizer in optimizers:
+        optimizer.step()
     for name, parameter in model.named_parameters():
         expected = before[name] * (0.95 if parameter.dim() == 2 else 1.0)
         torch.testing.assert_close(parameter.detach(), expected)

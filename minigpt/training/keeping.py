@@ -1,0 +1,149 @@
+"""Writes a run's weights, states and log while it trains, and takes them up again; it decides nothing of the training.
+
+A save that fails is said, and what was saved before stands; the next save tries again.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from minigpt.errors import CheckpointError
+from minigpt.model.gpt import GPT
+from minigpt.storage.run import LastState, Run
+from minigpt.training.distributed import World
+from minigpt.training.events import Saved
+from minigpt.training.pace import Pace
+from minigpt.training.state import Parts, Progress, capture, restore
+
+
+class NotFiniteError(Exception):
+    """The weights hold something that is no number, so nothing of them may be kept."""
+
+
+class Keeper:
+    """The run's folder as training sees it; without a run nothing is kept, and only the main process writes.
+
+    `saved_step` is the step of the last state on disk, -1 before the first, `saved_at` when it was tried last, in
+    seconds of the run; `failure` is what the last save failed of.
+    """
+
+    def __init__(self, run: Run | None, parts: Parts, world: World, optimizer: str) -> None:
+        self.run, self.parts, self.world, self.optimizer = run, parts, world, optimizer
+        (keeps,) = world.agree([run is not None])
+        self.keeps = bool(keeps)
+        self.saved_step = -1
+        self.saved_at = 0.0
+        self.failure: CheckpointError | None = None
+        self.notices: list[str] = []
+
+    # Taking up again.
+
+    def last(self) -> LastState | None:
+        """The last saved state, on every process."""
+        return self.world.share(self.run.load_last() if self.run is not None else None)
+
+    def resume(self, pace: Pace) -> Progress | None:
+        """Puts the last state back in place, or the one before its cool-down where the budget has become longer; None
+        where the run never saved one and starts at its beginning."""
+        last = self.last()
+        if last is None:
+            if self.run is not None:
+                self.run.truncate_log(-1, frozenset())
+            return None
+        stood = Progress(**last.progress)
+        if stood.cooling_since is not None:
+            before = self.world.share(self.run.load_before_cooldown() if self.run is not None else None)
+            if before is not None and pace.cooled_too_early(Progress(**before.progress), stood):
+                return self._warm_again(before, stood)
+        return self.put_back(last)
+
+    def _warm_again(self, before: LastState, stood: Progress) -> Progress:
+        progress = self.put_back(before)
+        progress.best_loss, progress.best_step, progress.evaluated_best = stood.best_loss, stood.best_step, False
+        progress.lowest_loss, progress.stale_evaluations = None, 0
+        self.notices.append(
+            f"the run had cooled down from step {progress.step:,} to {stood.step:,} for a shorter budget: it goes on "
+            f"from before that, and its best weights (step {stood.best_step:,}) stay until they are beaten"
+        )
+        return progress
+
+    def put_back(self, state: LastState) -> Progress:
+        """Puts a saved state in place of the present one, and cuts the log back to it."""
+        progress = restore(state, self.parts, optimizer=self.optimizer)
+        progress.optimizer = self.optimizer
+        self.saved_step, self.saved_at = progress.step, progress.seconds
+        done = {"loss"}
+        if progress.evaluated_step == progress.step:
+            done.add("validation_loss")
+        if progress.sampled_step == progress.step:
+            done.add("sample")
+        if self.run is not None:
+            self.run.truncate_log(progress.step, frozenset(done))
+        return progress
+
+    def load_best(self) -> None:
+        """Makes the model what it was at its best."""
+        best = self.world.share(LastState(self.run.load_best(), {}) if self.run is not None else None)
+        assert best is not None
+        self.parts.model.load_state_dict(best.tensors)
+
+    # Keeping.
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Appends to the log."""
+        if self.run is not None:
+            self.run.log(record)
+
+    def save_best(self, model: GPT, step: int, loss: float | None) -> Saved | None:
+        """Puts the present weights at the top of the folder; None where there is none or they could not be written."""
+        if not self.keeps:
+            return None
+        self._check_finite()
+        whole = self.world.whole_model(model)
+        path = self._write(lambda run: run.save_best(whole, step, loss), "the best weights", step)
+        return Saved(step, path, "best") if path else None
+
+    def save_last(self, progress: Progress) -> Saved | None:
+        """Writes what resuming needs, unless this very step is written already."""
+        if not self.keeps or self.saved_step == progress.step:
+            return None
+        state = self._capture(progress)
+        self.saved_at = progress.seconds
+        path = self._write(lambda run: run.save_last(state), "the state", progress.step)
+        if self.run is not None and path is None:
+            return None
+        self.saved_step = progress.step
+        return Saved(progress.step, path, "last") if path else None
+
+    def save_before_cooldown(self, progress: Progress) -> None:
+        """Keeps the state that a longer budget goes on from."""
+        if self.keeps:
+            state = self._capture(progress)
+            self._write(lambda run: run.save_before_cooldown(state), "the state before the cool-down", progress.step)
+
+    def _capture(self, progress: Progress) -> LastState:
+        self._check_finite()
+        return capture(self.parts, progress, self.world.whole)
+
+    def _check_finite(self) -> None:
+        bad = any(not parameter.isfinite().all() for parameter in self.world.own_parts(self.parts.model))
+        (bad_anywhere,) = self.world.agree([bad])
+        if bad_anywhere:
+            raise NotFiniteError
+
+    def _write(self, write: Callable[[Run], Path], what: str, step: int) -> Path | None:
+        """The path that was written, or None: with the reason noted where the disk refused it."""
+        if self.run is None:
+            return None
+        try:
+            self.run.flush_log()
+            path = write(self.run)
+        except CheckpointError as error:
+            self.failure = error
+            kept = f"the state of step {self.saved_step:,} stands" if self.saved_step >= 0 else "nothing was saved yet"
+            self.notices.append(
+                f"{what} of step {step:,} could not be saved: {error}; {kept}, training goes on and tries again"
+            )
+            return None
+        self.failure = None
+        return path

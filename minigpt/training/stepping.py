@@ -1,0 +1,224 @@
+"""One optimizer step: micro-batches, gradients, guard, update; it knows no schedule, no files and no events."""
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from minigpt.config import TrainConfig
+from minigpt.device import autocast, mix_seed
+from minigpt.errors import TrainingError
+from minigpt.model.gpt import GPT
+from minigpt.text.corpus import Corpus
+from minigpt.training.distributed import World
+from minigpt.training.guard import SpikeGuard
+from minigpt.training.loss import next_token_loss
+from minigpt.training.memory import checkpoint_blocks
+from minigpt.training.optimization import build_optimizers, set_learning_rate
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a step. Units: loss nats per token; `norm` of the gradient before clipping; `left_out` whether the
+    guard dropped that gradient."""
+
+    step: int
+    rate: float
+    loss: float
+    norm: float
+    left_out: bool
+
+
+class LossModel(nn.Module):
+    """A model with its loss: what runs forwards and backwards as one, on one process or several."""
+
+    def __init__(self, model: GPT) -> None:
+        super().__init__()
+        self.model = model
+        self.features: Callable[[Tensor], Tensor] = model.features  # or that, compiled
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean nats per token: (B, T) int64 twice -> ()."""
+        return next_token_loss(self.features(inputs), self.model.token_embedding.weight, targets)
+
+
+class Stepper:
+    """Takes optimizer steps. On CUDA a step's outcome is read when the next one is on its way, so that the GPU never
+    waits for it to be read; elsewhere at once."""
+
+    def __init__(
+        self, model: GPT, corpus: Corpus, config: TrainConfig, device: torch.device, dtype: torch.dtype, world: World
+    ) -> None:
+        assert config.context_length is not None
+        self.corpus, self.config, self.device, self.dtype, self.world = corpus, config, device, dtype, world
+        self.context, self.batch_size = config.context_length, config.sequences_per_step
+        self.rows = world.rows(self.batch_size)
+        self.micro_batch_size = min(config.micro_batch_size or len(self.rows), len(self.rows))
+        self.checkpointing = config.checkpoint_activations == "on"
+        if self.checkpointing:
+            checkpoint_blocks(model)
+        self.losses = LossModel(model)
+        self.module = world.wrap(self.losses)
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.optimizers = build_optimizers(model, config)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
+        self.guard = SpikeGuard(config.spike_threshold, device)
+        self.notices: list[str] = []
+        self._waiting: deque[tuple[int, float, Tensor, torch.cuda.Event | None]] = deque()
+
+    def step(self, step: int, rate: float) -> list[Outcome]:
+        """Takes the step that comes after `step` steps; returns the outcomes that are known by now, oldest first.
+
+        Raises: TrainingError where even one sequence at a time is more than the memory holds.
+        """
+        set_learning_rate(self.optimizers, rate)
+        loss = self.world.add_up(self._gradients(step))
+        self._waiting.append(self._on_its_way(step, rate, self._update(loss)))
+        return self.outcomes(keep=1 if self.device.type == "cuda" else 0)
+
+    def outcomes(self, keep: int = 0) -> list[Outcome]:
+        """Waits for the outcomes of the steps taken, all but the `keep` last."""
+        known = []
+        while len(self._waiting) > keep:
+            step, rate, figures, arrived = self._waiting.popleft()
+            if arrived is not None:
+                arrived.synchronize()
+            loss, norm, left_out = figures.tolist()
+            known.append(Outcome(step + 1, rate, loss, norm, bool(left_out)))
+        return known
+
+    def _on_its_way(
+        self, step: int, rate: float, figures: Tensor
+    ) -> tuple[int, float, Tensor, torch.cuda.Event | None]:
+        if self.device.type != "cuda":
+            return step, rate, figures, None
+        host = torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True)
+        host.copy_(figures, non_blocking=True)
+        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        arrived.record()
+        return step, rate, host, arrived
+
+    # Gradients.
+
+    def _gradients(self, step: int) -> Tensor:
+        """Adds up this process's gradient of the step, in micro-batches; returns its share of the mean loss, ().
+
+        Where memory runs out it begins again with half as many sequences at a time, at one with checkpointing: the
+        same mathematics in less memory.
+        """
+        while True:
+            try:
+                return self._accumulate(step)
+            except RuntimeError as error:  # torch.OutOfMemoryError is one; a CPU's allocator raises a plain one
+                if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+                    raise
+                cause = error.with_traceback(None)  # whose frames would hold the memory
+            self._make_do(cause)
+
+    def _make_do(self, cause: RuntimeError) -> None:
+        """Halves the micro-batch or, at one sequence, keeps fewer activations.
+
+        Raises: TrainingError where nothing is left to do.
+        """
+        at_once = self.micro_batch_size
+        self.zero_gradients()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        if self.world.size == 1 and at_once > 1:
+            self.micro_batch_size = at_once // 2
+            self.notices.append(
+                f"{at_once} sequences at once are more than the memory of {self.device} holds: {at_once // 2} at once "
+                "from here on, in more turns; the batch and its gradient stay the same"
+            )
+        elif self.world.size == 1 and not self.checkpointing and self.config.checkpoint_activations == "auto":
+            self.checkpointing = True
+            checkpoint_blocks(self.losses.model)
+            self.notices.append(
+                f"one sequence is more than the memory of {self.device} holds: from here on activations are computed "
+                "again in the backward pass, about a third more work for the same gradient"
+            )
+        else:
+            raise TrainingError(
+                f"{at_once} sequences of {self.context} tokens at once are more than the memory of {self.device} "
+                "holds; give a smaller --micro-batch-size (the batch stays the same), a shorter --context-length, "
+                "--checkpoint-activations on, or a smaller model"
+            ) from cause
+
+    def _accumulate(self, step: int) -> Tensor:
+        self.module.train()
+        total = torch.zeros((), device=self.device)
+        starts = range(self.rows.start, self.rows.stop, self.micro_batch_size)
+        for start in starts:
+            rows = range(start, min(start + self.micro_batch_size, self.rows.stop))
+            if start == starts[-1]:
+                total += self._backward(step, rows)
+            else:
+                with self.world.accumulating(self.module):
+                    total += self._backward(step, rows)
+        return total
+
+    def _backward(self, step: int, rows: range) -> Tensor:
+        """Adds the gradient of some rows of the step's batch; returns their share of its mean loss, ()."""
+        batch = self.corpus.batch(step, self.batch_size, self.context, self.config.seed, rows)  # (B, T) twice
+        inputs, targets = (self._to_device(part) for part in batch)
+        torch.manual_seed(mix_seed(self.config.seed, step, rows.start))  # the dropout of this micro-batch
+        with autocast(self.device, self.dtype):
+            loss = self.module(inputs, targets)  # ()
+        share = loss * (len(rows) / self.batch_size)
+        self.scaler.scale(share).backward()
+        return share.detach()
+
+    def _to_device(self, tensor: Tensor) -> Tensor:
+        if self.device.type != "cuda":
+            return tensor.to(self.device)
+        return tensor.pin_memory().to(self.device, non_blocking=True)
+
+    # Update.
+
+    def _update(self, loss: Tensor) -> Tensor:
+        """Clips, asks the guard, applies the gradient: loss () -> figures (3,): loss, norm, left out.
+
+        A gradient that is left out counts as none: the momentum carries on. Under a loss scale it is the scaler that
+        leaves out a gradient which is not finite, and lowers the scale.
+        """
+        for optimizer in self.optimizers:
+            self.scaler.unscale_(optimizer)
+        limit = self.config.grad_clip or math.inf
+        norm = self.world.whole(torch.nn.utils.clip_grad_norm_(self.parameters, limit))  # ()
+        bad = self.guard.judge(loss, norm)  # () bool
+        if self.scaler.is_enabled():
+            for optimizer in self.optimizers:
+                self.scaler.step(optimizer)
+            self.scaler.update()
+        else:
+            if self.device.type == "cuda" or bad:  # only where asking costs a wait is the mask used unasked
+                for parameter in self.parameters:
+                    if parameter.grad is not None:
+                        parameter.grad.masked_fill_(bad, 0)
+            for optimizer in self.optimizers:
+                optimizer.step()
+        self.zero_gradients()
+        return torch.stack([loss, norm.to(loss.dtype), bad.to(loss.dtype)])
+
+    def zero_gradients(self) -> None:
+        """Forgets the gradients."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
+    def compile(self) -> None:
+        """Compiles the forward pass and tries it on the first batch.
+
+        Raises: TrainingError as `step`; whatever a compiler can, and the plain forward pass then stands again.
+        """
+        plain = self.losses.features
+        self.losses.features = torch.compile(plain)
+        try:
+            self._gradients(0)
+        except BaseException:
+            self.losses.features = plain
+            raise
+        finally:
+            self.zero_gradients()
