@@ -198,7 +198,7 @@ class TrainConfig(Settings):
     weight_decay: float = setting(0.1, "decoupled weight decay, on matrices only", min=0, group="Optimization")
     beta1: float = setting(0.9, "AdamW's decay of the gradient's mean", min=0, below=1, group="Optimization")
     beta2: float = setting(0.99, "AdamW's decay of the gradient's square", min=0, below=1, group="Optimization")
-    momentum: float = setting(0.95, "Muon's momentum", min=0, below=1, group="Optimization")
+    momentum: float = setting(0.9, "Muon's momentum", min=0, below=1, group="Optimization")
     grad_clip: float = setting(1.0, "largest norm of the gradient; 0 is no clipping", min=0, group="Optimization")
     spike_threshold: float = setting(
         8.0,

@@ -3,11 +3,14 @@
 import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 import torch
 
 from minigpt.errors import DeviceError
 
+_MEMINFO = Path("/proc/meminfo")
+_CGROUP = Path("/sys/fs/cgroup")
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -73,13 +76,28 @@ def mix_seed(*parts: int) -> int:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes to plan with: what is free on a CUDA device, else half of the machine's; 4 GB where it does not say."""
+    """Bytes to plan with: what is free on a CUDA device or, on Linux, in the machine or the container; elsewhere half
+    of the machine's memory, and 4 GB where it does not say."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
+    try:
+        available = next(line for line in _MEMINFO.read_text().splitlines() if line.startswith("MemAvailable:"))
+        return min(int(available.split()[1]) * 1024, _left_in_container())
+    except (OSError, StopIteration):  # not Linux
+        pass
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     except (AttributeError, ValueError, OSError):  # Windows has no sysconf
         return 4_000_000_000
+
+
+def _left_in_container() -> int:
+    """Bytes that the control group of this process may still take; very many where it has no limit."""
+    try:
+        limit, used = (int((_CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+    except (OSError, ValueError):  # no group, or "max": no limit
+        return sys.maxsize
+    return max(0, limit - used)
 
 
 def peak_memory(device: torch.device) -> int:

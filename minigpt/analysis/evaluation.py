@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -15,6 +16,17 @@ from minigpt.errors import ConfigError, DataError
 from minigpt.model.gpt import GPT
 
 _LOGITS_AT_ONCE = 2**24  # numbers: 64 MB in float32
+
+
+class Readers(Protocol):
+    """Several processes that read a text together; this one is number `rank` of `size`, from 0."""
+
+    rank: int
+    size: int
+
+    def add_up(self, figures: Tensor) -> Tensor:
+        """The sum of every process's figures."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -50,13 +62,15 @@ def evaluate(
     stride: int | None = None,
     max_tokens: int | None = None,
     dtype: torch.dtype = torch.float32,
+    readers: Readers | None = None,
 ) -> Evaluation:
     """How well `model` predicts `tokens`, every token but the first scored once.
 
     A window of `context` tokens (default: the model's own) moves on by `stride` (default: the whole context) and
     scores what no window before it has, so that with a smaller stride every token past the first window has at
     least context - stride tokens before it. `max_tokens` reads only as many windows as hold that many tokens, evenly
-    spaced and always the same. `token_lengths` (V,) are the bytes of each token, for bits per byte.
+    spaced and always the same. `token_lengths` (V,) are the bytes of each token, for bits per byte. Several `readers`
+    share the windows between them, and all know the whole in the end.
 
     Raises: DataError for fewer than two tokens; ConfigError where context or stride do not fit the model.
     """
@@ -70,7 +84,7 @@ def evaluate(
     model.eval()
     nats, scored, n_bytes = 0.0, 0, 0
     with torch.inference_mode():
-        for inputs, targets in _windows(stream, context, stride, max_tokens):
+        for inputs, targets in _windows(stream, context, stride, max_tokens, readers):
             device = model.token_embedding.weight.device
             with autocast(device, dtype):
                 features = model.features(inputs.to(device)).flatten(0, 1)  # (B * T, C)
@@ -79,6 +93,9 @@ def evaluate(
             scored += len(kept)
             n_bytes += int(token_lengths[kept].sum()) if token_lengths is not None else 0
     model.train(was_training)
+    if readers is not None:
+        figures = readers.add_up(torch.tensor([nats, scored, n_bytes], dtype=torch.float64))
+        nats, scored, n_bytes = figures[0].item(), int(figures[1]), int(figures[2])
     return Evaluation(nats / scored, scored, n_bytes, context, stride)
 
 
@@ -92,7 +109,9 @@ def _check_protocol(config: GPTConfig, context: int, stride: int) -> None:
         raise ConfigError(f"stride ({stride}) must be from 1 to the context ({context})")
 
 
-def _windows(stream: np.ndarray, context: int, stride: int, max_tokens: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+def _windows(
+    stream: np.ndarray, context: int, stride: int, max_tokens: int | None, readers: Readers | None
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches of equally long windows and their targets, (B, T) int64 each, the targets unscored where seen before."""
     n_targets = len(stream) - 1
     n_windows = max(0, -(-(n_targets - context) // stride)) + 1
@@ -102,7 +121,7 @@ def _windows(stream: np.ndarray, context: int, stride: int, max_tokens: int | No
     rows: list[np.ndarray] = []
     scored_from: list[int] = []
     batch_size = max(1, 8192 // context)
-    for index in chosen:
+    for index in chosen[readers.rank :: readers.size] if readers is not None else chosen:
         start = index * stride
         window = stream[start : start + context + 1].astype(np.int64)
         if rows and (len(rows) == batch_size or len(window) != len(rows[0])):
@@ -110,7 +129,8 @@ def _windows(stream: np.ndarray, context: int, stride: int, max_tokens: int | No
             rows, scored_from = [], []
         rows.append(window)
         scored_from.append(0 if index == 0 else context - stride)
-    yield _batch(rows, scored_from)
+    if rows:
+        yield _batch(rows, scored_from)
 
 
 def _batch(rows: list[np.ndarray], scored_from: list[int]) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,7 @@
 """How things look in the terminal: consoles, small tables, units, and the display of a training run."""
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from minigpt.text.corpus import Corpus
     from minigpt.training.events import Evaluation, Event, Finished, Sample, Step
     from minigpt.training.planning import Plan
+    from minigpt.training.throughput import Peak
 
 STOPPING = "finishing this step, then saving; once more stops at once"
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -94,6 +96,7 @@ class TrainingDisplay:
         self.last_step: Step | None = None
         self.last_evaluation: Evaluation | None = None
         self.rates: list[float] = []
+        self.tokens, self.training_seconds = 0, 0.0  # evaluations and saves left out
         self.live: Live | None = None
         if out.is_terminal:
             self.live = Live(console=out, refresh_per_second=4, transient=True, get_renderable=self._panel)
@@ -130,6 +133,8 @@ class TrainingDisplay:
         # The mean of the last ~20 steps, not biased towards the first.
         self.smoothed = event.loss if self.smoothed is None else 0.95 * self.smoothed + 0.05 * event.loss
         self.rates = [*self.rates[-19:], event.tokens_per_second]
+        self.tokens += event.tokens // event.step
+        self.training_seconds += event.tokens / event.step / event.tokens_per_second
         if self.live is None and (event.progress >= self.next_line or event.step == 1):
             self.next_line = math.floor(event.progress * 50 + 1) / 50
             left = self._left(event)
@@ -198,7 +203,6 @@ class TrainingDisplay:
 def plan_table(made: "Plan", corpus: "Corpus", title: str, device: str) -> Table:
     """What was chosen for a run, and the flag that changes each."""
     model, training = made.model, made.training
-    tokens = training.sequences_per_step * (training.context_length or 0)
     length = (
         f"{training.minutes:g} minutes"
         if training.minutes
@@ -210,6 +214,10 @@ def plan_table(made: "Plan", corpus: "Corpus", title: str, device: str) -> Table
     if len(corpus.validation) > 1:
         held_out = f"{size(corpus.validation_bytes)} held out ({corpus.held_out})"
     per_token = corpus.train_bytes / len(corpus.train)
+    steps = made.steps(len(corpus.train))
+    seconds = 60 * training.minutes if training.minutes else steps * made.seconds_per_step
+    finish = time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
+    epochs = steps * made.tokens_per_step / len(corpus.train)
     rows = [
         ("text", f"{size(corpus.train_bytes)}, {held_out}", "--validation-fraction"),
         ("tokenizer", f"{corpus.tokenizer.name}, {corpus.tokenizer.vocab_size:,} words", "--tokenizer"),
@@ -218,13 +226,19 @@ def plan_table(made: "Plan", corpus: "Corpus", title: str, device: str) -> Table
         ("", f"{model.n_layer} layers, {model.n_head} heads, {model.n_embd} wide", "--n-layer --n-head --n-embd"),
         ("context", f"{training.context_length} tokens", "--context-length"),
         ("dropout", f"{model.dropout:g}", "--dropout"),
-        ("batch", f"{training.sequences_per_step} sequences, {tokens:,} tokens a step", "--batch-size"),
-        ("rate", f"{training.learning_rate:g}, {training.schedule}", "--learning-rate --schedule"),
-        ("length", length, "--minutes --steps --epochs"),
+        ("batch", f"{training.sequences_per_step} sequences, {made.tokens_per_step:,} tokens a step", "--batch-size"),
+        ("optimizer", f"{training.optimizer}, rate {training.learning_rate:g}", "--optimizer --learning-rate"),
+        ("schedule", training.schedule, "--schedule --cooldown"),
+        ("length", f"{length}, done at {finish}", "--minutes --steps --epochs"),
+        ("", f"about {steps:,.0f} steps, {epochs:.1f} times the text", ""),
+        ("speed", f"{made.tokens_per_step / made.seconds_per_step:,.0f} tokens/s, measured here", ""),
+        ("memory", f"about {size(made.memory)} beside torch itself", "--micro-batch-size --checkpoint-activations"),
         ("early stop", f"after {training.patience} evaluations" if training.patience else "never", "--patience"),
         ("device", device, "--device --dtype"),
         ("seed", str(training.seed), "--seed"),
     ]
+    if made.expected is not None:
+        rows.append(("forecast", f"{made.expected:.2f} bits per byte in the end, by experiments on other texts", ""))
     table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False)
     table.add_column(style="dim")
     table.add_column()
@@ -234,9 +248,15 @@ def plan_table(made: "Plan", corpus: "Corpus", title: str, device: str) -> Table
     return table
 
 
-def summary(event: "Finished", directory: str) -> RenderableType:
-    """What a run came to, and the command to try next."""
-    rows = {"steps": f"{event.step:,} in {duration(event.seconds)}"}
+def speed(tokens_per_second: float, flops_per_token: float, peak: "Peak") -> str:
+    """How fast training went, as tokens and as a share of what the device's arithmetic could do."""
+    flops = tokens_per_second * flops_per_token
+    return f"{tokens_per_second:,.0f} tokens/s, {flops / peak.flops:.0%} of the arithmetic here ({peak.source})"
+
+
+def summary(event: "Finished", speed: str, directory: str) -> RenderableType:
+    """What a run came to."""
+    rows = {"steps": f"{event.step:,} in {duration(event.seconds)}", "speed": speed}
     if event.validation_loss is not None and event.bits_per_byte is not None:
         rows["best weights"] = f"step {event.best_step:,}"
         rows["validation loss"] = f"{event.validation_loss:.4f} nats per token, all {event.validation_tokens:,} tokens"

@@ -2,15 +2,18 @@
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from minigpt.cli.launch import follow, lead, world_of
 from minigpt.cli.options import CheckpointsOption, command_line, fields_of, names_of, settings_options
-from minigpt.cli.train_job import Job, Request, begin, resumed_directory, take_up
+from minigpt.cli.resume import resumed_directory, take_up
+from minigpt.cli.trackers import check_trackers, tracking
+from minigpt.cli.train_job import Job, Request, begin, draw_up
 from minigpt.config import PRESETS, GPTConfig, ReadingConfig, TrainConfig
 from minigpt.errors import ConfigError
 
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
     from minigpt.cli.render import TrainingDisplay
     from minigpt.storage.run import Run
+    from minigpt.training.control import Control
+    from minigpt.training.distributed import World
 
 _CHOSEN = (
     "dropout",
@@ -57,6 +62,13 @@ def train(
     ] = None,
     base: Annotated[str | None, typer.Option("--from", help="fine-tune this model: a run's name or a folder")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run of that name")] = False,
+    allow_change: Annotated[
+        bool, typer.Option("--allow-change", help="let --resume go on with another rate, batch, seed or text")
+    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="measure, print the plan, and stop")] = False,
+    log: Annotated[
+        list[str] | None, typer.Option("--log", help="tensorboard or wandb: write the figures there too")
+    ] = None,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
     """Train a GPT on your text; everything you do not choose is chosen for you, and said.
@@ -80,72 +92,104 @@ def train(
         base=base,
         reading=fields_of(ReadingConfig, given),
         given={key: value for key, value in given.items() if key not in ReadingConfig.__dataclass_fields__},
+        allow_change=allow_change,
     )
     request.check()  # before anything heavy is loaded
+    check_trackers(log or [])
 
     from minigpt.cli.render import console
 
-    out = console()
-    directory = resumed_directory(request) if resume else None
-    if directory is not None:
-        job = take_up(request, directory, out)
-    elif not request.sources:
-        raise ConfigError("there is no text to train on; give a text file: minigpt train corpus.txt")
-    else:
-        if resume:
-            out.print("there is no such run yet, so it starts now", markup=False)
-        job = begin(request, out)
-    _run(job, checkpoints, out)
+    if plan:
+        if not request.sources:
+            raise ConfigError("there is no text to plan for; give a text file: minigpt train corpus.txt --plan")
+        draw_up(request, console(), request.given.get("devices", 1))
+        return
+    with world_of(request, resume=resume) as world:
+        if not world.is_main:
+            follow(world)
+            return
+        out = console()
+        directory = resumed_directory(request) if resume else None
+        if directory is not None:
+            job = take_up(request, directory, out)
+        elif not request.sources:
+            raise ConfigError("there is no text to train on; give a text file: minigpt train corpus.txt")
+        else:
+            if resume:
+                out.print("there is no such run yet, so it starts now", markup=False)
+            job = begin(request, draw_up(request, out, world.size))
+        lead(world, job)
+        _run(job, checkpoints, out, world, log or [])
 
 
 @contextmanager
-def _stop_on_signals(display: "TrainingDisplay") -> Iterator[list[int]]:
-    """Notes the first Ctrl-C or SIGTERM in a list instead of dying of it; the second is a KeyboardInterrupt."""
+def _heeding_signals(control: "Control", display: "TrainingDisplay") -> Iterator[list[int]]:
+    """Makes the first Ctrl-C or SIGTERM a request to stop, noted in a list, and SIGUSR1 one to save; a second Ctrl-C
+    is a KeyboardInterrupt."""
     received: list[int] = []
 
-    def note(number: int, _: object) -> None:
+    def stop(number: int, _: object) -> None:
         if received:
             raise KeyboardInterrupt
         received.append(number)
-        display.stopping = True
+        control.stop = display.stopping = True
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    def save(_: int, __: object) -> None:
+        control.save = True
+
+    handlers: dict[int, Callable[[int, object], None]] = {signal.SIGINT: stop, signal.SIGTERM: stop}
+    if hasattr(signal, "SIGUSR1"):  # Windows has none
+        handlers[signal.SIGUSR1] = save
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield received
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
-def _run(job: Job, checkpoints: Path, out: "Console") -> None:
+def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: list[str]) -> None:
     """Trains and draws; ends with the result, or with the state saved and the exit code of the signal."""
     from minigpt.cli.render import TrainingDisplay, console, summary
     from minigpt.device import resolve_device
+    from minigpt.training.control import Control
     from minigpt.training.events import Finished
     from minigpt.training.loop import train
     from minigpt.training.pace import steps_in
 
-    directory = job.run.directory
-    events = train(job.model, job.corpus, job.config, job.run, resume=job.resume)
+    directory, control = job.run.directory, Control()
     finished: Finished | None = None
     display = TrainingDisplay(
         out, directory.name, resolve_device(job.config.device), steps_in(job.config, len(job.corpus.train))
     )
-    with display, _stop_on_signals(display) as signals:
-        for event in events:
+    with tracking(trackers, job.run, out) as track, display, _heeding_signals(control, display) as signals:
+        for event in train(
+            job.model, job.corpus, job.config, job.run, resume=job.resume, control=control, world=world, spent=job.spent
+        ):
             display.show(event)
+            track(event)
             finished = event if isinstance(event, Finished) else None
-            if signals and finished is None:
-                events.close()  # saves
-                break
     if finished is None:
         out.print(f"stopped at step {display.step:,} and saved in {directory}; go on with:", markup=False)
         print(command_line("train", "--resume", "--name", directory.name, checkpoints=checkpoints), file=sys.stderr)
-        raise typer.Exit(128 + signals[0])
+        raise typer.Exit(128 + (signals[0] if signals else signal.SIGTERM))  # another process was asked to
     result = console(stderr=False)
-    result.print(summary(finished, str(directory)))
+    result.print(summary(finished, _speed(job, display), str(directory)))
     _draw_curve(job.run, out)
     print(command_line("generate", "Once upon a time", "--model", directory.name, checkpoints=checkpoints))
+
+
+def _speed(job: Job, display: "TrainingDisplay") -> str:
+    from minigpt.cli.render import speed
+    from minigpt.device import resolve_dtype
+    from minigpt.training.throughput import flops_per_token, peak
+
+    if not display.training_seconds:
+        return "no step was taken"
+    assert job.config.context_length is not None
+    most = peak(display.device, resolve_dtype(job.config.dtype, display.device))
+    per_token = flops_per_token(job.model.config, job.config.context_length)
+    return speed(display.tokens / display.training_seconds, per_token, most)
 
 
 def _draw_curve(run: "Run", out: "Console") -> None:

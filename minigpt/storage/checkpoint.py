@@ -56,16 +56,25 @@ def save_checkpoint(
     Raises: CheckpointError where it cannot be written; what stood there then stands.
     """
     directory = Path(directory)
-    dtype = dtype or model.token_embedding.weight.dtype
     end = tokenizer.end_of_text
     with atomic_folder(directory) as building:
-        atomic_json(building / CONFIG, config_to_huggingface(model.config, end_of_text=end, dtype=dtype))
+        write_config(building, model, tokenizer, dtype=dtype)
         atomic_json(building / GENERATION_CONFIG, {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end})
         tokenizer.save(building)
         save_weights(building, model, metadata, dtype=dtype)
         if training is not None:
             atomic_json(building / TRAINING, training)
     return directory
+
+
+def write_config(directory: str | Path, model: GPT, tokenizer: Tokenizer, *, dtype: torch.dtype | None = None) -> None:
+    """Replaces the config.json of a checkpoint and nothing else, all at once.
+
+    Raises: CheckpointError where it cannot be written.
+    """
+    dtype = dtype or model.token_embedding.weight.dtype
+    config = config_to_huggingface(model.config, end_of_text=tokenizer.end_of_text, dtype=dtype)
+    atomic_json(Path(directory) / CONFIG, config)
 
 
 def save_weights(

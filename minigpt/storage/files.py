@@ -31,7 +31,7 @@ _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def explained(path: Path) -> Iterator[None]:
     """Turns what the operating system says against writing `path` into one sentence."""
     try:
         yield
@@ -44,7 +44,7 @@ def _explained(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path} could not be written ({reason}); {mend}") from error
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Makes a file's content, or the names in a folder, survive a power cut, where the system can."""
     if os.name == "nt":  # Windows opens no folders
         return
@@ -63,6 +63,13 @@ def _beside(path: Path, ending: str) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.{ending}")
 
 
+def sweep(folder: Path) -> None:
+    """Removes what writers that were killed left behind in a folder that nobody else writes to now."""
+    with explained(folder):
+        for path in folder.glob(".*.tmp"):
+            path.unlink()
+
+
 def atomic_write(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
     """Puts a file in place all at once; whoever reads `path` sees the old one or the whole new one, never a part.
 
@@ -70,7 +77,7 @@ def atomic_write(path: Path, content: bytes | Callable[[BinaryIO], object]) -> N
     Raises: CheckpointError where the disk is full or the place cannot be written; the old file then stands.
     """
     temporary = _beside(path, "tmp")
-    with _explained(path):
+    with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with temporary.open("wb") as file:
@@ -83,7 +90,7 @@ def atomic_write(path: Path, content: bytes | Callable[[BinaryIO], object]) -> N
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-        _sync(path.parent)
+        sync(path.parent)
 
 
 @contextlib.contextmanager
@@ -95,20 +102,20 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     """
     stands = path.exists()
     building = _beside(path, "tmp")
-    with _explained(path):
+    with explained(path):
         building.mkdir(parents=True)
         try:
             yield building
             files = sorted(building.iterdir())
             for file in files:
-                _sync(file)
+                sync(file)
             if stands:
                 for file in files:
                     file.replace(path / file.name)
-                _sync(path)
+                sync(path)
             else:
                 building.rename(path)
-                _sync(path.parent)
+                sync(path.parent)
         except CheckpointError as error:  # say it of the place that the caller knows
             raise CheckpointError(str(error).replace(str(building), str(path))) from error
         finally:

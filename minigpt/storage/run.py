@@ -1,17 +1,18 @@
-"""A training run's folder: its record, its log, its best weights and the state it resumes from; it trains nothing.
+"""A training run's folder: its record, its log, its best weights and the states it resumes from; it trains nothing.
 
     checkpoints/NAME/
         config.json, model.safetensors, ...   the best weights so far, a Hugging Face GPT-2 directory
         training.json                         every setting, the corpus, versions, and in the end the result
         log.jsonl                             one object per step or evaluation
         last/state.safetensors                weights, optimizer and progress of the last save, in one file
+        last/before_cooldown.safetensors      the same, of where the learning rate began to fall
+        .lock                                 who trains here now
 
-The last state is one file because one rename replaces a file as a whole: whatever instant a run is killed at, either
-the old state stands or the new one.
+A state is one file because one rename replaces a file as a whole: whatever instant a run is killed at, either the old
+state stands or the new one.
 """
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,17 +23,19 @@ from torch import Tensor
 from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import TRAINING, WEIGHTS, load_checkpoint, save_checkpoint, save_weights
-from minigpt.storage.files import TensorFile, atomic_json, atomic_write, load_tensors, read_json, save_tensors
+from minigpt.storage.files import TensorFile, atomic_json, load_tensors, read_json, save_tensors, sweep
+from minigpt.storage.lock import RunLock
+from minigpt.storage.log import Log, finite
 from minigpt.text.tokenizer import Tokenizer
 
-FORMAT = 1  # of training.json and last/state.safetensors
+FORMAT = 2  # of training.json and the states
 
 
 @dataclass(frozen=True)
 class LastState:
     """What resuming needs: named tensors, and the progress as plain values."""
 
-    tensors: dict[str, Tensor]
+    tensors: Mapping[str, Tensor]
     progress: dict[str, Any]
 
 
@@ -42,6 +45,8 @@ class Run:
     def __init__(self, directory: Path, record: dict[str, Any]) -> None:
         self.directory = directory
         self.record = record
+        self._log = Log(self.log_path)
+        self._lock = RunLock(directory)
 
     @classmethod
     def create(cls, directory: Path, model: GPT, tokenizer: Tokenizer, record: Mapping[str, Any]) -> "Run":
@@ -74,46 +79,57 @@ class Run:
     def last_path(self) -> Path:
         return self.directory / "last" / "state.safetensors"
 
+    @property
+    def before_cooldown_path(self) -> Path:
+        return self.directory / "last" / "before_cooldown.safetensors"
+
+    def lock(self) -> None:
+        """Keeps every other process from training here until `unlock`, or until this one ends in whatever way.
+
+        Raises: CheckpointError where another one trains here, or the folder cannot be written.
+        """
+        if self._lock.is_held:
+            return
+        self._lock.acquire()
+        for folder in (self.directory, self.last_path.parent):
+            sweep(folder)
+        self.record = read_json(self.directory / TRAINING)  # whoever had the lock until now may have written it
+
+    def unlock(self) -> None:
+        """Lets others train here."""
+        self._lock.release()
+
     def update(self, **entries: Any) -> None:
         """Adds to the record in training.json."""
         self.record.update(
-            {name: _strict(value) if isinstance(value, Mapping) else value for name, value in entries.items()}
+            {name: finite(value) if isinstance(value, Mapping) else value for name, value in entries.items()}
         )
         atomic_json(self.directory / TRAINING, self.record)
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Appends one line to log.jsonl.
+        """Appends one line to log.jsonl; where the disk does not take it, it waits for the next line or `flush_log`."""
+        self._log.append(record)
 
-        Raises: CheckpointError where it cannot be written.
+    @property
+    def unwritten(self) -> int:
+        """How many lines of the log wait for the disk."""
+        return self._log.unwritten
+
+    def flush_log(self) -> None:
+        """Writes the lines that wait, and makes all of them survive a power cut.
+
+        Raises: CheckpointError where they cannot be written; they go on waiting.
         """
-        try:
-            with self.log_path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(_strict(record), allow_nan=False) + "\n")
-        except OSError as error:
-            raise CheckpointError(f"{self.log_path} cannot be written: {error.strerror}") from error
+        self._log.flush()
 
     def read_log(self) -> Iterator[dict[str, Any]]:
         """The log's records in order; a last line cut short by a kill is left out."""
-        if not self.log_path.exists():
-            return
-        with self.log_path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if not line.endswith("\n"):
-                    return
-                try:
-                    yield json.loads(line)
-                except ValueError as error:
-                    raise CheckpointError(f"{self.log_path}, line {number} is not JSON ({error}); remove it") from error
+        return self._log.read()
 
     def truncate_log(self, step: int, done: frozenset[str]) -> None:
         """Drops what a run resumed after `step` will write again: all later lines, and of that step's own lines those
         whose figure (`loss`, `validation_loss`, `sample`) is not among the `done`."""
-
-        def stays(record: dict[str, Any]) -> bool:
-            return record["step"] < step or (record["step"] == step and not done.isdisjoint(record))
-
-        kept = [json.dumps(record) + "\n" for record in self.read_log() if stays(record)]
-        atomic_write(self.log_path, "".join(kept).encode())
+        self._log.keep(lambda line: line["step"] < step or (line["step"] == step and not done.isdisjoint(line)))
 
     def save_best(self, model: GPT, step: int, validation_loss: float | None) -> Path:
         """Puts these weights at the top of the folder."""
@@ -127,23 +143,52 @@ class Run:
 
     def save_last(self, state: LastState) -> Path:
         """Replaces the state that `--resume` starts from."""
-        self.last_path.parent.mkdir(exist_ok=True)
-        save_tensors(self.last_path, state.tensors, {"progress": json.dumps(state.progress)})
-        return self.last_path
-
-    def last_progress(self) -> dict[str, Any] | None:
-        """The progress of the last saved state, without its tensors."""
-        if not self.last_path.exists():
-            return None
-        with TensorFile(self.last_path) as file:
-            return json.loads(file.metadata["progress"])
+        return _save_state(self.last_path, state)
 
     def load_last(self) -> LastState | None:
         """The last saved state, or None where the run was ended before its first save."""
-        if not self.last_path.exists():
-            return None
-        tensors, metadata = load_tensors(self.last_path)
-        return LastState(tensors, json.loads(metadata["progress"]))
+        return _load_state(self.last_path)
+
+    def last_progress(self) -> dict[str, Any] | None:
+        """The progress of the last saved state, without its tensors."""
+        return _progress(self.last_path)
+
+    def save_before_cooldown(self, state: LastState) -> Path:
+        """Replaces the state that `--resume` with a longer budget starts from."""
+        return _save_state(self.before_cooldown_path, state)
+
+    def load_before_cooldown(self) -> LastState | None:
+        """The state from which the learning rate began to fall, or None where it has not yet."""
+        return _load_state(self.before_cooldown_path)
+
+    def before_cooldown_progress(self) -> dict[str, Any] | None:
+        """The progress of the state from which the learning rate began to fall, without its tensors."""
+        return _progress(self.before_cooldown_path)
+
+
+def _save_state(path: Path, state: LastState) -> Path:
+    save_tensors(path, state.tensors, {"progress": json.dumps(state.progress)})
+    return path
+
+
+def _load_state(path: Path) -> LastState | None:
+    if not path.exists():
+        return None
+    tensors, metadata = load_tensors(path)
+    return LastState(tensors, json.loads(metadata["progress"]))
+
+
+def _progress(path: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    with TensorFile(path) as file:
+        return json.loads(file.metadata["progress"])
+
+
+def runs_in(checkpoints: Path) -> list[Path]:
+    """The folders of all runs there are; one that was killed while it was made is none."""
+    folders = (path.parent for path in checkpoints.glob(f"*/{TRAINING}"))
+    return sorted(folder for folder in folders if not folder.name.startswith("."))
 
 
 def newest_run(checkpoints: Path) -> Path | None:
@@ -152,11 +197,4 @@ def newest_run(checkpoints: Path) -> Path | None:
     def touched(folder: Path) -> float:
         return max(path.stat().st_mtime for path in (folder / TRAINING, folder / "last") if path.exists())
 
-    return max((path.parent for path in checkpoints.glob(f"*/{TRAINING}")), key=touched, default=None)
-
-
-def _strict(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record with None for numbers that JSON does not have: not-a-number and the infinities."""
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in record.items()
-    }
+    return max(runs_in(checkpoints), key=touched, default=None)

@@ -19,6 +19,10 @@ class SpikeGuard:
         self.threshold = threshold
         self.statistics = torch.zeros(3, device=device)
 
+    def forget(self) -> None:
+        """Begins anew, as for another text."""
+        self.statistics = torch.zeros_like(self.statistics)
+
     def judge(self, loss: Tensor, norm: Tensor) -> Tensor:
         """Whether to leave this step out: a loss or a gradient that is not finite, or a loss `threshold` standard
         deviations above its running mean (never, where the threshold is 0). What is left out is not learnt from.

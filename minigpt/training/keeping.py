@@ -10,7 +10,7 @@ from typing import Any
 from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import LastState, Run
-from minigpt.training.distributed import World
+from minigpt.training.distributed import World, alike, held
 from minigpt.training.events import Saved
 from minigpt.training.pace import Pace
 from minigpt.training.state import Parts, Progress, capture, restore
@@ -27,8 +27,8 @@ class Keeper:
     seconds of the run; `failure` is what the last save failed of.
     """
 
-    def __init__(self, run: Run | None, parts: Parts, world: World, optimizer: str) -> None:
-        self.run, self.parts, self.world, self.optimizer = run, parts, world, optimizer
+    def __init__(self, run: Run | None, parts: Parts, world: World, optimizer: str, corpus: str) -> None:
+        self.run, self.parts, self.world, self.optimizer, self.corpus = run, parts, world, optimizer, corpus
         (keeps,) = world.agree([run is not None])
         self.keeps = bool(keeps)
         self.saved_step = -1
@@ -59,8 +59,9 @@ class Keeper:
 
     def _warm_again(self, before: LastState, stood: Progress) -> Progress:
         progress = self.put_back(before)
-        progress.best_loss, progress.best_step, progress.evaluated_best = stood.best_loss, stood.best_step, False
-        progress.lowest_loss, progress.stale_evaluations = None, 0
+        progress.lowest_loss, progress.stale_evaluations, progress.evaluated_best = None, 0, False
+        if stood.corpus == self.corpus:
+            progress.best_loss, progress.best_step = stood.best_loss, stood.best_step
         self.notices.append(
             f"the run had cooled down from step {progress.step:,} to {stood.step:,} for a shorter budget: it goes on "
             f"from before that, and its best weights (step {stood.best_step:,}) stay until they are beaten"
@@ -71,6 +72,10 @@ class Keeper:
         """Puts a saved state in place of the present one, and cuts the log back to it."""
         progress = restore(state, self.parts, optimizer=self.optimizer)
         progress.optimizer = self.optimizer
+        if progress.corpus != self.corpus:  # another text: what was measured of the first says nothing of it
+            progress.corpus, progress.evaluated_step, progress.evaluated_best = self.corpus, -1, False
+            progress.best_loss, progress.lowest_loss, progress.stale_evaluations = None, None, 0
+            self.parts.guard.forget()
         self.saved_step, self.saved_at = progress.step, progress.seconds
         done = {"loss"}
         if progress.evaluated_step == progress.step:
@@ -85,7 +90,8 @@ class Keeper:
         """Makes the model what it was at its best."""
         best = self.world.share(LastState(self.run.load_best(), {}) if self.run is not None else None)
         assert best is not None
-        self.parts.model.load_state_dict(best.tensors)
+        present = self.parts.model.state_dict()
+        self.parts.model.load_state_dict({name: alike(value, present[name]) for name, value in best.tensors.items()})
 
     # Keeping.
 
@@ -110,10 +116,10 @@ class Keeper:
         state = self._capture(progress)
         self.saved_at = progress.seconds
         path = self._write(lambda run: run.save_last(state), "the state", progress.step)
-        if self.run is not None and path is None:
+        if path is None:
             return None
         self.saved_step = progress.step
-        return Saved(progress.step, path, "last") if path else None
+        return Saved(progress.step, path, "last")
 
     def save_before_cooldown(self, progress: Progress) -> None:
         """Keeps the state that a longer budget goes on from."""
@@ -123,27 +129,28 @@ class Keeper:
 
     def _capture(self, progress: Progress) -> LastState:
         self._check_finite()
-        return capture(self.parts, progress, self.world.whole)
+        return capture(self.parts, progress, self.world.collect)
 
     def _check_finite(self) -> None:
-        bad = any(not parameter.isfinite().all() for parameter in self.world.own_parts(self.parts.model))
+        bad = any(not parameter.isfinite().all() for parameter in map(held, self.parts.model.parameters()))
         (bad_anywhere,) = self.world.agree([bad])
         if bad_anywhere:
             raise NotFiniteError
 
     def _write(self, write: Callable[[Run], Path], what: str, step: int) -> Path | None:
-        """The path that was written, or None: with the reason noted where the disk refused it."""
-        if self.run is None:
-            return None
-        try:
-            self.run.flush_log()
-            path = write(self.run)
-        except CheckpointError as error:
-            self.failure = error
-            kept = f"the state of step {self.saved_step:,} stands" if self.saved_step >= 0 else "nothing was saved yet"
-            self.notices.append(
-                f"{what} of step {step:,} could not be saved: {error}; {kept}, training goes on and tries again"
-            )
-            return None
-        self.failure = None
-        return path
+        """The path that the main process has written, or None, with the reason noted, where the disk refused it."""
+        path, self.failure = Path(), None
+        if self.run is not None:
+            try:
+                self.run.flush_log()
+                path = write(self.run)
+            except CheckpointError as error:
+                self.failure = error
+                kept = (
+                    f"the state of step {self.saved_step:,} stands" if self.saved_step >= 0 else "nothing was saved yet"
+                )
+                self.notices.append(
+                    f"{what} of step {step:,} could not be saved: {error}; {kept}, training goes on and tries again"
+                )
+        (failed,) = self.world.agree([self.failure is not None])
+        return None if failed else path

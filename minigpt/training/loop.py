@@ -59,7 +59,17 @@ def train(
     being finite again and again or memory runs out (the last saved state stays); CheckpointError where the run is in
     use, or cannot be written at the end.
     """
-    return _Training(model, corpus, config, run, resume, control or Control(), world or World(), spent).events()
+    world = world or World()
+    if run is not None:
+        run.lock()
+    try:
+        with world.together():
+            training = _Training(model, corpus, config, run, resume, control or Control(), world, spent)
+    except BaseException:
+        if run is not None:
+            run.unlock()
+        raise
+    return training.events()
 
 
 class _DivergedError(Exception):
@@ -89,10 +99,10 @@ class _Training:
         self.stepper = Stepper(model, corpus, config, self.device, self.dtype, world)
         self.parts = Parts(model, self.stepper.optimizers, self.stepper.scaler, self.stepper.guard)
         self.pace = Pace(config, steps_in(config, len(corpus.train)))
-        self.progress = Progress(seconds=spent, optimizer=config.optimizer)
-        if run is not None:
-            run.lock()
-        self.keeper = Keeper(run, self.parts, world, config.optimizer)
+        (spent,) = world.agree([spent])
+        self.progress = Progress(seconds=spent, sampled_at=spent, optimizer=config.optimizer, corpus=corpus.fingerprint)
+        self.keeper = Keeper(run, self.parts, world, config.optimizer, corpus.fingerprint)
+        self.asked = Control()  # what all processes know of
         self.seconds_per_token = 0.0  # of an evaluation
         if resume:
             if not self.keeper.keeps:
@@ -102,25 +112,32 @@ class _Training:
         self.step_began = self.clock
 
     def events(self) -> Generator[Event, None, None]:
-        """The run, from wherever it stands: what is due between two steps, then a step, until the budget is spent."""
+        """The run, from wherever it stands."""
+        try:
+            with self.world.together():
+                yield from self._events()
+        finally:
+            if self.run is not None:
+                self.run.unlock()
+
+    def _events(self) -> Generator[Event, None, None]:
+        """What is due between two steps, then a step, until the budget is spent."""
         yield from self._failures()
         yield from self._compile()
         reason: Literal["length", "early stop"] | None = None
         try:
-            while reason is None and not self.control.stop:
+            while reason is None and not self._is_to_stop():
                 try:
                     reason = yield from self._between_steps()
-                    if reason is None and not self.control.stop:
+                    if reason is None and not self.asked.stop:
                         yield from self._step()
                 except (_DivergedError, NotFiniteError) as error:
                     yield self._go_back(str(error) or "the weights are no longer finite")
         except GeneratorExit:  # the caller left between two events, where the state is whole
             self._note(self.stepper.outcomes())
-            self.keeper.save_last(self.progress)
+            if self.world.size == 1:  # one process of several cannot save without the others
+                self.keeper.save_last(self.progress)
             raise
-        finally:
-            if self.run is not None:
-                self.run.unlock()
         if reason is None:
             yield from self._outcomes()
             yield from self._save_last()
@@ -158,15 +175,22 @@ class _Training:
         evaluated = progress.evaluated_step == progress.step
         due = progress.step % every == 0 or (evaluated and progress.evaluated_best) if every else evaluated
         late = progress.seconds - self.keeper.saved_at > 60 * self.config.save_minutes
-        return due or late or self.control.save or self.pace.is_over(progress)
+        return due or late or self.asked.save or self.pace.is_over(progress)
 
     def _tick(self) -> float:
         """Seconds that the run has taken so far, those before it was resumed included; hears of requests too."""
         gone = time.perf_counter() - self.clock
         gone, save, stop = self.world.agree([gone, self.control.save, self.control.stop])
-        self.control.save, self.control.stop = bool(save), bool(stop)
+        if self.control.save:
+            self.control.save = False
+        self.asked.save, self.asked.stop = self.asked.save or bool(save), bool(stop)
         self.progress.seconds = gone
         return gone
+
+    def _is_to_stop(self) -> bool:
+        """Whether anyone wants the run to stop, heard once a step."""
+        self._tick()
+        return self.asked.stop
 
     # One step.
 
@@ -177,7 +201,7 @@ class _Training:
         outcomes = stepper.step(progress.step, rate)
         progress.step += 1
         progress.micro_batch_size = stepper.micro_batch_size
-        self._tick()
+        progress.seconds = time.perf_counter() - self.clock  # for the log; what is decided by is agreed on first
         for text in stepper.notices:
             yield Notice(progress.step, text)
         stepper.notices.clear()
@@ -257,14 +281,16 @@ class _Training:
     # Between steps. What an event tells of is done before it is yielded, since the caller may leave at any of them.
 
     def _measure(self, max_tokens: int | None) -> Measurement:
-        return evaluate(
-            self.model,
-            self.corpus.validation,
-            token_lengths=self.corpus.tokenizer.token_lengths,
-            context=self.context,
-            max_tokens=max_tokens,
-            dtype=self.dtype,
-        )
+        with self.world.reading(self.model):
+            return evaluate(
+                self.model,
+                self.corpus.validation,
+                token_lengths=self.corpus.tokenizer.token_lengths,
+                context=self.context,
+                max_tokens=max_tokens,
+                dtype=self.dtype,
+                readers=self.world,
+            )
 
     def _evaluate(self) -> Iterator[Event]:
         """Measures the validation part and keeps the weights if they are the best; without one, keeps the latest."""
@@ -278,7 +304,9 @@ class _Training:
         loss = measured.loss if measured else None
         best = loss is None or progress.best_loss is None or loss < progress.best_loss
         saved = self.keeper.save_best(self.model, progress.step, loss) if best else None
-        best = best and (saved is not None or self.run is None)  # what the disk refused is not kept, so not the best
+        best = best and (
+            saved is not None or not self.keeper.keeps
+        )  # what the disk refused is not kept, so not the best
         if best:
             progress.best_loss, progress.best_step = loss, progress.step
         lower = loss is None or progress.lowest_loss is None or loss < progress.lowest_loss
@@ -321,7 +349,8 @@ class _Training:
     def _sample(self) -> Sample:
         """Draws a sample, from the same prompt and seed each time."""
         prompt = self.config.sample_prompt
-        text = "".join(generate_text(self.model, self.corpus.tokenizer, prompt, _SAMPLING))
+        with self.world.reading(self.model):
+            text = "".join(generate_text(self.model, self.corpus.tokenizer, prompt, _SAMPLING))
         self.progress.sampled_step, self.progress.sampled_at = self.progress.step, self._tick()
         self.step_began = time.perf_counter()
         sample = Sample(self.progress.step, prompt, text)
@@ -353,7 +382,7 @@ class _Training:
     def _save_last(self) -> Iterator[Event]:
         """Writes what resuming needs."""
         saved = self.keeper.save_last(self.progress)
-        self.control.save = False
+        self.asked.save = False
         yield from self._failures()
         if saved is not None:
             yield saved

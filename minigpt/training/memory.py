@@ -26,14 +26,19 @@ def state_bytes(config: GPTConfig, optimizer: str) -> int:
     return 4 * (4 * outer + (3 if optimizer == "muon" else 4) * inner)
 
 
-def activation_bytes(config: GPTConfig, context: int, sequences: int, *, checkpointing: bool = False) -> int:
+def activation_bytes(
+    config: GPTConfig, context: int, sequences: int, *, checkpointing: bool = False, on_cpu: bool = True
+) -> int:
     """Bytes that so many sequences at once keep for the backward pass, and the head's logits, in float32.
 
-    A block keeps about 17 numbers for each of its features (its inputs, both norms, Q, K, V, what the MLP makes) and
-    a mask for each dropout; with checkpointing every block keeps one, and one block at a time all of them.
+    A block keeps 16 numbers for each of its features (its inputs, both norms, Q, K, V, what the MLP makes), with
+    dropout two masks more and, on a CPU, attention's weights three times; with checkpointing every block keeps one,
+    and one block at a time all of them. Measured by what autograd saves (tests/training/test_memory.py).
     """
-    kept = 17 + (3 if config.dropout else 0)
+    kept = 16.0
+    if config.dropout:
+        kept += 2 + (3 * config.n_head * context / config.n_embd if on_cpu else 0)
     blocks = config.n_layer + kept if checkpointing else kept * config.n_layer
-    features = 4 * sequences * context * config.n_embd * (blocks + 4)
+    features = 4 * sequences * context * config.n_embd * (blocks + 3)
     head = 4 * (2 * min(_HEAD_ROWS, sequences * context) * config.vocab_size + config.vocab_size * config.n_embd)
-    return features + head
+    return int(features + head)

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minigpt.training.distributed import alike, held, whole
+
 # One pair of matrix products per row; the polynomial a X + b X X^T X + c (X X^T)^2 X lifts small singular values fast.
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
@@ -60,9 +62,11 @@ class Muon(torch.optim.Optimizer):
                 momentum.lerp_(matrix.grad, 1 - group["momentum"])
                 nesterov = matrix.grad.lerp(momentum, group["momentum"])
                 matrix.mul_(1 - group["lr"] * group["weight_decay"])
-                for part, piece in zip(matrix.chunk(group["parts"]), nesterov.chunk(group["parts"]), strict=True):
-                    same[(*part.shape, group["lr"])].append((part, piece))
-        for (rows, columns, rate), pairs in same.items():
-            updates = orthogonalize(torch.stack([piece for _, piece in pairs]))  # (n, rows, columns)
-            scale = 0.2 * max(rows, columns) ** 0.5
-            torch._foreach_add_([part for part, _ in pairs], list(updates.unbind()), alpha=-rate * scale)
+                same[(matrix.shape, group["parts"], group["lr"])].append((matrix, nesterov))
+        for (_, parts, rate), pairs in same.items():
+            stacked = torch.stack([whole(nesterov) for _, nesterov in pairs])  # (n, parts * rows, columns)
+            pieces = stacked.view(parts * len(pairs), -1, stacked.shape[2])  # (n * parts, rows, columns)
+            updates = orthogonalize(pieces).view(stacked.shape)
+            scale = 0.2 * max(pieces.shape[1:]) ** 0.5
+            own = [held(alike(update, matrix)) for update, (matrix, _) in zip(updates, pairs, strict=True)]
+            torch._foreach_add_([held(matrix) for matrix, _ in pairs], own, alpha=-rate * scale)

@@ -1,89 +1,151 @@
-"""What a run is given where the user says nothing: a table of rules over the corpus's size and the device.
+"""What a run is given where the user says nothing: measured on this machine, forecast by small experiments, and said.
 
-Those for a CPU stand on the experiments in docs/benchmarks.md ("Choosing the defaults"), those for a GPU on the field's
-habits alone; none of them measures the machine.
+The rules stand on benchmarks/scaling.py and docs/benchmarks.md ("Choosing the defaults"), measured on a CPU at up to
+ten million parameters; for larger models and GPUs they are carried on, not measured.
 """
 
-from dataclasses import dataclass
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
-from minigpt.config import GPTConfig, TrainConfig, preset_config
+from minigpt.config import PRESETS, GPTConfig, TrainConfig, preset_config
 from minigpt.errors import ConfigError
+from minigpt.text.corpus import Corpus
+from minigpt.training.forecast import entropy, forecast_bits_per_byte
+from minigpt.training.memory import activation_bytes, state_bytes
+
+_DEFAULT_MINUTES = 5.0
+_CANDIDATES = ("nano", "micro", "mini", "small", "gpt2", "gpt2-medium")  # from the smallest up
+_FINE_TUNING_CONTEXT = 256
+_SAMPLE = 300_000  # tokens that the entropy is taken from
+_TINY = 20_000  # tokens; fewer are gone through in seconds, so that steps and not minutes end a run
+
+Clock = Callable[[GPTConfig, TrainConfig], float]
+"""Seconds that one optimizer step of such a model takes on this machine."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a plan looks at of a text: its size, and the bits per byte that compressing it leaves."""
+
+    n_tokens: int
+    n_bytes: int
+    vocab_size: int
+    entropy: float
+
+    @classmethod
+    def of(cls, corpus: Corpus) -> "Survey":
+        """That of a corpus's training part; the entropy is that of its first megabyte or so."""
+        beginning = corpus.tokenizer.decode(corpus.train[:_SAMPLE].tolist()).encode()
+        return cls(len(corpus.train), corpus.train_bytes, corpus.tokenizer.vocab_size, entropy(beginning))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A model's shape, how it is trained, and one sentence on each thing that was chosen rather than given."""
+    """A model's shape, how it is trained, and one sentence on each thing that was chosen rather than given.
+
+    `seconds_per_step` was measured here; `expected` are the bits per byte in the end, None where no experiment tells;
+    `memory` is an estimate of the peak in bytes, beside what torch takes for itself.
+    """
 
     preset: str
     model: GPTConfig
     training: TrainConfig
+    seconds_per_step: float
+    expected: float | None
+    memory: int
     notes: tuple[str, ...]
 
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that one optimizer step learns from."""
+        return self.training.sequences_per_step * (self.training.context_length or 0)
 
-def plan_tokenizer(n_bytes: int) -> str:
-    """The tokenizer for a corpus of so many bytes: its vocabulary grows with the text that teaches it.
+    def steps(self, n_tokens: int) -> float:
+        """How many steps the budget comes to over a text of so many tokens."""
+        training = self.training
+        if training.minutes is not None:
+            return 60 * training.minutes / self.seconds_per_step
+        if training.epochs is not None:
+            return training.epochs * n_tokens / self.tokens_per_step
+        return float(training.steps or 0)
+
+
+def plan_tokenizer(train_bytes: int) -> str:
+    """The tokenizer for a text of so many bytes: its vocabulary grows with the text that teaches it.
 
     Below 30 kB there is too little text to learn merges from; above 300 MB GPT-2's own 50,257 words pay.
     """
-    if n_bytes < 30_000:
+    if train_bytes < 30_000:
         return "bytes"
     for size, words in ((300_000, 512), (1_000_000, 1024), (10_000_000, 2048), (50_000_000, 4096), (300_000_000, 8192)):
-        if n_bytes < size:
+        if train_bytes < size:
             return f"bpe:{words}"
     return "gpt2"
 
 
-def plan_preset(n_tokens: int, device_type: str) -> str:
-    """The model for so many training tokens: what the device trains well in the default time."""
-    if device_type == "cpu":
-        return "nano" if n_tokens < 3_000_000 else "micro"
-    for size, preset in ((1_000_000, "micro"), (10_000_000, "mini"), (300_000_000, "small")):
-        if n_tokens < size:
-            return preset
-    return "gpt2"
+def plan_preset(survey: Survey, device_type: str, given: dict[str, Any], clock: Clock, processes: int = 1) -> str:
+    """The size that is forecast to end with the fewest bits per byte in the time, or the steps, that there are.
+
+    Sizes are measured from the smallest up, until one is forecast to end worse than the one before.
+    """
+    best, least = _CANDIDATES[0], math.inf
+    for name in _CANDIDATES:
+        made = plan(
+            survey, device_type=device_type, free_memory=sys.maxsize, given=given, preset=name, clock=clock,
+            processes=processes,
+        )  # fmt: skip
+        if made.expected is None or made.expected >= least:
+            break
+        best, least = name, made.expected
+    return best
 
 
 def plan(
+    survey: Survey,
     *,
-    n_tokens: int,
-    vocab_size: int,
     device_type: str,
     free_memory: int,
     given: dict[str, Any],
-    preset: str | None = None,
+    preset: str,
     base: GPTConfig | None = None,
+    clock: Clock,
+    processes: int = 1,
 ) -> Plan:
     """Everything a run needs, from what was `given` (GPTConfig and TrainConfig fields) and, for the rest, the rules.
 
-    `free_memory`, in bytes, bounds the micro-batch. `base` is the shape of a model to fine-tune.
-    Raises: ConfigError where what was given does not go together.
+    `free_memory`, in bytes, bounds what passes through the model at once. `base` is the shape of a model to fine-tune;
+    `processes` share every batch.
+    Raises: ConfigError where what was given does not go together, or does not fit into the memory.
     """
     notes: list[str] = []
     shape: dict[str, Any] = {name: given[name] for name in ("n_layer", "n_head", "n_embd", "dropout") if name in given}
     training = {name: value for name, value in given.items() if name in TrainConfig.__dataclass_fields__}
-    if base is not None:
-        model, name = base.replace(**shape), "fine-tuned"
-    else:
-        name = preset or plan_preset(n_tokens, device_type)
-        model = preset_config(name).replace(vocab_size=vocab_size, **shape)
-    usual = model.n_positions if base is None else min(model.n_positions, 256)
-    context = _context(training.get("context_length") or usual, n_tokens, notes)
+    model = base.replace(**shape) if base else preset_config(preset).replace(vocab_size=survey.vocab_size, **shape)
+    usual = model.n_positions if base is None else min(model.n_positions, _FINE_TUNING_CONTEXT)
+    context = _context(training.get("context_length") or usual, survey.n_tokens, notes)
     if base is None:
         model = model.replace(n_positions=context)
     elif context > base.n_positions:
         raise ConfigError(f"context_length ({context}) must be at most the model's own ({base.n_positions})")
     training["context_length"] = context
-    defaults = _training_rules(model, n_tokens, device_type, training, fine_tuning=base is not None)
-    config = TrainConfig(**(defaults | training))
-    if config.micro_batch_size is None:
-        at_once = _sequences_at_once(model, context, free_memory)
-        if at_once < config.sequences_per_step:
-            config = config.replace(micro_batch_size=at_once)
-            notes.append(f"{at_once} sequences pass through the model at once, the rest of a batch accumulates")
-    if "dropout" not in shape and base is None and device_type != "cpu" and n_tokens < 10_000_000:
-        model = model.replace(dropout=0.2)  # a GPU passes over a small corpus many times
-    return Plan(name, model, config, tuple(notes))
+    rules = _rules(model, survey.n_tokens, device_type, training, fine_tuning=base is not None)
+    rules["batch_size"] = max(processes, rules["batch_size"])
+    config = TrainConfig(**(rules | training))
+    config, memory = _fit_memory(model, config, free_memory, device_type, processes, notes)
+    made = Plan(preset, model, config, clock(model, config), None, memory, tuple(notes))
+    seen = made.steps(survey.n_tokens) * made.tokens_per_step  # tokens
+    if "eval_tokens" not in training:
+        made = replace(made, training=config.replace(eval_tokens=_eval_tokens(seen)))
+    if "dropout" not in shape and base is None:
+        made = replace(made, model=model.replace(dropout=_dropout(seen / survey.n_tokens)))
+    if base is None:
+        text_seen = seen * survey.n_bytes / survey.n_tokens  # bytes
+        expected = forecast_bits_per_byte(model, text_seen, survey.n_bytes, survey.entropy)
+        made = replace(made, expected=expected)
+    return made
 
 
 def _context(wanted: int, n_tokens: int, notes: list[str]) -> int:
@@ -97,26 +159,73 @@ def _context(wanted: int, n_tokens: int, notes: list[str]) -> int:
     return shorter
 
 
-def _sequences_at_once(model: GPTConfig, context: int, free_memory: int) -> int:
-    """How many sequences fit into half the free memory, at about 20 numbers a feature that every block keeps."""
-    per_sequence = 4 * 20 * context * model.n_embd * (model.n_layer + 1)  # bytes, in float32
-    return max(1, free_memory // 2 // per_sequence)
-
-
-def _training_rules(
+def _rules(
     model: GPTConfig, n_tokens: int, device_type: str, given: dict[str, Any], *, fine_tuning: bool
 ) -> dict[str, Any]:
-    """Batch, rate and length of the run. A step holds ~2 k tokens on a CPU and ~16 k on a GPU, fewer for a corpus
-    that would be a handful of steps; wider models take a smaller rate."""
+    """Batch, rate and length of the run. A step holds ~1 k tokens on a CPU and ~16 k on a GPU, fewer for a corpus that
+    would be a handful of steps; wider models take a smaller rate."""
     context = given["context_length"]
-    step_tokens = min(2048 if device_type == "cpu" else 16_384, max(context, n_tokens // 8))
-    rules: dict[str, Any] = {"batch_size": max(1, round(step_tokens / context))}
-    rules["learning_rate"] = 5e-5 if fine_tuning else round(3e-3 * (128 / max(128, model.n_embd)) ** 0.75, 5)
+    step_tokens = min(1024 if device_type == "cpu" else 16_384, max(context, n_tokens // 8))
+    optimizer = given.get("optimizer", "adamw" if fine_tuning else "muon")
+    rules: dict[str, Any] = {"batch_size": max(1, round(step_tokens / context)), "optimizer": optimizer}
+    if fine_tuning:
+        rules["learning_rate"] = 5e-5
+    else:
+        peak, power = (8e-3, 0.5) if optimizer == "muon" else (3e-3, 0.75)
+        rules["learning_rate"] = round(peak * (128 / max(128, model.n_embd)) ** power, 5)
     if not {"steps", "epochs", "minutes"} & given.keys():
-        if n_tokens < 20_000:
-            rules["steps"] = 300
-        else:
-            rules["minutes"] = 5.0 if n_tokens < 100_000_000 or device_type == "cpu" else 60.0
-    rules["eval_tokens"] = 20_000 if device_type == "cpu" else 200_000
+        rules |= {"steps": 300} if n_tokens < _TINY else {"minutes": _DEFAULT_MINUTES}
     rules["patience"] = 5 if n_tokens < 20_000_000 else 0
     return rules
+
+
+def _eval_tokens(seen: float) -> int:
+    """As many tokens that twenty evaluations take about 3 % of the time: one costs a third of training on the same."""
+    return int(min(200_000, max(4096, 0.0045 * seen)))
+
+
+def _dropout(epochs: float) -> float:
+    """More of it the oftener the same text is seen."""
+    return 0.0 if epochs < 10 else 0.1 if epochs < 40 else 0.2
+
+
+def _fit_memory(
+    model: GPTConfig, config: TrainConfig, free_memory: int, device_type: str, processes: int, notes: list[str]
+) -> tuple[TrainConfig, int]:
+    """The settings that fit into the memory: fewer sequences at once first, then fewer activations kept.
+
+    Raises: ConfigError where the weights and the optimizer alone do not fit, naming the largest preset that does.
+    """
+    context, state = config.context_length or model.n_positions, state_bytes(model, config.optimizer)
+    own = -(-config.sequences_per_step // processes)  # sequences of a batch that one process takes
+    at_once = min(config.micro_batch_size or own, own)
+
+    def needs(sequences: int, checkpointing: bool) -> int:
+        kept = activation_bytes(model, context, sequences, checkpointing=checkpointing, on_cpu=device_type == "cpu")
+        return state + kept
+
+    checkpointing = config.checkpoint_activations == "on"
+    while needs(at_once, checkpointing) > free_memory:
+        if at_once > 1 and config.micro_batch_size is None:
+            at_once = -(-at_once // 2)
+        elif not checkpointing and config.checkpoint_activations == "auto":
+            checkpointing = True
+        else:
+            raise ConfigError(_too_large(model, config.optimizer, needs(at_once, checkpointing), free_memory))
+    if at_once < own and config.micro_batch_size is None:
+        config = config.replace(micro_batch_size=at_once)
+        notes.append(f"{at_once} sequences pass through the model at once, the rest of a batch accumulates")
+    if checkpointing and config.checkpoint_activations == "auto":
+        config = config.replace(checkpoint_activations="on")
+        notes.append("activations are computed again in the backward pass: that fits the memory for a third more time")
+    return config, needs(at_once, checkpointing)
+
+
+def _too_large(model: GPTConfig, optimizer: str, needed: int, free: int) -> str:
+    fitting = [name for name, shape in PRESETS.items() if state_bytes(shape, optimizer) * 1.2 < free]
+    largest = max(fitting, key=lambda name: PRESETS[name].n_parameters, default=None)
+    mend = f"the largest preset that fits is {largest}" if largest else "no preset fits"
+    return (
+        f"training {model.n_parameters:,} parameters takes about {needed / 1e9:.1f} GB, but {free / 1e9:.1f} GB are "
+        f"free: {mend}, or share the weights out over several devices with --devices N --sharding on"
+    )

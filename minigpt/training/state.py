@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.storage.run import LastState
+from minigpt.training.distributed import alike
 from minigpt.training.guard import SpikeGuard
 
 
@@ -19,7 +20,8 @@ class Progress:
     of the run; `evaluation_seconds` is what the last evaluation took, `evaluated_best` whether it was the best of all.
     `lowest_loss` is the lowest since the run last went back to an earlier state. `closing_seconds` is what the end of
     the run takes once training is over, `cut` the share of the budget that a run which no longer improves ends at.
-    `rate_factor` is what going back after a divergence left of the learning rate.
+    `rate_factor` is what going back after a divergence left of the learning rate, `corpus` the fingerprint of the text
+    that all losses are of.
     """
 
     step: int = 0
@@ -43,6 +45,7 @@ class Progress:
     left_out_running: int = 0
     micro_batch_size: int | None = None
     optimizer: str = ""
+    corpus: str = ""
     scaler: dict[str, Any] = field(default_factory=dict)
 
 
@@ -63,16 +66,16 @@ class Parts:
         return {}
 
 
-def capture(parts: Parts, progress: Progress, whole: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> LastState:
+def capture(parts: Parts, progress: Progress, collect: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> LastState:
     """Everything that resuming needs: `model.NAME`, `optimizer.PARAMETER.KEY` and `guard` tensors, and the progress.
 
-    `whole` makes a whole tensor of one that several processes hold in parts.
+    `collect` makes a whole tensor of one that several processes hold in parts.
     """
     progress.scaler = parts.scaler.state_dict()
-    tensors = {f"model.{name}": whole(tensor) for name, tensor in parts.model.state_dict().items()}
+    tensors = {f"model.{name}": collect(tensor) for name, tensor in parts.model.state_dict().items()}
     for name, parameter in parts.model.named_parameters():
         for key, value in parts.optimizer_state(parameter).items():
-            tensors[f"optimizer.{name}.{key}"] = whole(torch.as_tensor(value))
+            tensors[f"optimizer.{name}.{key}"] = collect(torch.as_tensor(value))
     tensors["guard.statistics"] = parts.guard.statistics
     return LastState(tensors, asdict(progress))
 
@@ -82,18 +85,19 @@ def restore(state: LastState, parts: Parts, *, optimizer: str) -> Progress:
 
     The state of another optimizer than the one named is left out.
     """
+    present = parts.model.state_dict()
     parameters = dict(parts.model.named_parameters())
     weights: dict[str, Tensor] = {}
     for full_name, value in state.tensors.items():
         kind, name = full_name.split(".", 1)
         if kind == "model":
-            weights[name] = value
+            weights[name] = alike(value, present[name])
         elif kind == "guard":
             parts.guard.statistics = value.to(parts.guard.statistics.device)
         elif state.progress["optimizer"] == optimizer:
             parameter_name, key = name.rsplit(".", 1)
             parameter = parameters[parameter_name]
-            parts.optimizer_state(parameter)[key] = value.to(parameter.device)
+            parts.optimizer_state(parameter)[key] = alike(value, parameter)
     parts.model.load_state_dict(weights)
     progress = Progress(**state.progress)
     if progress.scaler:  # empty where the run had no loss scale until now

@@ -3,7 +3,9 @@
 import math
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +14,7 @@ from minigpt.config import TrainConfig
 from minigpt.device import autocast, mix_seed
 from minigpt.errors import TrainingError
 from minigpt.model.gpt import GPT
-from minigpt.text.corpus import Corpus
-from minigpt.training.distributed import World
+from minigpt.training.distributed import World, held, whole
 from minigpt.training.guard import SpikeGuard
 from minigpt.training.loss import next_token_loss
 from minigpt.training.memory import checkpoint_blocks
@@ -30,6 +31,13 @@ class Outcome:
     loss: float
     norm: float
     left_out: bool
+
+
+class Batches(Protocol):
+    """Where the training text comes from: `minigpt.text.Corpus`, or random tokens where only the time counts."""
+
+    def batch(self, step: int, size: int, length: int, seed: int, rows: range, /) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of some rows of a step's batch, (B, T) int64 each."""
 
 
 class LossModel(nn.Module):
@@ -50,7 +58,7 @@ class Stepper:
     waits for it to be read; elsewhere at once."""
 
     def __init__(
-        self, model: GPT, corpus: Corpus, config: TrainConfig, device: torch.device, dtype: torch.dtype, world: World
+        self, model: GPT, corpus: Batches, config: TrainConfig, device: torch.device, dtype: torch.dtype, world: World
     ) -> None:
         assert config.context_length is not None
         self.corpus, self.config, self.device, self.dtype, self.world = corpus, config, device, dtype, world
@@ -60,6 +68,7 @@ class Stepper:
         self.checkpointing = config.checkpoint_activations == "on"
         if self.checkpointing:
             checkpoint_blocks(model)
+        world.shard(model, config, device)
         self.losses = LossModel(model)
         self.module = world.wrap(self.losses)
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -150,19 +159,24 @@ class Stepper:
     def _accumulate(self, step: int) -> Tensor:
         self.module.train()
         total = torch.zeros((), device=self.device)
-        starts = range(self.rows.start, self.rows.stop, self.micro_batch_size)
-        for start in starts:
-            rows = range(start, min(start + self.micro_batch_size, self.rows.stop))
-            if start == starts[-1]:
+        own = [
+            self.rows[start : start + self.micro_batch_size]
+            for start in range(0, len(self.rows), self.micro_batch_size)
+        ]
+        turns = self.world.turns(len(own))
+        for turn in range(turns):
+            rows = own[turn] if turn < len(own) else self.rows[:0]
+            with self.world.accumulating(self.module) if turn < turns - 1 else nullcontext():
                 total += self._backward(step, rows)
-            else:
-                with self.world.accumulating(self.module):
-                    total += self._backward(step, rows)
         return total
 
     def _backward(self, step: int, rows: range) -> Tensor:
-        """Adds the gradient of some rows of the step's batch; returns their share of its mean loss, ()."""
-        batch = self.corpus.batch(step, self.batch_size, self.context, self.config.seed, rows)  # (B, T) twice
+        """Adds the gradient of some rows of the step's batch; returns their share of its mean loss, ().
+
+        No rows at all are a turn in which this process only joins the others: it reads a row that counts nothing.
+        """
+        read = rows or self.rows[:1]
+        batch = self.corpus.batch(step, self.batch_size, self.context, self.config.seed, read)  # (B, T) twice
         inputs, targets = (self._to_device(part) for part in batch)
         torch.manual_seed(mix_seed(self.config.seed, step, rows.start))  # the dropout of this micro-batch
         with autocast(self.device, self.dtype):
@@ -187,7 +201,7 @@ class Stepper:
         for optimizer in self.optimizers:
             self.scaler.unscale_(optimizer)
         limit = self.config.grad_clip or math.inf
-        norm = self.world.whole(torch.nn.utils.clip_grad_norm_(self.parameters, limit))  # ()
+        norm = whole(torch.nn.utils.clip_grad_norm_(self.parameters, limit))  # ()
         bad = self.guard.judge(loss, norm)  # () bool
         if self.scaler.is_enabled():
             for optimizer in self.optimizers:
@@ -197,7 +211,7 @@ class Stepper:
             if self.device.type == "cuda" or bad:  # only where asking costs a wait is the mask used unasked
                 for parameter in self.parameters:
                     if parameter.grad is not None:
-                        parameter.grad.masked_fill_(bad, 0)
+                        held(parameter.grad).masked_fill_(bad, 0)
             for optimizer in self.optimizers:
                 optimizer.step()
         self.zero_gradients()

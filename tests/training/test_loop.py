@@ -290,7 +290,7 @@ def test_a_damaged_line_of_the_log_is_named(corpus: Corpus, tmp_path: Path) -> N
 def test_a_run_of_another_format_is_refused(corpus: Corpus, tmp_path: Path) -> None:
     run = new_run(tmp_path / "run", new_model(), corpus)
     run.update(format=99)
-    with pytest.raises(CheckpointError, match=r"another version of minigpt \(format 99, here 1\)"):
+    with pytest.raises(CheckpointError, match=r"another version of minigpt \(format 99, here 2\)"):
         Run.open(run.directory)
 
 
@@ -395,7 +395,7 @@ def test_a_run_that_diverges_again_and_again_stops_with_a_diagnosis(
 def test_a_spike_of_the_loss_is_left_out_and_counted(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     config = settings(steps=200, sample_every=0, eval_every=1000, micro_batch_size=None)
     calls = iter(range(1000))
-    spiking = {190: 50.0, 194: 50.0}  # factors
+    spiking = {190: 200.0, 194: 200.0}  # factors
 
     def loss(*rest: Tensor) -> Tensor:
         return next_token_loss(*rest) * spiking.get(next(calls), 1.0)
@@ -599,3 +599,16 @@ def test_training_learns_on_cuda(corpus: Corpus, dtype: str, compiled: str) -> N
     events = list(train(new_model(dropout=0.0), corpus, config))
     assert not [event for event in events if isinstance(event, Notice)]
     assert events[-1].validation_loss < 2.8  # type: ignore[union-attr,operator]
+
+
+def test_a_run_that_goes_on_with_another_text_measures_its_best_anew(corpus: Corpus, tmp_path: Path) -> None:
+    model = new_model(dropout=0.0)
+    run = new_run(tmp_path / "run", model, corpus)
+    list(train(model, corpus, settings(steps=60), run))
+    (tmp_path / "bear.txt").write_text("a bear and nine jugs of vex were quickly packed in his box! " * 60)
+    other = Corpus.build([tmp_path / "bear.txt"], corpus.tokenizer, cache=tmp_path / "cache")
+    events = list(train(model, other, settings(steps=90, schedule="constant"), run, resume=True))
+    first = next(event for event in events if isinstance(event, Evaluation))
+    assert first.best  # however much worse than the loss on the first text
+    assert isinstance(events[-1], Finished)
+    assert events[-1].best_step > 30

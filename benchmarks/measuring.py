@@ -1,0 +1,246 @@
+"""What the benchmarks have in common: workers in processes of their own, a stopwatch, medians, tables, the machine.
+
+It imports no torch: a process that is light starts workers whose peak memory is their own.
+"""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Point = tuple[int, float, float]  # steps, seconds of training, nats of a validation text
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model and the batch it is trained on."""
+
+    n_layer: int
+    n_head: int
+    n_embd: int
+    context: int
+    batch: int
+    vocabulary: int
+    cuda_only: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Tokens per optimizer step."""
+        return self.batch * self.context
+
+    @property
+    def flops_per_token(self) -> int:
+        """6 N + 12 L C T for forward and backward, N without the position embedding, as nanoGPT counts.
+
+        Source: Chowdhery et al. 2022 (PaLM), appendix B.
+        """
+        c = self.n_embd
+        per_block = 12 * c * c + 13 * c  # matrices, biases and norms
+        n = self.vocabulary * c + self.n_layer * per_block + 2 * c
+        return 6 * n + 12 * self.n_layer * c * self.context
+
+
+class Stopwatch:
+    """Times a training loop that calls `step()` after every optimizer step, until that returns True.
+
+    The first `warmup` steps do not count; then `steps` do, or as many as begin within `seconds`, at least three.
+    `synchronize` waits for the device.
+    """
+
+    def __init__(self, *, warmup: int, seconds: float, steps: int | None, synchronize: Callable[[], object]) -> None:
+        self.warmup, self.seconds, self.steps, self.synchronize = max(1, warmup), seconds, steps, synchronize
+        self.done, self.elapsed, self.first_step = 0, 0.0, 0.0
+        self.began = time.perf_counter()
+
+    def step(self) -> bool:
+        """Notes a step; returns whether that was the last."""
+        self.done += 1
+        if self.done == 1:
+            self.first_step = self._since_began()  # compilation included
+        if self.done == self.warmup:
+            self.synchronize()
+            self.began = time.perf_counter()
+        if self.done <= self.warmup:
+            return False
+        if self.steps is not None:
+            over = self.measured >= self.steps
+        else:
+            over = self.measured >= 3 and time.perf_counter() - self.began >= self.seconds
+        if over:
+            self.elapsed = self._since_began()
+        return over
+
+    @property
+    def measured(self) -> int:
+        """Steps that count so far."""
+        return self.done - self.warmup
+
+    def _since_began(self) -> float:
+        self.synchronize()
+        return time.perf_counter() - self.began
+
+
+class WorkerError(Exception):
+    """A worker failed; the message is the last line it wrote."""
+
+
+def run_worker(command: Sequence[str], threads: int, **environment: str) -> str:
+    """Runs a command to its end with so many threads; returns what it printed.
+
+    Raises: WorkerError.
+    """
+    count = str(threads)
+    variables = os.environ | {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count} | environment
+    done = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
+    if done.returncode:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        raise WorkerError(lines[-1] if lines else f"exit code {done.returncode}")
+    return done.stdout
+
+
+def run_job(script: str, job: dict[str, Any], threads: int) -> dict[str, Any]:
+    """What `script --worker JOB` answers: the JSON of its last line.
+
+    Raises: WorkerError.
+    """
+    return json.loads(run_worker([sys.executable, script, "--worker", json.dumps(job)], threads).splitlines()[-1])
+
+
+def missing_peers(nanogpt: Path | None) -> dict[str, str]:
+    """What each peer that is not at hand lacks: the start of its engines' names -> one sentence."""
+    missing = {}
+    if nanogpt is None or not (nanogpt / "model.py").is_file():
+        missing["nanogpt"] = "nanoGPT needs a checkout of github.com/karpathy/nanoGPT, given by --nanogpt PATH"
+    if importlib.util.find_spec("transformers") is None:
+        missing["transformers"] = "transformers is not installed (pip install transformers)"
+        missing["trainer"] = missing["transformers"]
+    elif importlib.util.find_spec("accelerate") is None:
+        missing["trainer"] = "the Trainer of transformers needs accelerate (pip install accelerate)"
+    return missing
+
+
+def present(engines: Iterable[str], nanogpt: Path | None) -> list[str]:
+    """The engines that can run here; says on stderr, in one line each, why another cannot."""
+    missing, kept = missing_peers(nanogpt), []
+    for engine in engines:
+        reason = next((why for start, why in missing.items() if engine.startswith(start)), None)
+        if reason:
+            say(f"{engine} is left out: {reason}")
+        else:
+            kept.append(engine)
+    return kept
+
+
+def say(text: str) -> None:
+    """One line of progress on stderr; stdout is for tables."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def cores() -> int:
+    """Logical processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def machine(threads: int) -> dict[str, Any]:
+    """The machine, the versions and the date, for the head of a table."""
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text(encoding="utf-8").splitlines() if information.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    versions = {}
+    for package in ("torch", "transformers", "accelerate"):
+        if importlib.util.find_spec(package):
+            versions[package] = importlib.metadata.version(package)
+    try:
+        query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        gpu = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        gpu = None
+    return {
+        "cpu": models[0] if models else platform.processor() or platform.machine(),
+        "cores": cores(),
+        "threads": threads,
+        "gpu": gpu,
+        "python": platform.python_version(),
+        "versions": versions,
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def describe(machine: dict[str, Any]) -> str:
+    """The machine in one line of markdown."""
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    gpu = f", {machine['gpu']}" if machine["gpu"] else ""
+    return (
+        f"**Machine.** {machine['cpu']}, {machine['cores']} logical cores, {machine['threads']} threads{gpu}; "
+        f"Python {machine['python']}, {versions}; {machine['date']}."
+    )
+
+
+def median(values: Iterable[float | None]) -> float | None:
+    """The median of the values that are there, None where none is."""
+    there = [value for value in values if value is not None]
+    return statistics.median(there) if there else None
+
+
+def spread(values: Iterable[float | None], form: str = ",.0f") -> str:
+    """The median with the lowest and the highest in brackets: "120 (110–130)"; a dash where there is nothing."""
+    there = [value for value in values if value is not None]
+    if not there:
+        return "–"
+    middle = format(statistics.median(there), form)
+    return middle if len(there) == 1 else f"{middle} ({min(there):{form}}–{max(there):{form}})"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in markdown."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def keep(path: Path | None, machine: dict[str, Any], results: list[dict[str, Any]]) -> None:
+    """Writes the raw numbers so far, where a file for them is given."""
+    if path is not None:
+        record = {"command": " ".join(sys.argv), "machine": machine, "results": results}
+        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options that every benchmark has."""
+    parser.add_argument("--nanogpt", type=Path, help="a checkout of github.com/karpathy/nanoGPT")
+    parser.add_argument("--threads", type=int, default=cores(), help="threads of every engine [all cores]")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda [auto]")
+    parser.add_argument("--json", type=Path, help="write the raw numbers to this file")
+    parser.add_argument("--plot", type=Path, help="draw a picture (.svg or .png; needs matplotlib)")
+
+
+def figure(columns: int, height: float = 4.0) -> tuple[Any, list[Any]]:
+    """A matplotlib figure and its axes side by side.
+
+    Raises: ModuleNotFoundError without matplotlib.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    drawing = Figure(figsize=(max(6.0, 4.2 * columns), height), layout="constrained")
+    FigureCanvasAgg(drawing)
+    return drawing, list(drawing.subplots(1, columns, squeeze=False)[0])
+
+
+def draw(path: Path | None, picture: Callable[[Path], None]) -> None:
+    """Draws the picture where a file for it is given and matplotlib is installed, and says so where it is not."""
+    if path is None:
+        return
+    try:
+        picture(path)
+    except ModuleNotFoundError:
+        say(f"{path} was not drawn: that takes matplotlib (pip install matplotlib)")

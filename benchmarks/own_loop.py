@@ -1,0 +1,115 @@
+"""minigpt's own training loop as the benchmarks time it, and the bare loop that it is held against."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from measuring import Shape, Stopwatch
+
+from minigpt import GPT, Corpus, GPTConfig, TrainConfig, train
+from minigpt.device import autocast, resolve_device, resolve_dtype
+from minigpt.training.events import Step
+from minigpt.training.loss import next_token_loss
+from minigpt.training.optimization import build_optimizers
+
+
+def random_corpus(data: Path, vocabulary: int) -> Corpus:
+    """A minigpt corpus of a file of uint16 tokens, with nothing held out and no words to its tokens."""
+    return Corpus(
+        path=data.parent,
+        tokenizer=SimpleNamespace(vocab_size=vocabulary),  # type: ignore[arg-type]
+        train=np.memmap(data, dtype=np.uint16, mode="r"),
+        validation=np.empty(0, np.uint16),
+        train_bytes=0,
+        validation_bytes=0,
+        n_documents=1,
+        held_out="nothing",
+        validation_fraction=0.0,
+        sources=(),
+        skipped=(),
+        source_hash="",
+        fingerprint="",
+    )
+
+
+def minigpt_parts(shape: Shape, device: str, **options: Any) -> tuple[GPT, TrainConfig]:
+    """The model, and the settings of a loop that only trains."""
+    never = 10**9
+    shared = {"n_layer": shape.n_layer, "n_head": shape.n_head, "n_embd": shape.n_embd}
+    torch.manual_seed(1)
+    model = GPT(GPTConfig(vocab_size=shape.vocabulary, n_positions=shape.context, **shared))
+    length = {"steps": never, "eval_every": never, "save_every": never, "sample_every": 0, "patience": 0}
+    batch = {"batch_size": shape.batch, "context_length": shape.context}
+    return model, TrainConfig(device=device, **length, **batch, **options)
+
+
+def minigpt_steps(model: GPT, config: TrainConfig, data: Path) -> Iterator[None]:
+    """Every step of minigpt's own loop."""
+    for event in train(model, random_corpus(data, model.config.vocab_size), config):
+        if isinstance(event, Step):
+            yield
+
+
+def measure_minigpt(
+    shape: Shape, data: Path, device: torch.device, watch: Callable[[], Stopwatch], **options: Any
+) -> Stopwatch:
+    """Trains minigpt until the stopwatch, started once the model stands, says so."""
+    model, config = minigpt_parts(shape, device.type, **options)
+    clock = watch()
+    for _ in minigpt_steps(model, config, data):
+        if clock.step():
+            break
+    return clock
+
+
+def bare_steps(model: GPT, config: TrainConfig, data: Path) -> Iterator[None]:
+    """Forward, backward, clipping and update of the same model on one batch again and again, and nothing else."""
+    device = resolve_device(config.device)
+    dtype = resolve_dtype(config.dtype, device)
+    model = model.to(device)
+    model.train()
+    features = torch.compile(model.features) if device.type == "cuda" else model.features
+    optimizers, parameters = build_optimizers(model, config), list(model.parameters())
+    corpus = random_corpus(data, model.config.vocab_size)
+    x, y = (part.to(device) for part in corpus.batch(0, config.batch_size, config.context_length, 1))
+    while True:
+        with autocast(device, dtype):
+            loss = next_token_loss(features(x), model.token_embedding.weight, y)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, config.grad_clip)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        yield
+
+
+def measure_outside(
+    shape: Shape, data: Path, device: torch.device, seconds: float, warmup: int, synchronize: Callable[[], object]
+) -> dict[str, float]:
+    """The share of the loop's step that a bare step does not take: the median over pairs of blocks, one of each."""
+    loops = []
+    for steps in (minigpt_steps, bare_steps):
+        loops.append(steps(*minigpt_parts(shape, device.type), data))
+
+    def timed(loop: Iterator[None], count: int) -> float:
+        began = time.perf_counter()
+        for _ in range(count):
+            next(loop)
+        synchronize()
+        return time.perf_counter() - began
+
+    for loop in loops:
+        timed(loop, max(2, warmup))
+    block = max(1, round(min(0.2, seconds / 10) / timed(loops[1], 1)))  # steps
+    pairs = []
+    deadline = time.perf_counter() + seconds
+    while len(pairs) < 5 or time.perf_counter() < deadline:
+        order = (0, 1) if len(pairs) % 2 else (1, 0)
+        pairs.append({which: timed(loops[which], block) for which in order})
+    ratio = statistics.median(pair[1] / pair[0] for pair in pairs)
+    return {"outside": 1 - ratio, "pairs": len(pairs), "steps_per_pair": block}

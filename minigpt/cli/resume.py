@@ -1,0 +1,163 @@
+"""A training job taken up again: which run, what it may change, and the state of affairs said; it trains nothing."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from minigpt.cli.changes import Change, asked_after, changes_in, is_free, refuse
+from minigpt.cli.options import fields_of
+from minigpt.cli.train_job import Job, Request, build_corpus, corpus_record, resolved
+from minigpt.config import ReadingConfig, TrainConfig
+from minigpt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from minigpt.storage.run import Run
+    from minigpt.text.corpus import Corpus
+    from minigpt.text.tokenizer import Tokenizer
+
+
+def resumed_directory(request: Request) -> Path | None:
+    """The folder of the run to go on with; None where it has not begun yet and can begin now.
+
+    Raises: ConfigError where there is no such run, nor a text to begin it with.
+    """
+    from minigpt.storage.checkpoint import TRAINING
+    from minigpt.storage.run import newest_run, runs_in
+
+    checkpoints = request.checkpoints
+    if request.name is None and not request.sources:
+        newest = newest_run(checkpoints)
+        if newest is None:
+            raise ConfigError(f"there is no run in {checkpoints} to resume; begin one with minigpt train corpus.txt")
+        return newest
+    directory = checkpoints / request.run_name
+    if (directory / TRAINING).exists():
+        return directory
+    if request.sources:
+        return None
+    names = ", ".join(run.name for run in runs_in(checkpoints))
+    there = f"there are: {names}" if names else "there is none at all"
+    raise ConfigError(f"there is no run {request.run_name!r} in {checkpoints}; {there}")
+
+
+def take_up(request: Request, directory: Path, out: "Console") -> Job:
+    """A run that stands: its settings with the flags laid over them, its own tokenizer, the same corpus.
+
+    Raises: ConfigError for what cannot change, or not without `allow_change`; the run then stands as it was.
+    """
+    from minigpt.storage.run import Run
+
+    run = Run.open(directory)
+    run.lock()
+    try:
+        return _taken_up(run, request, out)
+    except BaseException:
+        run.unlock()
+        raise
+
+
+def _taken_up(run: "Run", request: Request, out: "Console") -> Job:
+    from minigpt.model.gpt import GPT
+    from minigpt.storage.checkpoint import load_checkpoint, write_config
+
+    directory, record = run.directory, run.record
+    changes = changes_in(record, request.asked, str(directory))
+    if not request.allow_change:
+        refuse(changes, str(directory))
+    config, reading, dropout = _settings_after(record, request, changes)
+    checkpoint = load_checkpoint(directory, "cpu")
+    model = checkpoint.model
+    if config.context_length is not None and config.context_length > model.config.n_positions:
+        raise ConfigError(
+            f"context_length ({config.context_length}) must be at most the model's own ({model.config.n_positions})"
+        )
+    corpus = _recorded_corpus(run, request, reading, checkpoint.tokenizer, out)
+    known = record["corpus"]
+    if corpus.fingerprint != known["fingerprint"]:
+        if not request.allow_change:
+            raise ConfigError(
+                f"the text is not the one that {directory} was trained on; give the same text to --resume, go on with "
+                f"this one by --allow-change, or start a new run on it with --from {directory.name}"
+            )
+        changes.append(Change("text", known["fingerprint"][:8], corpus.fingerprint[:8]))
+    progress = run.last_progress()
+    if progress is None:
+        out.print(f"{directory} was stopped before its first save, so it starts at its beginning", markup=False)
+    else:
+        _refuse_finished(run, progress, config, len(corpus.train))
+        out.print(f"going on with {directory} at step {progress['step']:,}", markup=False)
+    for change in changes:
+        fresh = ", whose own state starts afresh" if change.option == "optimizer" else ""
+        out.print(f"{change}{fresh}", markup=False)
+    step = progress["step"] if progress else 0
+    run.update(
+        training=config.to_dict(),
+        model=record["model"] | {"dropout": dropout},
+        reading=reading.to_dict(),
+        asked=asked_after(record["asked"], changes),
+        sources=resolved(request.sources) or record["sources"],
+        corpus=corpus_record(corpus),
+        changes=[*record.get("changes", []), *(change.record(step) for change in changes)],
+        result=None,
+    )
+    if model.config.dropout != dropout:
+        model = GPT.from_tensors(model.config.replace(dropout=dropout), model.state_dict())
+        write_config(directory, model, checkpoint.tokenizer)
+    return Job(model, corpus, config, run, resume=True)
+
+
+def _settings_after(
+    record: dict[str, Any], request: Request, changes: list[Change]
+) -> tuple[TrainConfig, ReadingConfig, float]:
+    """How a run goes on: what it has, with the changes and what is free to change laid over it."""
+    new = {key: value for key, value in request.given.items() if is_free(key)}
+    new |= {change.option: change.after for change in changes}
+    training = dict(record["training"])
+    if {"steps", "epochs", "minutes"} & new.keys():
+        training |= {"steps": None, "epochs": None, "minutes": None}
+    if "batch_size" in new:
+        training["batch_tokens"] = None
+    config = TrainConfig(**(training | fields_of(TrainConfig, new)))
+    reading = ReadingConfig(**(record["reading"] | fields_of(ReadingConfig, new)))
+    return config, reading, new.get("dropout", record["model"]["dropout"])
+
+
+def _refuse_finished(run: "Run", progress: dict[str, Any], config: TrainConfig, n_tokens: int) -> None:
+    """Raises ConfigError for a run that has come to its end, saying how it can go on."""
+    from minigpt.training.pace import Pace, steps_in
+    from minigpt.training.state import Progress
+
+    if not run.record.get("result"):
+        return
+    pace, stood = Pace(config, steps_in(config, n_tokens)), Progress(**progress)
+    before = run.before_cooldown_progress()
+    if before is not None and stood.cooling_since is not None and pace.cooled_too_early(Progress(**before), stood):
+        return
+    if pace.is_over(stood):
+        raise ConfigError(
+            f"{run.directory} is finished ({stood.step} steps, {stood.seconds / 60:.1f} minutes); go on with it by a "
+            "longer --steps, --epochs or --minutes"
+        )
+    if pace.is_stale(stood):
+        raise ConfigError(
+            f"{run.directory} stopped early at step {stood.step}, after {stood.stale_evaluations} evaluations without "
+            "improvement; go on with it by --patience 0"
+        )
+
+
+def _recorded_corpus(
+    run: "Run", request: Request, reading: ReadingConfig, tokenizer: "Tokenizer", out: "Console"
+) -> "Corpus":
+    """The corpus that the run goes on with: the text given, else that it began with or, where that came through a pipe,
+    the tokens in the cache.
+
+    Raises: ConfigError where a text from a pipe would have to be read again.
+    """
+    from minigpt.text.corpus import Corpus
+
+    if request.sources or "-" not in run.record["sources"]:
+        return build_corpus(request.sources or run.record["sources"], tokenizer, reading, out)
+    if reading.to_dict() != run.record["reading"]:
+        raise ConfigError(f"{run.directory} read its text from standard input; give it again to read it otherwise")
+    return Corpus.load(run.record["corpus"]["path"])

@@ -1,0 +1,217 @@
+"""`minigpt train --devices N` as a user meets it: real processes, signals, and what is said when one of them dies."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import Result
+
+from minigpt.storage.run import Run
+from minigpt.training.processes import cores
+
+LONG = ["train", "fox.txt", "--steps", "100000", "--patience", "0", "--sample-every", "0"]
+needs_two_cores = pytest.mark.skipif(cores() < 2, reason="one core is one process")
+needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found in /proc")
+
+
+class Launched:
+    """A command that runs, and the processes it has started."""
+
+    def __init__(self, arguments: list[str], here: Path, *before: str) -> None:
+        self.here = here
+        self.errors = here / "stderr.txt"
+        with self.errors.open("w") as errors, (here / "stdout.txt").open("w") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *before, "minigpt", *arguments],
+                cwd=here,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"},
+                stdout=output,
+                stderr=errors,
+            )
+
+    def pids(self) -> dict[int, int]:
+        """The process ids of the processes that train, by their rank."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                environment = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+                rank = next((line[5:] for line in environment if line.startswith("RANK=")), None)
+                if rank is not None and f"MINIGPT_CACHE={self.here / 'cache'}" in environment:
+                    found[int(rank)] = int(folder.name)
+        return found
+
+    def until(self, reached: Callable[[], object]) -> None:
+        """Waits for something to come true while the command runs."""
+        end = time.monotonic() + 120
+        while not reached():
+            assert self.process.poll() is None, self.said()
+            assert time.monotonic() < end, self.said()
+            time.sleep(0.05)
+
+    def said(self) -> str:
+        return self.errors.read_text()
+
+    def end(self) -> int:
+        return self.process.wait(timeout=60)
+
+
+@pytest.fixture
+def launch(here: Path) -> Iterator[Callable[..., Launched]]:
+    """Starts `python -m minigpt` with these arguments, here."""
+    started: list[Launched] = []
+
+    def start(arguments: list[str], *before: str) -> Launched:
+        started.append(Launched(arguments, here, *before))
+        return started[-1]
+
+    yield start
+    for command in started:
+        for pid in [command.process.pid, *command.pids().values()]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        command.process.wait()
+
+
+def saved(here: Path) -> int:
+    """The step of the last state of the run, 0 before the first."""
+    progress = (
+        Run.open(here / "checkpoints" / "fox").last_progress() if (here / "checkpoints" / "fox").exists() else None
+    )
+    return progress["step"] if progress else 0
+
+
+def trains(here: Path) -> Callable[[], bool]:
+    return lambda: saved(here) >= 6
+
+
+# Before anything is started.
+
+
+def test_more_processes_than_cores_are_refused(run: Callable[..., Result], tiny: list[str]) -> None:
+    result = run("train", "fox.txt", *tiny, "--devices", "999")
+    assert result.exit_code == 1
+    assert result.stderr == f"minigpt: devices (999) must be at most {cores()}, the cores of this machine\n"
+
+
+def test_more_processes_than_gpus_are_refused(run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    result = run("train", "fox.txt", "--devices", "3")
+    assert result.exit_code == 1
+    assert "devices (3) must be at most 2, the cuda devices of this machine" in result.stderr
+
+
+# Real processes.
+
+
+@needs_two_cores
+def test_what_is_wrong_is_said_once(launch: Callable[..., Launched], tiny: list[str]) -> None:
+    command = launch(["train", "nowhere.txt", *tiny, "--devices", "2"])
+    assert command.end() == 1
+    assert re.fullmatch(r"minigpt: nowhere.txt does not exist[^\n]*\n", command.said())
+
+
+@needs_two_cores
+@needs_proc
+@pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.slow)])
+def test_a_process_that_is_killed_ends_all_with_a_message_and_a_state_that_resumes(
+    launch: Callable[..., Launched], run: Callable[..., Result], here: Path, tiny: list[str], rank: int
+) -> None:
+    command = launch([*LONG[:2], *tiny, *LONG[2:], "--devices", "2"])
+    command.until(trains(here))
+    os.kill(command.pids()[rank], signal.SIGKILL)
+    assert command.end() == 1
+    step = saved(here)
+    *_, last = command.said().splitlines()
+    assert last == (
+        f"minigpt: process {rank + 1} of 2 was killed (SIGKILL); the state of step {step:,} in checkpoints/fox is "
+        "kept; go on with: minigpt train --resume --name fox --devices 2"
+    )
+    assert command.said().count("minigpt: ") == 1
+    assert "Traceback" not in command.said()
+    assert command.pids() == {}
+    result = run("train", "--resume", "--name", "fox", "--devices", "1", "--steps", str(step + 5))
+    assert result.exit_code == 0, result.stderr
+    assert [line["step"] for line in Run.open(here / "checkpoints" / "fox").read_log() if "loss" in line] == list(
+        range(1, step + 6)
+    )
+
+
+@pytest.mark.slow
+@needs_two_cores
+@needs_proc
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_once_and_stops_all(
+    launch: Callable[..., Launched], here: Path, tiny: list[str], number: signal.Signals
+) -> None:
+    command = launch([*LONG[:2], *tiny, *LONG[2:], "--eval-every", "1000", "--save-every", "1000000", "--devices", "2"])
+    command.until(lambda: "step 1/" in command.said())
+    command.process.send_signal(signal.SIGUSR1)
+    command.until(lambda: saved(here))
+    first = saved(here)
+    command.process.send_signal(number)
+    assert command.end() == 128 + number
+    assert saved(here) > first
+    assert command.said().count("stopped at step") == 1
+    assert command.pids() == {}
+
+
+@pytest.mark.slow
+@needs_two_cores
+@needs_proc
+def test_a_process_asked_to_end_alone_takes_the_others_with_it(
+    launch: Callable[..., Launched], here: Path, tiny: list[str]
+) -> None:
+    command = launch([*LONG[:2], *tiny, *LONG[2:], "--devices", "2"])
+    command.until(trains(here))
+    os.kill(command.pids()[1], signal.SIGTERM)
+    assert command.end() == 128 + signal.SIGTERM
+    assert command.said().count("stopped at step") == 1
+
+
+@pytest.mark.slow
+@needs_two_cores
+@needs_proc
+def test_processes_whose_launcher_was_killed_save_and_end(
+    launch: Callable[..., Launched], here: Path, tiny: list[str]
+) -> None:
+    command = launch([*LONG[:2], *tiny, *LONG[2:], "--save-every", "1000000", "--devices", "2"])
+    command.until(trains(here))
+    command.process.kill()
+    end = time.monotonic() + 60
+    while command.pids():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert "stopped at step" in command.said()
+    assert Run.open(here / "checkpoints" / "fox").last_progress() is not None
+
+
+@pytest.mark.slow
+@needs_two_cores
+def test_torchrun_trains_as_our_own_launcher_does(launch: Callable[..., Launched], here: Path, tiny: list[str]) -> None:
+    losses = {}
+    for name, before in {"own": (), "torchrun": ("torch.distributed.run", "--nproc-per-node", "2", "-m")}.items():
+        devices = [] if before else ["--devices", "2"]
+        command = launch(["train", "fox.txt", *tiny, "--name", name, *devices], *before)
+        assert command.end() == 0, command.said()
+        losses[name] = [line["loss"] for line in Run.open(here / "checkpoints" / name).read_log() if "loss" in line]
+    assert losses["own"] == losses["torchrun"]
+    assert len(losses["own"]) == 6
+
+
+@pytest.mark.slow
+@needs_two_cores
+def test_devices_that_contradict_torchrun_are_refused_once(launch: Callable[..., Launched], tiny: list[str]) -> None:
+    command = launch(
+        ["train", "fox.txt", *tiny, "--devices", "3"], "torch.distributed.run", "--nproc-per-node", "2", "-m"
+    )
+    assert command.end() == 1
+    assert command.said().count("minigpt: devices (3) contradicts the 2 processes that torchrun has started") == 1

@@ -1,0 +1,287 @@
+"""What `minigpt train --resume` lets a run change, what it refuses, and what it says and records of it."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from minigpt.cli.app import app
+from minigpt.cli.changes import is_free
+from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
+from minigpt.errors import CheckpointError, TrainingError
+from minigpt.storage.checkpoint import load_checkpoint
+from minigpt.storage.run import Run as RunFolder
+
+FOX = Path("checkpoints/fox")
+
+
+@pytest.fixture(autouse=True)
+def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than training here."""
+    monkeypatch.setattr("minigpt.analysis.curves.draw_losses", lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which a run of six steps, `checkpoints/fox`, has finished."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "fox.txt").write_text("the quick brown fox jumps over the lazy dog; " * 60)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("MINIGPT_CACHE", str(folder / "cache"))
+        patch.setattr("minigpt.analysis.curves.draw_losses", lambda *_: None)
+        options = ["--n-layer", "1", "--n-head", "2", "--n-embd", "16", "--context-length", "16", "--batch-size", "4",
+                   "--tokenizer", "bytes", "--steps", "6", "--eval-every", "3", "--device", "cpu",
+                   "--learning-rate", "0.001"]  # fmt: skip
+        result = CliRunner().invoke(app, ["train", "fox.txt", *options])
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+@pytest.fixture
+def fox(finished: Path, here: Path) -> None:
+    """Puts that finished run here."""
+    shutil.copytree(finished / "checkpoints", here / "checkpoints")
+
+
+def record() -> dict[str, Any]:
+    return json.loads((FOX / "training.json").read_text())
+
+
+def everything() -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in FOX.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def test_every_option_is_of_one_kind_or_another() -> None:
+    free = {
+        "steps", "epochs", "minutes", "micro_batch_size", "eval_every", "eval_tokens", "sample_every", "sample_prompt",
+        "save_every", "patience", "device", "compile",
+    }  # fmt: skip
+    altering = {
+        "dropout", "context_length", "batch_size", "batch_tokens", "learning_rate", "schedule", "warmup_steps",
+        "cooldown", "final_learning_rate", "weight_decay", "beta1", "beta2", "grad_clip", "seed", "dtype", "text_key",
+        "encoding_errors", "validation_fraction",
+    }  # fmt: skip
+    names = {name for kind in (GPTConfig, TrainConfig, ReadingConfig) for name in kind.__dataclass_fields__}
+    assert free | altering <= names
+    assert {name for name in free | altering if is_free(name)} == free
+    assert not any(is_free(name) for name in ("preset", "tokenizer", "from", "n_layer", "n_head", "n_embd"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "before"),
+    [
+        (["--n-layer", "2"], "1"),
+        (["--n-head", "4"], "2"),
+        (["--n-embd", "32"], "16"),
+        (["--tokenizer", "chars"], "bytes"),
+        (["--preset", "mini"], "nano"),
+    ],
+)
+def test_what_the_weights_are_can_never_change(run: Any, fox: None, flags: list[str], before: str) -> None:
+    stood = everything()
+    option = flags[0].strip("-").replace("-", "_")
+    for allowed in ([], ["--allow-change"]):
+        result = run("train", "fox.txt", "--resume", "--steps", "9", *flags, *allowed)
+        assert result.exit_code == 1
+        assert f"{option} ({flags[1]}) cannot change on --resume: checkpoints/fox has {before}, and" in result.stderr
+        assert "start a new run" in result.stderr
+    assert everything() == stood
+
+
+def test_another_model_to_start_from_is_a_new_run(run: Any, fox: None) -> None:
+    result = run("train", "fox.txt", "--resume", "--steps", "9", "--from", "fox", "--allow-change")
+    assert result.exit_code == 1
+    assert "from (fox) cannot change" in result.stderr
+    assert "start a new run with --from fox" in result.stderr
+
+
+ALTERING = [
+    (["--dropout", "0.5"], "dropout", "0.5"),
+    (["--context-length", "8"], "context_length", "8"),
+    (["--batch-tokens", "32"], "batch_tokens", "32"),
+    (["--learning-rate", "0.0005"], "learning_rate", "0.0005"),
+    (["--optimizer", "adamw"], "optimizer", "adamw"),
+    (["--dtype", "bfloat16"], "dtype", "bfloat16"),
+    (["--seed", "5"], "seed", "5"),
+    (["--validation-fraction", "0.3"], "validation_fraction", "0.3"),
+]
+
+
+@pytest.mark.parametrize(("flags", "option", "value"), ALTERING, ids=[row[1] for row in ALTERING])
+def test_what_alters_a_run_takes_allow_change_and_is_said_and_recorded(
+    run: Any, fox: None, flags: list[str], option: str, value: str
+) -> None:
+    stood = everything()
+    more = ["train", "fox.txt", "--resume", "--steps", "7", *flags]
+    refused = run(*more)
+    assert refused.exit_code == 1
+    assert (
+        f"{option} ({value}) cannot change on --resume without --allow-change: checkpoints/fox has " in refused.stderr
+    )
+    assert everything() == stood
+    allowed = run(*more, "--allow-change")
+    assert allowed.exit_code == 0, allowed.stderr
+    assert f"{option} changes from " in allowed.stderr
+    after = record()
+    (change, *others) = after["changes"]
+    assert (change["step"], change["option"], str(change["to"])) == (6, option, value)
+    assert [other["option"] for other in others] == (["text"] if option == "validation_fraction" else [])
+    settings = {**after["training"], **after["reading"], "dropout": after["model"]["dropout"]}
+    assert str(settings[option]) == value
+    assert "is finished (7 steps" in run(*more).stderr  # what it has by now is no change
+
+
+def test_changes_that_are_refused_are_all_named_with_what_the_run_has(run: Any, fox: None) -> None:
+    flags = ["--batch-size", "3", "--learning-rate", "0.0005", "--n-layer", "1", "--weight-decay", "0.1"]
+    result = run("train", "fox.txt", "--resume", "--steps", "9", *flags)
+    expected = (
+        "minigpt: batch_size (3) and learning_rate (0.0005) cannot change on --resume without --allow-change: "
+        "checkpoints/fox has 4 and 0.001\n"
+    )
+    assert result.stderr == expected
+
+
+def test_going_back_to_the_first_value_is_a_change_again(run: Any, fox: None) -> None:
+    assert run("train", "--resume", "--steps", "8", "--batch-tokens", "128", "--allow-change").exit_code == 0
+    refused = run("train", "--resume", "--steps", "9", "--batch-size", "4")
+    assert "batch_size (4) cannot change on --resume without --allow-change" in refused.stderr
+    assert "has 128 tokens" in refused.stderr
+    assert run("train", "--resume", "--steps", "9", "--batch-size", "4", "--allow-change").exit_code == 0
+    assert record()["training"]["batch_tokens"] is None
+    assert record()["training"]["batch_size"] == 4
+    assert [(change["step"], change["option"]) for change in record()["changes"]] == [
+        (6, "batch_tokens"), (8, "batch_size"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--micro-batch-size", "2"],
+        ["--patience", "3", "--eval-every", "2", "--save-every", "4"],
+        ["--sample-every", "1", "--sample-prompt", "the", "--eval-tokens", "50"],
+        ["--compile", "off", "--device", "cpu"],
+    ],
+)
+def test_what_alters_nothing_changes_freely(run: Any, fox: None, flags: list[str]) -> None:
+    result = run("train", "--resume", "--steps", "7", *flags)
+    assert result.exit_code == 0, result.stderr
+    assert "changes from" not in result.stderr
+    assert record()["changes"] == []
+    assert str(record()["training"][flags[0].strip("-").replace("-", "_")]) == flags[1]
+
+
+def test_the_same_command_goes_on_where_the_text_was_too_short_for_what_was_asked(run: Any, here: Path) -> None:
+    (here / "short.txt").write_text("to be or not to be")
+    command = ["train", "short.txt", "--context-length", "64", "--device", "cpu", "--preset", "nano", "--steps"]
+    first = run(*command, "2")
+    assert first.exit_code == 0, first.stderr
+    again = run(*command, "3", "--resume")
+    assert again.exit_code == 0, again.stderr
+
+
+def test_a_changed_dropout_is_the_models_from_then_on(run: Any, fox: None) -> None:
+    assert run("train", "--resume", "--steps", "7", "--dropout", "0.25", "--allow-change").exit_code == 0
+    assert load_checkpoint(FOX, "cpu").model.config.dropout == 0.25
+    assert run("train", "--resume", "--steps", "8").exit_code == 0
+    assert record()["model"]["dropout"] == 0.25
+
+
+def test_a_context_beyond_the_models_positions_is_refused_whatever_is_allowed(run: Any, fox: None) -> None:
+    stood = everything()
+    result = run("train", "--resume", "--steps", "8", "--context-length", "17", "--allow-change")
+    assert result.exit_code == 1
+    assert "context_length (17) must be at most the model's own (16)" in result.stderr
+    assert everything() == stood
+
+
+def test_another_optimizer_starts_afresh_and_says_so(run: Any, fox: None) -> None:
+    other = "adamw" if record()["training"]["optimizer"] == "muon" else "muon"
+    result = run("train", "--resume", "--steps", "8", "--optimizer", other, "--allow-change")
+    assert result.exit_code == 0, result.stderr
+    assert f"to {other}, whose own state starts afresh" in " ".join(result.stderr.split())
+
+
+def test_another_text_is_taken_with_allow_change_and_the_runs_own_tokenizer(
+    run: Any, here: Path, tiny: list[str]
+) -> None:
+    options = [flag for flag in tiny if flag not in ("--tokenizer", "bytes")]
+    assert run("train", "fox.txt", *options, "--tokenizer", "chars").exit_code == 0
+    words = (FOX / "tokenizer.json").read_bytes()
+    before = record()["corpus"]
+    (here / "other.txt").write_text("Ça ira, ça ira, ça ira! " * 99)
+    refused = run("train", "other.txt", "--name", "fox", "--resume", "--steps", "9")
+    assert refused.exit_code == 1
+    assert "is not the one that checkpoints/fox was trained on" in refused.stderr
+    assert "--allow-change" in refused.stderr
+    assert record()["corpus"] == before
+    allowed = run("train", "other.txt", "--name", "fox", "--resume", "--steps", "9", "--allow-change")
+    assert allowed.exit_code == 0, allowed.stderr
+    after = record()
+    assert f"text changes from {before['fingerprint'][:8]} to {after['corpus']['fingerprint'][:8]}" in allowed.stderr
+    assert [(change["step"], change["option"]) for change in after["changes"]] == [(6, "text")]
+    assert after["sources"] == [str(here / "other.txt")]
+    assert (FOX / "tokenizer.json").read_bytes() == words
+    assert run("train", "--resume", "--name", "fox", "--steps", "10").exit_code == 0  # with the text that it has now
+
+
+def test_a_text_from_a_pipe_goes_on_from_the_cache_but_is_not_read_otherwise(
+    run: Any, here: Path, tiny: list[str]
+) -> None:
+    assert run("train", "-", *tiny, stdin="words and more words; " * 80).exit_code == 0
+    assert run("train", "--resume", "--steps", "8").exit_code == 0
+    other = run("train", "--resume", "--steps", "9", "--validation-fraction", "0.3", "--allow-change")
+    assert other.exit_code == 1
+    assert "read its text from standard input; give it again" in other.stderr
+
+
+def test_a_run_that_is_being_trained_is_refused_and_stays_as_it_was(run: Any, fox: None) -> None:
+    training = RunFolder.open(FOX)
+    training.lock()
+    stood = everything()
+    result = run("train", "--resume", "--steps", "9", "--learning-rate", "0.1", "--allow-change")
+    assert result.exit_code == 1
+    assert "checkpoints/fox is being trained" in result.stderr
+    assert everything() == stood
+    training.unlock()
+    assert run("train", "--resume", "--steps", "9").exit_code == 0
+
+
+def test_a_refusal_gives_the_lock_back(run: Any, fox: None) -> None:
+    assert run("train", "--resume").exit_code == 1
+    RunFolder.open(FOX).lock()
+
+
+def test_reading_a_run_takes_no_lock(run: Any, fox: None) -> None:
+    training = RunFolder.open(FOX)
+    training.lock()
+    for command in (["info", "fox"], ["evaluate", "fox", "fox.txt", "--device", "cpu"],
+                    ["generate", "the", "--model", "fox", "--max-new-tokens", "3", "--device", "cpu"]):  # fmt: skip
+        result = run(*command)
+        assert result.exit_code == 0, result.stderr
+
+
+@pytest.mark.parametrize("command", [["train", "fox.txt"], ["train", "fox.txt", "--resume", "--steps", "9"]])
+def test_nobody_else_can_train_a_run_that_was_begun_or_taken_up(
+    run: Any, here: Path, tiny: list[str], fox: None, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    def train(_model: object, _corpus: object, _config: object, folder: RunFolder, **_: object) -> None:
+        with pytest.raises(CheckpointError, match="is being trained"):
+            RunFolder.open(folder.directory).lock()
+        raise TrainingError("seen")
+
+    monkeypatch.setattr("minigpt.training.loop.train", train)
+    result = run(*command, *([] if "--resume" in command else tiny))
+    assert result.stderr.endswith("minigpt: seen\n")
+
+
+def test_runs_that_were_killed_while_they_were_made_are_not_offered(run: Any, here: Path, fox: None) -> None:
+    half_made = here / "checkpoints" / ".other.12345.tmp"
+    half_made.mkdir()
+    (half_made / "training.json").write_text("{}")
+    result = run("train", "--resume", "--name", "nothing")
+    assert result.stderr.endswith("there are: fox\n")

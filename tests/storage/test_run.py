@@ -1,0 +1,269 @@
+"""A run's folder under bad luck: full and broken disks, kills, several processes; and its states."""
+
+import errno
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from minigpt.config import GPTConfig
+from minigpt.errors import CheckpointError
+from minigpt.model.gpt import GPT
+from minigpt.storage.checkpoint import find_checkpoint, load_checkpoint
+from minigpt.storage.run import LastState, Run, newest_run
+from minigpt.text.tokenizer import Tokenizer
+
+Patch = pytest.MonkeyPatch
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return new_run(tmp_path / "checkpoints" / "fox")
+
+
+def new_run(path: Path) -> Run:
+    model = GPT(GPTConfig(vocab_size=257, n_positions=8, n_embd=8, n_layer=1, n_head=1))
+    return Run.create(path, model, Tokenizer.named("bytes"), {"started": "now"})
+
+
+def line(step: int) -> dict[str, Any]:
+    return {"step": step, "loss": 1 / step}
+
+
+def steps(run: Run) -> list[int]:
+    """The steps in the file, which must be whole lines."""
+    text = run.log_path.read_text()
+    assert text == "" or text.endswith("\n")
+    return [json.loads(written)["step"] for written in text.splitlines()]
+
+
+def failing(number: int) -> Callable[..., Any]:
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+# The log
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_lines_that_the_disk_refuses_are_written_in_order_once_it_takes_them(
+    run: Run, monkeypatch: Patch, number: int
+) -> None:
+    run.log(line(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", failing(number))
+        run.log(line(2))
+        run.log(line(3))
+        assert run.unwritten == 2
+        assert steps(run) == [1]
+        with pytest.raises(CheckpointError, match=r"log\.jsonl could not be written"):
+            run.flush_log()
+    run.log(line(4))
+    assert run.unwritten == 0
+    assert steps(run) == [1, 2, 3, 4]
+
+
+def test_a_log_that_became_read_only_waits_too(run: Run, monkeypatch: Patch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", failing(errno.EROFS))
+        run.log(line(1))
+        assert run.unwritten == 1
+    run.flush_log()
+    assert steps(run) == [1]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows limits no file sizes")
+def test_a_line_that_fits_in_part_is_cut_off_again(run: Run) -> None:
+    import resource
+
+    run.log(line(1))
+    size = run.log_path.stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 5, before[1]))  # a write of more comes to 5 bytes
+    try:
+        run.log(line(2))
+        assert run.unwritten == 1
+        assert run.log_path.stat().st_size == size
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    run.log(line(3))
+    assert steps(run) == [1, 2, 3]
+
+
+def test_a_part_that_could_not_be_cut_off_is_cut_off_before_the_next_line(run: Run, monkeypatch: Patch) -> None:
+    run.log(line(1))
+    really_write = os.write
+    with monkeypatch.context() as patch:
+        written = []
+
+        def half(descriptor: int, content: bytes) -> int:
+            if written:
+                raise OSError(errno.EIO, "Input/output error")
+            written.append(content)
+            return really_write(descriptor, bytes(content)[:-3])
+
+        patch.setattr(os, "write", half)
+        patch.setattr(os, "ftruncate", failing(errno.EIO))
+        run.log(line(2))
+    assert not run.log_path.read_bytes().endswith(b"\n")
+    assert [record["step"] for record in run.read_log()] == [1, 2]
+    run.log(line(3))
+    assert steps(run) == [1, 2, 3]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the always full device is Linux's")
+def test_a_truly_full_device_is_said_in_one_sentence(run: Run) -> None:
+    run.log_path.symlink_to("/dev/full")
+    run.log(line(1))
+    with pytest.raises(CheckpointError, match="no space left on device"):
+        run.flush_log()
+    run.log_path.unlink()
+    run.flush_log()
+    assert steps(run) == [1]
+
+
+def test_an_error_that_only_closing_tells_keeps_the_line_waiting(run: Run, monkeypatch: Patch) -> None:
+    really_close = os.close
+    run.log(line(1))
+    with monkeypatch.context() as patch:
+
+        def close(descriptor: int) -> None:
+            really_close(descriptor)
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+        patch.setattr(os, "close", close)
+        run.log(line(2))
+        assert run.unwritten == 1
+    assert [record["step"] for record in run.read_log()] == [1, 2]
+    run.log(line(3))
+    assert steps(run) == [1, 2, 3]
+
+
+def test_a_flushed_log_is_synced(run: Run, monkeypatch: Patch) -> None:
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+    run.flush_log()
+    assert synced == []  # there is no log yet
+    run.log(line(1))
+    run.flush_log()
+    assert synced == [run.log_path.stat().st_ino]
+
+
+def test_going_back_drops_waiting_lines_as_well_as_written_ones(run: Run, monkeypatch: Patch) -> None:
+    run.log(line(1))
+    run.log(line(2))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", failing(errno.ENOSPC))
+        run.log({"step": 2, "validation_loss": 1.0})
+        run.log(line(3))
+    run.truncate_log(2, frozenset({"validation_loss"}))
+    assert run.unwritten == 0
+    assert list(run.read_log()) == [line(1), {"step": 2, "validation_loss": 1.0}]
+    assert steps(run) == [1, 2]
+
+
+def test_thousands_of_waiting_lines_are_written_once_each(run: Run, monkeypatch: Patch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", failing(errno.ENOSPC))
+        for step in range(1, 2502):
+            run.log(line(step))
+    run.flush_log()
+    assert steps(run) == list(range(1, 2502))
+
+
+# The lock
+
+
+def test_a_run_has_its_lock_once_and_another_of_the_folder_only_after_it(run: Run) -> None:
+    run.lock()
+    run.lock()
+    other = Run.open(run.directory)
+    with pytest.raises(CheckpointError, match="is being trained"):
+        other.lock()
+    run.update(result={"step": 7})
+    run.unlock()
+    other.lock()
+    assert other.record["result"] == {"step": 7}  # written after it was opened
+    run.unlock()  # does not give back what it no longer has
+    with pytest.raises(CheckpointError, match="is being trained"):
+        run.lock()
+
+
+def test_a_locked_run_is_read_by_everyone(run: Run) -> None:
+    run.lock()
+    assert find_checkpoint(None, run.directory.parent) == run.directory
+    assert load_checkpoint(run.directory, "cpu").training == run.record
+    transformers = pytest.importorskip("transformers")
+    assert transformers.GPT2LMHeadModel.from_pretrained(run.directory).config.n_layer == 1
+
+
+def test_a_lock_clears_away_what_a_killed_save_left(run: Run) -> None:
+    run.save_last(LastState({"a": torch.zeros(1)}, {"step": 1}))
+    left = [run.directory / ".model.safetensors.12345.tmp", run.last_path.parent / ".state.safetensors.12345.tmp"]
+    for path in left:
+        path.write_bytes(b"half a sa")
+    before = run.last_path.read_bytes()
+    run.lock()
+    assert not any(path.exists() for path in left)
+    assert run.last_path.read_bytes() == before
+    assert load_checkpoint(run.directory, "cpu").model is not None
+
+
+def test_a_run_that_was_killed_while_it_was_made_is_no_run(run: Run) -> None:
+    half_made = run.directory.with_name(".other.12345.tmp")
+    half_made.mkdir()
+    time.sleep(0.01)
+    (half_made / "training.json").write_text("{}")
+    assert newest_run(run.directory.parent) == run.directory
+
+
+# The states
+
+
+def test_the_two_states_are_kept_beside_each_other(run: Run) -> None:
+    assert run.load_last() is None
+    assert run.last_progress() is None
+    assert run.load_before_cooldown() is None
+    assert run.before_cooldown_progress() is None
+    run.save_last(LastState({"weight": torch.tensor([1.0, 2.0])}, {"step": 9}))
+    run.save_before_cooldown(LastState({"weight": torch.tensor([3.0])}, {"step": 5, "best_loss": 0.1 + 0.2}))
+    last, before = run.load_last(), run.load_before_cooldown()
+    assert last is not None
+    assert before is not None
+    assert last.tensors["weight"].tolist() == [1.0, 2.0]
+    assert last.progress == run.last_progress() == {"step": 9}
+    assert before.tensors["weight"].tolist() == [3.0]
+    assert before.progress == run.before_cooldown_progress() == {"step": 5, "best_loss": 0.1 + 0.2}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_kill_in_the_middle_of_a_line_leaves_the_lines_before_it(run: Run) -> None:
+    run.log(line(1))
+    child = os.fork()
+    if child == 0:
+        really_write = os.write
+
+        def die(descriptor: int, content: bytes) -> int:
+            really_write(descriptor, bytes(content)[:5])
+            os.kill(os.getpid(), signal.SIGKILL)
+            return 5
+
+        os.write = die
+        run.log(line(2))
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    again = Run.open(run.directory)
+    assert [record["step"] for record in again.read_log()] == [1]
+    again.truncate_log(1, frozenset({"loss"}))
+    again.log(line(2))
+    assert steps(again) == [1, 2]

@@ -1,0 +1,256 @@
+"""Several real processes over gloo against one process: losses, figures and weights, and runs that change hands.
+
+This file is also the program of those processes: `python test_distributed.py FOLDER` trains every case in
+FOLDER/cases.json on the world that the environment names, and the main process writes down what came of it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from minigpt.config import GPTConfig, TrainConfig
+from minigpt.errors import ConfigError, DeviceError
+from minigpt.model.gpt import GPT
+from minigpt.storage.run import Run
+from minigpt.text.corpus import Corpus
+from minigpt.training.control import Control
+from minigpt.training.distributed import World
+from minigpt.training.events import Evaluation, Finished, Sample, Step
+from minigpt.training.loop import train
+from minigpt.training.processes import local_device, meeting_place
+
+TEXT = "the quick brown fox jumps over the lazy dog; " * 60
+SHAPE = {"vocab_size": 257, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
+SETTINGS = {"warmup_steps": 2, "learning_rate": 3e-3, "eval_every": 10, "eval_tokens": 200, "device": "cpu"}
+
+# What is trained: the settings, the model's dropout, the run's folder, whether it resumes and where it is to stop.
+Case = dict[str, Any]
+
+
+def case(
+    run: str | None = None, stop: int | None = None, resume: bool = False, dropout: float = 0.0, **settings: Any
+) -> Case:
+    base = {"sample_every": 0, "sharding": "off", **SETTINGS}
+    return {"run": run, "stop": stop, "resume": resume, "dropout": dropout, "settings": {**base, **settings}}
+
+
+def outcome(case: Case, folder: Path, world: World) -> dict[str, Any]:
+    """Trains a case; what came of it, as plain values."""
+    corpus = Corpus.build([folder / "fox.txt"], "bytes", cache=folder / "cache")
+    torch.manual_seed(world.rank)  # only the main process's first weights count
+    model = GPT(GPTConfig(**SHAPE, dropout=case["dropout"]))
+    control, run = Control(), None
+    if case["run"] and world.is_main:
+        path = folder / case["run"]
+        run = Run.open(path) if case["resume"] else Run.create(path, model, corpus.tokenizer, {})
+    found: dict[str, Any] = {"losses": [], "figures": [], "sample": None}
+    config = TrainConfig(**case["settings"])
+    for event in train(model, corpus, config, run, resume=case["resume"], control=control, world=world):
+        if isinstance(event, Step):
+            found["losses"].append(event.loss)
+            control.stop = event.step == case["stop"] and world.rank == world.size - 1  # one asks, all stop
+        elif isinstance(event, Evaluation):
+            found["figures"] += [event.validation_loss, event.bits_per_byte]
+        elif isinstance(event, Sample):
+            found["sample"] = event.text
+        elif isinstance(event, Finished):
+            found["figures"] += [event.validation_loss, event.bits_per_byte, event.validation_tokens]
+    found["last step"] = run.last_progress()["step"] if run else None  # type: ignore[index]
+    return found
+
+
+def outcomes_of(cases: dict[str, Case], folder: Path, world: World) -> dict[str, Any]:
+    return {name: outcome(case, folder, world) for name, case in cases.items()}
+
+
+def on_processes(count: int, cases: dict[str, Case], folder: Path) -> dict[str, Any]:
+    """What comes of the cases on so many processes."""
+    (folder / "cases.json").write_text(json.dumps(cases))
+    _store, environments = meeting_place(count)
+    errors = folder / "errors.txt"
+    with errors.open("w") as file:
+        processes = [
+            subprocess.Popen(
+                [sys.executable, __file__, str(folder)],
+                env={**os.environ, **environment, "OMP_NUM_THREADS": "1"},
+                stderr=file,
+            )
+            for environment in environments
+        ]
+    try:
+        for process in processes:
+            assert process.wait(timeout=300) == 0, errors.read_text()
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert errors.read_text() == ""  # nor a warning
+    return json.loads((folder / "outcomes.json").read_text())
+
+
+def new_folder(path: Path) -> Path:
+    (path / "fox.txt").write_text(TEXT)
+    return path
+
+
+def check_alike(several: dict[str, Any], one: dict[str, Any]) -> None:
+    assert one["losses"]
+    assert several["losses"] == pytest.approx(one["losses"], abs=1e-5)
+    assert several["figures"] == pytest.approx(one["figures"], abs=1e-5)
+    assert several["sample"] == one["sample"]
+    assert several["last step"] == one["last step"]
+
+
+# Two processes: what every change must keep true. They are started once.
+
+TWO = {
+    "copies, accumulated, with dropout": case(steps=50, batch_size=8, micro_batch_size=2, dropout=0.1, sample_every=25),
+    "in parts, uneven": case(steps=50, batch_size=7, micro_batch_size=2, sharding="on", sample_every=25),
+    "begun by several": case(run="begun by several", stop=7, steps=20, batch_size=7),
+    "begun in parts": case(run="begun in parts", stop=7, steps=20, batch_size=7, sharding="on"),
+}
+HANDED_OVER = {
+    "ended by several": case(run="ended by several", resume=True, steps=20, batch_size=7),
+    "ended in parts": case(run="ended in parts", resume=True, steps=20, batch_size=7, sharding="on"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return new_folder(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(folder: Path) -> dict[str, Any]:
+    return outcome(case(run="undisturbed", steps=20, batch_size=7), folder, World())
+
+
+@pytest.fixture(scope="module")
+def two(folder: Path) -> dict[str, Any]:
+    for handed in HANDED_OVER.values():
+        outcome({**handed, "resume": False, "stop": 7}, folder, World())
+    return on_processes(2, TWO | HANDED_OVER, folder)
+
+
+@pytest.mark.parametrize("name", ["copies, accumulated, with dropout", "in parts, uneven"])
+def test_two_processes_train_as_one(two: dict[str, Any], folder: Path, name: str) -> None:
+    check_alike(two[name], outcome(TWO[name], folder, World()))
+
+
+@pytest.mark.parametrize("name", ["begun by several", "begun in parts"])
+def test_one_process_goes_on_with_a_run_of_two(
+    two: dict[str, Any], undisturbed: dict[str, Any], folder: Path, name: str
+) -> None:
+    assert two[name]["last step"] == 7
+    rest = outcome({**TWO[name], "stop": None, "resume": True}, folder, World())
+    assert two[name]["losses"] + rest["losses"] == pytest.approx(undisturbed["losses"], abs=1e-5)
+    assert rest["figures"][-3:] == pytest.approx(undisturbed["figures"][-3:], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["ended by several", "ended in parts"])
+def test_two_processes_go_on_with_a_run_of_one(two: dict[str, Any], undisturbed: dict[str, Any], name: str) -> None:
+    assert two[name]["losses"] == pytest.approx(undisturbed["losses"][7:], abs=1e-5)
+    assert two[name]["figures"][-3:] == pytest.approx(undisturbed["figures"][-3:], abs=1e-5)
+
+
+def test_a_state_is_one_and_the_same_whoever_saved_it(
+    two: dict[str, Any], undisturbed: dict[str, Any], folder: Path
+) -> None:
+    expected = Run.open(folder / "undisturbed").load_last()
+    for name in HANDED_OVER:
+        state = Run.open(folder / name).load_last()
+        assert expected is not None
+        assert state is not None
+        assert state.tensors.keys() == expected.tensors.keys()
+        for key, tensor in expected.tensors.items():
+            assert state.tensors[key].dtype == tensor.dtype
+            torch.testing.assert_close(state.tensors[key], tensor, rtol=0, atol=1e-4)
+
+
+# Three processes, every way to train.
+
+THREE = (
+    {
+        f"{optimizer}, sharding {sharding}, micro-batches of {micro}": case(
+            steps=50, batch_size=7, micro_batch_size=micro, optimizer=optimizer, sharding=sharding
+        )
+        for optimizer in ("muon", "adamw")
+        for sharding in ("off", "on")
+        for micro in (1, None)
+    }
+    | {"copies and checkpointing": case(steps=10, batch_size=7, checkpoint_activations="on")}
+    | {"parts and checkpointing": case(steps=10, batch_size=7, checkpoint_activations="on", sharding="on")}
+)
+
+
+@pytest.mark.slow
+def test_three_processes_train_as_one(tmp_path: Path) -> None:
+    new_folder(tmp_path)
+    several, one = on_processes(3, THREE, tmp_path), outcomes_of(THREE, tmp_path, World())
+    for name in THREE:
+        check_alike(several[name], one[name])
+
+
+@pytest.mark.gpu
+def test_gpus_train_as_one(tmp_path: Path) -> None:
+    count = torch.cuda.device_count()
+    if count < 2:
+        pytest.skip(f"{count} GPU")
+    new_folder(tmp_path)
+    cases = {
+        f"{optimizer}, sharding {sharding}": case(
+            steps=20, batch_size=count + 1, optimizer=optimizer, sharding=sharding, device="cuda", dtype="float32",
+            compile="off",
+        )
+        for optimizer in ("muon", "adamw")
+        for sharding in ("off", "on")
+    }  # fmt: skip
+    several, one = on_processes(count, cases, tmp_path), outcomes_of(cases, tmp_path, World())
+    for name in cases:
+        assert several[name]["losses"] == pytest.approx(one[name]["losses"], abs=0.02)  # TF32 and bfloat16 sums
+
+
+# Who is in a world, and on what.
+
+
+def test_a_process_of_its_own_is_a_world_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    world = World.join()
+    assert (world.rank, world.size, world.is_main) == (0, 1, True)
+
+
+@pytest.mark.parametrize("missing", ["RANK", "MASTER_PORT"])
+def test_half_a_world_in_the_environment_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    for name, value in {"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv(missing)
+    with pytest.raises(ConfigError, match=rf"{missing} \(absent\) in the environment must be a number"):
+        World.join()
+
+
+def test_every_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [local_device("auto", 2, rank) for rank in (0, 1)] == [torch.device("cuda:0"), torch.device("cuda:1")]
+    with pytest.raises(DeviceError, match=r"devices \(3\) must be at most 2, the cuda devices of this machine"):
+        local_device("cuda", 3)
+    with pytest.raises(ConfigError, match=r"device \('cuda:1'\) is a single one; give cuda"):
+        local_device("cuda:1", 2)
+
+
+def main(folder: Path) -> None:
+    world = World.join()
+    outcomes = outcomes_of(json.loads((folder / "cases.json").read_text()), folder, world)
+    if world.is_main:
+        (folder / "outcomes.json").write_text(json.dumps(outcomes))
+    world.leave()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

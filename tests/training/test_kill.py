@@ -1,0 +1,260 @@
+"""Killed at whatever instant and resumed, a run comes to exactly what an undisturbed one comes to.
+
+The processes that train are forked off one that has imported torch and done nothing with it, this file run as a script:
+importing takes seconds, a run here a fraction of one.
+"""
+
+import contextlib
+import importlib
+import io
+import itertools
+import json
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import torch
+
+from minigpt.config import GPTConfig, TrainConfig
+from minigpt.model.gpt import GPT
+from minigpt.storage.checkpoint import load_checkpoint
+from minigpt.storage.files import load_tensors
+from minigpt.storage.run import Run
+from minigpt.text.corpus import Corpus
+from minigpt.training.loop import train
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither fork nor SIGKILL")
+
+OPTIMIZERS = get_args(get_type_hints(TrainConfig)["optimizer"])
+SETTINGS = {
+    "steps": 24, "batch_size": 6, "micro_batch_size": 4, "learning_rate": 1e-2, "warmup_steps": 2, "eval_every": 4,
+    "eval_tokens": 100, "sample_every": 12, "save_every": 2, "device": "cpu",
+}  # fmt: skip
+SHORT = SETTINGS | {"steps": 2, "eval_every": 1, "sample_every": 0, "save_every": 1}
+CLOCK = {
+    "seconds", "tokens_per_second", "evaluated_at", "evaluation_seconds", "sampled_at", "closing_seconds",
+}  # fmt: skip
+
+# In the process that is killed
+
+
+def train_as_a_user_does(folder: Path, settings: dict[str, Any]) -> None:
+    """What `minigpt train --resume` does: goes on with the run that stands there, else begins it."""
+    text = folder.parent / "fox.txt"
+    corpus = Corpus.build([text], "bytes", cache=text.parent / "cache")
+    resume = (folder / "training.json").exists()
+    if resume:
+        run, model = Run.open(folder), load_checkpoint(folder, "cpu").model
+    else:
+        torch.manual_seed(0)
+        model = GPT(GPTConfig(vocab_size=257, n_positions=16, n_embd=16, n_layer=1, n_head=2, dropout=0.1))
+        run = Run.create(folder, model, corpus.tokenizer, {})
+    for _ in train(model, corpus, TrainConfig(**settings), run, resume=resume):
+        pass
+
+
+class Fate:
+    """Ends this process inside the n-th of the calls that change the disk; a write is then half done."""
+
+    def __init__(self, end_in: int | None) -> None:
+        self.calls = 0
+        self.end_in = end_in
+        for name in ("fsync", "replace", "rename", "unlink", "mkdir", "ftruncate"):
+            setattr(os, name, self.before(getattr(os, name)))
+        os.write = self.within(os.write)
+        fate, really_open = self, Path.open
+
+        class File(io.FileIO):
+            def write(self, content: Any) -> int:
+                return fate.within(super().write)(content)
+
+        def open_path(path: Path, mode: str = "r", *rest: Any, **options: Any) -> Any:
+            return io.BufferedWriter(File(path, "w")) if mode == "wb" else really_open(path, mode, *rest, **options)
+
+        Path.open = open_path  # type: ignore[method-assign,assignment]
+
+    def count(self) -> bool:
+        self.calls += 1
+        return self.calls == self.end_in
+
+    def before(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **options: Any) -> Any:
+            if self.count():
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*arguments, **options)
+
+        return counted
+
+    def within(self, write: Callable[..., int]) -> Callable[..., int]:
+        def counted(*arguments: Any) -> int:
+            if self.count():
+                write(*arguments[:-1], bytes(arguments[-1])[: len(arguments[-1]) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            return write(*arguments)
+
+        return counted
+
+
+# In the process that forks
+
+
+def fork(folder: str, settings: dict[str, Any], seconds: float | None, end_in: int | None) -> dict[str, Any]:
+    """Trains in a child until it is done, or killed after so many seconds, or in one of its calls."""
+    began = time.perf_counter()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            really_write = os.write
+            fate = Fate(end_in)
+            train_as_a_user_does(Path(folder), settings)
+            really_write(writing, str(fate.calls).encode())
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    os.close(writing)
+    ended, _, _ = select.select([reading], [], [], seconds)
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+    calls = os.read(reading, 100)
+    os.close(reading)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return {
+        "killed": code == -signal.SIGKILL,
+        "code": code,
+        "calls": int(calls or 0),
+        "took": time.perf_counter() - began,
+    }
+
+
+def serve() -> None:
+    """Forks for every line of standard input, and answers with one."""
+    importlib.import_module("torch._dynamo")  # which takes a second, and the first optimizer would import it
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(fork(**json.loads(line))) + "\n")
+        sys.stdout.flush()
+
+
+# In the process that tests
+
+
+class Forker:
+    """Asks the process that forks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.names = map("run-{}".format, itertools.count())
+        (folder / "fox.txt").write_text("the quick brown fox jumps over the lazy dog; " * 20)
+        self.process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )  # fmt: skip
+
+    def new(self) -> Path:
+        return self.folder / next(self.names)
+
+    def train(
+        self, run: Path, settings: dict[str, Any], *, seconds: float | None = None, end_in: int | None = None
+    ) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        request = {"folder": str(run), "settings": settings, "seconds": seconds, "end_in": end_in}
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        answer = json.loads(self.process.stdout.readline())
+        assert answer["code"] in (0, -signal.SIGKILL)
+        return answer
+
+
+@pytest.fixture(scope="module")
+def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
+    made = Forker(tmp_path_factory.mktemp("kill"))
+    made.train(made.new(), SHORT)  # tokenizes the text for all
+    yield made
+    made.process.communicate()
+
+
+def kept(folder: Path) -> dict[str, Any]:
+    """Everything that a run left, but for what depends on the clock."""
+
+    def timeless(values: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in values.items() if name not in CLOCK}
+
+    run = Run.open(folder)
+    found: dict[str, Any] = {"log": [timeless(line) for line in run.read_log()]}
+    found["result"] = timeless(run.record["result"])
+    for name in ("model.safetensors", "last/state.safetensors", "last/before_cooldown.safetensors"):
+        tensors, metadata = load_tensors(folder / name)
+        metadata |= {"progress": json.dumps(timeless(json.loads(metadata.get("progress", "{}"))))}
+        found[name] = metadata
+        found |= {f"{name}: {tensor}": value.flatten().view(torch.uint8).tolist() for tensor, value in tensors.items()}
+    return found
+
+
+def assert_same(run: Path, undisturbed: dict[str, Any]) -> None:
+    ours = kept(run)
+    assert ours.keys() == undisturbed.keys()
+    assert [name for name in ours if ours[name] != undisturbed[name]] == []
+    assert list(run.rglob(".*.tmp")) == []
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_run_killed_at_random_moments_ends_as_an_undisturbed_one(forker: Forker, optimizer: str, kills: int) -> None:
+    settings = SETTINGS | {"optimizer": optimizer}
+    whole = forker.new()
+    took = forker.train(whole, settings)["took"]
+    undisturbed = kept(whole)
+    moments = random.Random(kills)
+    done = 0
+    while done < kills:
+        run = forker.new()
+        killed = 0
+        while killed < 4 and forker.train(run, settings, seconds=moments.uniform(0, took))["killed"]:
+            killed += 1
+        if killed == 4:
+            forker.train(run, settings)
+        assert_same(run, undisturbed)
+        done += killed
+
+
+@pytest.mark.parametrize("every", [29, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_run_killed_inside_any_call_that_changes_the_disk_ends_as_an_undisturbed_one(
+    forker: Forker, every: int
+) -> None:
+    whole = forker.new()
+    calls = forker.train(whole, SHORT)["calls"]
+    undisturbed = kept(whole)
+    assert calls > 50
+    for call in range(1, calls + 1, every):
+        run = forker.new()
+        assert forker.train(run, SHORT, end_in=call)["killed"], f"call {call}"
+        assert not forker.train(run, SHORT)["killed"]
+        assert_same(run, undisturbed)
+
+
+@pytest.mark.slow
+def test_a_resumed_run_killed_inside_any_of_its_first_calls_ends_as_an_undisturbed_one(forker: Forker) -> None:
+    whole = forker.new()
+    half = forker.train(whole, SHORT)["calls"] // 2
+    undisturbed = kept(whole)
+    for call in range(1, 20):
+        run = forker.new()
+        for end_in in (half, call):
+            assert forker.train(run, SHORT, end_in=end_in)["killed"]
+        forker.train(run, SHORT)
+        assert_same(run, undisturbed)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        serve()

@@ -1,0 +1,61 @@
+"""The memory estimates against what autograd really keeps."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from minigpt.config import GPTConfig, TrainConfig
+from minigpt.model.gpt import GPT
+from minigpt.training.memory import activation_bytes, checkpoint_blocks, state_bytes
+from minigpt.training.optimization import build_optimizers
+
+
+def kept_by_autograd(model: GPT, context: int, sequences: int) -> int:
+    """Bytes of everything but the weights that a forward pass keeps for the backward pass."""
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.untyped_storage().data_ptr() not in weights:
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model.features(torch.zeros((sequences, context), dtype=torch.int64))
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize(("layers", "width", "context", "sequences"), [(4, 128, 128, 8), (8, 256, 64, 4)])
+def test_the_estimate_of_activations_is_what_autograd_keeps(
+    layers: int, width: int, context: int, sequences: int, dropout: float
+) -> None:
+    config = GPTConfig(
+        vocab_size=1, n_positions=context, n_embd=width, n_layer=layers, n_head=4, dropout=dropout
+    )  # a vocabulary of one: no head to speak of
+    kept = kept_by_autograd(GPT(config), context, sequences)
+    assert activation_bytes(config, context, sequences) == pytest.approx(kept, rel=0.2)
+
+
+def test_checkpointing_keeps_little_more_than_what_enters_each_block() -> None:
+    config = GPTConfig(vocab_size=1, n_positions=64, n_embd=64, n_layer=8, n_head=4)
+    model = GPT(config)
+    plain = kept_by_autograd(model, 64, 8)
+    checkpoint_blocks(model)
+    kept = kept_by_autograd(model, 64, 8)
+    assert kept < plain / 6
+    assert kept < activation_bytes(config, 64, 8, checkpointing=True) < plain / 2
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_the_estimate_of_the_state_is_what_the_optimizer_holds(optimizer: str) -> None:
+    config = GPTConfig(vocab_size=300, n_positions=64, n_embd=64, n_layer=3, n_head=4)
+    model = GPT(config)
+    optimizers = build_optimizers(model, TrainConfig(steps=1, optimizer=optimizer))  # type: ignore[arg-type]
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    held = sum(2 * parameter.nbytes for parameter in model.parameters())  # weights and gradients
+    for one in optimizers:
+        one.step()
+        held += sum(tensor.nbytes for state in one.state.values() for tensor in state.values())
+    assert state_bytes(config, optimizer) == pytest.approx(held, rel=0.01)

@@ -1,0 +1,124 @@
+"""What is chosen where nothing is said, on machines and texts made up for the purpose."""
+
+import sys
+from typing import Any
+
+import pytest
+
+from minigpt.config import PRESETS, GPTConfig, TrainConfig
+from minigpt.errors import ConfigError
+from minigpt.training.memory import state_bytes
+from minigpt.training.planning import Clock, Plan, Survey, plan, plan_preset, plan_tokenizer
+
+BOOK = Survey(n_tokens=400_000, n_bytes=1_200_000, vocab_size=2048, entropy=2.3)
+
+
+def machine(flops: float) -> Clock:
+    """A machine that does so many floating-point operations a second, whatever they are."""
+
+    def seconds_per_step(model: GPTConfig, config: TrainConfig) -> float:
+        assert config.context_length is not None
+        return 6 * model.n_parameters * config.sequences_per_step * config.context_length / flops
+
+    return seconds_per_step
+
+
+def planned(survey: Survey = BOOK, free_memory: int = sys.maxsize, flops: float = 1e11, **given: Any) -> Plan:
+    preset, base = given.pop("preset", "nano"), given.pop("base", None)
+    return plan(
+        survey, device_type="cpu", free_memory=free_memory, given=given, preset=preset, base=base, clock=machine(flops)
+    )
+
+
+def test_a_faster_machine_or_more_time_gets_a_larger_model() -> None:
+    def chosen(flops: float, minutes: float) -> int:
+        return PRESETS[plan_preset(BOOK, "cpu", {"minutes": minutes}, machine(flops))].n_parameters
+
+    assert chosen(1e10, 1) == PRESETS["nano"].n_parameters
+    assert chosen(1e13, 1) > chosen(1e10, 1)
+    assert chosen(1e11, 600) > chosen(1e11, 1)
+
+
+def test_what_is_given_is_kept() -> None:
+    given = {
+        "n_embd": 64,
+        "n_head": 2,
+        "dropout": 0.3,
+        "batch_size": 3,
+        "learning_rate": 0.5,
+        "steps": 7,
+        "patience": 9,
+    }
+    made = planned(**given)
+    assert {name: getattr(made.model, name, None) or getattr(made.training, name, None) for name in given} == given
+    assert made.training.minutes is None
+
+
+def test_a_forecast_falls_with_time_and_a_harder_text_has_a_higher_one() -> None:
+    expected = [planned(minutes=minutes).expected for minutes in (1, 3, 10)]
+    assert None not in expected
+    assert expected == sorted(expected, reverse=True)  # type: ignore[type-var]
+    harder = planned(Survey(400_000, 1_200_000, 2048, entropy=2.8), minutes=3).expected
+    assert harder is not None
+    assert expected[1] is not None
+    assert harder > expected[1]
+
+
+def test_a_text_of_a_few_tokens_gets_steps_and_a_context_that_fits() -> None:
+    made = planned(Survey(n_tokens=50, n_bytes=50, vocab_size=257, entropy=8.0))
+    assert made.training.steps == 300
+    assert made.model.n_positions == made.training.context_length == 49
+    assert "only 50 tokens" in made.notes[0]
+
+
+def test_a_text_seen_many_times_gets_dropout() -> None:
+    assert planned(minutes=0.1).model.dropout == 0
+    assert planned(minutes=100).model.dropout > 0
+
+
+def test_memory_bounds_what_is_computed_at_once_then_what_is_kept_then_refuses() -> None:
+    needs = planned(batch_size=64).memory
+    tight = planned(batch_size=64, free_memory=needs - 1)
+    assert tight.training.micro_batch_size == 32
+    assert tight.memory < needs
+    assert "32 sequences pass through the model at once" in tight.notes[0]
+    one = planned(batch_size=64, micro_batch_size=1)
+    tighter = planned(batch_size=64, free_memory=one.memory - 1)
+    assert tighter.training.micro_batch_size == 1
+    assert tighter.training.checkpoint_activations == "on"
+    with pytest.raises(ConfigError, match=r"takes about 0\.0 GB, but 0\.0 GB are free: no preset fits"):
+        planned(free_memory=1000)
+    with pytest.raises(ConfigError, match=r"takes about 18\.\d GB, but 8\.0 GB are free: the largest preset that fits"):
+        planned(preset="gpt2-xl", free_memory=8 * 10**9)
+
+
+def test_the_xl_fits_into_a_machine_with_its_state_and_a_little_more() -> None:
+    free = int(state_bytes(PRESETS["gpt2-xl"], "adamw") * 1.04)
+    made = planned(base=PRESETS["gpt2-xl"], preset="", free_memory=free)
+    assert made.training.optimizer == "adamw"
+    assert made.training.checkpoint_activations == "on"
+
+
+def test_a_model_to_fine_tune_keeps_its_shape_and_takes_a_small_rate() -> None:
+    made = planned(base=PRESETS["gpt2"], preset="", minutes=5)
+    assert made.model.replace(dropout=0.0) == PRESETS["gpt2"]
+    assert made.training.context_length == 256
+    assert made.training.learning_rate < 1e-3
+    assert made.expected is None
+    with pytest.raises(ConfigError, match=r"context_length \(2048\) must be at most the model's own \(1024\)"):
+        planned(base=PRESETS["gpt2"], preset="", context_length=2048)
+
+
+def test_vocabularies_grow_with_the_text() -> None:
+    sizes = (1000, 100_000, 900_000, 3_000_000, 20_000_000, 10**9)
+    assert [plan_tokenizer(size) for size in sizes] == [
+        "bytes", "bpe:512", "bpe:1024", "bpe:2048", "bpe:4096", "gpt2"
+    ]  # fmt: skip
+
+
+def test_evaluations_take_a_small_share_of_a_run() -> None:
+    for minutes in (1, 10, 100):
+        made = planned(minutes=minutes)
+        seen = made.steps(BOOK.n_tokens) * made.tokens_per_step
+        evaluated = 20 * made.training.eval_tokens / 3  # an evaluation costs a third of training on the same
+        assert evaluated < 0.04 * seen or made.training.eval_tokens == 4096
