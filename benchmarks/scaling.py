@@ -9,10 +9,12 @@ constants of `minigpt/training/forecast.py` from the table and prints how far th
 """
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 TABLE = Path(__file__).parents[1] / "minigpt" / "training" / "scaling.jsonl"
@@ -76,23 +78,58 @@ def run(settings: list[dict], jobs: int) -> None:
             running.append(
                 subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True)
             )
-        done = running.pop(0)
-        output = done.communicate()[0]
-        if done.returncode == 0:
-            with TABLE.open("a") as table:
-                table.write(output.splitlines()[-1] + "\n")
-            print(output.splitlines()[-1], flush=True)
+        time.sleep(0.2)
+        for process in [process for process in running if process.poll() is not None]:
+            running.remove(process)
+            if process.returncode == 0:
+                row = process.communicate()[0].splitlines()[-1]
+                with TABLE.open("a") as table:
+                    table.write(row + "\n")
+                print(row, flush=True)
+
+
+def fit() -> None:
+    """Prints the law's constants: exponents and repeats by search over a grid, the rest by least squares."""
+    import numpy as np
+
+    from minigpt.training.forecast import effective_bytes
+
+    rows = [json.loads(line) for line in TABLE.read_text().splitlines()]
+    inner = np.array([12 * row["layers"] * row["width"] ** 2 / 1e6 for row in rows])
+    wanted = np.array([row["bits_per_byte"] / row["entropy"] for row in rows])
+    best = None
+    for repeats in (1, 2, 3, 5, 8, 15):
+        seen = [row["tokens"] * row["bytes_per_token"] for row in rows]
+        data = np.array([effective_bytes(s, r["train_bytes"], repeats) / 1e6 for s, r in zip(seen, rows, strict=True)])
+        for alpha, beta in itertools.product(np.arange(0.1, 0.6, 0.02), np.arange(0.1, 1.5, 0.05)):
+            terms = np.stack([np.ones_like(inner), inner**-alpha, data**-beta], axis=1)
+            constants, *_ = np.linalg.lstsq(terms, wanted, rcond=None)
+            off = terms @ constants - wanted
+            score = float((off**2).mean())
+            if (constants > 0).all() and (best is None or score < best[0]):
+                best = score, constants, alpha, beta, repeats, off / wanted
+    assert best is not None
+    score, (floor, width, data_factor), alpha, beta, repeats, off = best
+    print(f"FLOOR, WIDTH, ALPHA, DATA, BETA, REPEATS = {floor:.4f}, {width:.4f}, {alpha:.2f}, "
+          f"{data_factor:.4f}, {beta:.2f}, {repeats:.1f}")  # fmt: skip
+    for row, share in zip(rows, off, strict=True):
+        print(f"{row['text']:24} {row['shape']:6} {row['tokenizer']:9} {row['tokens']:>10,} tokens  "
+              f"{row['bits_per_byte']:.3f} bits per byte, forecast {share:+.1%}")  # fmt: skip
 
 
 def main() -> None:
     if sys.argv[1] == "one":
         print(json.dumps(experiment(json.loads(sys.argv[2]))))
         return
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("settings", help="a file of one JSON setting a line")
-    parser.add_argument("--jobs", type=int, default=2)
+    if sys.argv[1:] == ["fit"]:
+        fit()
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["run", "fit"])
+    parser.add_argument("--texts", nargs="+", type=Path, required=True, help="the folder's texts that the table names")
+    parser.add_argument("--jobs", type=int, default=2, help="processes of one thread at a time")
     options = parser.parse_args()
-    run([json.loads(line) for line in Path(options.settings).read_text().splitlines()], options.jobs)
+    run(grid({path.name: str(path.resolve()) for path in options.texts}), options.jobs)
 
 
 if __name__ == "__main__":

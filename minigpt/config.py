@@ -182,7 +182,7 @@ class TrainConfig(Settings):
     optimizer: Literal["muon", "adamw"] = setting(
         "muon", "muon (for the matrices in the blocks, AdamW for the rest) or adamw", group="Optimization"
     )
-    learning_rate: float = setting(1e-3, "the peak learning rate", above=0, group="Optimization")
+    learning_rate: float = setting(3e-3, "the peak learning rate", above=0, group="Optimization")
     schedule: Literal["cosine", "trapezoid", "constant"] = setting(
         "trapezoid", "shape of the learning rate after the warmup: cosine, trapezoid or constant", group="Optimization"
     )

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ import typer
 
 from minigpt.cli.options import command_line
 from minigpt.cli.resume import resumed_directory
+from minigpt.cli.signals import handling, heeding_signals
 from minigpt.errors import CheckpointError, ConfigError, DataError, DeviceError, MinigptError, TrainingError
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from minigpt.cli.train_job import Job, Request
     from minigpt.model.gpt import GPT
-    from minigpt.training.control import Control
     from minigpt.training.distributed import World
 
 _LAUNCHER = "MINIGPT_LAUNCHER"  # in the environment of a process that we started: the launcher's process id
@@ -119,39 +119,6 @@ def _blank(config: Any) -> "GPT":
     return GPT.from_tensors(config, {name: torch.empty_like(shape, device="cpu") for name, shape in shapes.items()})
 
 
-@contextmanager
-def heeding_signals(control: "Control", on_stop: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
-    """Makes the first Ctrl-C or SIGTERM a request to stop, noted in a list, and SIGUSR1 one to save; a second one to
-    stop is a KeyboardInterrupt."""
-    received: list[int] = []
-
-    def stop(number: int, _: object) -> None:
-        if received:
-            raise KeyboardInterrupt
-        received.append(number)
-        control.stop = True
-        on_stop()
-
-    def save(_: int, __: object) -> None:
-        control.save = True
-
-    with _handling(stop, save):
-        yield received
-
-
-@contextmanager
-def _handling(stop: Callable[[int, Any], None], save: Callable[[int, Any], None]) -> Iterator[None]:
-    handlers = {signal.SIGINT: stop, signal.SIGTERM: stop}
-    if hasattr(signal, "SIGUSR1"):  # Windows has none
-        handlers[signal.SIGUSR1] = save
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
-
-
 # Starting.
 
 
@@ -226,7 +193,7 @@ def _passing_on(children: Sequence["subprocess.Popen[bytes]"], store: "Store", r
         have_met = store.check([f"joined/{rank}" for rank in range(len(children))])
         send(signal.SIGKILL if len(received) >= _ENOUGH else number if have_met else signal.SIGTERM)
 
-    with _handling(stop, lambda number, _: send(number)):
+    with handling(stop, lambda number, _: send(number)):
         yield
 
 

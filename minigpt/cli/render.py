@@ -113,6 +113,10 @@ class TrainingDisplay:
         if self.live:
             self.live.stop()
 
+    def stop(self) -> None:
+        """Draws that the run is about to stop."""
+        self.stopping = True
+
     def show(self, event: "Event") -> None:
         """Takes in one event and draws what changed."""
         from minigpt.training.events import Evaluation, Notice, Sample, Step

@@ -2,8 +2,6 @@
 
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +10,7 @@ import typer
 from minigpt.cli.launch import follow, lead, world_of
 from minigpt.cli.options import CheckpointsOption, command_line, fields_of, names_of, settings_options
 from minigpt.cli.resume import resumed_directory, take_up
+from minigpt.cli.signals import heeding_signals
 from minigpt.cli.trackers import check_trackers, tracking
 from minigpt.cli.train_job import Job, Request, begin, draw_up
 from minigpt.config import PRESETS, GPTConfig, ReadingConfig, TrainConfig
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
     from minigpt.cli.render import TrainingDisplay
     from minigpt.storage.run import Run
-    from minigpt.training.control import Control
     from minigpt.training.distributed import World
 
 _CHOSEN = (
@@ -122,32 +120,6 @@ def train(
         _run(job, checkpoints, out, world, log or [])
 
 
-@contextmanager
-def _heeding_signals(control: "Control", display: "TrainingDisplay") -> Iterator[list[int]]:
-    """Makes the first Ctrl-C or SIGTERM a request to stop, noted in a list, and SIGUSR1 one to save; a second Ctrl-C
-    is a KeyboardInterrupt."""
-    received: list[int] = []
-
-    def stop(number: int, _: object) -> None:
-        if received:
-            raise KeyboardInterrupt
-        received.append(number)
-        control.stop = display.stopping = True
-
-    def save(_: int, __: object) -> None:
-        control.save = True
-
-    handlers: dict[int, Callable[[int, object], None]] = {signal.SIGINT: stop, signal.SIGTERM: stop}
-    if hasattr(signal, "SIGUSR1"):  # Windows has none
-        handlers[signal.SIGUSR1] = save
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        yield received
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
-
-
 def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: list[str]) -> None:
     """Trains and draws; ends with the result, or with the state saved and the exit code of the signal."""
     from minigpt.cli.render import TrainingDisplay, console, summary
@@ -162,7 +134,7 @@ def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: 
     display = TrainingDisplay(
         out, directory.name, resolve_device(job.config.device), steps_in(job.config, len(job.corpus.train))
     )
-    with tracking(trackers, job.run, out) as track, display, _heeding_signals(control, display) as signals:
+    with tracking(trackers, job.run, out) as track, display, heeding_signals(control, display.stop) as signals:
         for event in train(
             job.model, job.corpus, job.config, job.run, resume=job.resume, control=control, world=world, spent=job.spent
         ):

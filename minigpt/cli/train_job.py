@@ -121,7 +121,9 @@ def draw_up(request: Request, out: "Console", processes: int) -> Draft:
             Survey.of(corpus),
             functools.cache(functools.partial(seconds_per_step, device=device, processes=processes)),
         )
-        preset = request.preset or ("" if base else plan_preset(survey, device.type, request.given, clock, processes))
+        preset = request.preset or (
+            "fine-tuned" if base else plan_preset(survey, device.type, request.given, clock, processes)
+        )
         made = plan(
             survey,
             device_type=device.type,

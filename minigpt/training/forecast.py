@@ -1,8 +1,17 @@
-"""What a model of some size will come to after so much text: a law fitted to small experiments; it trains nothing."""
+"""What a model of some size will come to after so much text: a law fitted to small experiments; it trains nothing.
+
+    bits per byte / entropy = FLOOR + WIDTH (millions of inner parameters)^-ALPHA + DATA (megabytes learnt from)^-BETA
+
+The form is that of Hoffmann et al. 2022, equation 2; text seen again counts less each time, as in Muennighoff et al.
+2023, equation 5. The constants are what `python benchmarks/scaling.py fit` prints for the experiments in scaling.jsonl.
+"""
 
 import bz2
+import math
 
 from minigpt.config import GPTConfig
+
+FLOOR, WIDTH, ALPHA, DATA, BETA, REPEATS = 0.5, 0.1, 0.34, 0.3, 0.28, 15.0
 
 
 def entropy(text: bytes) -> float:
@@ -10,7 +19,16 @@ def entropy(text: bytes) -> float:
     return 8 * len(bz2.compress(text)) / len(text)
 
 
+def effective_bytes(seen: float, n_bytes: float, repeats: float) -> float:
+    """What `seen` bytes are worth in bytes never seen, where the text has only `n_bytes` of them."""
+    epochs = seen / n_bytes
+    if epochs <= 1:
+        return seen
+    return n_bytes * (1 + repeats * (1 - math.exp(-(epochs - 1) / repeats)))
+
+
 def forecast_bits_per_byte(model: GPTConfig, seen: float, n_bytes: int, entropy: float) -> float:
     """The bits per byte on held-out text after training on `seen` bytes, of a text that has `n_bytes` of them."""
-    del model, seen, n_bytes
-    return entropy  # until the law is there
+    inner = 12 * model.n_layer * model.n_embd**2 / 1e6
+    data = effective_bytes(max(seen, 1.0), max(n_bytes, 1), REPEATS) / 1e6
+    return entropy * (FLOOR + WIDTH * inner**-ALPHA + DATA * data**-BETA)

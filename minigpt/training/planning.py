@@ -19,6 +19,7 @@ from minigpt.training.memory import activation_bytes, state_bytes
 _DEFAULT_MINUTES = 5.0
 _CANDIDATES = ("nano", "micro", "mini", "small", "gpt2", "gpt2-medium")  # from the smallest up
 _FINE_TUNING_CONTEXT = 256
+_SHORT_CONTEXT, _SHORT_RUN = 64, 1_500_000  # tokens: so short a run learns more from twice as many starts
 _SAMPLE = 300_000  # tokens that the entropy is taken from
 _TINY = 20_000  # tokens; fewer are gone through in seconds, so that steps and not minutes end a run
 
@@ -137,6 +138,11 @@ def plan(
     config, memory = _fit_memory(model, config, free_memory, device_type, processes, notes)
     made = Plan(preset, model, config, clock(model, config), None, memory, tuple(notes))
     seen = made.steps(survey.n_tokens) * made.tokens_per_step  # tokens
+    if base is None and "context_length" not in given and context > _SHORT_CONTEXT and seen < _SHORT_RUN:
+        return plan(
+            survey, device_type=device_type, free_memory=free_memory, given={**given, "context_length": _SHORT_CONTEXT},
+            preset=preset, clock=clock, processes=processes,
+        )  # fmt: skip
     if "eval_tokens" not in training:
         made = replace(made, training=config.replace(eval_tokens=_eval_tokens(seen)))
     if "dropout" not in shape and base is None:

@@ -32,8 +32,9 @@ _PATIENCE = timedelta(hours=6)
 _ARRIVAL = timedelta(minutes=5)  # for all processes to come
 _GRACE = 3.0  # seconds in which an error that is every process's comes to all of them
 
-_OPTIONS_OF_DDP = signature(DistributedDataParallel).parameters
-_SYNC_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _OPTIONS_OF_DDP else "broadcast_buffers"  # to 2.12
+_RENAMED = "forward_sync_buffers"  # as torch 2.13 calls what was `broadcast_buffers`
+_DDP_HAS = signature(DistributedDataParallel).parameters
+_BUFFERS: Any = {_RENAMED if _RENAMED in _DDP_HAS else "broadcast_buffers": False}  # the masks are alike everywhere
 
 
 class Processes(World):
@@ -59,6 +60,9 @@ class Processes(World):
 
     def leave(self) -> None:
         dist.destroy_process_group()
+        # Gloo's threads need Python's lock to let go of the last tensors; one that asks for it while Python ends aborts
+        # the process. Here they get it.
+        time.sleep(0.1)
 
     def device(self, name: str) -> torch.device:
         device = local_device(name, self.local_size, self.local_rank)
@@ -95,7 +99,7 @@ class Processes(World):
 
     def _fits(self, model: GPT, config: TrainConfig, device: torch.device) -> bool:
         """Whether every process has room for the whole state and one sequence at a time."""
-        needed = state_bytes(model.config, config.optimizer)
+        needed = state_bytes(model.config, config.optimizer) - 4 * model.config.n_parameters  # which are there already
         needed += activation_bytes(model.config, config.context_length or 1, 1, checkpointing=True)
         free = free_memory(device) // (self.local_size if device.type == "cpu" else 1)
         (missing,) = self.agree([needed - free])
@@ -109,7 +113,7 @@ class Processes(World):
             module,
             device_ids=[device] if device.type == "cuda" else None,
             gradient_as_bucket_view=True,
-            **{_SYNC_BUFFERS: False},  # the masks are the same everywhere
+            **_BUFFERS,
         )
         wrapped.register_comm_hook(None, _sum_gradients)
         return wrapped

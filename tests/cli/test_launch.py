@@ -152,7 +152,7 @@ def test_a_process_that_is_killed_ends_all_with_a_message_and_a_state_that_resum
 def test_a_signal_saves_once_and_stops_all(
     launch: Callable[..., Launched], here: Path, tiny: list[str], number: signal.Signals
 ) -> None:
-    command = launch([*LONG[:2], *tiny, *LONG[2:], "--eval-every", "1000", "--save-every", "1000000", "--devices", "2"])
+    command = launch([*LONG[:2], *tiny, *LONG[2:], "--eval-every", "99999", "--save-every", "99999", "--devices", "2"])
     command.until(lambda: "step 1/" in command.said())
     command.process.send_signal(signal.SIGUSR1)
     command.until(lambda: saved(here))

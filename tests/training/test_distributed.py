@@ -15,13 +15,13 @@ import pytest
 import torch
 
 from minigpt.config import GPTConfig, TrainConfig
-from minigpt.errors import ConfigError, DeviceError
+from minigpt.errors import CheckpointError, ConfigError, DeviceError
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import Run
 from minigpt.text.corpus import Corpus
 from minigpt.training.control import Control
 from minigpt.training.distributed import World
-from minigpt.training.events import Evaluation, Finished, Sample, Step
+from minigpt.training.events import Evaluation, Finished, Sample, Saved, Step
 from minigpt.training.loop import train
 from minigpt.training.processes import local_device, meeting_place
 
@@ -29,15 +29,35 @@ TEXT = "the quick brown fox jumps over the lazy dog; " * 60
 SHAPE = {"vocab_size": 257, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
 SETTINGS = {"warmup_steps": 2, "learning_rate": 3e-3, "eval_every": 10, "eval_tokens": 200, "device": "cpu"}
 
-# What is trained: the settings, the model's dropout, the run's folder, whether it resumes and where it is to stop.
+# What is trained: the settings, the model's dropout, the run's folder, whether it resumes, where it is to stop, and how
+# many of its first best weights the disk refuses.
 Case = dict[str, Any]
 
 
 def case(
-    run: str | None = None, stop: int | None = None, resume: bool = False, dropout: float = 0.0, **settings: Any
+    run: str | None = None,
+    stop: int | None = None,
+    resume: bool = False,
+    refused: int = 0,
+    dropout: float = 0.0,
+    **settings: Any,
 ) -> Case:
-    base = {"sample_every": 0, "sharding": "off", **SETTINGS}
-    return {"run": run, "stop": stop, "resume": resume, "dropout": dropout, "settings": {**base, **settings}}
+    base = {"sample_every": 0, "sharding": "off", **SETTINGS, **settings}
+    return {"run": run, "stop": stop, "resume": resume, "refused": refused, "dropout": dropout, "settings": base}
+
+
+def refuse(run: Run, times: int) -> None:
+    """Makes the disk refuse the next best weights."""
+    save = run.save_best
+
+    def refusing(*weights: Any) -> Path:
+        nonlocal times
+        times -= 1
+        if times >= 0:
+            raise CheckpointError("no space left on device")
+        return save(*weights)
+
+    run.save_best = refusing  # type: ignore[method-assign]
 
 
 def outcome(case: Case, folder: Path, world: World) -> dict[str, Any]:
@@ -49,7 +69,8 @@ def outcome(case: Case, folder: Path, world: World) -> dict[str, Any]:
     if case["run"] and world.is_main:
         path = folder / case["run"]
         run = Run.open(path) if case["resume"] else Run.create(path, model, corpus.tokenizer, {})
-    found: dict[str, Any] = {"losses": [], "figures": [], "sample": None}
+        refuse(run, case["refused"])
+    found: dict[str, Any] = {"losses": [], "figures": [], "saved": [], "sample": None}
     config = TrainConfig(**case["settings"])
     for event in train(model, corpus, config, run, resume=case["resume"], control=control, world=world):
         if isinstance(event, Step):
@@ -59,9 +80,10 @@ def outcome(case: Case, folder: Path, world: World) -> dict[str, Any]:
             found["figures"] += [event.validation_loss, event.bits_per_byte]
         elif isinstance(event, Sample):
             found["sample"] = event.text
+        elif isinstance(event, Saved):
+            found["saved"].append([event.what, event.step])
         elif isinstance(event, Finished):
             found["figures"] += [event.validation_loss, event.bits_per_byte, event.validation_tokens]
-    found["last step"] = run.last_progress()["step"] if run else None  # type: ignore[index]
     return found
 
 
@@ -104,14 +126,17 @@ def check_alike(several: dict[str, Any], one: dict[str, Any]) -> None:
     assert several["losses"] == pytest.approx(one["losses"], abs=1e-5)
     assert several["figures"] == pytest.approx(one["figures"], abs=1e-5)
     assert several["sample"] == one["sample"]
-    assert several["last step"] == one["last step"]
+    assert several["saved"] == one["saved"]
 
 
 # Two processes: what every change must keep true. They are started once.
 
 TWO = {
     "copies, accumulated, with dropout": case(steps=50, batch_size=8, micro_batch_size=2, dropout=0.1, sample_every=25),
-    "in parts, uneven": case(steps=50, batch_size=7, micro_batch_size=2, sharding="on", sample_every=25),
+    "in parts, uneven": case(steps=50, batch_size=7, micro_batch_size=3, sharding="on", sample_every=25),
+    "with a disk that refuses": case(
+        run="refused", steps=9, batch_size=4, eval_every=3, save_every=100, sharding="on", refused=2
+    ),
     "begun by several": case(run="begun by several", stop=7, steps=20, batch_size=7),
     "begun in parts": case(run="begun in parts", stop=7, steps=20, batch_size=7, sharding="on"),
 }
@@ -143,11 +168,17 @@ def test_two_processes_train_as_one(two: dict[str, Any], folder: Path, name: str
     check_alike(two[name], outcome(TWO[name], folder, World()))
 
 
+def test_a_save_that_the_disk_refuses_is_known_to_all(two: dict[str, Any], folder: Path) -> None:
+    refused = two["with a disk that refuses"]
+    assert refused["saved"] == [["last", 0], ["best", 6], ["last", 6], ["best", 9], ["last", 9]]
+    check_alike(refused, outcome({**TWO["with a disk that refuses"], "run": "refused to one"}, folder, World()))
+
+
 @pytest.mark.parametrize("name", ["begun by several", "begun in parts"])
 def test_one_process_goes_on_with_a_run_of_two(
     two: dict[str, Any], undisturbed: dict[str, Any], folder: Path, name: str
 ) -> None:
-    assert two[name]["last step"] == 7
+    assert two[name]["saved"][-1] == ["last", 7]
     rest = outcome({**TWO[name], "stop": None, "resume": True}, folder, World())
     assert two[name]["losses"] + rest["losses"] == pytest.approx(undisturbed["losses"], abs=1e-5)
     assert rest["figures"][-3:] == pytest.approx(undisturbed["figures"][-3:], abs=1e-5)

@@ -71,6 +71,12 @@ def test_a_text_of_a_few_tokens_gets_steps_and_a_context_that_fits() -> None:
     assert "only 50 tokens" in made.notes[0]
 
 
+def test_a_short_run_gets_a_short_context_unless_one_is_given() -> None:
+    assert planned(minutes=0.5).training.context_length == 64
+    assert planned(minutes=50).training.context_length == 128
+    assert planned(minutes=0.5, context_length=128).training.context_length == 128
+
+
 def test_a_text_seen_many_times_gets_dropout() -> None:
     assert planned(minutes=0.1).model.dropout == 0
     assert planned(minutes=100).model.dropout > 0

@@ -1,0 +1,45 @@
+"""What Ctrl-C, SIGTERM and SIGUSR1 mean while a run trains; it trains nothing."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from minigpt.training.control import Control
+
+Handler = Callable[[int, object], None]
+
+
+@contextmanager
+def handling(stop: Handler, save: Handler) -> Iterator[None]:
+    """Calls `stop` for Ctrl-C and SIGTERM and `save` for SIGUSR1, where the system has it."""
+    handlers = {signal.SIGINT: stop, signal.SIGTERM: stop}
+    if hasattr(signal, "SIGUSR1"):  # Windows has none
+        handlers[signal.SIGUSR1] = save
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+@contextmanager
+def heeding_signals(control: "Control", on_stop: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
+    """Makes the first Ctrl-C or SIGTERM a request to stop, noted in a list, and SIGUSR1 one to save; a second one to
+    stop is a KeyboardInterrupt."""
+    received: list[int] = []
+
+    def stop(number: int, _: object) -> None:
+        if received:
+            raise KeyboardInterrupt
+        received.append(number)
+        control.stop = True
+        on_stop()
+
+    def save(_: int, __: object) -> None:
+        control.save = True
+
+    with handling(stop, save):
+        yield received
