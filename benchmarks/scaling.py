@@ -88,6 +88,21 @@ def run(settings: list[dict], jobs: int) -> None:
                 print(row, flush=True)
 
 
+def grid(paths: dict[str, str]) -> list[dict]:
+    """The settings of the shipped table whose texts are at hand, and what may be added to it: edit it here."""
+    settings = []
+    for row in map(json.loads, TABLE.read_text().splitlines() if TABLE.exists() else []):
+        names = ("text", "tokenizer", "shape", "context", "batch", "steps", "rate", "dropout", "seed")
+        settings.append({name: row[name] for name in names})
+    for text, shape, steps in itertools.product(paths, ("nano", "micro", "mini"), (488, 977, 1953)):
+        rate = round(8e-3 * (128 / SHAPES[shape][2]) ** 0.5, 5)
+        settings.append(
+            {"text": text, "tokenizer": "bpe:2048", "shape": shape, "context": 64, "batch": 16, "steps": steps,
+             "rate": rate, "dropout": 0.0, "seed": 1}
+        )  # fmt: skip
+    return [{**setting, "path": paths[setting["text"]]} for setting in settings if setting["text"] in paths]
+
+
 def fit() -> None:
     """Prints the law's constants: exponents and repeats by search over a grid, the rest by least squares."""
     import numpy as np

@@ -45,9 +45,10 @@ def world_of(request: "Request", *, resume: bool) -> Iterator["World"]:
     """
     if "WORLD_SIZE" not in os.environ and (wanted := _devices_wanted(request, resume)) > 1:
         raise typer.Exit(_launch(wanted, request))
-    from minigpt.training.distributed import ProcessLostError, World
+    from minigpt.training.distributed import ProcessLostError
+    from minigpt.training.processes import join
 
-    world = World.join()
+    world = join()
     try:
         _check_devices(world, request)
         yield world

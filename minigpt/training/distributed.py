@@ -5,7 +5,6 @@ request to stop, all processes have agreed on first, so that all of them decide 
 the worlds of several.
 """
 
-import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -32,19 +31,6 @@ class World:
 
     rank: int = 0
     size: int = 1
-
-    @staticmethod
-    def join() -> "World":
-        """The world that the environment names as torchrun does (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
-        MASTER_ADDR, MASTER_PORT); a world of one where it names none.
-
-        Raises: ConfigError where it names half of one; ProcessLostError where the others do not come.
-        """
-        if os.environ.get("WORLD_SIZE", "1") == "1":
-            return World()
-        from minigpt.training.processes import Processes
-
-        return Processes()
 
     def leave(self) -> None:
         """Lets go of the other processes."""

@@ -11,7 +11,7 @@ import math
 
 from minigpt.config import GPTConfig
 
-FLOOR, WIDTH, ALPHA, DATA, BETA, REPEATS = 0.5, 0.1, 0.34, 0.3, 0.28, 15.0
+FLOOR, WIDTH, ALPHA, DATA, BETA, REPEATS = 0.6232, 0.0240, 0.46, 0.4496, 0.80, 1.0
 
 
 def entropy(text: bytes) -> float:

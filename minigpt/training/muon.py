@@ -16,6 +16,7 @@ from minigpt.training.distributed import alike, held, whole
 # One pair of matrix products per row; the polynomial a X + b X X^T X + c (X X^T)^2 X lifts small singular values fast.
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
+_AT_ONCE = 2**26  # numbers orthogonalized together: they fill a GPU, and are little beside a model that has more
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
@@ -63,10 +64,18 @@ class Muon(torch.optim.Optimizer):
                 nesterov = matrix.grad.lerp(momentum, group["momentum"])
                 matrix.mul_(1 - group["lr"] * group["weight_decay"])
                 same[(matrix.shape, group["parts"], group["lr"])].append((matrix, nesterov))
-        for (_, parts, rate), pairs in same.items():
-            stacked = torch.stack([whole(nesterov) for _, nesterov in pairs])  # (n, parts * rows, columns)
-            pieces = stacked.view(parts * len(pairs), -1, stacked.shape[2])  # (n * parts, rows, columns)
-            updates = orthogonalize(pieces).view(stacked.shape)
-            scale = 0.2 * max(pieces.shape[1:]) ** 0.5
-            own = [held(alike(update, matrix)) for update, (matrix, _) in zip(updates, pairs, strict=True)]
-            torch._foreach_add_([held(matrix) for matrix, _ in pairs], own, alpha=-rate * scale)
+        for (shape, parts, rate), pairs in same.items():
+            at_once = max(1, _AT_ONCE // shape.numel())
+            for start in range(0, len(pairs), at_once):
+                _step_alike(pairs[start : start + at_once], parts, rate)
+
+
+def _step_alike(pairs: list[tuple[Tensor, Tensor]], parts: int, rate: float) -> None:
+    """Steps along the orthogonalized momenta: pairs of a matrix and its momentum, all of one shape. Of matrices that
+    lie in parts on several processes, each process orthogonalizes the whole, and steps with its part."""
+    stacked = torch.stack([whole(momentum) for _, momentum in pairs])  # (n, parts * rows, columns)
+    pieces = stacked.view(parts * len(pairs), -1, stacked.shape[2])  # (n * parts, rows, columns)
+    updates = orthogonalize(pieces).view(stacked.shape)
+    scale = 0.2 * max(pieces.shape[1:]) ** 0.5
+    own = [held(alike(update, matrix)) for update, (matrix, _) in zip(updates, pairs, strict=True)]
+    torch._foreach_add_([held(matrix) for matrix, _ in pairs], own, alpha=-rate * scale)

@@ -146,7 +146,7 @@ def plan(
     if "eval_tokens" not in training:
         made = replace(made, training=config.replace(eval_tokens=_eval_tokens(seen)))
     if "dropout" not in shape and base is None:
-        made = replace(made, model=model.replace(dropout=_dropout(seen / survey.n_tokens)))
+        made = replace(made, model=model.replace(dropout=_dropout(model, seen, survey)))
     if base is None:
         text_seen = seen * survey.n_bytes / survey.n_tokens  # bytes
         expected = forecast_bits_per_byte(model, text_seen, survey.n_bytes, survey.entropy)
@@ -190,9 +190,11 @@ def _eval_tokens(seen: float) -> int:
     return int(min(200_000, max(4096, 0.0045 * seen)))
 
 
-def _dropout(epochs: float) -> float:
-    """More of it the oftener the same text is seen."""
-    return 0.0 if epochs < 10 else 0.1 if epochs < 40 else 0.2
+def _dropout(model: GPTConfig, seen: float, survey: Survey) -> float:
+    """More of it the oftener a text is seen, and the more parameters there are for each of its bytes."""
+    inner = 12 * model.n_layer * model.n_embd**2
+    repetition = seen / survey.n_tokens * inner / survey.n_bytes
+    return 0.0 if repetition < 10 else 0.1 if repetition < 50 else 0.2
 
 
 def _fit_memory(

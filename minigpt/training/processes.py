@@ -195,6 +195,15 @@ class Processes(World):
         return False
 
 
+def join() -> World:
+    """The world that the environment names as torchrun does (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+    MASTER_ADDR, MASTER_PORT); a world of one where it names none.
+
+    Raises: ConfigError where it names half of one; ProcessLostError where the others do not come.
+    """
+    return World() if os.environ.get("WORLD_SIZE", "1") == "1" else Processes()
+
+
 class _Broadcast(Mapping[str, Tensor]):
     """The main process's tensors, each sent when it is asked for: not every process has room for all of them whole."""
 

@@ -23,7 +23,7 @@ from minigpt.training.control import Control
 from minigpt.training.distributed import World
 from minigpt.training.events import Evaluation, Finished, Sample, Saved, Step
 from minigpt.training.loop import train
-from minigpt.training.processes import local_device, meeting_place
+from minigpt.training.processes import join, local_device, meeting_place
 
 TEXT = "the quick brown fox jumps over the lazy dog; " * 60
 SHAPE = {"vocab_size": 257, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
@@ -252,7 +252,7 @@ def test_gpus_train_as_one(tmp_path: Path) -> None:
 
 def test_a_process_of_its_own_is_a_world_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    world = World.join()
+    world = join()
     assert (world.rank, world.size, world.is_main) == (0, 1, True)
 
 
@@ -262,7 +262,7 @@ def test_half_a_world_in_the_environment_is_refused_by_name(monkeypatch: pytest.
         monkeypatch.setenv(name, value)
     monkeypatch.delenv(missing)
     with pytest.raises(ConfigError, match=rf"{missing} \(absent\) in the environment must be a number"):
-        World.join()
+        join()
 
 
 def test_every_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +276,7 @@ def test_every_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def main(folder: Path) -> None:
-    world = World.join()
+    world = join()
     outcomes = outcomes_of(json.loads((folder / "cases.json").read_text()), folder, world)
     if world.is_main:
         (folder / "outcomes.json").write_text(json.dumps(outcomes))

@@ -1,0 +1,176 @@
+"""Tokens per second against the number of processes: one model and one batch, trained by 1, 2, ... processes.
+
+    python benchmarks/scaling_out.py --json scaling_out.json
+
+Every measurement starts its processes anew, and rounds go over them in turn, so that a machine whose speed drifts slows
+all of them alike. The batch is the same however many share it; with --weak it grows with them. Each of n processes has
+1/n of the threads or, on CUDA, a GPU of its own. It is minigpt's own loop (`minigpt.train`) without a run's folder, so
+that nothing is evaluated, sampled, logged or saved. "Exchange" is the time that the processes take to add up as many
+numbers as the model has parameters and do nothing else; memory is each process's peak above its imports.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from measuring import Shape, Stopwatch, cores, describe, keep, machine, say, spread, table
+
+SHAPES = {
+    "chars-nano": Shape(4, 4, 128, context=64, batch=12, vocabulary=65),
+    "mini": Shape(6, 6, 384, context=256, batch=16, vocabulary=4096),
+    "gpt2": Shape(12, 12, 768, context=1024, batch=32, vocabulary=50257, cuda_only=True),
+}
+
+
+# One of the processes that train.
+
+
+def work(job: dict[str, Any]) -> dict[str, Any]:
+    """One measurement by all processes together, as this one sees it."""
+    import own_loop
+    import torch
+    import torch._dynamo
+
+    from minigpt.device import peak_memory
+    from minigpt.training.events import Step
+    from minigpt.training.loop import train
+    from minigpt.training.processes import join
+
+    world, shape = join(), Shape(**job["shape"])
+    device = world.device(job["device"])
+    torch.set_num_threads(job["threads"])
+    synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    before = peak_memory(device)
+    model, config = own_loop.minigpt_parts(shape, job["device"], sharding=job["sharding"])
+    clock = Stopwatch(warmup=job["warmup"], seconds=0, steps=job["steps"], synchronize=synchronize)
+    corpus = own_loop.random_corpus(Path(job["data"]), shape.vocabulary)
+    for event in train(model, corpus, config, world=world):
+        if isinstance(event, Step) and clock.step():
+            break
+    found = {
+        "tokens_per_second": clock.measured * shape.tokens / clock.elapsed,
+        "parameters": model.config.n_parameters,
+        "exchange_seconds": exchange(world, model.config.n_parameters, device, synchronize),
+        "peak_bytes": peak_memory(device) - before,
+    }
+    world.leave()
+    return found
+
+
+def exchange(world: Any, count: int, device: Any, synchronize: Any) -> float:
+    """Seconds in which so many float32 numbers become their sum on all processes; the median of five times."""
+    import torch
+
+    figures, taken = torch.zeros(count, device=device), []
+    for _ in range(6):
+        synchronize()
+        began = time.perf_counter()
+        world.add_up(figures)
+        synchronize()
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken[1:])
+
+
+# What starts them.
+
+
+def measure(job: dict[str, Any], processes: int) -> dict[str, Any]:
+    """One measurement by so many processes; the main one's answer."""
+    from minigpt.training.processes import meeting_place
+
+    store, environments = meeting_place(processes) if processes > 1 else (None, [{}])
+    count = str(job["threads"])
+    workers = [
+        subprocess.Popen(
+            [sys.executable, __file__, "--worker", json.dumps(job)],
+            env=os.environ | environment | {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for environment in environments
+    ]
+    answers = [worker.communicate()[0] for worker in workers]
+    del store
+    if any(worker.returncode for worker in workers):
+        raise SystemExit(f"{processes} processes could not train; the reason stands above")
+    return json.loads(answers[0].splitlines()[-1])
+
+
+def report(results: list[dict[str, Any]], title: str) -> str:
+    """The table of all that was measured."""
+    rows = []
+    ways = sorted({(result["processes"], result["sharding"]) for result in results})
+    alone = {result["round"]: result["tokens_per_second"] for result in results if result["processes"] == 1}
+    for processes, sharding in ways:
+        own = [result for result in results if (result["processes"], result["sharding"]) == (processes, sharding)]
+        speeds = [result["tokens_per_second"] for result in own]
+        gains = [result["tokens_per_second"] / alone[result["round"]] for result in own if result["round"] in alone]
+        n, parameters = processes, own[0]["parameters"]
+        moved = 4 * parameters * (n - 1) / n * (3 if sharding == "on" else 2) / 1e6
+        milliseconds = spread([1000 * result["exchange_seconds"] for result in own], ".1f") if n > 1 else "–"
+        memory = statistics.median(result["peak_bytes"] for result in own) / 1e6
+        way = "alone" if n == 1 else "in parts (FSDP)" if sharding == "on" else "copies (DDP)"
+        row = [str(n), way, str(own[0]["threads"]), spread(speeds), spread(gains, ".2f")]
+        rows.append([*row, f"{moved:,.0f}", milliseconds, f"{memory:,.0f}"])
+    header = ["processes", "weights", "threads each", "tokens/s", "× one process", "MB sent a step by each"]
+    return f"### {title}\n\n" + table([*header, "exchange, ms", "memory each, MB"], rows) + "\n"
+
+
+def main() -> None:
+    """Measures, and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, default="mini", help="the model and the batch [mini]")
+    parser.add_argument("--processes", default="1,2", help="how many, separated by commas [1,2]")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda [cpu]")
+    parser.add_argument("--threads", type=int, default=cores(), help="threads of all processes together [all cores]")
+    parser.add_argument("--steps", type=int, default=20, help="steps of a measurement [20]")
+    parser.add_argument("--warmup", type=int, default=5, help="steps before it [5]")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of each [5]")
+    parser.add_argument("--weak", action="store_true", help="let the batch grow with the processes")
+    parser.add_argument("--json", type=Path, help="write the raw numbers to this file")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        print(json.dumps(work(json.loads(options.worker))))
+        return
+    from training import random_tokens
+
+    shape, results = SHAPES[options.shape], []
+    counts = [int(count) for count in options.processes.split(",")]
+    ways = [(count, sharding) for count in counts for sharding in (("off", "on") if count > 1 else ("off",))]
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "tokens.bin"
+        random_tokens(data, shape.vocabulary)
+        for number in range(options.rounds):
+            for processes, sharding in ways if number % 2 == 0 else reversed(ways):
+                own = replace(shape, batch=shape.batch * processes) if options.weak else shape
+                job = {
+                    "shape": asdict(own),
+                    "data": str(data),
+                    "device": options.device,
+                    "sharding": sharding,
+                    "threads": max(1, options.threads // processes),
+                    "steps": options.steps,
+                    "warmup": options.warmup,
+                }
+                result = measure(job, processes)
+                results.append({**result, **job, "processes": processes, "round": number})
+                speed = result["tokens_per_second"]
+                say(f"round {number + 1}, {processes} processes, sharding {sharding}: {speed:,.0f} tokens/s")
+                keep(options.json, machine(options.threads), results)
+    s = shape
+    title = f"{s.n_layer} layers × {s.n_embd}, vocabulary {s.vocabulary:,}, context {s.context}, batch {s.batch}"
+    print(describe(machine(options.threads)) + "\n")
+    print(report(results, title + (" for each process" if options.weak else " for all")))
+
+
+if __name__ == "__main__":
+    main()
