@@ -11,28 +11,24 @@ from typing import Literal
 
 import torch
 
-from minigpt.analysis.evaluation import Evaluation as Measurement
-from minigpt.analysis.evaluation import evaluate
-from minigpt.config import SamplingConfig, TrainConfig
+from minigpt.config import TrainConfig
 from minigpt.device import resolve_dtype
 from minigpt.errors import ConfigError, TrainingError
-from minigpt.generation.decoding import generate_text
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import Run
 from minigpt.text.corpus import Corpus
 from minigpt.training.control import Control
 from minigpt.training.distributed import World
-from minigpt.training.events import Evaluation, Event, Finished, Notice, Sample, Step
+from minigpt.training.events import Evaluation, Event, Finished, Notice, Sample
+from minigpt.training.examining import Examiner
 from minigpt.training.keeping import Keeper, NotFiniteError
 from minigpt.training.optimization import learning_rate
 from minigpt.training.pace import Pace, steps_in
+from minigpt.training.reporting import DivergedError, Reporter
 from minigpt.training.state import Parts, Progress
 from minigpt.training.stepping import Outcome, Stepper
 
-_SAMPLING = SamplingConfig(max_new_tokens=120, temperature=0.8, top_p=0.95, seed=0)
 _TIMES_BACK = 3  # a run goes back after a divergence before it gives up
-_BAD_IN_A_ROW = 5  # steps left out one after the other that make a divergence
-_FINAL_SHARE = 0.1  # of a budget in minutes, the most that the last evaluation may take
 
 
 def train(
@@ -72,10 +68,6 @@ def train(
     return training.events()
 
 
-class _DivergedError(Exception):
-    """Training has left the numbers; the message says how it was seen."""
-
-
 class _Training:
     def __init__(
         self,
@@ -103,13 +95,13 @@ class _Training:
         self.progress = Progress(seconds=spent, sampled_at=spent, optimizer=config.optimizer, corpus=corpus.fingerprint)
         self.keeper = Keeper(run, self.parts, world, config.optimizer, corpus.fingerprint)
         self.asked = Control()  # what all processes know of
-        self.seconds_per_token = 0.0  # of an evaluation
+        self.examiner = Examiner(model, corpus, config, self.dtype, world)
         if resume:
             if not self.keeper.keeps:
                 raise ConfigError("resume needs a run to resume; give the run whose folder holds its last state")
             self._take_up(self.keeper.resume(self.pace))
         self.clock = time.perf_counter() - self.progress.seconds
-        self.step_began = self.clock
+        self.reporter = Reporter(self.pace, self.stepper.batch_size * self.context)
 
     def events(self) -> Generator[Event, None, None]:
         """The run, from wherever it stands."""
@@ -131,7 +123,7 @@ class _Training:
                     reason = yield from self._between_steps()
                     if reason is None and not self.asked.stop:
                         yield from self._step()
-                except (_DivergedError, NotFiniteError) as error:
+                except (DivergedError, NotFiniteError) as error:
                     yield self._go_back(str(error) or "the weights are no longer finite")
         except GeneratorExit:  # the caller left between two events, where the state is whole
             self._note(self.stepper.outcomes())
@@ -214,39 +206,18 @@ class _Training:
     def _note(self, outcomes: list[Outcome]) -> list[Event]:
         """Logs the outcomes of steps, and makes events of them.
 
-        Raises: _DivergedError where too many of them in a row were left out.
+        Raises: DivergedError where too many of them in a row were left out, or a loss scale has come to nothing.
         """
         events: list[Event] = []
-        progress, tokens = self.progress, self.stepper.batch_size * self.context
         for outcome in outcomes:
-            now = time.perf_counter()
-            event = Step(
-                step=outcome.step,
-                seconds=progress.seconds,
-                progress=self.pace.share_done(progress),
-                loss=outcome.loss,
-                learning_rate=outcome.rate,
-                gradient_norm=outcome.norm,
-                tokens=outcome.step * tokens,
-                tokens_per_second=tokens / (now - self.step_began),
-                left_out=outcome.left_out,
-            )
-            self.step_began = now
+            step, *notices = self.reporter.events_of(outcome, self.progress)
             names = ("step", "loss", "learning_rate", "gradient_norm", "tokens", "seconds", "tokens_per_second")
-            self._log(event, *names, *(["left_out"] if outcome.left_out else []))
-            events.append(event)
-            progress.left_out_running = progress.left_out_running + 1 if outcome.left_out else 0
-            if outcome.left_out:
-                progress.left_out += 1
-                events.append(Notice(outcome.step, _left_out(outcome, progress.left_out)))
-            if progress.left_out_running >= _BAD_IN_A_ROW:
-                raise _DivergedError(
-                    f"the loss is {outcome.loss:.4g} and the gradient's norm {outcome.norm:.4g}, {_BAD_IN_A_ROW} steps "
-                    f"in a row were left out, at rate {outcome.rate:.3g}"
-                )
+            self._log(step, *names, *(["left_out"] if outcome.left_out else []))
+            events += [step, *notices]
+            self.reporter.check(outcome, self.progress)
         scale = self.stepper.scaler.get_scale() if self.stepper.scaler.is_enabled() else 1.0
         if scale < 1:  # halved at every step that it had to skip
-            raise _DivergedError(f"float16 gradients overflow whatever their scale, now {scale:g}")
+            raise DivergedError(f"float16 gradients overflow whatever their scale, now {scale:g}")
         return events
 
     def _go_back(self, what: str) -> Notice:
@@ -280,33 +251,19 @@ class _Training:
 
     # Between steps. What an event tells of is done before it is yielded, since the caller may leave at any of them.
 
-    def _measure(self, max_tokens: int | None) -> Measurement:
-        with self.world.reading(self.model):
-            return evaluate(
-                self.model,
-                self.corpus.validation,
-                token_lengths=self.corpus.tokenizer.token_lengths,
-                context=self.context,
-                max_tokens=max_tokens,
-                dtype=self.dtype,
-                readers=self.world,
-            )
-
     def _evaluate(self) -> Iterator[Event]:
         """Measures the validation part and keeps the weights if they are the best; without one, keeps the latest."""
         progress = self.progress
         if progress.evaluated_step == progress.step:
             return
         started = self._tick()
-        measured = self._measure(self.config.eval_tokens) if len(self.corpus.validation) > 1 else None
+        measured = self.examiner.measure(self.config.eval_tokens)
         if measured is not None and not math.isfinite(measured.loss):
-            raise _DivergedError(f"the validation loss is {measured.loss}")
+            raise DivergedError(f"the validation loss is {measured.loss}")
         loss = measured.loss if measured else None
         best = loss is None or progress.best_loss is None or loss < progress.best_loss
         saved = self.keeper.save_best(self.model, progress.step, loss) if best else None
-        best = best and (
-            saved is not None or not self.keeper.keeps
-        )  # what the disk refused is not kept, so not the best
+        best = best and not (self.keeper.keeps and saved is None)  # what the disk refused is not kept: not the best
         if best:
             progress.best_loss, progress.best_step = loss, progress.step
         lower = loss is None or progress.lowest_loss is None or loss < progress.lowest_loss
@@ -315,9 +272,12 @@ class _Training:
         progress.evaluated_step, progress.evaluated_best = progress.step, best
         progress.evaluated_at = self._tick()
         progress.evaluation_seconds = progress.evaluated_at - started
-        self.step_began = time.perf_counter()
+        self.reporter.restart()
         if measured is not None:
-            self._plan_the_end(measured.tokens)
+            self.examiner.seconds_per_token = progress.evaluation_seconds / measured.tokens
+            if self.config.minutes is not None and not progress.closing_seconds:
+                # What follows the last step: an evaluation with its saves, and the one over everything.
+                progress.closing_seconds = progress.evaluation_seconds + self.examiner.final_seconds()
             event = Evaluation(
                 step=progress.step,
                 validation_loss=measured.loss,
@@ -332,27 +292,12 @@ class _Training:
         if saved is not None:
             yield saved
 
-    def _plan_the_end(self, n_tokens: int) -> None:
-        """Notes what an evaluation takes and, of a budget in minutes, leaves enough for the last ones and the saves."""
-        progress = self.progress
-        self.seconds_per_token = progress.evaluation_seconds / n_tokens
-        if self.config.minutes is not None and not progress.closing_seconds:
-            final = min(len(self.corpus.validation), self._final_tokens() or math.inf) * self.seconds_per_token
-            progress.closing_seconds = progress.evaluation_seconds + final
-
-    def _final_tokens(self) -> int | None:
-        """How many validation tokens the last evaluation reads, None for all of them."""
-        if self.config.minutes is None or not self.seconds_per_token:
-            return None
-        return max(self.config.eval_tokens, int(_FINAL_SHARE * 60 * self.config.minutes / self.seconds_per_token))
-
     def _sample(self) -> Sample:
         """Draws a sample, from the same prompt and seed each time."""
         prompt = self.config.sample_prompt
-        with self.world.reading(self.model):
-            text = "".join(generate_text(self.model, self.corpus.tokenizer, prompt, _SAMPLING))
+        text = self.examiner.sample()
         self.progress.sampled_step, self.progress.sampled_at = self.progress.step, self._tick()
-        self.step_began = time.perf_counter()
+        self.reporter.restart()
         sample = Sample(self.progress.step, prompt, text)
         self.keeper.log({"step": sample.step, "prompt": sample.prompt, "sample": sample.text})
         return sample
@@ -422,7 +367,7 @@ class _Training:
         progress = self.progress
         if self.keeper.keeps and not (progress.evaluated_best and progress.evaluated_step == progress.step):
             self.keeper.load_best()
-        measured = self._measure(self._final_tokens()) if len(self.corpus.validation) > 1 else None
+        measured = self.examiner.measure_finally()
         finished = Finished(
             step=progress.step,
             reason=reason,
@@ -435,15 +380,6 @@ class _Training:
         if self.run is not None:
             self.run.update(result=dict(vars(finished)))
         return finished
-
-
-def _left_out(outcome: Outcome, count: int) -> str:
-    """What to say of a step that the guard left out."""
-    if math.isfinite(outcome.loss) and math.isfinite(outcome.norm):
-        why = f"loss {outcome.loss:.4g} is far above the recent ones"
-    else:
-        why = f"loss {outcome.loss:.4g} or its gradient's norm {outcome.norm:.4g} is not finite"
-    return f"step {outcome.step:,}: its {why}, so it was left out ({count} so far)"
 
 
 def _check_fit(model: GPT, corpus: Corpus, context: int) -> None:

@@ -1,0 +1,59 @@
+"""How good the model is at the moment: its loss on the validation part, and what it writes; it decides nothing."""
+
+import torch
+
+from minigpt.analysis.evaluation import Evaluation, evaluate
+from minigpt.config import SamplingConfig, TrainConfig
+from minigpt.generation.decoding import generate_text
+from minigpt.model.gpt import GPT
+from minigpt.text.corpus import Corpus
+from minigpt.training.distributed import World
+
+_SAMPLING = SamplingConfig(max_new_tokens=120, temperature=0.8, top_p=0.95, seed=0)
+_FINAL_SHARE = 0.1  # of a budget in minutes, the most that the last evaluation may take
+
+
+class Examiner:
+    """Measures the validation part, where there is one, and draws samples, always in the same way.
+
+    `seconds_per_token` is what the last evaluation took.
+    """
+
+    def __init__(self, model: GPT, corpus: Corpus, config: TrainConfig, dtype: torch.dtype, world: World) -> None:
+        self.model, self.corpus, self.config, self.dtype, self.world = model, corpus, config, dtype, world
+        self.has_validation = len(corpus.validation) > 1
+        self.seconds_per_token = 0.0
+
+    def measure(self, max_tokens: int | None) -> Evaluation | None:
+        """The loss over so many validation tokens, None for all of them."""
+        if not self.has_validation:
+            return None
+        with self.world.reading(self.model):
+            return evaluate(
+                self.model,
+                self.corpus.validation,
+                token_lengths=self.corpus.tokenizer.token_lengths,
+                context=self.config.context_length,
+                max_tokens=max_tokens,
+                dtype=self.dtype,
+                readers=self.world,
+            )
+
+    def measure_finally(self) -> Evaluation | None:
+        """The loss over all of it, or as much as a tenth of a budget in minutes is enough for."""
+        return self.measure(self._final_tokens())
+
+    def final_seconds(self) -> float:
+        """What that will take."""
+        n_tokens = len(self.corpus.validation)
+        return self.seconds_per_token * min(n_tokens, self._final_tokens() or n_tokens)
+
+    def _final_tokens(self) -> int | None:
+        if self.config.minutes is None or not self.seconds_per_token:
+            return None
+        return max(self.config.eval_tokens, int(_FINAL_SHARE * 60 * self.config.minutes / self.seconds_per_token))
+
+    def sample(self) -> str:
+        """What the model writes, from the same prompt and seed each time."""
+        with self.world.reading(self.model):
+            return "".join(generate_text(self.model, self.corpus.tokenizer, self.config.sample_prompt, _SAMPLING))
