@@ -65,13 +65,13 @@ class Pace:
         return given_up or self.share_done(replace(began, cut=now.cut)) < self.cooling_from * (1 - 1e-6)
 
     def evaluation_is_due(self, progress: Progress) -> bool:
-        """Whether to evaluate now; by the clock, training first gets ten times what an evaluation takes."""
+        """Whether to evaluate now; by the clock, training first gets thirty times what one takes."""
         if self.is_over(progress):
             return True
         every = self.config.eval_every
         if every is None and self.total_steps is None:
             since = progress.seconds - progress.evaluated_at
-            if since < 10 * progress.evaluation_seconds:
+            if since < 30 * progress.evaluation_seconds:
                 return False
         return self._is_due(progress, every, _EVALUATIONS, progress.evaluated_step, progress.evaluated_at)
 
