@@ -146,20 +146,22 @@ def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: 
         print(command_line("train", "--resume", "--name", directory.name, checkpoints=checkpoints), file=sys.stderr)
         raise typer.Exit(128 + (signals[0] if signals else signal.SIGTERM))  # another process was asked to
     result = console(stderr=False)
-    result.print(summary(finished, _speed(job, display), str(directory)))
+    result.print(summary(finished, _speed(job, display, world.size), str(directory)))
     _draw_curve(job.run, out)
     print(command_line("generate", "Once upon a time", "--model", directory.name, checkpoints=checkpoints))
 
 
-def _speed(job: Job, display: "TrainingDisplay") -> str:
+def _speed(job: Job, display: "TrainingDisplay", processes: int) -> str:
     from minigpt.cli.render import speed
     from minigpt.device import resolve_dtype
-    from minigpt.training.throughput import flops_per_token, peak
+    from minigpt.training.throughput import Peak, flops_per_token, peak
 
     if not display.training_seconds:
         return "no step was taken"
     assert job.config.context_length is not None
     most = peak(display.device, resolve_dtype(job.config.dtype, display.device))
+    if processes > 1 and display.device.type == "cuda":  # on a CPU they share what was measured
+        most = Peak(processes * most.flops, f"{processes} times {most.source}")
     per_token = flops_per_token(job.model.config, job.config.context_length)
     return speed(display.tokens / display.training_seconds, per_token, most)
 

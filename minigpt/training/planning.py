@@ -135,6 +135,11 @@ def plan(
     rules = _rules(model, survey.n_tokens, device_type, training, fine_tuning=base is not None)
     rules["batch_size"] = max(processes, rules["batch_size"])
     config = TrainConfig(**(rules | training))
+    if {"batch_size", "batch_tokens"} & given.keys() and config.sequences_per_step > max(1, survey.n_tokens // context):
+        raise ConfigError(
+            f"a batch of {config.sequences_per_step} sequences of {context} tokens is larger than the training text "
+            f"({survey.n_tokens} tokens); give a --batch-size of at most {max(1, survey.n_tokens // context)}"
+        )
     config, memory = _fit_memory(model, config, free_memory, device_type, processes, notes)
     made = Plan(preset, model, config, clock(model, config), None, memory, tuple(notes))
     seen = made.steps(survey.n_tokens) * made.tokens_per_step  # tokens

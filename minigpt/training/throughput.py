@@ -86,8 +86,12 @@ def seconds_per_step(
     model: GPTConfig, config: TrainConfig, device: torch.device, processes: int = 1, seconds: float = 0.4
 ) -> float:
     """What one optimizer step takes here: the median over about so many seconds, the first step left out where there
-    are others. One of several processes takes its part of the batch. Leaves torch's random state as it was."""
+    are others. One of several processes takes its part of the batch. A step that would take long is measured on fewer
+    sequences, layers and tokens, and scaled by the arithmetic. Leaves torch's random state as it was."""
     share = config.replace(batch_size=max(1, config.sequences_per_step // processes), batch_tokens=None)
+    model, share, scale = _affordable(
+        model, share, 2 * seconds * peak(device, resolve_dtype(share.dtype, device)).flops
+    )
     state = torch.get_rng_state()
     try:
         stepper = Stepper(
@@ -107,4 +111,25 @@ def seconds_per_step(
     finally:
         torch.set_rng_state(state)
     rest = sorted(took[1:]) or took
-    return rest[len(rest) // 2]
+    return scale * rest[len(rest) // 2]
+
+
+def _affordable(model: GPTConfig, config: TrainConfig, flops: float) -> tuple[GPTConfig, TrainConfig, float]:
+    """A model and a batch of at most about so many floating-point operations a step, and how many times more the ones
+    given have."""
+
+    def work(model: GPTConfig, config: TrainConfig) -> float:
+        context = config.context_length or model.n_positions
+        return flops_per_token(model, context) * config.batch_size * context
+
+    def fewer(count: int) -> int:
+        return max(1, int(count * flops / work(model, config)))
+
+    whole = work(model, config)
+    if whole > flops:
+        config = config.replace(batch_size=fewer(config.batch_size), micro_batch_size=None)
+    if work(model, config) > flops:
+        model = model.replace(n_layer=fewer(model.n_layer))
+    if work(model, config) > flops:
+        config = config.replace(context_length=fewer(config.context_length or model.n_positions))
+    return model, config, whole / work(model, config)

@@ -82,6 +82,11 @@ def test_a_text_seen_many_times_gets_dropout() -> None:
     assert planned(minutes=100).model.dropout > 0
 
 
+def test_a_batch_larger_than_the_text_is_refused_with_what_fits() -> None:
+    with pytest.raises(ConfigError, match=r"larger than the training text \(400000 tokens\); .* at most 3125"):
+        planned(batch_size=4000)
+
+
 def test_memory_bounds_what_is_computed_at_once_then_what_is_kept_then_refuses() -> None:
     needs = planned(batch_size=64).memory
     tight = planned(batch_size=64, free_memory=needs - 1)

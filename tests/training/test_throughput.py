@@ -60,3 +60,16 @@ def test_one_of_several_processes_is_measured_on_its_part_of_the_batch(
     config = TrainConfig(steps=1, context_length=8, batch_size=6)
     seconds_per_step(TINY, config, CPU, processes=processes, seconds=0.01)
     assert set(seen) == {rows}
+
+
+def test_a_step_too_long_to_wait_for_is_measured_in_small_and_scaled_by_its_arithmetic() -> None:
+    config = TrainConfig(steps=1, context_length=1024, batch_size=8)
+    small, less, scale = throughput._affordable(PRESETS["gpt2-xl"], config, 1e11)
+    assert (small.n_layer, less.batch_size) == (1, 1)
+    assert less.context_length is not None
+    work = flops_per_token(small, less.context_length) * less.context_length
+    assert work == pytest.approx(1e11, rel=0.1)
+    assert scale == pytest.approx(flops_per_token(PRESETS["gpt2-xl"], 1024) * 8 * 1024 / work)
+    assert throughput._affordable(TINY, config.replace(context_length=8), 1e11) == (
+        TINY, config.replace(context_length=8), 1.0
+    )  # fmt: skip
