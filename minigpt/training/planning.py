@@ -17,6 +17,7 @@ from minigpt.training.forecast import entropy, forecast_bits_per_byte
 from minigpt.training.memory import activation_bytes, state_bytes
 
 _DEFAULT_MINUTES = 5.0
+_MOST_PARAMETERS = 8  # inside the blocks, for a byte of text
 _CANDIDATES = ("nano", "micro", "mini", "small", "gpt2", "gpt2-medium")  # from the smallest up
 _FINE_TUNING_CONTEXT = 256
 _SHORT_CONTEXT, _SHORT_RUN = 64, 1_500_000  # tokens: so short a run learns more from twice as many starts
@@ -90,15 +91,20 @@ def plan_tokenizer(train_bytes: int) -> str:
 def plan_preset(survey: Survey, device_type: str, given: dict[str, Any], clock: Clock, processes: int = 1) -> str:
     """The size that is forecast to end with the fewest bits per byte in the time, or the steps, that there are.
 
-    Sizes are measured from the smallest up, until one is forecast to end worse than the one before.
+    Sizes are measured from the smallest up, until one is forecast to end worse than the one before, has many times the
+    parameters that the text has bytes (no experiment tells of those), or takes the steps longer than a run by default.
     """
     best, least = _CANDIDATES[0], math.inf
     for name in _CANDIDATES:
+        if least < math.inf and _inner_parameters(PRESETS[name]) > _MOST_PARAMETERS * survey.n_bytes:
+            break
         made = plan(
             survey, device_type=device_type, free_memory=sys.maxsize, given=given, preset=name, clock=clock,
             processes=processes,
         )  # fmt: skip
-        if made.expected is None or made.expected >= least:
+        seconds = made.steps(survey.n_tokens) * made.seconds_per_step
+        too_slow = made.training.minutes is None and seconds > 60 * _DEFAULT_MINUTES and least < math.inf
+        if made.expected is None or made.expected >= least or too_slow:
             break
         best, least = name, made.expected
     return best
@@ -159,6 +165,11 @@ def plan(
     return made
 
 
+def _inner_parameters(model: GPTConfig) -> int:
+    """The weights of the blocks' matrices."""
+    return 12 * model.n_layer * model.n_embd**2
+
+
 def _context(wanted: int, n_tokens: int, notes: list[str]) -> int:
     """The context that is wanted, or a shorter one where the corpus is shorter than that."""
     if n_tokens > wanted:
@@ -197,8 +208,7 @@ def _eval_tokens(seen: float) -> int:
 
 def _dropout(model: GPTConfig, seen: float, survey: Survey) -> float:
     """More of it the oftener a text is seen, and the more parameters there are for each of its bytes."""
-    inner = 12 * model.n_layer * model.n_embd**2
-    repetition = seen / survey.n_tokens * inner / survey.n_bytes
+    repetition = seen / survey.n_tokens * _inner_parameters(model) / survey.n_bytes
     return 0.0 if repetition < 10 else 0.1 if repetition < 50 else 0.2
 
 

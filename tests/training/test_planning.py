@@ -39,6 +39,13 @@ def test_a_faster_machine_or_more_time_gets_a_larger_model() -> None:
     assert chosen(1e11, 600) > chosen(1e11, 1)
 
 
+def test_a_short_text_and_a_few_steps_get_a_small_model_however_fast_the_machine() -> None:
+    tiny = Survey(n_tokens=2000, n_bytes=5000, vocab_size=257, entropy=3.0)
+    assert plan_preset(tiny, "cpu", {}, machine(1e15)) == "nano"
+    assert plan_preset(BOOK, "cpu", {"minutes": 600}, machine(1e15)) == "micro"
+    assert plan_preset(BOOK, "cpu", {"steps": 100_000}, machine(1e10)) == "nano"
+
+
 def test_what_is_given_is_kept() -> None:
     given = {
         "n_embd": 64,
