@@ -1,7 +1,7 @@
 """What a run is given where the user says nothing: measured on this machine, forecast by small experiments, and said.
 
 The rules stand on benchmarks/scaling.py and docs/benchmarks.md ("Choosing the defaults"), measured on a CPU at up to
-ten million parameters; for larger models and GPUs they are carried on, not measured.
+three million parameters; for larger models and GPUs they are carried on, not measured.
 """
 
 import math
