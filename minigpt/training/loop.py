@@ -92,7 +92,9 @@ class _Training:
         self.parts = Parts(model, self.stepper.optimizers, self.stepper.scaler, self.stepper.guard)
         self.pace = Pace(config, steps_in(config, len(corpus.train)))
         (spent,) = world.agree([spent])
-        self.progress = Progress(seconds=spent, sampled_at=spent, optimizer=config.optimizer, corpus=corpus.fingerprint)
+        self.progress = Progress(
+            seconds=spent, began_at=spent, sampled_at=spent, optimizer=config.optimizer, corpus=corpus.fingerprint
+        )
         self.keeper = Keeper(run, self.parts, world, config.optimizer, corpus.fingerprint)
         self.asked = Control()  # what all processes know of
         self.examiner = Examiner(model, corpus, config, self.dtype, world)

@@ -38,7 +38,8 @@ class Pace:
         cut = progress.cut or 1.0
         if self.total_steps is not None:
             return min(1.0, progress.step / (cut * self.total_steps))
-        return min(1.0, progress.seconds / (cut * self._training_seconds(progress)))
+        whole = self._training_seconds(progress) - progress.began_at
+        return min(1.0, (progress.seconds - progress.began_at) / (cut * whole)) if whole > 0 else 1.0
 
     def _training_seconds(self, progress: Progress) -> float:
         assert self.config.minutes is not None

@@ -16,6 +16,7 @@ from minigpt.training.guard import SpikeGuard
 class Progress:
     """The plain values of a run's state.
 
+    `seconds` are those of the budget that are gone, `began_at` what of them went before the first step.
     `evaluated_step` and `sampled_step` are where that was last done, `evaluated_at` and `sampled_at` when, in seconds
     of the run; `evaluation_seconds` is what the last evaluation took, `evaluated_best` whether it was the best of all.
     `lowest_loss` is the lowest since the run last went back to an earlier state. `closing_seconds` is what the end of
@@ -26,6 +27,7 @@ class Progress:
 
     step: int = 0
     seconds: float = 0.0
+    began_at: float = 0.0
     best_loss: float | None = None
     best_step: int = 0
     lowest_loss: float | None = None

@@ -542,6 +542,14 @@ def test_minutes_bound_the_run_by_the_clock(corpus: Corpus) -> None:
     assert steps[-1].learning_rate < 0.2 * 1e-2  # the schedule has come down
 
 
+def test_seconds_spent_before_the_first_step_shorten_the_run_but_not_its_warmup(corpus: Corpus) -> None:
+    config = settings(steps=None, minutes=0.05, warmup_steps=None, eval_every=None, sample_every=0)
+    steps = [event for event in train(new_model(), corpus, config, spent=2.0) if isinstance(event, Step)]
+    assert steps[0].seconds > 2.0
+    assert steps[0].learning_rate < 0.5 * 1e-2
+    assert steps[-2].seconds < 3.0
+
+
 def test_epochs_are_counted_in_windows(corpus: Corpus) -> None:
     events = list(train(new_model(), corpus, settings(steps=None, epochs=0.5, sample_every=0)))
     assert events[-1].step == round(0.5 * (len(corpus.train) // 16) / 6)  # type: ignore[union-attr]
