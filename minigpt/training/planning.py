@@ -17,6 +17,7 @@ from minigpt.training.forecast import entropy, forecast_bits_per_byte
 from minigpt.training.memory import activation_bytes, state_bytes
 
 _DEFAULT_MINUTES = 5.0
+_LEAST_FORECAST = 300_000  # bytes of text, and bytes learnt from: below, no experiment tells
 _MOST_PARAMETERS = 8  # inside the blocks, for a byte of text
 _CANDIDATES = ("nano", "micro", "mini", "small", "gpt2", "gpt2-medium")  # from the smallest up
 _FINE_TUNING_CONTEXT = 256
@@ -158,8 +159,8 @@ def plan(
         made = replace(made, training=config.replace(eval_tokens=_eval_tokens(seen)))
     if "dropout" not in shape and base is None:
         made = replace(made, model=model.replace(dropout=_dropout(model, seen, survey)))
-    if base is None:
-        text_seen = seen * survey.n_bytes / survey.n_tokens  # bytes
+    text_seen = seen * survey.n_bytes / survey.n_tokens  # bytes
+    if base is None and min(text_seen, survey.n_bytes) >= _LEAST_FORECAST:
         expected = forecast_bits_per_byte(model, text_seen, survey.n_bytes, survey.entropy)
         made = replace(made, expected=expected)
     return made

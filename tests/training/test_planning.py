@@ -71,6 +71,12 @@ def test_a_forecast_falls_with_time_and_a_harder_text_has_a_higher_one() -> None
     assert harder > expected[1]
 
 
+def test_nothing_is_forecast_far_from_the_experiments() -> None:
+    assert planned(Survey(n_tokens=2700, n_bytes=2700, vocab_size=257, entropy=3.0)).expected is None
+    assert planned(steps=3).expected is None
+    assert planned(minutes=1).expected is not None
+
+
 def test_a_text_of_a_few_tokens_gets_steps_and_a_context_that_fits() -> None:
     made = planned(Survey(n_tokens=50, n_bytes=50, vocab_size=257, entropy=8.0))
     assert made.training.steps == 300
