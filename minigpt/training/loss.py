@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-_ROWS = 1024  # tokens whose logits exist at one time
+HEAD_ROWS = 1024  # tokens whose logits exist at one time
 
 
 class _HeadAndLoss(torch.autograd.Function):
@@ -22,8 +22,8 @@ class _HeadAndLoss(torch.autograd.Function):
         total = torch.zeros((), dtype=torch.float32, device=features.device)
         feature_gradient = torch.empty_like(features)
         weight_gradient = torch.zeros_like(weight, dtype=torch.float32)
-        for start in range(0, n, _ROWS):
-            rows = slice(start, start + _ROWS)
+        for start in range(0, n, HEAD_ROWS):
+            rows = slice(start, start + HEAD_ROWS)
             x, wanted = features[rows], targets[rows]
             logits = (x @ weight.t()).float()  # (rows, V)
             normaliser = logits.logsumexp(dim=1, keepdim=True)  # (rows, 1)

@@ -6,8 +6,7 @@ from torch.utils.checkpoint import checkpoint
 
 from minigpt.config import GPTConfig
 from minigpt.model.gpt import GPT
-
-_HEAD_ROWS = 1024  # tokens whose logits exist at one time (minigpt.training.loss)
+from minigpt.training.loss import HEAD_ROWS
 
 
 def checkpoint_blocks(model: GPT) -> None:
@@ -40,5 +39,5 @@ def activation_bytes(
         kept += 2 + (3 * config.n_head * context / config.n_embd if on_cpu else 0)
     blocks = config.n_layer + kept if checkpointing else kept * config.n_layer
     features = 4 * sequences * context * config.n_embd * (blocks + 3)
-    head = 4 * (2 * min(_HEAD_ROWS, sequences * context) * config.vocab_size + config.vocab_size * config.n_embd)
+    head = 4 * (2 * min(HEAD_ROWS, sequences * context) * config.vocab_size + config.vocab_size * config.n_embd)
     return int(features + head)

@@ -18,7 +18,7 @@ def test_sliced_loss_and_gradients_equal_plain_cross_entropy(b: int, t: int, c: 
     head = torch.randn(v, c, generator=generator, dtype=torch.float64, requires_grad=True)
     targets = torch.randint(v, (b, t), generator=generator)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loss_module, "_ROWS", rows)
+        patch.setattr(loss_module, "HEAD_ROWS", rows)
         sliced = next_token_loss(features, head, targets)
         gradients = torch.autograd.grad(sliced * 0.5, (features, head))
     plain = F.cross_entropy((features @ head.t()).flatten(0, 1), targets.flatten())
