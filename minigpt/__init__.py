@@ -23,7 +23,8 @@ if TYPE_CHECKING:
         TokenizerError,
         TrainingError,
     )
-    from minigpt.generation.decoding import generate, generate_text
+    from minigpt.generation.decoding import generate
+    from minigpt.generation.streaming import generate_text
     from minigpt.model.attention import KVCache
     from minigpt.model.gpt import GPT
     from minigpt.storage.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -44,7 +45,8 @@ _HOME = {
         "TokenizerError",
         "TrainingError",
     ),
-    "generation.decoding": ("generate", "generate_text"),
+    "generation.decoding": ("generate",),
+    "generation.streaming": ("generate_text",),
     "model.attention": ("KVCache",),
     "model.gpt": ("GPT",),
     "storage.checkpoint": ("Checkpoint", "load_checkpoint", "save_checkpoint"),

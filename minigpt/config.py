@@ -5,7 +5,7 @@ import math
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from minigpt.errors import ConfigError
 
@@ -28,7 +28,8 @@ def setting(
 
 def value_types(annotation: Any) -> tuple[Any, ...]:
     """The alternatives of an annotation without None: `int | None` -> (int,), `Literal["a"]` -> (Literal["a"],)."""
-    alternatives = get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    # `Literal[...] | None` makes a typing.Union, `int | None` a types.UnionType.
+    alternatives = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
     return tuple(kind for kind in alternatives if kind is not types.NoneType)
 
 
@@ -51,6 +52,16 @@ def _misfit(annotation: Any, value: object) -> str | None:
     return None if isinstance(value, kind) else f"of type {kind.__name__}"
 
 
+_ANNOTATIONS: dict[type, dict[str, Any]] = {}
+
+
+def annotations_of(settings: type) -> dict[str, Any]:
+    """What the fields of a group of settings may hold, by their names; worked out once, for that takes a while."""
+    if settings not in _ANNOTATIONS:
+        _ANNOTATIONS[settings] = get_type_hints(settings)
+    return _ANNOTATIONS[settings]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """A frozen group of settings whose values are checked against their bounds when it is made.
@@ -65,7 +76,7 @@ class Settings:
     @classmethod
     def check(cls, name: str, value: object) -> None:
         """Raises ConfigError where the setting of that name cannot have this value, whatever the others have."""
-        wanted = _misfit(get_type_hints(cls)[name], value)
+        wanted = _misfit(annotations_of(cls)[name], value)
         if wanted:
             raise ConfigError(f"{name} ({value!r}) must be {wanted}")
         if isinstance(value, int | float):
@@ -278,13 +289,61 @@ class TrainConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig(Settings):
-    """How text is drawn from a model."""
+    """How text is drawn from a model.
+
+    A token's score is its logit; the filters act in the order in which they stand here, temperature first, on the
+    scores that penalties and bans have changed.
+    """
 
     max_new_tokens: int = setting(200, "most tokens to generate", min=1, group="Sampling")
+    min_new_tokens: int = setting(0, "no end of text before this many new tokens", min=0, group="Sampling")
     temperature: float = setting(0.8, "0 is greedy; below 1 is safer, above 1 is wilder", min=0, group="Sampling")
     top_k: int | None = setting(None, "draw only from the k likeliest tokens", min=1, group="Sampling")
     top_p: float = setting(
         0.95, "draw only from the likeliest tokens that hold this much probability", above=0, max=1, group="Sampling"
+    )
+    min_p: float = setting(
+        0.0, "draw only tokens at least this many times as likely as the likeliest", min=0, max=1, group="Sampling"
+    )
+    typical_p: float = setting(
+        1.0,
+        "draw only from the tokens that hold this much probability and whose surprise is nearest the expected one",
+        above=0,
+        max=1,
+        group="Sampling",
+    )
+    repetition_penalty: float = setting(
+        1.0, "divides the scores of tokens in the prompt or the text so far; 1 is none", above=0, group="Sampling"
+    )
+    frequency_penalty: float = setting(
+        0.0, "taken from a token's score for each time it has been generated", group="Sampling"
+    )
+    presence_penalty: float = setting(
+        0.0, "taken from a token's score if it has been generated at all", group="Sampling"
+    )
+    no_repeat_ngram_size: int = setting(
+        0, "let no run of this many tokens come twice, the prompt's included; 0 is any", min=0, group="Sampling"
+    )
+    logit_bias: tuple[str, ...] = setting(
+        (),
+        "added to one token's score: TEXT=NUMBER, as in ' word=2.5', or #ID=NUMBER, as in '#318=-100'; may be given "
+        "several times",
+        group="Sampling",
+    )
+    bad_words: tuple[str, ...] = setting(
+        (), "never write this, nor with a space before it; may be given several times", group="Sampling"
+    )
+    beams: int = setting(
+        1,
+        "search for the likeliest text along this many at once instead of drawing; temperature, top-k, top-p, min-p, "
+        "typical-p and seed then do nothing",
+        min=1,
+        group="Sampling",
+    )
+    length_penalty: float = setting(
+        1.0,
+        "with beams: rank texts by log-probability / length ** this; above 0 favours longer ones, below 0 shorter",
+        group="Sampling",
     )
     seed: int | None = setting(
         None,
@@ -295,3 +354,58 @@ class SamplingConfig(Settings):
     )
     samples: int = setting(1, "how many continuations to draw at once", min=1, group="Sampling")
     stop: tuple[str, ...] = setting((), "stop before this text; may be given several times")
+    until: Literal["sentence", "paragraph", "line"] | None = setting(
+        None, "stop after the first whole sentence, paragraph or line"
+    )
+    context: str = setting(
+        "slide",
+        "what is seen of a text longer than the context length: slide (its end), or keep-first:N (its first N tokens "
+        "and its end)",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.min_new_tokens > self.max_new_tokens:
+            raise ConfigError(
+                f"min_new_tokens ({self.min_new_tokens}) must be at most max_new_tokens ({self.max_new_tokens})"
+            )
+        if self.beams > 1 and self.samples > self.beams:
+            raise ConfigError(f"samples ({self.samples}) must be at most beams ({self.beams}): each is one of them")
+        if "" in self.bad_words:
+            raise ConfigError("a bad word is empty (''); give the text that must not come")
+        for entry in self.logit_bias:
+            parse_logit_bias(entry)
+        _ = self.keep_first
+
+    @property
+    def keep_first(self) -> int:
+        """The tokens at the beginning that stay in sight however long the text grows.
+
+        Raises: ConfigError where `context` says neither slide nor keep-first:N.
+        """
+        name, _, count = self.context.partition(":")
+        if self.context == "slide":
+            return 0
+        if name == "keep-first" and count.isdecimal():
+            return int(count)
+        raise ConfigError(f"context ({self.context!r}) must be slide or keep-first:N, as in keep-first:32")
+
+
+def parse_logit_bias(entry: str) -> tuple[str, float]:
+    """The token, as a text or `#ID`, and the number of one `--logit-bias`: all before the last "=", and all after.
+
+    Raises: ConfigError where it is no such pair, or the text has digits only and might be meant as an id.
+    """
+    token, _, number = entry.rpartition("=")
+    try:
+        bias = float(number)
+    except ValueError:
+        bias = math.nan
+    if not token or not math.isfinite(bias):
+        raise ConfigError(f"logit_bias ({entry!r}) must be TEXT=NUMBER or #ID=NUMBER, as in ' word=2.5' or '#318=-100'")
+    if token.isdecimal():
+        raise ConfigError(
+            f"logit_bias ({entry!r}) could mean an id or a text; give '#{entry}' for the token of that id, and a text "
+            "by its own token's id"
+        )
+    return token, bias

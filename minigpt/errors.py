@@ -31,3 +31,7 @@ class DeviceError(MinigptError, RuntimeError):
 
 class TrainingError(MinigptError, RuntimeError):
     """Training cannot go on: the loss is no longer finite, or the run cannot be resumed as asked."""
+
+
+class GenerationError(MinigptError, RuntimeError):
+    """Generation cannot go on: what the model says is no longer a distribution."""

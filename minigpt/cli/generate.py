@@ -1,20 +1,29 @@
-"""`minigpt generate`: continues a prompt with a model, streaming."""
+"""`minigpt generate`: continues prompts with a model, streaming."""
 
 import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, names_of, settings_options
+from minigpt.cli.prompts import PromptFormat, read_prompts
 from minigpt.config import SamplingConfig
-from minigpt.errors import ConfigError, DataError
+from minigpt.errors import ConfigError
 
 if TYPE_CHECKING:
-    from minigpt.generation.decoding import Piece
+    from minigpt.config import GPTConfig
+    from minigpt.generation.engine import Engine
+    from minigpt.generation.sampling import Sampler
+    from minigpt.generation.speculation import Drafter
+    from minigpt.generation.streaming import Piece
+    from minigpt.storage.checkpoint import Checkpoint
     from minigpt.text.tokenizer import Tokenizer
+
+_MOST_ROWS = 32  # side by side; more gain little
 
 
 @settings_options((SamplingConfig, names_of(SamplingConfig)))
@@ -22,13 +31,32 @@ def generate(
     given: dict[str, Any],
     prompt: Annotated[str | None, typer.Argument(help="the text to continue; none starts a new document")] = None,
     model: Annotated[str | None, typer.Option("--model", "-m", help="a run's name or a folder [newest]")] = None,
-    prompt_file: Annotated[Path | None, typer.Option("--prompt-file", help="read the prompt from a file, or -")] = None,
+    prompt_file: Annotated[
+        Path | None, typer.Option("--prompt-file", help="read prompts from a file, one per line, or - for one")
+    ] = None,
+    prompt_format: Annotated[
+        PromptFormat, typer.Option("--prompt-format", help="of that file; auto goes by its name: .jsonl, else lines")
+    ] = "auto",
+    strict: Annotated[bool, typer.Option("--strict", help="refuse prompts longer than the context length")] = False,
     device: DeviceOption = "auto",
     dtype: Annotated[str, typer.Option("--dtype", help="of the weights: float32, bfloat16 or float16")] = "float32",
+    quantize: Annotated[
+        Literal["auto", "none", "int8"], typer.Option("--quantize", help="int8 weights on a CPU; auto is none")
+    ] = "auto",
+    draft: Annotated[
+        str | None, typer.Option("--draft", help="a smaller model of the same tokenizer, to guess ahead with")
+    ] = None,
+    speculate: Annotated[
+        Literal["auto", "lookup", "off"],
+        typer.Option("--speculate", help="guess repeated text and verify it at once; no token changes"),
+    ] = "auto",
+    alternatives: Annotated[
+        int, typer.Option("--alternatives", help="with --json: so many of each token's likeliest rivals", min=0)
+    ] = 5,
     as_json: JsonOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
-    """Continue a prompt with a model: the newest run, or --model.
+    """Continue a prompt, or many, with a model: the newest run, or --model.
 
     Examples:
 
@@ -36,92 +64,189 @@ def generate(
 
     - `minigpt generate "Call me" --model moby_dick --temperature 0.7 --samples 3 --stop "."`
 
-    - `cat letter.txt | minigpt generate --prompt-file - --json`
+    - `cat letter.txt | minigpt generate --prompt-file - --until paragraph --json`
     """
     config = SamplingConfig(**given)  # before anything heavy is loaded
-    text = _prompt(prompt, prompt_file)
+    prompts = read_prompts(prompt, prompt_file, prompt_format)
+    if config.beams > 1 and draft is not None:
+        raise ConfigError(f"beams ({config.beams}) and --draft contradict one another: a search draws nothing to guess")
 
-    from minigpt.device import resolve_device, resolve_dtype
-    from minigpt.generation.decoding import encode_prompt, generate_pieces
-    from minigpt.storage.checkpoint import find_checkpoint, load_checkpoint
+    from minigpt.device import resolve_device
+    from minigpt.generation.engine import resolve_engine
+    from minigpt.generation.sampling import Sampler
+    from minigpt.generation.streaming import generate_pieces
 
-    target = resolve_device(device)
-    directory = find_checkpoint(model, checkpoints)
-    checkpoint = load_checkpoint(directory, str(target), dtype=resolve_dtype(dtype, target))
-    n_prompt = len(encode_prompt(checkpoint.tokenizer, text))
-    if n_prompt > checkpoint.model.config.n_positions:
-        n_positions = checkpoint.model.config.n_positions
-        _note(f"the prompt's {n_prompt} tokens are more than the context ({n_positions}); only its end is seen")
+    checkpoint = load_model(model, checkpoints, device, dtype)
+    tokenizer, shape = checkpoint.tokenizer, checkpoint.model.config
+    _check_lengths(prompts, tokenizer, shape, config, strict=strict)
+    engine = resolve_engine(checkpoint.model, "int8" if quantize == "int8" else "none")
+    sampler = Sampler(config, tokenizer)
+    drafter = _drafter(draft, speculate, checkpoint, engine, checkpoints)
     if not as_json:
-        _note(f"{directory} · {checkpoint.model.config.n_parameters:,} parameters · {target}")
+        _note(f"{checkpoint.directory} · {shape.n_parameters:,} parameters · {engine.description}")
+        if prompts == [""]:
+            _note("no prompt: the text begins a new document, from end-of-text")
 
-    started = time.perf_counter()
-    samples = [_Sample() for _ in range(config.samples)]
-    stream = config.samples == 1 and not as_json
-    if stream:
-        print(text, end="", flush=True)
-    first = None
-    for piece in generate_pieces(checkpoint.model, checkpoint.tokenizer, text, config):
-        first = first or time.perf_counter() - started
-        samples[piece.row].add(piece)
+    stream = len(prompts) == config.samples == 1 and not as_json
+    at_once = _rows_at_once(shape, prompts, tokenizer, config, resolve_device(device)) // config.samples
+    counted, seconds, first = 0, 0.0, None
+    for begin in range(0, len(prompts), at_once):
+        group = prompts[begin : begin + at_once]
+        samples = [_Sample(text) for text in group for _ in range(config.samples)]
         if stream:
-            print(piece.text, end="", flush=True)
-    seconds = time.perf_counter() - started
-    rate = sum(len(sample.ids) for sample in samples) / seconds
+            _show(group[0])
+        started = time.perf_counter()
+        pieces = generate_pieces(
+            engine, tokenizer, group, config, sampler=sampler, drafter=drafter,
+            alternatives=alternatives if as_json else None,
+        )  # fmt: skip
+        group_first = None
+        for piece in pieces:
+            group_first = group_first or time.perf_counter() - started
+            samples[piece.row].add(piece)
+            if stream:
+                _show(piece.text)
+        took = time.perf_counter() - started
+        tokens = sum(len(sample.ids) for sample in samples)
+        first, seconds, counted = first or group_first, seconds + took, counted + tokens
+        timing = {"seconds": took, "first_token_seconds": group_first, "tokens_per_second": tokens / took}
+        for number, sample in enumerate(samples):
+            if as_json:
+                print(json.dumps(sample.record(checkpoint, sampler, engine, number % config.samples) | timing))
+            elif not stream:
+                print(("" if begin + number == 0 else "\n---\n") + sample.prompt + sample.text)
     if as_json:
-        for sample in samples:
-            timing = {"seconds": seconds, "first_token_seconds": first, "tokens_per_second": rate}
-            print(json.dumps(sample.record(text, checkpoint.tokenizer, str(directory), config.seed) | timing))
         return
     if stream:
         print()
-    else:
-        for number, sample in enumerate(samples):
-            print(("" if number == 0 else "\n---\n") + text + sample.text)
-    total = sum(len(sample.ids) for sample in samples)
-    _note(f"{total} tokens in {seconds:.2f} s, {rate:.1f} tokens/s ({first:.2f} s to the first)")
+    _note(f"{counted} tokens in {seconds:.2f} s, {counted / seconds:.1f} tokens/s ({first:.2f} s to the first)")
+
+
+def load_model(name: str | None, checkpoints: Path, device: str, dtype: str) -> "Checkpoint":
+    """The checkpoint that generates, its weights mapped where that can be.
+
+    Raises: MinigptError.
+    """
+    from minigpt.device import resolve_device, resolve_dtype
+    from minigpt.storage.checkpoint import find_checkpoint, load_checkpoint
+
+    target = resolve_device(device)
+    directory = find_checkpoint(name, checkpoints)
+    return load_checkpoint(directory, str(target), dtype=resolve_dtype(dtype, target), mapped=True)
 
 
 class _Sample:
     """One continuation as it gathers."""
 
-    def __init__(self) -> None:
+    def __init__(self, prompt: str) -> None:
+        self.prompt = prompt
         self.text = ""
         self.ids: list[int] = []
+        self.logprobs: list[float | None] = []
+        self.alternatives: list[list[dict[str, Any]]] = []
         self.finish_reason = ""
 
     def add(self, piece: "Piece") -> None:
         self.text += piece.text
-        self.ids += [] if piece.id is None else [piece.id]
         self.finish_reason = piece.finish_reason or ""
+        if piece.choice is not None:
+            self.ids.append(piece.choice.id)
+            self.logprobs.append(piece.choice.logprob)
+            self.alternatives.append([{"id": id, "logprob": logprob} for id, logprob in piece.choice.alternatives])
 
-    def record(self, prompt: str, tokenizer: "Tokenizer", model: str, seed: int | None) -> dict[str, Any]:
+    def record(self, checkpoint: "Checkpoint", sampler: "Sampler", engine: "Engine", sample: int) -> dict[str, Any]:
+        tokenizer = checkpoint.tokenizer
+        for others in self.alternatives:
+            for other in others:
+                other["text"] = tokenizer.decode([other["id"]])
         return {
-            "prompt": prompt,
+            "prompt": self.prompt,
             "text": self.text,
             "ids": self.ids,
+            "logprobs": self.logprobs,
+            "alternatives": self.alternatives,
             "finish_reason": self.finish_reason,
-            "model": model,
+            "sample": sample,
+            "seed": sampler.seed,
+            "model": str(checkpoint.directory),
             "tokenizer": tokenizer.name,
-            "seed": seed,
+            "engine": engine.description,
         }
 
 
-def _prompt(prompt: str | None, file: Path | None) -> str:
-    if prompt is not None and file is not None:
-        raise ConfigError("a prompt and --prompt-file contradict one another; give one of them")
-    if file is None:
-        return prompt or ""
-    try:
-        raw = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-    except OSError as error:
-        raise DataError(
-            f"{file} cannot be read ({error.strerror}); give a text file, or - for standard input"
-        ) from error
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{file} is not UTF-8 text: byte {raw[error.start]:#04x} at offset {error.start}") from error
+def _check_lengths(
+    prompts: list[str], tokenizer: "Tokenizer", shape: "GPTConfig", config: SamplingConfig, *, strict: bool
+) -> None:
+    """Says which prompts are longer than the context length, or with `strict` refuses them."""
+    for number, prompt in enumerate(prompts, 1):
+        length = len(tokenizer.encode(prompt))
+        if length <= shape.n_positions:
+            continue
+        which = "the prompt's" if len(prompts) == 1 else f"prompt {number}'s"
+        if strict:
+            raise ConfigError(
+                f"{which} {length} tokens are more than the context ({shape.n_positions}); shorten it, or leave out "
+                "--strict to go on from its end"
+            )
+        seen = f"its first {config.keep_first} and its end are" if config.keep_first else "only its end is"
+        _note(f"{which} {length} tokens are more than the context ({shape.n_positions}); {seen} seen")
+
+
+def _drafter(
+    draft: str | None, speculate: str, checkpoint: "Checkpoint", engine: "Engine", checkpoints: Path
+) -> "Drafter | None":
+    """What guesses ahead. By default repeated text is guessed where verifying several tokens gives the same numbers,
+    bit for bit, as one step after the other: in the compiled step."""
+    from minigpt.generation.engine import TorchEngine, resolve_engine
+    from minigpt.generation.speculation import DraftModel, PromptLookup
+
+    if draft is not None:
+        small = load_model(draft, checkpoints, str(engine.device), "float32")
+        if small.tokenizer.fingerprint != checkpoint.tokenizer.fingerprint:
+            raise ConfigError(
+                f"{small.directory} has another tokenizer than {checkpoint.directory}; a draft model must share it"
+            )
+        return DraftModel(resolve_engine(small.model), small.tokenizer.vocab_size)
+    if speculate == "off" or (speculate == "auto" and isinstance(engine, TorchEngine)):
+        return None
+    return PromptLookup()
+
+
+def _rows_at_once(
+    shape: "GPTConfig", prompts: list[str], tokenizer: "Tokenizer", config: SamplingConfig, device: Any
+) -> int:
+    """How many rows the memory has room for, a multiple of the samples.
+
+    Raises: ConfigError where the samples of one prompt do not fit, saying how many would.
+    """
+    from minigpt.device import free_memory
+
+    longest = max(len(tokenizer.encode(prompt)) for prompt in prompts) + config.max_new_tokens
+    row = 2 * 4 * shape.n_layer * shape.n_embd * min(longest, shape.n_positions) + 8 * shape.vocab_size  # bytes
+    side_by_side = max(config.samples, config.beams)
+    fitting = int(0.8 * free_memory(device)) // row
+    if fitting < side_by_side:
+        raise ConfigError(
+            f"{side_by_side} continuations side by side take {side_by_side * row / 1e9:.1f} GB for keys and values, "
+            f"but {free_memory(device) / 1e9:.1f} GB are free; {max(1, fitting)} would fit"
+        )
+    return max(config.samples, min(fitting, _MOST_ROWS) // config.samples * config.samples)
+
+
+def _show(text: str) -> None:
+    """Prints text as it comes; to a terminal, control characters as pictures, for they would act there."""
+    if sys.stdout.isatty():
+        text = "".join(_visible(text))
+    print(text, end="", flush=True)
+
+
+def _visible(text: str) -> Iterator[str]:
+    for character in text:
+        code = ord(character)
+        if code < 0x20 and character not in "\n\t":
+            yield chr(0x2400 + code)
+        else:
+            yield "␡" if 0x7F <= code < 0xA0 else character
 
 
 def _note(text: str) -> None:

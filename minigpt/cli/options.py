@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
-from minigpt.config import Settings, value_types
+from minigpt.config import Settings, annotations_of, value_types
 
 CheckpointsOption = Annotated[
     Path,
@@ -60,7 +60,7 @@ def settings_options(
 def _option(settings: type[Settings], name: str, chosen: bool) -> inspect.Parameter:
     """The option of one field: `n_layer: int` becomes `--n-layer INTEGER`, None where it is not given."""
     field = next(field for field in dataclasses.fields(settings) if field.name == name)
-    (kind,) = value_types(get_type_hints(settings)[name])
+    (kind,) = value_types(annotations_of(settings)[name])
     if get_origin(kind) is tuple:
         annotation: Any = list[str] | None
     else:

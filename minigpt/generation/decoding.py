@@ -1,20 +1,18 @@
-"""Generation in three layers: ids step by step, pieces of text, one string; it knows no files and no terminal."""
+"""From prompts to ids, a step at a time, on any engine; it knows no text, no files and no terminal."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from minigpt.config import SamplingConfig
-from minigpt.errors import ConfigError
-from minigpt.generation.sampling import choose
-from minigpt.model.attention import KVCache
+from minigpt.errors import ConfigError, GenerationError
+from minigpt.generation.diagnosis import first_nonfinite
+from minigpt.generation.engine import Engine, resolve_engine
+from minigpt.generation.sampling import Sampler
+from minigpt.generation.speculation import Drafter, Gain
 from minigpt.model.gpt import GPT
-from minigpt.text.tokenizer import Tokenizer
-
-FinishReason = Literal["end_of_text", "stop", "length"]
 
 
 def window_start(length: int, n_positions: int) -> int:
@@ -29,144 +27,185 @@ def window_start(length: int, n_positions: int) -> int:
     return -(-excess // stride) * stride
 
 
-def generate(model: GPT, ids: Tensor, config: SamplingConfig, *, vocab_size: int | None = None) -> Iterator[Tensor]:
-    """The tokens that continue `ids`, one step at a time, `max_new_tokens` of them; stopping sooner is the caller's.
-
-    Only the first `vocab_size` ids are drawn: a vocabulary may be padded beyond what its tokenizer knows.
-
-    Shapes: ids (B, T) int64 -> (B,) int64 per step.
-    Raises: ConfigError for an empty prompt: a model continues something, an end-of-text at least.
-    """
-    yield from _steps(model, ids, config, vocab_size, use_cache=True)
-
-
-def generate_uncached(model: GPT, ids: Tensor, config: SamplingConfig) -> Iterator[Tensor]:
-    """The same tokens by the plain loop, the whole window through the model for every token: the oracle in tests."""
-    yield from _steps(model, ids, config, None, use_cache=False)
-
-
-@torch.inference_mode()
-def _steps(
-    model: GPT, ids: Tensor, config: SamplingConfig, vocab_size: int | None, *, use_cache: bool
-) -> Iterator[Tensor]:
-    batch, length = ids.shape
-    if length == 0:
-        raise ConfigError("the prompt is empty (0 tokens); start from the tokenizer's end_of_text instead")
-    weight = model.token_embedding.weight
-    n_positions = model.config.n_positions
-    generator = None if config.seed is None else torch.Generator(weight.device).manual_seed(config.seed)
-    tokens = torch.empty(batch, length + config.max_new_tokens, dtype=torch.int64, device=weight.device)  # (B, T)
-    tokens[:, :length] = ids
-    cache = KVCache(model.config, batch, device=weight.device, dtype=weight.dtype) if use_cache else None
-    seen_from, seen_to = 0, 0  # the tokens that the cache holds
-    was_training = model.training
-    model.eval()
-    try:
-        for end in range(length, length + config.max_new_tokens):
-            start = window_start(end, n_positions)
-            if cache is None:
-                new = tokens[:, start:end]
-            elif start == seen_from:
-                new = tokens[:, seen_to:end]
-            else:
-                cache.reset()
-                new = tokens[:, start:end]
-            features = model.features(new, cache)  # (B, T, C)
-            seen_from, seen_to = start, end
-            logits = model.logits(features[:, -1])[:, :vocab_size]  # (B, V)
-            chosen = choose(logits, config, generator)  # (B,)
-            tokens[:, end] = chosen
-            yield chosen
-    finally:
-        model.train(was_training)
+def visible(tokens: Sequence[int], n_positions: int, keep_first: int = 0) -> list[int]:
+    """What the model sees of the tokens: the first `keep_first` always, of the rest the window."""
+    start = window_start(len(tokens) - keep_first, n_positions - keep_first)
+    return [*tokens[:keep_first], *tokens[keep_first + start :]]
 
 
 @dataclass(frozen=True)
-class Piece:
-    """What one row gained in one step: whole characters of text, the id behind them, and why the row ended, if so.
+class Choice:
+    """A token that was chosen and, where they were asked for, its log-probability by the model itself, before penalties
+    and temperature, and the likeliest tokens with theirs."""
 
-    `text` may lag behind `id`: a character is held back until all its bytes are there, and text that might be the
-    beginning of a stop string until it is known not to be.
+    id: int
+    logprob: float | None = None
+    alternatives: tuple[tuple[int, float], ...] = ()
+
+
+class Decoder:
+    """Continues several prompts side by side: `advance` until enough, `drop` rows that have ended.
+
+    Each row comes out as it would alone: it sees its own tokens at its own positions and is drawn with the numbers of
+    its own sample, `samples[row]`. Only the first `vocab_size` ids are drawn: a vocabulary may be padded beyond what
+    its tokenizer knows. `alternatives` asks for log-probabilities and so many others beside each token. A drafter's
+    guesses are used where there is one row; they change how fast tokens come, not which.
+
+    Raises: ConfigError for an empty prompt, and for a `keep_first` that leaves no room.
     """
 
-    row: int
-    text: str
-    id: int | None
-    finish_reason: FinishReason | None = None
+    def __init__(
+        self,
+        engine: Engine,
+        prompts: Sequence[Sequence[int]],
+        sampler: Sampler,
+        *,
+        samples: Sequence[int] | None = None,
+        vocab_size: int | None = None,
+        keep_first: int = 0,
+        alternatives: int | None = None,
+        drafter: Drafter | None = None,
+    ) -> None:
+        if not all(len(prompt) for prompt in prompts):
+            raise ConfigError("the prompt is empty (0 tokens); start from the tokenizer's end_of_text instead")
+        if keep_first > engine.n_positions // 2:
+            raise ConfigError(
+                f"keep-first ({keep_first}) must be at most half the context length ({engine.n_positions // 2}), "
+                "to leave room for what comes"
+            )
+        self.engine, self.sampler, self.drafter = engine, sampler, drafter
+        self.tokens = [list(prompt) for prompt in prompts]
+        self.samples = list(range(len(prompts)) if samples is None else samples)
+        self.vocab_size, self.keep_first, self.alternatives = vocab_size, keep_first, alternatives
+        self.rows = list(range(len(prompts)))  # which of the prompts go on
+        self.n_new = 0
+        self._starts: list[int] = []  # where the windows of those rows begin, that the engine has read
+        self._gain = Gain()
 
+    def advance(self) -> list[list[Choice]]:
+        """The next tokens of every row that goes on, in their order: one each, or several of which all but the last
+        were guessed right.
 
-class StopFilter:
-    """Cuts a stream of text before the first of several stop strings, wherever the pieces' borders fall."""
+        Raises: GenerationError where the model's logits are no longer numbers, saying where in it that begins.
+        """
+        guessing = self.drafter is not None and len(self.rows) == 1 and self._gain.wants_guesses()
+        logits, guesses = self._read(guessing)  # (B, T, V), T - 1 guesses
+        gained: list[list[Choice]] = [[] for _ in self.rows]
+        for at in range(logits.shape[1]):
+            scores = logits[:, at, : self.vocab_size]  # (B, V)
+            chosen = self._choose(scores)
+            for row, choice in enumerate(self._described(scores, chosen)):
+                gained[row].append(choice)
+                self.tokens[self.rows[row]].append(choice.id)
+            self.n_new += 1
+            if at < len(guesses) and int(chosen[0]) != guesses[at]:
+                self.engine.rewind(len(guesses) - at)
+                break
+        if self.drafter is not None:
+            self._gain.note(len(guesses), len(gained[0]))
+        return gained
 
-    def __init__(self, stops: Sequence[str]) -> None:
-        if "" in stops:
-            raise ConfigError("a stop string is empty (''); give the text to stop before")
-        self.stops = tuple(stops)
-        self.held = ""
+    def drop(self, rows: Collection[int]) -> None:
+        """Goes on without these of `rows`."""
+        left = [place for place, row in enumerate(self.rows) if row not in rows]
+        if left and len(left) < len(self.rows):
+            self.engine.keep(left)
+        self.rows = [self.rows[place] for place in left]
+        self._starts = [self._starts[place] for place in left]
 
-    def feed(self, text: str) -> tuple[str, bool]:
-        """The text that may be shown now, and whether a stop string has come."""
-        self.held += text
-        found = [at for stop in self.stops if (at := self.held.find(stop)) >= 0]
-        if found:
-            shown, self.held = self.held[: min(found)], ""
-            return shown, True
-        keep = max((self._overlap(stop) for stop in self.stops), default=0)
-        cut = len(self.held) - keep
-        shown, self.held = self.held[:cut], self.held[cut:]
-        return shown, False
+    def _read(self, guessing: bool) -> tuple[Tensor, list[int]]:
+        """Reads what the engine has not yet, and guesses behind it: logits (B, 1 + guesses, V), and the guesses."""
+        going = [self.tokens[row] for row in self.rows]
+        room = self.engine.n_positions - self.keep_first
+        starts = [window_start(len(tokens) - self.keep_first, room) for tokens in going]
+        if starts != self._starts:
+            self._starts = starts
+            return self._start([visible(tokens, self.engine.n_positions, self.keep_first) for tokens in going]), []
+        guesses: list[int] = []
+        if guessing and self.drafter is not None:
+            left = self.sampler.config.max_new_tokens - self.n_new - 1
+            most = min(left, self.engine.n_positions - self.engine.length - 1)
+            guesses = self.drafter.propose(going[0], most, self._guess) if most > 0 else []
+        ids = [[tokens[-1], *guesses] for tokens in going]
+        return self.engine.read(torch.tensor(ids, device=self.engine.device)), guesses
 
-    def flush(self) -> str:
-        """What was held back, once nothing more comes."""
-        shown, self.held = self.held, ""
-        return shown
+    def _start(self, windows: list[list[int]]) -> Tensor:
+        """Reads whole windows, one that several rows share only once: (B, 1, V)."""
+        shared = {tuple(window): place for place, window in reversed(list(enumerate(windows)))}
+        firsts = sorted(shared.values())
+        logits = self.engine.start([windows[place] for place in firsts])  # (unique, V)
+        if len(firsts) < len(windows):
+            order = [firsts.index(shared[tuple(window)]) for window in windows]
+            self.engine.keep(order)
+            logits = logits[order]
+        return logits[:, None]
 
-    def _overlap(self, stop: str) -> int:
-        longest = min(len(stop) - 1, len(self.held))
-        return next((size for size in range(longest, 0, -1) if self.held.endswith(stop[:size])), 0)
+    def _history(self) -> Tensor:
+        """All tokens of the rows that go on, (B, T) int64, -1 before those of shorter rows; empty where not needed."""
+        going = [self.tokens[row] for row in self.rows] if self.sampler.needs_history else [[] for _ in self.rows]
+        longest = max(map(len, going))
+        padded = [[-1] * (longest - len(tokens)) + tokens for tokens in going]
+        return torch.tensor(padded, dtype=torch.int64, device=self.engine.device)
 
+    def _choose(self, logits: Tensor) -> Tensor:
+        samples = [self.samples[row] for row in self.rows]
+        try:
+            return self.sampler.choose(logits, self._history(), self.n_new, samples)
+        except GenerationError as error:
+            seen = visible(self.tokens[self.rows[0]], self.engine.n_positions, self.keep_first)
+            culprit = first_nonfinite(self.engine.model, torch.tensor([seen], device=self.engine.device))
+            raise GenerationError(f"{error}: {culprit}") from error
 
-def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """The ids a continuation starts from; an empty prompt is the start of a document, one end-of-text."""
-    return tokenizer.encode(prompt) or [tokenizer.end_of_text]
+    def _guess(self, logits: Tensor, ahead: int) -> int:
+        """What the sampler would draw from a drafter's logits (V,), the history taken as it is so far."""
+        samples = [self.samples[self.rows[0]]]
+        return int(self.sampler.choose(logits[None], self._history(), self.n_new + ahead, samples))
 
-
-def generate_pieces(model: GPT, tokenizer: Tokenizer, prompt: str, config: SamplingConfig) -> Iterator[Piece]:
-    """`config.samples` continuations of one prompt, drawn together, as they grow; each row ends by a finish reason.
-
-    A row ends at end-of-text, before the first stop string, or after `max_new_tokens`.
-    """
-    ids = encode_prompt(tokenizer, prompt)
-    rows = torch.tensor([ids] * config.samples, device=model.token_embedding.weight.device)  # (B, T)
-    decoders = [tokenizer.decoder() for _ in range(config.samples)]
-    filters = [StopFilter(config.stop) for _ in range(config.samples)]
-    running = set(range(config.samples))
-    for chosen in generate(model, rows, config, vocab_size=tokenizer.vocab_size):
-        new_ids = chosen.tolist()
-        for row in sorted(running):
-            if new_ids[row] == tokenizer.end_of_text:
-                text, stopped = filters[row].feed(decoders[row].flush())
-                yield Piece(row, text if stopped else text + filters[row].flush(), new_ids[row], "end_of_text")
-                running.remove(row)
-                continue
-            text, stopped = filters[row].feed(decoders[row].feed(new_ids[row]))
-            yield Piece(row, text, new_ids[row], "stop" if stopped else None)
-            if stopped:
-                running.remove(row)
-        if not running:
+    def _described(self, logits: Tensor, chosen: Tensor) -> Iterator[Choice]:
+        """The choices of one step: logits (B, V), chosen (B,)."""
+        ids = chosen.tolist()
+        if self.alternatives is None:
+            yield from map(Choice, ids)
             return
-    for row in sorted(running):
-        text, stopped = filters[row].feed(decoders[row].flush())
-        yield Piece(row, text if stopped else text + filters[row].flush(), None, "stop" if stopped else "length")
+        logprobs = logits.float().log_softmax(dim=-1)  # (B, V)
+        own = logprobs.gather(1, chosen[:, None]).squeeze(1).tolist()
+        top = logprobs.topk(min(self.alternatives, logprobs.shape[1]), dim=-1)
+        for id, logprob, others, theirs in zip(ids, own, top.indices.tolist(), top.values.tolist(), strict=True):
+            yield Choice(id, logprob, tuple(zip(others, theirs, strict=True)))
 
 
-def generate_text(model: GPT, tokenizer: Tokenizer, prompt: str, config: SamplingConfig) -> Iterator[str]:
-    """The continuation of a prompt in pieces of whole characters, as they come.
+def generate(
+    model: GPT | Engine, ids: Tensor, config: SamplingConfig, *, vocab_size: int | None = None
+) -> Iterator[Tensor]:
+    """The tokens that continue `ids`, one step at a time, `max_new_tokens` of them; stopping sooner is the caller's.
 
-    Raises: ConfigError for several samples, whose pieces a plain string could not tell apart.
+    Shapes: ids (B, T) int64 -> (B,) int64 per step.
+    Raises: ConfigError for an empty prompt: a model continues something, an end-of-text at least; GenerationError.
     """
-    if config.samples != 1:
-        raise ConfigError(f"samples ({config.samples}) must be 1 here; generate_pieces tells several apart")
-    for piece in generate_pieces(model, tokenizer, prompt, config):
-        if piece.text:
-            yield piece.text
+    engine = resolve_engine(model) if isinstance(model, GPT) else model
+    decoder = Decoder(engine, ids.tolist(), Sampler(config), vocab_size=vocab_size)
+    was_training = engine.model.training
+    engine.model.eval()
+    try:
+        for _ in range(config.max_new_tokens):
+            yield torch.tensor([choices[0].id for choices in decoder.advance()], device=engine.device)
+    finally:
+        engine.model.train(was_training)
+
+
+@torch.inference_mode()
+def generate_uncached(model: GPT, ids: Tensor, config: SamplingConfig) -> Iterator[Tensor]:
+    """The same tokens by the plain loop, the whole window through the model for every token: the oracle in tests."""
+    sampler = Sampler(config)
+    tokens = ids
+    was_training = model.training
+    model.eval()
+    try:
+        for n_new in range(config.max_new_tokens):
+            start = window_start(tokens.shape[1], model.config.n_positions)
+            logits = model(tokens[:, start:])[:, -1]  # (B, V)
+            chosen = sampler.choose(logits, tokens, n_new)  # (B,)
+            tokens = torch.cat([tokens, chosen[:, None]], dim=1)  # (B, T + 1)
+            yield chosen
+    finally:
+        model.train(was_training)

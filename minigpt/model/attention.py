@@ -1,6 +1,8 @@
 """Causal multi-head self-attention and its key/value cache; it knows no blocks, no tokens and no training."""
 
+import copy
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -38,7 +40,8 @@ class KVCache:
     """The keys and values of every position seen so far, in buffers allocated once; `length` counts positions.
 
     One pair of buffers per layer, (B, H, n_positions, D). A forward pass writes its T new positions behind the
-    `length` old ones, and `GPT.features` then moves `length` on.
+    `length` old ones, and `GPT.features` then moves `length` on. Rows of different lengths end together: the first
+    `padding[b]` positions of row b hold nothing, are seen by nobody and counted by no position embedding.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class KVCache:
         self.keys = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.n_layer)]
         self.values = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.n_layer)]
         self.length = 0
-        self.capacity = config.n_positions
+        self.padding: Tensor | None = None  # (B,) int64
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Writes T new keys and values of one layer behind the old ones; returns all S = length + T of them.
@@ -65,9 +68,39 @@ class KVCache:
         self.values[layer][:, :, self.length : end] = value
         return self.keys[layer][:, :, :end], self.values[layer][:, :, :end]
 
+    def positions(self, new: int) -> Tensor:
+        """The positions of the next `new` ids, (T,), or (B, T) where rows are padded."""
+        device = self.keys[0].device
+        positions = torch.arange(self.length, self.length + new, device=device)  # (T,)
+        return positions if self.padding is None else (positions - self.padding[:, None]).clamp(min=0)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Goes on with these rows, in this order; a row may go on as several."""
+        order = torch.tensor(rows, device=self.keys[0].device)
+        if self.padding is not None:
+            self.padding = self.padding[order]
+        for buffers in (self.keys, self.values):
+            for layer, old in enumerate(buffers):
+                moved = old[:, :, : self.length][order]  # (B', H, S, D), a copy
+                new = old[: len(rows)] if len(rows) <= len(old) else old.new_zeros(len(rows), *old.shape[1:])
+                new[:, :, : self.length] = moved
+                buffers[layer] = new
+
+    def row(self, row: int) -> "KVCache":
+        """A fresh cache of one row, in this one's memory."""
+        view = copy.copy(self)
+        view.keys, view.values = ([layer[row : row + 1] for layer in buffers] for buffers in (self.keys, self.values))
+        view.reset()
+        return view
+
+    def rewind(self, count: int) -> None:
+        """Forgets the last `count` positions."""
+        self.length -= count
+
     def reset(self) -> None:
         """Forgets every position; the buffers stay."""
         self.length = 0
+        self.padding = None
 
 
 class CausalSelfAttention(nn.Module):
@@ -112,8 +145,15 @@ class CausalSelfAttention(nn.Module):
         t, s = q.shape[2], k.shape[2]
         # torch aligns its own causal flag to the first key, so it is right only where T == S. One new position
         # sees everything; several behind a cache need the mask's own rows.
-        mask = None if t in (1, s) else self.mask[s - t : s, :s]  # (T, S)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=t == s)
+        padding = None if cache is None else cache.padding
+        mask = None if t in (1, s) and padding is None else self.mask[s - t : s, :s]  # (T, S)
+        if mask is not None and padding is not None:
+            # What is padded sees itself alone: a row without anything to see would have no softmax.
+            keys = torch.arange(s, device=x.device)
+            held = (keys >= padding[:, None, None, None]) | (keys == keys[s - t :, None])  # (B, 1, T, S)
+            mask = mask & held
+        causal = t == s and mask is None
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
         return self.merge(y)
 
     def forward_with_weights(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -72,9 +72,13 @@ class GPT(nn.Module):
         """Logits of the next token at every position: (B, T) int64 -> (B, T, V)."""
         return self.logits(self.features(ids))
 
-    def embed(self, ids: Tensor, start: int = 0) -> Tensor:
-        """Tokens plus their positions, `start` onwards: (B, T) int64 -> (B, T, C)."""
-        positions = torch.arange(start, start + ids.shape[1], device=ids.device)  # (T,)
+    def embed(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
+        """Tokens plus their positions, behind those that the cache holds: (B, T) int64 -> (B, T, C).
+
+        Raises: ConfigError where the positions would not fit into the context.
+        """
+        check_room(ids.shape[1], cache, self.config.n_positions)
+        positions = torch.arange(ids.shape[1], device=ids.device) if cache is None else cache.positions(ids.shape[1])
         return self.embedding_dropout(self.token_embedding(ids) + self.position_embedding(positions))
 
     def features(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
@@ -82,7 +86,7 @@ class GPT(nn.Module):
 
         Raises: ConfigError where the positions would not fit into the context.
         """
-        x = self.embed(ids, check_room(ids.shape[1], cache, self.config.n_positions))  # (B, T, C)
+        x = self.embed(ids, cache)  # (B, T, C)
         for layer, block in enumerate(self.blocks):
             x = block(x, cache, layer)  # (B, T, C)
         if cache is not None:
@@ -96,7 +100,7 @@ class GPT(nn.Module):
     @torch.no_grad()
     def attention_weights(self, ids: Tensor) -> list[Tensor]:
         """Every layer's attention weights: (B, T) -> L of (B, H, T, T), each row summing to one in eval mode."""
-        x = self.embed(ids, check_room(ids.shape[1], None, self.config.n_positions))  # (B, T, C)
+        x = self.embed(ids)  # (B, T, C)
         every_layer = []
         for block in self.blocks:
             assert isinstance(block, Block)

@@ -92,8 +92,10 @@ def save_weights(
     save_tensors(Path(directory) / WEIGHTS, to_huggingface(model, dtype), {"format": "pt", **(metadata or {})})
 
 
-def load_checkpoint(directory: str | Path, device: str = "auto", *, dtype: torch.dtype = torch.float32) -> Checkpoint:
-    """The checkpoint in a directory, its model in eval mode on the device.
+def load_checkpoint(
+    directory: str | Path, device: str = "auto", *, dtype: torch.dtype = torch.float32, mapped: bool = False
+) -> Checkpoint:
+    """The checkpoint in a directory, its model in eval mode on the device; `mapped` as `from_huggingface` has it.
 
     Raises: CheckpointError where it is missing, damaged, or not a GPT-2; TokenizerError; DeviceError.
     """
@@ -107,7 +109,7 @@ def load_checkpoint(directory: str | Path, device: str = "auto", *, dtype: torch
             " they do not belong together"
         )
     with TensorFile(directory / WEIGHTS) as file:
-        model = from_huggingface(file, config, device=target, dtype=dtype)
+        model = from_huggingface(file, config, device=target, dtype=dtype, mapped=mapped)
     training = directory / TRAINING
     return Checkpoint(directory, model, tokenizer, read_json(training) if training.exists() else None)
 

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import json
+import mmap
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -183,14 +184,15 @@ class _Entry(NamedTuple):
 class TensorFile:
     """A safetensors file held open: names, shapes and metadata at once, a tensor's bytes when they are asked for.
 
-    Tensors are read, not mapped: a mapped file that shrinks kills the process, and its pages count on top of the
-    tensors made from them. The open file stays what it was even while another one takes its name.
+    Tensors are read by default, not mapped: a mapped file that is cut short kills the process. The open file stays what
+    it was even while another one takes its name, and so do its mapped tensors.
     Raises: CheckpointError where the file is missing, unreadable, truncated, or not safetensors.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._scratch = torch.empty(0, dtype=torch.uint8)
+        self._mapped: mmap.mmap | None = None
         try:
             self._file = path.open("rb")
         except OSError as error:
@@ -252,6 +254,23 @@ class TensorFile:
         if len(self._scratch) < entry.end - entry.start:
             self._scratch = torch.empty(entry.end - entry.start, dtype=torch.uint8)
         return self._read(entry, self._scratch[: entry.end - entry.start])
+
+    def map(self, name: str, dtype: torch.dtype) -> Tensor | None:
+        """One tensor where it lies in the file, paged in as it is used; None where it is of another dtype or crooked.
+
+        Writing to it changes this process's copy alone.
+        Raises: CheckpointError where the file cannot be mapped; KeyError for an unknown name.
+        """
+        entry = self._entries[name]
+        if entry.dtype != dtype or entry.start % dtype.itemsize or entry.start == entry.end:
+            return None
+        if self._mapped is None:
+            try:
+                self._mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_COPY)
+            except OSError as error:
+                raise _unreadable(self.path, error) from error
+        count = (entry.end - entry.start) // dtype.itemsize
+        return torch.frombuffer(self._mapped, dtype=dtype, count=count, offset=entry.start).reshape(entry.shape)
 
     def _read(self, entry: _Entry, buffer: Tensor) -> Tensor:
         try:

@@ -81,14 +81,22 @@ def from_huggingface(
     *,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    mapped: bool = False,
 ) -> GPT:
     """The model in a file of GPT-2 weights, in eval mode, at the cost of its weights in memory and little more.
+
+    `mapped` weights stay in the file where it holds them in this dtype, and are read as they are used: a start takes
+    milliseconds, and matrices lie as the file has them, turned. Only for models that are not trained.
 
     Names with and without `transformer.`, mask buffers, a stored copy of the tied head and other dtypes are met.
     Raises: CheckpointError naming the tensor that is missing, too many, misshapen, or an untied head.
     """
     tensors = {}
+    mapped = mapped and torch.device(device).type == "cpu"
     for stored, name in _match(file, config).items():
+        if mapped and (lying := file.map(name, dtype)) is not None:
+            tensors[stored.ours] = lying.t() if stored.transposed else lying
+            continue
         # Turned matrices are made anew, all others stay in the memory that they were read into.
         tensor = file.borrow(name).t() if stored.transposed else file.read(name)
         tensors[stored.ours] = tensor.to(device, dtype, copy=stored.transposed, memory_format=torch.contiguous_format)

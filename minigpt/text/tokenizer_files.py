@@ -166,13 +166,14 @@ def _from_json(content: Mapping[str, Any]) -> Definition:
     added = {token["content"]: token["id"] for token in content["added_tokens"]}
     if list(added) != [END_OF_TEXT]:
         raise TokenizerError(f"its added tokens ({', '.join(added) or 'none'}) must be {END_OF_TEXT} alone")
-    merges = [_read_merge(merge) for merge in model["merges"]]
+    known = {word: _read_word(word) for word in model["vocab"]}  # read once: most words stand in several merges
+    merges = [_read_merge(merge, known) for merge in model["merges"]]
     return _definition({**model["vocab"], **added}, merges, by_character)
 
 
-def _read_merge(merge: str | Sequence[str]) -> Merge:
+def _read_merge(merge: str | Sequence[str], known: Mapping[str, bytes]) -> Merge:
     left, right = merge.split(" ") if isinstance(merge, str) else merge
-    return _read_word(left), _read_word(right)
+    return known.get(left) or _read_word(left), known.get(right) or _read_word(right)
 
 
 def _read_word(written: str) -> bytes:

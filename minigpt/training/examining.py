@@ -4,7 +4,7 @@ import torch
 
 from minigpt.analysis.evaluation import Evaluation, evaluate
 from minigpt.config import SamplingConfig, TrainConfig
-from minigpt.generation.decoding import generate_text
+from minigpt.generation.streaming import generate_text
 from minigpt.model.gpt import GPT
 from minigpt.text.corpus import Corpus
 from minigpt.training.distributed import World

@@ -1,76 +1,352 @@
-"""The filters on distributions small enough to work out by hand, and against transformers on random ones."""
+"""The sampler: its order of filters against transformers, its draws against their distribution, and bad logits."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from minigpt.config import SamplingConfig
-from minigpt.generation.sampling import choose, keep_top_k, keep_top_p, next_token_distribution
+from minigpt.errors import ConfigError, GenerationError, MinigptError
+from minigpt.generation.sampling import Sampler, draw, uniform
+from minigpt.text.tokenizer import Tokenizer
 
 LOGITS = torch.tensor([[0.1, 0.4, 0.2, 0.3]]).log()
+NOTHING = torch.empty(1, 0, dtype=torch.int64)
+GPT2 = Tokenizer.named("gpt2")
+BYTES = Tokenizer.named("bytes")
 
 
-def test_top_k_keeps_the_k_likeliest() -> None:
-    assert keep_top_k(LOGITS, 2).isfinite().tolist() == [[False, True, False, True]]
+def sampler(tokenizer: Tokenizer | None = None, **changes: Any) -> Sampler:
+    """One that filters nothing but what is asked for."""
+    return Sampler(SamplingConfig(**{"temperature": 1, "top_p": 1, "seed": 0} | changes), tokenizer)
 
 
-def test_top_k_above_the_vocabulary_keeps_everything() -> None:
-    assert torch.equal(keep_top_k(LOGITS, 50), LOGITS)
+def random_logits(seed: int, rows: int, words: int) -> Tensor:
+    return torch.randn(rows, words, generator=torch.Generator().manual_seed(seed)) * 3
 
 
-@pytest.mark.parametrize(
-    ("p", "kept"),
-    [
-        (0.39, [False, True, False, False]),
-        (0.41, [False, True, False, True]),
-        (0.71, [False, True, True, True]),
-        (1e-9, [False, True, False, False]),
-    ],
-)
-def test_top_p_keeps_the_smallest_set_that_holds_p(p: float, kept: list[bool]) -> None:
-    assert keep_top_p(LOGITS, p).isfinite().tolist() == [kept]
+# The distribution
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=60)
 @given(
-    seed=st.integers(0, 2**31), words=st.integers(2, 60), k=st.integers(1, 70), p=st.floats(0.01, 0.99),
-    temperature=st.floats(0.1, 3.0),
+    seed=st.integers(0, 2**31), words=st.sampled_from([2, 7, 60, 2000]), k=st.none() | st.integers(1, 70),
+    p=st.floats(0.01, 1), min_p=st.floats(0, 0.5), typical=st.floats(0.05, 1), temperature=st.floats(0.1, 3.0),
 )  # fmt: skip
-def test_filters_equal_those_of_transformers(seed: int, words: int, k: int, p: float, temperature: float) -> None:
-    from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+def test_filters_act_in_the_order_of_transformers(
+    seed: int, words: int, k: int | None, p: float, min_p: float, typical: float, temperature: float
+) -> None:
+    from transformers import (
+        LogitsProcessorList,
+        MinPLogitsWarper,
+        RepetitionPenaltyLogitsProcessor,
+        SequenceBiasLogitsProcessor,
+        TemperatureLogitsWarper,
+        TopKLogitsWarper,
+        TopPLogitsWarper,
+        TypicalLogitsWarper,
+    )
 
-    logits = torch.randn(3, words, generator=torch.Generator().manual_seed(seed)) * 3
-    expected = logits
-    for warper in (TemperatureLogitsWarper(temperature), TopKLogitsWarper(k), TopPLogitsWarper(p)):
-        expected = warper(None, expected)
-    config = SamplingConfig(temperature=temperature, top_k=k, top_p=p)
-    torch.testing.assert_close(next_token_distribution(logits, config), expected.softmax(-1), rtol=1e-4, atol=1e-6)
+    logits = random_logits(seed, 3, words)
+    history = torch.randint(words, (3, 5), generator=torch.Generator().manual_seed(seed))
+    processors = LogitsProcessorList(
+        [
+            SequenceBiasLogitsProcessor({(1,): 2.0}),
+            RepetitionPenaltyLogitsProcessor(1.3),
+            TemperatureLogitsWarper(temperature),
+            *([] if k is None else [TopKLogitsWarper(k)]),
+            TopPLogitsWarper(p),
+            MinPLogitsWarper(min_p),
+            *([] if typical == 1 else [TypicalLogitsWarper(typical)]),
+        ]
+    )
+    expected = processors(history, logits).softmax(-1)
+    ours = sampler(
+        temperature=temperature, top_k=k, top_p=p, min_p=min_p, typical_p=typical, repetition_penalty=1.3,
+        logit_bias=("#1=2",),
+    )  # fmt: skip
+    torch.testing.assert_close(ours.distribution(logits, history, 0), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_temperature_zero_takes_the_likeliest_whatever_the_seed() -> None:
-    config = SamplingConfig(temperature=0)
-    assert choose(LOGITS, config, torch.Generator().manual_seed(3)).tolist() == [1]
-    assert next_token_distribution(LOGITS, config).tolist() == [[0, 1, 0, 0]]
+def test_a_nucleus_larger_than_the_first_look_is_found_whole() -> None:
+    logits = torch.stack([torch.zeros(20_000), torch.linspace(0, 12, 20_000), torch.arange(20_000.0)])
+    probability = sampler(top_p=0.9).distribution(logits, NOTHING, 0)
+    assert (probability[0] > 0).all()  # each as likely as any other: ties are kept
+    assert (probability[2] > 0).sum() == 3
+    ordered = logits[1].softmax(-1).flip(0)
+    size = int((ordered.cumsum(-1) < 0.9).sum()) + 1
+    assert size > 3000
+    assert abs(int((probability[1] > 0).sum()) - size) <= 1
+    torch.testing.assert_close(probability.sum(-1), torch.ones(3))
 
 
-def test_the_smallest_temperature_is_greedy_and_overflows_nothing() -> None:
+def test_temperature_zero_takes_the_likeliest_that_is_left() -> None:
+    greedy = sampler(BYTES, temperature=0, bad_words=("b",))
+    logits = torch.zeros(1, 257)
+    logits[0, [97, 98]] = torch.tensor([1.0, 2.0])
+    assert greedy.choose(logits, torch.tensor([[1]]), 0).tolist() == [97]
+    assert greedy.distribution(logits, torch.tensor([[1]]), 0)[0].nonzero().tolist() == [[97]]
+
+
+def test_of_equally_likely_tokens_the_first_is_taken() -> None:
+    assert sampler(temperature=0).choose(torch.tensor([[0.0, 2.0, 2.0]]), NOTHING, 0).tolist() == [1]
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1e-40, 5e-324])
+def test_the_smallest_temperature_is_greedy_and_overflows_nothing(temperature: float) -> None:
     logits = torch.tensor([[-70.0, -69.0, -69.5]])
-    assert choose(logits, SamplingConfig(temperature=1e-40), torch.Generator().manual_seed(0)).tolist() == [1]
+    assert sampler(temperature=temperature).distribution(logits, NOTHING, 0).tolist() == [[0, 1, 0]]
+
+
+def test_huge_logits_overflow_nothing() -> None:
+    logits = torch.tensor([[3e38, -3e38, 3e38, -math.inf]])
+    for choices in (sampler(), sampler(top_p=0.9, typical_p=0.9), sampler(top_k=3), sampler(min_p=0.1)):
+        assert choices.distribution(logits, NOTHING, 0).tolist() == [[0.5, 0, 0.5, 0]]
+
+
+def test_a_vocabulary_of_one_word_has_one_continuation() -> None:
+    word = torch.tensor([[-5.0], [2.0]])
+    for choices in (sampler(), sampler(top_p=0.9, top_k=3, min_p=0.1, typical_p=0.5), sampler(temperature=0)):
+        assert choices.choose(word, NOTHING, 0).tolist() == [0, 0]
+
+
+def test_half_precision_logits_give_float32_probabilities() -> None:
+    assert sampler().distribution(LOGITS.bfloat16(), NOTHING, 0).dtype == torch.float32
+
+
+# The draw
 
 
 def test_draws_follow_the_distribution() -> None:
-    config = SamplingConfig(temperature=1, top_p=1)
-    draws = choose(LOGITS.expand(20_000, 4), config, torch.Generator().manual_seed(0))
-    observed = torch.bincount(draws, minlength=4) / 20_000
-    torch.testing.assert_close(observed, LOGITS.exp()[0], rtol=0, atol=4 * math.sqrt(0.25 / 20_000))
+    logits = random_logits(0, 1, 12)
+    choices = sampler(temperature=0.9, top_p=0.97)
+    expected = choices.distribution(logits, NOTHING, 0)[0]
+    n, drawn = 20_000, expected > 0
+    tokens = choices.choose(logits.expand(n, 12), NOTHING, 3)
+    counts = torch.bincount(tokens, minlength=12)
+    assert counts[~drawn].sum() == 0
+    chi_square = ((counts - n * expected)[drawn] ** 2 / (n * expected)[drawn]).sum()
+    assert chi_square < 30  # at most 11 degrees of freedom: once in a thousand by chance, were the seed not fixed
 
 
-def test_the_same_seed_draws_the_same_token() -> None:
+@settings(deadline=None, max_examples=25)
+@given(
+    seed=st.integers(0, 2**31), rows=st.integers(2, 5), words=st.sampled_from([3, 100, 1500, 30_000]),
+    top_k=st.none() | st.integers(1, 50), top_p=st.sampled_from([0.5, 0.95, 1]), flat=st.booleans(), ties=st.booleans(),
+    typical_p=st.sampled_from([0.5, 1]),
+)  # fmt: skip
+def test_a_row_alone_is_drawn_as_in_a_batch(
+    seed: int, rows: int, words: int, top_k: int | None, top_p: float, flat: bool, ties: bool, typical_p: float
+) -> None:
+    logits = random_logits(seed, rows, words)
+    logits = logits.bfloat16().float() if ties else logits
+    logits[0] *= 0.1 if flat else 1  # one row needs a longer look
+    choices = sampler(seed=seed, top_k=top_k, top_p=top_p, typical_p=typical_p)
+    together = choices.choose(logits, NOTHING, 7)
+    distribution = choices.distribution(logits, NOTHING, 7)
+    for row in range(rows):
+        assert torch.equal(choices.distribution(logits[row : row + 1], NOTHING, 7)[0], distribution[row])
+        assert choices.choose(logits[row : row + 1], NOTHING, 7, [row]) == together[row]
+        assert distribution[row, together[row]] > 0
+
+
+def test_the_seed_the_sample_and_the_step_choose_and_nothing_else_does() -> None:
     logits = torch.zeros(5, 1000)
-    config = SamplingConfig()
-    first = choose(logits, config, torch.Generator().manual_seed(7))
-    assert torch.equal(first, choose(logits, config, torch.Generator().manual_seed(7)))
-    assert not torch.equal(first, choose(logits, config, torch.Generator().manual_seed(8)))
+    first = sampler(seed=7).choose(logits, NOTHING, 0)
+    torch.manual_seed(3)
+    assert torch.equal(sampler(seed=7).choose(logits, NOTHING, 0), first)
+    assert torch.equal(sampler(seed=7).choose(logits, NOTHING, 0, [4, 3, 2, 1, 0]), first.flip(0))
+    assert not torch.equal(sampler(seed=8).choose(logits, NOTHING, 0), first)
+    assert not torch.equal(sampler(seed=7).choose(logits, NOTHING, 1), first)
+    assert len(set(first.tolist())) > 1
+
+
+def test_no_seed_is_a_new_one_that_can_be_told() -> None:
+    first, second = (Sampler(SamplingConfig()).seed for _ in range(2))
+    assert first != second
+    assert Sampler(SamplingConfig(seed=5)).seed == 5
+
+
+@given(
+    weights=st.lists(st.sampled_from([0.0, 1e-30, 1e-9, 0.1, 1.0]), min_size=1, max_size=40).filter(any),
+    number=st.sampled_from([0.0, 0.5, 1 - 2**-53]) | st.floats(0, 1, exclude_max=True),
+)
+def test_a_draw_is_never_of_probability_zero_nor_out_of_range(weights: list[float], number: float) -> None:
+    probability = torch.tensor([weights]) / sum(weights)
+    (index,) = draw(probability, [number]).tolist()
+    assert probability[0, index] > 0
+
+
+def test_a_number_falls_into_the_interval_of_its_token() -> None:
+    probability = torch.tensor([[0.25, 0.0, 0.5, 0.25]]).expand(6, 4)
+    assert draw(probability, [0.0, 0.2499, 0.25, 0.7499, 0.75, 1 - 2**-53]).tolist() == [0, 0, 2, 2, 3, 3]
+
+
+def test_the_numbers_are_spread_evenly_along_every_argument() -> None:
+    for numbers in (
+        [uniform(seed, 0, 0) for seed in range(10_000)],
+        [uniform(1, sample, 5) for sample in range(10_000)],
+        [uniform(2**63 - 1, 3, step) for step in range(10_000)],
+    ):
+        ordered = sorted(numbers)
+        assert ordered[0] >= 0
+        assert ordered[-1] < 1
+        distance = max(abs(number - (i + 0.5) / 10_000) for i, number in enumerate(ordered))
+        assert distance < 0.0195  # Kolmogorov-Smirnov at one in a thousand
+        neighbours = torch.tensor(numbers)
+        assert torch.corrcoef(torch.stack([neighbours[1:], neighbours[:-1]]))[0, 1].abs() < 0.035
+
+
+# History, words, ids
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, False),
+        ({"min_p": 0.1, "typical_p": 0.5, "top_k": 3, "logit_bias": ("#3=1",)}, False),
+        ({"bad_words": ("a",)}, True),
+        ({"repetition_penalty": 1.1}, True),
+        ({"frequency_penalty": 0.1}, True),
+        ({"presence_penalty": -0.1}, True),
+        ({"no_repeat_ngram_size": 2}, True),
+        ({"min_new_tokens": 1}, True),
+    ],
+)
+def test_the_history_is_asked_for_where_it_is_read(changes: dict[str, Any], expected: bool) -> None:
+    assert sampler(BYTES, **changes).needs_history == expected
+
+
+def test_frequency_and_presence_count_new_tokens_only() -> None:
+    logits, history = torch.zeros(1, 3), torch.tensor([[0, 0, 1]])
+    choices = sampler(frequency_penalty=0.5, presence_penalty=0.25)
+    assert choices.adjust(logits, history, 1).tolist() == [[0, -0.75, 0]]
+    assert choices.adjust(logits, history, 0).tolist() == [[0, 0, 0]]
+
+
+def test_end_of_text_waits_for_the_least_number_of_tokens() -> None:
+    logits, history = torch.zeros(1, 257), torch.tensor([[0, 0, 0]])
+    logits[0, 256] = 9
+    choices = sampler(BYTES, temperature=0, min_new_tokens=2)
+    assert choices.choose(logits, history, 1).tolist() == [0]
+    assert choices.choose(logits, history, 2).tolist() == [256]
+
+
+def test_a_bias_is_added_to_the_token_of_an_id_or_of_a_text() -> None:
+    choices = sampler(GPT2, logit_bias=("#318=-2", " is=0.5", " Paris=3", "==1"))
+    adjusted = choices.adjust(torch.zeros(1, 50257), NOTHING, 0)[0]
+    assert {i: adjusted[i].item() for i in adjusted.nonzero().flatten().tolist()} == {318: -1.5, 6342: 3, 28: 1}
+
+
+def test_a_bad_word_is_banned_at_the_start_and_behind_a_space() -> None:
+    adjusted = sampler(GPT2, bad_words=("is",)).adjust(torch.zeros(1, 50257), torch.tensor([[1]]), 0)[0]
+    assert (adjusted == -math.inf).nonzero().flatten().tolist() == [271, 318]
+
+
+def test_a_bad_word_of_several_tokens_is_never_completed() -> None:
+    choices = sampler(BYTES, bad_words=("no",), temperature=0)
+    logits = torch.zeros(1, 257)
+    logits[0, ord("o")] = 1
+    assert choices.choose(logits, torch.tensor([[ord("n")]]), 0).tolist() == [0]
+    assert choices.choose(logits, torch.tensor([[ord("m")]]), 0).tolist() == [ord("o")]
+
+
+def test_a_text_of_several_tokens_has_no_bias() -> None:
+    with pytest.raises(ConfigError) as caught:
+        sampler(GPT2, logit_bias=(" zebras!=2",))
+    assert str(caught.value) == (
+        "logit_bias (' zebras!=2') must name one token, "
+        "but ' zebras!' is 4: ' ze' (#41271), 'br' (#1671), 'as' (#292), "
+        "'!' (#0)"
+    )
+
+
+@pytest.mark.parametrize(
+    "changes", [{"logit_bias": (" is=2",)}, {"bad_words": ("is",)}, {"min_new_tokens": 3}]
+)  # fmt: skip
+def test_words_need_a_tokenizer(changes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(changes)) + r" \(.*\) needs? a tokenizer"):
+        sampler(**changes)
+
+
+def test_a_bias_beyond_the_vocabulary_is_refused() -> None:
+    with pytest.raises(ConfigError, match="logit_bias of #4 must be of an id from 0 to 3"):
+        sampler(logit_bias=("#4=1",)).choose(LOGITS, NOTHING, 0)
+
+
+# Settings that contradict one another
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"min_new_tokens": 5, "max_new_tokens": 4}, "min_new_tokens (5) must be at most max_new_tokens (4)"),
+        ({"beams": 2, "samples": 3}, "samples (3) must be at most beams (2): each is one of them"),
+        ({"bad_words": ("a", "")}, "a bad word is empty (''); give the text that must not come"),
+        ({"repetition_penalty": 0}, "repetition_penalty (0) must be above 0"),
+        ({"until": "word"}, "until ('word') must be one of sentence, paragraph, line"),
+        *(
+            (
+                {"logit_bias": (entry,)},
+                f"logit_bias ({entry!r}) must be TEXT=NUMBER or #ID=NUMBER, as in ' word=2.5' or '#318=-100'",
+            )
+            for entry in ("", "word", "=2", "word=", "word=much", "word=inf", "word=nan")
+        ),
+        (
+            {"logit_bias": ("318=-100",)},
+            "logit_bias ('318=-100') could mean an id or a text; give '#318=-100' for the token of that id, and a text "
+            "by its own token's id",
+        ),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        SamplingConfig(**changes)
+    assert str(caught.value) == message
+
+
+def test_settings_that_do_nothing_together_are_no_contradiction() -> None:
+    SamplingConfig(temperature=0, top_k=5, min_p=0.1)
+    SamplingConfig(beams=4, samples=4, temperature=0.7, length_penalty=-1, until="line")
+
+
+# Logits that are no numbers, and bans that leave nothing
+
+BAD_LOGITS = pytest.mark.parametrize("value", [math.nan, math.inf])
+WAYS = pytest.mark.parametrize(
+    "changes", [{"temperature": 0}, {}, {"top_p": 0.9}, {"top_k": 2}, {"min_p": 0.5, "typical_p": 0.5}]
+)
+
+
+@BAD_LOGITS
+@WAYS
+@pytest.mark.parametrize("method", ["choose", "distribution"])
+def test_logits_that_are_no_numbers_are_an_error(value: float, changes: dict[str, Any], method: str) -> None:
+    logits = torch.cat([LOGITS, LOGITS])
+    logits[1, 2] = value
+    message = rf"logits must be finite, but the largest of row 1 is {value}"
+    with pytest.raises(GenerationError, match=message) as caught:
+        getattr(sampler(**changes), method)(logits, NOTHING, 0)
+    assert isinstance(caught.value, MinigptError)
+
+
+def test_logits_that_are_all_minus_infinity_are_an_error() -> None:
+    with pytest.raises(GenerationError, match="largest of row 0 is -inf"):
+        sampler().choose(torch.full((1, 3), -math.inf), NOTHING, 0)
+
+
+@WAYS
+def test_bans_that_leave_nothing_are_an_error(changes: dict[str, Any]) -> None:
+    choices = sampler(no_repeat_ngram_size=1, **changes)
+    assert choices.choose(LOGITS, torch.tensor([[0, 1, 3]]), 3).tolist() == [2]
+    with pytest.raises(ConfigError, match="no token is left to choose"):
+        choices.choose(LOGITS, torch.tensor([[0, 1, 2, 3]]), 4)
+
+
+def test_a_bias_that_overflows_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="so large that a logit overflows"):
+        sampler(logit_bias=("#1=1e300",)).choose(LOGITS, NOTHING, 0)

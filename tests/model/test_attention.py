@@ -109,7 +109,6 @@ def test_a_cache_keeps_its_layers_apart_and_lets_go_of_nothing_it_holds() -> Non
     cache = KVCache(CONFIG, 2)
     assert len(cache.keys) == len(cache.values) == CONFIG.n_layer
     assert cache.keys[0].shape == (2, 3, 9, 4)
-    assert cache.capacity == 9
     old, new = torch.randn(2, 3, 2, 4), torch.randn(2, 3, 1, 4)
     cache.append(0, old, -old)
     assert not cache.keys[1].any()

@@ -1,0 +1,378 @@
+/* GPT-2's decode step on a CPU: a few rows of ids in, logits out, in one parallel region.
+ *
+ * At batch 1 every token reads every weight once, so all that counts is to read them as fast as the memory delivers:
+ * in order, by all threads at once, with nothing in between. Weights are float32 where they lie (a mapped file, a
+ * torch tensor), or int8 packed once by minigpt_pack. native.py calls this through ctypes; the PyTorch model of
+ * minigpt/model/gpt.py is what it is held to. The arithmetic is in kernels.h.
+ */
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#include <sys/auxv.h>
+#endif
+#ifdef _OPENMP
+#include <omp.h>
+#define THREAD omp_get_thread_num()
+#define THREADS omp_get_num_threads()
+#else
+#define THREAD 0
+#define THREADS 1
+#endif
+
+enum { LANES = 16, BLOCK = 64, ROWS = 6, PANELS = 2, STREAMS = 16, MOST_ROWS = 128 };
+enum { BY_ROWS, BY_COLUMNS, INT8 };
+
+typedef float f32x16 __attribute__((vector_size(64)));
+typedef float f32x4 __attribute__((vector_size(16)));
+typedef int32_t i32x16 __attribute__((vector_size(64)));
+
+/* y = x W^T + bias: (in) -> (out). Int8 weights lie in panels of 16 outputs, (out / 16, in / 4, 16, 4), 128 added to
+ * each, `scale` for each output; `out` is rounded up to 16 there, `in` to 4. */
+typedef struct {
+    const void *weight;
+    const float *scale, *bias; /* (out), or NULL */
+    int64_t in, out, form;
+} Matrix;
+
+typedef struct {
+    const float *attention_norm_weight, *attention_norm_bias, *mlp_norm_weight, *mlp_norm_bias; /* (C) */
+    Matrix qkv_proj, out_proj, up_proj, down_proj;
+    float *keys, *values; /* the cache, (B, H, n_positions, D) */
+} Layer;
+
+typedef struct {
+    int64_t n_layer, n_head, n_embd, n_positions, vocab_size;
+    float epsilon;
+    const float *token_embedding, *position_embedding; /* (V, C), (n_positions, C) */
+    const float *final_norm_weight, *final_norm_bias;
+    Matrix head;
+    const Layer *layers;
+} Model;
+
+/* Activations in int8, BLOCK to a scale. */
+typedef struct {
+    int8_t *values;   /* (rows, stride) */
+    float *scales;    /* (rows, blocks) */
+    int32_t *offsets; /* (rows, blocks) */
+    int64_t stride, blocks;
+} Quantized;
+
+typedef struct {
+    void (*layer_norm)(float *, const float *, const float *, const float *, int64_t, float);
+    void (*gelu)(float *, int64_t);
+    void (*attend)(float *, const float *, const float *, const float *, int64_t, int64_t, float *);
+    void (*multiply_rows)(float *, const float *, int64_t, const Matrix *, int64_t, int64_t);
+    void (*multiply_columns)(float *, const float *, int64_t, const Matrix *, int64_t, int64_t);
+    void (*quantize)(Quantized *, int64_t, const float *, int64_t);
+    void (*multiply_int8)(float *, const Quantized *, int64_t, const Matrix *, int64_t, int64_t);
+} Kernels;
+
+/* The instruction sets. */
+
+#define ISA plain
+#define WEIGHT_OFFSET 0
+static inline i32x16 dot4_plain(i32x16 sum, const uint8_t *w, const int8_t *a) {
+    for (int j = 0; j < LANES; j++)
+        for (int i = 0; i < 4; i++) sum[j] += ((int32_t)w[4 * j + i] - 128) * a[i];
+    return sum;
+}
+#define DOT4 dot4_plain
+#include "kernels.h"
+
+#if defined(__clang__)
+#define BEGIN_TARGET(text) PRAGMA(clang attribute push(__attribute__((target(text))), apply_to = function))
+#define END_TARGET PRAGMA(clang attribute pop)
+#else
+#define BEGIN_TARGET(text) PRAGMA(GCC push_options) PRAGMA(GCC target(text))
+#define END_TARGET PRAGMA(GCC pop_options)
+#endif
+#define PRAGMA(...) _Pragma(#__VA_ARGS__)
+
+#if defined(__x86_64__)
+
+BEGIN_TARGET("avx2,fma")
+/* |a| is at most 127, so pairs of products stay below 2^15, where maddubs would saturate. */
+static inline __m256i dot4_half(__m256i sum, const uint8_t *w, __m256i a) {
+    __m256i weights = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)w), _mm256_set1_epi8((char)0x80));
+    __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(a), _mm256_sign_epi8(weights, a));
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+static inline i32x16 dot4_avx2(i32x16 sum, const uint8_t *w, const int8_t *a) {
+    int32_t four;
+    memcpy(&four, a, sizeof four);
+    __m256i half[2], activations = _mm256_set1_epi32(four);
+    memcpy(half, &sum, sizeof sum);
+    half[0] = dot4_half(half[0], w, activations);
+    half[1] = dot4_half(half[1], w + 32, activations);
+    memcpy(&sum, half, sizeof sum);
+    return sum;
+}
+#define ISA avx2
+#define WEIGHT_OFFSET 0
+#define DOT4 dot4_avx2
+#include "kernels.h"
+END_TARGET
+
+BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma")
+static inline i32x16 dot4_vnni(i32x16 sum, const uint8_t *w, const int8_t *a) {
+    int32_t four;
+    memcpy(&four, a, sizeof four);
+    return (i32x16)_mm512_dpbusd_epi32((__m512i)sum, _mm512_loadu_si512(w), _mm512_set1_epi32(four));
+}
+#define ISA vnni
+#define WEIGHT_OFFSET 128
+#define DOT4 dot4_vnni
+#include "kernels.h"
+END_TARGET
+
+#elif defined(__aarch64__) && defined(__linux__)
+
+BEGIN_TARGET("+dotprod")
+static inline i32x16 dot4_dotprod(i32x16 sum, const uint8_t *w, const int8_t *a) {
+    int32x4_t parts[4];
+    memcpy(parts, &sum, sizeof sum);
+    int32_t four;
+    memcpy(&four, a, sizeof four);
+    int8x16_t activations = vreinterpretq_s8_s32(vdupq_n_s32(four));
+    for (int j = 0; j < 4; j++) {
+        int8x16_t weights = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(w + 16 * j), vdupq_n_u8(0x80)));
+        parts[j] = vdotq_s32(parts[j], weights, activations);
+    }
+    memcpy(&sum, parts, sizeof sum);
+    return sum;
+}
+#define ISA dotprod
+#define WEIGHT_OFFSET 0
+#define DOT4 dot4_dotprod
+#include "kernels.h"
+END_TARGET
+
+#endif
+
+static const struct { const char *name; const Kernels *kernels; } SETS[] = {
+#if defined(__x86_64__)
+    {"avx512-vnni", &kernels_vnni},
+    {"avx2", &kernels_avx2},
+#elif defined(__aarch64__) && defined(__linux__)
+    {"neon-dotprod", &kernels_dotprod},
+#endif
+    {"plain", &kernels_plain},
+};
+enum { N_SETS = sizeof SETS / sizeof *SETS };
+
+static int has(const char *name) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (!strcmp(name, "avx512-vnni"))
+        return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    if (!strcmp(name, "avx2")) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#elif defined(__aarch64__) && defined(__linux__)
+    if (!strcmp(name, "neon-dotprod")) return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#endif
+    return !strcmp(name, "plain");
+}
+
+static const Kernels *kernels;
+
+/* The best instruction set of this processor, or the one that is named; NULL where the processor lacks that. */
+const char *minigpt_use(const char *name) {
+    for (int i = 0; i < N_SETS; i++)
+        if ((name == NULL || !strcmp(name, SETS[i].name)) && has(SETS[i].name)) {
+            kernels = SETS[i].kernels;
+            return SETS[i].name;
+        }
+    return NULL;
+}
+
+/* float32 weights, by rows or by columns, to int8 panels: the largest of an output's weights becomes 127 `scale`.
+ * `packed` has room for (out rounded up to 16) x (in rounded up to 4). */
+void minigpt_pack(uint8_t *packed, float *scale, const Matrix *m, int threads) {
+    const float *weight = m->weight;
+    int64_t next_in = m->form == BY_ROWS ? 1 : m->out, next_out = m->form == BY_ROWS ? m->in : 1;
+    int64_t padded = (m->in + 3) / 4 * 4;
+    (void)threads;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t o = 0; o < m->out; o += LANES) {
+        int64_t count = m->out - o < LANES ? m->out - o : LANES;
+        uint8_t *panel = packed + o * padded;
+        float largest[LANES] = {0}, inverse[LANES] = {0};
+        memset(panel, 128, padded * LANES);
+        for (int64_t i = 0; i < m->in; i++)
+            for (int64_t j = 0; j < count; j++) {
+                float size = fabsf(weight[i * next_in + (o + j) * next_out]);
+                largest[j] = size > largest[j] ? size : largest[j];
+            }
+        for (int64_t j = 0; j < count; j++) {
+            scale[o + j] = largest[j] / 127;
+            inverse[j] = largest[j] > 0 ? 127 / largest[j] : 0;
+        }
+        for (int64_t i = 0; i < m->in; i++)
+            for (int64_t j = 0; j < count; j++) {
+                float rounded = (weight[i * next_in + (o + j) * next_out] * inverse[j] + 12582912.0f) - 12582912.0f;
+                panel[i / 4 * 4 * LANES + j * 4 + i % 4] = (uint8_t)((int32_t)rounded + 128);
+            }
+    }
+}
+
+/* The step. Each function below is called by all threads of one parallel region at once, shares its work out among
+ * them, and ends when all of it is done. */
+
+typedef struct {
+    float *x;             /* (rows, C), the residual stream */
+    float *added;         /* (rows, C), what a block adds to it */
+    float *normed;        /* (rows, C), also what attention puts out */
+    float *qkv;           /* (rows, 3C) */
+    float *hidden;        /* (rows, 4C) */
+    float *scores;        /* (threads, n_positions rounded up to LANES) */
+    Quantized narrow, wide; /* of `normed`, of `hidden` */
+} Work;
+
+/* Rows of ids, each at its position of its sequence; a sequence's rows stand in the order of their positions. */
+typedef struct {
+    const int64_t *ids, *positions, *sequences; /* (rows) */
+    int64_t count, logits_from;                 /* rows from that one on get logits */
+} Rows;
+
+static void embed(const Model *m, const Rows *rows, Work *w) {
+    int64_t c = m->n_embd;
+#pragma omp for schedule(static)
+    for (int64_t r = 0; r < rows->count; r++) {
+        const float *token = m->token_embedding + rows->ids[r] * c;
+        const float *position = m->position_embedding + rows->positions[r] * c;
+        for (int64_t i = 0; i < c; i++) w->x[r * c + i] = token[i] + position[i];
+        memset(w->added + r * c, 0, c * sizeof *w->added);
+    }
+}
+
+/* x += added, then normed = LayerNorm(x), for the rows from `from` on; to int8 as well where the weights are. */
+static void norm(const Model *m, int64_t from, int64_t to, const float *weight, const float *bias, int form, Work *w) {
+    int64_t c = m->n_embd;
+#pragma omp for schedule(static)
+    for (int64_t r = from; r < to; r++) {
+        float *x = w->x + r * c, *y = w->normed + r * c;
+        for (int64_t i = 0; i < c; i++) x[i] += w->added[r * c + i];
+        kernels->layer_norm(y, x, weight, bias, c, m->epsilon);
+        if (form == INT8) kernels->quantize(&w->narrow, r, y, c);
+    }
+}
+
+static void quantize(Quantized *q, const float *x, int64_t rows, const Matrix *m) {
+    if (m->form != INT8) return;
+#pragma omp for schedule(static)
+    for (int64_t r = 0; r < rows; r++) kernels->quantize(q, r, x + r * m->in, m->in);
+}
+
+/* y = x W^T + bias, then GELU if asked; each thread has a share of the outputs, and so of the weights. */
+static void multiply(float *y, const float *x, const Quantized *q, int64_t rows, const Matrix *m, int gelu) {
+    int64_t panels = (m->out + LANES - 1) / LANES;
+    int64_t from = panels * THREAD / THREADS * LANES, to = panels * (THREAD + 1) / THREADS * LANES;
+    to = to < m->out ? to : m->out;
+    if (m->form == INT8)
+        kernels->multiply_int8(y, q, rows, m, from, to);
+    else if (m->form == BY_ROWS)
+        kernels->multiply_rows(y, x, rows, m, from, to);
+    else
+        kernels->multiply_columns(y, x, rows, m, from, to);
+    for (int64_t r = 0; gelu && r < rows; r++) kernels->gelu(y + r * m->out + from, to - from);
+#pragma omp barrier
+}
+
+/* Writes the new keys and values into the cache; then every row's query, one head at a time, over all up to itself. */
+static void attention(const Model *m, const Layer *layer, const Rows *rows, Work *w) {
+    int64_t c = m->n_embd, width = c / m->n_head;
+    int64_t padded = (m->n_positions + LANES - 1) / LANES * LANES;
+#pragma omp for schedule(static) collapse(2)
+    for (int64_t r = 0; r < rows->count; r++)
+        for (int64_t h = 0; h < m->n_head; h++) {
+            const float *key = w->qkv + r * 3 * c + c + h * width;
+            int64_t at = ((rows->sequences[r] * m->n_head + h) * m->n_positions + rows->positions[r]) * width;
+            memcpy(layer->keys + at, key, width * sizeof *key);
+            memcpy(layer->values + at, key + c, width * sizeof *key);
+        }
+#pragma omp for schedule(static) collapse(2)
+    for (int64_t h = 0; h < m->n_head; h++)
+        for (int64_t r = 0; r < rows->count; r++) {
+            int64_t start = (rows->sequences[r] * m->n_head + h) * m->n_positions * width;
+            kernels->attend(w->normed + r * c + h * width, w->qkv + r * 3 * c + h * width, layer->keys + start,
+                            layer->values + start, rows->positions[r] + 1, width, w->scores + THREAD * padded);
+        }
+}
+
+static void step(const Model *m, const Rows *rows, Work *w, float *logits) {
+    int64_t n = rows->count, c = m->n_embd;
+    embed(m, rows, w);
+    for (const Layer *l = m->layers; l < m->layers + m->n_layer; l++) {
+        norm(m, 0, n, l->attention_norm_weight, l->attention_norm_bias, l->qkv_proj.form, w);
+        multiply(w->qkv, w->normed, &w->narrow, n, &l->qkv_proj, 0);
+        attention(m, l, rows, w);
+        quantize(&w->narrow, w->normed, n, &l->out_proj);
+        multiply(w->added, w->normed, &w->narrow, n, &l->out_proj, 0);
+        norm(m, 0, n, l->mlp_norm_weight, l->mlp_norm_bias, l->up_proj.form, w);
+        multiply(w->hidden, w->normed, &w->narrow, n, &l->up_proj, 1);
+        quantize(&w->wide, w->hidden, n, &l->down_proj);
+        multiply(w->added, w->hidden, &w->wide, n, &l->down_proj, 0);
+    }
+    int64_t from = rows->logits_from;
+    if (from >= n) return;
+    norm(m, from, n, m->final_norm_weight, m->final_norm_bias, m->head.form, w);
+    Quantized q = w->narrow; /* from that row on */
+    q.values += from * q.stride;
+    q.scales += from * q.blocks;
+    q.offsets += from * q.blocks;
+    multiply(logits, w->normed + from * c, &q, n - from, &m->head, 0);
+}
+
+/* A part of one allocation: adds `bytes`, rounded up to a cache line, to *used; where that part begins. */
+static void *part(char *memory, int64_t *used, int64_t bytes) {
+    void *begin = memory ? memory + *used : NULL;
+    *used += (bytes + 63) / 64 * 64;
+    return begin;
+}
+
+/* Lays the buffers for so many rows out in `memory`, from a multiple of 64 on; with NULL only says how many bytes. */
+static int64_t lay_out(Work *w, char *memory, const Model *m, int64_t rows, int threads) {
+    int64_t used = 0, c = m->n_embd, f = sizeof(float);
+    w->x = part(memory, &used, rows * c * f);
+    w->added = part(memory, &used, rows * c * f);
+    w->normed = part(memory, &used, rows * c * f);
+    w->qkv = part(memory, &used, rows * 3 * c * f);
+    w->hidden = part(memory, &used, rows * 4 * c * f);
+    w->scores = part(memory, &used, threads * ((m->n_positions + LANES - 1) / LANES * LANES) * f);
+    Quantized *both[] = {&w->narrow, &w->wide};
+    for (int i = 0; i < 2; i++) {
+        int64_t width = i ? 4 * c : c;
+        both[i]->stride = (width + 3) / 4 * 4;
+        both[i]->blocks = (width + BLOCK - 1) / BLOCK;
+        both[i]->values = part(memory, &used, rows * both[i]->stride);
+        both[i]->scales = part(memory, &used, rows * both[i]->blocks * f);
+        both[i]->offsets = part(memory, &used, rows * both[i]->blocks * f);
+    }
+    return used;
+}
+
+/* Reads `rows->count` ids, MOST_ROWS at a time, into the cache; logits (count - logits_from, vocab_size).
+ * Returns 0, or -1 where there is no memory for the buffers. */
+int minigpt_step(const Model *m, const Rows *rows, float *logits, int threads) {
+    Work w;
+    int64_t most = rows->count < MOST_ROWS ? rows->count : MOST_ROWS;
+    char *memory = malloc(lay_out(&w, NULL, m, most, threads) + 64);
+    if (memory == NULL) return -1;
+    lay_out(&w, memory + (64 - (uintptr_t)memory % 64) % 64, m, most, threads);
+#pragma omp parallel num_threads(threads)
+    for (int64_t begin = 0; begin < rows->count; begin += most) {
+        int64_t count = rows->count - begin < most ? rows->count - begin : most;
+        int64_t from = rows->logits_from > begin ? rows->logits_from - begin : 0;
+        int64_t done = begin + from - rows->logits_from;
+        Rows now = {rows->ids + begin, rows->positions + begin, rows->sequences + begin, count, from};
+        step(m, &now, &w, logits + done * m->vocab_size);
+    }
+    free(memory);
+    return 0;
+}

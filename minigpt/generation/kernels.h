@@ -1,0 +1,244 @@
+/* The arithmetic of a decode step for one instruction set.
+ *
+ * decode.c includes this file once for each set that the processor might have. The includer defines
+ *   ISA                 the suffix that tells this set's functions from the others', and
+ *   DOT4(sum, w, a)     sum[j] + the products of 16 x 4 weights with 4 activations, in whole numbers, where
+ *   WEIGHT_OFFSET       says what the stored weights still have added to them in those products: 128 or 0.
+ * f32x16 is a vector of the compiler's own: one register where there is AVX-512, two with AVX2, four with NEON.
+ */
+
+#define JOIN_(a, b) a##_##b
+#define JOIN(a, b) JOIN_(a, b)
+#define NAME(f) JOIN(f, ISA)
+
+static inline f32x16 NAME(load)(const float *p) {
+    f32x16 v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static inline void NAME(store)(float *p, f32x16 v) { memcpy(p, &v, sizeof v); }
+
+static inline float NAME(total)(f32x16 v) {
+    f32x4 quarters[4];
+    memcpy(quarters, &v, sizeof v);
+    f32x4 sum = (quarters[0] + quarters[1]) + (quarters[2] + quarters[3]);
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+static inline f32x16 NAME(larger)(f32x16 a, f32x16 b) {
+    i32x16 first = a > b;
+    return (f32x16)(((i32x16)a & first) | ((i32x16)b & ~first));
+}
+
+static inline float NAME(dot)(const float *a, const float *b, int64_t n) {
+    f32x16 even = {0}, odd = {0};
+    int64_t i = 0;
+    for (; i + 2 * LANES <= n; i += 2 * LANES) {
+        even += NAME(load)(a + i) * NAME(load)(b + i);
+        odd += NAME(load)(a + i + LANES) * NAME(load)(b + i + LANES);
+    }
+    for (; i + LANES <= n; i += LANES) even += NAME(load)(a + i) * NAME(load)(b + i);
+    float sum = NAME(total)(even + odd);
+    for (; i < n; i++) sum += a[i] * b[i];
+    return sum;
+}
+
+/* e^x to about 2e-7 of it: x = k ln 2 + r, so e^x = 2^k e^r, and e^r by a polynomial over |r| <= ln 2 / 2 (Cephes). */
+static inline f32x16 NAME(exponential)(f32x16 x) {
+    x = NAME(larger)(x, (f32x16){0} - 87.0f);
+    x = -NAME(larger)(-x, (f32x16){0} - 88.0f);
+    const float round = 12582912.0f; /* 1.5 * 2^23: adding it leaves no bits for a fraction */
+    f32x16 k = (x * 1.44269504f + round) - round;
+    f32x16 r = x - k * 0.693359375f + k * 2.12194440e-4f;
+    f32x16 p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    i32x16 exponent = (__builtin_convertvector(k, i32x16) + 127) << 23;
+    return p * (f32x16)exponent;
+}
+
+/* y = (x - mean) / sqrt(variance + eps) * weight + bias. */
+static void NAME(layer_norm)(float *y, const float *x, const float *weight, const float *bias, int64_t n, float eps) {
+    float mean = 0, variance = 0;
+    for (int64_t i = 0; i < n; i++) mean += x[i];
+    mean /= n;
+    for (int64_t i = 0; i < n; i++) variance += (x[i] - mean) * (x[i] - mean);
+    float scale = 1 / sqrtf(variance / n + eps);
+    for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean) * scale * weight[i] + bias[i];
+}
+
+/* GPT-2's GELU, in place: 0.5 x (1 + tanh u) = x / (1 + e^(-2u)), with u = sqrt(2/pi) (x + 0.044715 x^3). */
+static void NAME(gelu)(float *x, int64_t n) {
+    float rest[LANES];
+    for (int64_t i = 0; i < n; i += LANES) {
+        int64_t count = n - i < LANES ? n - i : LANES;
+        float *p = x + i;
+        if (count < LANES) {
+            memset(rest, 0, sizeof rest);
+            p = memcpy(rest, x + i, count * sizeof *x);
+        }
+        f32x16 v = NAME(load)(p);
+        f32x16 u = 0.79788456f * (v + 0.044715f * v * v * v);
+        NAME(store)(p, v / (1.0f + NAME(exponential)(-2.0f * u)));
+        if (count < LANES) memcpy(x + i, rest, count * sizeof *x);
+    }
+}
+
+/* One query over the `length` positions of one head: y = softmax(q K^T / sqrt(width)) V. `scores` has room for `length`
+ * numbers, rounded up to LANES. */
+static void NAME(attend)(
+    float *y, const float *q, const float *keys, const float *values, int64_t length, int64_t width, float *scores) {
+    int64_t padded = (length + LANES - 1) / LANES * LANES, d = 0;
+    float scale = 1 / sqrtf((float)width), highest = -INFINITY;
+    for (int64_t s = 0; s < length; s++) scores[s] = NAME(dot)(q, keys + s * width, width) * scale;
+    for (int64_t s = length; s < padded; s++) scores[s] = -INFINITY;
+    f32x16 most = NAME(load)(scores), totals = {0};
+    for (int64_t s = LANES; s < padded; s += LANES) most = NAME(larger)(most, NAME(load)(scores + s));
+    for (int j = 0; j < LANES; j++) highest = most[j] > highest ? most[j] : highest;
+    for (int64_t s = 0; s < padded; s += LANES) {
+        f32x16 weights = NAME(exponential)(NAME(load)(scores + s) - highest);
+        totals += weights;
+        NAME(store)(scores + s, weights);
+    }
+    float sum = NAME(total)(totals);
+    for (; d + 4 * LANES <= width; d += 4 * LANES) {
+        f32x16 a = {0}, b = {0}, c = {0}, e = {0};
+        for (int64_t s = 0; s < length; s++) {
+            const float *v = values + s * width + d;
+            a += scores[s] * NAME(load)(v);
+            b += scores[s] * NAME(load)(v + LANES);
+            c += scores[s] * NAME(load)(v + 2 * LANES);
+            e += scores[s] * NAME(load)(v + 3 * LANES);
+        }
+        NAME(store)(y + d, a / sum);
+        NAME(store)(y + d + LANES, b / sum);
+        NAME(store)(y + d + 2 * LANES, c / sum);
+        NAME(store)(y + d + 3 * LANES, e / sum);
+    }
+    for (; d < width; d++) {
+        float a = 0;
+        for (int64_t s = 0; s < length; s++) a += scores[s] * values[s * width + d];
+        y[d] = a / sum;
+    }
+}
+
+/* Columns [from, to) of y = x W^T + bias for every row of x, with W stored by rows, (out, in): one dot product each. */
+static void NAME(multiply_rows)(float *y, const float *x, int64_t rows, const Matrix *m, int64_t from, int64_t to) {
+    const float *weight = m->weight;
+    for (int64_t o = from; o < to; o++)
+        for (int64_t r = 0; r < rows; r++)
+            y[r * m->out + o] = NAME(dot)(weight + o * m->in, x + r * m->in, m->in) + (m->bias ? m->bias[o] : 0);
+}
+
+/* y += the products of `inputs` inputs, a constant, with their weights: as many streams, each read in its own order. */
+static inline __attribute__((always_inline)) void NAME(add_columns)(
+    const int inputs, float *y, const float *x, const float *weight, int64_t out, int64_t from, int64_t to) {
+    int64_t o = from;
+    for (; o + LANES <= to; o += LANES) {
+        f32x16 sum = NAME(load)(y + o);
+        for (int i = 0; i < inputs; i++) sum += x[i] * NAME(load)(weight + i * out + o);
+        NAME(store)(y + o, sum);
+    }
+    for (; o < to; o++)
+        for (int i = 0; i < inputs; i++) y[o] += x[i] * weight[i * out + o];
+}
+
+/* The same with W stored by columns, (in, out), as in a Hugging Face file. */
+static void NAME(multiply_columns)(float *y, const float *x, int64_t rows, const Matrix *m, int64_t from, int64_t to) {
+    const float *weight = m->weight;
+    int64_t in = m->in, out = m->out, i = 0;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t o = from; o < to; o++) y[r * out + o] = m->bias ? m->bias[o] : 0;
+    for (; i + STREAMS <= in; i += STREAMS)
+        for (int64_t r = 0; r < rows; r++)
+            NAME(add_columns)(STREAMS, y + r * out, x + r * in + i, weight + i * out, out, from, to);
+    for (; i < in; i++)
+        for (int64_t r = 0; r < rows; r++)
+            NAME(add_columns)(1, y + r * out, x + r * in + i, weight + i * out, out, from, to);
+}
+
+/* Activations to int8, BLOCK of them to a scale: x is about values * scale. `offsets` are what a block's products must
+ * begin with, for the weights' offset to cancel. */
+static void NAME(quantize)(Quantized *q, int64_t row, const float *x, int64_t n) {
+    int8_t *values = q->values + row * q->stride;
+    memset(values, 0, q->stride);
+    for (int64_t block = 0; block < q->blocks; block++) {
+        int64_t from = block * BLOCK, to = from + BLOCK < n ? from + BLOCK : n;
+        float largest = 0;
+        for (int64_t i = from; i < to; i++) largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
+        float inverse = largest > 0 ? 127 / largest : 0;
+        int32_t sum = 0;
+        for (int64_t i = from; i < to; i++) {
+            float rounded = (x[i] * inverse + 12582912.0f) - 12582912.0f;
+            values[i] = (int8_t)rounded;
+            sum += (int8_t)rounded;
+        }
+        q->scales[row * q->blocks + block] = largest / 127;
+        q->offsets[row * q->blocks + block] = -WEIGHT_OFFSET * sum;
+    }
+}
+
+/* y = x W^T + bias for `rows` rows and `panels` panels of 16 outputs each. Both are constants where this is inlined, so
+ * that all sums are registers: a panel's weights are then read once for all rows, a row's activations for all panels. */
+static inline __attribute__((always_inline)) void NAME(tile)(
+    const int rows, const int panels, float *y, const Quantized *x, int64_t row, const Matrix *m, int64_t from) {
+    int64_t padded = (m->in + 3) / 4 * 4;
+    const uint8_t *weight = (const uint8_t *)m->weight + from * padded;
+    const int8_t *values = x->values + row * x->stride;
+    const int32_t *offsets = x->offsets + row * x->blocks;
+    const float *scales = x->scales + row * x->blocks;
+    f32x16 sums[ROWS * PANELS] = {{0}};
+    for (int64_t block = 0; block < x->blocks; block++) {
+        int64_t begin = block * BLOCK, end = begin + BLOCK < padded ? begin + BLOCK : padded;
+        i32x16 products[ROWS * PANELS];
+        for (int r = 0; r < rows; r++)
+            for (int p = 0; p < panels; p++) products[r * PANELS + p] = (i32x16){0} + offsets[r * x->blocks + block];
+        for (int64_t i = begin; i < end; i += 4)
+            for (int r = 0; r < rows; r++)
+                for (int p = 0; p < panels; p++)
+                    products[r * PANELS + p] =
+                        DOT4(products[r * PANELS + p], weight + (p * padded + i) * LANES, values + r * x->stride + i);
+        for (int r = 0; r < rows; r++)
+            for (int p = 0; p < panels; p++)
+                sums[r * PANELS + p] +=
+                    __builtin_convertvector(products[r * PANELS + p], f32x16) * scales[r * x->blocks + block];
+    }
+    for (int r = 0; r < rows; r++)
+        for (int p = 0; p < panels; p++)
+            for (int64_t j = 0, o = from + p * LANES; j < LANES && o < m->out; j++, o++)
+                y[(row + r) * m->out + o] = sums[r * PANELS + p][j] * m->scale[o] + (m->bias ? m->bias[o] : 0);
+}
+
+/* Outputs [from, to) of y = x W^T + bias from int8 weights; `from` is a multiple of LANES. */
+static void NAME(multiply_int8)(float *y, const Quantized *x, int64_t rows, const Matrix *m, int64_t from, int64_t to) {
+    int64_t row;
+    for (int64_t panels, o = from; o < to; o += panels * LANES) {
+        panels = rows > 1 && o + PANELS * LANES <= to ? PANELS : 1; /* one row: one stream of weights is fastest */
+#define TILE(rows) (panels > 1 ? NAME(tile)(rows, PANELS, y, x, row, m, o) : NAME(tile)(rows, 1, y, x, row, m, o))
+        for (row = 0; row + ROWS <= rows; row += ROWS) TILE(ROWS);
+        switch (rows - row) {
+            case 1: TILE(1); break;
+            case 2: TILE(2); break;
+            case 3: TILE(3); break;
+            case 4: TILE(4); break;
+            case 5: TILE(5); break;
+        }
+#undef TILE
+    }
+}
+
+static const Kernels NAME(kernels) = {
+    NAME(layer_norm), NAME(gelu), NAME(attend), NAME(multiply_rows), NAME(multiply_columns), NAME(quantize),
+    NAME(multiply_int8),
+};
+
+#undef NAME
+#undef JOIN
+#undef JOIN_
+#undef ISA
+#undef DOT4
+#undef WEIGHT_OFFSET

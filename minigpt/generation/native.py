@@ -1,0 +1,221 @@
+"""The decode step in C (decode.c) over a model's own tensors, through ctypes; it knows no sampling and no text."""
+
+import ctypes
+import importlib.machinery
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from minigpt.model.attention import KVCache, check_room
+from minigpt.model.gpt import GPT, Block
+
+_FLOATS = ctypes.POINTER(ctypes.c_float)
+_BY_ROWS, _BY_COLUMNS, _INT8 = range(3)
+_LANES = 16  # outputs side by side in an int8 panel
+_MANY_ROWS = 16  # ids from which on torch reads float32 prompts faster
+
+
+class _Matrix(ctypes.Structure):
+    _fields_ = [
+        ("weight", ctypes.c_void_p), ("scale", ctypes.c_void_p), ("bias", ctypes.c_void_p),
+        ("in", ctypes.c_int64), ("out", ctypes.c_int64), ("form", ctypes.c_int64),
+    ]  # fmt: skip
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in (
+            "attention_norm_weight", "attention_norm_bias", "mlp_norm_weight", "mlp_norm_bias")),
+        *((name, _Matrix) for name in ("qkv_proj", "out_proj", "up_proj", "down_proj")),
+        ("keys", ctypes.c_void_p), ("values", ctypes.c_void_p),
+    ]  # fmt: skip
+
+
+class _Model(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")),
+        ("epsilon", ctypes.c_float),
+        *((name, ctypes.c_void_p) for name in (
+            "token_embedding", "position_embedding", "final_norm_weight", "final_norm_bias")),
+        ("head", _Matrix), ("layers", ctypes.POINTER(_Layer)),
+    ]  # fmt: skip
+
+
+class _Rows(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("ids", "positions", "sequences")),
+        ("count", ctypes.c_int64), ("logits_from", ctypes.c_int64),
+    ]  # fmt: skip
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """The compiled decode.c; None where the package was installed without a C compiler at hand."""
+    here = Path(__file__).parent
+    found = [path for end in importlib.machinery.EXTENSION_SUFFIXES if (path := here / f"_decode{end}").exists()]
+    if not found:
+        return None
+    try:
+        loaded = ctypes.CDLL(str(found[0]))  # finds the OpenMP that torch has brought along: one pool of threads
+    except OSError:
+        ctypes.CDLL("libgomp.so.1", ctypes.RTLD_GLOBAL)  # torch keeps its own to itself
+        loaded = ctypes.CDLL(str(found[0]))
+    loaded.minigpt_use.restype = ctypes.c_char_p
+    loaded.minigpt_use.argtypes = [ctypes.c_char_p]
+    loaded.minigpt_pack.restype = None
+    loaded.minigpt_pack.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(_Matrix), ctypes.c_int]
+    loaded.minigpt_step.restype = ctypes.c_int
+    loaded.minigpt_step.argtypes = [
+        ctypes.POINTER(_Model), ctypes.POINTER(_Rows), ctypes.c_void_p, ctypes.c_int,
+    ]  # fmt: skip
+    use(loaded)
+    return loaded
+
+
+def use(loaded: ctypes.CDLL, instructions: str | None = None) -> str | None:
+    """Chooses the processor's best instruction set or the one that is named; its name, None where it is not there."""
+    name: bytes | None = loaded.minigpt_use(None if instructions is None else instructions.encode())
+    return None if name is None else name.decode()
+
+
+class NativeEngine:
+    """An engine (see `engine.py`) that reads ids by decode.c.
+
+    float32 weights are used where they lie, int8 ones are made here, in one pass. The cache is torch's own, so that
+    long float32 prompts can go through torch, whose matrix products reach the processor's peak.
+    """
+
+    def __init__(self, model: GPT, quantization: str = "none") -> None:
+        loaded = library()
+        assert loaded is not None
+        self.model, self.quantization, self._library = model, quantization, loaded
+        self._kept: list[object] = []  # what the structures point to
+        config = model.config
+        self._layers = (_Layer * config.n_layer)(*(self._layer(block) for block in model.blocks))
+        self._model = _Model(
+            config.n_layer, config.n_head, config.n_embd, config.n_positions, config.vocab_size,
+            config.layer_norm_epsilon,
+            self._floats(model.token_embedding.weight), self._floats(model.position_embedding.weight),
+            self._floats(model.final_norm.weight), self._floats(model.final_norm.bias),
+            self._matrix(model.token_embedding.weight, None), self._layers,
+        )  # fmt: skip
+        self._lengths: list[int] = []
+        self._cache = KVCache(config, 0)
+
+    @property
+    def description(self) -> str:
+        weights = "float32" if self.quantization == "none" else self.quantization
+        return f"cpu, {weights}, compiled for {use(self._library)}"
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def n_positions(self) -> int:
+        return self.model.config.n_positions
+
+    @property
+    def length(self) -> int:
+        return max(self._lengths, default=0)
+
+    @torch.inference_mode()
+    def start(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+        for prompt in prompts:
+            check_room(len(prompt), None, self.n_positions)
+        if len(self._cache.keys[0]) != len(prompts):
+            self._use(KVCache(self.model.config, len(prompts)))
+        self._lengths = [len(prompt) for prompt in prompts]
+        if self.quantization == "none" and sum(self._lengths) > _MANY_ROWS:
+            return torch.cat([self._read_by_torch(row, prompt) for row, prompt in enumerate(prompts)])
+        # All but the last ids first: the rows that logits are wanted of stand at the end.
+        rows = [(id, at, row) for row, prompt in enumerate(prompts) for at, id in enumerate(prompt[:-1])]
+        rows += [(prompt[-1], len(prompt) - 1, row) for row, prompt in enumerate(prompts)]
+        return self._step(torch.tensor(rows), len(prompts))
+
+    @torch.inference_mode()
+    def read(self, ids: Tensor) -> Tensor:
+        batch, new = ids.shape
+        for length in self._lengths:
+            check_room(length + new, None, self.n_positions)
+        first = torch.tensor(self._lengths)[:, None]  # (B, 1)
+        rows = torch.stack(
+            [ids, first + torch.arange(new), torch.arange(batch)[:, None].expand(batch, new)], dim=-1
+        )  # (B, T, 3)
+        self._lengths = [length + new for length in self._lengths]
+        return self._step(rows.flatten(0, 1), batch * new).view(batch, new, -1)
+
+    @torch.inference_mode()
+    def keep(self, rows: Sequence[int]) -> None:
+        self._cache.length = self.length
+        self._cache.keep(rows)
+        self._use(self._cache)
+        self._lengths = [self._lengths[row] for row in rows]
+
+    def rewind(self, count: int) -> None:
+        self._lengths = [length - count for length in self._lengths]
+
+    def _step(self, rows: Tensor, wanted: int) -> Tensor:
+        """Reads ids at positions of sequences, (N, 3) int64; logits behind the last `wanted` of them, (wanted, V)."""
+        columns = rows.t().contiguous()  # (3, N)
+        logits = torch.empty(wanted, self.model.config.vocab_size)
+        ids, positions, sequences = (column.data_ptr() for column in columns)
+        count = columns.shape[1]
+        told = _Rows(ids, positions, sequences, count, count - wanted)
+        if self._library.minigpt_step(self._model, told, logits.data_ptr(), torch.get_num_threads()) != 0:
+            raise MemoryError("no memory for the buffers of a decode step")
+        return logits
+
+    def _read_by_torch(self, row: int, prompt: Sequence[int]) -> Tensor:
+        view = self._cache.row(row)
+        features = self.model.features(torch.tensor([list(prompt)]), view)  # (1, T, C)
+        return self.model.logits(features[:, -1])
+
+    def _use(self, cache: KVCache) -> None:
+        self._cache = cache
+        for layer, keys, values in zip(self._layers, cache.keys, cache.values, strict=True):
+            layer.keys, layer.values = keys.data_ptr(), values.data_ptr()
+
+    # What decode.c sees of the model.
+
+    def _layer(self, block: nn.Module) -> _Layer:
+        assert isinstance(block, Block)
+        norms = (block.attention_norm, block.mlp_norm)
+        linears = (block.attention.qkv_proj, block.attention.out_proj, block.mlp.up_proj, block.mlp.down_proj)
+        return _Layer(
+            *(self._floats(tensor) for norm in norms for tensor in (norm.weight, norm.bias)),
+            *(self._matrix(linear.weight, linear.bias) for linear in linears),
+        )
+
+    def _matrix(self, weight: Tensor, bias: Tensor | None) -> _Matrix:
+        """A matrix (out, in), by rows or by columns as it lies in memory, or packed to int8."""
+        out, width = weight.shape
+        by_columns = not weight.is_contiguous() and weight.t().is_contiguous()
+        pointer = self._floats(weight.t() if by_columns else weight)
+        matrix = _Matrix(
+            pointer,
+            None,
+            None if bias is None else self._floats(bias),
+            width,
+            out,
+            _BY_COLUMNS if by_columns else _BY_ROWS,
+        )
+        if self.quantization == "none":
+            return matrix
+        lanes = -(-out // _LANES) * _LANES
+        packed = torch.empty(lanes * -(-width // 4) * 4, dtype=torch.uint8)
+        scale = torch.zeros(lanes)
+        self._library.minigpt_pack(packed.data_ptr(), scale.data_ptr(), matrix, torch.get_num_threads())
+        self._kept += [packed, scale]
+        return _Matrix(packed.data_ptr(), scale.data_ptr(), matrix.bias, width, out, _INT8)
+
+    def _floats(self, tensor: Tensor) -> int:
+        """Where a float32 tensor's contiguous numbers begin; it is kept alive."""
+        numbers = tensor.detach().contiguous()
+        assert numbers.dtype == torch.float32
+        assert numbers.device.type == "cpu"
+        self._kept.append(numbers)
+        return numbers.data_ptr()

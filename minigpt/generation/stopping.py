@@ -1,0 +1,80 @@
+"""Where a stream of text ends: before a stop string, or behind a whole line, paragraph or sentence; it knows no ids."""
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+from minigpt.errors import ConfigError
+
+Until = Literal["sentence", "paragraph", "line"]
+
+# Group 1 ends where the text ends; the lookahead or the rest is what tells that it does.
+_ENDS = {
+    "line": re.compile(r"(\S[^\n]*)\n"),
+    "paragraph": re.compile(r"(\S.*?)[^\S\n]*\n\s*\n", re.DOTALL),
+    "sentence": re.compile(r"""(\S.*?[.!?…]["'”’)\]»]*)\s""", re.DOTALL),
+}
+_NO_END = re.compile(r"(?:\b(?:[A-Z]|Mrs?|Ms|Dr|St|Prof|Capt|Gen|Sr|Jr|vs|cf|etc|e\.g|i\.e))\.$")
+
+
+class StopFilter:
+    """Cuts a stream of text, wherever the pieces' borders fall, before the first of several stop strings or at the end
+    of its first line, paragraph or sentence, whichever comes first.
+
+    Blank text at the beginning ends nothing. A full stop behind an initial or a title ("Mr.", "J.") is none.
+    """
+
+    def __init__(self, stops: Sequence[str], until: Until | None = None) -> None:
+        if "" in stops:
+            raise ConfigError("a stop string is empty (''); give the text to stop before")
+        self.stops = tuple(stops)
+        self.until = until
+        self.seen = ""  # all that was fed
+        self.shown = 0  # of it
+        self.begin = 0  # where ends begin to count
+
+    def feed(self, text: str, *, may_stop: bool = True) -> tuple[str, bool]:
+        """The text that may be shown now, and whether it ends there."""
+        self.seen += text
+        if not may_stop:
+            self.begin = len(self.seen)
+            return self.flush(), False
+        found = [at for stop in self.stops if (at := self.seen.find(stop, self.shown)) >= 0]
+        if (end := self._end()) is not None:
+            found.append(end)
+        if found:
+            return self._show(min(found)), True
+        held = max([self._blank(), *(self._overlap(stop) for stop in self.stops)])
+        return self._show(len(self.seen) - held), False
+
+    def flush(self) -> str:
+        """What was held back, once nothing more comes."""
+        return self._show(len(self.seen))
+
+    def _show(self, end: int) -> str:
+        text = self.seen[self.shown : end]
+        self.shown = max(self.shown, end)
+        return text
+
+    def _end(self) -> int | None:
+        """Where the first line, paragraph or sentence ends, if it has; never inside what has been shown."""
+        if self.until is None:
+            return None
+        at = self.begin
+        while (match := _ENDS[self.until].search(self.seen, at)) is not None:
+            if self.until != "sentence" or not _NO_END.search(match[1]):
+                return max(match.end(1), self.shown)
+            at = match.end(1)
+        return None
+
+    def _overlap(self, stop: str) -> int:
+        """How much of the end of what is not shown yet may be the beginning of a stop string."""
+        held = self.seen[self.shown :]
+        longest = min(len(stop) - 1, len(held))
+        return next((size for size in range(longest, 0, -1) if held.endswith(stop[:size])), 0)
+
+    def _blank(self) -> int:
+        """How much of that may be the gap behind a paragraph."""
+        held = self.seen[self.shown :]
+        gap = held[len(held.rstrip()) :]
+        return len(gap) if self.until == "paragraph" and "\n" in gap else 0
