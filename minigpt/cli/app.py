@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from minigpt import __version__
-from minigpt.cli import evaluate, generate, info, load_gpt2, train
+from minigpt.cli import evaluate, generate, info, load_gpt2, play, train
 from minigpt.errors import MinigptError
 
 
@@ -39,6 +39,7 @@ app = typer.Typer(
 )
 app.command()(train.train)
 app.command()(generate.generate)
+app.command()(play.play)
 app.command("load-gpt2")(load_gpt2.load_gpt2)
 app.command()(evaluate.evaluate)
 app.command()(info.info)

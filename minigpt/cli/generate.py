@@ -20,10 +20,17 @@ if TYPE_CHECKING:
     from minigpt.generation.sampling import Sampler
     from minigpt.generation.speculation import Drafter
     from minigpt.generation.streaming import Piece
+    from minigpt.model.gpt import GPT
     from minigpt.storage.checkpoint import Checkpoint
     from minigpt.text.tokenizer import Tokenizer
 
+QuantizeOption = Annotated[
+    Literal["auto", "none", "int8"],
+    typer.Option("--quantize", help="weights on a CPU in int8 or not; auto: int8 from 50 million parameters on"),
+]
+
 _MOST_ROWS = 32  # side by side; more gain little
+_BEYOND_CACHES = 50_000_000  # parameters: so many no processor's cache holds, and the memory sets the pace
 
 
 @settings_options((SamplingConfig, names_of(SamplingConfig)))
@@ -40,9 +47,7 @@ def generate(
     strict: Annotated[bool, typer.Option("--strict", help="refuse prompts longer than the context length")] = False,
     device: DeviceOption = "auto",
     dtype: Annotated[str, typer.Option("--dtype", help="of the weights: float32, bfloat16 or float16")] = "float32",
-    quantize: Annotated[
-        Literal["auto", "none", "int8"], typer.Option("--quantize", help="int8 weights on a CPU; auto is none")
-    ] = "auto",
+    quantize: QuantizeOption = "auto",
     draft: Annotated[
         str | None, typer.Option("--draft", help="a smaller model of the same tokenizer, to guess ahead with")
     ] = None,
@@ -72,14 +77,13 @@ def generate(
         raise ConfigError(f"beams ({config.beams}) and --draft contradict one another: a search draws nothing to guess")
 
     from minigpt.device import resolve_device
-    from minigpt.generation.engine import resolve_engine
     from minigpt.generation.sampling import Sampler
     from minigpt.generation.streaming import generate_pieces
 
     checkpoint = load_model(model, checkpoints, device, dtype)
     tokenizer, shape = checkpoint.tokenizer, checkpoint.model.config
     _check_lengths(prompts, tokenizer, shape, config, strict=strict)
-    engine = resolve_engine(checkpoint.model, "int8" if quantize == "int8" else "none")
+    engine = open_engine(checkpoint.model, quantize)
     sampler = Sampler(config, tokenizer)
     drafter = _drafter(draft, speculate, checkpoint, engine, checkpoints)
     if not as_json:
@@ -94,7 +98,7 @@ def generate(
         group = prompts[begin : begin + at_once]
         samples = [_Sample(text) for text in group for _ in range(config.samples)]
         if stream:
-            _show(group[0])
+            show(group[0])
         started = time.perf_counter()
         pieces = generate_pieces(
             engine, tokenizer, group, config, sampler=sampler, drafter=drafter,
@@ -105,7 +109,7 @@ def generate(
             group_first = group_first or time.perf_counter() - started
             samples[piece.row].add(piece)
             if stream:
-                _show(piece.text)
+                show(piece.text)
         took = time.perf_counter() - started
         tokens = sum(len(sample.ids) for sample in samples)
         first, seconds, counted = first or group_first, seconds + took, counted + tokens
@@ -133,6 +137,18 @@ def load_model(name: str | None, checkpoints: Path, device: str, dtype: str) -> 
     target = resolve_device(device)
     directory = find_checkpoint(name, checkpoints)
     return load_checkpoint(directory, str(target), dtype=resolve_dtype(dtype, target), mapped=True)
+
+
+def open_engine(model: "GPT", quantize: Literal["auto", "none", "int8"]) -> "Engine":
+    """What runs a model, its weights in int8 if asked, or by default where that is what makes it fast.
+
+    Raises: ConfigError for int8 where it cannot be.
+    """
+    from minigpt.generation.engine import resolve_engine, runs_natively
+
+    if quantize == "auto":
+        quantize = "int8" if model.config.n_parameters >= _BEYOND_CACHES and runs_natively(model) else "none"
+    return resolve_engine(model, quantize)
 
 
 class _Sample:
@@ -233,7 +249,7 @@ def _rows_at_once(
     return max(config.samples, min(fitting, _MOST_ROWS) // config.samples * config.samples)
 
 
-def _show(text: str) -> None:
+def show(text: str) -> None:
     """Prints text as it comes; to a terminal, control characters as pictures, for they would act there."""
     if sys.stdout.isatty():
         text = "".join(_visible(text))

@@ -27,6 +27,7 @@
 
 enum { LANES = 16, BLOCK = 64, ROWS = 6, PANELS = 2, STREAMS = 16, MOST_ROWS = 128 };
 enum { BY_ROWS, BY_COLUMNS, INT8 };
+enum { NO_MEMORY = 1, BEYOND };
 
 typedef float f32x16 __attribute__((vector_size(64)));
 typedef float f32x4 __attribute__((vector_size(16)));
@@ -72,6 +73,33 @@ typedef struct {
     void (*quantize)(Quantized *, int64_t, const float *, int64_t);
     void (*multiply_int8)(float *, const Quantized *, int64_t, const Matrix *, int64_t, int64_t);
 } Kernels;
+
+/* The bits of |x|, which order as the numbers do: infinity above all of them, nan above infinity. */
+static inline int32_t magnitude(float x) {
+    int32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits & 0x7fffffff;
+}
+
+/* The whole number nearest to x, of two the even one, for |x| < 2^22: adding 1.5 * 2^23 leaves no bits for a fraction.
+ * What is no number becomes some number. */
+static inline int32_t nearest(float x) {
+    const float round = 12582912.0f;
+    float shifted = x + round;
+    uint32_t bits, zero;
+    memcpy(&bits, &shifted, sizeof bits);
+    memcpy(&zero, &round, sizeof zero);
+    return (int32_t)(bits - zero);
+}
+
+/* The scale by which the largest of some numbers becomes 127, for int8; nan where one is nan. Too small to divide by
+ * is the same as 0. */
+static inline float int8_scale(int32_t largest, float *inverse) {
+    float size;
+    memcpy(&size, &largest, sizeof size);
+    *inverse = size > 1e-35f ? 127 / size : 0;
+    return size / 127;
+}
 
 /* The instruction sets. */
 
@@ -202,22 +230,19 @@ void minigpt_pack(uint8_t *packed, float *scale, const Matrix *m, int threads) {
     for (int64_t o = 0; o < m->out; o += LANES) {
         int64_t count = m->out - o < LANES ? m->out - o : LANES;
         uint8_t *panel = packed + o * padded;
-        float largest[LANES] = {0}, inverse[LANES] = {0};
+        int32_t largest[LANES] = {0};
+        float inverse[LANES] = {0};
         memset(panel, 128, padded * LANES);
         for (int64_t i = 0; i < m->in; i++)
             for (int64_t j = 0; j < count; j++) {
-                float size = fabsf(weight[i * next_in + (o + j) * next_out]);
+                int32_t size = magnitude(weight[i * next_in + (o + j) * next_out]);
                 largest[j] = size > largest[j] ? size : largest[j];
             }
-        for (int64_t j = 0; j < count; j++) {
-            scale[o + j] = largest[j] / 127;
-            inverse[j] = largest[j] > 0 ? 127 / largest[j] : 0;
-        }
+        for (int64_t j = 0; j < count; j++) scale[o + j] = int8_scale(largest[j], &inverse[j]);
         for (int64_t i = 0; i < m->in; i++)
-            for (int64_t j = 0; j < count; j++) {
-                float rounded = (weight[i * next_in + (o + j) * next_out] * inverse[j] + 12582912.0f) - 12582912.0f;
-                panel[i / 4 * 4 * LANES + j * 4 + i % 4] = (uint8_t)((int32_t)rounded + 128);
-            }
+            for (int64_t j = 0; j < count; j++)
+                panel[i / 4 * 4 * LANES + j * 4 + i % 4] =
+                    (uint8_t)(nearest(weight[i * next_in + (o + j) * next_out] * inverse[j]) + 128);
     }
 }
 
@@ -358,12 +383,16 @@ static int64_t lay_out(Work *w, char *memory, const Model *m, int64_t rows, int 
 }
 
 /* Reads `rows->count` ids, MOST_ROWS at a time, into the cache; logits (count - logits_from, vocab_size).
- * Returns 0, or -1 where there is no memory for the buffers. */
+ * Returns 0, or NO_MEMORY for the buffers, or BEYOND where an id or a position is outside its embedding. */
 int minigpt_step(const Model *m, const Rows *rows, float *logits, int threads) {
     Work w;
+    for (int64_t r = 0; r < rows->count; r++)
+        if (rows->ids[r] < 0 || rows->ids[r] >= m->vocab_size || rows->positions[r] < 0 ||
+            rows->positions[r] >= m->n_positions)
+            return BEYOND;
     int64_t most = rows->count < MOST_ROWS ? rows->count : MOST_ROWS;
     char *memory = malloc(lay_out(&w, NULL, m, most, threads) + 64);
-    if (memory == NULL) return -1;
+    if (memory == NULL) return NO_MEMORY;
     lay_out(&w, memory + (64 - (uintptr_t)memory % 64) % 64, m, most, threads);
 #pragma omp parallel num_threads(threads)
     for (int64_t begin = 0; begin < rows->count; begin += most) {

@@ -88,7 +88,9 @@ class Decoder:
 
         Raises: GenerationError where the model's logits are no longer numbers, saying where in it that begins.
         """
-        guessing = self.drafter is not None and len(self.rows) == 1 and self._gain.wants_guesses()
+        alone = self.drafter is not None and len(self.rows) == 1
+        guessing = alone and self._gain.wants_guesses()
+        starts = self._starts
         logits, guesses = self._read(guessing)  # (B, T, V), T - 1 guesses
         gained: list[list[Choice]] = [[] for _ in self.rows]
         for at in range(logits.shape[1]):
@@ -101,7 +103,7 @@ class Decoder:
             if at < len(guesses) and int(chosen[0]) != guesses[at]:
                 self.engine.rewind(len(guesses) - at)
                 break
-        if self.drafter is not None:
+        if alone and self._starts == starts:  # a window that was read anew is no step to compare with
             self._gain.note(len(guesses), len(gained[0]))
         return gained
 
@@ -125,7 +127,7 @@ class Decoder:
         if guessing and self.drafter is not None:
             left = self.sampler.config.max_new_tokens - self.n_new - 1
             most = min(left, self.engine.n_positions - self.engine.length - 1)
-            guesses = self.drafter.propose(going[0], most, self._guess) if most > 0 else []
+            guesses = self.drafter.propose(going[0], most, self._guess)[:most] if most > 0 else []
         ids = [[tokens[-1], *guesses] for tokens in going]
         return self.engine.read(torch.tensor(ids, device=self.engine.device)), guesses
 

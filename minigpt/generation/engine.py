@@ -65,18 +65,23 @@ def resolve_engine(model: GPT, quantization: Quantization = "none") -> Engine:
 
     Raises: ConfigError for int8 without decode.c, or elsewhere than in float32 on a CPU.
     """
-    weight = model.token_embedding.weight
-    fits = weight.device.type == "cpu" and weight.dtype == torch.float32
-    if fits and native.library() is not None:
+    if runs_natively(model):
         return native.NativeEngine(model, quantization)
     if quantization != "none":
+        weight = model.token_embedding.weight
         why = (
             "minigpt was installed without a C compiler at hand: install gcc or clang, then minigpt again"
-            if fits
+            if native.library() is None
             else f"the weights are {str(weight.dtype).removeprefix('torch.')} on {weight.device}"
         )
         raise ConfigError(f"quantize ({quantization!r}) needs float32 weights on a CPU and the compiled step; {why}")
     return TorchEngine(model)
+
+
+def runs_natively(model: GPT) -> bool:
+    """Whether decode.c is here and can run this model."""
+    weight = model.token_embedding.weight
+    return weight.device.type == "cpu" and weight.dtype == torch.float32 and native.library() is not None
 
 
 class TorchEngine:

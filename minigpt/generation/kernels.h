@@ -26,6 +26,7 @@ static inline float NAME(total)(f32x16 v) {
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
+/* b where one is nan. */
 static inline f32x16 NAME(larger)(f32x16 a, f32x16 b) {
     i32x16 first = a > b;
     return (f32x16)(((i32x16)a & first) | ((i32x16)b & ~first));
@@ -46,8 +47,8 @@ static inline float NAME(dot)(const float *a, const float *b, int64_t n) {
 
 /* e^x to about 2e-7 of it: x = k ln 2 + r, so e^x = 2^k e^r, and e^r by a polynomial over |r| <= ln 2 / 2 (Cephes). */
 static inline f32x16 NAME(exponential)(f32x16 x) {
-    x = NAME(larger)(x, (f32x16){0} - 87.0f);
-    x = -NAME(larger)(-x, (f32x16){0} - 88.0f);
+    x = NAME(larger)((f32x16){0} - 87.0f, x);
+    x = -NAME(larger)((f32x16){0} - 88.0f, -x);
     const float round = 12582912.0f; /* 1.5 * 2^23: adding it leaves no bits for a fraction */
     f32x16 k = (x * 1.44269504f + round) - round;
     f32x16 r = x - k * 0.693359375f + k * 2.12194440e-4f;
@@ -168,16 +169,14 @@ static void NAME(quantize)(Quantized *q, int64_t row, const float *x, int64_t n)
     memset(values, 0, q->stride);
     for (int64_t block = 0; block < q->blocks; block++) {
         int64_t from = block * BLOCK, to = from + BLOCK < n ? from + BLOCK : n;
-        float largest = 0;
-        for (int64_t i = from; i < to; i++) largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
-        float inverse = largest > 0 ? 127 / largest : 0;
-        int32_t sum = 0;
+        int32_t largest = 0, sum = 0;
+        float inverse;
+        for (int64_t i = from; i < to; i++) largest = magnitude(x[i]) > largest ? magnitude(x[i]) : largest;
+        q->scales[row * q->blocks + block] = int8_scale(largest, &inverse);
         for (int64_t i = from; i < to; i++) {
-            float rounded = (x[i] * inverse + 12582912.0f) - 12582912.0f;
-            values[i] = (int8_t)rounded;
-            sum += (int8_t)rounded;
+            values[i] = (int8_t)nearest(x[i] * inverse);
+            sum += values[i];
         }
-        q->scales[row * q->blocks + block] = largest / 127;
         q->offsets[row * q->blocks + block] = -WEIGHT_OFFSET * sum;
     }
 }
@@ -208,9 +207,13 @@ static inline __attribute__((always_inline)) void NAME(tile)(
                     __builtin_convertvector(products[r * PANELS + p], f32x16) * scales[r * x->blocks + block];
     }
     for (int r = 0; r < rows; r++)
-        for (int p = 0; p < panels; p++)
-            for (int64_t j = 0, o = from + p * LANES; j < LANES && o < m->out; j++, o++)
-                y[(row + r) * m->out + o] = sums[r * PANELS + p][j] * m->scale[o] + (m->bias ? m->bias[o] : 0);
+        for (int p = 0; p < panels; p++) {
+            int64_t o = from + p * LANES, bytes = (m->out - o < LANES ? m->out - o : LANES) * sizeof *y;
+            f32x16 bias = {0};
+            if (m->bias) memcpy(&bias, m->bias + o, bytes);
+            bias += sums[r * PANELS + p] * NAME(load)(m->scale + o);
+            memcpy(y + (row + r) * m->out + o, &bias, bytes);
+        }
 }
 
 /* Outputs [from, to) of y = x W^T + bias from int8 weights; `from` is a multiple of LANES. */

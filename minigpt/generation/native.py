@@ -14,6 +14,7 @@ from minigpt.model.gpt import GPT, Block
 
 _FLOATS = ctypes.POINTER(ctypes.c_float)
 _BY_ROWS, _BY_COLUMNS, _INT8 = range(3)
+_NO_MEMORY, _BEYOND = 1, 2
 _LANES = 16  # outputs side by side in an int8 panel
 _MANY_ROWS = 16  # ids from which on torch reads float32 prompts faster
 
@@ -129,12 +130,19 @@ class NativeEngine:
         if len(self._cache.keys[0]) != len(prompts):
             self._use(KVCache(self.model.config, len(prompts)))
         self._lengths = [len(prompt) for prompt in prompts]
-        if self.quantization == "none" and sum(self._lengths) > _MANY_ROWS:
-            return torch.cat([self._read_by_torch(row, prompt) for row, prompt in enumerate(prompts)])
-        # All but the last ids first: the rows that logits are wanted of stand at the end.
-        rows = [(id, at, row) for row, prompt in enumerate(prompts) for at, id in enumerate(prompt[:-1])]
-        rows += [(prompt[-1], len(prompt) - 1, row) for row, prompt in enumerate(prompts)]
-        return self._step(torch.tensor(rows), len(prompts))
+        logits = torch.empty(len(prompts), self.model.config.vocab_size)
+        # Each goes the way of its own length, so that its numbers are those of its run alone.
+        by_torch = self.quantization == "none"
+        long = [row for row, prompt in enumerate(prompts) if by_torch and len(prompt) > _MANY_ROWS]
+        short = [row for row in range(len(prompts)) if row not in long]
+        for row in long:
+            logits[row] = self._read_by_torch(row, prompts[row])
+        if short:
+            # All but the last ids first: the rows that logits are wanted of stand at the end.
+            rows = [(id, at, row) for row in short for at, id in enumerate(prompts[row][:-1])]
+            rows += [(prompts[row][-1], self._lengths[row] - 1, row) for row in short]
+            logits[short] = self._step(torch.tensor(rows), len(short))
+        return logits
 
     @torch.inference_mode()
     def read(self, ids: Tensor) -> Tensor:
@@ -165,14 +173,17 @@ class NativeEngine:
         ids, positions, sequences = (column.data_ptr() for column in columns)
         count = columns.shape[1]
         told = _Rows(ids, positions, sequences, count, count - wanted)
-        if self._library.minigpt_step(self._model, told, logits.data_ptr(), torch.get_num_threads()) != 0:
+        failed = self._library.minigpt_step(self._model, told, logits.data_ptr(), torch.get_num_threads())
+        if failed == _NO_MEMORY:
             raise MemoryError("no memory for the buffers of a decode step")
+        if failed == _BEYOND:
+            raise IndexError("an id is not in the vocabulary, or a position not in the context")
         return logits
 
     def _read_by_torch(self, row: int, prompt: Sequence[int]) -> Tensor:
         view = self._cache.row(row)
         features = self.model.features(torch.tensor([list(prompt)]), view)  # (1, T, C)
-        return self.model.logits(features[:, -1])
+        return self.model.logits(features[0, -1])
 
     def _use(self, cache: KVCache) -> None:
         self._cache = cache

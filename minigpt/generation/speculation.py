@@ -94,29 +94,28 @@ class DraftModel:
 class Gain:
     """Whether guessing pays, by the clock: tokens per second with guesses against those of plain steps.
 
-    It begins with a few plain steps to compare with, and after a stretch that did not pay it pauses, longer each time.
+    It begins with plain steps to compare with, and after a stretch that did not pay it pauses, longer each time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
         self._plain: list[float] = []  # seconds of plain steps
         self._rate = 0.0  # tokens for the price of a plain step, of late
         self._tried = 0
-        self._pause, self._waits = _PAUSE, 2
+        self._pause, self._waits = _PAUSE, 2  # plain steps still to take
         self._began = 0.0
 
     def wants_guesses(self) -> bool:
         """Whether the step that begins now should guess."""
-        self._began = time.perf_counter()
-        if self._waits > 0:
-            self._waits -= 1
-            return False
-        return True
+        self._began = self._clock()
+        return self._waits == 0
 
     def note(self, guesses: int, gained: int) -> None:
         """What a step with so many guesses came to, in tokens."""
-        seconds = time.perf_counter() - self._began
+        seconds = self._clock() - self._began
         if guesses == 0:
             self._plain = [*self._plain[-15:], seconds]
+            self._waits = max(0, self._waits - 1)
             return
         plain = sorted(self._plain)[len(self._plain) // 2]
         self._tried += 1

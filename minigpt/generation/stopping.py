@@ -8,18 +8,18 @@ from minigpt.errors import ConfigError
 
 Until = Literal["sentence", "paragraph", "line"]
 
-# Group 1 ends where the text ends; the lookahead or the rest is what tells that it does.
+# Group 1 ends where the text ends; what follows it is what tells that it does.
 _ENDS = {
-    "line": re.compile(r"(\S[^\n]*)\n"),
-    "paragraph": re.compile(r"(\S.*?)[^\S\n]*\n\s*\n", re.DOTALL),
-    "sentence": re.compile(r"""(\S.*?[.!?…]["'”’)\]»]*)\s""", re.DOTALL),
+    "line": re.compile(r"\s*(\S[^\n]*)\n"),
+    "paragraph": re.compile(r"\s*(\S.*?)[^\S\n]*\n\s*?\n", re.DOTALL),
+    "sentence": re.compile(r"""\s*(\S.*?[.!?…]["'”’)\]»]*)\s""", re.DOTALL),
 }
 _NO_END = re.compile(r"(?:\b(?:[A-Z]|Mrs?|Ms|Dr|St|Prof|Capt|Gen|Sr|Jr|vs|cf|etc|e\.g|i\.e))\.$")
 
 
 class StopFilter:
     """Cuts a stream of text, wherever the pieces' borders fall, before the first of several stop strings or at the end
-    of its first line, paragraph or sentence, whichever comes first.
+    of its first line, paragraph or sentence, whichever is complete first.
 
     Blank text at the beginning ends nothing. A full stop behind an initial or a title ("Mr.", "J.") is none.
     """
@@ -39,11 +39,12 @@ class StopFilter:
         if not may_stop:
             self.begin = len(self.seen)
             return self.flush(), False
-        found = [at for stop in self.stops if (at := self.seen.find(stop, self.shown)) >= 0]
+        # Where each is complete, and where the text then ends: so that borders between pieces change nothing.
+        found = [(at + len(stop), at) for stop in self.stops if (at := self.seen.find(stop, self.shown)) >= 0]
         if (end := self._end()) is not None:
             found.append(end)
         if found:
-            return self._show(min(found)), True
+            return self._show(min(found)[1]), True
         held = max([self._blank(), *(self._overlap(stop) for stop in self.stops)])
         return self._show(len(self.seen) - held), False
 
@@ -56,14 +57,14 @@ class StopFilter:
         self.shown = max(self.shown, end)
         return text
 
-    def _end(self) -> int | None:
-        """Where the first line, paragraph or sentence ends, if it has; never inside what has been shown."""
+    def _end(self) -> tuple[int, int] | None:
+        """Where it is known that the first line, paragraph or sentence has ended, and where that was, if it has."""
         if self.until is None:
             return None
         at = self.begin
-        while (match := _ENDS[self.until].search(self.seen, at)) is not None:
+        while (match := _ENDS[self.until].match(self.seen, at)) is not None:
             if self.until != "sentence" or not _NO_END.search(match[1]):
-                return max(match.end(1), self.shown)
+                return match.end(), match.end(1)
             at = match.end(1)
         return None
 
@@ -76,5 +77,4 @@ class StopFilter:
     def _blank(self) -> int:
         """How much of that may be the gap behind a paragraph."""
         held = self.seen[self.shown :]
-        gap = held[len(held.rstrip()) :]
-        return len(gap) if self.until == "paragraph" and "\n" in gap else 0
+        return len(held) - len(held.rstrip()) if self.until == "paragraph" else 0

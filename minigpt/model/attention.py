@@ -77,14 +77,19 @@ class KVCache:
     def keep(self, rows: Sequence[int]) -> None:
         """Goes on with these rows, in this order; a row may go on as several."""
         order = torch.tensor(rows, device=self.keys[0].device)
+        unused = 0  # positions at the beginning that none of these rows has
         if self.padding is not None:
-            self.padding = self.padding[order]
+            padding = self.padding[order]
+            unused = int(padding.min())
+            self.padding = padding - unused if padding.max() > unused else None
+        length = self.length - unused
         for buffers in (self.keys, self.values):
             for layer, old in enumerate(buffers):
-                moved = old[:, :, : self.length][order]  # (B', H, S, D), a copy
+                moved = old[:, :, unused : self.length][order]  # (B', H, S, D), a copy
                 new = old[: len(rows)] if len(rows) <= len(old) else old.new_zeros(len(rows), *old.shape[1:])
-                new[:, :, : self.length] = moved
+                new[:, :, :length] = moved
                 buffers[layer] = new
+        self.length = length
 
     def row(self, row: int) -> "KVCache":
         """A fresh cache of one row, in this one's memory."""

@@ -265,10 +265,13 @@ class TensorFile:
         if entry.dtype != dtype or entry.start % dtype.itemsize or entry.start == entry.end:
             return None
         if self._mapped is None:
+            end = max(entry.end for entry in self._entries.values())
             try:
-                self._mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_COPY)
+                self._mapped = mmap.mmap(self._file.fileno(), end, access=mmap.ACCESS_COPY)
             except OSError as error:
                 raise _unreadable(self.path, error) from error
+            except ValueError as error:  # the file is shorter
+                raise _cut_short(self.path) from error
         count = (entry.end - entry.start) // dtype.itemsize
         return torch.frombuffer(self._mapped, dtype=dtype, count=count, offset=entry.start).reshape(entry.shape)
 
@@ -279,7 +282,7 @@ class TensorFile:
         except OSError as error:
             raise _unreadable(self.path, error) from error
         if read != len(buffer):
-            raise CheckpointError(f"{self.path} was cut short while it was read; copy or download it again")
+            raise _cut_short(self.path)
         return buffer.view(entry.dtype).reshape(entry.shape)
 
     def close(self) -> None:
@@ -300,6 +303,10 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """
     with TensorFile(path) as file:
         return {name: file.read(name) for name in file.shapes}, file.metadata
+
+
+def _cut_short(path: Path) -> CheckpointError:
+    return CheckpointError(f"{path} was cut short while it was read; copy or download it again")
 
 
 def _unreadable(path: Path, error: OSError) -> CheckpointError:

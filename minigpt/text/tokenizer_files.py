@@ -171,7 +171,7 @@ def _from_json(content: Mapping[str, Any]) -> Definition:
     return _definition({**model["vocab"], **added}, merges, by_character)
 
 
-def _read_merge(merge: str | Sequence[str], known: Mapping[str, bytes]) -> Merge:
+def _read_merge(merge: str | Sequence[str], known: Mapping[str, bytes] = {}) -> Merge:
     left, right = merge.split(" ") if isinstance(merge, str) else merge
     return known.get(left) or _read_word(left), known.get(right) or _read_word(right)
 

@@ -1,6 +1,7 @@
 """`minigpt generate` and what it prints where."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +10,11 @@ from typing import Any
 import pytest
 import torch
 
+import minigpt.cli.generate
 from minigpt.config import GPTConfig
+from minigpt.generation import native
 from minigpt.model.gpt import GPT
-from minigpt.storage.checkpoint import save_checkpoint
+from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
 from minigpt.text.tokenizer import Tokenizer
 
 
@@ -114,6 +117,142 @@ def test_a_top_k_above_the_vocabulary_is_clamped(run: Any) -> None:
     assert run("generate", "abc", *SHORT, "--top-k", "100000").exit_code == 0
 
 
+def records(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_file_of_prompts_is_continued_line_by_line_each_as_it_would_be_alone(run: Any, here: Path) -> None:
+    make_model("one")
+    prompts = ["a", "longer than that", "", "déjà"]
+    (here / "p.txt").write_text("\n".join(prompts))
+    (here / "p.jsonl").write_text("\n".join([json.dumps("a"), json.dumps({"prompt": "two\nlines"})]))
+    arguments = [*SHORT, "--json", "--seed", "3", "--samples", "2"]
+    together = records(run("generate", "--prompt-file", "p.txt", *arguments).stdout)
+    assert [record["prompt"] for record in together] == [p for p in prompts if p for _ in range(2)]
+    for record in together:
+        alone = records(run("generate", record["prompt"], *arguments).stdout)
+        assert record["ids"] == alone[record["sample"]]["ids"]
+    assert [r["prompt"] for r in records(run("generate", "--prompt-file", "p.jsonl", *arguments).stdout)[::2]] == [
+        "a", "two\nlines",
+    ]  # fmt: skip
+    whole = records(run("generate", "--prompt-file", "p.txt", "--prompt-format", "whole", *arguments).stdout)
+    assert whole[0]["prompt"] == "\n".join(prompts)
+
+
+def test_json_has_each_tokens_log_probability_and_its_likeliest_rivals(run: Any) -> None:
+    folder = make_model("one")
+    (record,) = records(run("generate", "abc", *SHORT, "--json", "--seed", "1", "--alternatives", "3").stdout)
+    assert len(record["ids"]) == len(record["logprobs"]) == len(record["alternatives"])
+    checkpoint = load_checkpoint(folder, "cpu")
+    ids = [*checkpoint.tokenizer.encode("abc"), *record["ids"]]
+    logprobs = checkpoint.model(torch.tensor([ids]))[0, 2:-1].log_softmax(-1)
+    for at, (token, logprob, rivals) in enumerate(
+        zip(record["ids"], record["logprobs"], record["alternatives"], strict=True)
+    ):
+        assert logprob == pytest.approx(logprobs[at, token].item(), abs=1e-4)
+        assert [rival["id"] for rival in rivals] == logprobs[at].topk(3).indices.tolist()
+        assert rivals[0]["text"] == checkpoint.tokenizer.decode([rivals[0]["id"]])
+
+
+def test_a_seed_that_was_drawn_is_said_and_repeats_the_text(run: Any) -> None:
+    make_model("one")
+    (first,) = records(run("generate", "abc", *SHORT, "--json", "--temperature", "2").stdout)
+    (again,) = records(
+        run("generate", "abc", *SHORT, "--json", "--temperature", "2", "--seed", str(first["seed"])).stdout
+    )
+    assert first["ids"] == again["ids"]
+
+
+def test_int8_weights_are_chosen_and_said_and_a_large_model_has_them_by_default(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if native.library() is None:
+        pytest.skip("minigpt was installed without a C compiler")
+    make_model("one")
+    engines = {}
+    for name, arguments in (("auto", []), ("none", ["--quantize", "none"]), ("int8", ["--quantize", "int8"])):
+        engines[name] = records(run("generate", "abc", *SHORT, "--json", *arguments).stdout)[0]["engine"]
+    assert "float32" in engines["auto"]
+    assert "float32" in engines["none"]
+    assert "int8" in engines["int8"]
+    monkeypatch.setattr(minigpt.cli.generate, "_BEYOND_CACHES", 1000)
+    assert "int8" in records(run("generate", "abc", *SHORT, "--json").stdout)[0]["engine"]
+    assert "int8" in run("generate", "abc", *SHORT).stderr
+
+
+def test_a_draft_model_and_lookup_change_no_token(run: Any) -> None:
+    make_model("one", seed=1)
+    make_model("small", seed=2)
+    arguments = ["generate", "ababab", "--max-new-tokens", "40", "--seed", "1", "--json", "--model", "one"]
+    plain = records(run(*arguments, "--speculate", "off").stdout)[0]["ids"]
+    assert records(run(*arguments, "--draft", "small").stdout)[0]["ids"] == plain
+    assert records(run(*arguments, "--speculate", "lookup").stdout)[0]["ids"] == plain
+
+
+def test_a_draft_of_another_tokenizer_is_refused(run: Any) -> None:
+    make_model("one")
+    torch.manual_seed(0)
+    other = GPT(GPTConfig(vocab_size=50257, n_positions=16, n_embd=16, n_layer=1, n_head=2))
+    save_checkpoint(Path("checkpoints") / "other", other, Tokenizer.named("gpt2"))
+    result = run("generate", "abc", *SHORT, "--model", "one", "--draft", "other")
+    assert result.exit_code == 1
+    assert "another tokenizer" in result.stderr
+
+
+def test_more_samples_than_the_memory_holds_are_refused_with_how_many_would_fit(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_model("one")
+    monkeypatch.setattr("minigpt.device.free_memory", lambda _: 20_000)
+    result = run("generate", "abc", *SHORT, "--samples", "50")
+    assert result.exit_code == 1
+    assert re.search(r"50 continuations side by side .* \d+ would fit", result.stderr)
+
+
+def test_a_long_prompt_is_refused_if_strict_and_its_beginning_kept_if_asked(run: Any) -> None:
+    make_model("one")
+    refused = run("generate", "a" * 40, *SHORT, "--strict")
+    assert refused.exit_code == 1
+    assert "the prompt's 40 tokens are more than the context (16)" in refused.stderr
+    kept = run("generate", "b" * 4 + "a" * 40, *SHORT, "--json", "--seed", "1", "--context", "keep-first:4")
+    assert "its first 4 and its end are seen" in kept.stderr
+    slid = run("generate", "b" * 4 + "a" * 40, *SHORT, "--json", "--seed", "1")
+    assert records(kept.stdout)[0]["logprobs"] != records(slid.stdout)[0]["logprobs"]
+
+
+def test_an_empty_prompt_is_said_to_start_from_end_of_text(run: Any) -> None:
+    make_model("one")
+    assert "from end-of-text" in run("generate", *SHORT).stderr
+
+
+def test_weights_that_are_no_numbers_name_where_it_begins(run: Any) -> None:
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(vocab_size=257, n_positions=16, n_embd=16, n_layer=2, n_head=2))
+    model.blocks[1].mlp.up_proj.weight.data[3, 5] = float("nan")  # type: ignore[union-attr, index]
+    save_checkpoint(Path("checkpoints") / "broken", model, Tokenizer.named("bytes"))
+    result = run("generate", "abc", *SHORT)
+    assert result.exit_code == 1
+    assert "blocks.1.mlp.up_proj.weight" in result.stderr
+    assert len(result.stderr.splitlines()) == 2  # the model's line, and the error's
+
+
+def test_a_reader_that_has_gone_ends_it_quietly(run: Any) -> None:
+    make_model("one")
+    command = f"{sys.executable} -m minigpt generate abc --samples 400 --max-new-tokens 15 | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("abc")
+    assert "Traceback" not in done.stderr
+    assert "Broken" not in done.stderr
+
+
+def test_beams_give_the_likeliest_of_what_they_find(run: Any) -> None:
+    make_model("one")
+    beams = records(run("generate", "abc", *SHORT, "--json", "--beams", "4", "--samples", "2").stdout)
+    assert len(beams) == 2
+    assert beams[0]["ids"] != beams[1]["ids"]
+    assert run("generate", "abc", *SHORT, "--beams", "2", "--samples", "3").exit_code == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -124,6 +263,9 @@ def test_a_top_k_above_the_vocabulary_is_clamped(run: Any) -> None:
         (["x", "--samples", "0"], "samples (0) must be at least 1"),
         (["x", "--prompt-file", "y.txt"], "contradict"),
         (["--prompt-file", "missing.txt"], "missing.txt cannot be read"),
+        (["x", "--context", "keep-last:3"], "context ('keep-last:3') must be slide or keep-first:N"),
+        (["x", "--min-new-tokens", "300"], "min_new_tokens (300) must be at most max_new_tokens (200)"),
+        (["x", "--beams", "2", "--draft", "y"], "beams (2) and --draft contradict"),
         (["x", "--device", "tpu"], "device ('tpu')"),
     ],
 )

@@ -1,0 +1,408 @@
+"""Generation on a CPU: minigpt beside transformers, nanoGPT, CTranslate2 and llama.cpp, and beside the memory's limit.
+
+    python benchmarks/generation.py --nanogpt PATH/TO/nanoGPT --json generation.json --plot generation.svg
+
+Peers are optional: `pip install transformers ctranslate2 llama-cpp-python gguf`; one that is missing is named and left
+out. All have the same random weights in GPT-2 small's shape and the same prompt; each writes 128 tokens greedily, one
+sequence. Every measurement is a process of its own and rounds go over the engines in turn, so that a machine whose
+speed drifts slows all of them alike: what counts is the ratio within a round. Tokens per second are those behind the
+first token. "Limit" is what reading all weights once per token allows at the bandwidth of a plain read measured in the
+same round: float32 4 bytes a weight, int8 1; positions, of which one row is read, do not count.
+
+`--start` measures instead what a whole `minigpt generate x --max-new-tokens 1` takes beyond `import torch`.
+"""
+
+import argparse
+import functools
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from measuring import (
+    WorkerError,
+    add_options,
+    describe,
+    draw,
+    figure,
+    keep,
+    machine,
+    median,
+    present,
+    run_job,
+    say,
+    spread,
+    table,
+)  # fmt: skip
+
+N_PROMPT, N_NEW, N_LONG = 16, 128, 512
+BYTES = {"float32": 4.0, "int8": 1.0, "F32": 4.0, "Q8_0": 1.0625, "Q4_0": 0.5625, "bfloat16": 2.0}
+ENGINES = (
+    "minigpt-float32", "minigpt-int8", "minigpt-pytorch", "transformers-float32", "nanogpt-float32",
+    "ctranslate2-float32", "ctranslate2-int8", "llama.cpp-F32", "llama.cpp-Q8_0", "llama.cpp-Q4_0",
+)  # fmt: skip
+BANDWIDTH = "bandwidth"
+
+
+# The worker's side: one engine in one process. Each gives a function from (prompt ids, count) to an iterator of ids.
+
+
+def minigpt_engine(kind: str, folder: Path) -> Callable[[list[int], int], Any]:
+    import torch
+
+    from minigpt.config import SamplingConfig
+    from minigpt.generation.decoding import generate
+    from minigpt.generation.engine import TorchEngine, resolve_engine
+    from minigpt.storage.checkpoint import load_checkpoint
+
+    model = load_checkpoint(folder / "model", "cpu", mapped=True).model
+    engine = TorchEngine(model) if kind == "pytorch" else resolve_engine(model, "int8" if kind == "int8" else "none")
+    return lambda prompt, count: generate(
+        engine, torch.tensor([prompt]), SamplingConfig(max_new_tokens=count, temperature=0)
+    )
+
+
+def transformers_engine(_kind: str, folder: Path) -> Callable[[list[int], int], Any]:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32).eval()
+    model.generation_config.eos_token_id = None
+
+    class Tokens:  # transformers' own way to hand tokens out as they come
+        def __init__(self) -> None:
+            self.times: list[float] = []
+
+        def put(self, _value: Any) -> None:
+            self.times.append(time.perf_counter())
+
+        def end(self) -> None: ...
+
+    def generate(prompt: list[int], count: int) -> Any:
+        tokens = Tokens()
+        ids = torch.tensor([prompt])
+        with torch.inference_mode():
+            model.generate(
+                ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count, streamer=tokens
+            )
+        return tokens.times[1:]  # the first was the prompt's
+
+    return generate
+
+
+def nanogpt_engine(_kind: str, folder: Path, nanogpt: str) -> Callable[[list[int], int], Any]:
+    import torch
+
+    sys.path.insert(0, nanogpt)
+    from model import GPT, GPTConfig
+
+    del folder
+    model = GPT(GPTConfig(dropout=0.0)).eval()  # its own random weights: it reads no files but OpenAI's
+
+    def generate(prompt: list[int], count: int) -> Any:
+        ids = torch.tensor([prompt])
+        for _ in range(count):
+            ids = model.generate(ids, 1, top_k=1)
+            yield ids[0, -1]
+
+    return generate
+
+
+def ctranslate2_engine(kind: str, folder: Path, threads: int) -> Callable[[list[int], int], Any]:
+    import ctranslate2
+
+    generator = ctranslate2.Generator(
+        str(folder / "ct2"), device="cpu", compute_type=kind, inter_threads=1, intra_threads=threads
+    )
+    words = json.loads((folder / "ct2" / "vocabulary.json").read_text())
+
+    def generate(prompt: list[int], count: int) -> Any:
+        stream = generator.generate_tokens(
+            [words[id] for id in prompt], max_length=count, min_length=count, sampling_topk=1, end_token=[]
+        )
+        yield from stream
+
+    return generate
+
+
+def llama_engine(kind: str, folder: Path, threads: int) -> Callable[[list[int], int], Any]:
+    import llama_cpp
+    import numpy as np
+
+    llama = llama_cpp.Llama(
+        str(folder / f"{kind}.gguf"), n_threads=threads, n_threads_batch=threads, n_ctx=1024, n_batch=N_LONG,
+        n_ubatch=N_LONG, verbose=False,
+    )  # fmt: skip
+    words = llama.n_vocab()
+
+    def read(ids: list[int]) -> int:
+        array = (llama_cpp.llama_token * len(ids))(*ids)
+        if llama_cpp.llama_decode(llama.ctx, llama_cpp.llama_batch_get_one(array, len(ids))):
+            raise RuntimeError("llama_decode failed")
+        logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(llama.ctx, -1), (words,))
+        return int(logits.argmax())
+
+    def generate(prompt: list[int], count: int) -> Any:
+        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(llama.ctx), True)
+        token = read(prompt)
+        yield token
+        for _ in range(count - 1):
+            token = read([token])
+            yield token
+
+    return generate
+
+
+def read_bandwidth(threads: int) -> dict[str, float]:
+    """Bytes per second of summing 512 MB, the best of several."""
+    import torch
+
+    torch.set_num_threads(threads)
+    numbers = torch.ones(2**27)
+    best = 0.0
+    for _ in range(12):
+        began = time.perf_counter()
+        numbers.sum()
+        best = max(best, 4 * 2**27 / (time.perf_counter() - began))
+    return {"bandwidth": best}
+
+
+def times(tokens: Any, began: float) -> list[float]:
+    """Seconds from `began` to each token."""
+    if isinstance(tokens, list):
+        return [at - began for at in tokens]
+    return [time.perf_counter() - began for _ in tokens]
+
+
+def work(job: dict[str, Any]) -> dict[str, Any]:
+    """One measurement, in the process that is there for it."""
+    engine, folder, threads = job["engine"], Path(job["folder"]), job["threads"]
+    if engine == BANDWIDTH:
+        return read_bandwidth(threads)
+    name, _, kind = engine.partition("-")
+    if name not in ("ctranslate2", "llama.cpp"):
+        import torch
+
+        torch.set_num_threads(threads)
+    makers: dict[str, Callable[[str, Path], Any]] = {
+        "minigpt": minigpt_engine,
+        "transformers": transformers_engine,
+        "nanogpt": functools.partial(nanogpt_engine, nanogpt=job["nanogpt"]),
+        "ctranslate2": functools.partial(ctranslate2_engine, threads=threads),
+        "llama.cpp": functools.partial(llama_engine, threads=threads),
+    }
+    generate = makers[name](kind, folder)
+    prompt, long = list(range(100, 100 + N_PROMPT)), list(range(1000, 1000 + N_LONG))
+    times(generate(prompt, 8), 0.0)  # a warm-up
+    began = time.perf_counter()
+    at = times(generate(prompt, job["tokens"]), began)
+    first = []
+    for _ in range(2):
+        began = time.perf_counter()
+        first.append(times(generate(long, 1), began)[0])
+    return {"tokens_per_second": (len(at) - 1) / (at[-1] - at[0]), "first_token": at[0], "long_prompt": min(first)}
+
+
+# The models, made once.
+
+
+def make_models(folder: Path, engines: list[str]) -> None:
+    """The same random weights in everyone's format; it runs in a process of its own."""
+    import torch
+
+    from minigpt.config import GPTConfig
+    from minigpt.model.gpt import GPT
+    from minigpt.storage.checkpoint import save_checkpoint
+    from minigpt.text.tokenizer import Tokenizer
+
+    torch.manual_seed(0)
+    model, tokenizer = GPT(GPTConfig()), Tokenizer.named("gpt2")
+    save_checkpoint(folder / "model", model, tokenizer)
+    if any(engine.startswith("ctranslate2") for engine in engines):
+        from ctranslate2.converters import TransformersConverter
+
+        TransformersConverter(str(folder / "model")).convert(str(folder / "ct2"))
+    for engine in engines:
+        if engine.startswith("llama.cpp"):
+            write_gguf(folder / f"{engine.partition('-')[2]}.gguf", model, tokenizer, engine.partition("-")[2])
+
+
+def write_gguf(path: Path, model: Any, tokenizer: Any, kind: str) -> None:
+    """The model in llama.cpp's format, its matrices in one of its types."""
+    import gguf
+
+    config, state = model.config, model.state_dict()
+    writer = gguf.GGUFWriter(path, "gpt2")
+    writer.add_block_count(config.n_layer)
+    writer.add_context_length(config.n_positions)
+    writer.add_embedding_length(config.n_embd)
+    writer.add_feed_forward_length(4 * config.n_embd)
+    writer.add_head_count(config.n_head)
+    writer.add_layer_norm_eps(config.layer_norm_epsilon)
+    vocabulary = json.loads((path.parent / "model" / "tokenizer.json").read_text())
+    words = sorted(vocabulary["model"]["vocab"], key=vocabulary["model"]["vocab"].__getitem__)
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in vocabulary["model"]["merges"]]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list([*words, "<|endoftext|>"][: tokenizer.vocab_size])
+    writer.add_token_merges(merges)
+    writer.add_eos_token_id(tokenizer.end_of_text)
+    writer.add_bos_token_id(tokenizer.end_of_text)
+    names = {"token_embedding": "token_embd", "position_embedding": "position_embd", "final_norm": "output_norm"}
+    parts = {
+        "attention_norm": "attn_norm", "attention.qkv_proj": "attn_qkv", "attention.out_proj": "attn_output",
+        "mlp_norm": "ffn_norm", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+    }  # fmt: skip
+    quantized = gguf.GGMLQuantizationType[kind]
+    for ours, tensor in state.items():
+        module, _, end = ours.rpartition(".")
+        if module.startswith("blocks."):
+            _, layer, part = module.split(".", 2)
+            name = f"blk.{layer}.{parts[part]}.{end}"
+        else:
+            name = f"{names[module]}.{end}"
+        numbers = tensor.float().numpy()
+        if tensor.dim() == 2 and name != "position_embd.weight" and kind != "F32":
+            writer.add_tensor(name, gguf.quants.quantize(numbers, quantized), raw_dtype=quantized)
+        else:
+            writer.add_tensor(name, numbers)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+# The parent's side.
+
+
+def weights_read() -> float:
+    """How many weights one token of GPT-2 small reads: all but the positions."""
+    c = 768
+    return 50257 * c + 12 * (12 * c * c + 13 * c) + 2 * c
+
+
+def report(results: list[dict[str, Any]], engines: list[str]) -> str:
+    """The table in markdown: medians, and the median of the ratios within each round."""
+    rows = []
+    rounds = sorted({result["round"] for result in results})
+    found = {(result["round"], result["engine"]): result for result in results if "error" not in result}
+
+    def ratios(engine: str, to: str) -> list[float | None]:
+        pairs = [(found.get((turn, engine)), found.get((turn, to))) for turn in rounds]
+        return [a["tokens_per_second"] / b["tokens_per_second"] if a and b else None for a, b in pairs]
+
+    def of_limit(engine: str) -> list[float | None]:
+        values: list[float | None] = []
+        for turn in rounds:
+            own, limit = found.get((turn, engine)), found.get((turn, BANDWIDTH))
+            kind = engine.partition("-")[2]
+            size = weights_read() * BYTES.get(kind, 4.0)
+            values.append(100 * own["tokens_per_second"] * size / limit["bandwidth"] if own and limit else None)
+        return values
+
+    for engine in engines:
+        own = [found.get((turn, engine)) for turn in rounds]
+        rows.append([
+            engine,
+            spread([r and r["tokens_per_second"] for r in own], ".1f"),
+            spread(ratios(engine, "transformers-float32"), ".2f"),
+            spread(of_limit(engine), ".0f"),
+            spread([r and 1e3 * r["long_prompt"] for r in own], ".0f"),
+        ])  # fmt: skip
+    header = ["engine", "tokens/s", "× transformers", "% of the limit", f"first token behind {N_LONG}, ms"]
+    bandwidth = spread(
+        [found[turn, BANDWIDTH]["bandwidth"] / 1e9 for turn in rounds if (turn, BANDWIDTH) in found], ".1f"
+    )
+    return f"Plain read: {bandwidth} GB/s.\n\n{table(header, rows)}"
+
+
+def picture(path: Path, results: list[dict[str, Any]], engines: list[str]) -> None:
+    """A bar for every engine: its median tokens per second."""
+    drawing, (axes,) = figure(1, 0.4 * len(engines) + 1.2)
+    middles = [
+        median([r.get("tokens_per_second") for r in results if r["engine"] == engine]) or 0.0 for engine in engines
+    ]
+    order = sorted(range(len(engines)), key=middles.__getitem__)
+    colors = ["tab:orange" if engines[place].startswith("minigpt") else "tab:gray" for place in order]
+    bars = axes.barh([engines[place] for place in order], [middles[place] for place in order], color=colors)
+    axes.bar_label(bars, fmt="%.0f", padding=3)
+    axes.set_xlabel("tokens/s, GPT-2 small's shape, one sequence, greedy")
+    axes.spines[["top", "right"]].set_visible(False)
+    drawing.savefig(path)
+
+
+def measure_start(folder: Path, rounds: int, threads: int) -> str:
+    """Seconds of whole processes, `import torch` and a first token in turn."""
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    commands = {
+        "import torch": [sys.executable, "-c", "import torch"],
+        "first token": [
+            sys.executable, "-m", "minigpt", "generate", "x", "--max-new-tokens", "1", "--model", str(folder / "model")
+        ],
+    }  # fmt: skip
+    took: dict[str, list[float]] = {name: [] for name in commands}
+    for turn in range(rounds + 1):
+        for name, command in commands.items():
+            began = time.perf_counter()
+            subprocess.run(command, check=True, capture_output=True, env=environment)
+            if turn:  # the first fills the page cache
+                took[name].append(time.perf_counter() - began)
+    beyond = [first - alone for first, alone in zip(took["first token"], took["import torch"], strict=True)]
+    rows = [[name, spread(list(values), ".2f")] for name, values in took.items()]
+    return table(["process", "seconds"], [*rows, ["beyond import torch", spread(list(beyond), ".2f")]])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser)
+    parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES, metavar="ENGINE")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tokens", type=int, default=N_NEW, help="new tokens, 128 in the published figures")
+    parser.add_argument("--start", action="store_true", help="measure the start of a process instead")
+    parser.add_argument("--models", type=Path, help="keep the models in this folder and use those in it [temporary]")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        job = json.loads(arguments.worker)
+        print(json.dumps(make_models(Path(job["folder"]), job["make"]) or {} if "make" in job else work(job)))
+        return
+    engines = present(arguments.engines, arguments.nanogpt)
+    for name, package in (("ctranslate2", "ctranslate2"), ("llama.cpp", "llama_cpp"), ("llama.cpp", "gguf")):
+        if importlib.util.find_spec(package) is None and any(engine.startswith(name) for engine in engines):
+            say(f"{name} is left out: {package} is not installed")
+            engines = [engine for engine in engines if not engine.startswith(name)]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.models or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "model").exists():
+            run_job(__file__, {"folder": str(folder), "make": [] if arguments.start else engines}, arguments.threads)
+        here = machine(arguments.threads)
+        if arguments.start:
+            print(f"{describe(here)}\n\n{measure_start(folder, arguments.rounds, arguments.threads)}")
+            return
+        results: list[dict[str, Any]] = []
+        for turn in range(arguments.rounds):
+            for engine in (BANDWIDTH, *engines):
+                job = {
+                    "engine": engine, "folder": str(folder), "threads": arguments.threads, "tokens": arguments.tokens,
+                    "nanogpt": str(arguments.nanogpt),
+                }  # fmt: skip
+                try:
+                    figures = run_job(__file__, job, arguments.threads)
+                except WorkerError as error:
+                    figures = {"error": str(error)}
+                results.append({"round": turn, "engine": engine, **figures})
+                say(f"round {turn + 1}: {engine}: {figures}")
+                keep(arguments.json, here, results)
+    print(f"{describe(here)}\n\n{report(results, engines)}")
+    draw(arguments.plot, lambda path: picture(path, results, engines))
+
+
+if __name__ == "__main__":
+    main()
