@@ -14,7 +14,16 @@
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
+#if defined(__linux__)
 #include <sys/auxv.h>
+#endif
+#if !defined(__clang__) /* gcc has the instruction's function whatever it compiles for */
+#define HAVE_DOTPROD
+#define DOTPROD "arch=armv8.2-a+dotprod"
+#elif defined(__ARM_FEATURE_DOTPROD)
+#define HAVE_DOTPROD
+#define DOTPROD "dotprod"
+#endif
 #endif
 #ifdef _OPENMP
 #include <omp.h>
@@ -159,9 +168,9 @@ static inline i32x16 dot4_vnni(i32x16 sum, const uint8_t *w, const int8_t *a) {
 #include "kernels.h"
 END_TARGET
 
-#elif defined(__aarch64__) && defined(__linux__)
+#elif defined(HAVE_DOTPROD)
 
-BEGIN_TARGET("+dotprod")
+BEGIN_TARGET(DOTPROD)
 static inline i32x16 dot4_dotprod(i32x16 sum, const uint8_t *w, const int8_t *a) {
     int32x4_t parts[4];
     memcpy(parts, &sum, sizeof sum);
@@ -187,7 +196,7 @@ static const struct { const char *name; const Kernels *kernels; } SETS[] = {
 #if defined(__x86_64__)
     {"avx512-vnni", &kernels_vnni},
     {"avx2", &kernels_avx2},
-#elif defined(__aarch64__) && defined(__linux__)
+#elif defined(HAVE_DOTPROD)
     {"neon-dotprod", &kernels_dotprod},
 #endif
     {"plain", &kernels_plain},
@@ -201,8 +210,10 @@ static int has(const char *name) {
         return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
     if (!strcmp(name, "avx2")) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-#elif defined(__aarch64__) && defined(__linux__)
+#elif defined(HAVE_DOTPROD) && defined(__linux__)
     if (!strcmp(name, "neon-dotprod")) return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#elif defined(HAVE_DOTPROD) && defined(__APPLE__)
+    if (!strcmp(name, "neon-dotprod")) return 1; /* since the first of them */
 #endif
     return !strcmp(name, "plain");
 }

@@ -32,7 +32,7 @@ def search(model: GPT, prompt: list[int], end_of_text: int, **changes: object) -
     return beam_search(TorchEngine(model), prompt, config, Sampler(config), end_of_text)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=15, derandomize=True)
 @given(
     seed=st.integers(0, 2**31), beams=st.integers(2, 6), length=st.integers(1, 12),
     penalty=st.sampled_from([-1.0, 0.0, 0.6, 1.0, 2.0]), repetition=st.sampled_from([1.0, 1.4]),
@@ -115,12 +115,22 @@ def test_ids_beyond_the_tokenizers_are_never_used() -> None:
 
 def test_bans_hold_for_beams() -> None:
     tokenizer, model = Tokenizer.named("bytes"), random_model(257, seed=3)
-    config = SamplingConfig(max_new_tokens=6, beams=3, min_new_tokens=6, no_repeat_ngram_size=1)
-    model.token_embedding.weight.data[256] *= 5
+    config = SamplingConfig(
+        max_new_tokens=6, beams=3, min_new_tokens=6, no_repeat_ngram_size=1, logit_bias=("#256=100",)
+    )
     found = beam_search(TorchEngine(model), [1], config, Sampler(config, tokenizer), 256)
     for _, ids in found:
         assert len(ids) == 6
         assert len({1, *ids}) == 7
+        assert 256 not in ids
+
+
+def test_a_search_stops_once_no_text_can_become_better_than_those_that_ended() -> None:
+    model, config = random_model(5, seed=0), SamplingConfig(max_new_tokens=20, beams=2, logit_bias=("#4=9",))
+    engine = TorchEngine(model)
+    found = beam_search(engine, [1], config, Sampler(config), 4)
+    assert [ids[-1] for _, ids in found] == [4, 4]
+    assert engine.length < 5
 
 
 def test_beams_do_not_slide() -> None:

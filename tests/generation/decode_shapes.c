@@ -1,0 +1,145 @@
+/* Runs decode.c over odd shapes in exactly as much memory as each needs, for the sanitizers to watch: test_native.py
+ * compiles it. With an argument it prints the sizes and offsets of the structures that native.py describes again.
+ */
+
+#include <stddef.h>
+#include <stdio.h>
+#include "decode.c"
+
+static uint32_t state = 1;
+
+static float *numbers(int64_t count, float size) {
+    float *p = malloc(count * sizeof *p);
+    for (int64_t i = 0; i < count; i++) {
+        state = state * 1664525 + 1013904223;
+        p[i] = ((float)(state >> 8) / (1 << 24) - 0.5f) * 2 * size;
+    }
+    return p;
+}
+
+static Matrix matrix(int64_t out, int64_t in, int biased) {
+    return (Matrix){numbers(out * in, 2 / sqrtf((float)in)), NULL, biased ? numbers(out, 1) : NULL, in, out, BY_ROWS};
+}
+
+/* The same matrix in another form. */
+static Matrix turned(Matrix m, int form, int threads) {
+    if (form == BY_ROWS) return m;
+    const float *rows = m.weight;
+    float *columns = malloc(m.out * m.in * sizeof *columns);
+    for (int64_t o = 0; o < m.out; o++)
+        for (int64_t i = 0; i < m.in; i++) columns[i * m.out + o] = rows[o * m.in + i];
+    Matrix found = {columns, NULL, m.bias, m.in, m.out, BY_COLUMNS};
+    if (form == BY_COLUMNS) return found;
+    uint8_t *packed = malloc((m.out + 15) / 16 * 16 * ((m.in + 3) / 4 * 4));
+    float *scale = malloc((m.out + 15) / 16 * 16 * sizeof *scale);
+    minigpt_pack(packed, scale, form == INT8 ? &m : &found, threads); /* INT8 + 1 packs it from its columns */
+    free(columns);
+    return (Matrix){packed, scale, m.bias, m.in, m.out, INT8};
+}
+
+static void release(Matrix m) {
+    free((void *)m.weight);
+    free((void *)m.scale);
+}
+
+enum { LAYERS = 2, SEQUENCES = 2, FORMS = 4 };
+
+/* Logits of `count` rows in two sequences, read in two steps, in every form; 0 where they agree. */
+static int shape(int64_t width, int64_t heads, int64_t vocabulary, int64_t positions, int threads) {
+    int64_t c = width * heads, count = SEQUENCES * positions, cached = SEQUENCES * positions * c;
+    Layer layers[LAYERS], now[LAYERS];
+    float *floats[6 * LAYERS + 4], *norms[4], *logits[FORMS], *head = numbers(vocabulary * c, 1);
+    int64_t *places = malloc(3 * count * sizeof *places);
+    int failed = 0, used = 0;
+    for (int64_t r = 0; r < count; r++) {
+        places[r] = r % vocabulary;
+        places[count + r] = r / SEQUENCES;
+        places[2 * count + r] = r % SEQUENCES;
+    }
+    for (int i = 0; i < LAYERS; i++) {
+        for (int j = 0; j < 4; j++) norms[j] = floats[used++] = numbers(c, 1);
+        float *keys = floats[used++] = malloc(cached * sizeof(float));
+        float *values = floats[used++] = malloc(cached * sizeof(float));
+        layers[i] = (Layer){norms[0], norms[1], norms[2], norms[3], matrix(3 * c, c, 1), matrix(c, c, 1),
+                            matrix(4 * c, c, 1), matrix(c, 4 * c, 1), keys, values};
+    }
+    floats[used++] = head;
+    for (int j = 0; j < 3; j++) floats[used++] = numbers(j ? c : positions * c, 1);
+    Model m = {LAYERS, heads, c, positions, vocabulary, 1e-5f, head, floats[used - 3], floats[used - 2],
+               floats[used - 1], {head, NULL, NULL, c, vocabulary, BY_ROWS}, now};
+    for (int form = 0; form < FORMS; form++) {
+        for (int i = 0; i < LAYERS; i++) {
+            now[i] = layers[i];
+            Matrix *own[] = {&now[i].qkv_proj, &now[i].out_proj, &now[i].up_proj, &now[i].down_proj};
+            for (int j = 0; j < 4; j++) *own[j] = turned(*own[j], form, threads);
+        }
+        Matrix plain = m.head;
+        m.head = turned(plain, form, threads);
+        int64_t first = count / 3, wanted = first / 2;
+        logits[form] = malloc((count - wanted) * vocabulary * sizeof(float));
+        Rows begin = {places, places + count, places + 2 * count, first, wanted};
+        Rows rest = {places + first, places + count + first, places + 2 * count + first, count - first, 0};
+        failed |= first > 0 && minigpt_step(&m, &begin, logits[form], threads);
+        failed |= minigpt_step(&m, &rest, logits[form] + (first - wanted) * vocabulary, threads);
+        for (int64_t i = 0; i < (count - wanted) * vocabulary; i++) {
+            float expected = logits[form / 2 * 2][i]; /* by columns as by rows, int8 from columns as from rows */
+            failed |= !(fabsf(logits[form][i] - expected) <= (form < 2 ? 1e-3f * (1 + fabsf(expected)) : 0));
+        }
+        if (form != BY_ROWS) {
+            for (int i = 0; i < LAYERS; i++) {
+                Matrix own[] = {now[i].qkv_proj, now[i].out_proj, now[i].up_proj, now[i].down_proj};
+                for (int j = 0; j < 4; j++) release(own[j]);
+            }
+            release(m.head);
+        }
+        m.head = plain;
+    }
+    places[count - 1] = vocabulary;
+    failed |= minigpt_step(&m, &(Rows){places, places + count, places + 2 * count, count, count}, NULL, 1) != BEYOND;
+    for (int i = 0; i < LAYERS; i++) {
+        Matrix own[] = {layers[i].qkv_proj, layers[i].out_proj, layers[i].up_proj, layers[i].down_proj};
+        for (int j = 0; j < 4; j++) {
+            release(own[j]);
+            free((void *)own[j].bias);
+        }
+    }
+    for (int i = 0; i < used; i++) free(floats[i]);
+    for (int form = 0; form < FORMS; form++) free(logits[form]);
+    free(places);
+    return failed;
+}
+
+#define SIZE(type) printf(#type " %zu\n", sizeof(type))
+#define FIELD(type, name) printf(#type "." #name " %zu\n", offsetof(type, name))
+
+static void structures(void) {
+    SIZE(Matrix), FIELD(Matrix, weight), FIELD(Matrix, scale), FIELD(Matrix, bias), FIELD(Matrix, in);
+    FIELD(Matrix, out), FIELD(Matrix, form);
+    SIZE(Layer), FIELD(Layer, attention_norm_weight), FIELD(Layer, attention_norm_bias), FIELD(Layer, mlp_norm_weight);
+    FIELD(Layer, mlp_norm_bias), FIELD(Layer, qkv_proj), FIELD(Layer, out_proj), FIELD(Layer, up_proj);
+    FIELD(Layer, down_proj), FIELD(Layer, keys), FIELD(Layer, values);
+    SIZE(Model), FIELD(Model, n_layer), FIELD(Model, n_head), FIELD(Model, n_embd), FIELD(Model, n_positions);
+    FIELD(Model, vocab_size), FIELD(Model, epsilon), FIELD(Model, token_embedding), FIELD(Model, position_embedding);
+    FIELD(Model, final_norm_weight), FIELD(Model, final_norm_bias), FIELD(Model, head), FIELD(Model, layers);
+    SIZE(Rows), FIELD(Rows, ids), FIELD(Rows, positions), FIELD(Rows, sequences), FIELD(Rows, count);
+    FIELD(Rows, logits_from);
+}
+
+int main(int count, char **arguments) {
+    static const int64_t shapes[][4] = {/* head width, heads, vocabulary, positions */
+        {1, 1, 1, 1}, {3, 2, 5, 3}, {17, 3, 37, 9}, {16, 1, 16, 16}, {5, 13, 33, 4}, {64, 1, 100, 70}, {33, 2, 257, 2},
+    };
+    (void)arguments;
+    if (count > 1) return structures(), 0;
+    for (int set = 0; set < N_SETS; set++) {
+        if (minigpt_use(SETS[set].name) == NULL) continue;
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+            for (int threads = 1; threads <= 3; threads += 2)
+                if (shape(shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], threads)) {
+                    printf("%s, shape %zu, %d threads: the forms differ\n", SETS[set].name, i, threads);
+                    return 1;
+                }
+        printf("%s\n", SETS[set].name);
+    }
+    return 0;
+}
