@@ -4,7 +4,7 @@ import dataclasses
 import json
 import subprocess
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -137,6 +137,7 @@ def test_every_setting_has_a_help_text_and_a_default(group: type[Settings]) -> N
 
 def test_an_annotations_alternatives_leave_out_none() -> None:
     assert value_types(int | None) == (int,)
+    assert value_types(Literal["a"] | None) == (Literal["a"],)
     assert value_types(float) == (float,)
 
 

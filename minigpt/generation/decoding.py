@@ -156,7 +156,7 @@ class Decoder:
         except GenerationError as error:
             seen = visible(self.tokens[self.rows[0]], self.engine.n_positions, self.keep_first)
             culprit = first_nonfinite(self.engine.model, torch.tensor([seen], device=self.engine.device))
-            raise GenerationError(f"{error}: {culprit}") from error
+            raise GenerationError(f"{error}; first to go wrong: {culprit}") from error
 
     def _guess(self, logits: Tensor, ahead: int) -> int:
         """What the sampler would draw from a drafter's logits (V,), the history taken as it is so far."""

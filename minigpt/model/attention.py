@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from minigpt.config import GPTConfig
 from minigpt.errors import ConfigError
 
-
 # On CPUs torch's fused kernel takes bfloat16 1.5 to 5 times as long as the formula does up to so many positions: its
 # backward pass is made of small products. Past that the formula's (T, T) weights cost more than they save.
 _WRITTEN_OUT = 512

@@ -86,7 +86,7 @@ class Corpus:
                 corpus = cls.load(folder)
             except DataError:
                 _write(folder, sources, tokenizer, holdout, fingerprint, report)
-                corpus = cls.load(folder)
+                corpus = cls._open(folder, tokenizer)
         except OSError as error:
             raise DataError(
                 f"the tokens cannot be kept in {root} ({(error.strerror or str(error)).lower()}); "
@@ -101,12 +101,16 @@ class Corpus:
 
         Raises: DataError where there is none or it is damaged.
         """
-        folder = Path(path)
+        return cls._open(Path(path), None)
+
+    @classmethod
+    def _open(cls, folder: Path, tokenizer: Tokenizer | None) -> Self:
+        """As `load`; a tokenizer that has just been written there need not be read again."""
         try:
             record = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
             if record.pop("format") != _FORMAT:
                 raise ValueError("of another version")
-            tokenizer = Tokenizer.load(folder)
+            tokenizer = tokenizer or Tokenizer.load(folder)
             return cls(
                 path=folder,
                 tokenizer=tokenizer,
