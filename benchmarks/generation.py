@@ -9,7 +9,8 @@ speed drifts slows all of them alike: what counts is the ratio within a round. T
 first token. "Limit" is what reading all weights once per token allows at the bandwidth of a plain read measured in the
 same round: float32 4 bytes a weight, int8 1; positions, of which one row is read, do not count.
 
-`--start` measures instead what a whole `minigpt generate x --max-new-tokens 1` takes beyond `import torch`.
+`--start` measures instead what a whole `minigpt generate x --max-new-tokens 1` takes beyond `import torch`;
+`--quality MODEL TEXT` what int8 weights cost a trained model on a text.
 """
 
 import argparse
@@ -358,6 +359,38 @@ def measure_start(folder: Path, rounds: int, threads: int) -> str:
     return table(["process", "seconds"], [*rows, ["beyond import torch", spread(list(beyond), ".2f")]])
 
 
+def measure_quality(model: Path, text: Path) -> str:
+    """How far the next token's distributions by float32 and int8 weights are apart, on the end of a text."""
+    import torch
+
+    from minigpt.generation.engine import Engine, resolve_engine
+    from minigpt.storage.checkpoint import load_checkpoint
+
+    checkpoint = load_checkpoint(model, "cpu")
+    length = checkpoint.model.config.n_positions
+    ids = checkpoint.tokenizer.encode(text.read_text(encoding="utf-8"))[-(16_384 + 1) :]
+
+    def logprobs(engine: Engine, window: list[int]) -> torch.Tensor:
+        first = engine.start([window[:1]])  # (1, V)
+        rest = engine.read(torch.tensor([window[1:-1]]))[0]  # (T - 1, V)
+        return torch.cat([first, rest]).log_softmax(-1)  # (T, V)
+
+    exact, quantized = resolve_engine(checkpoint.model), resolve_engine(checkpoint.model, "int8")
+    divergence, nats, agree, count = 0.0, [0.0, 0.0], 0, 0
+    for begin in range(0, len(ids) - length, length):
+        window = ids[begin : begin + length + 1]
+        p, q = logprobs(exact, window), logprobs(quantized, window)
+        divergence += (p.exp() * (p - q)).sum().item()
+        wanted = torch.tensor(window[1:])[:, None]
+        nats = [sum_ - lp.gather(1, wanted).sum().item() for sum_, lp in zip(nats, (p, q), strict=True)]
+        agree += int((p.argmax(-1) == q.argmax(-1)).sum())
+        count += len(window) - 1
+    ratio = 2.718281828459045 ** ((nats[1] - nats[0]) / count)
+    header = ["model", "tokens", "mean KL, nats", "perplexity, int8 / float32", "same likeliest token"]
+    row = [model.name, f"{count:,}", f"{divergence / count:.2e}", f"{ratio:.5f}", f"{100 * agree / count:.1f} %"]
+    return table(header, [row])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
@@ -365,12 +398,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=N_NEW, help="new tokens, 128 in the published figures")
     parser.add_argument("--start", action="store_true", help="measure the start of a process instead")
+    parser.add_argument("--quality", type=Path, nargs=2, metavar=("MODEL", "TEXT"), help="what int8 costs instead")
     parser.add_argument("--models", type=Path, help="keep the models in this folder and use those in it [temporary]")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         job = json.loads(arguments.worker)
         print(json.dumps(make_models(Path(job["folder"]), job["make"]) or {} if "make" in job else work(job)))
+        return
+    if arguments.quality:
+        print(measure_quality(*arguments.quality))
         return
     engines = present(arguments.engines, arguments.nanogpt)
     for name, package in (("ctranslate2", "ctranslate2"), ("llama.cpp", "llama_cpp"), ("llama.cpp", "gguf")):

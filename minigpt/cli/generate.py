@@ -93,7 +93,7 @@ def generate(
 
     stream = len(prompts) == config.samples == 1 and not as_json
     at_once = _rows_at_once(shape, prompts, tokenizer, config, resolve_device(device)) // config.samples
-    counted, seconds, first = 0, 0.0, None
+    counted, seconds, first, slides = 0, 0.0, None, 0
     for begin in range(0, len(prompts), at_once):
         group = prompts[begin : begin + at_once]
         samples = [_Sample(text) for text in group for _ in range(config.samples)]
@@ -113,6 +113,7 @@ def generate(
         took = time.perf_counter() - started
         tokens = sum(len(sample.ids) for sample in samples)
         first, seconds, counted = first or group_first, seconds + took, counted + tokens
+        slides += sum(_slides(len(tokenizer.encode(s.prompt)), len(s.ids), shape.n_positions) for s in samples)
         timing = {"seconds": took, "first_token_seconds": group_first, "tokens_per_second": tokens / took}
         for number, sample in enumerate(samples):
             if as_json:
@@ -123,6 +124,8 @@ def generate(
         return
     if stream:
         print()
+    if slides:
+        _note(f"past the context ({shape.n_positions}) the window slid {slides} times, and was read anew each time")
     _note(f"{counted} tokens in {seconds:.2f} s, {counted / seconds:.1f} tokens/s ({first:.2f} s to the first)")
 
 
@@ -247,6 +250,14 @@ def _rows_at_once(
             f"but {free_memory(device) / 1e9:.1f} GB are free; {max(1, fitting)} would fit"
         )
     return max(config.samples, min(fitting, _MOST_ROWS) // config.samples * config.samples)
+
+
+def _slides(n_prompt: int, n_new: int, n_positions: int) -> int:
+    """How often the window moved while new tokens came behind a prompt."""
+    from minigpt.generation.decoding import window_start
+
+    starts = {window_start(length, n_positions) for length in range(max(1, n_prompt), n_prompt + n_new)}
+    return max(0, len(starts) - 1)
 
 
 def show(text: str) -> None:

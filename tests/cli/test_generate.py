@@ -1,9 +1,11 @@
 """`minigpt generate` and what it prints where."""
 
+import itertools
 import json
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import minigpt.cli.generate
 from minigpt.config import GPTConfig
 from minigpt.generation import native
 from minigpt.model.gpt import GPT
-from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
+from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint, save_weights
 from minigpt.text.tokenizer import Tokenizer
 
 
@@ -110,6 +112,37 @@ def test_generation_goes_past_the_context_and_says_what_of_a_long_prompt_is_seen
     result = run("generate", "a" * 40, "--max-new-tokens", "40", "--json")
     assert "only its end is seen" in result.stderr
     assert len(json.loads(result.stdout)["ids"]) <= 40
+
+
+def test_how_often_the_window_slid_is_said(run: Any) -> None:
+    make_model("one")
+    result = run("generate", "a", "--max-new-tokens", "30", "--min-new-tokens", "30")  # seen at lengths of 1 to 30
+    assert "past the context (16) the window slid 2 times" in result.stderr
+    assert "slid" not in run("generate", "a", "--max-new-tokens", "16", "--min-new-tokens", "16").stderr
+
+
+def test_a_model_that_a_run_is_saving_is_read_as_one_of_its_whole_states(run: Any) -> None:
+    folders = [make_model("one", seed=1), make_model("other", seed=2)]
+    models = [load_checkpoint(folder, "cpu").model for folder in folders]
+    arguments = [*SHORT, "--temperature", "0", "--json"]
+    whole = [records(run("generate", "abc", "--model", name, *arguments).stdout)[0]["ids"] for name in ("one", "other")]
+    assert whole[0] != whole[1]
+    stop = threading.Event()
+
+    def save() -> None:
+        for model in itertools.cycle(models):
+            save_weights(folders[0], model)
+            if stop.is_set():
+                return
+
+    saving = threading.Thread(target=save)
+    saving.start()
+    try:
+        for _ in range(20):
+            assert records(run("generate", "abc", "--model", "one", *arguments).stdout)[0]["ids"] in whole
+    finally:
+        stop.set()
+        saving.join()
 
 
 def test_a_top_k_above_the_vocabulary_is_clamped(run: Any) -> None:

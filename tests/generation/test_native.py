@@ -288,7 +288,7 @@ def test_outputs_and_inputs_of_any_size_survive_int8(use, instructions: str) -> 
     found = logits(NativeEngine(model, "int8"), ids)[-1]
     assert found[10] == 0
     for token in range(config.vocab_size):
-        assert float(found[token]) == pytest.approx(float(expected[token]), rel=1e-2, abs=1e-5 * (token != 12) * 10)
+        assert float(found[token]) == pytest.approx(float(expected[token]), rel=1e-2, abs=1e-4)
     assert float(found[11]) == pytest.approx(float(expected[11]), rel=1e-4)
     assert float(found[12]) == pytest.approx(float(expected[12]), rel=1e-4)
 
@@ -325,32 +325,41 @@ def test_a_weight_that_is_no_number_shows_in_the_logits(  # type: ignore[no-unty
         assert not found.isfinite().all() or "qkv_proj" in name  # an infinite query or key may only make it certain
 
 
+def language(count: int) -> Tensor:
+    """Words of a made-up language, in which three may follow each, and which three depends on the one before: (N,)."""
+    generator = torch.Generator().manual_seed(3)
+    follow = torch.randint(40, (40, 2, 3), generator=generator).tolist()
+    draws, ids = torch.randint(3, (count,), generator=generator).tolist(), [0, 0]
+    for draw in draws:
+        ids.append(follow[ids[-1]][ids[-2] % 2][draw])
+    return torch.tensor(ids)
+
+
 @needs_native
 def test_int8_hardly_moves_what_a_trained_model_says() -> None:
-    text = (SOURCES.parent / "model" / "attention.py").read_bytes()
-    data = torch.tensor(list(text))
     torch.manual_seed(0)
-    model = GPT(GPTConfig(vocab_size=256, n_positions=64, n_embd=64, n_layer=2, n_head=4))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(120):
-        starts = torch.randint(len(data) - 65, (16,), generator=generator)
-        rows = torch.stack([data[start : start + 65] for start in starts.tolist()])
+    model, data = GPT(GPTConfig(vocab_size=40, n_positions=32, n_embd=48, n_layer=2, n_head=4)), language(4000)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for step in range(150):
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-2 * min(1, step / 10) * (1 - step / 150)
+        rows = data[torch.randint(2000, (16, 1)) + torch.arange(33)]  # (B, T + 1)
         loss = F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    assert loss < 2.2  # nats, of log 256 = 5.5: it has learnt
+    assert loss < 1.8  # of log 40 = 3.7 nats, and log 3 = 1.1 at best
     model.eval()
     engine, divergence, losses = NativeEngine(model, "int8"), 0.0, [0.0, 0.0]
-    for start in range(0, 1280, 64):
-        ids, targets = data[start : start + 64], data[start + 1 : start + 65]
+    starts = range(2100, 3700, 32)
+    for start in starts:
+        ids, targets = data[start : start + 32], data[start + 1 : start + 33]
         ours = logits(engine, ids.tolist()).double().log_softmax(-1)
         theirs = exact(model, ids.tolist()).log_softmax(-1)
-        divergence += float(F.kl_div(ours, theirs, log_target=True, reduction="batchmean")) / 20
+        divergence += float(F.kl_div(ours, theirs, log_target=True, reduction="batchmean")) / len(starts)
         for place, found in enumerate((ours, theirs)):
-            losses[place] += float(F.nll_loss(found, targets)) / 20
-    assert 0 < divergence < 0.002
+            losses[place] += float(F.nll_loss(found, targets)) / len(starts)
+    assert 0 < divergence < 0.005
     assert math.exp(losses[0] - losses[1]) == pytest.approx(1, abs=0.01)
 
 
@@ -419,11 +428,10 @@ def test_the_structures_are_the_same_in_python_and_in_c(exercise: Path) -> None:
 def test_the_source_compiles_without_a_warning(compiler: str, tmp_path: Path) -> None:
     if compiler not in compilers():
         pytest.skip(f"no {compiler} at hand")
-    command = [compiler, "-std=c11", "-D_DEFAULT_SOURCE", "-O1", "-Wall", "-Wextra", "-Wno-psabi", "-Werror", "-fPIC"]
-    source = str(SOURCES / "decode.c")
-    for openmp in (["-fopenmp"], ["-Wno-unknown-pragmas"]):
+    command = [compiler, "-std=c11", "-D_DEFAULT_SOURCE", "-Wall", "-Wextra", "-Wno-psabi", "-Werror", "-fPIC"]
+    source, object_file = str(SOURCES / "decode.c"), str(tmp_path / "decode.o")
+    for way in (["-O1", "-fopenmp"], ["-fsyntax-only", "-Wno-unknown-pragmas"]):
         done = subprocess.run(
-            [*command, *openmp, "-c", source, "-o", str(tmp_path / "decode.o")],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+            [*command, *way, "-c", source, "-o", object_file], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0 or "'omp.h' file not found" in done.stderr, done.stderr  # clang may be without it
