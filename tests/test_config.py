@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import pytest
 
-from minigpt.config import PRESETS, GPTConfig, SamplingConfig, Settings, TrainConfig, value_types
+from minigpt.config import PRESETS, GPTConfig, SamplingConfig, TrainConfig
 from minigpt.errors import ConfigError, MinigptError
+from minigpt.settings import Settings, value_types
 
 GROUPS: list[type[Settings]] = [GPTConfig, TrainConfig, SamplingConfig]
 every_group = pytest.mark.parametrize("group", GROUPS)

@@ -11,7 +11,8 @@ ROOT = Path(__file__).parent.parent
 
 MAY_IMPORT: Mapping[str, set[str]] = {
     "errors": set(),
-    "config": {"errors"},
+    "settings": {"errors"},
+    "config": {"errors", "settings"},
     "device": {"errors", "config"},
     "model": {"errors", "config", "device"},
     "text": {"errors", "config", "device"},
@@ -19,10 +20,10 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "generation": {"errors", "config", "device", "model", "text"},
     "analysis": {"errors", "config", "device", "model", "text", "storage", "generation"},
     "training": {"errors", "config", "device", "model", "text", "storage", "generation", "analysis"},
-    "cli": {"errors", "config", "device", "model", "text", "storage", "generation", "analysis", "training"},
+    "cli": {"errors", "settings", "config", "device", "model", "text", "storage", "generation", "analysis", "training"},
     "__main__": {"cli"},
 }
-STDLIB_ONLY = {"minigpt", "minigpt.errors", "minigpt.config"}
+STDLIB_ONLY = {"minigpt", "minigpt.errors", "minigpt.settings", "minigpt.config"}
 TERMINAL = {"typer", "click", "rich"}
 LESSONS = {"minigpt.model.foundations", "minigpt.model.foundations_transformer"}
 ONLY_FROM_THE_PACKAGE_ITSELF = {"__version__"}

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
-from minigpt.config import Settings, annotations_of, value_types
+from minigpt.settings import Settings, annotations_of, value_types
 
 CheckpointsOption = Annotated[
     Path,

@@ -11,8 +11,9 @@ import typer
 
 from minigpt.cli.generate import QuantizeOption, load_model, open_engine, show
 from minigpt.cli.options import CheckpointsOption, DeviceOption, names_of, settings_options
-from minigpt.config import SamplingConfig, annotations_of, value_types
+from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, MinigptError
+from minigpt.settings import annotations_of, value_types
 
 if TYPE_CHECKING:
     from minigpt.generation.engine import Engine

@@ -37,7 +37,8 @@ class PromptLookup:
         for size in range(min(_LONGEST_MATCH, len(tokens) - 1), 1, -1):
             end = self._ends.get(tuple(tokens[-size:]))
             if end is not None:
-                return list(tokens[end : end + min(most, _MOST_GUESSES)])
+                followed = tokens[end:]  # and that again, if it is short: the end of a text that goes round in circles
+                return [followed[at % len(followed)] for at in range(min(most, _MOST_GUESSES))]
         return []
 
     def _index(self, tokens: Sequence[int]) -> None:
@@ -117,7 +118,7 @@ class Gain:
             self._plain = [*self._plain[-15:], seconds]
             self._waits = max(0, self._waits - 1)
             return
-        plain = sorted(self._plain)[len(self._plain) // 2]
+        plain = sorted(self._plain)[(len(self._plain) - 1) // 2]  # of two the shorter: the first may warm things up
         self._tried += 1
         self._rate += (gained * plain / seconds - self._rate) / min(self._tried, 8)
         if self._tried >= 8 and self._rate < 1:

@@ -38,17 +38,17 @@ class _HeadAndLoss(torch.autograd.Function):
                 weight_gradient.addmm_(logits.t(), x)  # adds in place: no second (V, C)
             else:
                 weight_gradient += logits.t() @ x
-        ctx.save_for_backward(feature_gradient, weight_gradient)
-        ctx.n = n  # type: ignore[attr-defined]
+        ctx.made = feature_gradient, weight_gradient, n  # type: ignore[attr-defined]
         return total / n
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        feature_gradient, weight_gradient = ctx.saved_tensors  # type: ignore[attr-defined]
+        feature_gradient, weight_gradient, n = ctx.made  # type: ignore[attr-defined]
+        del ctx.made  # type: ignore[attr-defined]  # scaled in place, so good for one backward pass
         # Divided only here: float16 gradients divided before the loss scale multiplies them would vanish.
-        scale = gradient / ctx.n  # type: ignore[attr-defined]
-        return feature_gradient.float() * scale, weight_gradient * scale, None, None
+        scale = gradient / n
+        return feature_gradient.float() * scale, weight_gradient.mul_(scale), None, None
 
 
 def _become_gradient(logits: Tensor, wanted: Tensor) -> Tensor:

@@ -1,4 +1,7 @@
-"""Generation against its plain oracle, and text streams against the text they should join to."""
+"""Tokens against the plain loop that computes every window anew: on every engine, alone, in batches, past the end."""
+
+import math
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -6,26 +9,57 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minigpt.config import GPTConfig, SamplingConfig
-from minigpt.errors import ConfigError
-from minigpt.generation.decoding import (
-    StopFilter,
-    generate,
-    generate_pieces,
-    generate_text,
-    generate_uncached,
-    window_start,
-)
+from minigpt.errors import ConfigError, GenerationError
+from minigpt.generation import native
+from minigpt.generation.decoding import Decoder, generate, generate_uncached, visible, window_start
+from minigpt.generation.engine import Engine, TorchEngine
+from minigpt.generation.native import NativeEngine
+from minigpt.generation.sampling import Sampler
 from minigpt.model.gpt import GPT
-from minigpt.text.tokenizer import Tokenizer
+
+needs_native = pytest.mark.skipif(native.library() is None, reason="decode.c was not built: no C compiler at hand")
+every_engine = pytest.mark.parametrize("kind", ["torch", pytest.param("native", marks=needs_native)])
 
 
-def small_model(vocab_size: int = 257, n_positions: int = 16, seed: int = 0) -> GPT:
+def small_model(
+    vocab_size: int = 257, n_positions: int = 16, n_embd: int = 16, n_head: int = 2, n_layer: int = 2, seed: int = 0
+) -> GPT:
     """A random float64 model whose weights are large enough that context matters."""
     torch.manual_seed(seed)
-    model = GPT(GPTConfig(vocab_size=vocab_size, n_positions=n_positions, n_embd=16, n_layer=2, n_head=2)).double()
+    model = GPT(
+        GPTConfig(vocab_size=vocab_size, n_positions=n_positions, n_embd=n_embd, n_layer=n_layer, n_head=n_head)
+    ).double()
     for parameter in model.parameters():
         parameter.data.mul_(8 if parameter.dim() == 2 else 1)
     return model.eval()
+
+
+def build(kind: str, model: GPT) -> Engine:
+    return NativeEngine(model.float()) if kind == "native" else TorchEngine(model)
+
+
+@torch.no_grad()
+def plainly(
+    model: GPT, prompt: Sequence[int], config: SamplingConfig, sample: int = 0, keep_first: int = 0
+) -> list[int]:
+    """What one row should say, without engine, cache or batch, in float64."""
+    tokens, sampler = list(prompt), Sampler(config)
+    for n_new in range(config.max_new_tokens):
+        seen = torch.tensor([visible(tokens, model.config.n_positions, keep_first)])
+        logits = model.double()(seen)[:, -1]
+        tokens.append(int(sampler.choose(logits, torch.tensor([tokens]), n_new, [sample])))
+    return tokens[len(prompt) :]
+
+
+def advanced(decoder: Decoder, steps: int) -> list[list[int]]:
+    """The new tokens of every row after so many steps."""
+    lengths = [len(tokens) for tokens in decoder.tokens]
+    for _ in range(steps):
+        decoder.advance()
+    return [tokens[length:] for tokens, length in zip(decoder.tokens, lengths, strict=True)]
+
+
+# Alone
 
 
 @settings(deadline=None, max_examples=20)
@@ -39,6 +73,33 @@ def test_cached_generation_equals_the_plain_loop_even_past_the_context(prompt: l
     assert torch.equal(cached, plain)
 
 
+@needs_native
+@pytest.mark.parametrize("temperature", [0, 1.0])
+@pytest.mark.parametrize(
+    ("shape", "length"),
+    [
+        ({"n_embd": 51, "n_head": 3, "vocab_size": 37}, 5),
+        ({"n_embd": 16, "n_head": 1, "vocab_size": 257}, 16),
+        ({"n_embd": 20, "n_head": 5, "vocab_size": 33, "n_positions": 1}, 3),
+        ({"n_embd": 6, "n_head": 2, "vocab_size": 16, "n_positions": 2}, 1),
+        ({"n_embd": 130, "n_head": 2, "vocab_size": 100, "n_positions": 40}, 33),
+        ({"n_embd": 1, "n_head": 1, "vocab_size": 2, "n_positions": 7, "n_layer": 1}, 9),
+    ],
+    ids=str,
+)
+def test_the_compiled_step_says_the_same_at_odd_shapes_past_the_context(
+    shape: dict[str, int], length: int, temperature: float
+) -> None:
+    model = small_model(**shape)
+    config = SamplingConfig(max_new_tokens=50, temperature=temperature, seed=3, top_p=1.0)
+    ids = torch.randint(shape["vocab_size"], (2, length), generator=torch.Generator().manual_seed(0))
+    plain = torch.stack(list(generate_uncached(model, ids, config)))
+    cached = torch.stack(list(generate(model, ids, config)))
+    compiled = torch.stack(list(generate(build("native", model), ids, config)))
+    assert torch.equal(cached, plain)
+    assert torch.equal(compiled, plain)
+
+
 @given(length=st.integers(1, 500), n_positions=st.integers(1, 64))
 def test_the_window_fits_the_context_moves_forward_and_keeps_half_of_it(length: int, n_positions: int) -> None:
     start = window_start(length, n_positions)
@@ -48,111 +109,176 @@ def test_the_window_fits_the_context_moves_forward_and_keeps_half_of_it(length: 
         assert length - start > n_positions // 2 or n_positions == 1
 
 
-def test_an_empty_prompt_of_ids_is_refused() -> None:
+@given(length=st.integers(1, 200), n_positions=st.integers(2, 40), data=st.data())
+def test_what_is_kept_first_stays_in_sight_and_the_end_with_it(
+    length: int, n_positions: int, data: st.DataObject
+) -> None:
+    keep_first = data.draw(st.integers(0, n_positions // 2))
+    tokens = list(range(length))
+    seen = visible(tokens, n_positions, keep_first)
+    assert len(seen) <= n_positions
+    assert seen[:keep_first] == tokens[:keep_first]
+    assert seen[-1] == tokens[-1]
+    rest = seen[keep_first:]
+    assert rest == tokens[length - len(rest) :]
+    if length <= n_positions:
+        assert seen == tokens
+
+
+@every_engine
+@pytest.mark.parametrize("keep_first", [0, 1, 3, 4])
+def test_a_preamble_that_is_kept_is_always_in_sight(kind: str, keep_first: int) -> None:
+    model, prompts = small_model(vocab_size=37, n_positions=8), [list(range(11)), [5, 6]]
+    config = SamplingConfig(max_new_tokens=25, temperature=1.0, seed=2)
+    expected = [plainly(model, prompt, config, row, keep_first) for row, prompt in enumerate(prompts)]
+    decoder = Decoder(build(kind, model), prompts, Sampler(config), keep_first=keep_first)
+    assert advanced(decoder, 25) == expected
+
+
+def test_too_long_a_preamble_is_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Decoder(TorchEngine(small_model(n_positions=9)), [[1]], Sampler(SamplingConfig()), keep_first=5)
+    assert str(caught.value) == (
+        "keep-first (5) must be at most half the context length (4), to leave room for what comes"
+    )
+
+
+# Side by side
+
+
+@every_engine
+@settings(deadline=None, max_examples=12, derandomize=True)
+@given(lengths=st.lists(st.integers(1, 20), min_size=1, max_size=4), n_positions=st.integers(1, 12))
+def test_every_row_says_what_it_would_alone_though_windows_slide_at_different_times(
+    kind: str, lengths: list[int], n_positions: int
+) -> None:
+    model = small_model(vocab_size=50, n_positions=n_positions)
+    prompts = [[(7 * row + 3 * at) % 50 for at in range(length)] for row, length in enumerate(lengths)]
+    samples = [row % 2 for row in range(len(prompts))]
+    config = SamplingConfig(max_new_tokens=16, temperature=1.0, seed=4)
+    expected = [plainly(model, *row) for row in zip(prompts, [config] * 9, samples, strict=False)]
+    decoder = Decoder(build(kind, model), prompts, Sampler(config), samples=samples)
+    assert advanced(decoder, 16) == expected
+
+
+@every_engine
+@pytest.mark.parametrize("leavers", [{0}, {1}, {2}, {0, 1}, {1, 2}, {0, 2}], ids=str)
+@pytest.mark.parametrize("after", [1, 4, 9])
+def test_rows_go_on_as_before_once_others_have_left(kind: str, leavers: set[int], after: int) -> None:
+    model, prompts = small_model(vocab_size=50, n_positions=12), [[1] * 10, [2, 3], [4, 5, 6, 7]]
+    config = SamplingConfig(max_new_tokens=30, temperature=1.0, seed=5)
+    decoder = Decoder(build(kind, model), prompts, Sampler(config))
+    advanced(decoder, after)
+    decoder.drop(leavers)
+    assert decoder.rows == [row for row in range(3) if row not in leavers]
+    advanced(decoder, 30 - after)
+    for row, prompt in enumerate(prompts):
+        expected = plainly(model, prompt, config, row)[: after if row in leavers else 30]
+        assert decoder.tokens[row] == prompt + expected
+
+
+def test_dropping_every_row_ends_it() -> None:
+    decoder = Decoder(TorchEngine(small_model()), [[1], [2, 3]], Sampler(SamplingConfig(seed=0)))
+    decoder.advance()
+    decoder.drop({1})
+    decoder.advance()
+    decoder.drop({0})
+    assert decoder.rows == []
+
+
+@every_engine
+def test_rows_of_one_prompt_are_read_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = build(kind, small_model())
+    read: list[int] = []
+    start = type(engine).start
+
+    def counted(self: Engine, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
+        read.append(len(prompts))
+        return start(self, prompts)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(engine), "start", counted)
+    prompts, config = [[1, 2], [3], [1, 2], [1, 2]], SamplingConfig(max_new_tokens=8, temperature=1.0, seed=6)
+    decoder = Decoder(engine, prompts, Sampler(config), samples=[0, 0, 1, 0])
+    rows = advanced(decoder, 8)
+    assert read == [2]
+    model = engine.model
+    for row, sample in enumerate([0, 0, 1, 0]):
+        assert rows[row] == plainly(model, prompts[row], config, sample)
+
+
+# What is asked for, and what goes wrong
+
+
+@every_engine
+def test_an_empty_prompt_of_ids_is_refused(kind: str) -> None:
     with pytest.raises(ConfigError, match="prompt is empty"):
-        next(generate(small_model(), torch.empty(1, 0, dtype=torch.int64), SamplingConfig()))
+        next(generate(build(kind, small_model()), torch.empty(1, 0, dtype=torch.int64), SamplingConfig()))
 
 
-def test_generation_switches_dropout_off_and_puts_the_mode_back() -> None:
+@every_engine
+def test_generation_switches_dropout_off_and_puts_the_mode_back(kind: str) -> None:
     torch.manual_seed(0)
-    model = GPT(GPTConfig(vocab_size=50, n_positions=8, n_embd=16, n_layer=1, n_head=2, dropout=0.5)).train()
+    model = GPT(GPTConfig(vocab_size=50, n_positions=40, n_embd=16, n_layer=1, n_head=2, dropout=0.5)).train()
     config = SamplingConfig(max_new_tokens=6, temperature=0)
-    ids = torch.tensor([[1, 2]])
-    first = [step.item() for step in generate(model, ids, config)]
+    engine, ids = build(kind, model), torch.arange(30)[None]
+    first = [step.item() for step in generate(engine, ids, config)]
     assert model.training
-    assert first == [step.item() for step in generate(model, ids, config)]
+    assert first == [step.item() for step in generate(engine, ids, config)]
 
 
-def test_ids_beyond_the_tokenizers_are_never_drawn() -> None:
-    tokenizer, model = Tokenizer.named("bytes"), small_model(vocab_size=300)
+@every_engine
+@pytest.mark.parametrize("temperature", [0, 1.0])
+def test_ids_beyond_the_tokenizers_are_never_drawn(kind: str, temperature: float) -> None:
+    model = small_model(vocab_size=300)
     model.token_embedding.weight.data[257:] *= 50  # whatever the features, padding is what it would say
-    config = SamplingConfig(max_new_tokens=30, temperature=1.0, seed=0)
-    assert max(piece.id or 0 for piece in generate_pieces(model, tokenizer, "a", config)) < 257
+    config = SamplingConfig(max_new_tokens=30, temperature=temperature, seed=0)
+    ids = torch.stack(list(generate(build(kind, model), torch.tensor([[7], [8]]), config, vocab_size=257)))
+    assert int(ids.max()) < 257
+    free = torch.stack(list(generate(build(kind, model), torch.tensor([[7], [8]]), config)))
+    assert int(free.max()) >= 257  # so the limit was what held
 
 
-def test_every_sample_of_a_batch_has_its_own_text_and_the_seed_repeats_them_all() -> None:
-    tokenizer, model = Tokenizer.named("bytes"), small_model()
-    config = SamplingConfig(max_new_tokens=12, samples=3, seed=5, temperature=2.0, top_p=1.0)
-    texts = [["" for _ in range(3)] for _ in range(2)]
-    for run in texts:
-        for piece in generate_pieces(model, tokenizer, "ab", config):
-            run[piece.row] += piece.text
-    assert texts[0] == texts[1]
-    assert len(set(texts[0])) == 3
+@every_engine
+@pytest.mark.parametrize("count", [0, 1, 5, 99])
+def test_log_probabilities_are_the_models_own_before_temperature_and_penalties(kind: str, count: int) -> None:
+    model, prompts = small_model(vocab_size=40), [[1, 2, 3], [4]]
+    config = SamplingConfig(max_new_tokens=5, temperature=0.3, repetition_penalty=2.0, seed=0, top_k=3)
+    decoder = Decoder(build(kind, model), prompts, Sampler(config), vocab_size=37, alternatives=count)
+    for _ in range(5):
+        before = [list(tokens) for tokens in decoder.tokens]
+        for tokens, (choice,) in zip(before, decoder.advance(), strict=True):
+            with torch.no_grad():
+                logprobs = model.double()(torch.tensor([tokens]))[0, -1, :37].log_softmax(-1)
+            if kind == "native":
+                model.float()
+            assert choice.logprob == pytest.approx(float(logprobs[choice.id]), abs=1e-4)
+            likeliest = logprobs.topk(min(count, 37))
+            assert [id for id, _ in choice.alternatives] == likeliest.indices.tolist()
+            assert [logprob for _, logprob in choice.alternatives] == pytest.approx(likeliest.values.tolist(), abs=1e-4)
 
 
-def test_text_pieces_join_to_the_decoded_ids() -> None:
-    tokenizer, model = Tokenizer.named("bytes"), small_model(seed=3)
-    config = SamplingConfig(max_new_tokens=40, temperature=3.0, top_p=1.0, seed=2)
-    pieces = list(generate_pieces(model, tokenizer, "é", config))
-    ids = [piece.id for piece in pieces if piece.id is not None and piece.id != tokenizer.end_of_text]
-    assert "".join(piece.text for piece in pieces) == tokenizer.decode(ids)
-    assert [piece.finish_reason for piece in pieces].count(None) == len(pieces) - 1
+def test_log_probabilities_come_only_where_they_are_asked_for() -> None:
+    decoder = Decoder(TorchEngine(small_model()), [[1]], Sampler(SamplingConfig(seed=0)))
+    ((choice,),) = decoder.advance()
+    assert choice.logprob is None
+    assert choice.alternatives == ()
 
 
-def forced(model: GPT, ids: list[int]) -> None:
-    """Makes the model continue end-of-text by `ids`, whatever its weights were: position t says ids[t]."""
-    for parameter in model.parameters():
-        parameter.data.zero_()
-    width = model.config.n_embd
-    model.final_norm.weight.data.fill_(1)
-    codes = torch.eye(width, dtype=torch.float64)
-    model.token_embedding.weight.data[:width] = codes * 1e-3
-    for position, wanted in enumerate(ids):
-        model.position_embedding.weight.data[position] = codes[wanted] * 1e3
-
-
+@pytest.mark.parametrize("temperature", [0, 1.0])
 @pytest.mark.parametrize(
-    ("ids", "text", "reason", "n_ids"),
-    [([3, 4, 5], "\x03\x04\x05", "length", 3), ([3, 4, 15], "\x03\x04", "stop", 3), ([3, 15, 4], "\x03", "stop", 2)],
+    "kind", ["torch", pytest.param("native", marks=needs_native), pytest.param("int8", marks=needs_native)]
 )
-def test_a_row_ends_before_a_stop_string_or_at_its_length(ids: list[int], text: str, reason: str, n_ids: int) -> None:
-    tokenizer, model = Tokenizer.named("bytes"), small_model()
-    forced(model, ids)
-    config = SamplingConfig(max_new_tokens=3, temperature=0, stop=("\x0f",))
-    pieces = list(generate_pieces(model, tokenizer, "", config))
-    assert "".join(piece.text for piece in pieces) == text
-    assert pieces[-1].finish_reason == reason
-    assert len([piece for piece in pieces if piece.id is not None]) == n_ids
-
-
-def test_end_of_text_ends_a_row_and_is_no_text() -> None:
-    tokenizer, model = Tokenizer.named("bytes"), small_model()
-    forced(model, [3, 4, 5])
-    model.token_embedding.weight.data[[5, 256]] = model.token_embedding.weight.data[[256, 5]]
-    pieces = list(generate_pieces(model, tokenizer, "", SamplingConfig(max_new_tokens=9, temperature=0)))
-    assert "".join(piece.text for piece in pieces) == "\x03\x04"
-    assert pieces[-1].finish_reason == "end_of_text"
-
-
-@settings(deadline=None)
-@given(
-    pieces=st.lists(st.text("ab\n", max_size=4)),
-    stops=st.lists(st.text("ab\n", min_size=1, max_size=4), max_size=3),
-)
-def test_a_stop_string_is_found_across_any_borders(pieces: list[str], stops: list[str]) -> None:
-    whole = "".join(pieces)
-    cuts = [at for stop in stops if (at := whole.find(stop)) >= 0]
-    shown, found, stop_filter = "", False, StopFilter(stops)
-    for piece in pieces:
-        text, found = stop_filter.feed(piece)
-        shown += text
-        if found:
-            break
-    else:
-        shown += stop_filter.flush()
-    assert found == bool(cuts)
-    assert whole.startswith(shown)
-    assert not any(stop in shown for stop in stops)
-    if not cuts:
-        assert shown == whole
-
-
-def test_an_empty_stop_string_is_refused() -> None:
-    with pytest.raises(ConfigError, match="stop string is empty"):
-        StopFilter(["a", ""])
-
-
-def test_a_plain_string_stream_takes_one_sample_only() -> None:
-    with pytest.raises(ConfigError, match=r"samples \(2\) must be 1"):
-        next(generate_text(small_model(), Tokenizer.named("bytes"), "a", SamplingConfig(samples=2)))
+@pytest.mark.parametrize("name", ["blocks.1.mlp.down_proj.weight", "blocks.0.attention_norm.bias"])
+def test_weights_that_are_no_numbers_are_named(kind: str, name: str, temperature: float) -> None:
+    model = small_model().float()
+    model.get_parameter(name).data.view(-1)[3] = math.nan
+    engine = TorchEngine(model) if kind == "torch" else NativeEngine(model, "int8" if kind == "int8" else "none")
+    decoder = Decoder(engine, [[1, 2]], Sampler(SamplingConfig(temperature=temperature)))
+    with pytest.raises(GenerationError) as caught:
+        decoder.advance()
+    message = str(caught.value)
+    assert "logits must be finite" in message
+    assert message.endswith(
+        f"the parameter {name}, 1 of whose {model.get_parameter(name).numel()} values are not finite"
+    )
+    assert "\n" not in message

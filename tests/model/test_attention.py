@@ -128,6 +128,101 @@ def test_a_reset_cache_starts_from_the_first_position() -> None:
     torch.testing.assert_close(attention(x, cache), attention(x))
 
 
+@some_shapes
+@given(padding=st.lists(st.integers(0, 5), min_size=1, max_size=4), split=st.integers(1, 9), seed=st.integers(0, 2**32))
+def test_rows_of_different_lengths_attend_to_their_own_positions_alone(
+    padding: list[int], split: int, seed: int
+) -> None:
+    attention, x = attention_in_double(seed=seed), stream(len(padding), 9, seed=seed)
+    cache = KVCache(CONFIG, len(padding), dtype=torch.float64)
+    cache.padding = torch.tensor(padding)
+    first = attention(x[:, :split], cache)
+    cache.length = split
+    found = torch.cat([first, *(attention(part, cache) for part in (x[:, split:],) if split < 9)], dim=1)
+    assert found.isfinite().all()
+    for row, unused in enumerate(padding):
+        expected = attention(x[row : row + 1, unused:])[0]
+        torch.testing.assert_close(found[row, unused:], expected, rtol=1e-10, atol=1e-12)
+
+
+def filled(rows: int, length: int, padding: list[int] | None = None) -> KVCache:
+    """A cache that holds what no other row, layer or position does."""
+    cache = KVCache(CONFIG, rows)
+    for buffers in (cache.keys, cache.values):
+        for layer in buffers:
+            layer.copy_(torch.randn(layer.shape))
+    cache.length = length
+    cache.padding = None if padding is None else torch.tensor(padding)
+    return cache
+
+
+@pytest.mark.parametrize("order", [[2, 0], [1], [0, 1, 2], [2, 1, 0], [0, 0, 1, 2, 2], [1, 1, 1]], ids=str)
+def test_rows_that_are_kept_hold_what_they_held(order: list[int]) -> None:
+    cache = filled(3, 7)
+    before = [[layer[order, :, :7].clone() for layer in buffers] for buffers in (cache.keys, cache.values)]
+    cache.keep(order)
+    assert cache.length == 7
+    for buffers, held in zip((cache.keys, cache.values), before, strict=True):
+        for layer, expected in zip(buffers, held, strict=True):
+            assert layer.shape == (len(order), 3, 9, 4)
+            assert layer.is_contiguous()
+            assert torch.equal(layer[:, :, :7], expected)
+
+
+@pytest.mark.parametrize(
+    ("order", "length", "padding"),
+    [([0, 1, 2], 8, [5, 0, 2]), ([2, 0], 6, [0, 3]), ([0], 3, None), ([0, 0], 3, None), ([2, 1, 2], 8, [2, 0, 2])],
+)
+def test_positions_that_no_row_has_any_longer_make_room(
+    order: list[int], length: int, padding: list[int] | None
+) -> None:
+    cache = filled(3, 8, [5, 0, 2])
+    before = [layer[order, :, 8 - length : 8].clone() for layer in cache.keys]
+    cache.keep(order)
+    assert cache.length == length
+    assert (None if cache.padding is None else cache.padding.tolist()) == padding
+    for layer, expected in zip(cache.keys, before, strict=True):
+        assert torch.equal(layer[:, :, :length], expected)
+
+
+def test_fewer_rows_stay_in_the_memory_that_there_is() -> None:
+    cache = filled(3, 4)
+    places = [layer.data_ptr() for layer in cache.keys + cache.values]
+    cache.keep([2, 0])
+    assert [layer.data_ptr() for layer in cache.keys + cache.values] == places
+
+
+def test_a_row_of_a_cache_is_written_where_it_lies_and_leaves_the_others_alone() -> None:
+    cache = filled(3, 5, [1, 0, 2])
+    before = [layer.clone() for layer in cache.keys]
+    row = cache.row(1)
+    assert (row.length, row.padding) == (0, None)
+    row.append(1, torch.ones(1, 3, 2, 4), torch.zeros(1, 3, 2, 4))
+    row.length = 2
+    assert (cache.keys[1][1, :, :2] == 1).all()
+    assert (cache.values[1][1, :, :2] == 0).all()
+    assert torch.equal(cache.keys[1][[0, 2]], before[1][[0, 2]])
+    assert torch.equal(cache.keys[0], before[0])
+    assert cache.length == 5
+    assert cache.padding is not None
+
+
+def test_a_reset_cache_forgets_its_padding_and_a_rewound_one_keeps_it() -> None:
+    cache = filled(2, 5, [1, 0])
+    cache.rewind(2)
+    assert cache.length == 3
+    assert cache.positions(2).tolist() == [[2, 3], [3, 4]]
+    cache.reset()
+    assert (cache.length, cache.padding) == (0, None)
+
+
+def test_positions_count_from_each_rows_own_first() -> None:
+    cache = filled(2, 0)
+    assert cache.positions(3).tolist() == [0, 1, 2]
+    cache.padding = torch.tensor([2, 0])
+    assert cache.positions(4).tolist() == [[0, 0, 0, 1], [0, 1, 2, 3]]  # of what is padded nobody asks
+
+
 def test_room_is_counted_from_what_the_cache_holds() -> None:
     cache = KVCache(CONFIG, 1)
     cache.length = 5

@@ -1,0 +1,161 @@
+"""Where a stream of text ends, whatever pieces it comes in."""
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minigpt.errors import ConfigError
+from minigpt.generation.stopping import StopFilter, Until
+
+UNTILS: list[Until | None] = [None, "line", "paragraph", "sentence"]
+
+
+def shown(pieces: list[str], stops: tuple[str, ...] = (), until: Until | None = None) -> tuple[str, bool]:
+    """What comes through of these pieces, and whether it ended among them."""
+    stop_filter, text = StopFilter(stops, until), ""
+    for piece in pieces:
+        more, found = stop_filter.feed(piece)
+        text += more
+        if found:
+            return text, True
+    return text + stop_filter.flush(), False
+
+
+def cut(text: str, at: list[int]) -> list[str]:
+    """The text in pieces that end at these places."""
+    places = [0, *sorted(place % (len(text) + 1) for place in at), len(text)]
+    return [text[begin:end] for begin, end in zip(places, places[1:], strict=False)]
+
+
+texts = st.lists(
+    st.sampled_from(
+        ["a", "b", "Mr", "J", "e.g", ".", "!", "…", ' "', '"', "”", ")", " ", "  ", "\n", "\n\n", "\t", "c d"]
+    )
+).map("".join)
+stop_strings = st.lists(st.text("ab.\n ", min_size=1, max_size=3), max_size=3).map(tuple)
+
+
+@settings(deadline=None, max_examples=300)
+@given(text=texts, stops=stop_strings, until=st.sampled_from(UNTILS), at=st.lists(st.integers(0, 99), max_size=8))
+def test_borders_between_pieces_change_nothing(
+    text: str, stops: tuple[str, ...], until: Until | None, at: list[int]
+) -> None:
+    assert shown(cut(text, at), stops, until) == shown([text], stops, until) == shown(list(text), stops, until)
+
+
+@settings(deadline=None)
+@given(
+    pieces=st.lists(st.text("ab\n", max_size=4)),
+    stops=st.lists(st.text("ab\n", min_size=1, max_size=4), max_size=3).map(tuple),
+)
+def test_a_stop_string_is_found_across_any_borders(pieces: list[str], stops: tuple[str, ...]) -> None:
+    whole = "".join(pieces)
+    ends = [(at + len(stop), at) for stop in stops if (at := whole.find(stop)) >= 0]
+    assert shown(pieces, stops) == ((whole[: min(ends)[1]], True) if ends else (whole, False))
+    assert not any(stop in shown(pieces, stops)[0] for stop in stops)
+
+
+@settings(deadline=None, max_examples=50)
+@given(pieces=st.lists(texts), stops=stop_strings)
+def test_only_what_may_begin_a_stop_string_is_held_back(pieces: list[str], stops: tuple[str, ...]) -> None:
+    stop_filter, fed, out = StopFilter(stops), "", ""
+    for piece in pieces:
+        text, found = stop_filter.feed(piece)
+        fed, out = fed + piece, out + text
+        if found:
+            return
+        held = fed[len(out) :]
+        assert fed.startswith(out)
+        assert held == "" or any(len(held) < len(stop) and stop.startswith(held) for stop in stops)
+        assert not any(fed.endswith(stop[:size]) for stop in stops for size in range(len(held) + 1, len(stop)))
+
+
+def test_an_empty_stop_string_is_refused() -> None:
+    with pytest.raises(ConfigError, match="stop string is empty"):
+        StopFilter(["a", ""])
+
+
+@pytest.mark.parametrize(
+    ("until", "text", "expected"),
+    [
+        ("line", "one. two\nthree", "one. two"),
+        ("line", "\n \n  one\n\n", "\n \n  one"),
+        ("line", "one", None),
+        ("line", "\n\n\n", None),
+        ("paragraph", "one\ntwo\n\nthree", "one\ntwo"),
+        ("paragraph", "\n\none \t\n  \n two", "\n\none"),
+        ("paragraph", "one\n two\n", None),
+        ("paragraph", "one \n\n\n\ntwo", "one"),
+        ("sentence", "It is. So", "It is."),
+        ("sentence", "It is.", None),
+        ("sentence", "  \n It is!\n", "  \n It is!"),
+        ("sentence", "Is it?! Yes.", "Is it?!"),
+        ("sentence", "Well… it is", "Well…"),
+        ("sentence", "Well... it is", "Well..."),
+        ("sentence", "He has 3.5 of them. So", "He has 3.5 of them."),
+        ("sentence", "see example.com now. So", "see example.com now."),
+        ("sentence", 'He said "Go." Then', 'He said "Go."'),
+        ("sentence", "He said “Go!” Then", "He said “Go!”"),
+        ("sentence", "(So it is.) Then", "(So it is.)"),
+        ("sentence", "Mr. Smith met Mrs. Smith. So", "Mr. Smith met Mrs. Smith."),
+        ("sentence", "I met Dr. J. R. R. Tolkien at St. Paul's. So", "I met Dr. J. R. R. Tolkien at St. Paul's."),
+        ("sentence", "Fruit, e.g. apples, etc. are good. So", "Fruit, e.g. apples, etc. are good."),
+        ("sentence", "It was his grandfather's, Mr. \n Smith's! So", "It was his grandfather's, Mr. \n Smith's!"),
+        ("sentence", "The vest. So", "The vest."),
+        ("sentence", "It was USSR. So", "It was USSR."),
+    ],
+)
+def test_text_ends_behind_its_first_line_paragraph_or_sentence(until: Until, text: str, expected: str | None) -> None:
+    assert shown(list(text), (), until) == ((text, False) if expected is None else (expected, True))
+
+
+@pytest.mark.parametrize(
+    ("stops", "text", "expected"),
+    [
+        (("two",), "one two. Three", "one "),
+        ((" Th",), "one two. Three", "one two."),
+        (("two. Three",), "one two. Three", "one two."),  # the sentence is complete before the stop string is
+        (("zzz",), "one two. Three", "one two."),
+        ((".",), "one two. Three", "one two"),
+    ],
+)
+def test_of_a_stop_string_and_a_sentence_the_first_to_be_complete_ends_the_text(
+    stops: tuple[str, ...], text: str, expected: str
+) -> None:
+    assert shown([text], stops, "sentence") == shown(list(text), stops, "sentence") == (expected, True)
+
+
+@pytest.mark.parametrize("stops", [("abc", "b"), ("b", "abc")], ids=str)
+def test_of_several_stop_strings_the_first_to_be_complete_ends_the_text(stops: tuple[str, ...]) -> None:
+    assert shown(["xabc"], stops) == shown(list("xabc"), stops) == ("xa", True)
+    assert shown(["xabc"], ("abc", "bc")) == shown(list("xabc"), ("abc", "bc")) == ("x", True)
+
+
+@pytest.mark.parametrize("until", UNTILS)
+def test_nothing_ends_while_it_may_not_and_all_of_it_is_shown(until: Until | None) -> None:
+    stop_filter = StopFilter((".", "ab"), until)
+    for piece in ("One. Two.", "\n\nab", "a"):
+        assert stop_filter.feed(piece, may_stop=False) == (piece, False)
+    assert stop_filter.feed("b") == ("b", False)  # the stop string began too soon
+    assert stop_filter.feed("cab") == ("c", True)
+
+
+def test_ends_count_from_where_they_may_and_never_lie_in_what_was_shown() -> None:
+    stop_filter = StopFilter((), "sentence")
+    assert stop_filter.feed("One. Two", may_stop=False) == ("One. Two", False)
+    assert stop_filter.feed(" and a half. Three. ") == (" and a half.", True)
+    stop_filter = StopFilter((), "paragraph")
+    assert stop_filter.feed("One.\n", may_stop=False) == ("One.\n", False)
+    assert stop_filter.feed("\nTwo.") == ("\nTwo.", False)
+    assert stop_filter.feed(" \n") == ("", False)
+    assert stop_filter.feed("\nThree") == ("", True)
+
+
+@pytest.mark.parametrize("until", UNTILS[1:])
+def test_a_long_text_without_an_end_takes_no_time(until: Until) -> None:
+    stop_filter, started = StopFilter(("xyz",), until), time.process_time()
+    for _ in range(1000):
+        stop_filter.feed("a word or two, ")
+    assert time.process_time() - started < 3  # the square of its 15000 characters would take minutes

@@ -1,0 +1,229 @@
+"""Pieces of text against the text they should join to, and the reasons why rows end."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minigpt.config import GPTConfig, SamplingConfig
+from minigpt.errors import ConfigError
+from minigpt.generation import native
+from minigpt.generation.engine import resolve_engine
+from minigpt.generation.streaming import Piece, encode_prompt, generate_pieces, generate_text
+from minigpt.model.gpt import GPT
+from minigpt.text.tokenizer import Tokenizer
+
+BYTES = Tokenizer.named("bytes")
+
+
+def small_model(vocab_size: int = 257, n_positions: int = 16, seed: int = 0) -> GPT:
+    """A random float64 model whose weights are large enough that context matters."""
+    torch.manual_seed(seed)
+    model = GPT(GPTConfig(vocab_size=vocab_size, n_positions=n_positions, n_embd=16, n_layer=2, n_head=2)).double()
+    for parameter in model.parameters():
+        parameter.data.mul_(8 if parameter.dim() == 2 else 1)
+    return model.eval()
+
+
+def speaker(text: str | Sequence[int], n_positions: int = 64) -> GPT:
+    """A model that continues an end-of-text by this, byte by byte, whatever came before: position t says byte t."""
+    ids = list(text.encode()) if isinstance(text, str) else list(text)
+    config = GPTConfig(vocab_size=257, n_positions=n_positions, n_embd=257, n_layer=1, n_head=1)
+    model = GPT(config).double().eval()
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    model.final_norm.weight.data.fill_(1)
+    codes = torch.eye(257, dtype=torch.float64)
+    model.token_embedding.weight.data = codes * 1e-3
+    for position, id in enumerate(ids):
+        model.position_embedding.weight.data[position] = codes[id] * 1e3
+    return model
+
+
+def texts(pieces: Sequence[Piece]) -> list[str]:
+    """The text of every row."""
+    rows = [""] * (1 + max(piece.row for piece in pieces))
+    for piece in pieces:
+        rows[piece.row] += piece.text
+    return rows
+
+
+def ids_of(pieces: Sequence[Piece], row: int = 0) -> list[int]:
+    return [piece.choice.id for piece in pieces if piece.row == row and piece.choice is not None]
+
+
+def said(text: str | Sequence[int], **changes: object) -> tuple[str, str | None, int]:
+    """What comes through of a model that says this: the text, why it ended, and how many tokens it took."""
+    config = SamplingConfig(temperature=0, **changes)  # type: ignore[arg-type]
+    pieces = list(generate_pieces(speaker(text), BYTES, [""], config))
+    assert [piece.finish_reason for piece in pieces].count(None) == len(pieces) - 1
+    return texts(pieces)[0], pieces[-1].finish_reason, len(pieces)
+
+
+# Rows
+
+
+def test_every_sample_of_a_batch_has_its_own_text_and_the_seed_repeats_them_all() -> None:
+    config = SamplingConfig(max_new_tokens=12, samples=3, seed=5, temperature=2.0, top_p=1.0)
+    runs = [texts(list(generate_pieces(small_model(), BYTES, ["ab"], config))) for _ in range(2)]
+    assert runs[0] == runs[1]
+    assert len(set(runs[0])) == 3
+
+
+@settings(deadline=None, max_examples=8)
+@given(
+    prompts=st.lists(st.text("abc é", max_size=20), min_size=1, max_size=4),
+    samples=st.integers(1, 3),
+    stops=st.lists(st.text("etaoin ", min_size=1, max_size=1), max_size=3),
+)
+def test_a_row_is_the_same_beside_others_as_alone(prompts: list[str], samples: int, stops: list[str]) -> None:
+    model = small_model(seed=1)
+    config = SamplingConfig(max_new_tokens=14, samples=samples, seed=9, temperature=1.5, top_p=1.0, stop=tuple(stops))
+    together = list(generate_pieces(model, BYTES, prompts, config))
+    for number, prompt in enumerate(prompts):
+        alone = list(generate_pieces(model, BYTES, [prompt], config))
+        for sample in range(samples):
+            ours = [piece for piece in together if piece.row == number * samples + sample]
+            theirs = [piece for piece in alone if piece.row == sample]
+            assert [(piece.text, piece.choice, piece.finish_reason) for piece in ours] == [
+                (piece.text, piece.choice, piece.finish_reason) for piece in theirs
+            ]
+
+
+def test_ids_beyond_the_tokenizers_are_never_drawn() -> None:
+    model = small_model(vocab_size=300)
+    model.token_embedding.weight.data[257:] *= 50  # whatever the features, padding is what it would say
+    config = SamplingConfig(max_new_tokens=30, temperature=1.0, seed=0)
+    assert max(ids_of(list(generate_pieces(model, BYTES, ["a"], config)))) < 257
+
+
+def test_an_empty_prompt_begins_a_document() -> None:
+    assert encode_prompt(BYTES, "") == [256]
+    assert encode_prompt(BYTES, "a") == [97]
+
+
+# Pieces
+
+
+def test_text_pieces_join_to_the_decoded_ids() -> None:
+    config = SamplingConfig(max_new_tokens=40, temperature=3.0, top_p=1.0, seed=2)
+    pieces = list(generate_pieces(small_model(seed=3), BYTES, ["é"], config))
+    ids = [id for id in ids_of(pieces) if id != BYTES.end_of_text]
+    assert texts(pieces)[0] == BYTES.decode(ids)
+    assert [piece.finish_reason for piece in pieces].count(None) == len(pieces) - 1
+
+
+def test_a_character_comes_whole_with_its_last_byte() -> None:
+    config = SamplingConfig(max_new_tokens=6, temperature=0)
+    pieces = list(generate_pieces(speaker("aé漢"), BYTES, [""], config))
+    assert [piece.text for piece in pieces] == ["a", "", "é", "", "", "漢"]
+    cut = list(generate_pieces(speaker("aé漢"), BYTES, [""], config.replace(max_new_tokens=5)))
+    assert texts(cut)[0] == "aé\N{REPLACEMENT CHARACTER}"  # nothing more comes: what there is is shown
+
+
+def test_every_token_makes_one_piece_and_the_last_one_says_why() -> None:
+    config = SamplingConfig(max_new_tokens=4, temperature=0, samples=2)
+    pieces = list(generate_pieces(speaker("abcd"), BYTES, ["", ""], config))
+    for row in range(4):
+        own = [piece for piece in pieces if piece.row == row]
+        assert ids_of(own, row) == [97, 98, 99, 100]
+        assert [piece.finish_reason for piece in own] == [None, None, None, "length"]
+
+
+def test_a_plain_string_stream_is_the_text_without_empty_pieces() -> None:
+    pieces = list(generate_text(speaker("aé漢"), BYTES, "", SamplingConfig(max_new_tokens=6, temperature=0)))
+    assert pieces == ["a", "é", "漢"]
+
+
+def test_a_plain_string_stream_takes_one_sample_only() -> None:
+    with pytest.raises(ConfigError, match=r"samples \(2\) must be 1"):
+        next(generate_text(small_model(), BYTES, "a", SamplingConfig(samples=2)))
+
+
+# Ends
+
+
+@pytest.mark.parametrize(
+    ("ids", "text", "reason", "count"),
+    [([3, 4, 5], "\x03\x04\x05", "length", 3), ([3, 4, 15], "\x03\x04", "stop", 3), ([3, 15, 4], "\x03", "stop", 2)],
+)
+def test_a_row_ends_before_a_stop_string_or_at_its_length(ids: list[int], text: str, reason: str, count: int) -> None:
+    assert said(ids, max_new_tokens=3, stop=("\x0f",)) == (text, reason, count)
+
+
+def test_text_that_was_held_back_for_a_stop_string_comes_with_the_end() -> None:
+    assert said("abcab", max_new_tokens=5, stop=("abd",)) == ("abcab", "length", 5)
+    assert said([*b"abcab", 256], max_new_tokens=9, stop=("abd",)) == ("abcab", "end_of_text", 6)
+
+
+def test_end_of_text_ends_a_row_and_is_no_text() -> None:
+    assert said([3, 4, 256, 5], max_new_tokens=9) == ("\x03\x04", "end_of_text", 3)
+
+
+def test_a_character_that_breaks_off_before_a_stop_string_is_shown_as_one() -> None:
+    assert said([97, 0xC3, 256], max_new_tokens=9, stop=("\N{REPLACEMENT CHARACTER}",)) == ("a", "stop", 3)
+
+
+@pytest.mark.parametrize(
+    ("until", "text", "count"),
+    [("line", "\n One. Two.", 12), ("sentence", "\n One.", 7), ("paragraph", "\n One. Two.\nThree.", 21)],
+)
+def test_a_row_ends_behind_its_first_line_sentence_or_paragraph(until: str, text: str, count: int) -> None:
+    assert said("\n One. Two.\nThree. \n\nFour.", max_new_tokens=40, until=until) == (text, "stop", count)
+
+
+@pytest.mark.parametrize(("least", "text"), [(0, "a"), (2, "a"), (3, "a.b"), (6, "a.b.c"), (7, "a.b.c.d")])
+def test_stop_strings_count_from_the_least_number_of_tokens(least: int, text: str) -> None:
+    assert said("a.b.c.d.", max_new_tokens=12, stop=(".",), min_new_tokens=least)[0] == text
+
+
+def test_the_end_of_text_does_not_come_before_the_least_number_of_tokens() -> None:
+    text, reason, count = said([97, 256, 256, 256, 256], max_new_tokens=5, min_new_tokens=3)
+    assert (reason, count) == ("end_of_text", 4)
+    assert text[0] == "a"
+
+
+def test_a_row_that_has_ended_costs_the_others_nothing() -> None:
+    """Row 0 of a batch stops at once; row 1 goes on beyond it, to the same text as alone."""
+    model = small_model(seed=5)
+    config = SamplingConfig(max_new_tokens=20, temperature=1.0, seed=1)
+    first = texts(list(generate_pieces(model, BYTES, ["abc"], config)))[0][:1]
+    config = config.replace(stop=(first,))
+    pieces = list(generate_pieces(model, BYTES, ["abc", "z"], config))
+    assert len(ids_of(pieces, 0)) < len(ids_of(pieces, 1))
+    alone = list(generate_pieces(model, BYTES, ["z"], config))
+    assert texts(pieces)[1] == texts(alone)[0]
+
+
+def test_the_best_of_a_search_come_as_pieces_with_the_rows_of_their_prompts() -> None:
+    config = SamplingConfig(max_new_tokens=5, beams=4, samples=2, stop=("\x00",))
+    pieces = list(generate_pieces(small_model(), BYTES, ["ab", "c"], config))
+    assert {piece.row for piece in pieces} == {0, 1, 2, 3}
+    for row in range(4):
+        own = [piece.finish_reason for piece in pieces if piece.row == row]
+        assert own[-1] in ("length", "end_of_text", "stop")
+        assert set(own[:-1]) <= {None}
+    (alone,) = {tuple(ids_of(list(generate_pieces(small_model(), BYTES, ["c"], config)), 0))}
+    assert ids_of(pieces, 2) == list(alone)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_the_mode_is_put_back_even_where_the_reader_leaves_early(beams: int) -> None:
+    model = small_model().train()
+    pieces = generate_pieces(model, BYTES, ["a"], SamplingConfig(max_new_tokens=5, beams=beams))
+    next(pieces)
+    assert not model.training
+    pieces.close()  # type: ignore[attr-defined]
+    assert model.training
+
+
+@pytest.mark.skipif(native.library() is None, reason="decode.c was not built: no C compiler at hand")
+def test_the_compiled_step_says_the_same_text() -> None:
+    config = SamplingConfig(max_new_tokens=40, temperature=1.0, seed=2, samples=2)
+    model = small_model(seed=2)
+    expected = texts(list(generate_pieces(model, BYTES, ["one", "thirty-three"], config)))
+    engine = resolve_engine(model.float())
+    assert engine.description.startswith("cpu, float32, compiled")
+    assert texts(list(generate_pieces(engine, BYTES, ["one", "thirty-three"], config))) == expected
