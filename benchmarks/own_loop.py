@@ -74,7 +74,7 @@ def bare_steps(model: GPT, config: TrainConfig, data: Path) -> Iterator[None]:
     model = model.to(device)
     model.train()
     features = torch.compile(model.features) if device.type == "cuda" else model.features
-    optimizers, parameters = build_optimizers(model, config), list(model.parameters())
+    optimizers, parameters = build_optimizers(model, config, dtype), list(model.parameters())
     corpus = random_corpus(data, model.config.vocab_size)
     x, y = (part.to(device) for part in corpus.batch(0, config.batch_size, config.context_length, 1))
     while True:

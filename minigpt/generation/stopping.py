@@ -10,9 +10,9 @@ Until = Literal["sentence", "paragraph", "line"]
 
 # Group 1 ends where the text ends; what follows it is what tells that it does.
 _ENDS = {
-    "line": re.compile(r"\s*(\S[^\n]*)\n"),
-    "paragraph": re.compile(r"\s*(\S.*?)[^\S\n]*\n\s*?\n", re.DOTALL),
-    "sentence": re.compile(r"""\s*(\S.*?[.!?…]["'”’)\]»]*)\s""", re.DOTALL),
+    "line": r"\s*(\S[^\n]*)\n",
+    "paragraph": r"\s*(\S.*?)[^\S\n]*\n\s*?\n",
+    "sentence": r"""\s*(\S.*?[.!?…]["'”’)\]»]*)\s""",
 }
 _NO_END = re.compile(r"(?:\b(?:[A-Z]|Mrs?|Ms|Dr|St|Prof|Capt|Gen|Sr|Jr|vs|cf|etc|e\.g|i\.e))\.$")
 
@@ -29,6 +29,7 @@ class StopFilter:
             raise ConfigError("a stop string is empty (''); give the text to stop before")
         self.stops = tuple(stops)
         self.until = until
+        self.whole = re.compile(_ENDS[until], re.DOTALL) if until else None
         self.seen = ""  # all that was fed
         self.shown = 0  # of it
         self.begin = 0  # where ends begin to count
@@ -59,10 +60,10 @@ class StopFilter:
 
     def _end(self) -> tuple[int, int] | None:
         """Where it is known that the first line, paragraph or sentence has ended, and where that was, if it has."""
-        if self.until is None:
+        if self.whole is None:
             return None
         at = self.begin
-        while (match := _ENDS[self.until].match(self.seen, at)) is not None:
+        while (match := self.whole.match(self.seen, at)) is not None:
             if self.until != "sentence" or not _NO_END.search(match[1]):
                 return match.end(), match.end(1)
             at = match.end(1)

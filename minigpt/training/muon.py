@@ -19,15 +19,15 @@ _ITERATIONS = 5
 _AT_ONCE = 2**26  # numbers orthogonalized together: they fill a GPU, and are little beside a model that has more
 
 
-def orthogonalize(matrices: Tensor) -> Tensor:
+def orthogonalize(matrices: Tensor, *, coarsely: bool = False) -> Tensor:
     """The nearest matrices with (almost) equal singular values, between about 0.7 and 1.2, by Newton-Schulz iteration.
 
-    On CUDA in bfloat16, whose precision is enough here; elsewhere in the dtype given.
+    On CUDA, and `coarsely` elsewhere too, in bfloat16, whose precision is enough here; else in the dtype given.
     Shapes: (n, rows, columns) -> (n, rows, columns).
     Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks"; Higham 2008, chapter 8.
     """
     a, b, c = _COEFFICIENTS
-    x = matrices.bfloat16() if matrices.device.type == "cuda" else matrices
+    x = matrices.bfloat16() if coarsely or matrices.device.type == "cuda" else matrices
     tall = x.shape[1] > x.shape[2]
     x = x.mT if tall else x  # so that X X^T is the smaller of the two products
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)  # singular values at most 1
@@ -42,14 +42,22 @@ class Muon(torch.optim.Optimizer):
 
     An update's root mean square is 0.2 of the rate whatever the matrix's shape, which is what AdamW's comes to: one
     rate serves both. A group's `parts` cuts its matrices into so many along their rows first: queries, keys and values
-    are three matrices.
+    are three matrices. `coarsely` is for machines that multiply bfloat16 faster.
     Source: Jordan et al. 2024; Liu et al. 2025, "Muon is scalable for LLM training", equation 4 (the scale).
     """
 
     def __init__(
-        self, params: Iterable[Any], lr: float, *, momentum: float = 0.95, weight_decay: float = 0.0, parts: int = 1
+        self,
+        params: Iterable[Any],
+        lr: float,
+        *,
+        momentum: float = 0.95,
+        weight_decay: float = 0.0,
+        parts: int = 1,
+        coarsely: bool = False,
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "parts": parts})
+        self.coarsely = coarsely
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
@@ -67,15 +75,15 @@ class Muon(torch.optim.Optimizer):
         for (shape, parts, rate), pairs in same.items():
             at_once = max(1, _AT_ONCE // shape.numel())
             for start in range(0, len(pairs), at_once):
-                _step_alike(pairs[start : start + at_once], parts, rate)
+                _step_alike(pairs[start : start + at_once], parts, rate, self.coarsely)
 
 
-def _step_alike(pairs: list[tuple[Tensor, Tensor]], parts: int, rate: float) -> None:
+def _step_alike(pairs: list[tuple[Tensor, Tensor]], parts: int, rate: float, coarsely: bool) -> None:
     """Steps along the orthogonalized momenta: pairs of a matrix and its momentum, all of one shape. Of matrices that
     lie in parts on several processes, each process orthogonalizes the whole, and steps with its part."""
     stacked = torch.stack([whole(momentum) for _, momentum in pairs])  # (n, parts * rows, columns)
     pieces = stacked.view(parts * len(pairs), -1, stacked.shape[2])  # (n * parts, rows, columns)
-    updates = orthogonalize(pieces).view(stacked.shape)
+    updates = orthogonalize(pieces, coarsely=coarsely).view(stacked.shape)
     scale = 0.2 * max(pieces.shape[1:]) ** 0.5
     own = [held(alike(update, matrix)) for update, (matrix, _) in zip(updates, pairs, strict=True)]
     torch._foreach_add_([held(matrix) for matrix, _ in pairs], own, alpha=-rate * scale)

@@ -32,11 +32,14 @@ def learning_rate(step: int, progress: float, config: TrainConfig) -> float:
     return config.learning_rate * warmup * (floor + (1 - floor) * height)
 
 
-def build_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
+def build_optimizers(
+    model: nn.Module, config: TrainConfig, dtype: torch.dtype = torch.float32
+) -> list[torch.optim.Optimizer]:
     """What `config.optimizer` names, with decoupled weight decay on matrices (embeddings too) and none on vectors.
 
     `adamw` is AdamW for everything, in one fused kernel; `muon` is Muon for the matrices inside the blocks and AdamW
-    for the rest: the embeddings, whose rows are learnt one by one, and the vectors.
+    for the rest: the embeddings, whose rows are learnt one by one, and the vectors. `dtype` is what the run multiplies
+    its matrices in; weights and states are float32.
     Source: Kingma and Ba 2015; Loshchilov and Hutter 2019, algorithm 2; `minigpt.training.muon`.
     """
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -56,7 +59,8 @@ def build_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.
         others = [p for name, p in inner if not name.endswith("qkv_proj.weight")]
         muon_groups = [{"params": triples, "parts": 3}, {"params": others}]
         decay, momentum = config.weight_decay, config.momentum
-        optimizers.append(Muon(muon_groups, config.learning_rate, momentum=momentum, weight_decay=decay))
+        coarsely, rate = dtype == torch.bfloat16, config.learning_rate
+        optimizers.append(Muon(muon_groups, rate, momentum=momentum, weight_decay=decay, coarsely=coarsely))
     return optimizers
 
 

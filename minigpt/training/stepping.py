@@ -72,7 +72,7 @@ class Stepper:
         self.losses = LossModel(model)
         self.module = world.wrap(self.losses)
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.optimizers = build_optimizers(model, config)
+        self.optimizers = build_optimizers(model, config, dtype)
         self.scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
         self.guard = SpikeGuard(config.spike_threshold, device)
         self.notices: list[str] = []

@@ -5,7 +5,7 @@ import importlib.machinery
 import math
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from minigpt.generation.native import NativeEngine
 from minigpt.model.gpt import GPT
 
 needs_native = pytest.mark.skipif(native.library() is None, reason="decode.c was not built: no C compiler at hand")
+Use = Callable[[str], None]
 HERE = Path(__file__).parent
 SOURCES = Path(native.__file__).parent
 
@@ -44,12 +45,12 @@ def sets() -> list[str]:
     return found
 
 
-every_set = pytest.mark.parametrize("instructions", sets())
 SETS = sets()
+every_set = pytest.mark.parametrize("instructions", SETS)
 
 
 @pytest.fixture
-def use() -> Iterator[object]:
+def use() -> Iterator[Use]:
     """Chooses an instruction set, until the end of the test."""
     library = native.library()
     assert library is not None
@@ -113,7 +114,7 @@ def assert_near(found: Tensor, expected: Tensor, tolerance: float) -> None:
 @every_set
 @every_shape
 @pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
-def test_float32_logits_are_those_of_the_model(use, instructions: str, config: GPTConfig, columns: bool) -> None:  # type: ignore[no-untyped-def]
+def test_float32_logits_are_those_of_the_model(use: Use, instructions: str, config: GPTConfig, columns: bool) -> None:
     use(instructions)
     model, ids = random_model(config), some_ids(config)
     expected = exact(model, ids)
@@ -156,8 +157,8 @@ def test_the_whole_of_gpt2_is_computed_right_to_the_end_of_its_context(columns: 
 @every_set
 @every_shape
 @pytest.mark.parametrize("quantization", ["none", "int8"])
-def test_reading_together_reading_apart_and_any_number_of_threads_agree_to_the_last_bit(  # type: ignore[no-untyped-def]
-    use, instructions: str, config: GPTConfig, quantization: str
+def test_reading_together_reading_apart_and_any_number_of_threads_agree_to_the_last_bit(
+    use: Use, instructions: str, config: GPTConfig, quantization: str
 ) -> None:
     use(instructions)
     engine = NativeEngine(by_columns(random_model(config)), quantization)
@@ -209,7 +210,7 @@ def to_int8(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def int8_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x W^T + bias from weights in int8, a scale for each output, and inputs in int8, a scale for each 64: in float64."""
+    """x W^T + bias of weights in int8, a scale for each output, and inputs in int8, a scale for each 64: in float64."""
     whole, scale = to_int8(weight)
     padding = (0, -x.shape[-1] % 64)
     inputs, scales = to_int8(F.pad(x, padding).unflatten(-1, (-1, 64)))  # (T, blocks, 64), (T, blocks, 1)
@@ -245,7 +246,7 @@ def int8_oracle(model: GPT, ids: list[int]) -> Tensor:
 @every_set
 @every_shape
 @pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
-def test_int8_logits_are_those_of_whole_numbers(use, instructions: str, config: GPTConfig, columns: bool) -> None:  # type: ignore[no-untyped-def]
+def test_int8_logits_are_those_of_whole_numbers(use: Use, instructions: str, config: GPTConfig, columns: bool) -> None:
     use(instructions)
     model, ids = random_model(config), some_ids(config, min(config.n_positions, 12))
     expected = int8_oracle(model, ids)
@@ -255,7 +256,7 @@ def test_int8_logits_are_those_of_whole_numbers(use, instructions: str, config: 
 
 @needs_native
 @every_shape
-def test_int8_is_the_same_from_rows_and_from_columns_on_every_instruction_set(use, config: GPTConfig) -> None:  # type: ignore[no-untyped-def]
+def test_int8_is_the_same_from_rows_and_from_columns_on_every_instruction_set(use: Use, config: GPTConfig) -> None:
     ids = some_ids(config, min(config.n_positions, 12))
     results = []
     for instructions in SETS:
@@ -269,7 +270,7 @@ def test_int8_is_the_same_from_rows_and_from_columns_on_every_instruction_set(us
 
 @needs_native
 @every_set
-def test_outputs_and_inputs_of_any_size_survive_int8(use, instructions: str) -> None:  # type: ignore[no-untyped-def]
+def test_outputs_and_inputs_of_any_size_survive_int8(use: Use, instructions: str) -> None:
     use(instructions)
     config = SHAPES[0]
     model, ids = random_model(config), [3, 4, 5]
@@ -312,8 +313,8 @@ def test_outputs_and_inputs_of_any_size_survive_int8(use, instructions: str) -> 
         ("final_norm.bias", (0,)),
     ],
 )
-def test_a_weight_that_is_no_number_shows_in_the_logits(  # type: ignore[no-untyped-def]
-    use, instructions: str, quantization: str, value: float, name: str, place: tuple[int, ...]
+def test_a_weight_that_is_no_number_shows_in_the_logits(
+    use: Use, instructions: str, quantization: str, value: float, name: str, place: tuple[int, ...]
 ) -> None:
     use(instructions)
     model = random_model(SHAPES[0])

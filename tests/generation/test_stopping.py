@@ -1,5 +1,6 @@
 """Where a stream of text ends, whatever pieces it comes in."""
 
+import itertools
 import time
 
 import pytest
@@ -26,7 +27,7 @@ def shown(pieces: list[str], stops: tuple[str, ...] = (), until: Until | None = 
 def cut(text: str, at: list[int]) -> list[str]:
     """The text in pieces that end at these places."""
     places = [0, *sorted(place % (len(text) + 1) for place in at), len(text)]
-    return [text[begin:end] for begin, end in zip(places, places[1:], strict=False)]
+    return [text[begin:end] for begin, end in itertools.pairwise(places)]
 
 
 texts = st.lists(

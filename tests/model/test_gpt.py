@@ -212,6 +212,20 @@ def test_cached_logits_equal_uncached_in_any_pieces(ends: set[int], seed: int) -
     torch.testing.assert_close(in_pieces(model, ids, sorted(ends)), model(ids), rtol=1e-9, atol=1e-10)
 
 
+@settings(deadline=None, max_examples=15)
+@given(lengths=st.lists(st.integers(1, 10), min_size=1, max_size=4), seed=st.integers(0, 2**32), data=st.data())
+def test_padded_rows_have_the_logits_that_each_has_alone(lengths: list[int], seed: int, data: st.DataObject) -> None:
+    model, longest = gpt_in_double(seed=seed), max(lengths)
+    ids, split = some_ids(len(lengths), longest, seed), data.draw(st.integers(1, longest))
+    cache = KVCache(CONFIG, len(lengths), dtype=torch.float64)
+    cache.padding = longest - torch.tensor(lengths)
+    parts = [part for part in ids.split([split, longest - split], dim=1) if part.shape[1]]
+    found = torch.cat([model.logits(model.features(part, cache)) for part in parts], dim=1)
+    for row, length in enumerate(lengths):
+        expected = model(ids[row : row + 1, longest - length :])[0]
+        torch.testing.assert_close(found[row, longest - length :], expected, rtol=1e-9, atol=1e-10)
+
+
 def test_more_tokens_than_positions_is_an_error_that_says_so() -> None:
     model = GPT(CONFIG)
     with pytest.raises(ConfigError, match=r"11 positions are more than the model's context length \(10\)"):

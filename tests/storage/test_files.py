@@ -260,6 +260,77 @@ def test_a_file_that_shrinks_under_the_reader_is_one_sentence(tmp_path: Path) ->
             file.read("a")
 
 
+def test_a_mapped_tensor_is_the_tensor_or_nothing_where_it_is_of_another_dtype(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "file", samples())
+    with TensorFile(tmp_path / "file") as file:
+        mapped = {
+            name: (found, other)
+            for name, tensor in samples().items()
+            for found, other in [(file.map(name, tensor.dtype), file.map(name, torch.int32))]
+        }
+        with pytest.raises(KeyError):
+            file.map("nothing", torch.float32)
+    empty, _ = mapped.pop("empty")
+    assert empty is None
+    for name, (found, other) in mapped.items():  # after the file has been closed
+        assert found is not None
+        assert found.dtype == samples()[name].dtype
+        assert torch.equal(found, samples()[name]), name
+        assert other is None
+
+
+def test_writing_to_a_mapped_tensor_changes_neither_the_file_nor_another_mapping(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "file", {"a": torch.arange(10.0), "b": torch.ones(3)})
+    before = (tmp_path / "file").read_bytes()
+    with TensorFile(tmp_path / "file") as file, TensorFile(tmp_path / "file") as other:
+        mapped, second = file.map("a", torch.float32), other.map("a", torch.float32)
+        assert mapped is not None
+        assert second is not None
+        mapped.fill_(7)
+        assert torch.equal(second, torch.arange(10.0))
+        assert torch.equal(file.read("a"), torch.arange(10.0))
+    assert (tmp_path / "file").read_bytes() == before
+
+
+def test_a_crooked_tensor_is_not_mapped(tmp_path: Path) -> None:
+    header = {
+        "straight": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
+        "byte": {"dtype": "U8", "shape": [1], "data_offsets": [8, 9]},
+        "crooked": {"dtype": "F32", "shape": [2], "data_offsets": [9, 17]},
+    }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    numbers = struct.pack("<2f", 1.5, -2.5)
+    (tmp_path / "file").write_bytes(len(text).to_bytes(8, "little") + text + numbers + b"\x07" + numbers)
+    with TensorFile(tmp_path / "file") as file:
+        straight = file.map("straight", torch.float32)
+        assert straight is not None
+        assert straight.tolist() == [1.5, -2.5]
+        assert file.map("crooked", torch.float32) is None
+        assert file.read("crooked").tolist() == [1.5, -2.5]
+
+
+def test_mapped_tensors_stay_the_same_while_another_file_takes_the_name(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "file", {"a": torch.zeros(100_000), "b": torch.full((9,), 3.0)})
+    with TensorFile(tmp_path / "file") as file:
+        first = file.map("a", torch.float32)
+        save_tensors(tmp_path / "file", {"a": torch.ones(100_000), "b": torch.ones(9)})
+        second = file.map("b", torch.float32)
+    assert first is not None
+    assert second is not None
+    assert not first.any()
+    assert second.tolist() == [3.0] * 9
+
+
+@pytest.mark.parametrize("length", [5_000, 0])
+def test_a_file_that_has_shrunk_is_not_mapped(tmp_path: Path, length: int) -> None:
+    save_tensors(tmp_path / "file", {"a": torch.zeros(10_000)})
+    with TensorFile(tmp_path / "file") as file:
+        os.truncate(tmp_path / "file", length)
+        with pytest.raises(CheckpointError, match="was cut short while it was read"):
+            file.map("a", torch.float32)
+
+
 def test_a_missing_tensor_file_and_a_folder_in_its_place_are_refused_by_path(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=f"{tmp_path}/file is not there"):
         TensorFile(tmp_path / "file")

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from minigpt.config import PRESETS, GPTConfig
+from minigpt.config import PRESETS, GPTConfig, SamplingConfig
 from minigpt.errors import CheckpointError
+from minigpt.generation.decoding import generate
+from minigpt.generation.engine import TorchEngine
 from minigpt.model.gpt import GPT
 from minigpt.storage.files import TensorFile, atomic_json, load_tensors, read_json, save_tensors
 from minigpt.storage.huggingface import (
@@ -137,6 +139,43 @@ def test_saving_and_loading_is_the_identity(tmp_path: Path) -> None:
     for name, tensor in model.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], tensor), name
         assert loaded.state_dict()[name].is_contiguous(), name
+
+
+def test_a_mapped_model_is_the_model_and_lies_in_its_file(tmp_path: Path) -> None:
+    model = random_model(SHAPES[0])
+    with TensorFile(save(tmp_path, model) / "model.safetensors") as file:
+        mapped = from_huggingface(file, SHAPES[0], mapped=True)
+        inside = {parameter.untyped_storage().data_ptr() for parameter in mapped.parameters()}
+    assert max(inside) - min(inside) < (tmp_path / "model.safetensors").stat().st_size
+    assert not mapped.training
+    for name, tensor in model.state_dict().items():
+        found = mapped.state_dict()[name]
+        assert torch.equal(found, tensor), name
+        assert (found.t() if name.endswith("_proj.weight") else found).is_contiguous(), name
+
+
+@pytest.mark.parametrize("temperature", [0, 1.0])
+def test_a_mapped_model_says_what_a_read_one_says(tmp_path: Path, temperature: float) -> None:
+    model = random_model(SHAPES[0])
+    with TensorFile(save(tmp_path, model) / "model.safetensors") as file:
+        read, mapped = (from_huggingface(file, SHAPES[0], mapped=mapped) for mapped in (False, True))
+    config = SamplingConfig(max_new_tokens=40, temperature=temperature, seed=0)
+    ids = torch.tensor([[1, 2, 3]])
+    expected = [int(id) for id in generate(read, ids, config)]
+    assert [int(id) for id in generate(mapped, ids, config)] == expected
+    assert [int(id) for id in generate(TorchEngine(mapped), ids, config)] == expected
+
+
+def test_what_cannot_be_mapped_is_read(tmp_path: Path) -> None:
+    model = random_model(SHAPES[0])
+    save_tensors(tmp_path / "half", to_huggingface(model, torch.float16))
+    with TensorFile(tmp_path / "half") as file:
+        as_float, as_half = (
+            from_huggingface(file, SHAPES[0], dtype=d, mapped=True) for d in (torch.float32, torch.float16)
+        )
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(as_half.state_dict()[name], tensor.half()), name
+        assert torch.equal(as_float.state_dict()[name], tensor.half().float()), name
 
 
 def test_the_table_names_every_tensor_of_the_model_once() -> None:
