@@ -19,6 +19,8 @@ def read_prompts(prompt: str | None, file: Path | None, form: PromptFormat) -> l
     if prompt is not None and file is not None:
         raise ConfigError("a prompt and --prompt-file contradict one another; give one of them")
     if file is None:
+        if form != "auto":
+            raise ConfigError(f"--prompt-format {form} is about a file; give one with --prompt-file")
         return [prompt or ""]
     text = _text(file)
     if form == "auto":

@@ -64,12 +64,15 @@ static inline f32x16 NAME(exponential)(f32x16 x) {
 
 /* y = (x - mean) / sqrt(variance + eps) * weight + bias. */
 static void NAME(layer_norm)(float *y, const float *x, const float *weight, const float *bias, int64_t n, float eps) {
-    float mean = 0, variance = 0;
-    for (int64_t i = 0; i < n; i++) mean += x[i];
+    f32x16 sums = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) sums += NAME(load)(x + i);
+    float mean = NAME(total)(sums);
+    for (; i < n; i++) mean += x[i];
     mean /= n;
-    for (int64_t i = 0; i < n; i++) variance += (x[i] - mean) * (x[i] - mean);
-    float scale = 1 / sqrtf(variance / n + eps);
-    for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean) * scale * weight[i] + bias[i];
+    for (i = 0; i < n; i++) y[i] = x[i] - mean;
+    float scale = 1 / sqrtf(NAME(dot)(y, y, n) / n + eps);
+    for (i = 0; i < n; i++) y[i] = y[i] * scale * weight[i] + bias[i];
 }
 
 /* GPT-2's GELU, in place: 0.5 x (1 + tanh u) = x / (1 + e^(-2u)), with u = sqrt(2/pi) (x + 0.044715 x^3). */

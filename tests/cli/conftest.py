@@ -11,7 +11,8 @@ from minigpt.cli.app import app
 
 TEXT = "the quick brown fox jumps over the lazy dog; " * 60
 TINY = ["--n-layer", "1", "--n-head", "2", "--n-embd", "16", "--context-length", "16", "--batch-size", "4",
-        "--tokenizer", "bytes", "--steps", "6", "--eval-every", "3", "--device", "cpu"]  # fmt: skip
+        "--tokenizer", "bytes", "--steps", "6", "--eval-every", "3", "--device", "cpu",
+        "--dtype", "float32"]  # fmt: skip
 
 Run = Callable[..., Result]
 

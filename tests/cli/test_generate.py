@@ -296,6 +296,7 @@ def test_beams_give_the_likeliest_of_what_they_find(run: Any) -> None:
         (["x", "--samples", "0"], "samples (0) must be at least 1"),
         (["x", "--prompt-file", "y.txt"], "contradict"),
         (["--prompt-file", "missing.txt"], "missing.txt cannot be read"),
+        (["x", "--prompt-format", "lines"], "--prompt-format lines is about a file"),
         (["x", "--context", "keep-last:3"], "context ('keep-last:3') must be slide or keep-first:N"),
         (["x", "--min-new-tokens", "300"], "min_new_tokens (300) must be at most max_new_tokens (200)"),
         (["x", "--beams", "2", "--draft", "y"], "beams (2) and --draft contradict"),

@@ -35,7 +35,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr("minigpt.analysis.curves.draw_losses", lambda *_: None)
         options = ["--n-layer", "1", "--n-head", "2", "--n-embd", "16", "--context-length", "16", "--batch-size", "4",
                    "--tokenizer", "bytes", "--steps", "6", "--eval-every", "3", "--device", "cpu",
-                   "--learning-rate", "0.001"]  # fmt: skip
+                   "--dtype", "float32", "--learning-rate", "0.001"]  # fmt: skip
         result = CliRunner().invoke(app, ["train", "fox.txt", *options])
     assert result.exit_code == 0, result.output
     return folder

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from minigpt.config import TrainConfig
 from minigpt.storage.run import Run as RunFolder
 
 
@@ -26,6 +27,36 @@ def test_one_text_and_no_flag_makes_a_plan_and_says_the_flag_of_each_choice(run:
     }  # fmt: skip
     assert "saved in" in result.stdout
     assert "bits per byte" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("natively", "flags", "dtype", "said"),
+    [
+        (True, [], "bfloat16", "cpu, bfloat16: 2.0 times as fast here as float32"),
+        (False, [], "float32", "cpu, float32: this machine multiplies bfloat16 no faster"),
+        (True, ["--dtype", "float32"], "float32", "cpu, float32 "),
+        (False, ["--dtype", "bfloat16"], "bfloat16", "cpu, bfloat16 "),
+    ],
+)
+def test_the_arithmetic_on_a_cpu_is_measured_said_and_recorded_unless_it_is_given(
+    run: Any, here: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch, natively: bool, flags: list[str],
+    dtype: str, said: str,
+) -> None:  # fmt: skip
+    def seconds_per_step(_model: object, config: TrainConfig, **_rest: object) -> float:
+        return 0.1 if config.dtype == "bfloat16" else 0.2
+
+    monkeypatch.setattr("minigpt.device.multiplies_bfloat16_faster", lambda: natively)
+    monkeypatch.setattr("minigpt.training.throughput.seconds_per_step", seconds_per_step)
+    at = tiny.index("--dtype")
+    command = ["train", "fox.txt", *tiny[:at], *tiny[at + 2 :], *flags]
+    result = run(*command)
+    assert result.exit_code == 0, result.output
+    assert said in result.stderr
+    assert RunFolder.open(here / "checkpoints/fox").record["training"]["dtype"] == dtype
+    # It goes on in what it was begun with, whatever this machine is faster in.
+    monkeypatch.setattr("minigpt.device.multiplies_bfloat16_faster", lambda: not natively)
+    assert run(*command, "--resume", "--steps", "7").exit_code == 0
+    assert RunFolder.open(here / "checkpoints/fox").record["training"]["dtype"] == dtype
 
 
 def test_a_run_that_stands_is_never_overwritten(run: Any, here: Path, tiny: list[str]) -> None:
