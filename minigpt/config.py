@@ -169,7 +169,8 @@ class TrainConfig(Settings):
     device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps", group="Machine")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
         "auto",
-        "arithmetic in the matrices: auto, float32 (TF32 on CUDA), bfloat16 or float16; weights stay float32",
+        "arithmetic in the matrices: auto (on a CPU bfloat16 where minigpt train measures it to be faster; train() in "
+        "Python takes float32), float32 (TF32 on CUDA), bfloat16 or float16; weights stay float32",
         group="Machine",
     )
     compile: Literal["auto", "on", "off"] = setting(

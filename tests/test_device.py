@@ -1,6 +1,7 @@
 """Choosing a device and its arithmetic, seeding, and the model on a GPU against the model on the CPU."""
 
 import itertools
+import platform
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,8 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from minigpt import device as device_module
 from minigpt.config import GPTConfig
-from minigpt.device import autocast, mix_seed, peak_memory, resolve_device, resolve_dtype
+from minigpt.device import (
+    autocast,
+    keep_freed_memory,
+    mix_seed,
+    multiplies_bfloat16_faster,
+    peak_memory,
+    resolve_device,
+    resolve_dtype,
+)
 from minigpt.errors import DeviceError
 from minigpt.model.attention import CausalSelfAttention, KVCache
 from minigpt.model.gpt import GPT
@@ -77,6 +87,46 @@ def test_auto_arithmetic_on_a_gpu_is_bfloat16_from_ampere_on(
 def test_auto_arithmetic_elsewhere_is_float32() -> None:
     assert resolve_dtype("auto", CPU) == torch.float32
     assert resolve_dtype("auto", torch.device("mps")) == torch.float32
+
+
+@pytest.fixture
+def unmeasured() -> Iterator[None]:
+    """Lets the CPU be measured anew, in the test and after it."""
+    multiplies_bfloat16_faster.cache_clear()
+    yield
+    multiplies_bfloat16_faster.cache_clear()
+
+
+@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.parametrize(
+    ("exact", "coarse", "faster"),
+    [([1], [0.5], True), ([1], [0.9], False), ([1], [4], False), ([9, 1], [9, 0.5], True)],
+)
+def test_what_a_cpu_multiplies_faster_is_measured(
+    monkeypatch: pytest.MonkeyPatch, exact: list[float], coarse: list[float], faster: bool
+) -> None:
+    """By a clock on which products in turn take so many seconds, the first of all perhaps longer."""
+    took = itertools.chain(*zip(exact, coarse, strict=True), itertools.cycle((exact[-1], coarse[-1])))
+    readings = itertools.accumulate(itertools.chain.from_iterable((0.25, seconds) for seconds in took))
+    monkeypatch.setattr(device_module.time, "perf_counter", lambda: next(readings))
+    assert multiplies_bfloat16_faster() is faster
+    monkeypatch.setattr(device_module.time, "perf_counter", None)
+    assert multiplies_bfloat16_faster() is faster  # measured once
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator")
+def test_memory_that_was_freed_is_used_again_without_asking_the_system() -> None:
+    import resource
+
+    def pages() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        held = [torch.ones(2**21) for _ in range(8)]  # 8 MB each: glibc would give 64 MB back
+        del held
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    keep_freed_memory()
+    pages()
+    assert pages() < 8000  # of 16,384
 
 
 def test_an_arithmetic_is_taken_by_name() -> None:

@@ -222,6 +222,7 @@ def plan_table(made: "Plan", corpus: "Corpus", title: str, device: str) -> Table
     seconds = 60 * training.minutes if training.minutes else steps * made.seconds_per_step
     finish = time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
     epochs = steps * made.tokens_per_step / len(corpus.train)
+    arithmetic = f"{training.dtype}: {made.why_dtype}" if made.why_dtype else training.dtype
     rows = [
         ("text", f"{size(corpus.train_bytes)}, {held_out}", "--validation-fraction"),
         ("tokenizer", f"{corpus.tokenizer.name}, {corpus.tokenizer.vocab_size:,} words", "--tokenizer"),
@@ -238,7 +239,7 @@ def plan_table(made: "Plan", corpus: "Corpus", title: str, device: str) -> Table
         ("speed", f"{made.tokens_per_step / made.seconds_per_step:,.0f} tokens/s, measured here", ""),
         ("memory", f"about {size(made.memory)} beside torch itself", "--micro-batch-size --checkpoint-activations"),
         ("early stop", f"after {training.patience} evaluations" if training.patience else "never", "--patience"),
-        ("device", device, "--device --dtype"),
+        ("device", f"{device}, {arithmetic}", "--device --dtype"),
         ("seed", str(training.seed), "--seed"),
     ]
     if made.expected is not None:

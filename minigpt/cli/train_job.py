@@ -99,10 +99,11 @@ class Draft:
 def draw_up(request: Request, out: "Console", processes: int) -> Draft:
     """Reads the corpus, measures the machine, plans for so many processes, and says all of it."""
     from minigpt.cli.render import plan_table
-    from minigpt.device import free_memory, resolve_device, resolve_dtype
+    from minigpt.device import free_memory, multiplies_bfloat16_faster, resolve_device, resolve_dtype
     from minigpt.storage.checkpoint import find_checkpoint, free_name, load_checkpoint
     from minigpt.training.planning import Survey, plan, plan_preset
     from minigpt.training.throughput import seconds_per_step
+    from minigpt.training.timing import Clock
 
     device = resolve_device(request.given.get("device", "auto"))
     resolve_dtype(request.given.get("dtype", "auto"), device)
@@ -117,10 +118,11 @@ def draw_up(request: Request, out: "Console", processes: int) -> Draft:
     corpus = build_corpus(request.sources, tokenizer, ReadingConfig(**request.reading), out)
     began = time.perf_counter()
     with out.status("measuring this machine …"):
-        survey, clock = (
-            Survey.of(corpus),
-            functools.cache(functools.partial(seconds_per_step, device=device, processes=processes)),
-        )
+        survey = Survey.of(corpus)
+        dtypes: tuple[str, ...] = ()
+        if device.type == "cpu":
+            dtypes = ("float32", "bfloat16") if multiplies_bfloat16_faster() else ("float32",)
+        clock = Clock(functools.partial(seconds_per_step, device=device, processes=processes), dtypes)
         preset = request.preset or (
             "fine-tuned" if base else plan_preset(survey, device.type, request.given, clock, processes)
         )

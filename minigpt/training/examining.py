@@ -16,11 +16,13 @@ _FINAL_SHARE = 0.1  # of a budget in minutes, the most that the last evaluation 
 class Examiner:
     """Measures the validation part, where there is one, and draws samples, always in the same way.
 
-    `seconds_per_token` is what the last evaluation took.
+    On a CPU in float32 whatever the run trains in, so that its figures are those of the weights it saves, as
+    `minigpt evaluate` gives them; elsewhere in the run's dtype. `seconds_per_token` is what the last evaluation took.
     """
 
     def __init__(self, model: GPT, corpus: Corpus, config: TrainConfig, dtype: torch.dtype, world: World) -> None:
-        self.model, self.corpus, self.config, self.dtype, self.world = model, corpus, config, dtype, world
+        self.model, self.corpus, self.config, self.world = model, corpus, config, world
+        self.dtype = torch.float32 if world.device(config.device).type == "cpu" else dtype
         self.has_validation = len(corpus.validation) > 1
         self.seconds_per_token = 0.0
 

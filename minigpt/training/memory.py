@@ -39,5 +39,7 @@ def activation_bytes(
         kept += 2 + (3 * config.n_head * context / config.n_embd if on_cpu else 0)
     blocks = config.n_layer + kept if checkpointing else kept * config.n_layer
     features = 4 * sequences * context * config.n_embd * (blocks + 3)
-    head = 4 * (2 * min(HEAD_ROWS, sequences * context) * config.vocab_size + config.vocab_size * config.n_embd)
+    copies = 1 if on_cpu else 2.5  # of the logits: a CPU turns few of them into their gradient at one time
+    logits = copies * min(HEAD_ROWS, sequences * context) * config.vocab_size
+    head = 4 * (logits + config.vocab_size * config.n_embd)
     return int(features + head)

@@ -6,7 +6,6 @@ three million parameters; for larger models and GPUs they are carried on, not me
 
 import math
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +14,7 @@ from minigpt.errors import ConfigError
 from minigpt.text.corpus import Corpus
 from minigpt.training.forecast import entropy, forecast_bits_per_byte
 from minigpt.training.memory import activation_bytes, state_bytes
+from minigpt.training.timing import Clock
 
 _DEFAULT_MINUTES = 5.0
 _LEAST_FORECAST = 300_000  # bytes of text, and bytes learnt from: below, no experiment tells
@@ -24,9 +24,6 @@ _FINE_TUNING_CONTEXT = 256
 _SHORT_CONTEXT, _SHORT_RUN = 64, 1_500_000  # tokens: so short a run learns more from twice as many starts
 _SAMPLE = 300_000  # tokens that the entropy is taken from
 _TINY = 20_000  # tokens; fewer are gone through in seconds, so that steps and not minutes end a run
-
-Clock = Callable[[GPTConfig, TrainConfig], float]
-"""Seconds that one optimizer step of such a model takes on this machine."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +46,16 @@ class Survey:
 class Plan:
     """A model's shape, how it is trained, and one sentence on each thing that was chosen rather than given.
 
-    `seconds_per_step` was measured here; `expected` are the bits per byte in the end, None where no experiment tells;
-    `memory` is an estimate of the peak in bytes, beside what torch takes for itself.
+    `seconds_per_step` was measured here, and `why_dtype` says what that told of the arithmetic, where it was not given;
+    `expected` are the bits per byte in the end, None where no experiment tells; `memory` is an estimate of the peak in
+    bytes, beside what torch takes for itself.
     """
 
     preset: str
     model: GPTConfig
     training: TrainConfig
     seconds_per_step: float
+    why_dtype: str
     expected: float | None
     memory: int
     notes: tuple[str, ...]
@@ -148,7 +147,9 @@ def plan(
             f"({survey.n_tokens} tokens); give a --batch-size of at most {max(1, survey.n_tokens // context)}"
         )
     config, memory = _fit_memory(model, config, free_memory, device_type, processes, notes)
-    made = Plan(preset, model, config, clock(model, config), None, memory, tuple(notes))
+    timing = clock(model, config)
+    config = config.replace(dtype=timing.dtype)
+    made = Plan(preset, model, config, timing.seconds, timing.why, None, memory, tuple(notes))
     seen = made.steps(survey.n_tokens) * made.tokens_per_step  # tokens
     if base is None and "context_length" not in given and context > _SHORT_CONTEXT and seen < _SHORT_RUN:
         return plan(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.config import TrainConfig
-from minigpt.device import autocast, mix_seed
+from minigpt.device import autocast, keep_freed_memory, mix_seed
 from minigpt.errors import TrainingError
 from minigpt.model.gpt import GPT
 from minigpt.training.distributed import World, held, whole
@@ -65,6 +65,8 @@ class Stepper:
         self.context, self.batch_size = config.context_length, config.sequences_per_step
         self.rows = world.rows(self.batch_size)
         self.micro_batch_size = min(config.micro_batch_size or len(self.rows), len(self.rows))
+        if device.type == "cpu":
+            keep_freed_memory()
         self.checkpointing = config.checkpoint_activations == "on"
         if self.checkpointing:
             checkpoint_blocks(model)

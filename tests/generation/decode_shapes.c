@@ -44,6 +44,24 @@ static void release(Matrix m) {
 
 enum { LAYERS = 2, SEQUENCES = 2, FORMS = 4 };
 
+/* Whether a step's buffers, which lie in one piece of memory, have the room that they need, and not less at its end. */
+static int too_small(const Model *m, int64_t rows, int threads) {
+    Work w;
+    int64_t c = m->n_embd, bytes = lay_out(&w, NULL, m, rows, threads), scores = (m->n_positions + 15) / 16 * 16;
+    char *memory = malloc(bytes), *end = memory + bytes;
+    lay_out(&w, memory, m, rows, threads);
+    char *begins[] = {(char *)w.x, (char *)w.added, (char *)w.normed, (char *)w.qkv, (char *)w.hidden, (char *)w.scores,
+                      (char *)w.narrow.values, (char *)w.narrow.scales, (char *)w.narrow.offsets,
+                      (char *)w.wide.values, (char *)w.wide.scales, (char *)w.wide.offsets, end};
+    int64_t sizes[] = {4 * rows * c, 4 * rows * c, 4 * rows * c, 12 * rows * c, 16 * rows * c, 4 * threads * scores,
+                       rows * ((c + 3) / 4 * 4), 4 * rows * ((c + 63) / 64), 4 * rows * ((c + 63) / 64),
+                       rows * 4 * c, 4 * rows * ((c + 15) / 16), 4 * rows * ((c + 15) / 16)};
+    int failed = 0;
+    for (int i = 0; i < 12; i++) failed |= begins[i + 1] - begins[i] < sizes[i] || (begins[i] - memory) % 64;
+    free(memory);
+    return failed;
+}
+
 /* Logits of `count` rows in two sequences, read in two steps, in every form; 0 where they agree. */
 static int shape(int64_t width, int64_t heads, int64_t vocabulary, int64_t positions, int threads) {
     int64_t c = width * heads, count = SEQUENCES * positions, cached = SEQUENCES * positions * c;
@@ -67,6 +85,7 @@ static int shape(int64_t width, int64_t heads, int64_t vocabulary, int64_t posit
     for (int j = 0; j < 3; j++) floats[used++] = numbers(j ? c : positions * c, 1);
     Model m = {LAYERS, heads, c, positions, vocabulary, 1e-5f, head, floats[used - 3], floats[used - 2],
                floats[used - 1], {head, NULL, NULL, c, vocabulary, BY_ROWS}, now};
+    failed |= too_small(&m, count, threads);
     for (int form = 0; form < FORMS; form++) {
         for (int i = 0; i < LAYERS; i++) {
             now[i] = layers[i];
@@ -110,7 +129,7 @@ static int shape(int64_t width, int64_t heads, int64_t vocabulary, int64_t posit
 }
 
 #define SIZE(type) printf(#type " %zu\n", sizeof(type))
-#define FIELD(type, name) printf(#type "." #name " %zu\n", offsetof(type, name))
+#define FIELD(type, name) printf(#type "." #name " %zu %zu\n", offsetof(type, name), sizeof ((type *)NULL)->name)
 
 static void structures(void) {
     SIZE(Matrix), FIELD(Matrix, weight), FIELD(Matrix, scale), FIELD(Matrix, bias), FIELD(Matrix, in);

@@ -107,6 +107,7 @@ def test_the_window_fits_the_context_moves_forward_and_keeps_half_of_it(length: 
     assert start <= window_start(length + 1, n_positions)
     if length > n_positions:
         assert length - start > n_positions // 2 or n_positions == 1
+    assert start % max(1, n_positions // 2) == 0  # so that it is read anew as seldom as can be
 
 
 @given(length=st.integers(1, 200), n_positions=st.integers(2, 40), data=st.data())
@@ -177,6 +178,17 @@ def test_rows_go_on_as_before_once_others_have_left(kind: str, leavers: set[int]
         assert decoder.tokens[row] == prompt + expected
 
 
+def test_those_who_stay_are_not_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, config = TorchEngine(small_model()), SamplingConfig(max_new_tokens=9, seed=0)
+    decoder = Decoder(engine, [[1, 2, 3], [4], list(range(20))], Sampler(config))
+    decoder.advance()
+    monkeypatch.setattr(engine, "start", None)
+    decoder.drop({1})
+    decoder.advance()
+    decoder.drop({0, 2})
+    assert decoder.rows == []
+
+
 def test_dropping_every_row_ends_it() -> None:
     decoder = Decoder(TorchEngine(small_model()), [[1], [2, 3]], Sampler(SamplingConfig(seed=0)))
     decoder.advance()
@@ -194,7 +206,7 @@ def test_rows_of_one_prompt_are_read_once(kind: str, monkeypatch: pytest.MonkeyP
 
     def counted(self: Engine, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
         read.append(len(prompts))
-        return start(self, prompts)  # type: ignore[arg-type]
+        return start(self, prompts)
 
     monkeypatch.setattr(type(engine), "start", counted)
     prompts, config = [[1, 2], [3], [1, 2], [1, 2]], SamplingConfig(max_new_tokens=8, temperature=1.0, seed=6)

@@ -287,11 +287,12 @@ def test_outputs_and_inputs_of_any_size_survive_int8(use: Use, instructions: str
     model.get_parameter("blocks.1.mlp_norm.bias").data.zero_()
     expected = int8_oracle(model, ids)[-1]
     found = logits(NativeEngine(model, "int8"), ids)[-1]
+    ordinary = [token for token in range(config.vocab_size) if token not in (11, 12, 13)]
+    assert_near(found[ordinary], expected[ordinary], 1e-4)
     assert found[10] == 0
-    for token in range(config.vocab_size):
-        assert float(found[token]) == pytest.approx(float(expected[token]), rel=1e-2, abs=1e-4)
-    assert float(found[11]) == pytest.approx(float(expected[11]), rel=1e-4)
-    assert float(found[12]) == pytest.approx(float(expected[12]), rel=1e-4)
+    assert abs(float(found[13])) < 1e-40
+    assert float(found[11]) == pytest.approx(float(expected[11]), rel=1e-4, abs=0)
+    assert float(found[12]) == pytest.approx(float(expected[12]), rel=1e-4, abs=0)
 
 
 @needs_native
@@ -421,7 +422,8 @@ def test_the_structures_are_the_same_in_python_and_in_c(exercise: Path) -> None:
     for kind in (native._Matrix, native._Layer, native._Model, native._Rows):
         name = kind.__name__.removeprefix("_")
         expected.append(f"{name} {ctypes.sizeof(kind)}")
-        expected += [f"{name}.{field[0]} {getattr(kind, field[0]).offset}" for field in kind._fields_]
+        fields = [(field[0], getattr(kind, field[0])) for field in kind._fields_]
+        expected += [f"{name}.{own} {field.offset} {field.size}" for own, field in fields]
     assert run(exercise, "structures") == expected
 
 

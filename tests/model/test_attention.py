@@ -10,6 +10,7 @@ from torch import Tensor
 
 from minigpt.config import GPTConfig
 from minigpt.errors import ConfigError
+from minigpt.model import attention as attention_module
 from minigpt.model.attention import CausalSelfAttention, KVCache, attend, check_room
 
 CONFIG = GPTConfig(n_positions=9, n_embd=12, n_layer=2, n_head=3)
@@ -53,6 +54,28 @@ def test_the_fused_kernel_and_the_written_formula_agree(b: int, t: int, h: int, 
     torch.testing.assert_close(x.grad, y.grad, rtol=1e-9, atol=1e-11)
     for p, q in zip(fused.parameters(), explicit.parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("written_out", [0, 512])
+def test_bfloat16_on_a_cpu_is_float32_to_within_rounding_by_either_path(
+    monkeypatch: pytest.MonkeyPatch, written_out: int, dropout: float
+) -> None:
+    monkeypatch.setattr(attention_module, "_WRITTEN_OUT", written_out)
+    attention = CausalSelfAttention(CONFIG.replace(dropout=dropout))
+    attention.eval()  # nothing is dropped, on either path
+    x = stream(2, 7).float().requires_grad_()
+    exact = attention(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        coarse = attention(x)
+    assert coarse.dtype == torch.bfloat16
+    assert (coarse - exact).norm() / exact.norm() < 0.02
+    wanted, got = (torch.autograd.grad(y.square().sum(), x)[0] for y in (exact, coarse))
+    assert (got - wanted).norm() / wanted.norm() < 0.03
+    changed = x.detach().clone()
+    changed[:, -1] += 5
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(attention(changed)[:, :-1], coarse[:, :-1])
 
 
 def test_rows_of_weights_sum_to_one_and_nothing_stands_above_the_diagonal() -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from minigpt.analysis.evaluation import evaluate
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.errors import CheckpointError, ConfigError, TrainingError
 from minigpt.model.gpt import GPT
@@ -87,6 +88,31 @@ def test_training_learns_the_text(corpus: Corpus) -> None:
     assert finished.bits_per_byte == pytest.approx(finished.validation_loss / math.log(2), rel=0.02)
 
 
+def test_a_run_in_bfloat16_on_a_cpu_learns_and_is_validated_in_float32(corpus: Corpus) -> None:
+    model = new_model(dropout=0.0)
+    evaluations = [
+        event for event in train(model, corpus, settings(steps=30, dtype="bfloat16")) if isinstance(event, Evaluation)
+    ]
+    exact, coarse = (
+        evaluate(model, corpus.validation, context=16, max_tokens=200, dtype=dtype).loss
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    assert evaluations[-1].validation_loss == exact != coarse
+    assert exact < evaluations[0].validation_loss - 0.3
+
+
+def test_what_python_leaves_to_auto_is_float32_on_a_cpu_whatever_that_is_faster_in(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minigpt.device.multiplies_bfloat16_faster", lambda: True)
+    models = []
+    for dtype in ("auto", "float32", "bfloat16"):
+        models.append(new_model())
+        list(train(models[-1], corpus, settings(steps=3, dtype=dtype)))
+    assert same_weights(models[0], models[1])
+    assert not same_weights(models[0], models[2])
+
+
 def test_events_come_as_often_as_asked(corpus: Corpus, tmp_path: Path) -> None:
     model = new_model()
     events = list(train(model, corpus, settings(save_every=5), new_run(tmp_path / "run", model, corpus)))
@@ -117,12 +143,12 @@ def test_accumulated_micro_batches_give_the_whole_batch_step(corpus: Corpus, mic
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-@pytest.mark.parametrize("schedule", ["cosine", "trapezoid"])
+@pytest.mark.parametrize(("schedule", "dtype"), [("cosine", "float32"), ("trapezoid", "bfloat16")])
 @pytest.mark.parametrize(("kind", "step"), [(Step, 1), (Step, 6), (Evaluation, 6), (Saved, 3), (Sample, 4), (Step, 9)])
 def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(
-    corpus: Corpus, tmp_path: Path, kind: type, step: int, schedule: str, optimizer: str
+    corpus: Corpus, tmp_path: Path, kind: type, step: int, schedule: str, dtype: str, optimizer: str
 ) -> None:
-    config = settings(schedule=schedule, optimizer=optimizer)
+    config = settings(schedule=schedule, dtype=dtype, optimizer=optimizer)
     whole = new_model()
     undisturbed = new_run(tmp_path / "whole", whole, corpus)
     list(train(whole, corpus, config, undisturbed))

@@ -28,6 +28,37 @@ def test_sliced_loss_and_gradients_equal_plain_cross_entropy(b: int, t: int, c: 
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("logit", [-300.0, 300.0])
+def test_a_target_far_from_likely_has_its_whole_loss(logit: float) -> None:
+    """A chance of exp(-300) is zero in float32: the loss must not go through it."""
+    features, head = torch.tensor([[[1.0]]], requires_grad=True), torch.tensor([[logit], [0.0]], requires_grad=True)
+    target = torch.tensor([[int(logit > 0)]])  # the one of logit 0, or the one far below it
+    loss = next_token_loss(features, head, target)
+    assert loss.item() == pytest.approx(300)
+    loss.backward()
+    assert features.grad is not None
+    assert features.grad.item() == pytest.approx(abs(logit))
+
+
+def test_slices_of_every_size_give_one_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(1)
+    features, head, targets = torch.randn(3, 7, 8), torch.randn(70, 8), torch.randint(70, (3, 7))
+    losses = []
+    for in_cache in (1, 150, 2**20):
+        monkeypatch.setattr(loss_module, "_IN_CACHE", in_cache)
+        losses.append(next_token_loss(features, head, targets).item())
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-6)
+
+
+def test_the_gradient_of_the_head_is_not_rounded_to_bfloat16() -> None:
+    torch.manual_seed(2)
+    features, head = torch.randn(1, 9, 4), torch.randn(5, 4, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = next_token_loss(features, head, torch.randint(5, (1, 9)))
+    (gradient,) = torch.autograd.grad(loss, head)
+    assert not torch.equal(gradient, gradient.bfloat16().float())
+
+
 def test_bfloat16_autocast_stays_close_and_gives_float32_gradients() -> None:
     torch.manual_seed(0)
     features, head = torch.randn(2, 16, 32, requires_grad=True), torch.randn(64, 32, requires_grad=True)

@@ -5,8 +5,17 @@ import torch
 
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.model.gpt import GPT
+from minigpt.training.distributed import World
 from minigpt.training.muon import Muon, orthogonalize
 from minigpt.training.optimization import build_optimizers
+from minigpt.training.stepping import Stepper
+
+
+class Unread:
+    """A text of which no step asks for anything."""
+
+    def batch(self, *_: object) -> tuple[torch.Tensor, torch.Tensor]:
+        raise AssertionError
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 8), (2, 24, 8), (2, 8, 32), (1, 1, 5)])
@@ -21,6 +30,39 @@ def test_orthogonalizing_keeps_the_directions_and_evens_the_strengths(shape: tup
         # In the matrix's own directions it is diagonal: nothing was turned.
         inside = u.mT @ even @ v.mT
         assert (inside - inside.diag().diag()).abs().max() < 1e-4
+
+
+def test_in_bfloat16_the_same_matrices_come_out_almost() -> None:
+    matrices = torch.randn(3, 24, 16, generator=torch.Generator().manual_seed(5))
+    exact, coarse = orthogonalize(matrices), orthogonalize(matrices, coarsely=True)
+    assert coarse.dtype == torch.float32
+    assert not torch.equal(coarse, exact)
+    assert (coarse - exact).norm() / exact.norm() < 0.03
+
+
+def test_a_run_in_bfloat16_orthogonalizes_in_it_and_one_in_float32_does_not() -> None:
+    start = GPT(GPTConfig(vocab_size=20, n_positions=8, n_embd=16, n_layer=1, n_head=2)).state_dict()
+    stepped = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        model = GPT(GPTConfig(vocab_size=20, n_positions=8, n_embd=16, n_layer=1, n_head=2))
+        model.load_state_dict(start)
+        for number, parameter in enumerate(model.parameters()):
+            parameter.grad = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
+        for optimizer in build_optimizers(model, TrainConfig(steps=1, optimizer="muon", learning_rate=1.0), dtype):
+            optimizer.step()
+        stepped[dtype] = model.blocks[0].mlp.up_proj.weight.detach()
+    exact, coarse = stepped[torch.float32], stepped[torch.bfloat16]
+    assert not torch.equal(exact, coarse)
+    torch.testing.assert_close(coarse, exact, rtol=0, atol=0.05)  # an update is about 0.2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_dtype_of_a_run_reaches_muon(dtype: torch.dtype) -> None:
+    model = GPT(GPTConfig(vocab_size=20, n_positions=8, n_embd=16, n_layer=1, n_head=2))
+    config = TrainConfig(steps=1, optimizer="muon", context_length=8)
+    _, muon = Stepper(model, Unread(), config, torch.device("cpu"), dtype, World()).optimizers
+    assert isinstance(muon, Muon)
+    assert muon.coarsely is (dtype == torch.bfloat16)
 
 
 def test_a_step_is_that_of_torchs_muon() -> None:

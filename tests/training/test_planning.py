@@ -8,26 +8,28 @@ import pytest
 from minigpt.config import PRESETS, GPTConfig, TrainConfig
 from minigpt.errors import ConfigError
 from minigpt.training.memory import state_bytes
-from minigpt.training.planning import Clock, Plan, Survey, plan, plan_preset, plan_tokenizer
+from minigpt.training.planning import Plan, Survey, plan, plan_preset, plan_tokenizer
+from minigpt.training.timing import Clock
 
 BOOK = Survey(n_tokens=400_000, n_bytes=1_200_000, vocab_size=2048, entropy=2.3)
 
 
-def machine(flops: float) -> Clock:
-    """A machine that does so many floating-point operations a second, whatever they are."""
+def machine(flops: float, *dtypes: str, gain: float = 1.0) -> Clock:
+    """A machine that does so many floating-point operations a second, whatever they are, in bfloat16 `gain` times as
+    many; `dtypes` are those to choose from."""
 
     def seconds_per_step(model: GPTConfig, config: TrainConfig) -> float:
         assert config.context_length is not None
-        return 6 * model.n_parameters * config.sequences_per_step * config.context_length / flops
+        rate = flops * (gain if config.dtype == "bfloat16" else 1.0)
+        return 6 * model.n_parameters * config.sequences_per_step * config.context_length / rate
 
-    return seconds_per_step
+    return Clock(seconds_per_step, dtypes)
 
 
 def planned(survey: Survey = BOOK, free_memory: int = sys.maxsize, flops: float = 1e11, **given: Any) -> Plan:
     preset, base = given.pop("preset", "nano"), given.pop("base", None)
-    return plan(
-        survey, device_type="cpu", free_memory=free_memory, given=given, preset=preset, base=base, clock=machine(flops)
-    )
+    clock = given.pop("clock", None) or machine(flops)
+    return plan(survey, device_type="cpu", free_memory=free_memory, given=given, preset=preset, base=base, clock=clock)
 
 
 def test_a_faster_machine_or_more_time_gets_a_larger_model() -> None:
@@ -59,6 +61,27 @@ def test_what_is_given_is_kept() -> None:
     made = planned(**given)
     assert {name: getattr(made.model, name, None) or getattr(made.training, name, None) for name in given} == given
     assert made.training.minutes is None
+
+
+def test_the_faster_arithmetic_is_chosen_counted_with_recorded_and_said() -> None:
+    exact = planned(minutes=3)
+    clock = machine(1e11, "float32", "bfloat16", gain=1.5)
+    made = planned(minutes=3, clock=clock)
+    assert made.training.dtype == "bfloat16"
+    assert made.seconds_per_step == pytest.approx(exact.seconds_per_step / 1.5)
+    assert made.why_dtype == "1.5 times as fast here as float32"
+    assert made.expected is not None
+    assert exact.expected is not None
+    assert made.expected < exact.expected  # more is learnt in the same time
+    short = planned(minutes=0.5, clock=clock)  # planned twice over, for the shorter context
+    assert (short.training.dtype, short.training.context_length) == ("bfloat16", 64)
+    for given in ("float32", "bfloat16"):
+        made = planned(minutes=3, dtype=given, clock=machine(1e11, "float32", "bfloat16", gain=1.5))
+        assert (made.training.dtype, made.why_dtype) == (given, "")
+
+
+def test_where_only_float32_is_worth_trying_it_is_recorded() -> None:
+    assert planned(clock=machine(1e11, "float32", gain=9.0)).training.dtype == "float32"
 
 
 def test_a_forecast_falls_with_time_and_a_harder_text_has_a_higher_one() -> None:
