@@ -342,9 +342,9 @@ def test_int8_hardly_moves_what_a_trained_model_says() -> None:
     torch.manual_seed(0)
     model, data = GPT(GPTConfig(vocab_size=40, n_positions=32, n_embd=48, n_layer=2, n_head=4)), language(4000)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for step in range(150):
+    for step in range(110):
         for group in optimizer.param_groups:
-            group["lr"] = 1e-2 * min(1, step / 10) * (1 - step / 150)
+            group["lr"] = 1e-2 * min(1, step / 10) * (1 - step / 110)
         rows = data[torch.randint(2000, (16, 1)) + torch.arange(33)]  # (B, T + 1)
         loss = F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
         optimizer.zero_grad()
@@ -353,7 +353,7 @@ def test_int8_hardly_moves_what_a_trained_model_says() -> None:
     assert loss < 1.8  # of log 40 = 3.7 nats, and log 3 = 1.1 at best
     model.eval()
     engine, divergence, losses = NativeEngine(model, "int8"), 0.0, [0.0, 0.0]
-    starts = range(2100, 3700, 32)
+    starts = range(2100, 2900, 32)
     for start in starts:
         ids, targets = data[start : start + 32], data[start + 1 : start + 33]
         ours = logits(engine, ids.tolist()).double().log_softmax(-1)

@@ -92,27 +92,23 @@ every_way = pytest.mark.parametrize(
 @every_engine
 @every_way
 @pytest.mark.parametrize("keep_first", [0, 5])
-@pytest.mark.parametrize("wrong", [None, 0, 1, 3], ids=lambda wrong: f"wrong-{wrong}")
-@pytest.mark.parametrize("count", [1, 4, 50])
 def test_guesses_right_or_wrong_or_beyond_the_room_change_no_token(
-    always: None, kind: str, settings: dict[str, float], keep_first: int, wrong: int | None, count: int
+    always: None, kind: str, settings: dict[str, float], keep_first: int
 ) -> None:
     engine = build(kind, random_model())
     config = SamplingConfig(max_new_tokens=50, seed=1, **settings)  # type: ignore[arg-type]
     expected, _ = continued(engine, [1, 2, 3], config, keep_first=keep_first)
-    drafter = Oracle(expected, wrong, count)
-    found, steps = continued(engine, [1, 2, 3], config, drafter, keep_first)
-    assert found == expected
-    assert max(drafter.asked) <= 22
-    if wrong is None or wrong > 0:
-        assert steps <= 50 - 10
-    else:
-        assert steps == 50
+    for wrong, count in [(None, 4), (None, 50), (0, 1), (0, 4), (1, 4), (3, 50)]:
+        drafter = Oracle(expected, wrong, count)
+        found, steps = continued(engine, [1, 2, 3], config, drafter, keep_first)
+        assert found == expected
+        assert max(drafter.asked) <= 22
+        assert steps == 50 if wrong == 0 else steps <= 40
 
 
 @every_engine
 @every_way
-@pytest.mark.parametrize("n_positions", [1, 2, 3, 24, 100])
+@pytest.mark.parametrize("n_positions", [1, 3, 24, 100])
 def test_looking_up_repeated_text_changes_no_token(
     always: None, kind: str, settings: dict[str, float], n_positions: int
 ) -> None:
@@ -197,8 +193,8 @@ def test_lookup_finds_the_last_place_of_the_longest_run() -> None:
 
 @pytest.mark.parametrize("guesser", ["draft", "lookup"])
 def test_drawn_tokens_with_guesses_are_distributed_as_the_model_says(always: None, guesser: str) -> None:
-    """A chi-square test over all texts of three tokens behind one prompt, from 1200 seeds."""
-    size, count, prompt = 3, 1200, [0, 1, 2, 0, 1, 1, 0, 2, 2, 0]
+    """A chi-square test over all texts of three tokens behind one prompt, from 600 seeds."""
+    size, count, prompt = 3, 600, [0, 1, 2, 0, 1, 1, 0, 2, 2, 0]
     model, draft = (random_model(vocab_size=size, seed=seed, scale=3).double() for seed in (6, 7))
     with torch.no_grad():
         texts = torch.cartesian_prod(*3 * [torch.arange(size)])  # (27, 3)

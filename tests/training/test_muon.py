@@ -50,7 +50,7 @@ def test_a_run_in_bfloat16_orthogonalizes_in_it_and_one_in_float32_does_not() ->
             parameter.grad = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
         for optimizer in build_optimizers(model, TrainConfig(steps=1, optimizer="muon", learning_rate=1.0), dtype):
             optimizer.step()
-        stepped[dtype] = model.blocks[0].mlp.up_proj.weight.detach()
+        stepped[dtype] = model.get_parameter("blocks.0.mlp.up_proj.weight").detach()
     exact, coarse = stepped[torch.float32], stepped[torch.bfloat16]
     assert not torch.equal(exact, coarse)
     torch.testing.assert_close(coarse, exact, rtol=0, atol=0.05)  # an update is about 0.2
