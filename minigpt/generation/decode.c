@@ -34,7 +34,7 @@
 #define THREADS 1
 #endif
 
-enum { LANES = 16, BLOCK = 64, ROWS = 6, PANELS = 2, STREAMS = 16, MOST_ROWS = 128 };
+enum { LANES = 16, BLOCK = 64, ROWS = 6, PANELS = 2, STREAMS = 8, MOST_ROWS = 128 };
 enum { BY_ROWS, BY_COLUMNS, INT8 };
 enum { NO_MEMORY = 1, BEYOND };
 

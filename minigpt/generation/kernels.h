@@ -144,7 +144,10 @@ static inline __attribute__((always_inline)) void NAME(add_columns)(
     int64_t o = from;
     for (; o + LANES <= to; o += LANES) {
         f32x16 sum = NAME(load)(y + o);
-        for (int i = 0; i < inputs; i++) sum += x[i] * NAME(load)(weight + i * out + o);
+        for (int i = 0; i < inputs; i++) {
+            __builtin_prefetch(weight + (inputs + i) * out + o, 0, 2); /* where this stream goes on */
+            sum += x[i] * NAME(load)(weight + i * out + o);
+        }
         NAME(store)(y + o, sum);
     }
     for (; o < to; o++)
