@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from minigpt.model.attention import KVCache, check_room
 from minigpt.model.gpt import GPT, Block
 
-_FLOATS = ctypes.POINTER(ctypes.c_float)
 _BY_ROWS, _BY_COLUMNS, _INT8 = range(3)
 _NO_MEMORY, _BEYOND = 1, 2
 _LANES = 16  # outputs side by side in an int8 panel

@@ -168,7 +168,7 @@ def _from_json(content: Mapping[str, Any]) -> Definition:
         raise TokenizerError(f"its added tokens ({', '.join(added) or 'none'}) must be {END_OF_TEXT} alone")
     known = {word: _read_word(word) for word in model["vocab"]}  # read once: most words stand in several merges
     merges = [_read_merge(merge, known) for merge in model["merges"]]
-    return _definition({**model["vocab"], **added}, merges, by_character)
+    return _definition({**model["vocab"], **added}, merges, by_character, known)
 
 
 def _read_merge(merge: str | Sequence[str], known: Mapping[str, bytes] = {}) -> Merge:
@@ -183,14 +183,16 @@ def _read_word(written: str) -> bytes:
         raise TokenizerError(f"its word {written!r} must be written in GPT-2's alphabet of bytes") from error
 
 
-def _definition(vocab: Mapping[str, int], merges: Sequence[Merge], by_character: bool) -> Definition:
+def _definition(
+    vocab: Mapping[str, int], merges: Sequence[Merge], by_character: bool, known: Mapping[str, bytes] = {}
+) -> Definition:
     """The definition, if the ids are the bytes, then the words in the order of their merges, then the end of text."""
     in_order = sorted(vocab, key=vocab.__getitem__)
     if [vocab[word] for word in in_order] != list(range(len(in_order))):
         raise TokenizerError(f"its ids must be 0 to {len(in_order) - 1}, each once")
     if in_order[-1] != END_OF_TEXT:
         raise TokenizerError(f"{END_OF_TEXT} must have its last id ({len(in_order) - 1})")
-    words = [_read_word(word) for word in in_order[:-1]]
+    words = [known.get(word) or _read_word(word) for word in in_order[:-1]]
     alphabet, rest = b"".join(words[:256]), words[256:]
     if sorted(alphabet) != list(range(256)):
         raise TokenizerError("its ids 0 to 255 must be the 256 bytes")
