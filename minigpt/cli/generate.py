@@ -125,7 +125,7 @@ def generate(
     if stream:
         print()
     if slides:
-        _note(f"past the context ({shape.n_positions}) the window slid {slides} times, and was read anew each time")
+        _note(f"past the context ({shape.n_positions}) the window slid {_times(slides)}, and was read anew each time")
     _note(f"{counted} tokens in {seconds:.2f} s, {counted / seconds:.1f} tokens/s ({first:.2f} s to the first)")
 
 
@@ -250,6 +250,10 @@ def _rows_at_once(
             f"but {free_memory(device) / 1e9:.1f} GB are free; {max(1, fitting)} would fit"
         )
     return max(config.samples, min(fitting, _MOST_ROWS) // config.samples * config.samples)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _slides(n_prompt: int, n_new: int, n_positions: int) -> int:
