@@ -76,7 +76,6 @@ def generate(
     if config.beams > 1 and draft is not None:
         raise ConfigError(f"beams ({config.beams}) and --draft contradict one another: a search draws nothing to guess")
 
-    from minigpt.device import resolve_device
     from minigpt.generation.sampling import Sampler
     from minigpt.generation.streaming import generate_pieces
 
@@ -86,13 +85,15 @@ def generate(
     engine = open_engine(checkpoint.model, quantize)
     sampler = Sampler(config, tokenizer)
     drafter = _drafter(draft, speculate, checkpoint, engine, checkpoints)
+    if draft is not None and len(prompts) * config.samples > 1:
+        _note("the draft model guesses only while one text alone is being written")
     if not as_json:
         _note(f"{checkpoint.directory} · {shape.n_parameters:,} parameters · {engine.description}")
         if prompts == [""]:
             _note("no prompt: the text begins a new document, from end-of-text")
 
     stream = len(prompts) == config.samples == 1 and not as_json
-    at_once = _rows_at_once(shape, prompts, tokenizer, config, resolve_device(device)) // config.samples
+    at_once = _rows_at_once(shape, prompts, tokenizer, config, engine.device) // config.samples
     counted, seconds, first, slides = 0, 0.0, None, 0
     for begin in range(0, len(prompts), at_once):
         group = prompts[begin : begin + at_once]
@@ -113,7 +114,7 @@ def generate(
         took = time.perf_counter() - started
         tokens = sum(len(sample.ids) for sample in samples)
         first, seconds, counted = first or group_first, seconds + took, counted + tokens
-        slides += sum(_slides(len(tokenizer.encode(s.prompt)), len(s.ids), shape.n_positions) for s in samples)
+        slides += sum(_slides(len(tokenizer.encode(s.prompt)), len(s.ids), shape, config) for s in samples)
         timing = {"seconds": took, "first_token_seconds": group_first, "tokens_per_second": tokens / took}
         for number, sample in enumerate(samples):
             if as_json:
@@ -256,11 +257,13 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def _slides(n_prompt: int, n_new: int, n_positions: int) -> int:
+def _slides(n_prompt: int, n_new: int, shape: "GPTConfig", config: SamplingConfig) -> int:
     """How often the window moved while new tokens came behind a prompt."""
     from minigpt.generation.decoding import window_start
 
-    starts = {window_start(length, n_positions) for length in range(max(1, n_prompt), n_prompt + n_new)}
+    kept = config.keep_first
+    lengths = range(max(1, n_prompt), n_prompt + n_new)
+    starts = {window_start(length - kept, shape.n_positions - kept) for length in lengths}
     return max(0, len(starts) - 1)
 
 

@@ -53,16 +53,14 @@ class _Rows(ctypes.Structure):
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The compiled decode.c; None where the package was installed without a C compiler at hand."""
+    """The compiled decode.c; None where the package was installed without a C compiler, or its OpenMP is not here."""
     here = Path(__file__).parent
     found = [path for end in importlib.machinery.EXTENSION_SUFFIXES if (path := here / f"_decode{end}").exists()]
     if not found:
         return None
-    try:
-        loaded = ctypes.CDLL(str(found[0]))  # finds the OpenMP that torch has brought along: one pool of threads
-    except OSError:
-        ctypes.CDLL("libgomp.so.1", ctypes.RTLD_GLOBAL)  # torch keeps its own to itself
-        loaded = ctypes.CDLL(str(found[0]))
+    loaded = _linked(str(found[0]))
+    if loaded is None:
+        return None
     loaded.minigpt_use.restype = ctypes.c_char_p
     loaded.minigpt_use.argtypes = [ctypes.c_char_p]
     loaded.minigpt_pack.restype = None
@@ -73,6 +71,18 @@ def library() -> ctypes.CDLL | None:
     ]  # fmt: skip
     use(loaded)
     return loaded
+
+
+def _linked(path: str) -> ctypes.CDLL | None:
+    """The library with an OpenMP: torch's own where it shows, for one pool of threads, else gcc's or clang's."""
+    for openmp in ("", "libgomp.so.1", "libomp.so.5"):
+        try:
+            if openmp:
+                ctypes.CDLL(openmp, ctypes.RTLD_GLOBAL)
+            return ctypes.CDLL(path)
+        except OSError:
+            continue
+    return None
 
 
 def use(loaded: ctypes.CDLL, instructions: str | None = None) -> str | None:

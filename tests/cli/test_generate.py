@@ -119,6 +119,8 @@ def test_how_often_the_window_slid_is_said(run: Any) -> None:
     result = run("generate", "a", "--max-new-tokens", "30", "--min-new-tokens", "30")  # seen at lengths of 1 to 30
     assert "past the context (16) the window slid 2 times" in result.stderr
     assert "slid" not in run("generate", "a", "--max-new-tokens", "16", "--min-new-tokens", "16").stderr
+    kept = run("generate", "a", "--max-new-tokens", "30", "--min-new-tokens", "30", "--context", "keep-first:8")
+    assert "slid 4 times" in kept.stderr  # what is not kept, 8 positions, moves by 4
 
 
 def test_a_model_that_a_run_is_saving_is_read_as_one_of_its_whole_states(run: Any) -> None:

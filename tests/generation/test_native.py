@@ -438,3 +438,30 @@ def test_the_source_compiles_without_a_warning(compiler: str, tmp_path: Path) ->
             [*command, *way, "-c", source, "-o", object_file], capture_output=True, text=True, check=False
         )
         assert done.returncode == 0 or "'omp.h' file not found" in done.stderr, done.stderr  # clang may be without it
+
+
+@needs_native
+def test_a_library_whose_openmp_is_not_here_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def refuse(path: str, *_: object) -> None:
+        asked.append(path)
+        raise OSError("undefined symbol: GOMP_parallel")
+
+    monkeypatch.setattr(native.ctypes, "CDLL", refuse)
+    assert native.library.__wrapped__() is None
+    assert any("libgomp" in path for path in asked)
+
+
+def test_gccs_openmp_is_loaded_where_torch_keeps_its_own_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+
+    def load(path: str, *_: object) -> str:
+        if path == "decode" and "libgomp.so.1" not in loaded:
+            raise OSError("undefined symbol: GOMP_parallel")
+        loaded.append(path)
+        return path
+
+    monkeypatch.setattr(native.ctypes, "CDLL", load)
+    assert native._linked("decode") == "decode"
+    assert loaded == ["libgomp.so.1", "decode"]
