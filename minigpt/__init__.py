@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from minigpt.model.attention import KVCache
     from minigpt.model.gpt import GPT
     from minigpt.storage.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-    from minigpt.storage.pretrained import load_gpt2
+    from minigpt.interop.pretrained import load_gpt2
     from minigpt.text.corpus import Corpus
     from minigpt.text.tokenizer import Tokenizer
     from minigpt.training.loop import train
@@ -52,7 +52,7 @@ _HOME = {
     "model.attention": ("KVCache",),
     "model.gpt": ("GPT",),
     "storage.checkpoint": ("Checkpoint", "load_checkpoint", "save_checkpoint"),
-    "storage.pretrained": ("load_gpt2",),
+    "interop.pretrained": ("load_gpt2",),
     "text.corpus": ("Corpus",),
     "text.tokenizer": ("Tokenizer",),
     "training.loop": ("train",),

@@ -30,7 +30,7 @@ def load_gpt2(
     """
     from minigpt.cli.render import console, facts, size
     from minigpt.storage.checkpoint import WEIGHTS
-    from minigpt.storage.pretrained import import_gpt2
+    from minigpt.interop.pretrained import import_gpt2
 
     out = console()
     # No spinner: huggingface_hub draws its own progress on the same stream.

@@ -1,1 +1,1 @@
-"""Models on disk and from elsewhere: checkpoints, runs, Hugging Face names, imports."""
+"""Models on disk: checkpoints, runs, and the names that Hugging Face gives their tensors."""

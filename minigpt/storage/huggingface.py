@@ -5,7 +5,8 @@ It knows tensors and dictionaries; which files they stand in is `checkpoint`'s a
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -13,7 +14,6 @@ from torch import Tensor
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.model.gpt import GPT
-from minigpt.storage.files import TensorFile
 
 PREFIX = "transformer."  # of every name that GPT2LMHeadModel saves; OpenAI's own files on the hub go without
 _HEAD = "lm_head.weight"
@@ -27,6 +27,27 @@ _ALIASES = {
     "n_layer": ("num_hidden_layers",),
     "n_head": ("num_attention_heads",),
 }
+
+
+class TensorSource(Protocol):
+    """Named tensors to be read one by one, as `TensorFile` has them: a file, several, or another format's.
+
+    `shapes` are every tensor's; `read` gives one in memory of its own, `borrow` in memory that the next borrowing may
+    overwrite, `map` where it lies on disk if it lies there in this dtype, else None. `path` names it in errors.
+    """
+
+    path: Path
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]: ...
+
+    def read(self, name: str) -> Tensor: ...
+
+    def borrow(self, name: str) -> Tensor: ...
+
+    def map(self, name: str, dtype: torch.dtype) -> Tensor | None: ...
+
+    def close(self) -> None: ...
 
 
 class Stored(NamedTuple):
@@ -76,7 +97,7 @@ def to_huggingface(model: GPT, dtype: torch.dtype | None = None) -> dict[str, Te
 
 
 def from_huggingface(
-    file: TensorFile,
+    file: TensorSource,
     config: GPTConfig,
     *,
     device: torch.device | str = "cpu",
@@ -103,7 +124,7 @@ def from_huggingface(
     return GPT.from_tensors(config, tensors).to(device).eval()
 
 
-def _match(file: TensorFile, config: GPTConfig) -> dict[Stored, str]:
+def _match(file: TensorSource, config: GPTConfig) -> dict[Stored, str]:
     """Every tensor of the model and its full name in the file, which holds these and no others.
 
     Raises: CheckpointError, as `from_huggingface`.
@@ -204,7 +225,7 @@ def config_from_huggingface(values: Mapping[str, Any], source: object) -> GPTCon
     return config
 
 
-def infer_config(file: TensorFile) -> GPTConfig:
+def infer_config(file: TensorSource) -> GPTConfig:
     """The shape that the tensors themselves tell; the heads are taken to be 64 wide, as in every GPT-2.
 
     Raises: CheckpointError where they do not tell.

@@ -1,0 +1,1 @@
+"""Models in other programs' formats, read and written: what comes in becomes a checkpoint, what goes out is one."""
