@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     )
     from minigpt.generation.decoding import generate
     from minigpt.generation.streaming import generate_text
+    from minigpt.interop.pretrained import load_gpt2
     from minigpt.model.attention import KVCache
     from minigpt.model.gpt import GPT
     from minigpt.storage.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-    from minigpt.interop.pretrained import load_gpt2
     from minigpt.text.corpus import Corpus
     from minigpt.text.tokenizer import Tokenizer
     from minigpt.training.loop import train

@@ -29,8 +29,8 @@ def load_gpt2(
     - `minigpt load-gpt2 gpt2-medium --from ~/models/gpt2-medium`
     """
     from minigpt.cli.render import console, facts, size
-    from minigpt.storage.checkpoint import WEIGHTS
     from minigpt.interop.pretrained import import_gpt2
+    from minigpt.storage.checkpoint import WEIGHTS
 
     out = console()
     # No spinner: huggingface_hub draws its own progress on the same stream.
