@@ -59,7 +59,8 @@ def minigpt_engine(kind: str, folder: Path) -> Callable[[list[int], int], Any]:
 
     from minigpt.config import SamplingConfig
     from minigpt.generation.decoding import generate
-    from minigpt.generation.engine import TorchEngine, resolve_engine
+    from minigpt.generation.eager import TorchEngine
+    from minigpt.generation.engine import resolve_engine
     from minigpt.storage.checkpoint import load_checkpoint
 
     model = load_checkpoint(folder / "model", "cpu", mapped=True).model

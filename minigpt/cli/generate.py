@@ -29,6 +29,10 @@ QuantizeOption = Annotated[
     typer.Option("--quantize", help="weights on a CPU in int8 or not; auto: int8 from 50 million parameters on"),
 ]
 
+CompileOption = Annotated[
+    bool, typer.Option("--compile", help="on CUDA, fuse the step's kernels first: a minute, for long texts")
+]
+
 _MOST_ROWS = 32  # side by side; more gain little
 _BEYOND_CACHES = 50_000_000  # parameters: so many no processor's cache holds, and the memory sets the pace
 
@@ -48,6 +52,7 @@ def generate(
     device: DeviceOption = "auto",
     dtype: Annotated[str, typer.Option("--dtype", help="of the weights: float32, bfloat16 or float16")] = "float32",
     quantize: QuantizeOption = "auto",
+    compiled: CompileOption = False,
     draft: Annotated[
         str | None, typer.Option("--draft", help="a smaller model of the same tokenizer, to guess ahead with")
     ] = None,
@@ -82,7 +87,7 @@ def generate(
     checkpoint = load_model(model, checkpoints, device, dtype)
     tokenizer, shape = checkpoint.tokenizer, checkpoint.model.config
     _check_lengths(prompts, tokenizer, shape, config, strict=strict)
-    engine = open_engine(checkpoint.model, quantize)
+    engine = open_engine(checkpoint.model, quantize, compiled=compiled)
     sampler = Sampler(config, tokenizer)
     drafter = _drafter(draft, speculate, checkpoint, engine, checkpoints)
     if draft is not None and len(prompts) * config.samples > 1:
@@ -143,16 +148,16 @@ def load_model(name: str | None, checkpoints: Path, device: str, dtype: str) -> 
     return load_checkpoint(directory, str(target), dtype=resolve_dtype(dtype, target), mapped=True)
 
 
-def open_engine(model: "GPT", quantize: Literal["auto", "none", "int8"]) -> "Engine":
+def open_engine(model: "GPT", quantize: Literal["auto", "none", "int8"], *, compiled: bool) -> "Engine":
     """What runs a model, its weights in int8 if asked, or by default where that is what makes it fast.
 
-    Raises: ConfigError for int8 where it cannot be.
+    Raises: ConfigError for int8 or `compiled` where it cannot be.
     """
     from minigpt.generation.engine import resolve_engine, runs_natively
 
     if quantize == "auto":
         quantize = "int8" if model.config.n_parameters >= _BEYOND_CACHES and runs_natively(model) else "none"
-    return resolve_engine(model, quantize)
+    return resolve_engine(model, quantize, compiled=compiled)
 
 
 class _Sample:
@@ -217,7 +222,8 @@ def _drafter(
 ) -> "Drafter | None":
     """What guesses ahead. By default repeated text is guessed where verifying several tokens gives the same numbers,
     bit for bit, as one step after the other: in the compiled step."""
-    from minigpt.generation.engine import TorchEngine, resolve_engine
+    from minigpt.generation.eager import TorchEngine
+    from minigpt.generation.engine import resolve_engine
     from minigpt.generation.speculation import DraftModel, PromptLookup
 
     if draft is not None:

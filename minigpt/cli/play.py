@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_origin
 
 import typer
 
-from minigpt.cli.generate import QuantizeOption, load_model, open_engine, show
+from minigpt.cli.generate import CompileOption, QuantizeOption, load_model, open_engine, show
 from minigpt.cli.options import CheckpointsOption, DeviceOption, names_of, settings_options
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, MinigptError
@@ -42,6 +42,7 @@ def play(
     device: DeviceOption = "auto",
     dtype: Annotated[str, typer.Option("--dtype", help="of the weights: float32, bfloat16 or float16")] = "float32",
     quantize: QuantizeOption = "auto",
+    compiled: CompileOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
     """Write a text together with a model, turn by turn: type, and it goes on; /help says what else there is.
@@ -54,7 +55,7 @@ def play(
     """
     config = SamplingConfig(**given)
     checkpoint = load_model(model, checkpoints, device, dtype)
-    engine = open_engine(checkpoint.model, quantize)
+    engine = open_engine(checkpoint.model, quantize, compiled=compiled)
     _say(f"{checkpoint.directory} · {checkpoint.model.config.n_parameters:,} parameters · {engine.description}")
     _say("Type text and the model goes on; /help for more, Ctrl-D to end.")
     with contextlib.suppress(ImportError):

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from minigpt.errors import ConfigError
 from minigpt.generation import native
-from minigpt.model.attention import KVCache
+from minigpt.generation.eager import TorchEngine
+from minigpt.generation.graphed import GraphEngine
 from minigpt.model.gpt import GPT
 
 
@@ -60,11 +61,17 @@ class Engine(Protocol):
 Quantization = Literal["none", "int8"]
 
 
-def resolve_engine(model: GPT, quantization: Quantization = "none") -> Engine:
-    """The fastest engine for a model where it lies: decode.c for float32 on a CPU where it was built, else PyTorch.
+def resolve_engine(model: GPT, quantization: Quantization = "none", *, compiled: bool = False) -> Engine:
+    """The fastest engine for a model where it lies: decode.c for float32 on a CPU where it was built, recorded steps on
+    CUDA, else plain PyTorch. `compiled` fuses the kernels of recorded steps, in about a minute.
 
-    Raises: ConfigError for int8 without decode.c, or elsewhere than in float32 on a CPU.
+    Raises: ConfigError for int8 without decode.c, or elsewhere than in float32 on a CPU; for `compiled` without CUDA.
     """
+    on_cuda = model.token_embedding.weight.device.type == "cuda"
+    if compiled and not on_cuda:
+        raise ConfigError(
+            f"compile is for CUDA, and the model is on {model.token_embedding.weight.device}; leave it out"
+        )
     if runs_natively(model):
         return native.NativeEngine(model, quantization)
     if quantization != "none":
@@ -75,67 +82,10 @@ def resolve_engine(model: GPT, quantization: Quantization = "none") -> Engine:
             else f"the weights are {str(weight.dtype).removeprefix('torch.')} on {weight.device}"
         )
         raise ConfigError(f"quantize ({quantization!r}) needs float32 weights on a CPU and the compiled step; {why}")
-    return TorchEngine(model)
+    return GraphEngine(model, compiled=compiled) if on_cuda else TorchEngine(model)
 
 
 def runs_natively(model: GPT) -> bool:
     """Whether decode.c is here and can run this model."""
     weight = model.token_embedding.weight
     return weight.device.type == "cpu" and weight.dtype == torch.float32 and native.library() is not None
-
-
-class TorchEngine:
-    """The engine that runs everywhere torch does: the model's own forward pass with a cache.
-
-    Rows of different lengths are padded on the left, so that they end together.
-    """
-
-    def __init__(self, model: GPT) -> None:
-        self.model = model
-        self._cache = self._new_cache(0)
-
-    def _new_cache(self, rows: int) -> KVCache:
-        weight = self.model.token_embedding.weight
-        return KVCache(self.model.config, rows, device=weight.device, dtype=weight.dtype)
-
-    @property
-    def description(self) -> str:
-        weight = self.model.token_embedding.weight
-        return f"{weight.device}, {str(weight.dtype).removeprefix('torch.')}, PyTorch"
-
-    @property
-    def device(self) -> torch.device:
-        return self.model.token_embedding.weight.device
-
-    @property
-    def n_positions(self) -> int:
-        return self.model.config.n_positions
-
-    @property
-    def length(self) -> int:
-        return self._cache.length
-
-    @torch.inference_mode()
-    def start(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        longest = max(len(prompt) for prompt in prompts)
-        if len(self._cache.keys[0]) == len(prompts):
-            self._cache.reset()
-        else:
-            self._cache = self._new_cache(len(prompts))
-        padding = [longest - len(prompt) for prompt in prompts]
-        ids = [[0] * pad + list(prompt) for pad, prompt in zip(padding, prompts, strict=True)]
-        if any(padding):
-            self._cache.padding = torch.tensor(padding, device=self.device)  # (B,)
-        features = self.model.features(torch.tensor(ids, device=self.device), self._cache)  # (B, T, C)
-        return self.model.logits(features[:, -1])
-
-    @torch.inference_mode()
-    def read(self, ids: Tensor) -> Tensor:
-        return self.model.logits(self.model.features(ids, self._cache))
-
-    @torch.inference_mode()
-    def keep(self, rows: Sequence[int]) -> None:
-        self._cache.keep(rows)
-
-    def rewind(self, count: int) -> None:
-        self._cache.rewind(count)

@@ -4,6 +4,8 @@ import torch
 
 from minigpt.analysis.evaluation import Evaluation, evaluate
 from minigpt.config import SamplingConfig, TrainConfig
+from minigpt.generation.eager import TorchEngine
+from minigpt.generation.engine import resolve_engine
 from minigpt.generation.streaming import generate_text
 from minigpt.model.gpt import GPT
 from minigpt.text.corpus import Corpus
@@ -58,4 +60,7 @@ class Examiner:
     def sample(self) -> str:
         """What the model writes, from the same prompt and seed each time."""
         with self.world.reading(self.model):
-            return "".join(generate_text(self.model, self.corpus.tokenizer, self.config.sample_prompt, _SAMPLING))
+            # Some tokens now and then are no reason to record graphs, and sharded weights cannot be in one.
+            on_cpu = self.model.token_embedding.weight.device.type == "cpu"
+            engine = resolve_engine(self.model) if on_cpu else TorchEngine(self.model)
+            return "".join(generate_text(engine, self.corpus.tokenizer, self.config.sample_prompt, _SAMPLING))

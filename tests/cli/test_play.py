@@ -9,7 +9,7 @@ import torch
 from minigpt.cli import play
 from minigpt.cli.play import Session
 from minigpt.config import GPTConfig, SamplingConfig
-from minigpt.generation.engine import TorchEngine
+from minigpt.generation.eager import TorchEngine
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.text.tokenizer import Tokenizer

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.errors import ConfigError, GenerationError
 from minigpt.generation.beam import beam_search
-from minigpt.generation.engine import TorchEngine
+from minigpt.generation.eager import TorchEngine
 from minigpt.generation.sampling import Sampler
 from minigpt.model.gpt import GPT
 from minigpt.storage.huggingface import config_to_huggingface, to_huggingface

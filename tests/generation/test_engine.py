@@ -1,7 +1,8 @@
 """What every engine promises: a text read in any parts, beside any others, gives the logits of the whole alone."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -11,14 +12,17 @@ from torch import Tensor
 
 from minigpt.config import GPTConfig
 from minigpt.errors import ConfigError
-from minigpt.generation import native
-from minigpt.generation.engine import Engine, TorchEngine, resolve_engine
+from minigpt.generation import graphed, native
+from minigpt.generation.eager import TorchEngine
+from minigpt.generation.engine import Engine, resolve_engine
+from minigpt.generation.graphed import GraphEngine, Replay
 from minigpt.generation.native import NativeEngine
+from minigpt.model.attention import KVCache
 from minigpt.model.gpt import GPT
 
 needs_native = pytest.mark.skipif(native.library() is None, reason="decode.c was not built: no C compiler at hand")
 every_engine = pytest.mark.parametrize(
-    "kind", ["torch", pytest.param("native", marks=needs_native), pytest.param("int8", marks=needs_native)]
+    "kind", ["torch", "graph", pytest.param("native", marks=needs_native), pytest.param("int8", marks=needs_native)]
 )
 some = settings(deadline=None, max_examples=15)
 
@@ -42,12 +46,14 @@ def build(kind: str, model: GPT) -> Engine:
     """An engine over a model; torch's in float64, where the order of work does not show."""
     if kind == "torch":
         return TorchEngine(model.double())
+    if kind == "graph":
+        return GraphEngine(model.double())
     return NativeEngine(model, "int8" if kind == "int8" else "none")
 
 
 def assert_same(kind: str, found: Tensor, expected: Tensor) -> None:
     """decode.c does the same for a row wherever it stands, to the last bit; torch's kernels depend on the shape."""
-    if kind == "torch":
+    if kind in ("torch", "graph"):
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
     else:
         assert torch.equal(found, expected)
@@ -66,6 +72,14 @@ def beside(engine: Engine, ids: Sequence[Sequence[int]]) -> Tensor:
 
 def alone(engine: Engine, *ids: int) -> Tensor:
     return one_by_one(engine, ids)[-1]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_spans() -> Iterator[None]:
+    """Steps that look at two cached positions, then four, eight: every test's texts outgrow some."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graphed, "_SHORTEST_SPAN", 2)
+        yield
 
 
 @every_engine
@@ -209,6 +223,102 @@ def test_long_float32_prompts_go_through_torch_and_the_step_goes_on_from_there(f
         torch.testing.assert_close(started[row], own, rtol=0, atol=0)
 
 
+# Recorded steps, which on a CPU are run anew each time.
+
+
+def test_a_step_is_made_once_per_span_and_again_only_for_another_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    make = Replay.__init__
+
+    def counted(self: Replay, step: Any, model: GPT, cache: KVCache, span: int) -> None:
+        made.append(span)
+        make(self, step, model, cache, span)
+
+    monkeypatch.setattr(Replay, "__init__", counted)
+    engine = GraphEngine(random_model(n_positions=12))
+    one_by_one(engine, range(12))
+    assert made == [2, 4, 8, 12]
+    one_by_one(engine, range(5))
+    assert made == [2, 4, 8, 12]  # the same cache, begun anew
+    engine.start([[1], [2], [3]])
+    beside(engine, [[4], [5], [6]])
+    engine.keep([2, 0, 1])
+    beside(engine, [[7], [8], [9]])
+    assert made[4:] == [2, 4]  # three rows, in whatever order
+    engine.keep([0, 2])
+    beside(engine, [[1], [1]])
+    engine.keep([0, 1, 1])
+    beside(engine, [[1], [1], [1]])
+    assert made[6:] == [4, 8]  # two rows in the same memory; then three again, in other memory
+
+
+def test_a_step_knows_no_padding_of_the_texts_before() -> None:
+    engine = build("graph", random_model())
+    for texts in ([[1, 2, 3], [4]], [[1, 2, 3], [4, 5, 6]]):
+        engine.start(texts)
+        found = beside(engine, [[7], [8]])
+    assert_same("graph", found[1], alone(engine, 4, 5, 6, 8))
+
+
+def test_a_step_writes_into_no_cache_that_has_gone() -> None:
+    engine = build("graph", random_model())
+    engine.start([[1], [2]])
+    beside(engine, [[3], [4]])
+    engine.start([[1], [2], [3]])
+    engine.start([[5], [6]])
+    beside(engine, [[7], [8]])
+    found = beside(engine, [[9], [9]])
+    assert_same("graph", found[1], alone(engine, 6, 8, 9))
+
+
+def test_several_ids_at_once_go_through_the_model_and_single_ones_through_the_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[int] = []
+    monkeypatch.setattr(Replay, "__call__", lambda *_: pytest.fail("a step for several ids"))
+    engine = GraphEngine(random_model())
+    engine.start([[1, 2, 3]])
+    engine.read(torch.tensor([[4, 5]]))
+    monkeypatch.setattr(Replay, "__call__", lambda _self, _ids, at, _padding: read.append(at) or torch.zeros(1, 1, 37))
+    engine.read(torch.tensor([[6]]))
+    assert read == [5]
+    assert engine.length == 6
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own compiler uses it
+def test_a_compiled_step_gives_the_same_logits() -> None:
+    model = random_model(n_positions=12)
+    ids = list(range(3, 15))
+    torch.testing.assert_close(
+        one_by_one(GraphEngine(model, compiled=True), ids), one_by_one(TorchEngine(model), ids), rtol=1e-4, atol=1e-4
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True])
+def test_recorded_steps_give_the_logits_of_steps_that_are_not(compiled: bool) -> None:
+    model = random_model(n_positions=12).to("cuda")
+    plain, recorded = TorchEngine(model), GraphEngine(model, compiled=compiled)
+    for texts in ([[1, 2, 3], [4]], [[5]], [[1, 2], [3, 4], [5]]):
+        found, expected = recorded.start(texts), plain.start(texts)
+        for at in range(6):
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+            ids = torch.tensor([[7 * at + row] for row in range(len(texts))], device="cuda") % 37
+            found, expected = recorded.read(ids), plain.read(ids)
+        recorded.keep([0])
+        plain.keep([0])
+        last = torch.tensor([[9]], device="cuda")
+        torch.testing.assert_close(recorded.read(last), plain.read(last), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.gpu
+def test_a_model_on_cuda_is_run_by_recorded_steps() -> None:
+    engine = resolve_engine(random_model().to("cuda", torch.bfloat16))
+    assert isinstance(engine, GraphEngine)
+    assert engine.description == "cuda:0, bfloat16, CUDA graphs"
+
+
 # Which engine runs what.
 
 
@@ -232,6 +342,11 @@ def test_torch_runs_everything_where_decode_c_was_not_built(monkeypatch: pytest.
     )
 
 
+def test_fusing_kernels_is_refused_where_there_is_no_cuda() -> None:
+    with pytest.raises(ConfigError, match=r"^compile is for CUDA, and the model is on cpu; leave it out$"):
+        resolve_engine(random_model(), compiled=True)
+
+
 @needs_native
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_int8_of_other_than_float32_on_a_cpu_is_refused_in_one_sentence(device: str) -> None:
@@ -248,6 +363,9 @@ def test_an_engine_says_what_it_is(kind: str) -> None:
     assert engine.n_positions == 12
     assert engine.device == torch.device("cpu")
     assert engine.length == 0
-    assert {"torch": "float64, PyTorch", "native": "float32, compiled", "int8": "int8, compiled"}[kind] in (
-        engine.description
-    )
+    assert {
+        "torch": "float64, PyTorch",
+        "graph": "float64, CUDA graphs",
+        "native": "float32, compiled",
+        "int8": "int8, compiled",
+    }[kind] in (engine.description)

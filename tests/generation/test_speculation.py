@@ -9,7 +9,8 @@ from torch import Tensor
 from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.generation import decoding, native
 from minigpt.generation.decoding import Decoder, generate_uncached
-from minigpt.generation.engine import Engine, TorchEngine
+from minigpt.generation.eager import TorchEngine
+from minigpt.generation.engine import Engine
 from minigpt.generation.native import NativeEngine
 from minigpt.generation.sampling import Sampler
 from minigpt.generation.speculation import Drafter, DraftModel, Gain, PromptLookup

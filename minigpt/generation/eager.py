@@ -1,0 +1,67 @@
+"""The engine that runs wherever PyTorch does: the model's own forward pass with a cache; the oracle of the others."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from minigpt.model.attention import KVCache, check_room
+from minigpt.model.gpt import GPT
+
+
+class TorchEngine:
+    """An engine (see `engine.py`) that reads ids by the model's own forward pass.
+
+    Rows of different lengths are padded on the left, so that they end together.
+    """
+
+    def __init__(self, model: GPT) -> None:
+        self.model = model
+        self._cache = self._new_cache(0)
+
+    def _new_cache(self, rows: int) -> KVCache:
+        weight = self.model.token_embedding.weight
+        return KVCache(self.model.config, rows, device=weight.device, dtype=weight.dtype)
+
+    @property
+    def description(self) -> str:
+        weight = self.model.token_embedding.weight
+        return f"{weight.device}, {str(weight.dtype).removeprefix('torch.')}, PyTorch"
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.token_embedding.weight.device
+
+    @property
+    def n_positions(self) -> int:
+        return self.model.config.n_positions
+
+    @property
+    def length(self) -> int:
+        return self._cache.length
+
+    @torch.inference_mode()
+    def start(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+        longest = max(len(prompt) for prompt in prompts)
+        check_room(longest, None, self.n_positions)
+        if len(self._cache.keys[0]) == len(prompts):
+            self._cache.reset()
+        else:
+            self._cache = self._new_cache(len(prompts))
+        padding = [longest - len(prompt) for prompt in prompts]
+        ids = [[0] * pad + list(prompt) for pad, prompt in zip(padding, prompts, strict=True)]
+        if any(padding):
+            self._cache.padding = torch.tensor(padding, device=self.device)  # (B,)
+        features = self.model.features(torch.tensor(ids, device=self.device), self._cache)  # (B, T, C)
+        return self.model.logits(features[:, -1])
+
+    @torch.inference_mode()
+    def read(self, ids: Tensor) -> Tensor:
+        return self.model.logits(self.model.features(ids, self._cache))
+
+    @torch.inference_mode()
+    def keep(self, rows: Sequence[int]) -> None:
+        self._cache.keep(rows)
+
+    def rewind(self, count: int) -> None:
+        self._cache.rewind(count)
