@@ -1,35 +1,44 @@
 """Builds decode.c where a C compiler is at hand; without one, minigpt installs all the same and uses PyTorch."""
 
+import hashlib
+from pathlib import Path
+
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
+
+SOURCES = ["minigpt/generation/decode.c", "minigpt/generation/kernels.h"]
+FINGERPRINT = hashlib.sha256(b"".join(Path(source).read_bytes() for source in SOURCES)).hexdigest()
 
 
 class BuildDecode(build_ext):
     """Compiles with OpenMP where the compiler has it. The library is not linked: torch brings its own along."""
 
     def build_extension(self, ext: Extension) -> None:
+        if self.compiler.compiler_type != "unix":
+            super().build_extension(ext)
+            return
         flags = ["-O3", "-fno-math-errno", "-Wno-psabi"]
-        attempts = [[*flags, "-fopenmp"], flags] if self.compiler.compiler_type == "unix" else [[]]
-        for last, arguments in ((index == len(attempts) - 1, found) for index, found in enumerate(attempts)):
-            ext.extra_compile_args = arguments
-            try:
-                return super().build_extension(ext)
-            except Exception:
-                if last:
-                    raise
-        return None
+        try:
+            ext.extra_compile_args = [*flags, "-fopenmp"]
+            super().build_extension(ext)
+        except CompileError:  # Apple's clang has no OpenMP
+            ext.extra_compile_args = flags
+            super().build_extension(ext)
 
     def get_export_symbols(self, _ext: Extension) -> list[str]:
         """It is no Python module: ctypes looks its functions up."""
-        return ["minigpt_use", "minigpt_pack", "minigpt_step"]
+        return ["minigpt_sources", "minigpt_use", "minigpt_pack", "minigpt_step"]
 
 
 setup(
     ext_modules=[
         Extension(
             "minigpt.generation._decode",
-            ["minigpt/generation/decode.c"],
-            depends=["minigpt/generation/kernels.h"],
+            SOURCES[:1],
+            depends=SOURCES[1:],
+            # native.py compares it with the sources that stand beside it: an older library would be another program
+            define_macros=[("SOURCES", f'"{FINGERPRINT}"')],
             optional=True,
         )
     ],

@@ -220,6 +220,13 @@ static int has(const char *name) {
 
 static const Kernels *kernels;
 
+#ifndef SOURCES
+#define SOURCES "unknown"
+#endif
+
+/* The sha256 of what this was compiled from, decode.c and kernels.h, as setup.py gives it. */
+const char *minigpt_sources(void) { return SOURCES; }
+
 /* The best instruction set of this processor, or the one that is named; NULL where the processor lacks that. */
 const char *minigpt_use(const char *name) {
     for (int i = 0; i < N_SETS; i++)

@@ -76,16 +76,14 @@ def resolve_engine(model: GPT, quantization: Quantization = "none", *, compiled:
         return native.NativeEngine(model, quantization)
     if quantization != "none":
         weight = model.token_embedding.weight
-        why = (
-            "minigpt was installed without a C compiler at hand: install gcc or clang, then minigpt again"
-            if native.library() is None
-            else f"the weights are {str(weight.dtype).removeprefix('torch.')} on {weight.device}"
-        )
+        why = native.missing() or f"the weights are {str(weight.dtype).removeprefix('torch.')} on {weight.device}"
         raise ConfigError(f"quantize ({quantization!r}) needs float32 weights on a CPU and the compiled step; {why}")
     return GraphEngine(model, compiled=compiled) if on_cuda else TorchEngine(model)
 
 
 def runs_natively(model: GPT) -> bool:
-    """Whether decode.c is here and can run this model."""
+    """Whether decode.c is here and can run this model; it knows the tanh form of GELU alone."""
+    if model.config.activation_function != "gelu_new":
+        return False
     weight = model.token_embedding.weight
     return weight.device.type == "cpu" and weight.dtype == torch.float32 and native.library() is not None

@@ -1,6 +1,7 @@
 """The decode step in C (decode.c) over a model's own tensors, through ctypes; it knows no sampling and no text."""
 
 import ctypes
+import hashlib
 import importlib.machinery
 from collections.abc import Sequence
 from functools import cache
@@ -51,16 +52,29 @@ class _Rows(ctypes.Structure):
     ]  # fmt: skip
 
 
-@cache
 def library() -> ctypes.CDLL | None:
-    """The compiled decode.c; None where the package was installed without a C compiler, or its OpenMP is not here."""
+    """The compiled decode.c, None where there is none that can be used: `missing` says why."""
+    loaded = _library()
+    return None if isinstance(loaded, str) else loaded
+
+
+def missing() -> str:
+    """Why decode.c is not used, and what to do; empty where it can be."""
+    loaded = _library()
+    return loaded if isinstance(loaded, str) else ""
+
+
+@cache
+def _library() -> ctypes.CDLL | str:
     here = Path(__file__).parent
     found = [path for end in importlib.machinery.EXTENSION_SUFFIXES if (path := here / f"_decode{end}").exists()]
     if not found:
-        return None
+        return "minigpt was installed without a C compiler at hand: install gcc or clang, then minigpt again"
     loaded = _linked(str(found[0]))
     if loaded is None:
-        return None
+        return f"{found[0].name} finds no OpenMP (libgomp or libomp): install one"
+    if not _is_current(loaded, here):
+        return "decode.c has changed since it was compiled: install minigpt again"
     loaded.minigpt_use.restype = ctypes.c_char_p
     loaded.minigpt_use.argtypes = [ctypes.c_char_p]
     loaded.minigpt_pack.restype = None
@@ -71,6 +85,17 @@ def library() -> ctypes.CDLL | None:
     ]  # fmt: skip
     use(loaded)
     return loaded
+
+
+def _is_current(loaded: ctypes.CDLL, sources: Path) -> bool:
+    """Whether a library was compiled from the sources that stand here: what it is told must lie as it expects."""
+    try:
+        compiled_from = loaded.minigpt_sources
+    except AttributeError:
+        return False
+    compiled_from.restype = ctypes.c_char_p
+    content = b"".join((sources / name).read_bytes() for name in ("decode.c", "kernels.h"))
+    return bool(compiled_from() == hashlib.sha256(content).hexdigest().encode())
 
 
 def _linked(path: str) -> ctypes.CDLL | None:

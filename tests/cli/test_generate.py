@@ -198,6 +198,14 @@ def test_a_seed_that_was_drawn_is_said_and_repeats_the_text(run: Any) -> None:
     assert first["ids"] == again["ids"]
 
 
+def test_a_missing_compiler_is_said_in_one_line(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_model("one")
+    monkeypatch.setattr(native, "_library", lambda: "there is no compiler")
+    said = run("generate", "abc", *SHORT).stderr.splitlines()
+    assert said[0] == "PyTorch runs the model, several times slower than compiled code would: there is no compiler"
+    assert "cpu, float32, PyTorch" in said[1]
+
+
 def test_int8_weights_are_chosen_and_said_and_a_large_model_has_them_by_default(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -379,7 +379,23 @@ def test_an_instruction_set_that_is_not_here_is_not_chosen() -> None:
 
 def test_without_a_compiled_file_there_is_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.machinery, "EXTENSION_SUFFIXES", [".nowhere"])
-    assert native.library.__wrapped__() is None
+    monkeypatch.setattr(native, "_library", native._library.__wrapped__)
+    assert native.library() is None
+    assert native.missing().startswith("minigpt was installed without a C compiler at hand: install gcc")
+
+
+@needs_native
+def test_a_library_compiled_from_other_sources_counts_as_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert native.missing() == ""
+    for name in ("native.py", "decode.c", "kernels.h", *(path.name for path in SOURCES.glob("_decode*"))):
+        shutil.copy(SOURCES / name, tmp_path)
+    monkeypatch.setattr(native, "_library", native._library.__wrapped__)
+    monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
+    assert native.library() is not None
+    with (tmp_path / "kernels.h").open("a") as header:
+        header.write("\n")
+    assert native.library() is None
+    assert native.missing() == "decode.c has changed since it was compiled: install minigpt again"
 
 
 # The source
@@ -449,7 +465,9 @@ def test_a_library_whose_openmp_is_not_here_counts_as_none(monkeypatch: pytest.M
         raise OSError("undefined symbol: GOMP_parallel")
 
     monkeypatch.setattr(native.ctypes, "CDLL", refuse)
-    assert native.library.__wrapped__() is None
+    monkeypatch.setattr(native, "_library", native._library.__wrapped__)
+    assert native.library() is None
+    assert "finds no OpenMP" in native.missing()
     assert any("libgomp" in path for path in asked)
 
 
