@@ -187,13 +187,15 @@ def _rules(
     model: GPTConfig, n_tokens: int, device_type: str, given: dict[str, Any], *, fine_tuning: bool
 ) -> dict[str, Any]:
     """Batch, rate and length of the run. A step holds ~1 k tokens on a CPU and ~16 k on a GPU, fewer for a corpus that
-    would be a handful of steps; wider models take a smaller rate."""
+    would be a handful of steps; wider models take a smaller rate. A fine-tune takes 5e-5 at GPT-2 small's width, the
+    field's habit, and at 128, where 1e-3 was the best of four measured (docs/benchmarks.md), 7e-4: in between by a power
+    of the width."""
     context = given["context_length"]
     step_tokens = min(1024 if device_type == "cpu" else 16_384, max(context, n_tokens // 8))
     optimizer = given.get("optimizer", "adamw" if fine_tuning else "muon")
     rules: dict[str, Any] = {"batch_size": max(1, round(step_tokens / context)), "optimizer": optimizer}
     if fine_tuning:
-        rules["learning_rate"] = 5e-5
+        rules["learning_rate"] = round(min(1e-3, 5e-5 * (768 / model.n_embd) ** 1.5), 6)
     else:
         peak, power = (8e-3, 0.5) if optimizer == "muon" else (3e-3, 0.75)
         rules["learning_rate"] = round(peak * (128 / max(128, model.n_embd)) ** power, 5)
