@@ -36,11 +36,16 @@ def visible(tokens: Sequence[int], n_positions: int, keep_first: int = 0) -> lis
 @dataclass(frozen=True)
 class Choice:
     """A token that was chosen and, where they were asked for, its log-probability by the model itself, before penalties
-    and temperature, and the likeliest tokens with theirs."""
+    and temperature, the likeliest tokens with theirs, the entropy of the whole distribution, and its rank there, from 0.
+
+    Units: nats.
+    """
 
     id: int
     logprob: float | None = None
     alternatives: tuple[tuple[int, float], ...] = ()
+    entropy: float | None = None
+    rank: int | None = None
 
 
 class Decoder:
@@ -170,10 +175,15 @@ class Decoder:
             yield from map(Choice, ids)
             return
         logprobs = logits.float().log_softmax(dim=-1)  # (B, V)
-        own = logprobs.gather(1, chosen[:, None]).squeeze(1).tolist()
+        own = logprobs.gather(1, chosen[:, None]).squeeze(1)  # (B,)
         top = logprobs.topk(min(self.alternatives, logprobs.shape[1]), dim=-1)
-        for id, logprob, others, theirs in zip(ids, own, top.indices.tolist(), top.values.tolist(), strict=True):
-            yield Choice(id, logprob, tuple(zip(others, theirs, strict=True)))
+        entropy = torch.special.entr(logprobs.exp()).sum(dim=-1)  # (B,)
+        ranks = (logprobs > own[:, None]).sum(dim=-1)  # (B,)
+        columns = (own, top.indices, top.values, entropy, ranks)
+        for id, logprob, others, theirs, spread, rank in zip(
+            ids, *(column.tolist() for column in columns), strict=True
+        ):
+            yield Choice(id, logprob, tuple(zip(others, theirs, strict=True)), spread, rank)
 
 
 def generate(

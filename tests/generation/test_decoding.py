@@ -266,6 +266,8 @@ def test_log_probabilities_are_the_models_own_before_temperature_and_penalties(k
                 model.float()
             assert choice.logprob == pytest.approx(float(logprobs[choice.id]), abs=1e-4)
             likeliest = logprobs.topk(min(count, 37))
+            assert choice.entropy == pytest.approx(float(-(logprobs.exp() * logprobs).sum()), abs=1e-4)
+            assert choice.rank == int((logprobs > logprobs[choice.id]).sum())
             assert [id for id, _ in choice.alternatives] == likeliest.indices.tolist()
             assert [logprob for _, logprob in choice.alternatives] == pytest.approx(likeliest.values.tolist(), abs=1e-4)
 

@@ -1,0 +1,137 @@
+"""A headless Chromium, spoken to in its own DevTools protocol over two pipes; where there is none, these tests skip."""
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+# Chromium reads commands from descriptor 3 and answers on 4, a NUL behind each.
+LAUNCH = """import os, sys
+reading, writing = int(sys.argv[1]), int(sys.argv[2])
+os.dup2(reading, 103); os.dup2(writing, 104)
+os.dup2(103, 3); os.dup2(104, 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+OPTIONS = ["--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+           "--no-first-run", "--disable-background-networking", "--disable-extensions", "--disable-sync",
+           "--force-device-scale-factor=1", "--hide-scrollbars"]  # fmt: skip
+KEYS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Home": 36, "End": 35, "Tab": 9, "Enter": 13}
+
+
+class Browser:
+    """One window: a page is opened, asked, pointed at and typed to."""
+
+    def __init__(self, program: str, profile: Path) -> None:
+        to_browser, self._out = os.pipe()
+        self._in, from_browser = os.pipe()
+        command = [sys.executable, "-c", LAUNCH, str(to_browser), str(from_browser), program, *OPTIONS]
+        self._process = subprocess.Popen(
+            [*command, f"--user-data-dir={profile}", "about:blank"],
+            pass_fds=(to_browser, from_browser),
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(to_browser)
+        os.close(from_browser)
+        self._received, self._number, self._session = b"", 0, None
+        self.complaints: list[str] = []  # what the console said since the page was opened, and errors
+        self._loaded = False
+        target = self._call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self._call(f"{domain}.enable")
+        self.requests: list[str] = []
+
+    def open(self, path: Path, *, width: int = 1400, height: int = 1000, dark: bool = False) -> None:
+        """Opens a file, in light or dark colours, and waits until it has loaded."""
+        self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self._call("Emulation.setEmulatedMedia", features=[scheme])
+        self._loaded, self.complaints, self.requests = False, [], []
+        self._call("Page.navigate", url=path.as_uri())
+        while not self._loaded:
+            self._receive()
+        self.ask("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+
+    def ask(self, expression: str) -> Any:
+        """What a JavaScript expression comes to."""
+        answer = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    def point(self, x: float, y: float, *, click: bool = False) -> None:
+        """Moves the mouse to a place in the window; with `click`, presses and lets go there."""
+        self._call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        if click:
+            for kind in ("mousePressed", "mouseReleased"):
+                self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def press(self, key: str) -> None:
+        """Presses a key by its name."""
+        for kind in ("rawKeyDown", "keyUp"):
+            self._call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=KEYS[key])
+
+    def screenshot(self, path: Path, *, whole: bool = False) -> None:
+        """Saves what the window shows, or all of the page, as a PNG."""
+        found = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        path.write_bytes(base64.b64decode(found["data"]))
+
+    def close(self) -> None:
+        """Ends the browser."""
+        self._session = None
+        self._call("Browser.close")
+        os.close(self._out)
+        os.close(self._in)
+        self._process.wait(timeout=20)
+
+    def _call(self, method: str, **params: Any) -> dict[str, Any]:
+        self._number += 1
+        message: dict[str, Any] = {"id": self._number, "method": method, "params": params}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        os.write(self._out, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._receive()
+            if answer.get("id") == self._number:
+                assert "error" not in answer, (method, answer["error"])
+                result: dict[str, Any] = answer["result"]
+                return result
+
+    def _receive(self) -> dict[str, Any]:
+        """The next message; events are noted on the way."""
+        while b"\0" not in self._received:
+            more = os.read(self._in, 1 << 20)
+            assert more, "the browser has gone"
+            self._received += more
+        raw, self._received = self._received.split(b"\0", 1)
+        message: dict[str, Any] = json.loads(raw)
+        match message.get("method"), message.get("params", {}):
+            case "Page.loadEventFired", _:
+                self._loaded = True
+            case "Runtime.exceptionThrown", params:
+                self.complaints.append(params["exceptionDetails"].get("exception", {}).get("description", "an error"))
+            case "Runtime.consoleAPICalled", params:
+                self.complaints.append(str(params["args"]))
+            case "Log.entryAdded", params:
+                self.complaints.append(params["entry"]["text"])
+            case "Network.requestWillBeSent", params:
+                self.requests.append(params["request"]["url"])
+        return message
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """The browser, started once."""
+    program = next(filter(None, map(shutil.which, NAMES)), None)
+    if program is None:
+        pytest.skip(f"no browser here: none of {', '.join(NAMES)} is on the PATH")
+    opened = Browser(program, tmp_path_factory.mktemp("profile"))
+    yield opened
+    opened.close()
