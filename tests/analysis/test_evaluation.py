@@ -1,6 +1,7 @@
 """The evaluation protocol against the plainest loop that could be written."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minigpt.analysis import evaluation
+from minigpt.analysis.breakdown import break_down
 from minigpt.analysis.evaluation import evaluate
 from minigpt.config import GPTConfig
 from minigpt.errors import ConfigError, DataError
@@ -82,3 +85,85 @@ def test_a_protocol_that_does_not_fit_is_refused(context: int, stride: int) -> N
 def test_one_token_cannot_be_evaluated() -> None:
     with pytest.raises(DataError, match="a text of 1 tokens"):
         evaluate(MODEL, [1])
+
+
+END = 29
+LENGTHS = np.array([*([1, 2, 3] * 9), 1, 2, 0])
+
+
+def plain_losses(tokens: list[int], context: int, stride: int) -> list[list[tuple[int, float, bool]]]:
+    """For each window its (index of the token, loss, whether no window before has scored it)."""
+    found, scored_to, start = [], 0, 0
+    while scored_to < len(tokens) - 1:
+        window = torch.tensor(tokens[start : start + context])
+        log_probabilities = MODEL(window[None])[0].double().log_softmax(-1)
+        found.append([])
+        for position in range(len(window)):
+            target = start + position + 1
+            if target < len(tokens):
+                loss = -log_probabilities[position, tokens[target]].item()
+                found[-1].append((target, loss, target > scored_to))
+        scored_to = start + len(found[-1])
+        start += stride
+    return found
+
+
+@pytest.mark.parametrize(("context", "stride"), [(12, 12), (12, 5), (7, 1), (3, 3)])
+@pytest.mark.parametrize("batch_size", [None, 1, 3])
+def test_documents_and_positions_are_those_of_the_plain_loop(context: int, stride: int, batch_size: int | None) -> None:
+    tokens = [*range(10), END, END, *range(20), END, 3, END]
+    plain = plain_losses(tokens, context, stride)
+    parts = break_down(
+        MODEL,
+        tokens,
+        end_of_text=END,
+        token_lengths=LENGTHS,
+        context=context,
+        stride=stride,
+        batch_size=batch_size,
+        by_position=True,
+    )
+    assert parts.tokens.tolist() == [10, 1, 21, 2]
+    for document, (first, last) in enumerate([(1, 10), (11, 11), (12, 32), (33, 34)]):
+        losses = [loss for window in plain for target, loss, new in window if new and first <= target <= last]
+        part = parts.document(document)
+        assert part.loss == pytest.approx(sum(losses) / len(losses), abs=1e-5)
+        assert part.bytes == sum(LENGTHS[token] for token in tokens[first : last + 1])
+    for position, loss in enumerate(parts.position_losses()[: len(plain[0])]):
+        there = [window[position][1] for window in plain if position < len(window)]
+        assert parts.position_tokens[position] == len(there)
+        assert loss == pytest.approx(sum(there) / len(there), abs=1e-5)
+    whole = evaluate(MODEL, tokens, token_lengths=LENGTHS, context=context, stride=stride)
+    assert parts.whole.loss == pytest.approx(whole.loss, abs=1e-6)
+    assert (parts.whole.tokens, parts.whole.bytes) == (whole.tokens, whole.bytes)
+
+
+def test_a_stream_without_an_end_is_one_document() -> None:
+    parts = break_down(MODEL, [1, 2, 3], end_of_text=END, token_lengths=LENGTHS)
+    assert parts.tokens.tolist() == [2]
+    assert len(parts.position_tokens) == 0
+
+
+def test_the_batch_size_changes_nothing_but_the_speed() -> None:
+    tokens = np.arange(500) * 7 % 30
+    losses = {evaluate(MODEL, tokens, stride=5, batch_size=size).loss for size in (None, 1, 2, 7, 1000)}
+    assert max(losses) - min(losses) < 1e-6
+
+
+def test_progress_ends_with_every_window() -> None:
+    heard: list[tuple[int, int]] = []
+    evaluate(MODEL, np.arange(100) % 30, stride=10, batch_size=3, progress=lambda *done: heard.append(done))
+    assert heard == [(3, 10), (6, 10), (9, 10), (10, 10)]
+
+
+def test_the_head_is_used_for_scored_tokens_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[int] = []
+    real = evaluation.sliced_logits
+
+    def counted(model: GPT, features: torch.Tensor) -> Any:
+        rows.append(len(features))
+        return real(model, features)
+
+    monkeypatch.setattr(evaluation, "sliced_logits", counted)
+    measured = evaluate(MODEL, np.arange(300) % 30, context=12, stride=2)
+    assert sum(rows) == measured.tokens == 299

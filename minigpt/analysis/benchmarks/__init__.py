@@ -1,0 +1,1 @@
+"""Published benchmarks, each by protocols that are named, with the published figures of GPT-2 beside."""

@@ -1,0 +1,97 @@
+"""Published figures of GPT-2 on the benchmarks, each with where it stands and what about it differs from ours."""
+
+import math
+from dataclasses import dataclass
+
+from minigpt.config import PRESETS
+
+SIZES = {name: PRESETS[name].n_parameters for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")}
+
+
+@dataclass(frozen=True)
+class Published:
+    """A figure of one model; `metric` is ours that comes nearest, `differs` what is not the same, if anything.
+
+    Shares are of one.
+    """
+
+    benchmark: str
+    model: str
+    metric: str
+    figure: float
+    source: str
+    differs: str = ""
+
+
+# Radford et al. 2019, table 3, zero-shot: 117M, 345M, 762M and 1542M, as the paper counts parameters.
+_PAPER = "GPT-2 paper"
+_TABLE_3 = (
+    ("lambada", "perplexity_last_word", (35.13, 15.60, 10.87, 8.63), "OpenAI's own procedure, not published"),
+    (
+        "lambada",
+        "accuracy_last_word",
+        (0.4599, 0.5548, 0.6012, 0.6324),
+        "words that cannot end a sentence are filtered out, by a list that was not published",
+    ),
+    ("cbt", "accuracy_CN", (0.8765, 0.9235, 0.9345, 0.9330), "validation part, de-tokenized by rules not published"),
+    ("cbt", "accuracy_NE", (0.834, 0.871, 0.880, 0.8905), "validation part, de-tokenized by rules not published"),
+    ("wikitext2", "perplexity_token", (29.41, 22.76, 19.93, 18.34), "de-tokenizers and what it is per not published"),
+    ("wikitext103", "perplexity_word", (37.50, 26.37, 22.05, 17.48), "de-tokenizers and what it is per not published"),
+    ("ptb", "perplexity_word", (65.85, 47.33, 40.31, 35.76), "de-tokenizers and what it is per not published"),
+)
+_HARNESS = "lm-eval"
+_JOINED = "raw text, its lines joined by empty ones; stride 1024"
+_BY_PAGE = "page by page, de-tokenized by lm-eval's rules, windows side by side"
+_OTHERS = (
+    Published("lambada", "gpt2", "accuracy_last_token", 0.4667, "transformers#13761"),
+    Published("lambada", "gpt2", "accuracy_last_word", 0.3256, f"{_HARNESS}#2159"),
+    Published("lambada", "gpt2", "perplexity_last_word", 40.06, f"{_HARNESS}#2159"),
+    Published("lambada", "gpt2-xl", "perplexity_last_word", 10.63, f"{_HARNESS}#911"),
+    Published("hellaswag", "gpt2", "accuracy", 0.2892, _HARNESS),
+    Published("hellaswag", "gpt2", "accuracy_per_character", 0.3114, f"{_HARNESS}, acc_norm"),
+    Published("hellaswag", "gpt2", "raw_accuracy", 0.2859, "build-nanogpt"),
+    Published("hellaswag", "gpt2", "raw_accuracy_per_token", 0.2955, "build-nanogpt, acc_norm"),
+    Published("hellaswag", "gpt2-xl", "accuracy", 0.4004, _HARNESS),
+    Published("hellaswag", "gpt2-xl", "accuracy_per_character", 0.5089, f"{_HARNESS}, acc_norm"),
+    Published("hellaswag", "gpt2-xl", "raw_accuracy", 0.3842, "build-nanogpt"),
+    Published("hellaswag", "gpt2-xl", "raw_accuracy_per_token", 0.4893, "build-nanogpt, acc_norm"),
+    *(
+        figure
+        for name in ("wikitext2", "wikitext103")  # one and the same test text
+        for figure in (
+            Published(name, "gpt2", "perplexity_token", 29.94, "transformers#13761", _JOINED),
+            Published(name, "gpt2", "perplexity_word_without_ends", 37.37, f"{_HARNESS}, transformers#13761", _BY_PAGE),
+            Published(name, "gpt2-large", "perplexity_token", 19.44, "transformers' documentation", _JOINED),
+            Published(
+                name,
+                "gpt2-large",
+                "perplexity_token",
+                16.44,
+                "transformers' documentation",
+                _JOINED.replace("1024", "512"),
+            ),
+        )
+    ),
+    Published("ptb", "gpt2", "perplexity_token", 52.53, "transformers#13786", "stride not stated"),
+    Published("ptb", "gpt2", "perplexity_word", 79.65, "transformers#13786", "stride and count of words not stated"),
+    Published("cbt", "gpt2", "accuracy_CN", 0.8435, "transformers#13761", "part and procedure not stated"),
+    Published("cbt", "gpt2", "accuracy_NE", 0.7365, "transformers#13761", "part and procedure not stated"),
+)
+PUBLISHED = (
+    *(
+        Published(benchmark, model, metric, figure, _PAPER, differs)
+        for benchmark, metric, figures, differs in _TABLE_3
+        for model, figure in zip(SIZES, figures, strict=True)
+    ),
+    *_OTHERS,
+)
+
+
+def nearest_size(n_parameters: int) -> str:
+    """The published GPT-2 whose number of parameters is the nearest, as a ratio."""
+    return min(SIZES, key=lambda name: abs(math.log(SIZES[name] / n_parameters)))
+
+
+def published(benchmark: str, model: str) -> list[Published]:
+    """What is known of that GPT-2 on that benchmark."""
+    return [each for each in PUBLISHED if (each.benchmark, each.model) == (benchmark, model)]

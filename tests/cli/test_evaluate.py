@@ -1,0 +1,174 @@
+"""`minigpt evaluate` from the outside: texts by document and position, benchmarks, and what cannot be."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from minigpt.config import GPTConfig
+from minigpt.model.gpt import GPT
+from minigpt.storage.checkpoint import save_checkpoint
+from minigpt.text.tokenizer import Tokenizer
+
+
+@pytest.fixture
+def one(here: Path) -> Path:
+    """A model of bytes with a context of 16, called one."""
+    torch.manual_seed(0)
+    shape = GPTConfig(vocab_size=257, n_positions=16, n_embd=16, n_layer=1, n_head=2)
+    return save_checkpoint("checkpoints/one", GPT(shape), Tokenizer.named("bytes"))
+
+
+@pytest.fixture
+def lambada(here: Path) -> Path:
+    path = here / "passages.jsonl"
+    path.write_text('{"text": "a passage that is longer than the context"}\n{"text": "the fox"}\n{"text": "a dog"}\n')
+    return path
+
+
+def test_documents_have_names_and_add_up_to_the_whole(run: Any, one: Path, here: Path) -> None:
+    (here / "two.txt").write_text("the lazy dog<|endoftext|>a quick brown fox")
+    figures = json.loads(run("evaluate", "one", "fox.txt", "two.txt", "--json").stdout)
+    documents = figures["documents"]
+    assert [document["name"] for document in documents] == ["fox.txt", "two.txt #1", "two.txt #2"]
+    assert [document["bytes"] for document in documents] == [2699, 12, 17]
+    assert sum(document["tokens"] for document in documents) == figures["tokens"]
+    nats = sum(document["tokens"] * document["loss"] for document in documents)
+    assert nats / figures["tokens"] == pytest.approx(figures["loss"])
+    shown = run("evaluate", "one", "fox.txt", "two.txt").stdout
+    assert "3 documents, the hardest to predict first" in shown
+    assert "two.txt #2" in shown
+
+
+def test_of_many_documents_both_ends_are_shown_and_json_has_all(run: Any, one: Path, here: Path) -> None:
+    (here / "many.jsonl").write_text(
+        "".join(json.dumps({"text": f"document {n} " * (n + 1)}) + "\n" for n in range(25))
+    )
+    shown = run("evaluate", "one", "many.jsonl").stdout
+    assert "the 10 hardest and the 10 easiest of 25; --json has them all" in shown
+    assert shown.count("many.jsonl #") == 20
+    every = json.loads(run("evaluate", "one", "many.jsonl", "--json").stdout)["documents"]
+    assert len(every) == 25
+    hardest = max(every, key=lambda document: document["bits_per_byte"])["name"]
+    assert shown[shown.index("many.jsonl #") :].split("   ")[0].strip() == hardest
+    few = run("evaluate", "one", "many.jsonl", "--limit", "3", "--json").stdout
+    assert [document["name"] for document in json.loads(few)["documents"]] == [f"many.jsonl #{n}" for n in (1, 2, 3)]
+    assert "the first 3 documents" in run("evaluate", "one", "many.jsonl", "--limit", "3").stdout
+
+
+def test_the_loss_by_position_is_a_table_and_data(run: Any, one: Path) -> None:
+    figures = json.loads(run("evaluate", "one", "fox.txt", "--by-position", "--json").stdout)
+    assert len(figures["position_losses"]) == len(figures["position_tokens"]) == 16
+    assert sum(figures["position_tokens"]) > figures["tokens"]
+    shown = run("evaluate", "one", "fox.txt", "--by-position").stdout
+    for text in ("tokens before", "3 to 4", "9 to 16", "█"):
+        assert text in shown
+
+
+def test_the_batch_size_changes_nothing(run: Any, one: Path) -> None:
+    losses = [
+        json.loads(run("evaluate", "one", "fox.txt", "--json", "--batch-size", str(size)).stdout)["loss"]
+        for size in (1, 7, 1000)
+    ]
+    assert losses == pytest.approx([losses[0]] * 3, abs=1e-6)
+
+
+def test_benchmarks_stand_beside_what_was_published(run: Any, one: Path, lambada: Path) -> None:
+    result = run("evaluate", "one", "lambada", "--data", "passages.jsonl", "--limit", "2")
+    assert result.exit_code == 0, result.stderr
+    for text in ("lambada, 2 passages of passages.jsonl", "accuracy, last token", "46.67 %", "32.56 %", "40.06",
+                 "1 of 2 texts cut at the front to 16 tokens", "the first 2 passages only",
+                 "gpt2 (124,439,808 parameters)"):  # fmt: skip
+        assert text in result.stdout, text
+    record = json.loads(run("evaluate", "one", "lambada", "--data", "passages.jsonl", "--json").stdout)
+    (benchmark,) = record["benchmarks"]
+    assert benchmark["passages"] == 3
+    assert benchmark["metrics"]["accuracy_last_word"]["value"] == 0
+    assert math.log(benchmark["metrics"]["perplexity_last_word"]["value"]) > 4
+    assert {each["source"] for each in benchmark["published"]} == {"transformers#13761", "lm-eval#2159", "GPT-2 paper"}
+    assert not any(each["same_protocol"] for each in benchmark["published"])  # a passage was cut
+    assert record["parameters"] > 0
+
+
+def test_the_same_protocol_is_called_so(run: Any, one: Path, here: Path) -> None:
+    (here / "short.jsonl").write_text('{"text": "the fox"}\n')
+    record = json.loads(run("evaluate", "one", "lambada", "--data", "short.jsonl", "--json").stdout)
+    same = {each["source"]: each["same_protocol"] for each in record["benchmarks"][0]["published"]}
+    assert same == {"transformers#13761": True, "lm-eval#2159": True, "GPT-2 paper": False}
+
+
+def test_texts_and_benchmarks_come_in_one_call_and_in_markdown(run: Any, one: Path, lambada: Path) -> None:
+    arguments = ("evaluate", "one", "fox.txt", "lambada", "--data", "passages.jsonl")
+    record = json.loads(run(*arguments, "--json").stdout)
+    assert record["text"]["tokens"] == 2700
+    assert len(record["benchmarks"]) == 1
+    shown = run(*arguments, "--markdown").stdout
+    assert "| measure | this model | published | by | what differs |\n| --- | ---: | ---: | --- | --- |\n" in shown
+    assert "| bits per byte |" in shown
+    assert all(line.count("|") in (0, 4, 6) for line in shown.splitlines())
+
+
+def test_a_file_wins_over_a_benchmark_of_its_name(run: Any, one: Path, here: Path) -> None:
+    (here / "ptb").write_text("a text of mine")
+    assert json.loads(run("evaluate", "one", "ptb", "--json").stdout)["bytes"] == len("a text of mine") - 1
+
+
+def test_detokenizing_changes_the_text_and_not_what_it_is_per(run: Any, one: Path, here: Path) -> None:
+    (here / "ptb.test.txt").write_text(" no it was n't \n it 's N % \n")
+    plain, undone = (
+        json.loads(run("evaluate", "one", "ptb", "--data", ".", "--json", *more).stdout)["benchmarks"][0]["metrics"]
+        for more in ((), ("--detokenize",))
+    )
+    assert "10 words" in plain["perplexity_word"]["protocol"]
+    assert "10 words" in undone["perplexity_word"]["protocol"]
+    assert "28 tokens" in plain["perplexity_token"]["protocol"]
+    assert "22 tokens" in undone["perplexity_token"]["protocol"]
+    assert "de-tokenized" in undone["perplexity_token"]["protocol"]
+    nats = 22 * math.log(undone["perplexity_token"]["value"])
+    assert undone["bits_per_byte"]["value"] == pytest.approx(nats / math.log(2) / 28)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["lambda"], "'lambda' is neither a file nor a benchmark (lambada, hellaswag"),
+        (["lambda"], "did you mean 'lambada'?"),
+        (["HellaSwag"], "did you mean 'hellaswag'?"),
+        (["squad"], "'squad' does not exist, and is no benchmark; give a text file"),
+        (["missing.txt"], "missing.txt does not exist"),
+        (["lambada", "--data", "nowhere"], "--data nowhere is not there; give a file of lambada"),
+        (["lambada", "--data", "."], "holds no file of lambada: none is called lambada_test.jsonl"),
+        (["hellaswag", "--data", "passages.jsonl"], "passages.jsonl, line 1 is not a question of HellaSwag; expected"),
+        (["wikitext2", "--data", "fox.txt"], "fox.txt, line 1 is 'the quick"),
+        (["lambada", "--data", "passages.jsonl", "--context-length", "17"], "context (17) must be from 1 to"),
+        (["lambada", "--stride", "3"], "--stride means nothing to lambada"),
+        (["lambada", "--by-position"], "--by-position is measured on texts; name one"),
+        (["lambada", "hellaswag", "--detokenize"], "--detokenize is for wikitext2, wikitext103, ptb and cbt"),
+        (["fox.txt", "--data", "passages.jsonl"], "--data is where benchmarks find their files; name one"),
+        (["fox.txt", "--json", "--markdown"], "--json and --markdown contradict one another"),
+        (["binary.bin"], "binary.bin is not"),
+        (["empty.txt"], "empty.txt holds no text"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_one_line(
+    run: Any, one: Path, lambada: Path, here: Path, arguments: list[str], message: str
+) -> None:
+    (here / "binary.bin").write_bytes(bytes(range(256)))
+    (here / "empty.txt").write_text("")
+    result = run("evaluate", "one", *arguments)
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stdout == ""
+
+
+def test_a_model_without_its_tokenizer_is_one_line(run: Any, one: Path) -> None:
+    for name in ("tokenizer.json", "vocab.json", "merges.txt"):
+        (one / name).unlink(missing_ok=True)
+    result = run("evaluate", "one", "fox.txt")
+    assert result.exit_code == 1
+    assert "tokenizer.json" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
