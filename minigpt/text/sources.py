@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from minigpt.errors import ConfigError, DataError
-from minigpt.text.tokenizer_files import END_OF_TEXT
+from minigpt.text.vocabulary import END_OF_TEXT
 
 BLOCK_SIZE = 2**20  # bytes read at once
 MANY_DOCUMENTS = 4096  # the lengths of so many are remembered
@@ -127,7 +127,7 @@ def _find(sources: Sequence[str | Path], encoding_errors: str) -> tuple[list[Sou
 def _file(path: Path) -> SourceFile:
     if path.is_file():
         return SourceFile(path, str(path))
-    with _opened(SourceFile(path, str(path))) as stream:  # a pipe, which cannot be read twice
+    with opened(SourceFile(path, str(path))) as stream:  # a pipe, which cannot be read twice
         return _spool(stream, str(path))
 
 
@@ -150,7 +150,7 @@ def _in_folder(folder: Path, encoding_errors: str, skipped: list[str]) -> list[S
 
 
 def _looks_like_text(file: SourceFile, encoding_errors: str) -> bool:
-    with _opened(file) as stream:
+    with opened(file) as stream:
         head = stream.read(_SNIFFED)
     try:
         codecs.getincrementaldecoder("utf-8")(encoding_errors).decode(head, final=len(head) < _SNIFFED)
@@ -176,7 +176,7 @@ def _spool(stream: BinaryIO | BufferedReader | gzip.GzipFile, name: str) -> Sour
 
 
 @contextlib.contextmanager
-def _opened(file: SourceFile) -> Iterator[BufferedReader | gzip.GzipFile]:
+def opened(file: SourceFile) -> Iterator[BufferedReader | gzip.GzipFile]:
     """The file's bytes, unzipped where it is gzipped; what fails in reading them is said in one sentence."""
     try:
         with file.path.open("rb") as raw:
@@ -197,7 +197,7 @@ def _documents(files: Iterable[SourceFile], text_key: str, encoding_errors: str)
     """The documents of all files, but none of white space alone."""
     for file in files:
         name = file.path.name.lower().removesuffix(".gz")
-        with _opened(file) as stream:
+        with opened(file) as stream:
             if name.endswith((".jsonl", ".ndjson")):
                 for text in _json_texts(file.name, stream, text_key, encoding_errors):
                     yield from _without_blank(_separated([text]))

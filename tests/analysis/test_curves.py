@@ -1,0 +1,53 @@
+"""The loss curve: its lines, its second axis, and where the baselines are drawn."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minigpt.analysis.curves import draw_losses, nats_per_bit
+
+LOG: list[dict[str, Any]] = [
+    {"step": 0, "validation_loss": 6.0, "bits_per_byte": 3.0},
+    *({"step": step, "loss": 6.0 - step / 10} for step in range(1, 11)),
+    {"step": 10, "validation_loss": 5.0, "bits_per_byte": 2.5},
+]
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures that are saved, in order."""
+    figure = pytest.importorskip("matplotlib.figure").Figure
+    figures: list[Any] = []
+    save = figure.savefig
+    monkeypatch.setattr(figure, "savefig", lambda self, *args, **kw: (figures.append(self), save(self, *args, **kw))[1])
+    return figures
+
+
+def test_baselines_are_lines_at_their_bits_and_those_above_the_untrained_model_are_none(
+    tmp_path: Path, drawn: list[Any]
+) -> None:
+    draw_losses(LOG, tmp_path / "loss.png", {"bytes": 4.5, "gzip": 2.8, "xz": 2.1})
+    (axes,) = drawn[0].axes
+    assert {text.get_text(): text.xy[1] for text in axes.texts} == pytest.approx({"gzip": 5.6, "xz": 4.2})
+    dashed = [line.get_ydata()[0] for line in axes.lines if line.get_linestyle() == "--"]
+    assert dashed == pytest.approx([5.6, 4.2])
+    assert (tmp_path / "loss.png").stat().st_size > 1000
+
+
+def test_the_second_axis_is_in_bits_per_byte(tmp_path: Path, drawn: list[Any]) -> None:
+    draw_losses(LOG, tmp_path / "loss.svg")
+    (second,) = drawn[0].axes[0].child_axes
+    low, high = drawn[0].axes[0].get_ylim()
+    assert second.get_ylim() == pytest.approx((low / 2, high / 2))
+
+
+def test_a_run_that_holds_nothing_out_has_one_axis_and_no_baselines(tmp_path: Path, drawn: list[Any]) -> None:
+    draw_losses([record for record in LOG if "loss" in record], tmp_path / "loss.png", {"xz": 2.0})
+    (axes,) = drawn[0].axes
+    assert (len(axes.child_axes), len(axes.texts), len(axes.lines)) == (0, 0, 2)
+
+
+def test_nats_per_bit_come_from_the_first_evaluation_that_has_both() -> None:
+    assert nats_per_bit(LOG) == 2.0
+    assert nats_per_bit([{"step": 1, "loss": 3.0}]) is None

@@ -1,0 +1,148 @@
+"""`minigpt corpus` from the outside, and the baselines that a training run is read against."""
+
+import gzip
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from minigpt.config import GPTConfig
+from minigpt.model.gpt import GPT
+from minigpt.storage.checkpoint import save_checkpoint
+from minigpt.storage.run import Run as RunFolder
+from minigpt.text.tokenizer import Tokenizer
+
+WORDS = ["whale", "ship", "sea", "captain", "harpoon", "deck", "storm", "sailor", "wind", "oil", "boat", "line"]
+
+
+def book(paragraphs: int = 60) -> str:
+    choose = random.Random(0)
+    return "\n\n".join(" ".join(choose.choices(WORDS, k=40)) for _ in range(paragraphs)) + "\n"
+
+
+@pytest.fixture
+def sea(here: Path) -> Path:
+    """A sound text."""
+    path = here / "sea.txt"
+    path.write_text(book())
+    return path
+
+
+def test_the_report_says_what_the_text_is_and_that_nothing_was_found(run: Any, sea: Path) -> None:
+    before = sea.read_bytes()
+    result = run("corpus", "sea.txt")
+    assert result.exit_code == 0, result.stderr
+    said = ["in 1 document", "Latin 100.0%", "the end of each document", "troubles: none", "none among 60 paragraphs"]
+    for text in [*said, "bytes per token", "gpt2", "50,257", "5-gram", "xz", "what it knows"]:
+        assert text in result.stdout
+    assert result.stdout.splitlines()[-1] == "nothing found"
+    assert sea.read_bytes() == before
+
+
+def test_what_is_wrong_is_shown_with_its_place_and_the_gravest_is_to_be_fixed_first(run: Any, here: Path) -> None:
+    (here / "bad.txt").write_bytes(book().encode() + "It wasnâ€™t\n".encode() + b"caf\xe9\n" + b"<p>end</p>\n")
+    result = run("corpus", "bad.txt")
+    assert result.exit_code == 0, result.stderr
+    assert "mojibake: 1, at bad.txt:120 (byte " in result.stdout
+    assert "It wasnâ€™t (for ’)" in result.stdout
+    assert "HTML remains: 2, at bad.txt:122 (byte " in result.stdout
+    last = result.stdout.splitlines()[-1]
+    assert last.startswith("fix first: invalid UTF-8, 1 at or after bad.txt:121 (byte ")
+    assert last.endswith("(2 more above)")
+
+
+def test_json_holds_the_same(run: Any, here: Path) -> None:
+    parts = book().strip().split("\n\n")
+    rows = [json.dumps({"body": part}) + "\n" for part in [*parts, *reversed(parts)]]  # none held out with its copy
+    (here / "rows.jsonl.gz").write_bytes(gzip.compress("".join(rows).encode()))
+    result = run("corpus", "rows.jsonl.gz", "--text-key", "body", "--json")
+    assert result.exit_code == 0, result.stderr
+    record = json.loads(result.stdout)
+    assert (record["documents"], record["held_out"]) == (120, "every 10th document")
+    documents = next(entry for entry in record["copies"] if entry["kind"] == "documents")
+    assert (documents["units"], documents["copies"]) == (120, 60)
+    assert record["overlap"]["share"] == 1.0
+    assert record["verdict"].startswith("fix first: 100.0% of the held-out text stands in the training text too")
+    assert {entry["name"] for entry in record["baselines"]} == {
+        "bytes", "words", "gzip", "xz", "xz alone", "5-gram", "7-gram",
+    }  # fmt: skip
+    assert all(entry["meaning"] for entry in record["baselines"])
+
+
+def test_a_model_that_has_not_seen_the_text_is_measured_beside_the_rest(run: Any, sea: Path) -> None:
+    torch.manual_seed(0)
+    shape = GPTConfig(vocab_size=257, n_positions=16, n_embd=16, n_layer=1, n_head=2)
+    save_checkpoint("checkpoints/stranger", GPT(shape), Tokenizer.named("bytes"))
+    result = run("corpus", "sea.txt", "--model", "stranger", "--device", "cpu", "--json")
+    assert result.exit_code == 0, result.stderr
+    measured = {entry["name"]: entry for entry in json.loads(result.stdout)["baselines"]}
+    assert measured["stranger"]["bits_per_byte"] == pytest.approx(8, abs=0.2)
+    assert measured["stranger"]["train_bytes"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.txt"], "missing.txt does not exist"),
+        (["empty.txt"], "empty.txt holds no text"),
+        (["nothing"], "nothing has no text file"),
+        (["picture.png"], "picture.png is not a text: it holds zero bytes"),
+        (["*.md"], "*.md matches no file"),
+        (["rows.jsonl"], "rows.jsonl, line 1 has no key 'text'"),
+        (["fox.txt", "--model", "nobody"], "no model 'nobody'"),
+        (["fox.txt", "--validation-fraction", "2"], "validation_fraction (2.0) must be at most 0.5"),
+    ],
+)
+def test_wrong_input_is_one_line_on_stderr(run: Any, here: Path, arguments: list[str], message: str) -> None:
+    (here / "empty.txt").touch()
+    (here / "nothing").mkdir()
+    (here / "picture.png").write_bytes(b"\x89PNG\r\n\0\0")
+    (here / "rows.jsonl").write_text('{"body": "x"}\n')
+    result = run("corpus", *arguments)
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stdout == ""
+
+
+def test_training_says_what_is_to_beat_records_it_and_says_what_was_beaten(
+    run: Any, sea: Path, tiny: list[str]
+) -> None:
+    steps = tiny.index("--steps")
+    result = run("train", "sea.txt", *tiny[:steps], "--steps", "60", *tiny[steps + 2 :], "--eval-every", "20")
+    assert result.exit_code == 0, result.stderr
+    assert "to beat, in bits per byte of the held-out text: " in result.stderr
+    folder = RunFolder.open(sea.parent / "checkpoints/sea")
+    assert set(folder.baselines) == {"bytes", "5-gram", "gzip", "xz"}
+    assert 0.4 < folder.baselines["5-gram"] < folder.baselines["bytes"] < 5
+    assert "better than" in result.stdout
+    assert "not than 5-gram" in " ".join(result.stdout.split())
+    evaluations = [line for line in folder.read_log() if "bits_per_byte" in line]
+    below = next(line["step"] for line in evaluations if line["bits_per_byte"] < folder.baselines["bytes"])
+    assert f"bytes since step {below}" in " ".join(result.stdout.split())
+    said = [line for line in result.stderr.splitlines() if "better than" in line]
+    assert any("bytes" in line for line in said)
+
+
+def test_a_run_begun_before_there_were_baselines_goes_on_without(run: Any, sea: Path, tiny: list[str]) -> None:
+    assert run("train", "sea.txt", *tiny).exit_code == 0
+    path = sea.parent / "checkpoints/sea/training.json"
+    record = json.loads(path.read_text())
+    del record["baselines"]
+    path.write_text(json.dumps(record))
+    result = run("train", "--resume", "--steps", "8", "--name", "sea")
+    assert result.exit_code == 0, result.stderr
+    assert "to beat" not in result.stderr
+
+
+def test_baselines_outlive_a_resume_and_not_another_text(run: Any, sea: Path, tiny: list[str]) -> None:
+    assert run("train", "sea.txt", *tiny).exit_code == 0
+    measured = RunFolder.open(sea.parent / "checkpoints/sea").baselines
+    assert run("train", "--resume", "--steps", "8", "--name", "sea").exit_code == 0
+    assert RunFolder.open(sea.parent / "checkpoints/sea").baselines == measured
+    changed = run("train", "fox.txt", "--resume", "--steps", "10", "--name", "sea", "--allow-change")
+    assert changed.exit_code == 0, changed.stderr
+    assert RunFolder.open(sea.parent / "checkpoints/sea").baselines == {}
