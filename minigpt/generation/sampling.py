@@ -34,7 +34,8 @@ class Sampler:
 
     In this order, which is transformers': logit bias, repetition, frequency and presence penalties, no repeated
     n-grams, bad words, no end of text too soon; then temperature, top-k, top-p, min-p, typical-p; then the draw. At
-    temperature 0 the likeliest token that the first group leaves is taken.
+    temperature 0 the likeliest token that the first group leaves is taken. Ids that the tokenizer has no token for are
+    never taken.
 
     `history` is (B, T) int64, every token so far, -1 where a row is padded on the left; its last `n_new` columns are
     the generated ones. Where `needs_history` is false only `n_new` is looked at, for the draw.
@@ -50,6 +51,7 @@ class Sampler:
         self._biases = torch.tensor([bias for _, bias in biases])  # (N,)
         self._bad_sequences = _sequences(config.bad_words, tokenizer)  # (N, L)
         self._end_of_text = None if tokenizer is None else tokenizer.end_of_text
+        self._unused = torch.tensor([] if tokenizer is None else tokenizer.unused, dtype=torch.int64)  # (N,)
         if config.min_new_tokens > 0 and tokenizer is None:
             raise ConfigError(f"min_new_tokens ({config.min_new_tokens}) needs a tokenizer, to know the end of text")
         self.needs_history = (
@@ -68,6 +70,8 @@ class Sampler:
         """
         config = self.config
         logits = logits.float()
+        if len(self._unused):
+            logits = logits.index_fill(1, self._unused.to(logits.device), -math.inf)
         if config.logit_bias:
             if (highest := int(self._bias_ids.max())) >= logits.shape[1]:
                 raise ConfigError(f"logit_bias of #{highest} must be of an id from 0 to {logits.shape[1] - 1}")

@@ -1,7 +1,7 @@
 """A model's directory: written all at once, read back, found by name. It knows nothing of how a run trains.
 
-The directory is a Hugging Face GPT-2 model: config.json, model.safetensors, generation_config.json and the
-tokenizer's files; training.json beside them holds a run's record, which this module neither makes nor reads into.
+The directory is a Hugging Face GPT-2 model: config.json, model.safetensors, generation_config.json, the tokenizer's
+files and a card; training.json beside them holds a run's record, which this module neither makes nor reads into.
 """
 
 import difflib
@@ -16,7 +16,8 @@ from minigpt.config import GPTConfig
 from minigpt.device import resolve_device
 from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
-from minigpt.storage.files import TensorFile, atomic_folder, atomic_json, read_json, save_tensors
+from minigpt.storage.card import CARD, may_write_card, model_card
+from minigpt.storage.files import TensorFile, atomic_folder, atomic_json, atomic_write, read_json, save_tensors
 from minigpt.storage.huggingface import (
     config_from_huggingface,
     config_to_huggingface,
@@ -49,21 +50,27 @@ def save_checkpoint(
     *,
     dtype: torch.dtype | None = None,
     metadata: Mapping[str, str] | None = None,
+    origin: str | None = None,
 ) -> Path:
     """Saves a model's directory; `dtype` is the weights' own by default, `metadata` travels in the weights' file.
 
-    A new directory appears as a whole; in one that stands each file is replaced as a whole, once all are written.
+    `origin` is what an imported model came from, for its card: a name on the hub, or a path, told by its last part.
+    A new directory appears as a whole; in one that stands each file is replaced as a whole, once all are written, but
+    not a card that someone has edited.
     Raises: CheckpointError where it cannot be written; what stood there then stands.
     """
     directory = Path(directory)
-    end = tokenizer.end_of_text
+    roles = ("bos_token", "eos_token", "pad_token")
     with atomic_folder(directory) as building:
         write_config(building, model, tokenizer, dtype=dtype)
-        atomic_json(building / GENERATION_CONFIG, {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end})
+        atomic_json(building / GENERATION_CONFIG, {f"{role}_id": tokenizer.special_id(role) for role in roles})
         tokenizer.save(building)
         save_weights(building, model, metadata, dtype=dtype)
         if training is not None:
             atomic_json(building / TRAINING, training)
+        if may_write_card(directory):
+            card = model_card(directory.name, model.config, tokenizer=tokenizer.name, training=training, origin=origin)
+            atomic_write(building / CARD, card.encode())
     return directory
 
 

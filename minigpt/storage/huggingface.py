@@ -16,7 +16,11 @@ from minigpt.errors import CheckpointError, ConfigError
 from minigpt.model.gpt import GPT
 
 PREFIX = "transformer."  # of every name that GPT2LMHeadModel saves; OpenAI's own files on the hub go without
-_HEAD = "lm_head.weight"
+_PREFIXES = re.compile(r"((_orig_mod|module|model|transformer)\.)+")  # torch.compile's and DDP's, and other wrappers'
+HEAD = "lm_head.weight"
+# Heads beside the one that predicts words: those that it writes as well without, and those that it was made for.
+_SPARE_HEADS = ("multiple_choice_head.", "v_head.")
+_OTHER_HEADS = {"score.": "text classes", "classifier.": "word classes", "qa_outputs.": "answers in a text"}
 _MASKS = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # buffers that older versions saved
 
 # Where config.json has no value: GPT-2's, as transformers takes them. GPTConfig's other defaults are the same.
@@ -26,6 +30,14 @@ _ALIASES = {
     "n_embd": ("hidden_size",),
     "n_layer": ("num_hidden_layers",),
     "n_head": ("num_attention_heads",),
+}
+# transformers' names of two functions; gelu_fast is the tanh form with its constant multiplied out.
+_ACTIVATIONS = {
+    "gelu_new": "gelu_new",
+    "gelu_pytorch_tanh": "gelu_new",
+    "gelu_fast": "gelu_new",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
 }
 
 
@@ -109,7 +121,7 @@ def from_huggingface(
     `mapped` weights stay in the file where it holds them in this dtype, and are read as they are used: a start takes
     milliseconds, and matrices lie as the file has them, turned. Only for models that are not trained.
 
-    Names with and without `transformer.`, mask buffers, a stored copy of the tied head and other dtypes are met.
+    Prefixes of all ages, mask buffers, a stored copy of the tied head, spare heads and other dtypes are met.
     Raises: CheckpointError naming the tensor that is missing, too many, misshapen, or an untied head.
     """
     tensors = {}
@@ -124,16 +136,34 @@ def from_huggingface(
     return GPT.from_tensors(config, tensors).to(device).eval()
 
 
+def plain_name(name: str) -> str:
+    """A tensor's name without what a wrapper put in front of it."""
+    match = _PREFIXES.match(name)
+    return name[match.end() :] if match else name
+
+
+def left_out(file: TensorSource) -> tuple[str, ...]:
+    """Sentences on the tensors of a file that `from_huggingface` does not take, where the model had a use for them."""
+    spare = sorted({plain_name(name).partition(".")[0] for name in file.shapes if _is_spare(name)})
+    return tuple(f"{head} is left out: it is no part of what predicts words" for head in spare)
+
+
+def _is_spare(name: str) -> bool:
+    return plain_name(name).startswith(_SPARE_HEADS)
+
+
 def _match(file: TensorSource, config: GPTConfig) -> dict[Stored, str]:
     """Every tensor of the model and its full name in the file, which holds these and no others.
 
     Raises: CheckpointError, as `from_huggingface`.
     """
     shapes = file.shapes
-    unmatched = {name.removeprefix(PREFIX): name for name in shapes}
-    if len(unmatched) < len(shapes):
-        raise CheckpointError(f"{file.path} has tensors twice, with and without {PREFIX!r}, expected them once")
-    head = unmatched.pop(_HEAD, None)
+    unmatched: dict[str, str] = {}
+    for full in shapes:
+        other = unmatched.setdefault(plain_name(full), full)
+        if other != full:
+            raise CheckpointError(f"{file.path} has both {other!r} and {full!r}, expected one of them")
+    head = unmatched.pop(HEAD, None)
     if head is not None:
         unmatched.setdefault("wte.weight", head)  # of tied tensors, safetensors' save_model keeps the first by name
     names = {}
@@ -145,18 +175,32 @@ def _match(file: TensorSource, config: GPTConfig) -> dict[Stored, str]:
             raise CheckpointError(f"{name!r} in {file.path} is of shape {shapes[name]}, expected {stored.shape}")
         names[stored] = name
     for theirs, name in unmatched.items():
-        if not _MASKS.fullmatch(theirs):
+        if not (_MASKS.fullmatch(theirs) or _is_spare(theirs)):
+            for start, predicted in _OTHER_HEADS.items():
+                if theirs.startswith(start):
+                    raise CheckpointError(
+                        f"{file.path} predicts {predicted} ({name!r}) rather than words, so there is nothing that it"
+                        " could write; give the language model that it was made from"
+                    )
             raise CheckpointError(
                 f"{file.path} has a tensor {name!r} of shape {shapes[name]} that a GPT-2 of {config.n_layer} blocks"
                 " does not have"
             )
-    tied = next(iter(names.values()))
-    if head is not None and not torch.equal(file.read(head), file.read(tied)):
+    if head is not None:
+        check_tied(file, head, next(iter(names.values())))
+    return names
+
+
+def check_tied(file: TensorSource, head: str, tied: str) -> None:
+    """Makes sure that a head is stored as a copy of the token embedding, as GPT-2's is one with it.
+
+    Raises: CheckpointError where it is not.
+    """
+    if head != tied and not torch.equal(file.borrow(head), file.read(tied)):
         raise CheckpointError(
             f"{head!r} in {file.path} differs from {tied!r}: an output head of its own is not supported,"
             " it must be tied to the token embedding"
         )
-    return names
 
 
 def config_to_huggingface(config: GPTConfig, *, end_of_text: int, dtype: torch.dtype) -> dict[str, Any]:
@@ -171,7 +215,7 @@ def config_to_huggingface(config: GPTConfig, *, end_of_text: int, dtype: torch.d
         "n_layer": config.n_layer,
         "n_head": config.n_head,
         "n_inner": None,
-        "activation_function": "gelu_new",
+        "activation_function": config.activation_function,
         "embd_pdrop": config.dropout,
         "attn_pdrop": config.dropout,
         "resid_pdrop": config.dropout,
@@ -205,12 +249,14 @@ def config_from_huggingface(values: Mapping[str, Any], source: object) -> GPTCon
             if key in values:
                 settings[name] = values[key]
                 break
+    if (activation := str(values.get("activation_function"))) in _ACTIVATIONS:  # what is not is refused below
+        settings["activation_function"] = _ACTIVATIONS[activation]
     try:
         config = GPTConfig(**settings)
     except ConfigError as error:
         raise CheckpointError(f"{source}: {error}") from error
     supported: dict[str, tuple[object, ...]] = {
-        "activation_function": ("gelu_new", "gelu_pytorch_tanh"),  # two names of one function
+        "activation_function": tuple(_ACTIVATIONS),
         "n_inner": (None, 4 * config.n_embd),
         "scale_attn_weights": (True,),
         "scale_attn_by_inverse_layer_idx": (False,),
@@ -230,9 +276,9 @@ def infer_config(file: TensorSource) -> GPTConfig:
 
     Raises: CheckpointError where they do not tell.
     """
-    shapes = {name.removeprefix(PREFIX): shape for name, shape in file.shapes.items()}
+    shapes = {plain_name(name): shape for name, shape in file.shapes.items()}
     blocks = {int(match[1]) for name in shapes if (match := re.match(r"h\.(\d{1,6})\.", name))}
-    words, positions = shapes.get("wte.weight", shapes.get(_HEAD, ())), shapes.get("wpe.weight", ())
+    words, positions = shapes.get("wte.weight", shapes.get(HEAD, ())), shapes.get("wpe.weight", ())
     if len(words) != 2 or len(positions) != 2 or not blocks:
         raise CheckpointError(f"{file.path} does not hold GPT-2's tensors, 'wte.weight', 'wpe.weight' and 'h.0.…'")
     if words[1] % 64:

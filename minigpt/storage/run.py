@@ -2,6 +2,7 @@
 
     checkpoints/NAME/
         config.json, model.safetensors, ...   the best weights so far, a Hugging Face GPT-2 directory
+        README.md                             the model's card, made of the record below
         training.json                         every setting, the corpus, versions, and in the end the result
         log.jsonl                             one object per step or evaluation
         last/state.safetensors                weights, optimizer and progress of the last save, in one file
@@ -22,8 +23,9 @@ from torch import Tensor
 
 from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
-from minigpt.storage.checkpoint import TRAINING, WEIGHTS, load_checkpoint, save_checkpoint, save_weights
-from minigpt.storage.files import TensorFile, atomic_json, load_tensors, read_json, save_tensors, sweep
+from minigpt.storage.card import CARD, may_write_card, model_card
+from minigpt.storage.checkpoint import TRAINING, WEIGHTS, load_checkpoint, read_config, save_checkpoint, save_weights
+from minigpt.storage.files import TensorFile, atomic_json, atomic_write, load_tensors, read_json, save_tensors, sweep
 from minigpt.storage.lock import RunLock
 from minigpt.storage.log import Log, finite
 from minigpt.text.tokenizer import Tokenizer
@@ -99,12 +101,25 @@ class Run:
         """Lets others train here."""
         self._lock.release()
 
+    @property
+    def baselines(self) -> dict[str, float]:
+        """What simple methods make of the held-out text, in bits per byte; none where the run has another by now."""
+        kept = self.record.get("baselines")
+        if kept is None or kept["fingerprint"] != self.record["corpus"]["fingerprint"]:
+            return {}
+        return {entry["name"]: entry["bits_per_byte"] for entry in kept["measured"]}
+
     def update(self, **entries: Any) -> None:
-        """Adds to the record in training.json."""
+        """Adds to the record in training.json, and writes the card anew unless someone has edited it."""
         self.record.update(
             {name: finite(value) if isinstance(value, Mapping) else value for name, value in entries.items()}
         )
-        atomic_json(self.directory / TRAINING, self.record)
+        try:  # the card first: where this process ends in between, whoever makes the same entry again writes it again
+            if may_write_card(self.directory):
+                card = model_card(self.directory.name, read_config(self.directory), training=self.record)
+                atomic_write(self.directory / CARD, card.encode())
+        finally:
+            atomic_json(self.directory / TRAINING, self.record)
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Appends one line to log.jsonl; where the disk does not take it, it waits for the next line or `flush_log`."""

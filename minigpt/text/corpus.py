@@ -20,7 +20,7 @@ from minigpt.text.holdout import Holdout
 from minigpt.text.shards import Progress, chunks, shard_path, token_type, write_shards
 from minigpt.text.sources import Scan, scan
 from minigpt.text.tokenizer import Tokenizer, trained_size
-from minigpt.text.tokenizer_files import END_OF_TEXT
+from minigpt.text.vocabulary import END_OF_TEXT
 
 _FORMAT = 1  # of the files below; a change of it, or of how text is divided, makes all that is cached stale
 _TRAINING_SAMPLE = 50_000_000  # bytes of text that merges are learnt from

@@ -7,7 +7,7 @@ from typing import Literal
 
 from minigpt.errors import ConfigError
 from minigpt.text.sources import MANY_DOCUMENTS, Piece, Scan
-from minigpt.text.tokenizer_files import END_OF_TEXT
+from minigpt.text.vocabulary import END_OF_TEXT
 
 Part = Literal["train", "validation"]
 

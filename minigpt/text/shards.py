@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from minigpt.text.holdout import Part
 from minigpt.text.tokenizer import Tokenizer
-from minigpt.text.tokenizer_files import END_OF_TEXT
+from minigpt.text.vocabulary import END_OF_TEXT
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 

@@ -6,7 +6,7 @@ Underneath are always the 256 bytes, so no text is unencodable. It knows neither
 import codecs
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -18,7 +18,7 @@ import tiktoken
 
 from minigpt.errors import TokenizerError
 from minigpt.text import tokenizer_files
-from minigpt.text.tokenizer_files import END_OF_TEXT, GPT2_BYTES, Merge
+from minigpt.text.vocabulary import END_OF_TEXT, GPT2_BYTES, Vocabulary, parse_merges, written
 
 # GPT-2's split into pieces that no word crosses: contractions, letters, numbers, signs, white space. The last white
 # character before a word belongs to the word. It says what GPT-2's own pattern says, without giving characters back
@@ -31,30 +31,39 @@ _GPT2_FINGERPRINT = "e86ab48b58bc9bb314277f28b8d8311c22dd445e1425f59072f7c6a3d52
 
 
 class Tokenizer:
-    """Text to ids and back; ids are 0..255 for the bytes, then the words, then the end of text.
+    """Text to ids and back.
 
-    `merges` are the words of a byte-pair encoding, each the join of two earlier words, in the order they were learnt.
-    `characters`, where given (even empty), are words of their own instead: the text is then split into characters.
+    The ids of those that minigpt makes are 0..255 for the bytes, then the words, then the end of text; those of others
+    are as they are, with gaps perhaps: `vocab_size` is one more than the largest.
+
+    A special token's name in a text is text like any other, as no text should end where it says "<|endoftext|>";
+    transformers takes it for the token. Everything else has the ids that transformers gives it.
     """
 
-    def __init__(
-        self, alphabet: bytes = GPT2_BYTES, merges: Sequence[Merge] = (), characters: Sequence[str] | None = None
-    ) -> None:
-        self.alphabet = alphabet
-        self.merges = merges
-        self.characters = characters
-        words = [bytes([byte]) for byte in alphabet]
-        words += [left + right for left, right in merges]
-        words += [character.encode() for character in characters or ()]
-        self.end_of_text = len(words)
-        self.vocab_size = len(words) + 1
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self.merges = vocabulary.merges
+        self.special = vocabulary.special
+        self.end_of_text = vocabulary.special[vocabulary.end_of_text]
+        named = {**vocabulary.special, **vocabulary.added}
+        self.vocab_size = max(*vocabulary.words.values(), *named.values()) + 1
+        self._words: list[bytes | None] = [None] * self.vocab_size
+        for word, id in vocabulary.words.items():
+            self._words[id] = word
+        for name, id in named.items():
+            self._words[id] = name.encode()
+        self._added = frozenset(vocabulary.added)
+        marks = {END_OF_TEXT: self.end_of_text, **vocabulary.added}
+        ids = vocabulary.words_of_text
+        # tiktoken's ids are the order of the merges too. Where ours follow that order they serve as they are.
+        in_order = bool((np.diff(np.fromiter(ids.values(), np.int64)[256:]) > 0).all())
+        self._ids = None if in_order else np.array([*ids.values(), *marks.values()], dtype=np.uint32)
         self._encoding = tiktoken.Encoding(
             "minigpt",
-            pat_str=_WORDS if characters is None else _CHARACTERS,
-            mergeable_ranks={word: rank for rank, word in enumerate(words)},
-            special_tokens={END_OF_TEXT: self.end_of_text},
+            pat_str=_CHARACTERS if vocabulary.by_character else _WORDS,
+            mergeable_ranks=ids if in_order else {word: rank for rank, word in enumerate(ids)},
+            special_tokens=marks if in_order else {mark: len(ids) + place for place, mark in enumerate(marks)},
         )
-        self._words = [*words, END_OF_TEXT.encode()]
 
     @classmethod
     def named(cls, name: str) -> Self:
@@ -63,10 +72,10 @@ class Tokenizer:
         Raises: TokenizerError for any other name.
         """
         if name == "bytes":
-            return cls(alphabet=bytes(range(256)))
+            return cls(Vocabulary.in_order(bytes(range(256))))
         if name == "gpt2":
             text = (resources.files("minigpt.text.data") / "vocab.bpe").read_text(encoding="utf-8")
-            return cls(merges=tokenizer_files.parse_merges(text))
+            return cls(Vocabulary.in_order(GPT2_BYTES, parse_merges(text)))
         raise TokenizerError(f"tokenizer ({name!r}) must be gpt2 or bytes; chars and bpe:N are trained on a text")
 
     @classmethod
@@ -79,83 +88,148 @@ class Tokenizer:
         Raises: TokenizerError for any other specification.
         """
         size = trained_size(spec)
-        if size is None:
-            if spec != "chars":
-                raise TokenizerError(f"tokenizer ({spec!r}) is not trained on a text; chars and bpe:N are")
-            seen: set[str] = set()
-            for text in texts:
-                seen.update(text)
-            # ASCII characters are bytes already; a lone surrogate is no character of any encoded text.
-            return cls(
-                alphabet=bytes(range(256)),
-                characters=sorted(c for c in seen if not (c.isascii() or "\ud800" <= c <= "\udfff")),
-            )
-        return cls(merges=tokenizer_files.train_merges(texts, size - 257))
+        if size is not None:
+            return cls(Vocabulary.in_order(GPT2_BYTES, tokenizer_files.train_merges(texts, size - 257)))
+        if spec != "chars":
+            raise TokenizerError(f"tokenizer ({spec!r}) is not trained on a text; chars and bpe:N are")
+        seen: set[str] = set()
+        for text in texts:
+            seen.update(text)
+        # ASCII characters are bytes already; a lone surrogate is no character of any encoded text.
+        characters = sorted(c for c in seen if not (c.isascii() or "\ud800" <= c <= "\udfff"))
+        return cls(Vocabulary.in_order(bytes(range(256)), characters=characters))
 
     @classmethod
-    def load(cls, directory: str | Path) -> Self:
-        """The tokenizer saved in a directory by `save`, or by Hugging Face for a GPT-2.
+    def from_vocabulary(
+        cls,
+        vocab: Mapping[str, int],
+        merges: Sequence[str | tuple[str, str]],
+        *,
+        special: Mapping[str, int],
+        end_of_text: str,
+        added: Mapping[str, int] | None = None,
+        by_character: bool = False,
+    ) -> Self:
+        """The tokenizer of these words and merges, written in GPT-2's alphabet of bytes, as other programs keep them.
 
+        `special` and `added` tokens, written as they are, may be in `vocab` as well; `added` ones are found in a text
+        before it is split into words. `by_character` is a tokenizer that splits a text into characters.
+        Raises: TokenizerError where the ids would not be those that transformers gives.
+        """
+        return cls(
+            tokenizer_files.vocabulary_of(
+                vocab,
+                merges,
+                special=special,
+                end_of_text=end_of_text,
+                added=added or {},
+                by_character=by_character,
+                ignores_merges=by_character,
+                roles={},
+            )
+        )
+
+    @classmethod
+    def load(cls, directory: str | Path, *, end_of_text: str | None = None) -> Self:
+        """The tokenizer saved in a directory by `save`, or by Hugging Face or OpenAI for a GPT-2.
+
+        `end_of_text` names that token, where the files do not or name another.
         Raises: TokenizerError where there is none, it is damaged, or it would not give the ids it was made for.
         """
-        return cls(*tokenizer_files.read(Path(directory)))
+        return cls(tokenizer_files.read(Path(directory), end_of_text))
 
     def save(self, directory: str | Path) -> None:
-        """Writes `tokenizer.json` and `tokenizer_config.json`, which Hugging Face's AutoTokenizer reads."""
-        tokenizer_files.write(Path(directory), self.alphabet, self.merges, self.characters)
+        """Writes the files that Hugging Face's AutoTokenizer reads, and older programs."""
+        tokenizer_files.write(Path(directory), self.vocabulary)
 
     @cached_property
     def name(self) -> str:
         """`gpt2`, `bytes`, `chars` or `bpe:N`, with the N it has rather than the N that was asked for."""
-        if self.characters is not None:
+        if self.vocabulary.by_character:
             return "chars"
-        if not self.merges and self.alphabet != GPT2_BYTES:
+        if self.vocabulary.is_in_order and not self.merges and next(iter(self.vocabulary.words)) == b"\0":
             return "bytes"
         return "gpt2" if self.fingerprint == _GPT2_FINGERPRINT else f"bpe:{self.vocab_size}"
 
     @cached_property
     def fingerprint(self) -> str:
         """A hash, in hexadecimal, that two tokenizers share only if they give the same ids for every text."""
-        digest = hashlib.sha256(b"words" if self.characters is None else b"characters")
+        parts = self.vocabulary
+        digest = hashlib.sha256(b"characters" if parts.by_character else b"words")
         for word in self._words:
-            digest.update(len(word).to_bytes(4, "little") + word)
+            digest.update(len(word or b"").to_bytes(4, "little") + (word or b""))
+        if not (parts.is_in_order and len(parts.words_of_text) == len(parts.words)):
+            named = sorted(parts.special.items()), sorted(parts.added.items())
+            digest.update(ascii((parts.merges, *named, parts.end_of_text, self.unused)).encode())
         return digest.hexdigest()
+
+    def special_id(self, role: str) -> int:
+        """The id of the special token with this role (`pad_token`, say), by default the end of text."""
+        return self.special[self.vocabulary.roles.get(role, self.vocabulary.end_of_text)]
+
+    @property
+    def characters(self) -> list[str] | None:
+        """The words beyond the bytes of a tokenizer that splits a text into characters."""
+        if not self.vocabulary.by_character:
+            return None
+        return [word.decode() for word in self.vocabulary.words if len(word) > 1]
+
+    @cached_property
+    def unused(self) -> tuple[int, ...]:
+        """The ids below `vocab_size` that no token has."""
+        return tuple(id for id, word in enumerate(self._words) if word is None)
+
+    @cached_property
+    def written_words(self) -> list[str]:
+        """The token of every id as files write it: words in GPT-2's alphabet of bytes, others as they are, "" for
+        `unused` ids."""
+        names = {id: name for name, id in (*self.special.items(), *self.vocabulary.added.items())}
+        return [names[id] if id in names else written(word or b"") for id, word in enumerate(self._words)]
+
+    @cached_property
+    def written_merges(self) -> list[str]:
+        """The merges, the first of them first, as "left right" in GPT-2's alphabet of bytes."""
+        return [f"{written(left)} {written(right)}" for left, right in self.merges]
 
     @cached_property
     def token_lengths(self) -> npt.NDArray[np.int64]:
-        """The bytes of text that each token stands for, 0 for the end of text. Shapes: (V,)."""
-        lengths = np.array([len(word) for word in self._words], dtype=np.int64)
-        lengths[self.end_of_text] = 0
+        """The bytes of text that each token stands for, 0 for special tokens. Shapes: (V,)."""
+        lengths = np.array([len(word or b"") for word in self._words], dtype=np.int64)
+        lengths[list(self.special.values())] = 0
         lengths.setflags(write=False)
         return lengths
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text; a literal "<|endoftext|>" in it is text like any other."""
-        return self._encoding.encode(text, disallowed_special=())
+        if self._ids is not None:
+            return self.encode_array(text).tolist()
+        return self._encoding.encode(text, allowed_special=self._added, disallowed_special=())
 
     def encode_array(self, text: str, *, documents: bool = False) -> npt.NDArray[np.uint32]:
-        """The ids of a text as an array; with `documents`, a literal "<|endoftext|>" is the end of text.
+        """The ids of a text as an array; with `documents`, a literal "<|endoftext|>" is the end of text, whatever
+        that is called in this vocabulary.
 
         It runs without Python's global lock, so that threads encode side by side.
         """
-        special = {END_OF_TEXT} if documents else set()
-        return self._encoding.encode_to_numpy(text, allowed_special=special, disallowed_special=())
+        special = {END_OF_TEXT, *self._added} if documents else self._added
+        ids = self._encoding.encode_to_numpy(text, allowed_special=special, disallowed_special=())
+        return ids if self._ids is None else self._ids[ids]
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes of one token; those of the end of text are its literal form.
+        """The bytes of one token; those of a special one are its name, those of an unused id none.
 
-        Raises: TokenizerError where no token has that id.
+        Raises: TokenizerError where the vocabulary has no such id.
         """
         if not 0 <= token < self.vocab_size:
             raise TokenizerError(f"token id ({token}) must be from 0 to {self.vocab_size - 1} for {self.name}")
-        return self._words[token]
+        return self._words[token] or b""
 
     def decode_bytes(self, tokens: Iterable[int]) -> bytes:
         """The bytes of several tokens, which need not be whole characters."""
         return b"".join(map(self.token_bytes, tokens))
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of several tokens; bytes that are no character become U+FFFD, the end of text "<|endoftext|>"."""
+        """The text of several tokens; bytes that are no character become U+FFFD, special ones their names."""
         return self.decode_bytes(tokens).decode(errors="replace")
 
     def decoder(self) -> "StreamDecoder":

@@ -1,64 +1,20 @@
-"""Tokenizers as Hugging Face keeps them, and the training of byte-pair merges; it runs no tokenizer itself."""
+"""Tokenizers as Hugging Face and OpenAI keep them, and the training of byte-pair merges; it encodes no text."""
 
+import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from minigpt.errors import TokenizerError
+from minigpt.text.tokenizer_json import Reading, Token, content_of, read_content, read_token
+from minigpt.text.vocabulary import END_OF_TEXT, Merge, Vocabulary, read_merges, read_word, written
 
-END_OF_TEXT = "<|endoftext|>"
-Merge = tuple[bytes, bytes]
-
-# GPT-2 writes bytes as printable characters: those that Latin-1 prints stand for themselves, the others follow from
-# U+0100 on. Its words begin with the 256 bytes in the order of those characters.
-_PRINTABLE = bytes([*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)])
-GPT2_BYTES = _PRINTABLE + bytes(byte for byte in range(256) if byte not in _PRINTABLE)
-_TO_WRITTEN = {
-    byte: chr(byte if place < len(_PRINTABLE) else 0x100 + place - len(_PRINTABLE))
-    for place, byte in enumerate(GPT2_BYTES)
-}
-# A character of no byte turns into one that Latin-1 cannot encode.
-_FROM_WRITTEN = dict.fromkeys(range(256), 0xFFFD) | {ord(written): byte for byte, written in _TO_WRITTEN.items()}
-
-_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-_BY_CHARACTER = {
-    "type": "Sequence",
-    "pretokenizers": [
-        {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "behavior": "Isolated", "invert": False},
-        _BYTE_LEVEL | {"use_regex": False},
-    ],
-}
-
-
-class Definition(NamedTuple):
-    """What makes a tokenizer: the order of its bytes, its merges, and the characters of one that knows characters."""
-
-    alphabet: bytes
-    merges: Sequence[Merge]
-    characters: Sequence[str] | None
-
-
-def _written(word: bytes) -> str:
-    return word.decode("latin-1").translate(_TO_WRITTEN)
-
-
-def parse_merges(text: str) -> list[Merge]:
-    """The merges of a `vocab.bpe` or `merges.txt`: one line each, below a line with the version.
-
-    Raises: TokenizerError where a line is not two words.
-    """
-    # One translation of the whole text is ten times faster than one per word; what separates must not turn into bytes.
-    lines = text.translate(_FROM_WRITTEN | {ord(" "): "\u0100", ord("\n"): "\u0101"}).split("\u0101")
-    if lines[0].startswith("#version"):
-        del lines[0]
-    try:
-        return [
-            (left.encode("latin-1"), right.encode("latin-1"))
-            for left, right in (line.split("\u0100") for line in lines if line)
-        ]
-    except ValueError as error:
-        raise TokenizerError("the merges must be two words in GPT-2's alphabet on each line") from error
+# Words and merges of a tokenizer without a tokenizer.json: as transformers named them, and as OpenAI did.
+_PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
+_ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+_MORE = ("additional_special_tokens", "extra_special_tokens")
+_GPT2_TOKENIZERS = (None, "GPT2Tokenizer", "GPT2TokenizerFast")
 
 
 def train_merges(texts: Iterable[str], count: int) -> list[Merge]:
@@ -75,132 +31,208 @@ def train_merges(texts: Iterable[str], count: int) -> list[Merge]:
     trained = tokenizers.Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trained.train_from_iterator(texts, trainer)
-    model = json.loads(trained.to_str())["model"]
-    return [_read_merge(merge) for merge in model["merges"]]
+    return read_merges(json.loads(trained.to_str())["model"]["merges"], {})
 
 
-def write(directory: Path, alphabet: bytes, merges: Sequence[Merge], characters: Sequence[str] | None) -> None:
-    """Writes `tokenizer.json` and `tokenizer_config.json` into a directory, which is made where it is missing."""
-    words = [bytes([byte]) for byte in alphabet] + [left + right for left, right in merges]
-    words += [character.encode() for character in characters or ()]
-    vocab = {_written(word): id for id, word in enumerate(words)} | {END_OF_TEXT: len(words)}
-    special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    content = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [{"id": len(words), "content": END_OF_TEXT, **special}],
-        "normalizer": None,
-        "pre_tokenizer": _BYTE_LEVEL if characters is None else _BY_CHARACTER,
-        "post_processor": None,
-        "decoder": _BYTE_LEVEL,
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            # A character of several bytes is a word that no merge of two words makes.
-            "ignore_merges": characters is not None,
-            "vocab": vocab,
-            "merges": [f"{_written(left)} {_written(right)}" for left, right in merges],
-        },
-    }
+def write(directory: Path, vocabulary: Vocabulary) -> None:
+    """Writes a tokenizer's files into a directory, which is made where it is missing.
+
+    They are `tokenizer.json` and `tokenizer_config.json`, and for older programs, where words come of merges,
+    `vocab.json` and `merges.txt`.
+    """
+    end = vocabulary.end_of_text
+    roles = {"bos_token": end, "eos_token": end, "unk_token": end, "pad_token": end, **vocabulary.roles}
     config = {
-        # Not GPT2Tokenizer, which would bring GPT-2's own split whatever tokenizer.json says.
+        # Not GPT2Tokenizer, which would bring GPT-2's own split whatever tokenizer.json says; and not the name that
+        # transformers 5 would write, which version 4 does not know. Both read this one, and so does vLLM by them.
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": END_OF_TEXT,
-        "eos_token": END_OF_TEXT,
-        "unk_token": END_OF_TEXT,
+        **roles,
+        "padding_side": "left",  # so that texts of several lengths go on from their own last token
         "add_prefix_space": False,
         "clean_up_tokenization_spaces": False,  # which transformers 4 does unless told not to
     }
     directory.mkdir(parents=True, exist_ok=True)
+    content = content_of(vocabulary)
     (directory / "tokenizer.json").write_text(json.dumps(content, ensure_ascii=False) + "\n", encoding="utf-8")
     (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    if not vocabulary.by_character:
+        vocab = json.dumps(content["model"]["vocab"], ensure_ascii=False)
+        (directory / "vocab.json").write_text(vocab + "\n", encoding="utf-8")
+        merges = "\n".join(["#version: 0.2", *content["model"]["merges"]])
+        (directory / "merges.txt").write_text(merges + "\n", encoding="utf-8")
 
 
-def read(directory: Path) -> Definition:
-    """The definition in a directory's `tokenizer.json`, or in its `vocab.json` and `merges.txt`.
+def read(directory: Path, end_of_text: str | None = None) -> Vocabulary:
+    """The vocabulary in a directory's `tokenizer.json`, or in `vocab.json` and `merges.txt`, or in `encoder.json` and
+    `vocab.bpe`, with the tokens that the files beside them add and name.
 
     Raises: TokenizerError where there is none, it is damaged, or it is not one that minigpt gives the same ids as.
     """
+    beside = _beside(directory)
     path = directory / "tokenizer.json"
+    pair = next((pair for pair in _PAIRS if (directory / pair[1]).exists()), None)
+    if pair is None or path.exists():
+        with _explained(path):
+            reading = read_content(_read_json(path), is_gpt2_tokenizer=beside.is_gpt2_tokenizer)
+            return _vocabulary(reading, beside, end_of_text)
+    path = directory / pair[1]
+    with _explained(path):
+        version, *lines = path.read_text(encoding="utf-8").split("\n")
+        merges = [line for line in (version, *lines) if line and not (line is version and line.startswith("#version"))]
+    path = directory / pair[0]
+    with _explained(path):
+        return _vocabulary(Reading(_read_json(path), merges, (), False, False), beside, end_of_text)
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turns what is wrong with a file into one sentence."""
     try:
-        if not path.exists() and (directory / "merges.txt").exists():
-            path = directory / "merges.txt"
-            merges = path.read_text(encoding="utf-8")
-            path = directory / "vocab.json"
-            vocab = json.loads(path.read_text(encoding="utf-8"))
-            return _definition(vocab, parse_merges(merges), by_character=False)
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return _from_json(content)
+        yield
     except FileNotFoundError as error:
-        raise TokenizerError(f"{directory} must hold a tokenizer.json, and does not") from error
+        raise TokenizerError(
+            f"{path.parent} must hold a tokenizer.json, or a vocab.json and a merges.txt, and has no {path.name}"
+        ) from error
     except OSError as error:
         raise TokenizerError(f"{path} cannot be read ({(error.strerror or str(error)).lower()})") from error
-    except ValueError as error:  # our own, or JSON's, or Unicode's
+    except (ValueError, RecursionError) as error:  # our own, or JSON's, or Unicode's
         reason = error if isinstance(error, TokenizerError) else "it is damaged"
         raise TokenizerError(f"{path} cannot be used: {reason}") from error
     except (AttributeError, KeyError, TypeError) as error:
         raise TokenizerError(f"{path} cannot be used: it is not laid out as a tokenizer of Hugging Face's") from error
 
 
-def _from_json(content: Mapping[str, Any]) -> Definition:
-    model, split = content["model"], content["pre_tokenizer"]
-    if model["type"] != "BPE":
-        raise TokenizerError(f"its model ({model['type']!r}) must be 'BPE'")
-    by_character = split == _BY_CHARACTER
-    by_word = (
-        split["type"] == "ByteLevel" and split.get("use_regex", True) is True and split["add_prefix_space"] is False
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+class _Beside(NamedTuple):
+    """What the small files beside a tokenizer's say: tokens, the names of special ones by their roles, the names of
+    others, and the id that the model ends with."""
+
+    tokens: Sequence[Token]
+    roles: Mapping[str, str]
+    names: Sequence[str]
+    end_id: int | None
+    is_gpt2_tokenizer: bool
+
+
+def _beside(directory: Path) -> _Beside:
+    """Raises: TokenizerError where one of them is damaged, or asks for more than the words of a text."""
+    tokens: list[Token] = []
+    roles: dict[str, str] = {}
+    names: list[str] = []
+    end_id, is_gpt2_tokenizer = None, True
+    for name in ("special_tokens_map.json", "added_tokens.json", "tokenizer_config.json", "config.json"):
+        path = directory / name
+        if not path.exists():
+            continue
+        with _explained(path):
+            content = _read_json(path)
+            if name == "config.json":
+                end_id = content.get("eos_token_id")
+            elif name == "added_tokens.json":
+                tokens += [Token(text, id, special=False) for text, id in content.items()]
+            else:
+                roles |= {role: _name(content[role]) for role in _ROLES if content.get(role)}
+                for role in _MORE:
+                    more = content.get(role) or ()
+                    names += map(_name, more.values() if isinstance(more, dict) else more)
+                for option in ("add_prefix_space", "add_bos_token", "add_eos_token"):
+                    if content.get(option):
+                        raise TokenizerError(f"its {option} ({content[option]!r}) must be false, as it changes texts")
+                for id, token in (content.get("added_tokens_decoder") or {}).items():
+                    tokens.append(read_token(token["content"], int(id), token))
+                if name == "tokenizer_config.json":
+                    is_gpt2_tokenizer = content.get("tokenizer_class") in _GPT2_TOKENIZERS
+    return _Beside(tokens, roles, names, end_id, is_gpt2_tokenizer)
+
+
+def _name(token: Any) -> str:
+    """A token in a file that names it, or describes it."""
+    name = token if isinstance(token, str) else token["content"]
+    if not isinstance(name, str):
+        raise TypeError(name)
+    return name
+
+
+def _vocabulary(reading: Reading, beside: _Beside, end_of_text: str | None) -> Vocabulary:
+    """Raises: TokenizerError where the parts contradict one another, or name no end of text that has an id."""
+    tokens: dict[str, Token] = {}
+    for token in (*reading.added, *beside.tokens):
+        known = tokens.setdefault(token.content, token)
+        if known.id != token.id:
+            raise TokenizerError(f"its token {token.content!r} must have one id, and has {known.id} and {token.id}")
+    ids = {**reading.vocab, **{token.content: token.id for token in tokens.values()}}
+    ends = (beside.roles.get("eos_token"), _named(beside.end_id, ids, tokens), END_OF_TEXT)
+    end = end_of_text or next((name for name in ends if name is not None and name in ids), None)
+    if end is None or end not in ids:
+        what = f"{end!r} has no id" if end else "no eos_token has an id"
+        raise TokenizerError(f"it must say which token ends a text, and {what}")
+    names = {end, *beside.roles.values(), *beside.names, *(token.content for token in reading.added if token.special)}
+    names |= {token.content for token in beside.tokens if token.special}
+    special = {name: id for name, id in ids.items() if name in names}
+    return vocabulary_of(
+        reading.vocab,
+        reading.merges,
+        special=special,
+        end_of_text=end,
+        added={name: token.id for name, token in tokens.items() if name not in special and name},
+        by_character=reading.by_character,
+        ignores_merges=reading.ignores_merges,
+        roles={role: name for role, name in beside.roles.items() if name in special and role != "eos_token"},
     )
-    if not (by_character or by_word):
-        raise TokenizerError("its split of the text (pre_tokenizer) must be GPT-2's, with no space put in front")
-    for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
-        if model.get(option):
-            raise TokenizerError(f"its {option} ({model[option]!r}) must be null")
-    if content.get("normalizer"):
-        raise TokenizerError("its normalizer must be null, so that text comes back as it was")
-    added = {token["content"]: token["id"] for token in content["added_tokens"]}
-    if list(added) != [END_OF_TEXT]:
-        raise TokenizerError(f"its added tokens ({', '.join(added) or 'none'}) must be {END_OF_TEXT} alone")
-    known = {word: _read_word(word) for word in model["vocab"]}  # read once: most words stand in several merges
-    merges = [_read_merge(merge, known) for merge in model["merges"]]
-    return _definition({**model["vocab"], **added}, merges, by_character, known)
 
 
-def _read_merge(merge: str | Sequence[str], known: Mapping[str, bytes] = {}) -> Merge:
-    left, right = merge.split(" ") if isinstance(merge, str) else merge
-    return known.get(left) or _read_word(left), known.get(right) or _read_word(right)
+def _named(id: int | None, ids: Mapping[str, int], tokens: Mapping[str, Token]) -> str | None:
+    """The name of a token that has this id, unless that is a word of ordinary text."""
+    return next((name for name, its in ids.items() if its == id and (name in tokens or name == END_OF_TEXT)), None)
 
 
-def _read_word(written: str) -> bytes:
-    try:
-        return written.translate(_FROM_WRITTEN).encode("latin-1")
-    except ValueError as error:
-        raise TokenizerError(f"its word {written!r} must be written in GPT-2's alphabet of bytes") from error
+def vocabulary_of(
+    vocab: Mapping[str, int],
+    merges: Sequence[str | Sequence[str]],
+    *,
+    special: Mapping[str, int],
+    end_of_text: str,
+    added: Mapping[str, int],
+    by_character: bool,
+    ignores_merges: bool,
+    roles: Mapping[str, str],
+) -> Vocabulary:
+    """The vocabulary of words and merges that are written in GPT-2's alphabet of bytes; a word that is an added token
+    too, or a special one, is that.
 
-
-def _definition(
-    vocab: Mapping[str, int], merges: Sequence[Merge], by_character: bool, known: Mapping[str, bytes] = {}
-) -> Definition:
-    """The definition, if the ids are the bytes, then the words in the order of their merges, then the end of text."""
-    in_order = sorted(vocab, key=vocab.__getitem__)
-    if [vocab[word] for word in in_order] != list(range(len(in_order))):
-        raise TokenizerError(f"its ids must be 0 to {len(in_order) - 1}, each once")
-    if in_order[-1] != END_OF_TEXT:
-        raise TokenizerError(f"{END_OF_TEXT} must have its last id ({len(in_order) - 1})")
-    words = [known.get(word) or _read_word(word) for word in in_order[:-1]]
-    alphabet, rest = b"".join(words[:256]), words[256:]
-    if sorted(alphabet) != list(range(256)):
-        raise TokenizerError("its ids 0 to 255 must be the 256 bytes")
+    Raises: TokenizerError where they make no tokenizer, or one that splits a text otherwise.
+    """
+    known = {}  # read once: most words stand in several merges
+    for name in vocab:
+        if name not in special and (name not in added or name == written(name.encode())):
+            known[name] = read_word(name)
+    vocabulary = Vocabulary(
+        words={word: vocab[name] for name, word in known.items()},
+        merges=read_merges(merges, known),
+        special=special,
+        end_of_text=end_of_text,
+        added=added,
+        by_character=by_character,
+        roles=roles,
+    )
+    made, long = vocabulary.words_of_text, [word for word in vocabulary.words if len(word) > 1]
     if by_character:
-        characters = [word.decode() for word in rest]
-        if merges or any(len(character) != 1 for character in characters):
+        if vocabulary.merges or not all(_is_character(word) for word in long):
             raise TokenizerError("it splits the text into characters, so its words must be characters")
-        return Definition(alphabet, (), characters)
-    if rest != [left + right for left, right in merges]:
-        raise TokenizerError("its ids must follow the order of its merges")
-    return Definition(alphabet, merges, None)
+        if long and not ignores_merges:
+            raise TokenizerError("it splits the text into characters, so its ignore_merges must be true")
+    elif ignores_merges:
+        for word in long:
+            if word not in made:
+                raise TokenizerError(f"its ignore_merges must be false: no merge makes its word {written(word)!r}")
+    return vocabulary
+
+
+def _is_character(word: bytes) -> bool:
+    try:
+        return len(word.decode()) == 1
+    except UnicodeDecodeError:
+        return False

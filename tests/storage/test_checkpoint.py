@@ -25,7 +25,16 @@ from minigpt.text.tokenizer import Tokenizer
 
 CONFIG = GPTConfig(vocab_size=257, n_positions=8, n_embd=12, n_layer=2, n_head=3, dropout=0.2)
 BYTES = Tokenizer.named("bytes")
-FILES = ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+FILES = [
+    "README.md",
+    "config.json",
+    "generation_config.json",
+    "merges.txt",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+]
 
 
 def model(seed: int = 0) -> GPT:
@@ -162,7 +171,7 @@ def truncate(folder: Path) -> None:
     [
         (remove("config.json"), CheckpointError, "PATH has no config.json, so it is not a checkpoint"),
         (remove("model.safetensors"), CheckpointError, "PATH/model.safetensors is not there"),
-        (remove("tokenizer.json"), TokenizerError, "PATH must hold a tokenizer.json, and does not"),
+        (replace("tokenizer.json", b"{"), TokenizerError, "PATH/tokenizer.json cannot be used: it is damaged"),
         (replace("config.json", b"not {json"), CheckpointError, "PATH/config.json is not JSON"),
         (replace("config.json", b"{}"), CheckpointError, r"model_type \(None\) in PATH/config.json must be 'gpt2'"),
         (replace("training.json", b"["), CheckpointError, "PATH/training.json is not JSON"),

@@ -1,0 +1,236 @@
+"""A model's card, README.md as Hugging Face's hub shows it, written from the record of the training; it opens no model.
+
+It says what is known and no more: no license, no language, no path on the machine that trained.
+"""
+
+import hashlib
+import json
+import math
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any
+
+from minigpt.config import GPTConfig
+
+CARD = "README.md"
+
+# What the hub knows a model by. Source: https://huggingface.co/docs/hub/model-cards
+_FRONT_MATTER = """\
+---
+library_name: transformers
+pipeline_tag: text-generation
+tags:
+- minigpt
+- gpt2
+---"""
+_MARK = "<!-- minigpt writes this page anew while nobody edits it: {} -->\n"
+_MOST_NAMES = 10
+
+
+def may_write_card(directory: Path) -> bool:
+    """Whether the README.md of a directory is missing, or as minigpt wrote it; what someone has edited is theirs."""
+    try:
+        content = (directory / CARD).read_bytes().decode()
+    except FileNotFoundError:
+        return True
+    except (OSError, UnicodeDecodeError):
+        return False
+    body, _, _ = content.rpartition("<!-- minigpt")
+    return content == _marked(body)
+
+
+def _marked(body: str) -> str:
+    return body + _MARK.format(hashlib.sha256(body.encode()).hexdigest())
+
+
+def model_card(
+    name: str,
+    config: GPTConfig,
+    *,
+    tokenizer: str | None = None,
+    training: Mapping[str, Any] | None = None,
+    origin: str | None = None,
+) -> str:
+    """The content of README.md for the model of that name.
+
+    `tokenizer` is its name, `training` the record in training.json, of which a run's own alone is understood, `origin`
+    what an imported model came from.
+    """
+    record = training if training and "format" in training else {}
+    sections = [
+        _FRONT_MATTER,
+        f"# {_plain(name)}",
+        _introduction(config, record, origin),
+        *_data(record),
+        "## Shape",
+        _table(_shape(config, tokenizer or record.get("tokenizer"))),
+        *_training(record),
+        *_results(record, config),
+        *_use(name),
+        *_limits(config, record),
+        "## Sharing it",
+        "The folder is a model as the hub has them. What only resuming needs, and paths of this machine, stay here:",
+        f"```sh\nhf upload USER/{_repository(name)} {shlex.quote(_path(name))} . "
+        '--exclude "last/*" --exclude training.json --exclude "*.jsonl" --exclude "*.html" --exclude .lock\n```',
+    ]
+    return _marked("\n\n".join(sections) + "\n\n")
+
+
+def _introduction(config: GPTConfig, record: Mapping[str, Any], origin: str | None) -> str:
+    what = f"A language model of GPT-2's architecture with {config.n_parameters:,} parameters"
+    if origin:
+        return f"{what}, imported by minigpt from {_code(_shown(origin))}. Its weights are as they were there."
+    if not record:
+        return f"{what}, saved by minigpt."
+    version = f" {record['minigpt']}" if record.get("minigpt") else ""
+    begun = f"from {_code(_shown(record['from']))}" if record.get("from") else "from nothing but the text below"
+    return f"{what}, trained by minigpt{version}, {begun}."
+
+
+def _data(record: Mapping[str, Any]) -> Iterator[str]:
+    """The texts by their names alone, and their sizes."""
+    sources, corpus = record.get("sources") or (), record.get("corpus") or {}
+    if not sources and not corpus:
+        return
+    yield "## Training data"
+    rows = [("texts", _names(sources))] if sources else []
+    for part, use in (("train", "trained on"), ("validation", "held out")):
+        n_bytes, n_tokens = corpus.get(f"{part}_bytes"), corpus.get(f"{part}_tokens")
+        if n_bytes is not None and n_tokens is not None:
+            rows.append((use, f"{n_bytes:,} bytes, {n_tokens:,} tokens"))
+    if corpus.get("fingerprint"):
+        rows.append(("SHA-256 of text, tokenizer and split", _code(corpus["fingerprint"])))
+    yield _table(rows)
+
+
+def _shape(config: GPTConfig, tokenizer: str | None) -> list[tuple[str, str]]:
+    return [
+        ("blocks", f"{config.n_layer:,}"),
+        ("attention heads per block", f"{config.n_head:,}"),
+        ("width", f"{config.n_embd:,}"),
+        ("context length", f"{config.n_positions:,} tokens"),
+        ("vocabulary", f"{config.vocab_size:,} words"),
+        *([("tokenizer", _code(tokenizer))] if tokenizer else []),
+    ]
+
+
+def _training(record: Mapping[str, Any]) -> Iterator[str]:
+    settings, result = record.get("training") or {}, record.get("result") or {}
+    if not settings:
+        return
+    yield "## Training"
+    rows = []
+    if result:
+        stopped = ", stopped early" if result["reason"] == "early stop" else ""
+        rows.append(("steps", f"{result['step']:,}{stopped}; the weights are those of step {result['best_step']:,}"))
+        rows.append(("time", f"{result['seconds']:,.0f} s on {record.get('device', 'unknown')}"))
+    for label, key in (
+        ("sequences per step", "batch_size"),
+        ("tokens per sequence", "context_length"),
+        ("optimizer", "optimizer"),
+        ("learning rate", "learning_rate"),
+        ("schedule", "schedule"),
+        ("weight decay", "weight_decay"),
+        ("seed", "seed"),
+    ):
+        if settings.get(key) is not None:
+            rows.append((label, str(settings[key])))
+    if record.get("torch"):
+        rows.append(("PyTorch", str(record["torch"])))
+    yield _table(rows)
+
+
+def _results(record: Mapping[str, Any], config: GPTConfig) -> Iterator[str]:
+    if not record:
+        return
+    yield "## Results"
+    result = record.get("result") or {}
+    if not result:
+        yield "The training has not come to its end: the weights are the best so far."
+        return
+    loss, per_byte = result.get("validation_loss"), result.get("bits_per_byte")
+    if loss is None:
+        yield "No text was held out, so nothing was measured."
+        return
+    rows = [("validation loss", f"{loss:.4f} nats per token"), ("perplexity", f"{math.exp(min(loss, 700)):,.2f}")]
+    if per_byte is not None:
+        rows.append(("bits per byte", f"{per_byte:.4f}"))
+    yield _table(rows)
+    context = (record.get("training") or {}).get("context_length") or config.n_positions
+    whole = (record.get("corpus") or {}).get("validation_tokens")
+    tokens = result.get("validation_tokens", 0)
+    part = "the whole" if whole is not None and tokens >= whole - 1 else "a sample"
+    yield (
+        f"Measured on {part} of the held-out text, {tokens:,} tokens, in windows of {context:,} tokens that do not "
+        "overlap, each token but the very first scored once. The weights were chosen by the same text. Only bits per "
+        "byte compare models of different tokenizers."
+    )
+
+
+def _use(name: str) -> Iterator[str]:
+    path, folder = _path(name), shlex.quote(_path(name))
+    yield "## Use"
+    yield "With minigpt, transformers and llama.cpp, by the folder's path; transformers takes its name on the hub too:"
+    yield f'```sh\nminigpt generate "Once upon a time" --model {folder}\n```'
+    yield (
+        "```python\nfrom transformers import pipeline\n\n"
+        f'print(pipeline("text-generation", {json.dumps(path)})("Once upon a time", max_new_tokens=100))\n```'
+    )
+    yield (
+        f"```sh\nminigpt export {folder} --to gguf --output model.gguf\n"
+        'llama-completion -m model.gguf -p "Once upon a time" -n 100\n```'
+    )
+
+
+def _limits(config: GPTConfig, record: Mapping[str, Any]) -> Iterator[str]:
+    yield "## Limits"
+    n_bytes = (record.get("corpus") or {}).get("train_bytes")
+    learnt = f" It has seen {n_bytes:,} bytes of text, and knows nothing else." if n_bytes else ""
+    learnt = "" if record.get("from") else learnt
+    yield (
+        "It continues a text in the manner of those it was trained on; it follows no instructions, and what it writes "
+        f"may be false, offensive, or word for word from those texts.{learnt} It attends to {config.n_positions:,} "
+        "tokens at most. Whose those texts are, and so what may be done with the model, this page does not know."
+    )
+
+
+def _table(rows: Sequence[tuple[str, str]]) -> str:
+    return "\n".join(["| | |", "|---|---|", *(f"| {label} | {value} |" for label, value in rows)])
+
+
+def _names(sources: Sequence[str]) -> str:
+    shown = ", ".join(_code(_shown(source)) for source in sources[:_MOST_NAMES])
+    return shown + (f" and {len(sources) - _MOST_NAMES} more" if len(sources) > _MOST_NAMES else "")
+
+
+def _shown(source: str) -> str:
+    """What a text or a model is called: the last part of a path, which may be private; a name on the hub as it is."""
+    if source == "-":
+        return "standard input"
+    is_hub_name = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", source)
+    return source if is_hub_name else PurePath(source).name or source
+
+
+def _plain(text: str) -> str:
+    """A name on one line of its own, without what Markdown or HTML would read as more."""
+    return re.sub(r"([\\`*_{}\[\]<>#|])", r"\\\1", _line(text))
+
+
+def _code(text: str) -> str:
+    return "`" + _line(text.replace("`", "'").replace("|", "/")) + "`"
+
+
+def _line(text: str) -> str:
+    return " ".join(text.encode(errors="replace").decode().split())
+
+
+def _path(name: str) -> str:
+    """Where the folder stands, to be put into commands."""
+    return "checkpoints/" + (name if re.fullmatch(r"[\w. -]+", name) else "NAME")
+
+
+def _repository(name: str) -> str:
+    """A name as the hub takes it."""
+    return re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).strip("-.") or "model"
