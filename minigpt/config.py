@@ -21,6 +21,9 @@ class GPTConfig(Settings):
     n_head: int = setting(12, "attention heads per block", min=1, group="Model")
     dropout: float = setting(0.0, "share of activations dropped in training", min=0, below=1, group="Model")
     layer_norm_epsilon: float = setting(1e-5, "added to the variance in every layer norm", above=0, group="Model")
+    activation_function: Literal["gelu_new", "gelu"] = setting(
+        "gelu_new", "between the MLP's projections: GPT-2's tanh form of GELU, or its exact form", group="Model"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from minigpt import __version__
-from minigpt.cli import evaluate, generate, info, load_gpt2, play, train
+from minigpt.cli import corpus, evaluate, export, generate, info, inspection, load_gpt2, play, report, train
 from minigpt.errors import MinigptError
 
 
@@ -41,7 +41,11 @@ app.command()(train.train)
 app.command()(generate.generate)
 app.command()(play.play)
 app.command("load-gpt2")(load_gpt2.load_gpt2)
+app.command()(export.export)
+app.command()(corpus.corpus)
 app.command()(evaluate.evaluate)
+app.command()(inspection.inspect)
+app.command()(report.report)
 app.command()(info.info)
 
 

@@ -3,18 +3,20 @@
 import json
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from minigpt.analysis.labels import LAYOUT, visible
+from minigpt.cli.models import open_model
 from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, names_of, settings_options
 from minigpt.cli.prompts import PromptFormat, read_prompts
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError
 
 if TYPE_CHECKING:
+    from minigpt.cli.explain import Continuation
     from minigpt.config import GPTConfig
     from minigpt.generation.engine import Engine
     from minigpt.generation.sampling import Sampler
@@ -61,8 +63,24 @@ def generate(
         typer.Option("--speculate", help="guess repeated text and verify it at once; no token changes"),
     ] = "auto",
     alternatives: Annotated[
-        int, typer.Option("--alternatives", help="with --json: so many of each token's likeliest rivals", min=0)
+        int,
+        typer.Option("--alternatives", help="with --json or --table: so many of each token's likeliest rivals", min=0),
     ] = 5,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="colour each token by the probability the model gave it")
+    ] = False,
+    table: Annotated[
+        bool, typer.Option("--table", help="explain by a row for every token, with its likeliest rivals")
+    ] = False,
+    novelty: Annotated[
+        bool, typer.Option("--novelty", help="say what is copied from the training text, word for word, and from where")
+    ] = False,
+    corpus: Annotated[
+        list[str] | None, typer.Option("--corpus", help="with --novelty: a text to look in [the run's own]")
+    ] = None,
+    copied_words: Annotated[
+        int, typer.Option("--copied-words", help="with --novelty: words that make a copied run a long one", min=1)
+    ] = 8,
     as_json: JsonOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
@@ -75,18 +93,26 @@ def generate(
     - `minigpt generate "Call me" --model moby_dick --temperature 0.7 --samples 3 --stop "."`
 
     - `cat letter.txt | minigpt generate --prompt-file - --until paragraph --json`
+
+    - `minigpt generate "Call me" --novelty`
     """
     config = SamplingConfig(**given)  # before anything heavy is loaded
     prompts = read_prompts(prompt, prompt_file, prompt_format)
+    if corpus and not novelty:
+        raise ConfigError(f"--corpus {corpus[0]} is what --novelty looks in; give both")
     if config.beams > 1 and draft is not None:
         raise ConfigError(f"beams ({config.beams}) and --draft contradict one another: a search draws nothing to guess")
 
+    _check_explanation(explain or table, {"--json": as_json, "--novelty": novelty, "--beams": config.beams > 1})
+
+    from minigpt.cli.novelty import open_novelty
     from minigpt.generation.sampling import Sampler
     from minigpt.generation.streaming import generate_pieces
 
     checkpoint = load_model(model, checkpoints, device, dtype)
     tokenizer, shape = checkpoint.tokenizer, checkpoint.model.config
     _check_lengths(prompts, tokenizer, shape, config, strict=strict)
+    meter = open_novelty(checkpoint, corpus or [], copied_words) if novelty else None
     engine = open_engine(checkpoint.model, quantize, compiled=compiled)
     sampler = Sampler(config, tokenizer)
     drafter = _drafter(draft, speculate, checkpoint, engine, checkpoints)
@@ -97,24 +123,29 @@ def generate(
         if prompts == [""]:
             _note("no prompt: the text begins a new document, from end-of-text")
 
-    stream = len(prompts) == config.samples == 1 and not as_json
+    stream = len(prompts) == config.samples == 1 and not as_json and meter is None
+    explained = _open_explanation(tokenizer, table=table) if explain or table else None
     at_once = _rows_at_once(shape, prompts, tokenizer, config, engine.device) // config.samples
     counted, seconds, first, slides = 0, 0.0, None, 0
     for begin in range(0, len(prompts), at_once):
         group = prompts[begin : begin + at_once]
         samples = [_Sample(text) for text in group for _ in range(config.samples)]
-        if stream:
+        if stream and explained:
+            explained.begin(group[0])
+        elif stream:
             show(group[0])
         started = time.perf_counter()
         pieces = generate_pieces(
             engine, tokenizer, group, config, sampler=sampler, drafter=drafter,
-            alternatives=alternatives if as_json else None,
+            alternatives=alternatives if as_json or explained else None,
         )  # fmt: skip
         group_first = None
         for piece in pieces:
             group_first = group_first or time.perf_counter() - started
             samples[piece.row].add(piece)
-            if stream:
+            if stream and explained:
+                explained.add(piece)
+            elif stream:
                 show(piece.text)
         took = time.perf_counter() - started
         tokens = sum(len(sample.ids) for sample in samples)
@@ -123,12 +154,21 @@ def generate(
         timing = {"seconds": took, "first_token_seconds": group_first, "tokens_per_second": tokens / took}
         for number, sample in enumerate(samples):
             if as_json:
-                print(json.dumps(sample.record(checkpoint, sampler, engine, number % config.samples) | timing))
+                copied = {"novelty": meter.record(sample.prompt, sample.text)} if meter else {}
+                print(json.dumps(sample.record(checkpoint, sampler, engine, number % config.samples) | timing | copied))
             elif not stream:
-                print(("" if begin + number == 0 else "\n---\n") + sample.prompt + sample.text)
+                print("" if begin + number == 0 else "\n---\n", end="")
+                if meter:
+                    meter.show(sample.prompt, sample.text)
+                elif explained:
+                    explained.write(sample.prompt, sample.pieces)
+                else:
+                    print(sample.prompt + sample.text)
     if as_json:
         return
-    if stream:
+    if explained:
+        explained.end()
+    elif stream:
         print()
     if slides:
         _note(f"past the context ({shape.n_positions}) the window slid {_times(slides)}, and was read anew each time")
@@ -141,11 +181,9 @@ def load_model(name: str | None, checkpoints: Path, device: str, dtype: str) -> 
     Raises: MinigptError.
     """
     from minigpt.device import resolve_device, resolve_dtype
-    from minigpt.storage.checkpoint import find_checkpoint, load_checkpoint
 
     target = resolve_device(device)
-    directory = find_checkpoint(name, checkpoints)
-    return load_checkpoint(directory, str(target), dtype=resolve_dtype(dtype, target), mapped=True)
+    return open_model(name, checkpoints, str(target), dtype=resolve_dtype(dtype, target), mapped=True)
 
 
 def open_engine(model: "GPT", quantize: Literal["auto", "none", "int8"], *, compiled: bool) -> "Engine":
@@ -153,8 +191,11 @@ def open_engine(model: "GPT", quantize: Literal["auto", "none", "int8"], *, comp
 
     Raises: ConfigError for int8 or `compiled` where it cannot be.
     """
+    from minigpt.generation import native
     from minigpt.generation.engine import resolve_engine, runs_natively
 
+    if native.missing() and model.token_embedding.weight.device.type == "cpu":
+        _note(f"PyTorch runs the model, several times slower than compiled code would: {native.missing()}")
     if quantize == "auto":
         quantize = "int8" if model.config.n_parameters >= _BEYOND_CACHES and runs_natively(model) else "none"
     return resolve_engine(model, quantize, compiled=compiled)
@@ -166,12 +207,14 @@ class _Sample:
     def __init__(self, prompt: str) -> None:
         self.prompt = prompt
         self.text = ""
+        self.pieces: list[Piece] = []
         self.ids: list[int] = []
         self.logprobs: list[float | None] = []
         self.alternatives: list[list[dict[str, Any]]] = []
         self.finish_reason = ""
 
     def add(self, piece: "Piece") -> None:
+        self.pieces.append(piece)
         self.text += piece.text
         self.finish_reason = piece.finish_reason or ""
         if piece.choice is not None:
@@ -197,6 +240,20 @@ class _Sample:
             "tokenizer": tokenizer.name,
             "engine": engine.description,
         }
+
+
+def _check_explanation(wanted: bool, others: dict[str, bool]) -> None:
+    """Raises: ConfigError for what says something else about the text, or has nothing to say about its tokens."""
+    other = next((name for name, given in others.items() if given), None)
+    if wanted and other is not None:
+        raise ConfigError(f"--explain and --table contradict {other}; give one of them")
+
+
+def _open_explanation(tokenizer: "Tokenizer", *, table: bool) -> "Continuation":
+    from minigpt.cli.explain import Continuation
+    from minigpt.cli.render import console
+
+    return Continuation(console(stderr=False), tokenizer, table=table)
 
 
 def _check_lengths(
@@ -276,17 +333,8 @@ def _slides(n_prompt: int, n_new: int, shape: "GPTConfig", config: SamplingConfi
 def show(text: str) -> None:
     """Prints text as it comes; to a terminal, control characters as pictures, for they would act there."""
     if sys.stdout.isatty():
-        text = "".join(_visible(text))
+        text = visible(text, keep=LAYOUT)
     print(text, end="", flush=True)
-
-
-def _visible(text: str) -> Iterator[str]:
-    for character in text:
-        code = ord(character)
-        if code < 0x20 and character not in "\n\t":
-            yield chr(0x2400 + code)
-        else:
-            yield "␡" if 0x7F <= code < 0xA0 else character
 
 
 def _note(text: str) -> None:

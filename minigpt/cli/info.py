@@ -1,6 +1,7 @@
 """`minigpt info`: what a model is, and how it came to be."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,9 @@ from minigpt.cli.options import CheckpointsOption, JsonOption
 
 
 def info(
-    model: Annotated[str | None, typer.Argument(help="a run's name or a model's folder [newest]")] = None,
+    model: Annotated[
+        str | None, typer.Argument(help="a run's name, or a path to a model of any format [newest]")
+    ] = None,
     as_json: JsonOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
@@ -23,15 +26,17 @@ def info(
     - `minigpt info gpt2 --json`
     """
     from minigpt.cli.render import console, facts, size
-    from minigpt.storage.checkpoint import TRAINING, WEIGHTS, find_checkpoint, read_config
+    from minigpt.interop.opening import describe_model, find_model
+    from minigpt.storage.checkpoint import TRAINING, WEIGHTS
     from minigpt.storage.files import read_json
-    from minigpt.text.tokenizer import Tokenizer
 
-    directory = find_checkpoint(model, checkpoints)
-    config = read_config(directory)
-    tokenizer = Tokenizer.load(directory)
+    directory = find_model(model, checkpoints)
+    config, tokenizer, notes = describe_model(directory)
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
     training: dict[str, Any] = read_json(directory / TRAINING) if (directory / TRAINING).exists() else {}
-    weights = (directory / WEIGHTS).stat().st_size if (directory / WEIGHTS).exists() else 0
+    file = directory if directory.is_file() else directory / WEIGHTS
+    weights = file.stat().st_size if file.exists() else 0
     if as_json:
         record = {"directory": str(directory), "config": config.to_dict(), "parameters": config.n_parameters}
         record |= {"tokenizer": tokenizer.name, "weights_bytes": weights, "training": training or None}
@@ -39,7 +44,7 @@ def info(
         return
     rows = {
         "parameters": f"{config.n_parameters:,}",
-        "weights": size(weights) if weights else f"none: {WEIGHTS} is missing",
+        "weights": size(weights) if weights else f"no {WEIGHTS}",
         "tokenizer": f"{tokenizer.name}, {tokenizer.vocab_size:,} words",
         **{name: str(value) for name, value in config.to_dict().items()},
     }

@@ -2,11 +2,11 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,6 +18,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     import torch
 
+    from minigpt.analysis.copies import Copying
     from minigpt.text.corpus import Corpus
     from minigpt.training.events import Evaluation, Event, Finished, Sample, Step
     from minigpt.training.planning import Plan
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 STOPPING = "finishing this step, then saving; once more stops at once"
 _BLOCKS = "▁▂▃▄▅▆▇█"
+_LAST_SAMPLES = 3  # that the summary speaks of
 
 
 def console(*, stderr: bool = True) -> Console:
@@ -51,6 +53,11 @@ def size(n_bytes: float) -> str:
             return f"{n_bytes:.0f} {unit}" if unit == "bytes" else f"{n_bytes:.1f} {unit}"
         n_bytes /= 1000
     return f"{n_bytes:.1f} TB"
+
+
+def count(number: int, what: str) -> str:
+    """So many of something: 1 word, 1,200 words."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def duration(seconds: float) -> str:
@@ -87,8 +94,16 @@ def byte_progress(out: Console, what: str) -> Iterator[Callable[[int, int], None
 class TrainingDisplay:
     """Draws a run's events: a live panel in a terminal, plain lines elsewhere."""
 
-    def __init__(self, out: Console, name: str, device: "torch.device", total_steps: int | None) -> None:
+    def __init__(
+        self,
+        out: Console,
+        name: str,
+        device: "torch.device",
+        total_steps: int | None,
+        baselines: Mapping[str, float],
+    ) -> None:
         self.out, self.name, self.device, self.total_steps = out, name, device, total_steps
+        self.unbeaten = dict(baselines)
         self.stopping = False
         self.step = 0
         self.losses: list[float] = []
@@ -96,6 +111,7 @@ class TrainingDisplay:
         self.last_step: Step | None = None
         self.last_evaluation: Evaluation | None = None
         self.rates: list[float] = []
+        self.copied: list[Copying] = []
         self.tokens, self.training_seconds = 0, 0.0  # evaluations and saves left out
         self.live: Live | None = None
         if out.is_terminal:
@@ -103,6 +119,9 @@ class TrainingDisplay:
         self.next_line = 0.0
 
     def __enter__(self) -> Self:
+        if self.unbeaten:
+            figures = ", ".join(f"{name} {figure:.2f}" for name, figure in _from_worst(self.unbeaten))
+            self.out.print(f"to beat, in bits per byte of the held-out text: {figures}", markup=False)
         if self.live:
             self.live.start()
         return self
@@ -127,6 +146,7 @@ class TrainingDisplay:
             self.last_evaluation = event
             self.out.print(self._evaluation_line(event))
         elif isinstance(event, Sample):
+            self.copied += [event.copying] if event.copying is not None else []
             self.out.print(self._sample(event))
         elif isinstance(event, Notice):
             self.out.print(Text(event.text, style="yellow"))
@@ -156,18 +176,24 @@ class TrainingDisplay:
     def _left(self, event: "Step") -> str:
         return duration(event.seconds * (1 - event.progress) / event.progress) if event.progress > 0 else "?"
 
-    @staticmethod
-    def _evaluation_line(event: "Evaluation") -> Text:
+    def _evaluation_line(self, event: "Evaluation") -> Text:
         line = Text(f"step {event.step:>6,}  validation loss {event.validation_loss:.4f}  ")
         line.append(f"{event.bits_per_byte:.4f} bits per byte")
         line.append("  best so far, saved" if event.best else "", style="green")
+        beaten = [name for name, figure in _from_worst(self.unbeaten) if event.bits_per_byte < figure]
+        if beaten:
+            line.append(f"  better than {', '.join(beaten)}", style="green")
+        self.unbeaten = {name: figure for name, figure in self.unbeaten.items() if name not in beaten}
         return line
 
     @staticmethod
     def _sample(event: "Sample") -> RenderableType:
         text = Text(event.prompt, style="bold")
         text.append(event.text.strip("\n"), style="not bold")
-        return Panel(text, title=f"sample at step {event.step:,}", title_align="left", border_style="dim")
+        title = f"sample at step {event.step:,}"
+        if event.copying is not None:
+            title += f" · longest run copied {count(event.copying.longest_words, 'word')}"
+        return Panel(text, title=title, title_align="left", border_style="dim")
 
     def _panel(self) -> RenderableType:
         from minigpt.device import peak_memory
@@ -259,7 +285,33 @@ def speed(tokens_per_second: float, flops_per_token: float, peak: "Peak") -> str
     return f"{tokens_per_second:,.0f} tokens/s, {flops / peak.flops:.0%} of the arithmetic here ({peak.source})"
 
 
-def summary(event: "Finished", speed: str, directory: str) -> RenderableType:
+def copied(samples: "Sequence[Copying]") -> str | None:
+    """What the last of a run's samples copy from its text, None where there are none."""
+    if not samples:
+        return None
+    last = samples[-_LAST_SAMPLES:]
+    longest = max(sample.longest_words for sample in last)
+    words, within = sum(sample.words for sample in last), sum(sample.copied_words for sample in last)
+    share = within / words if words else 0.0
+    which = f"last {len(last)} samples" if len(last) > 1 else "last sample"
+    return f"{share:.0%} of the {which}, in runs of {last[-1].at_least} words or more; longest {count(longest, 'word')}"
+
+
+def standing(log: Iterable[Mapping[str, Any]], baselines: Mapping[str, float]) -> str | None:
+    """Which baselines a run ends below and since when, and which not; None where there are none."""
+    from minigpt.analysis.baselines import beaten_since
+
+    since = beaten_since(log, baselines)
+    above = [f"not than {name} ({figure:.2f})" for name, figure in _from_worst(baselines) if name not in since]
+    below = [f"{name} since step {since[name]:,}" for name, _ in _from_worst(baselines) if name in since]
+    return ", ".join(below + above) or None
+
+
+def _from_worst(baselines: Mapping[str, float]) -> list[tuple[str, float]]:
+    return sorted(baselines.items(), key=lambda baseline: -baseline[1])
+
+
+def summary(event: "Finished", speed: str, directory: str, better: str | None, copied: str | None) -> RenderableType:
     """What a run came to."""
     rows = {"steps": f"{event.step:,} in {duration(event.seconds)}", "speed": speed}
     if event.validation_loss is not None and event.bits_per_byte is not None:
@@ -267,5 +319,9 @@ def summary(event: "Finished", speed: str, directory: str) -> RenderableType:
         rows["validation loss"] = f"{event.validation_loss:.4f} nats per token, all {event.validation_tokens:,} tokens"
         rows["perplexity"] = f"{math.exp(min(700.0, event.validation_loss)):.2f} per token"
         rows["bits per byte"] = f"{event.bits_per_byte:.4f}"
+    if better is not None:
+        rows["better than"] = better
+    if copied is not None:
+        rows["copied"] = copied
     rows["saved in"] = directory
     return facts("stopped early: validation no longer improves" if event.reason == "early stop" else "done", rows)

@@ -9,6 +9,7 @@ import typer
 
 from minigpt.cli.launch import follow, lead, world_of
 from minigpt.cli.options import CheckpointsOption, command_line, fields_of, names_of, settings_options
+from minigpt.cli.report import REPORT
 from minigpt.cli.resume import resumed_directory, take_up
 from minigpt.cli.signals import heeding_signals
 from minigpt.cli.trackers import check_trackers, tracking
@@ -67,6 +68,9 @@ def train(
     log: Annotated[
         list[str] | None, typer.Option("--log", help="tensorboard or wandb: write the figures there too")
     ] = None,
+    no_report: Annotated[
+        bool, typer.Option("--no-report", help=f"write no {REPORT} into the run's folder at the end")
+    ] = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
     """Train a GPT on your text; everything you do not choose is chosen for you, and said.
@@ -117,12 +121,12 @@ def train(
                 out.print("there is no such run yet, so it starts now", markup=False)
             job = begin(request, draw_up(request, out, world.size))
         lead(world, job)
-        _run(job, checkpoints, out, world, log or [])
+        _run(job, checkpoints, out, world, log or [], no_report=no_report)
 
 
-def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: list[str]) -> None:
+def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: list[str], *, no_report: bool) -> None:
     """Trains and draws; ends with the result, or with the state saved and the exit code of the signal."""
-    from minigpt.cli.render import TrainingDisplay, console, summary
+    from minigpt.cli.render import TrainingDisplay, console, copied, standing, summary
     from minigpt.device import resolve_device
     from minigpt.training.control import Control
     from minigpt.training.events import Finished
@@ -132,7 +136,11 @@ def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: 
     directory, control = job.run.directory, Control()
     finished: Finished | None = None
     display = TrainingDisplay(
-        out, directory.name, resolve_device(job.config.device), steps_in(job.config, len(job.corpus.train))
+        out,
+        directory.name,
+        resolve_device(job.config.device),
+        steps_in(job.config, len(job.corpus.train)),
+        job.run.baselines,
     )
     with tracking(trackers, job.run, out) as track, display, heeding_signals(control, display.stop) as signals:
         for event in train(
@@ -146,8 +154,11 @@ def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: 
         print(command_line("train", "--resume", "--name", directory.name, checkpoints=checkpoints), file=sys.stderr)
         raise typer.Exit(128 + (signals[0] if signals else signal.SIGTERM))  # another process was asked to
     result = console(stderr=False)
-    result.print(summary(finished, _speed(job, display, world.size), str(directory)))
+    better = standing(job.run.read_log(), job.run.baselines)
+    result.print(summary(finished, _speed(job, display, world.size), str(directory), better, copied(display.copied)))
     _draw_curve(job.run, out)
+    if not no_report:
+        _report(job.run, out)
     print(command_line("generate", "Once upon a time", "--model", directory.name, checkpoints=checkpoints))
 
 
@@ -166,12 +177,24 @@ def _speed(job: Job, display: "TrainingDisplay", processes: int) -> str:
     return speed(display.tokens / display.training_seconds, per_token, most)
 
 
+def _report(run: "Run", out: "Console") -> None:
+    """Writes the run's page; a run that is done and saved does not fail because a page about it cannot be made."""
+    from minigpt.analysis.report import write_report
+
+    path = run.directory / REPORT
+    try:
+        write_report([run.directory], path)
+        out.print(f"report: {path}", markup=False)
+    except Exception as error:
+        out.print(f"no report was made: {type(error).__name__}: {error}", markup=False)
+
+
 def _draw_curve(run: "Run", out: "Console") -> None:
     from minigpt.analysis.curves import draw_losses
 
     path = run.directory / "loss.png"
     try:
-        draw_losses(run.read_log(), path)
+        draw_losses(run.read_log(), path, run.baselines)
         out.print(f"loss curve: {path}", markup=False)
     except ModuleNotFoundError:
         out.print("no loss curve was drawn: that takes matplotlib (pip install 'minigpt[plot]')", markup=False)

@@ -2,11 +2,12 @@
 
 import functools
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minigpt.cli.changes import is_free
+from minigpt.cli.models import open_model
 from minigpt.cli.options import fields_of
 from minigpt.config import GPTConfig, ReadingConfig, TrainConfig, preset_config
 from minigpt.errors import ConfigError
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from minigpt.text.corpus import Corpus
     from minigpt.text.tokenizer import Tokenizer
     from minigpt.training.planning import Plan
+
+_LEAST_BASELINE_SECONDS, _MOST_BASELINE_SECONDS = 0.2, 3.0  # a run of five minutes spares the most
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ def draw_up(request: Request, out: "Console", processes: int) -> Draft:
     """Reads the corpus, measures the machine, plans for so many processes, and says all of it."""
     from minigpt.cli.render import plan_table
     from minigpt.device import free_memory, multiplies_bfloat16_faster, resolve_device, resolve_dtype
-    from minigpt.storage.checkpoint import find_checkpoint, free_name, load_checkpoint
+    from minigpt.storage.checkpoint import free_name
     from minigpt.training.planning import Survey, plan, plan_preset
     from minigpt.training.throughput import seconds_per_step
     from minigpt.training.timing import Clock
@@ -108,7 +111,7 @@ def draw_up(request: Request, out: "Console", processes: int) -> Draft:
     device = resolve_device(request.given.get("device", "auto"))
     resolve_dtype(request.given.get("dtype", "auto"), device)
     checkpoints = request.checkpoints
-    base = load_checkpoint(find_checkpoint(request.base, checkpoints), "cpu") if request.base else None
+    base = open_model(request.base, checkpoints, "cpu") if request.base else None
     if base and request.tokenizer not in (None, base.tokenizer.name):
         raise ConfigError(
             f"tokenizer ({request.tokenizer}) cannot be chosen with --from: "
@@ -151,6 +154,7 @@ def begin(request: Request, draft: Draft) -> Job:
     import torch
 
     from minigpt import __version__
+    from minigpt.analysis.baselines import cheap_baselines
     from minigpt.model.gpt import GPT
     from minigpt.storage.run import Run
 
@@ -169,6 +173,10 @@ def begin(request: Request, draft: Draft) -> Job:
         "preset": made.preset,
         "tokenizer": corpus.tokenizer.name,
         "corpus": corpus_record(corpus),
+        "baselines": {
+            "fingerprint": corpus.fingerprint,
+            "measured": [asdict(baseline) for baseline in cheap_baselines(corpus, _baseline_seconds(made, corpus))],
+        },
         "model": made.model.to_dict(),
         "training": made.training.to_dict(),
         "forecast": made.expected,
@@ -176,6 +184,13 @@ def begin(request: Request, draft: Draft) -> Job:
     run = Run.create(request.checkpoints / draft.name, model, corpus.tokenizer, record)
     run.lock()
     return Job(model, corpus, made.training, run, resume=False, spent=time.perf_counter() - draft.began)
+
+
+def _baseline_seconds(made: "Plan", corpus: "Corpus") -> float:
+    """How long the baselines may take: a hundredth of the run, within bounds."""
+    training = made.training
+    seconds = 60 * training.minutes if training.minutes else made.steps(len(corpus.train)) * made.seconds_per_step
+    return min(_MOST_BASELINE_SECONDS, max(_LEAST_BASELINE_SECONDS, 0.01 * seconds))
 
 
 def build_corpus(

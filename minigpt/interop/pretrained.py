@@ -1,28 +1,29 @@
-"""Importing GPT-2, from the hub or from local files, and checking it against published outputs.
+"""Importing GPT-2, from the hub or from files of any format, and checking it against published outputs.
 
-It reads safetensors in Hugging Face's layout and nothing else, and it never replaces what stands under a name.
+Which formats there are, it does not know; it never replaces what stands under a name.
 """
 
-import errno
-import re
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 
-from minigpt.config import PRESETS, GPTConfig
+from minigpt.config import PRESETS
 from minigpt.device import resolve_device
 from minigpt.errors import CheckpointError, MinigptError
+from minigpt.interop.hub import GPT2_NAMES, download, identity, repository_of
+from minigpt.interop.opening import open_foreign
 from minigpt.model.gpt import GPT
-from minigpt.storage.checkpoint import CONFIG, TRAINING, WEIGHTS, Checkpoint, load_checkpoint, save_checkpoint
-from minigpt.storage.files import TensorFile, read_json
-from minigpt.storage.huggingface import config_from_huggingface, from_huggingface, infer_config
+from minigpt.storage.checkpoint import TRAINING, WEIGHTS, Checkpoint, load_checkpoint, save_checkpoint
+from minigpt.storage.files import TensorFile
+from minigpt.storage.huggingface import from_huggingface
 from minigpt.text.tokenizer import Tokenizer
 
-GPT2_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
-_HUB_OWNER = "openai-community"
-_CONVERT = "convert it with transformers: AutoModelForCausalLM.from_pretrained(…).save_pretrained(…)"
+# Files that say nothing of their model: it is called after their folder.
+_NAMELESS = {"model", "pytorch_model", "ckpt", "hparams"}
+_SOURCE = "source"  # in the metadata of imported weights: which of the hub's they are
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,10 @@ class Import:
 
 
 def load_gpt2(
-    model: str | Path = "gpt2",
+    model: str | Path | None = None,
     *,
     source: str | Path | None = None,
+    revision: str | None = None,
     name: str | None = None,
     checkpoints: str | Path = "checkpoints",
     device: str = "auto",
@@ -58,130 +60,96 @@ def load_gpt2(
 
     Raises: CheckpointError, TokenizerError, DeviceError.
     """
-    return import_gpt2(model, source=source, name=name, checkpoints=checkpoints, device=device).checkpoint
+    return import_gpt2(
+        model, source=source, revision=revision, name=name, checkpoints=checkpoints, device=device
+    ).checkpoint
 
 
 def import_gpt2(
-    model: str | Path = "gpt2",
+    model: str | Path | None = None,
     *,
     source: str | Path | None = None,
+    revision: str | None = None,
     name: str | None = None,
     checkpoints: str | Path = "checkpoints",
     device: str = "auto",
 ) -> Import:
     """Imports a GPT-2 into `checkpoints/name`, checks it against published outputs, and reports.
 
-    `model` is one of GPT2_NAMES, downloaded from the hub unless `source`, a folder or a .safetensors file, holds it;
-    or it is such a path itself. `name` is by default the model's, or the path's. An identical import that stands
-    under that name already stays as it is.
+    `model` is one of GPT2_NAMES or another name on the hub, downloaded from there at `revision` unless `source`, a
+    path of any format, holds it; or it is such a path itself. It is gpt2 by default, or the source's name. `name` is by
+    default the model's, or the path's. An identical import that stands under that name already stays as it is.
     Raises: CheckpointError where the model cannot be had, is not a GPT-2, or something else has the name;
     TokenizerError; DeviceError.
     """
-    if str(model) not in GPT2_NAMES:
-        if source is not None or not Path(model).exists():
-            raise CheckpointError(f"model ({str(model)!r}) must be {', '.join(GPT2_NAMES)}, or a path that is there")
+    if model is None:
+        model = "gpt2" if source is None else source
+    if source is None and (isinstance(model, Path) or (model not in GPT2_NAMES and Path(model).exists())):
         source = model
-        name = name or _name_of(Path(model))
-    target = Path(checkpoints) / (name or str(model))
+    if name is not None and (name in ("", ".", "..") or Path(name).name != name):
+        raise CheckpointError(f"name ({name!r}) must be a folder's name, without a path; --checkpoints says where")
+    target = Path(checkpoints) / (name or _name_of(model))
     if (target / TRAINING).exists():
         raise CheckpointError(f"{target} holds a training run, which is never overwritten; choose another --name")
-    target_device = resolve_device(device)
-    weights = _download(str(model)) if source is None else _find_weights(Path(source))
-    with TensorFile(weights) as file:
-        config, notes = _config_of(file)
-        tokenizer = _tokenizer_of(weights.parent, config)
-        gpt = from_huggingface(file, config, device=target_device)
-    if not target.exists():
-        save_checkpoint(target, gpt, tokenizer)
-    elif not _is_same(target, gpt, tokenizer):
+    resolve_device(device)
+    if source is not None:
+        if revision is not None:
+            raise CheckpointError(f"revision ({revision!r}) is of a model on the hub, and {source} is a path")
+        return _import(Path(source), str(source), target, device, {})
+    repository = repository_of(str(model))
+    genuine = identity(repository, revision) if target.exists() else None
+    if genuine is not None and _stored_source(target) == genuine:
+        stands = load_checkpoint(target, device)
+        return Import(stands, repository, ("it stands already, as the hub has it",), verify_gpt2(stands.model))
+    weights = download(repository, revision)
+    metadata = {_SOURCE: f"{repository}/{weights.name}@{weights.resolve().name}"}
+    return _import(weights, repository, target, device, metadata)
+
+
+def _import(path: Path, origin: str, target: Path, device: str, metadata: dict[str, str]) -> Import:
+    """Imports the model at a path into a folder, which keeps what it holds if it holds this very model."""
+    foreign = open_foreign(path)
+    with contextlib.closing(foreign.tensors):
+        model = from_huggingface(foreign.tensors, foreign.config, device=resolve_device(device))
+    stands = target.exists()
+    if not stands:
+        try:
+            save_checkpoint(target, model, foreign.tokenizer, metadata=metadata, origin=origin)
+        except CheckpointError:  # unless another process has put it there just now
+            stands = (target / WEIGHTS).exists()
+            if not stands:
+                raise
+    if stands and not _is_same(target, model, foreign.tokenizer):
         raise CheckpointError(f"{target} holds something else; remove it or choose another --name")
-    origin = f"{_HUB_OWNER}/{model}" if source is None else str(source)
-    return Import(Checkpoint(target, gpt, tokenizer, None), origin, notes, verify_gpt2(gpt))
+    return Import(Checkpoint(target, model, foreign.tokenizer, None), origin, foreign.notes, verify_gpt2(model))
 
 
-def _name_of(path: Path) -> str:
-    """What an import from a path is called: after its folder, unless the file itself has a telling name."""
-    path = path.resolve()
-    return path.name if path.is_dir() else path.parent.name if path.name == WEIGHTS else path.stem
+def _name_of(model: str | Path) -> str:
+    """What an import is called: as on the hub; after its folder, or after its file if that has a telling name."""
+    if isinstance(model, str) and not Path(model).exists():
+        return model.rpartition("/")[2]
+    path = Path(model).resolve()
+    if path.is_dir():
+        return path.name
+    return path.parent.name if path.name.partition(".")[0] in _NAMELESS else path.stem
 
 
-def _download(model: str) -> Path:
-    """The weights' place in the hub's own cache, with config.json beside them."""
-    from huggingface_hub import hf_hub_download  # slow to import, and of use here only
-    from huggingface_hub.errors import HfHubHTTPError
-
-    repository = f"{_HUB_OWNER}/{model}"
-    # Among the parents is the error of whichever HTTP library huggingface_hub is built on.
-    transport_errors = cast("tuple[type[Exception], ...]", (OSError, *HfHubHTTPError.__bases__))
+def _stored_source(directory: Path) -> str | None:
+    """Which of the hub's weights the checkpoint in a directory was imported from, if any."""
     try:
-        hf_hub_download(repository, CONFIG)
-        return Path(hf_hub_download(repository, WEIGHTS))
-    except transport_errors as error:
-        cause = error.__cause__ or error
-        sentence = str(cause).partition("\n")[0].partition(". ")[0]
-        reason = re.sub(r"^\[Errno -?\d+\] ", "", sentence) or type(cause).__name__
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            mend = "free some space, or move the hub's cache with HF_HOME"
-        else:
-            mend = "offline, give a local copy with --from PATH; a mirror is named by HF_ENDPOINT"
-        raise CheckpointError(f"{repository} could not be downloaded ({reason}); {mend}") from error
-
-
-def _find_weights(source: Path) -> Path:
-    """The safetensors file that a path names, or that the folder it names holds.
-
-    Raises: CheckpointError where there is none, saying what to do with what there is.
-    """
-    if source.is_file():
-        if source.suffix != ".safetensors":
-            raise CheckpointError(f"{source} must be a .safetensors file or a folder that holds {WEIGHTS}; {_CONVERT}")
-        return source
-    if not source.is_dir():
-        raise CheckpointError(f"{source} is not there; give a folder or a .safetensors file")
-    if (source / WEIGHTS).exists():
-        if not (source / CONFIG).exists():
-            raise CheckpointError(f"{source} has no {CONFIG}; put it beside {WEIGHTS}, or give that file itself")
-        return source / WEIGHTS
-    if (source / f"{WEIGHTS}.index.json").exists():
-        raise CheckpointError(f"{source} holds weights in several parts, expected one {WEIGHTS}; {_CONVERT}")
-    if (source / "pytorch_model.bin").exists():
-        raise CheckpointError(f"{source} holds its weights as a pickle, expected {WEIGHTS}; {_CONVERT}")
-    raise CheckpointError(f"{source} has no {WEIGHTS}; give a folder that holds one, or a .safetensors file")
-
-
-def _config_of(file: TensorFile) -> tuple[GPTConfig, tuple[str, ...]]:
-    """The shape, from the config.json beside the weights or from the tensors, and what was assumed."""
-    path = file.path.parent / CONFIG
-    if path.exists():
-        return config_from_huggingface(read_json(path), path), ()
-    config = infer_config(file)
-    return config, (f"no {CONFIG} beside {file.path}: {config.n_head} heads of 64 are assumed, as in every GPT-2",)
-
-
-def _tokenizer_of(folder: Path, config: GPTConfig) -> Tokenizer:
-    """The tokenizer beside the weights; where there is none, GPT-2's own for a vocabulary of its size.
-
-    Raises: TokenizerError where it is not one of ours; CheckpointError where it does not fit the model.
-    """
-    if (folder / "tokenizer.json").exists() or (folder / "merges.txt").exists():
-        tokenizer = Tokenizer.load(folder)
-    else:
-        tokenizer = Tokenizer.named("gpt2")
-    if tokenizer.vocab_size != config.vocab_size:
-        raise CheckpointError(
-            f"{folder} has a model of {config.vocab_size} words, and its tokenizer ({tokenizer.name}) has"
-            f" {tokenizer.vocab_size}; put the tokenizer.json that belongs to the model beside it"
-        )
-    return tokenizer
+        with TensorFile(directory / WEIGHTS) as file:
+            return file.metadata.get(_SOURCE)
+    except CheckpointError:
+        return None
 
 
 def _is_same(directory: Path, model: GPT, tokenizer: Tokenizer) -> bool:
     """Whether the checkpoint in a directory is this very one."""
     try:
-        stands = load_checkpoint(directory, "cpu")
+        stands = load_checkpoint(directory, "cpu", mapped=True)
     except MinigptError:
         return False
-    if stands.model.config != model.config or stands.tokenizer.name != tokenizer.name:
+    if stands.model.config != model.config or stands.tokenizer.fingerprint != tokenizer.fingerprint:
         return False
     ours = model.state_dict()
     return all(torch.equal(tensor, ours[name].cpu()) for name, tensor in stands.model.state_dict().items())

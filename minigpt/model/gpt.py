@@ -12,9 +12,9 @@ from minigpt.model.attention import CausalSelfAttention, KVCache, check_room
 
 
 class MLP(nn.Module):
-    """Two projections, four times as wide between them, with GPT-2's tanh form of GELU.
+    """Two projections, four times as wide between them, with GPT-2's tanh form of GELU, or its exact form if asked.
 
-    Source: Radford et al. 2018, section 4.1; Hendrycks and Gimpel 2016, section 2 (the tanh form).
+    Source: Radford et al. 2018, section 4.1; Hendrycks and Gimpel 2016, section 2 (both forms).
     """
 
     def __init__(self, config: GPTConfig) -> None:
@@ -22,9 +22,10 @@ class MLP(nn.Module):
         self.up_proj = nn.Linear(config.n_embd, 4 * config.n_embd)
         self.down_proj = nn.Linear(4 * config.n_embd, config.n_embd)
         self.residual_dropout = nn.Dropout(config.dropout)
+        self.gelu_form = "tanh" if config.activation_function == "gelu_new" else "none"
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = F.gelu(self.up_proj(x), approximate="tanh")  # (B, T, 4C)
+        hidden = F.gelu(self.up_proj(x), approximate=self.gelu_form)  # (B, T, 4C)
         return self.residual_dropout(self.down_proj(hidden))  # (B, T, C)
 
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from minigpt.analysis.copies import Copying
+
 
 @dataclass(frozen=True)
 class Step:
@@ -37,11 +39,15 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Sample:
-    """What the model writes after `step` steps, always from the same prompt and seed."""
+    """What the model writes after `step` steps, always from the same prompt and seed, and how much of it is copied.
+
+    `copying` is None before the first step, where nothing can be, and on other processes than the main one.
+    """
 
     step: int
     prompt: str
     text: str
+    copying: Copying | None = None
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,11 @@
 """How good the model is at the moment: its loss on the validation part, and what it writes; it decides nothing."""
 
+from typing import Any
+
 import torch
 
 from minigpt.analysis.evaluation import Evaluation, evaluate
+from minigpt.analysis.surprise import passage, surprise
 from minigpt.config import SamplingConfig, TrainConfig
 from minigpt.generation.eager import TorchEngine
 from minigpt.generation.engine import resolve_engine
@@ -56,6 +59,15 @@ class Examiner:
         if self.config.minutes is None or not self.seconds_per_token:
             return None
         return max(self.config.eval_tokens, int(_FINAL_SHARE * 60 * self.config.minutes / self.seconds_per_token))
+
+    def surprise(self) -> dict[str, list[Any]]:
+        """The first tokens of the validation part, always the same, and the loss of each but the first, for the log.
+
+        Units: nats, to a thousandth.
+        """
+        ids = passage(self.corpus.validation, self.model.config.n_positions)
+        with self.world.reading(self.model):
+            return {"passage": ids, "surprise": surprise(self.model, ids)}
 
     def sample(self) -> str:
         """What the model writes, from the same prompt and seed each time."""

@@ -22,6 +22,7 @@ from minigpt.training.distributed import World
 from minigpt.training.events import Evaluation, Event, Finished, Notice, Sample
 from minigpt.training.examining import Examiner
 from minigpt.training.keeping import Keeper, NotFiniteError
+from minigpt.training.memorizing import Memorizing
 from minigpt.training.optimization import learning_rate
 from minigpt.training.pace import Pace, steps_in
 from minigpt.training.reporting import DivergedError, Reporter
@@ -96,12 +97,14 @@ class _Training:
             seconds=spent, began_at=spent, sampled_at=spent, optimizer=config.optimizer, corpus=corpus.fingerprint
         )
         self.keeper = Keeper(run, self.parts, world, config.optimizer, corpus.fingerprint)
+        self.memorizing = Memorizing(corpus)
         self.asked = Control()  # what all processes know of
         self.examiner = Examiner(model, corpus, config, self.dtype, world)
         if resume:
             if not self.keeper.keeps:
                 raise ConfigError("resume needs a run to resume; give the run whose folder holds its last state")
             self._take_up(self.keeper.resume(self.pace))
+            self.memorizing.recall(run.read_log() if run is not None else ())
         self.clock = time.perf_counter() - self.progress.seconds
         self.reporter = Reporter(self.pace, self.stepper.batch_size * self.context)
 
@@ -148,7 +151,7 @@ class _Training:
         if self.pace.evaluation_is_due(self.progress):
             yield from self._evaluate()
         if self.pace.sample_is_due(self.progress):
-            yield self._sample()
+            yield from self._sample()
         yield from self._start_cooling()
         stop_early = self.pace.is_stale(self.progress)
         if self._save_is_due() or stop_early:
@@ -288,21 +291,31 @@ class _Training:
                 seconds=progress.seconds,
                 best=best,
             )
-            self._log(event, "step", "validation_loss", "bits_per_byte", "tokens", "seconds")
+            figures = {
+                name: getattr(event, name) for name in ("step", "validation_loss", "bits_per_byte", "tokens", "seconds")
+            }
+            self.keeper.log(figures | self.examiner.surprise())
+            self.memorizing.hear_loss(progress.step, measured.loss)
             yield event
         yield from self._failures()
         if saved is not None:
             yield saved
 
-    def _sample(self) -> Sample:
-        """Draws a sample, from the same prompt and seed each time."""
-        prompt = self.config.sample_prompt
-        text = self.examiner.sample()
-        self.progress.sampled_step, self.progress.sampled_at = self.progress.step, self._tick()
+    def _sample(self) -> Iterator[Event]:
+        """Draws a sample, from the same prompt and seed each time, and sees what of it is copied."""
+        progress, prompt = self.progress, self.config.sample_prompt
+        text, copying = self.examiner.sample(), None
+        share = self.pace.share_done(progress)
+        if share > 0 and self.world.is_main:
+            copying = self.memorizing.measure(progress.step, text, prompt, progress.seconds / share)
+        progress.sampled_step, progress.sampled_at = progress.step, self._tick()
         self.reporter.restart()
-        sample = Sample(self.progress.step, prompt, text)
-        self.keeper.log({"step": sample.step, "prompt": sample.prompt, "sample": sample.text})
-        return sample
+        figures = copying.figures() if copying else {}
+        self.keeper.log({"step": progress.step, "prompt": prompt, "sample": text, **figures})
+        yield Sample(progress.step, prompt, text, copying)
+        notices, self.memorizing.notices = self.memorizing.notices, []
+        for notice in notices:
+            yield Notice(progress.step, notice)
 
     def _start_cooling(self) -> Iterator[Event]:
         """Keeps the state that a longer budget would go on from, once the rate is about to fall for good.

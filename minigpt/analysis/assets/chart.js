@@ -54,7 +54,9 @@ const chart = (() => {
    * drawn across; `from` and `to` are values that the axis reaches at least; `second` is {label, factor}, an axis on
    * the right; `say` puts a line's value into words. A small one is half as wide.
    */
-  function draw({ title, label, lines, levels = [], from, to, small = false, second = null, say = (line, value) => shown(value) }) {
+  function draw({
+    title, label, lines, levels = [], from, to, small = false, second = null, say = (line, value) => shown(value),
+  }) {
     lines = lines.filter((line) => line.x.length);
     const [width, height] = small ? [560, 260] : [1120, 400];  // about the pixels it takes
     if (!lines.length) return make("p", { class: "quiet" }, "There is nothing to draw yet.");
@@ -102,7 +104,8 @@ const chart = (() => {
       const y = Math.max(py(level.y) - 4, lowest + 13);
       lowest = y;
       svg.append(make("svg:line", { class: "level", x1: left, x2: right, y1: py(level.y), y2: py(level.y) }),
-        make("svg:text", { class: "tick", x: right - 4, y, "text-anchor": "end" }, `${level.name} ${shown(level.y, 3)}`));
+        make("svg:text", { class: "tick", x: right - 4, y, "text-anchor": "end" },
+          `${level.name} ${shown(level.y, 3)}`));
     }
     for (const line of lines) {
       let path = "", pen = "M";
@@ -124,8 +127,14 @@ const chart = (() => {
     const cursor = make("svg:line", { class: "cursor", y1: top, y2: bottom, visibility: "hidden" });
     const marks = lines.map((line) => make("svg:circle", { class: `mark ${line.class}`, r: 4, visibility: "hidden" }));
     svg.append(cursor, ...marks);
-    const readout = make("p", { class: "readout number", "aria-live": "polite" });
+    const readout = make("p", { class: `readout number${small ? "" : " wide"}`, "aria-live": "polite" });
     let chosen = null;
+
+    /** A line's colour and name, and what is said of it. */
+    function told(line, words) {
+      const key = make("span", { class: `key ${line.class}${line.quiet ? " faint" : ""}`, "aria-hidden": "true" });
+      return make("span", { class: "value" }, key, words);
+    }
 
     function choose(place) {
       chosen = place;
@@ -142,16 +151,12 @@ const chart = (() => {
           marks[number].setAttribute("cy", py(line.y[at]));
         }
         const when = line.x[at] === step ? "" : ` (step ${line.x[at].toLocaleString("en")})`;
-        const key = make("span", { class: `key ${line.class}`, "aria-hidden": "true" });
-        const value = there ? say(line, line.y[at]) : "–";
-        return make("span", { class: "value" }, key, `${line.name} ${value}${when}`);
+        return told(line, `${line.name} ${there ? say(line, line.y[at]) : "–"}${when}`);
       });
       readout.replaceChildren(make("strong", {}, `step ${step.toLocaleString("en")}`), ...values);
     }
     function rest() {
-      const values = lines.map((line) =>
-        make("span", { class: "value" }, make("span", { class: `key ${line.class}`, "aria-hidden": "true" }), line.name));
-      readout.replaceChildren(...values);
+      readout.replaceChildren(...lines.map((line) => told(line, line.name)));
       cursor.setAttribute("visibility", "hidden");
       marks.forEach((mark) => mark.setAttribute("visibility", "hidden"));
       chosen = null;
@@ -166,7 +171,8 @@ const chart = (() => {
     svg.addEventListener("keydown", (event) => {
       const stride = event.shiftKey ? Math.max(1, Math.round(steps.length / 20)) : 1;
       const place = {
-        ArrowLeft: chosen === null ? steps.length - 1 : chosen - stride, ArrowRight: chosen === null ? 0 : chosen + stride,
+        ArrowLeft: chosen === null ? steps.length - 1 : chosen - stride,
+        ArrowRight: chosen === null ? 0 : chosen + stride,
         Home: 0, End: steps.length - 1,
       }[event.key];
       if (place === undefined) return;

@@ -9,20 +9,23 @@
   const factor = (run) => (known ? run.bitsPerNat : 1);
   const scaled = (run, values) => values.map((value) => (value === null ? null : value * factor(run)));
 
-  const lines = runs.flatMap((run) => [
-    { name: named(run, "training"), class: run.class, quiet: true, x: run.training.step, y: scaled(run, run.training.loss), run },
-    { name: named(run, "training, smoothed"), class: run.class, x: run.training.step, y: scaled(run, run.training.mean), run },
-    { name: named(run, "validation"), class: several ? `${run.class} dashed` : "second", dots: true, x: run.validation.step,
-      y: known ? run.validation.bits : run.validation.loss, run },
-  ]);
+  const lines = runs.flatMap((run) => {
+    const { training, validation } = run;
+    return [
+      { name: "training", class: run.class, quiet: true, x: training.step, y: scaled(run, training.loss) },
+      { name: "training, smoothed", class: run.class, x: training.step, y: scaled(run, training.mean) },
+      { name: "validation", class: several ? `${run.class} dashed` : "second", dots: true, x: validation.step,
+        y: known ? validation.bits : validation.loss },
+    ].map((line) => ({ ...line, name: named(run, line.name), run }));
+  });
   const measured = known ? runs.flatMap((run) => run.baselines.map(([name, y]) => ({ run, name, y }))) : [];
   const levels = measured.filter((level, at) => (  // one line for what runs on the same text have in common
     measured.findIndex((other) => other.name === level.name && other.y === level.y) === at
   )).map(({ run, name, y }) => (
     { name: measured.some((other) => other.name === name && other.y !== y) ? named(run, name) : name, y }));
   section("Loss",
-    "The lower the better. Training is the loss of single steps, and their moving mean; validation is text that was held "
-    + "out. The level lines are what simple methods make of the same held-out text. Bits per byte compare runs with "
+    "The lower the better. Training is the loss of single steps, and their moving mean; validation is text that was "
+    + "held out. The level lines are what simple methods make of the same held-out text. Bits per byte compare runs with "
     + "different tokenizers; nats per token do not.",
     chart.draw({
       title: `loss in ${unit}`, label: unit, lines, levels,

@@ -9,7 +9,8 @@
   const tables = titles.map((title, number) => {
     const found = runs.map((run) => new Map(run.tables[number].rows));
     const names = [...new Set(found.flatMap((rows) => [...rows.keys()]))];
-    const head = several ? [make("thead", {}, make("tr", {}, make("td"), ...runs.map((run) => make("th", {}, run.name))))] : [];
+    const columns = runs.map((run) => make("th", { scope: "col" }, run.name));
+    const head = several ? [make("thead", {}, make("tr", {}, make("td"), ...columns))] : [];
     const body = names.map((name) => {
       const values = found.map((rows) => rows.get(name) ?? "–");
       const differs = several && new Set(values).size > 1;

@@ -20,8 +20,8 @@
   function measured(sample) {
     if (sample.words === null) return "Not measured against the training text.";
     const words = `${sample.words.toLocaleString("en")} word${sample.words === 1 ? "" : "s"}`;
-    return `Longest run copied from the training text: ${words}; ${(100 * sample.share).toFixed(0)} % of the sample is in `
-      + `runs of ${sample.atLeast} words or more, which are marked.`;
+    return `Longest run copied from the training text: ${words}; ${(100 * sample.share).toFixed(0)} % of the sample is `
+      + `in runs of ${sample.atLeast} words or more, which are marked.`;
   }
 
   const copying = (key, scale) => runs.map((run) => {
@@ -32,7 +32,8 @@
     };
   });
 
-  section("Samples", "The same prompt and seed every time: what changes is the model. Move the slider to go through the run.",
+  section("Samples",
+    "The same prompt and seed every time: what changes is the model. Move the slider to go through the run.",
     panels((run) => run.samples.length, (run) => {
       const text = make("div", {});
       const words = make("p", { class: "quiet" });
@@ -43,10 +44,11 @@
       return [slider(run.samples.map((sample) => sample.step), "sample at step", show), text, words];
     }, "No sample was drawn."));
   section("Copying",
-    "How much of each sample stands in the training text, word for word. Runs of a few words are the language's own; long "
-    + "ones that grow while validation stands still are a text learnt by heart.",
+    "How much of each sample stands in the training text, word for word. Runs of a few words are the language's own; "
+    + "long ones that grow while validation stands still are a text learnt by heart.",
     make("div", { class: "columns charts" },
-      chart.draw({ small: true, title: "longest copied run, in words", label: "words", from: 0, to: 8, lines: copying("words", 1) }),
+      chart.draw({ small: true, title: "longest copied run, in words", label: "words", from: 0, to: 8,
+        lines: copying("words", 1) }),
       chart.draw({ small: true, title: "share of the sample in long copied runs", label: "per cent", from: 0, to: 10,
         lines: copying("share", 100), say: (line, value) => `${value.toFixed(0)} %` })));
 })();

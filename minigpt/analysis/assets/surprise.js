@@ -7,8 +7,8 @@
   const DARKEST = 10;  // bits
 
   section("Surprise",
-    "The first tokens of the held-out text, each on the colour of what it cost the model: what it knew is bright. The first "
-    + "token has nothing before it. Move the slider to see what was learnt when; choose a token to see its course.",
+    "The first tokens of the held-out text, each on the colour of what it cost the model: what it knew is bright. The "
+    + "first token has nothing before it. Move the slider to see what was learnt when; choose a token to see its course.",
     runs.some((run) => run.passage) ? legend("surprise", "≥ 10 bits", "5 bits", "0 bits") : "",
     panels((run) => run.passage, (run) => {
       const { tokens, rows } = run.passage;
@@ -19,7 +19,8 @@
         type: "button", class: "token", click: () => choose(at), focus: () => choose(at),
       }, token.replaceAll("␣", " ")));
       const stop = rove(spans, tokens.length);
-      const text = make("div", { class: "text", role: "group", dir: "auto", "aria-label": "the passage, token by token" });
+      const label = "the passage, token by token";
+      const text = make("div", { class: "text", role: "group", dir: "auto", "aria-label": label });
       spans.forEach((span, at) => text.append(span, tokens[at].includes("↵") ? make("br") : ""));
 
       function tell() {

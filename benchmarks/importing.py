@@ -1,0 +1,168 @@
+"""What importing costs beside reading the file: seconds, and peak memory beside the weights' size.
+
+    python benchmarks/importing.py [--shape gpt2-xl] [--folder /tmp]
+
+It writes seeded random weights of the shape, one tensor after the other, as a safetensors file and as the two forms of
+torch.save, and removes them again. Every figure is of a process of its own, and beyond what importing torch and minigpt
+takes there; the files lie in the page cache. Seconds of the processor tell more than the clock's on a machine that has
+other things to do. The peak of memory is Linux's VmHWM.
+"""
+
+import argparse
+import json
+import math
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import measuring
+
+FORMS = ("model.safetensors", "pytorch_model.bin", "old/pytorch_model.bin")
+
+
+def write(folder: Path, shape: str) -> dict[str, float]:
+    """Writes the model as safetensors, and the smallest of all models in every form; gives the bytes of its weights."""
+    import torch
+
+    from minigpt.config import preset_config
+    from minigpt.storage.checkpoint import CONFIG
+    from minigpt.storage.files import atomic_json, save_tensors
+    from minigpt.storage.huggingface import PREFIX, config_to_huggingface, stored_tensors
+
+    config = preset_config(shape)
+    torch.manual_seed(0)
+    scratch = torch.empty(max(math.prod(stored.shape) for stored in stored_tensors(config))).normal_(std=0.02)
+    # Views of the same numbers: what is written is whole, what is held is one tensor.
+    tensors = {
+        PREFIX + stored.theirs: scratch[: math.prod(stored.shape)].view(stored.shape)
+        for stored in stored_tensors(config)
+    }
+    values = config_to_huggingface(config, end_of_text=config.vocab_size - 1, dtype=torch.float32)
+    atomic_json(folder / CONFIG, values)
+    save_tensors(folder / "model.safetensors", tensors)
+    atomic_json(folder / "old" / CONFIG, values)
+    write_tiny(folder / "tiny")
+    return {"bytes": sum(tensor.nbytes for tensor in tensors.values())}
+
+
+def write_pickled(folder: Path, name: str) -> None:
+    """The same weights as torch.save writes them: this holds them all."""
+    import torch
+
+    from minigpt.storage.files import load_tensors
+
+    tensors, _ = load_tensors(folder / "model.safetensors")
+    torch.save(tensors, folder / name, _use_new_zipfile_serialization=not name.startswith("old"))
+
+
+def measure_one(path: Path, warm: Path, way: str) -> dict[str, float]:
+    """One measurement: seconds, and by how many bytes the peak of memory rose."""
+    import torch
+
+    from minigpt.interop.opening import load_model
+
+    load_model(warm, "cpu")  # brings in whatever is imported late
+    before, began, worked = peak(), time.perf_counter(), time.process_time()
+    if way == "read":
+        buffer = torch.empty(path.stat().st_size, dtype=torch.uint8)
+        with path.open("rb") as file:
+            file.readinto(buffer.numpy().data)
+    else:
+        load_model(path, "cpu", mapped=way == "map")
+    figures = {"seconds": time.perf_counter() - began, "processor": time.process_time() - worked}
+    return figures | {"bytes": peak() - before}
+
+
+def peak() -> float:
+    """The most memory that this process has had so far, in bytes."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return 1024.0 * int(status.partition("VmHWM:")[2].split()[0])
+
+
+def work(job: dict[str, str]) -> dict[str, float]:
+    """Does what a job asks for, in this process."""
+    folder = Path(job["folder"])
+    if job["task"] == "write":
+        return write(folder, job["shape"])
+    if job["task"] == "pickle":
+        write_pickled(folder, job["form"])
+        return {}
+    return measure_one(folder / job["form"], folder / "tiny" / job["form"], job["task"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--shape", default="gpt2", help="a preset: gpt2, … gpt2-xl [gpt2]")
+    parser.add_argument("--folder", type=Path, help="where to write the files [the system's temporary folder]")
+    parser.add_argument("--repeats", type=int, default=5, help="processes for each figure [5]")
+    parser.add_argument("--forms", nargs="*", default=list(FORMS), choices=FORMS, help="the files to import [all]")
+    measuring.add_options(parser)
+    options = parser.parse_args()
+    if options.worker:
+        print(json.dumps(work(json.loads(options.worker))))
+        return
+    machine = measuring.machine(options.threads)
+    folder = Path(tempfile.mkdtemp(prefix="minigpt-importing-", dir=options.folder))
+    try:
+        rows, results = measure(folder, options)
+    finally:
+        shutil.rmtree(folder)
+    measuring.keep(options.json, machine, results)
+    print(measuring.describe(machine), end="\n\n")
+    print(measuring.table(("file", "way", "processor, s", "of reading", "clock, s", "peak, of the weights"), rows))
+
+
+def measure(folder: Path, options: argparse.Namespace) -> tuple[list[list[str]], list[dict[str, Any]]]:
+    """The table's rows, and every measurement."""
+
+    def run(task: str, form: str = "") -> dict[str, Any]:
+        job = {"task": task, "folder": str(folder), "form": form, "shape": options.shape}
+        return job | measuring.run_job(__file__, job, options.threads)
+
+    measuring.say(f"writing {options.shape} in {folder} …")
+    size = run("write")["bytes"]
+    rows: list[list[str]] = []
+    results: list[dict[str, Any]] = []
+    for form in options.forms:
+        ways = ["read", "import"]
+        if form == "model.safetensors":
+            ways.append("map")
+        else:
+            run("pickle", form)
+        # By turns, so that what else the machine does falls on all.
+        done = [run(way, form) for _ in range(options.repeats) for way in ways]
+        results += done
+        reading = min(each["processor"] for each in done if each["task"] == "read")
+        for way in ways:
+            taken = [each for each in done if each["task"] == way]
+            processor = [each["processor"] for each in taken]
+            seconds, most = [each["seconds"] for each in taken], max(each["bytes"] for each in taken)
+            ratio = f"{min(processor) / reading:.2f}"
+            row = [form, way, measuring.spread(processor, ".2f"), ratio, measuring.spread(seconds, ".2f")]
+            rows.append([*row, f"{most / size:.2f}"])
+            measuring.say(" · ".join(rows[-1]))
+        if form != "model.safetensors":
+            (folder / form).unlink()
+    return rows, results
+
+
+def write_tiny(folder: Path) -> None:
+    """The smallest model in every form."""
+    from minigpt.config import GPTConfig
+    from minigpt.model.gpt import GPT
+    from minigpt.storage.checkpoint import save_checkpoint
+    from minigpt.text.tokenizer import Tokenizer
+
+    model = GPT(GPTConfig(n_embd=4, n_layer=1, n_head=1, n_positions=4))
+    save_checkpoint(folder, model, Tokenizer.named("gpt2"))
+    (folder / "old").mkdir()
+    for name in FORMS[1:]:
+        write_pickled(folder, name)
+    shutil.copy(folder / "config.json", folder / "old")
+
+
+if __name__ == "__main__":
+    main()

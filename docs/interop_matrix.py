@@ -1,0 +1,198 @@
+"""Makes the matrix of docs/interop.md: every source times every target, compared with the model the source was made of.
+
+python docs/interop_matrix.py
+"""
+
+import importlib.util
+import platform
+import sys
+import tempfile
+from collections.abc import Callable
+from datetime import date
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minigpt.config import GPTConfig
+from minigpt.interop import runners
+from minigpt.interop.agreement import Agreement, Tokenize, compare, reference_of
+from minigpt.interop.exporting import export_model
+from minigpt.interop.gguf_writer import write_gguf
+from minigpt.interop.pretrained import import_gpt2
+from minigpt.model.gpt import GPT
+from minigpt.storage.checkpoint import save_checkpoint
+from minigpt.text.tokenizer import Tokenizer
+
+CORPUS = "“It’s naïve — really”, he said… 日本語 と 日曜日, 1234½ Привет 🙂🙃 ▁▂▃\t\n" * 8
+PACKAGES = ("torch", "transformers", "gguf", "llama_cpp_python", "onnx", "onnxruntime", "ctranslate2")
+
+
+def original(tokenizer: str, activation: str = "gelu_new") -> tuple[GPT, Tokenizer]:
+    """A random model, and the tokenizer of that name: its logits are as large as a trained one's."""
+    words = Tokenizer.named(tokenizer) if tokenizer in ("gpt2", "bytes") else Tokenizer.train([CORPUS], tokenizer)
+    torch.manual_seed(0)
+    shape = {"n_positions": 64, "n_embd": 64, "n_layer": 3, "n_head": 1}
+    model = GPT(GPTConfig(vocab_size=words.vocab_size, activation_function=activation, **shape))
+    for name, parameter in model.named_parameters():
+        torch.nn.init.normal_(parameter, std=0.3 if "embedding" in name else 0.15)
+    return model.eval(), words
+
+
+Make = Callable[[GPT, Tokenizer, Path], Path]  # writes a source into a folder; what to open
+
+
+def checkpoint(model: GPT, tokenizer: Tokenizer, folder: Path) -> Path:
+    return save_checkpoint(folder / "model", model, tokenizer)
+
+
+def _in_transformers(model: GPT, tokenizer: Tokenizer, folder: Path) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(checkpoint(model, tokenizer, folder))
+
+
+def sharded(model: GPT, tokenizer: Tokenizer, folder: Path) -> Path:
+    _in_transformers(model, tokenizer, folder).save_pretrained(folder / "sharded", max_shard_size="200KB")
+    assert len(list((folder / "sharded").glob("*.safetensors"))) > 2
+    tokenizer.save(folder / "sharded")
+    return folder / "sharded"
+
+
+def pickled(model: GPT, tokenizer: Tokenizer, folder: Path) -> Path:
+    theirs = _in_transformers(model, tokenizer, folder)
+    theirs.config.save_pretrained(folder / "pickled")
+    torch.save(theirs.state_dict(), folder / "pickled" / "pytorch_model.bin")
+    tokenizer.save(folder / "pickled")
+    return folder / "pickled"
+
+
+def nanogpt(model: GPT, _: Tokenizer, folder: Path) -> Path:
+    names = {
+        "token_embedding": "wte",
+        "position_embedding": "wpe",
+        "blocks": "h",
+        "attention_norm": "ln_1",
+        "attention": "attn",
+        "qkv_proj": "c_attn",
+        "out_proj": "c_proj",
+        "mlp_norm": "ln_2",
+        "up_proj": "c_fc",
+        "down_proj": "c_proj",
+        "final_norm": "ln_f",
+    }
+    config = model.config
+    state = {
+        "transformer." + ".".join(names.get(part, part) for part in name.split(".")): tensor
+        for name, tensor in model.state_dict().items()
+    }
+    state["lm_head.weight"] = state["transformer.wte.weight"]
+    sizes = {name: getattr(config, name) for name in ("n_layer", "n_head", "n_embd", "vocab_size")}
+    arguments = sizes | {"block_size": config.n_positions, "bias": True, "dropout": 0.0}
+    content = {"model": {f"_orig_mod.{name}": tensor for name, tensor in state.items()}, "model_args": arguments}
+    torch.save(content | {"iter_num": 1, "best_val_loss": torch.tensor(1.0), "config": {}}, folder / "ckpt.pt")
+    return folder / "ckpt.pt"
+
+
+def tensorflow(model: GPT, tokenizer: Tokenizer, folder: Path) -> Path:
+    layout = _tests("test_tensorflow")
+    layout.save(folder / "124M", layout.openai_tensors(model))
+    layout.hparams(folder / "124M", model.config)
+    layout.vocabulary(folder / "124M", tokenizer)
+    return folder / "124M"
+
+
+def gguf(model: GPT, tokenizer: Tokenizer, folder: Path) -> Path:
+    with (folder / "model.gguf").open("wb") as file:
+        write_gguf(file, model, tokenizer)
+    return folder / "model.gguf"
+
+
+@cache
+def _tests(name: str) -> Any:
+    """A test's module, for what it writes."""
+    path = Path(__file__).parents[1] / "tests" / "interop" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+SOURCES: dict[str, tuple[Make, str, str]] = {
+    "a run, `gpt2`": (checkpoint, "gpt2", "gelu_new"),
+    "a run, `bytes`": (checkpoint, "bytes", "gelu_new"),
+    "a run, `chars`": (checkpoint, "chars", "gelu_new"),
+    "a run, `bpe:400`": (checkpoint, "bpe:400", "gelu_new"),
+    "safetensors in shards": (sharded, "bpe:400", "gelu_new"),
+    "`pytorch_model.bin`": (pickled, "bpe:400", "gelu_new"),
+    "nanoGPT's `ckpt.pt`": (nanogpt, "gpt2", "gelu"),
+    "OpenAI's TensorFlow": (tensorflow, "bpe:400", "gelu_new"),
+    "GGUF f32": (gguf, "chars", "gelu_new"),
+}
+TARGETS = ("transformers", "GGUF, read back", "GGUF f32 in llama.cpp", "GGUF q8_0 in llama.cpp", "ONNX", "CTranslate2")
+
+
+def cell(source: str, target: str, folder: Path) -> Agreement:
+    """One crossing, in a folder to work in: how near its end is to the model at its beginning."""
+    make, name, activation = SOURCES[source]
+    model, tokenizer = original(name, activation)
+    path = make(model, tokenizer, folder)
+    reference = reference_of(model, tokenizer)
+    if target == "transformers":
+        imported = import_gpt2(path, name="imported", checkpoints=folder, device="cpu").checkpoint.directory
+        return compare(target, _transformers(imported), reference, _auto_tokenizer(imported))
+    if target.startswith("GGUF"):
+        output = folder / "out.gguf"
+        export_model(path, "gguf", dtype="q8_0" if "q8_0" in target else "f32", output=output)
+        read = runners.gguf_in_llama if "llama.cpp" in target else runners.gguf_in_torch
+        run, tokenize = read(output)
+        return compare(target, run, reference, tokenize)
+    output = folder / "out"
+    export_model(path, target.lower(), output=output)
+    run = (
+        runners.onnx_in_onnxruntime(output, model.config) if target == "ONNX" else runners.model_in_ctranslate2(output)
+    )
+    return compare(target, run, reference, _auto_tokenizer(output))
+
+
+def _transformers(folder: Path) -> Callable[[Any], Tensor]:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    with torch.no_grad():
+        return lambda ids: model(torch.tensor([list(ids)])).logits[0].detach()
+
+
+def _auto_tokenizer(folder: Path) -> Tokenize:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder).encode
+
+
+def matrix() -> str:
+    """The table, with the date and the versions."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    lines = ["| from \\ to | " + " | ".join(TARGETS) + " |", "|---" * (len(TARGETS) + 1) + "|"]
+    for source in SOURCES:
+        cells = []
+        for target in TARGETS:
+            with tempfile.TemporaryDirectory() as folder:
+                found = cell(source, target, Path(folder))
+            ids = "ids equal" if found.same_ids else "**ids differ**"
+            cells.append(f"{found.difference:.1e}, {found.greedy}/{found.of}, {ids}")
+            print(source, target, cells[-1], file=sys.stderr)
+        lines.append(f"| {source} | " + " | ".join(cells) + " |")
+    versions = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
+    return "\n".join([*lines, "", f"Made {date.today()} with Python {platform.python_version()}, {versions}."])
+
+
+if __name__ == "__main__":
+    print(matrix())

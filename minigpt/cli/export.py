@@ -1,0 +1,79 @@
+"""`minigpt export`: a model as a file or folder for another program."""
+
+import json
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from minigpt.cli.options import CheckpointsOption, JsonOption
+
+if TYPE_CHECKING:
+    from minigpt.interop.agreement import Agreement
+
+_LLAMA = "llama-completion -m {path} -p 'Once upon a time' -n {count}"
+_OPTIMUM = """python -c "
+from optimum.onnxruntime import ORTModelForCausalLM as Model
+from transformers import AutoTokenizer, pipeline
+model, tokenizer = Model.from_pretrained({path!r}), AutoTokenizer.from_pretrained({path!r})
+print(pipeline('text-generation', model, tokenizer=tokenizer)('Once upon a time', max_new_tokens={count}))\""""
+_CTRANSLATE2 = """python -c "
+import ctranslate2, transformers
+tokenizer = transformers.AutoTokenizer.from_pretrained({path!r})
+prompt = tokenizer.convert_ids_to_tokens(tokenizer.encode('Once upon a time'))
+result = ctranslate2.Generator({path!r}).generate_batch([prompt], max_length={count}, sampling_topk=20)
+print(tokenizer.decode(result[0].sequences_ids[0]))\""""
+_COMMANDS = {"gguf": _LLAMA, "onnx": _OPTIMUM, "ctranslate2": _CTRANSLATE2}
+
+
+def export(
+    model: Annotated[str | None, typer.Argument(help="a run's name, or a model's file or folder [newest]")] = None,
+    to: Annotated[str, typer.Option("--to", help="gguf, onnx or ctranslate2")] = "gguf",
+    dtype: Annotated[
+        str | None,
+        typer.Option("--dtype", help="gguf: f32, f16, bf16, q8_0; onnx: f32; ctranslate2: f32, f16, bf16, int8 [f32]"),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="the file (gguf) or folder to write [named after the model]")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="replace what stands there")] = False,
+    as_json: JsonOption = False,
+    checkpoints: CheckpointsOption = Path("checkpoints"),
+) -> None:
+    """Write a model for llama.cpp, Ollama and LM Studio (gguf), ONNX Runtime (onnx) or CTranslate2.
+
+    What was written is run by the program it is for, if that is installed, and its logits are compared with the
+    model's own; what differs too much is not kept. For transformers and vLLM nothing needs to be exported: a folder
+    under `checkpoints/` is a Hugging Face model.
+
+    Examples:
+
+    - `minigpt export moby_dick --to gguf --dtype q8_0`
+
+    - `minigpt export moby_dick --to onnx --output site/model`
+    """
+    from minigpt.cli.render import console, facts, size
+    from minigpt.interop.exporting import export_model
+    from minigpt.interop.opening import find_model
+
+    source = find_model(model, checkpoints)
+    out = console()
+    with out.status("writing, and comparing logits …"):
+        done = export_model(source, to, dtype=dtype, output=output, force=force)
+    if as_json:
+        print(json.dumps(asdict(done) | {"path": str(done.path)}))
+        return
+    rows = {"from": str(source), "written to": str(done.path), "dtype": done.dtype, "size": size(done.size)}
+    out.print(facts(done.target, rows | {found.by: _shown(found) for found in done.agreements}))
+    for note in done.notes:
+        out.print(note, markup=False)
+    path, count = str(done.path), min(100, done.context // 2)
+    print(_COMMANDS[done.target].format(path=shlex.quote(path) if done.target == "gguf" else path, count=count))
+
+
+def _shown(found: "Agreement") -> str:
+    """What a program said of what it was given."""
+    text = f"largest difference {found.difference:.2g}; {found.greedy} of {found.of} greedy tokens equal"
+    return text if found.same_ids is None else f"{text}; ids equal"

@@ -1,0 +1,193 @@
+"""What of a generated text is copied from the text that its model was trained on, and how that looks."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.text import Text
+
+from minigpt.analysis.labels import visible
+from minigpt.cli.render import byte_progress, console, count, size
+from minigpt.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from minigpt.analysis.copies import CopiedRun, CopyIndex, Copying
+    from minigpt.analysis.origins import Origin
+    from minigpt.storage.checkpoint import Checkpoint
+    from minigpt.text.corpus import Corpus
+
+_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_QUOTED = 60  # characters of a run that are shown beside its place
+
+
+class Novelty:
+    """The index of one training text; it measures texts and prints what it found, or gives it for JSON."""
+
+    def __init__(self, index: "CopyIndex", origins: "list[Origin] | None", at_least: int) -> None:
+        self.index, self.origins, self.at_least = index, origins, at_least
+
+    def measure(self, text: str, prompt: str) -> "Copying":
+        """How much of a text is copied, its prompt left out."""
+        return self.index.measure(text, prompt, self.at_least)
+
+    def show(self, prompt: str, text: str) -> None:
+        """Prints a continuation with its long copied runs marked, and where they come from."""
+        copying = self.measure(text, prompt)
+        out = console(stderr=False)
+        shown = visible if out.is_terminal else str
+        line = Text(shown(prompt)).append(marked(text, copying, shown))
+        out.print(line, soft_wrap=True)
+        out.print()
+        out.print(f"copied: {figures(copying)}", markup=False, soft_wrap=True)
+        for run in copying.long_runs or ([copying.longest] if copying.longest else []):
+            out.print(Text(f"  {self._mark(run, copying)}{self._described(run, text)}"), soft_wrap=True)
+
+    def record(self, prompt: str, text: str) -> dict[str, Any]:
+        """The figures, and every long copied run with its place, for JSON."""
+        copying = self.measure(text, prompt)
+        runs = [
+            {"start": run.start, "end": run.end, "words": run.words, "text": text[run.start : run.end]}
+            | {"times": run.times, **self._place(run)}
+            for run in copying.long_runs
+        ]
+        corpus = self.index.corpus
+        return {
+            **copying.figures(),
+            "words": copying.words,
+            "runs": runs,
+            "sources": list(corpus.sources),
+            "training_bytes": corpus.train_bytes,
+            "indexed_bytes": self.index.indexed_bytes,
+        }
+
+    def _place(self, run: "CopiedRun") -> dict[str, Any]:
+        passage = self.index.locate(run.place)
+        if self.origins is None:
+            return {"file": None, "document": passage.document, "line": passage.line}
+        origin = self.origins[passage.document - 1]
+        return {"file": origin.file, "document": origin.document, "line": passage.line}
+
+    @staticmethod
+    def _mark(run: "CopiedRun", copying: "Copying") -> str:
+        """The number of the marked stretch that a run is in."""
+        for number, (start, end) in enumerate(copying.spans, 1):
+            if start <= run.start and run.end <= end and run.words >= copying.at_least:
+                return f"{_superscript(number)} "
+        return ""
+
+    def _described(self, run: "CopiedRun", text: str) -> str:
+        place = self._place(run)
+        where = place["file"] or "the training text"
+        where += f", document {place['document']:,}" if place["document"] is not None else ""
+        quoted = " ".join(text[run.start : run.end].split())
+        quoted = quoted if len(quoted) <= _QUOTED else quoted[: _QUOTED - 1] + "…"
+        times = "" if run.times == 1 else f", the first of {run.times:,} times"
+        return f"{count(run.words, 'word')} “{visible(quoted)}”: {where}, line {place['line']:,}{times}"
+
+
+def marked(text: str, copying: "Copying", shown: Callable[[str], str] = visible) -> Text:
+    """The text, as `shown`, with its long copied runs in ⟦ ⟧, numbered, and underlined where the terminal can."""
+    line, done = Text(), 0
+    for number, (start, end) in enumerate(copying.spans, 1):
+        line.append(shown(text[done:start]))
+        line.append(f"⟦{shown(text[start:end])}⟧{_superscript(number)}", style="underline yellow")
+        done = end
+    return line.append(shown(text[done:]))
+
+
+def figures(copying: "Copying") -> str:
+    """The meter's figures in a line."""
+    longest = copying.longest
+    if longest is None:
+        return f"none of the {count(copying.words, 'word')} stands in the training text"
+    return (
+        f"longest run {count(longest.words, 'word')}, {count(longest.end - longest.start, 'character')}; "
+        f"{copying.share:.0%} of {count(copying.words, 'word')} in runs of {copying.at_least} words or more"
+    )
+
+
+def open_novelty(checkpoint: "Checkpoint", sources: list[str], at_least: int) -> Novelty:
+    """The index of a model's own training text, or of other sources; what is to be known of it goes to stderr.
+
+    Raises: ConfigError where the text is nowhere to be found; DataError for sources that cannot be read.
+    """
+    from minigpt.analysis.copies import CopyIndex
+
+    out = console()
+    corpus, origins = _given_corpus(sources, checkpoint, out) if sources else _own_corpus(checkpoint, out)
+    with out.status("indexing the training text …"):
+        index = CopyIndex.open(corpus)
+    if not index.is_whole:
+        out.print(
+            f"of {size(corpus.train_bytes)} of training text, {size(index.indexed_bytes)} spread evenly are looked "
+            "through: there may be longer copies",
+            markup=False,
+            soft_wrap=True,
+        )
+    return Novelty(index, origins, at_least)
+
+
+def _given_corpus(sources: list[str], checkpoint: "Checkpoint", out: Console) -> "tuple[Corpus, list[Origin] | None]":
+    from minigpt.analysis.origins import training_documents
+    from minigpt.text.corpus import Corpus
+    from minigpt.text.sources import scan
+
+    found = scan(sources)
+    with byte_progress(out, "tokenizing") as progress:
+        corpus = Corpus.build(found, checkpoint.tokenizer, validation_fraction=0, progress=progress)
+    return corpus, training_documents(found, 0)
+
+
+def _own_corpus(checkpoint: "Checkpoint", out: Console) -> "tuple[Corpus, list[Origin] | None]":
+    """The corpus that a run was trained on: its tokens in the cache, and its documents' files where they still are."""
+    from minigpt.analysis.origins import training_documents
+    from minigpt.text.corpus import Corpus
+    from minigpt.text.sources import scan
+
+    record, directory = checkpoint.training or {}, checkpoint.directory
+    known = record.get("corpus")
+    if not known:
+        raise ConfigError(f"{directory} does not say what it was trained on; give that text with --corpus")
+    names, reading = ", ".join(record["sources"]), record["reading"]
+    options = {key: reading[key] for key in ("text_key", "encoding_errors")}
+    try:
+        found = None if "-" in record["sources"] else scan(record["sources"], **options)
+    except DataError:
+        found = None
+    try:
+        corpus = Corpus.load(known["path"])
+        if corpus.fingerprint != known["fingerprint"]:
+            raise DataError(f"{known['path']} holds another corpus")
+    except DataError as error:
+        rebuilt = found and Corpus.build(
+            found, checkpoint.tokenizer, validation_fraction=reading["validation_fraction"]
+        )
+        if not rebuilt or rebuilt.fingerprint != known["fingerprint"]:
+            raise ConfigError(
+                f"the text that {directory} was trained on is no longer in {known['path']}, and {names} "
+                f"{'is another by now' if rebuilt else 'cannot be read'}; give it with --corpus"
+            ) from error
+        corpus = rebuilt
+    if record.get("from"):
+        out.print(
+            f"compared with {names} alone, not with what {record['from']} had learnt from", markup=False, soft_wrap=True
+        )
+    if found is None:
+        out.print(
+            f"{names} cannot be read again: places are those of the text as it was trained on",
+            markup=False,
+            soft_wrap=True,
+        )
+        return corpus, None
+    if found.content_hash != corpus.source_hash:
+        out.print(
+            f"{names} has changed since: places are those of the text as it was trained on",
+            markup=False,
+            soft_wrap=True,
+        )
+        return corpus, None
+    return corpus, training_documents(found, corpus.validation_fraction)
+
+
+def _superscript(number: int) -> str:
+    return str(number).translate(_SUPERSCRIPTS)

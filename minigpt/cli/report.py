@@ -1,0 +1,51 @@
+"""`minigpt report`: a run, or two beside one another, as one page."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from minigpt.cli.options import CheckpointsOption
+from minigpt.errors import ConfigError
+
+REPORT = "report.html"
+
+
+def report(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="one run's name or folder, or two to compare [newest]", metavar="[RUN]..."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help=f"the file to write [{REPORT} in the first run's folder]")
+    ] = None,
+    checkpoints: CheckpointsOption = Path("checkpoints"),
+) -> None:
+    """Write a page on a run: its curves, its samples, what it learnt when, what it copies, and its whole record.
+
+    The page is one file that loads nothing, and opens in any browser. A run that still trains, or was broken off, shows
+    what there is.
+
+    Examples:
+
+    - `minigpt report`
+
+    - `minigpt report moby_dick moby_dick-2 --output both.html`
+    """
+    if names and len(names) > 2:
+        raise ConfigError(f"a page compares two runs at most, not {len(names)}")
+
+    from minigpt.analysis.report import write_report
+    from minigpt.storage.checkpoint import find_checkpoint
+    from minigpt.storage.run import newest_run
+
+    if names:
+        directories = [find_checkpoint(name, checkpoints) for name in names]
+    elif (newest := newest_run(checkpoints)) is not None:
+        directories = [newest]
+    else:
+        raise ConfigError(f"there is no run in {checkpoints} to report; begin one with minigpt train corpus.txt")
+    default = REPORT if len(directories) == 1 else f"report-{directories[1].resolve().name}.html"
+    path = output or directories[0] / default
+    write_report(directories, path)
+    print(path)

@@ -1,0 +1,16 @@
+"""Whether a tokenizer and a model belong together; it reads neither."""
+
+from minigpt.config import GPTConfig
+from minigpt.errors import CheckpointError
+from minigpt.text.tokenizer import Tokenizer
+
+
+def fit(tokenizer: Tokenizer, config: GPTConfig, source: object) -> list[str]:
+    """What a user should know of a model that has more rows than its tokenizer has words; `source` names it in errors.
+
+    Raises: CheckpointError where it has fewer.
+    """
+    words, rows = tokenizer.vocab_size, config.vocab_size
+    if words > rows:
+        raise CheckpointError(f"{source} has a model of {rows} words, and its tokenizer ({tokenizer.name}) has {words}")
+    return [f"ids {words} to {rows - 1} have no word and are never drawn"] if words < rows else []

@@ -1,0 +1,167 @@
+"""Models from the Hugging Face hub, through its own client and cache: the files that are needed, whole and genuine.
+
+It knows which files a model has, and nothing of what stands in them but an index's list of files.
+"""
+
+import contextlib
+import difflib
+import errno
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+from minigpt.errors import CheckpointError
+from minigpt.interop.sharded import files_named_in
+from minigpt.storage.checkpoint import CONFIG, WEIGHTS
+
+GPT2_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
+_OWNER = "openai-community"
+_INDEX = ".index.json"
+# The forms that weights are kept in, the best first; one is downloaded.
+_FORMS = (WEIGHTS, WEIGHTS + _INDEX, "pytorch_model.bin", "pytorch_model.bin" + _INDEX)
+_TOKENIZER = "tokenizer.json"
+_WITH_TOKENIZER = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+_INSTEAD_OF_TOKENIZER = ("vocab.json", "merges.txt")
+_OTHER_TOKENIZERS = ("vocab.txt", "spiece.model")
+_FILES = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".json"}  # endings of paths that are not there
+
+
+def repository_of(model: str) -> str:
+    """The hub's name of a model: OpenAI's four by their own names, any other as it is.
+
+    Raises: CheckpointError where it can be no name on the hub.
+    """
+    if model in GPT2_NAMES:
+        return f"{_OWNER}/{model}"
+    if not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", model, re.ASCII) or Path(model).suffix in _FILES:
+        raise CheckpointError(
+            f"model ({model!r}) must be {', '.join(GPT2_NAMES)}, the hub's name of a model (owner/name), or a path that"
+            " is there"
+        )
+    return model
+
+
+def download(repository: str, revision: str | None = None) -> Path:
+    """The place of a model's weights, or of their index, in the hub's cache, with all that belongs to them beside.
+
+    Raises: CheckpointError where they cannot be had, or what lies in the cache is not what the hub has.
+    """
+    with _explained(repository, revision):
+        config = _fetch(repository, CONFIG, revision)
+        if config is None:
+            raise CheckpointError(f"{repository} has no {CONFIG}, so it is no model of transformers'")
+        revision = config.parent.name  # the commit, so that no file is newer than another
+        found = (_fetch(repository, form, revision) for form in _FORMS)
+        weights = next((path for path in found if path), None)
+        if weights is None:
+            raise CheckpointError(f"{repository} has none of {', '.join(_FORMS)}, so there are no weights to import")
+        if weights.name.endswith(_INDEX):
+            for name in files_named_in(weights):
+                if _fetch(repository, name, revision) is None:
+                    raise CheckpointError(f"{repository} has no {name}, which its {weights.name} names")
+        if repository.removeprefix(f"{_OWNER}/") not in GPT2_NAMES:  # whose words are here
+            _fetch_tokenizer(repository, revision)
+        return weights
+
+
+def _fetch_tokenizer(repository: str, revision: str) -> None:
+    """Puts the tokenizer beside the weights: the file that says all, else the pair that does, or what tells another."""
+    if _fetch(repository, _TOKENIZER, revision):
+        names: tuple[str, ...] = _WITH_TOKENIZER
+    else:
+        pair = [_fetch(repository, name, revision) for name in _INSTEAD_OF_TOKENIZER]
+        names = _WITH_TOKENIZER if any(pair) else _OTHER_TOKENIZERS
+    for name in names:
+        _fetch(repository, name, revision)
+
+
+def identity(repository: str, revision: str | None = None) -> str | None:
+    """What tells a model's weights from all others, by the hub's own hash of them; None where the hub is not asked."""
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import EntryNotFoundError
+
+    if constants.HF_HUB_OFFLINE:
+        return None
+    with _explained(repository, revision):
+        for form in _FORMS:
+            with contextlib.suppress(EntryNotFoundError):
+                metadata = get_hf_file_metadata(hf_hub_url(repository, form, revision=revision))
+                return f"{repository}/{form}@{metadata.etag}"
+    return None
+
+
+def _fetch(repository: str, name: str, revision: str | None) -> Path | None:
+    """The file of that name in the hub's cache, downloaded if it is not there yet; None where the model has none."""
+    from huggingface_hub import constants, hf_hub_download  # slow to import, and of use here only
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    try:
+        path = Path(hf_hub_download(repository, name, revision=revision))
+    except LocalEntryNotFoundError:  # a kind of EntryNotFoundError, but of the network's making
+        if constants.HF_HUB_OFFLINE and name != CONFIG:
+            return None
+        raise
+    except EntryNotFoundError:
+        return None
+    _check(path, repository)
+    return path
+
+
+def _check(path: Path, repository: str) -> None:
+    """Makes sure that a file in the cache is what the hub has: the cache names each by the hub's hash of it."""
+    blob = path.resolve()
+    stated = blob.name
+    if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", stated):  # no cache with links, or no hash
+        return
+    with blob.open("rb") as file:
+        if len(stated) == 64:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        else:  # as git names it
+            content = file.read()
+            found = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    if found != stated:
+        raise CheckpointError(
+            f"{path.name} of {repository} is damaged: its hash is {found[:12]}… where the hub's is {stated[:12]}…;"
+            f" remove {blob} and try again"
+        )
+
+
+@contextlib.contextmanager
+def _explained(repository: str, revision: str | None) -> Iterator[None]:
+    """Turns what the hub, its client or the network says into one sentence."""
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    # Among the parents is the error of whichever HTTP library huggingface_hub is built on.
+    transport_errors = cast("tuple[type[Exception], ...]", (OSError, *HfHubHTTPError.__bases__))
+    try:
+        yield
+    except CheckpointError:  # an OSError too, and explained already
+        raise
+    except GatedRepoError as error:
+        raise CheckpointError(
+            f"{repository} is gated: ask for it at https://huggingface.co/{repository}, then name your token by"
+            " `hf auth login` or HF_TOKEN"
+        ) from error
+    except RevisionNotFoundError as error:
+        raise CheckpointError(f"{repository} has no revision {revision!r}; give a branch, a tag or a commit") from error
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        close = difflib.get_close_matches(repository, GPT2_NAMES, n=1)
+        meant = f"did you mean {close[0]!r}?" if close else "a private one needs a token (`hf auth login` or HF_TOKEN)"
+        raise CheckpointError(f"the hub has no model {repository!r}, nor is there such a path; {meant}") from error
+    except transport_errors as error:
+        cause = error.__cause__ or error
+        sentence = str(cause).partition("\n")[0].partition(". ")[0]
+        reason = re.sub(r"^\[Errno -?\d+\] ", "", sentence) or type(cause).__name__
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            mend = "free some space, or move the hub's cache with HF_HOME"
+        else:
+            mend = "offline, give a local copy with --from PATH; a mirror is named by HF_ENDPOINT"
+        raise CheckpointError(f"{repository} could not be downloaded ({reason}); {mend}") from error

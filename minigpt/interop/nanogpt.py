@@ -1,0 +1,171 @@
+"""nanoGPT's ckpt.pt: its names, the orientation of its matrices, its missing biases and its characters.
+
+Source: karpathy/nanoGPT, model.py and train.py; data/shakespeare_char/prepare.py for meta.pkl.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minigpt.config import GPTConfig
+from minigpt.errors import CheckpointError, ConfigError
+from minigpt.interop.characters import with_bytes
+from minigpt.interop.foreign import Foreign
+from minigpt.interop.plain_pickle import read_plain_pickle
+from minigpt.interop.torch_file import TorchTensors
+from minigpt.storage.huggingface import TensorSource, plain_name, stored_tensors
+from minigpt.text.tokenizer import Tokenizer
+
+CHECKPOINT = "ckpt.pt"
+_META = "meta.pkl"
+_META_SIZE = 1 << 24  # bytes; every character there is takes less
+_SETTINGS = {
+    "vocab_size": "vocab_size",
+    "block_size": "n_positions",
+    "n_embd": "n_embd",
+    "n_layer": "n_layer",
+    "n_head": "n_head",
+}
+_GPT2_WORDS, _PADDED = 50257, 50304  # nanoGPT pads GPT-2's words to a multiple of 64
+
+
+def is_nanogpt(content: object) -> bool:
+    """Whether what torch.save wrote is one of nanoGPT's checkpoints."""
+    return isinstance(content, dict) and isinstance(content.get("model_args"), dict) and "model" in content
+
+
+def open_nanogpt(path: Path, content: Mapping[str, Any]) -> Foreign:
+    """The model in a checkpoint of nanoGPT's, whose `content` is open.
+
+    Its words are those of the meta.pkl beside it or in the data folder that it was trained on, else GPT-2's.
+    Raises: CheckpointError where it is damaged, its words cannot be known, or they cannot be expressed.
+    """
+    config, biased = _config_of(path, content["model_args"])
+    if not isinstance(content["model"], dict):
+        raise CheckpointError(f"{path} must hold its weights under 'model', a dictionary of tensors")
+    tensors = NanoTensors(TorchTensors(path, content["model"]), config, biased=biased)
+    try:
+        return _with_words(path, content, config, tensors)
+    except BaseException:
+        tensors.close()
+        raise
+
+
+def _config_of(path: Path, arguments: Mapping[str, Any]) -> tuple[GPTConfig, bool]:
+    """The shape, and whether the model has biases."""
+    missing = [name for name in _SETTINGS if name not in arguments]
+    if missing:
+        raise CheckpointError(f"model_args in {path} have no {missing[0]}, which nanoGPT's have")
+    settings = {ours: arguments[theirs] for theirs, ours in _SETTINGS.items()}
+    try:
+        config = GPTConfig(**settings, dropout=arguments.get("dropout", 0.0), activation_function="gelu")
+    except ConfigError as error:
+        raise CheckpointError(f"model_args in {path}: {error}") from error
+    return config, bool(arguments.get("bias", True))
+
+
+def _with_words(path: Path, content: Mapping[str, Any], config: GPTConfig, tensors: TensorSource) -> Foreign:
+    notes = ["nanoGPT's exact GELU is kept (activation_function gelu)"]
+    if not content["model_args"].get("bias", True):
+        notes.append("it has no biases: they are zeros here, which is the same model")
+    settings = content.get("config")
+    dataset = settings.get("dataset") if isinstance(settings, dict) else None
+    meta = _find_meta(path, dataset)
+    if meta is None and not _GPT2_WORDS <= config.vocab_size <= _PADDED:
+        where = f", which nanoGPT has in data/{dataset}," if isinstance(dataset, str) else ""
+        raise CheckpointError(
+            f"{path} has a model of {config.vocab_size} words, and what they are is not said; put the {_META} of its"
+            f" data{where} beside it"
+        )
+    if meta is None or not (characters := _characters_of(meta)):
+        notes.append("its words are GPT-2's")
+        if config.vocab_size > _GPT2_WORDS:
+            notes.append(f"ids {_GPT2_WORDS} to {config.vocab_size - 1} have no word and are never drawn")
+        return Foreign(config, tensors, Tokenizer.named("gpt2"), tuple(notes))
+    enlarged, source, tokenizer = with_bytes(tensors, config, characters)
+    notes.append(f"its {len(characters)} characters are those of {meta}")
+    notes.append("the bytes that minigpt has beside them are never predicted, and nothing it was trained on")
+    return Foreign(enlarged, source, tokenizer, tuple(notes))
+
+
+def _find_meta(path: Path, dataset: object) -> Path | None:
+    """The meta.pkl beside a checkpoint, else in nanoGPT's data folder, where that is near."""
+    places = [path.parent]
+    if isinstance(dataset, str) and dataset == Path(dataset).name and dataset not in ("", ".", ".."):
+        places += [path.absolute().parent.parent / "data" / dataset, Path("data") / dataset]
+    return next((place / _META for place in places if (place / _META).is_file()), None)
+
+
+def _characters_of(meta: Path) -> list[str]:
+    """The characters in the order of their ids."""
+    try:
+        with meta.open("rb") as file:
+            data = file.read(_META_SIZE + 1)
+    except OSError as error:
+        raise CheckpointError(f"{meta} could not be read ({(error.strerror or str(error)).lower()})") from error
+    if len(data) > _META_SIZE:
+        raise CheckpointError(f"{meta} is larger than {_META_SIZE:,} bytes, which no list of characters is")
+    value = read_plain_pickle(data, meta)
+    words = value.get("itos") if isinstance(value, dict) else None
+    if not isinstance(words, dict) or set(words) != set(range(len(words))) or not words:
+        raise CheckpointError(f"{meta} must have 'itos', a dictionary of the ids from 0 on to their characters")
+    characters = [words[id] for id in range(len(words))]
+    if any(not isinstance(character, str) or len(character) != 1 for character in characters):
+        raise CheckpointError(f"{meta} has words of several characters, and how texts are split into them is not said")
+    return characters
+
+
+class NanoTensors:
+    """nanoGPT's weights by Hugging Face's names, without prefix, and in its orientation; zeros for biases it lacks."""
+
+    def __init__(self, tensors: TorchTensors, config: GPTConfig, *, biased: bool) -> None:
+        self.path = tensors.path
+        self._tensors = tensors
+        self._names = {plain_name(name): name for name in tensors.shapes}
+        self._turned = {stored.theirs for stored in stored_tensors(config) if stored.transposed}
+        self._zeros: dict[str, tuple[int, ...]] = {}
+        if not biased:
+            self._zeros = {
+                stored.theirs: stored.shape
+                for stored in stored_tensors(config)
+                if stored.theirs.endswith(".bias") and stored.theirs not in self._names
+            }
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every tensor's name and shape."""
+        theirs = self._tensors.shapes
+        turned = self._turned
+        return self._zeros | {
+            name: theirs[full][::-1] if name in turned else theirs[full] for name, full in self._names.items()
+        }
+
+    def read(self, name: str) -> Tensor:
+        """One tensor, in memory of its own.
+
+        Raises: CheckpointError where it cannot be read; KeyError for an unknown name.
+        """
+        return self._oriented(name, self._tensors.read)
+
+    def borrow(self, name: str) -> Tensor:
+        """One tensor, in memory that the next borrowing may overwrite.
+
+        Raises: as `read`.
+        """
+        return self._oriented(name, self._tensors.borrow)
+
+    def _oriented(self, name: str, get: Any) -> Tensor:
+        if name in self._zeros:
+            return torch.zeros(self._zeros[name])
+        tensor: Tensor = get(self._names[name])
+        return tensor.t() if name in self._turned else tensor
+
+    def map(self, name: str, dtype: torch.dtype) -> None:
+        """Never where it lies: these files are for importing."""
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        self._tensors.close()

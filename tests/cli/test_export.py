@@ -1,0 +1,239 @@
+"""`minigpt export` from the outside."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from minigpt.config import GPTConfig
+from minigpt.interop import exporting, runners
+from minigpt.interop.gguf_reader import open_gguf
+from minigpt.model.gpt import GPT
+from minigpt.storage.checkpoint import save_checkpoint
+from minigpt.text.tokenizer import Tokenizer
+
+pytest.importorskip("gguf")
+
+SHAPE = GPTConfig(vocab_size=257, n_positions=32, n_embd=32, n_layer=2, n_head=2)
+
+
+@pytest.fixture
+def model(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model called `one`; llama.cpp, which takes seconds to start, stays out of it."""
+    torch.manual_seed(0)
+    monkeypatch.setattr(exporting, "_LARGEST_FOR_LLAMA", 0)
+    return save_checkpoint("checkpoints/one", GPT(SHAPE), Tokenizer.named("bytes"))
+
+
+def everything(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def open_config(path: Path) -> GPTConfig:
+    foreign = open_gguf(path)
+    foreign.tensors.close()
+    return foreign.config
+
+
+def test_gguf_is_written_compared_and_comes_with_a_command_to_try(run: Any, here: Path, model: Path) -> None:
+    result = run("export", "one", "--to", "gguf")
+    assert result.exit_code == 0, result.stderr
+    for text in ("written to  one.gguf", "f32", "kB", "largest difference 0; 16 of 16 greedy tokens equal; ids equal"):
+        assert text in result.stderr
+    assert result.stdout == "llama-completion -m one.gguf -p 'Once upon a time' -n 16\n"
+    assert open_config(here / "one.gguf").n_embd == 32
+
+
+def test_json_tells_all_of_it(run: Any, here: Path, model: Path) -> None:
+    told = json.loads(run("export", "--to", "gguf", "--dtype", "q8_0", "--output", "deep/er/x.gguf", "--json").stdout)
+    assert told["path"] == "deep/er/x.gguf"
+    assert told["size"] == (here / "deep/er/x.gguf").stat().st_size
+    (found,) = told["agreements"]
+    assert found["by"] == "minigpt"
+    assert 0 < found["deviations"] < 0.3
+    assert any("within 32" in note for note in told["notes"])
+
+
+def test_a_folder_as_output_takes_the_file_under_the_models_name(run: Any, here: Path, model: Path) -> None:
+    (here / "out").mkdir()
+    assert run("export", "one", "--dtype", "bf16", "-o", "out").exit_code == 0
+    assert everything(here / "out") == {"one-bf16.gguf"}
+
+
+def test_onnx_is_a_folder_with_all_that_optimum_needs(run: Any, here: Path, model: Path) -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    result = run("export", "one", "--to", "onnx")
+    assert result.exit_code == 0, result.stderr
+    assert "onnxruntime" in result.stderr
+    assert {"model.onnx", "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"} <= (
+        everything(here / "one-onnx")
+    )
+    assert "model.safetensors" not in everything(here / "one-onnx")
+    assert "ORTModelForCausalLM" in result.stdout
+    assert "'one-onnx'" in result.stdout
+
+
+def test_a_gguf_file_goes_on_to_other_formats(run: Any, here: Path, model: Path) -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    assert run("export", "one").exit_code == 0
+    before = everything(here)
+    assert run("export", "one.gguf", "--to", "onnx").exit_code == 0
+    assert {"one-onnx", *(f"one-onnx/{name}" for name in everything(here / "one-onnx"))} == everything(here) - before
+    assert {"model.onnx", "config.json", "tokenizer.json"} <= everything(here / "one-onnx")
+    assert run("export", "one.gguf", "--dtype", "q8_0").exit_code == 0
+    assert open_config(here / "one-q8_0.gguf") == open_config(here / "one.gguf")
+
+
+def test_what_stands_is_replaced_only_with_force(run: Any, here: Path, model: Path) -> None:
+    (here / "one.gguf").write_text("mine")
+    result = run("export", "one")
+    assert result.exit_code == 1
+    assert "one.gguf is there already; choose another --output, or replace it with --force" in result.stderr
+    assert (here / "one.gguf").read_text() == "mine"
+    assert run("export", "one", "--force").exit_code == 0
+    assert (here / "one.gguf").read_bytes()[:4] == b"GGUF"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["two"], "no model 'two'"),
+        (["one", "--to", "tflite"], "target ('tflite') must be one of gguf, onnx, ctranslate2"),
+        (["one", "--to", "hf"], "hf upload USER/one checkpoints/one . --exclude 'last/*'"),
+        (["one", "--dtype", "q4_0"], "dtype ('q4_0') must be one of f32, f16, bf16, q8_0 for gguf"),
+        (["one", "--to", "onnx", "--dtype", "f16"], "dtype ('f16') must be f32 for onnx"),
+        (["one", "-o", "checkpoints/one/model.safetensors", "--force"], "must end in .gguf"),
+        (["one", "--to", "onnx", "-o", "fox.txt", "--force"], "must be a folder of its own"),
+        (["one", "--to", "onnx", "-o", "/", "--force"], "must be a folder of its own"),
+    ],
+)
+def test_wrong_input_is_one_line_and_leaves_nothing(
+    run: Any, here: Path, model: Path, arguments: list[str], message: str
+) -> None:
+    before = everything(here)
+    result = run("export", *arguments)
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert everything(here) == before
+
+
+def test_a_missing_package_is_named_with_what_installs_it(
+    run: Any, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "find_spec", lambda name: None)
+    for target, packages in (("gguf", "gguf"), ("onnx", "onnx, onnxruntime"), ("ctranslate2", "ctranslate2, ")):
+        result = run("export", "one", "--to", target)
+        assert result.exit_code == 1
+        assert f"not installed ({packages}" in result.stderr
+        assert f"pip install 'minigpt[{target}]'" in result.stderr
+
+
+@pytest.mark.parametrize("target", ["gguf", "onnx"])
+def test_an_export_that_says_something_else_is_not_kept(
+    run: Any, here: Path, model: Path, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a writer would make it that leaves out a norm's bias."""
+    if target == "onnx":
+        pytest.importorskip("onnx")
+        pytest.importorskip("onnxruntime")
+    before = everything(here)
+    write = getattr(exporting, f"write_{target}")
+
+    def wrong(place: Any, model: GPT, *rest: Any, **options: Any) -> Any:
+        state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        state["final_norm.bias"] += 0.5
+        return write(place, GPT.from_tensors(model.config, state), *rest, **options)
+
+    monkeypatch.setattr(exporting, f"write_{target}", wrong)
+    result = run("export", "one", "--to", target)
+    assert result.exit_code == 1
+    assert "the export was not kept: in " in result.stderr
+    assert "standard deviations of the logits" in result.stderr
+    assert everything(here) == before
+
+
+def test_numbers_that_f16_cannot_hold_are_named(run: Any, here: Path) -> None:
+    torch.manual_seed(0)
+    gpt = GPT(SHAPE)
+    with torch.no_grad():
+        gpt.blocks[0].mlp.up_proj.weight[3, 4] = 1e6  # type: ignore[union-attr, index]
+    save_checkpoint("checkpoints/huge", gpt, Tokenizer.named("bytes"))
+    result = run("export", "huge", "--dtype", "f16")
+    assert result.exit_code == 1
+    assert "blk.0.ffn_up.weight holds 1e+06, and f16 at most 65504; choose dtype bf16 or f32" in result.stderr
+    assert not (here / "huge-f16.gguf").exists()
+
+
+def test_a_tokenizer_that_comes_out_different_is_noticed(
+    run: Any, here: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = runners.gguf_in_torch
+    monkeypatch.setattr(runners, "gguf_in_torch", lambda path: (read(path)[0], lambda text: [1, 2, 3]))
+    result = run("export", "one")
+    assert result.exit_code == 1
+    assert "splits a text into other tokens" in result.stderr
+    assert not (here / "one.gguf").exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("target", ["gguf", "onnx"])
+def test_a_full_disk_is_one_line_and_leaves_nothing(
+    run: Any, here: Path, model: Path, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if target == "onnx":
+        pytest.importorskip("onnx")
+        pytest.importorskip("onnxruntime")
+        monkeypatch.setattr(exporting, "write_onnx", lambda folder, model: Path("/dev/full").write_bytes(bytes(9999)))
+    else:
+        write = exporting.write_gguf
+        monkeypatch.setattr(
+            exporting,
+            "write_gguf",
+            lambda file, *rest, **options: (write(file, *rest, **options), Path("/dev/full").write_bytes(bytes(9999))),
+        )
+    before = everything(here)
+    result = run("export", "one", "--to", target)
+    assert result.exit_code == 1
+    assert "could not be written (no space left on device); free some space or write elsewhere" in result.stderr
+    assert everything(here) == before
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written_is_one_line(run: Any, here: Path, model: Path) -> None:
+    (here / "locked").mkdir(mode=0o500)
+    for target in ("gguf", "onnx"):
+        result = run("export", "one", "--to", target, "-o", f"locked/x.{target}")
+        assert result.exit_code == 1
+        assert "could not be written (permission denied)" in result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="Windows sends no SIGINT to a process")
+@pytest.mark.parametrize("target", ["gguf", "onnx", "ctranslate2"])
+def test_ctrl_c_leaves_nothing(here: Path, target: str) -> None:
+    """Interrupted at several moments after it has begun to write."""
+    pytest.importorskip("onnxruntime" if target == "onnx" else target)
+    shape = GPTConfig(vocab_size=50257, n_positions=64, n_embd=256, n_layer=4, n_head=4)
+    save_checkpoint("checkpoints/one", GPT(shape), Tokenizer.named("gpt2"))
+    before = everything(here)
+    for delay in (0.0, 0.1, 0.5, 1.0):
+        command = [sys.executable, "-m", "minigpt", "export", "one", "--to", target, "-o", f"out/x.{target}"]
+        process = subprocess.Popen(command, cwd=here, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        while process.poll() is None and everything(here) <= before | {"out"}:
+            time.sleep(0.01)  # until it has begun to write
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 130, said
+        assert said.strip().splitlines()[-1] == "minigpt: stopped"
+        assert everything(here) == before | {"out"}

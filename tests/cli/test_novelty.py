@@ -1,0 +1,174 @@
+"""The copy meter as a user sees it: `generate --novelty`, and the samples of a training run."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from minigpt.analysis.copies import CopyIndex
+from minigpt.cli.novelty import Novelty, marked
+from minigpt.storage.log import Log
+from minigpt.text.corpus import Corpus
+
+GREEDY = ["--temperature", "0", "--max-new-tokens", "12", "--device", "cpu"]
+
+
+def sentence(start: int, length: int) -> str:
+    return " ".join(f"w{number}" for number in range(start, start + length))
+
+
+@pytest.fixture
+def trained(run: Any, here: Path, tiny: list[str]) -> Path:
+    """A run on fox.txt that says what is planted: its generator is replaced."""
+    assert run("train", "fox.txt", *tiny).exit_code == 0
+    return here / "checkpoints/fox"
+
+
+@pytest.fixture
+def says(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes every model say a text."""
+
+    def plant(text: str) -> None:
+        from minigpt.generation.decoding import Choice
+        from minigpt.generation.streaming import Piece
+
+        def pieces(_engine: Any, _tokenizer: Any, prompts: list[str], config: Any, **_rest: Any) -> Any:
+            for row in range(len(prompts) * config.samples):
+                yield Piece(row, text, Choice(65), "length")
+
+        monkeypatch.setattr("minigpt.generation.streaming.generate_pieces", pieces)
+
+    return plant
+
+
+def test_copied_runs_are_marked_and_their_place_is_named(run: Any, trained: Path, says: Any) -> None:
+    says("fox jumps over the lazy dog; the quick red fox")
+    result = run("generate", "the quick brown ", "--novelty", "--copied-words", "4", *GREEDY)
+    assert result.exit_code == 0, result.stderr
+    assert "the quick brown ⟦fox jumps over the lazy dog; the quick⟧¹ red fox\n" in result.stdout
+    assert "longest run 8 words, 38 characters; 80% of 10 words in runs of 4 words or more" in result.stdout
+    assert "¹ 8 words “fox jumps over the lazy dog; the quick”: " in result.stdout
+    assert "fox.txt, line 1, the first of " in result.stdout
+
+
+def test_without_the_option_nothing_is_said_of_copies(run: Any, trained: Path) -> None:
+    result = run("generate", "the quick", *GREEDY)
+    assert "copied" not in result.stdout + result.stderr
+    assert "⟦" not in result.stdout
+
+
+def test_short_runs_leave_the_text_as_it_is_and_the_longest_is_named(run: Any, trained: Path, says: Any) -> None:
+    says(" lazy dog; and cat")
+    result = run("generate", "the", "--novelty", *GREEDY)
+    assert "⟦" not in result.stdout
+    assert "longest run 2 words, 9 characters; 0% of 4 words in runs of 8 words or more" in result.stdout
+    assert "\n  2 words “lazy dog;”: " in result.stdout
+    says("nothing at all")
+    assert "copied: none of the 3 words stands in the training text" in run("generate", "x ", "--novelty").stdout
+
+
+def test_json_has_the_figures_and_the_places(run: Any, trained: Path, says: Any, here: Path) -> None:
+    says(" jumps over the lazy dog; and")
+    result = run("generate", "fox", "--novelty", "--json", "--copied-words", "3", "--samples", "2", *GREEDY,
+                 "--temperature", "1")  # fmt: skip
+    records = [json.loads(line)["novelty"] for line in result.stdout.splitlines()]
+    assert len(records) == 2
+    found = records[0]
+    assert (found["longest_copied_words"], found["longest_copied_characters"]) == (5, 24)
+    assert found["copied_share"] == pytest.approx(5 / 6)
+    assert found["indexed_bytes"] == found["training_bytes"] > 0
+    (copied,) = found["runs"]
+    assert (copied["start"], copied["end"], copied["text"]) == (1, 25, "jumps over the lazy dog;")
+    assert (copied["line"], copied["document"]) == (1, None)
+    assert Path(copied["file"]).resolve() == (here / "fox.txt").resolve()
+
+
+def test_a_text_that_has_changed_or_gone_is_said_and_the_trained_one_is_looked_in(
+    run: Any, trained: Path, says: Any, here: Path
+) -> None:
+    says("fox jumps over the lazy dog; the quick red fox")
+    (here / "fox.txt").write_text("something else by now\n" * 40)
+    changed = run("generate", "", "--novelty", *GREEDY)
+    assert "has changed since: places are those of the text as it was trained on" in changed.stderr
+    assert "the training text, document 1, line 1" in changed.stdout
+    (here / "fox.txt").unlink()
+    gone = run("generate", "", "--novelty", *GREEDY)
+    assert "cannot be read again: places are those" in gone.stderr
+    assert gone.stdout == changed.stdout
+
+
+def test_a_cleared_cache_is_filled_again_from_the_text_and_else_one_line_says_what_to_give(
+    run: Any, trained: Path, says: Any, here: Path
+) -> None:
+    says("fox jumps over the lazy dog; the quick red fox")
+    shutil.rmtree(here / "cache")
+    assert "⟦fox jumps" in run("generate", "", "--novelty", *GREEDY).stdout
+    shutil.rmtree(here / "cache")
+    (here / "fox.txt").write_text("something else by now\n" * 40)
+    other = run("generate", "", "--novelty", *GREEDY)
+    assert other.exit_code == 1
+    assert "is another by now; give it with --corpus" in other.stderr
+    (here / "fox.txt").unlink()
+    none = run("generate", "", "--novelty", *GREEDY)
+    assert none.exit_code == 1
+    assert "cannot be read; give it with --corpus" in none.stderr
+    assert none.stderr.count("\n") == 1
+
+
+def test_another_text_can_be_looked_in_and_a_model_without_a_run_needs_one(
+    run: Any, trained: Path, says: Any, here: Path
+) -> None:
+    says("the rain in Spain stays mainly in the plain today")
+    for number, text in enumerate(["nothing", "so\n\nthe rain in Spain stays mainly in the plain"]):
+        (here / f"other{number}.txt").write_text(text)
+    both = ["--corpus", "other0.txt", "--corpus", "other1.txt"]
+    assert "⟦the rain in Spain stays mainly in the plain⟧¹ today" in run("generate", "", "--novelty", *both).stdout
+    assert "other1.txt, line 3" in run("generate", "", "--novelty", *both).stdout
+    (trained / "training.json").unlink()
+    refused = run("generate", "", "--novelty", "--model", "fox")
+    assert refused.exit_code == 1
+    assert "does not say what it was trained on; give that text with --corpus" in refused.stderr
+    assert run("generate", "", "--novelty", "--model", "fox", *both).exit_code == 0
+    alone = run("generate", "", *both)
+    assert alone.exit_code == 1
+    assert "--corpus other0.txt is what --novelty looks in; give both" in alone.stderr
+
+
+def test_a_fine_tuned_model_is_compared_with_its_own_text_and_says_so(
+    run: Any, trained: Path, tiny: list[str], here: Path
+) -> None:
+    (here / "cat.txt").write_text("a cat sat on a mat and sat " * 40)
+    tuned = run("train", "cat.txt", "--from", "fox", "--steps", "2", "--device", "cpu")
+    assert tuned.exit_code == 0, tuned.stderr
+    result = run("generate", "a cat", "--model", "cat", "--novelty", *GREEDY)
+    assert "not with what checkpoints/fox had learnt from" in result.stderr
+
+
+@pytest.mark.parametrize("environment", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_the_marks_survive_without_colours(
+    tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "text.txt").write_text(sentence(0, 40))
+    index = CopyIndex.build(Corpus.build(tmp_path / "text.txt", "bytes", cache=tmp_path, validation_fraction=0))
+    text = f"new\x1b[31m {sentence(4, 9)} new {sentence(20, 8)}"
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    out = Console(force_terminal=True, width=200, color_system=None if environment else "truecolor")
+    with out.capture() as captured:
+        out.print(marked(text, Novelty(index, None, 8).measure(text, "")), soft_wrap=True)
+    shown = captured.get()
+    assert f"⟦{sentence(4, 9)}⟧¹" in shown
+    assert f"⟦{sentence(20, 8)}⟧²" in shown
+    assert "new␛[31m" in shown  # nothing in the text acts on the terminal
+
+
+def test_training_tells_what_its_samples_copy_and_logs_it(run: Any, here: Path, tiny: list[str]) -> None:
+    result = run("train", "fox.txt", *tiny, "--sample-every", "3")
+    assert "sample at step 3 · longest run copied" in result.stderr
+    assert "of the last 2 samples, in runs of 8 words or more; longest" in " ".join(result.stdout.split())
+    samples = [line for line in Log(here / "checkpoints/fox/log.jsonl").read() if "sample" in line]
+    assert [line["step"] for line in samples] == [3, 6]
+    assert samples[0].keys() >= {"longest_copied_words", "longest_copied_characters", "copied_share"}

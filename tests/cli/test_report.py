@@ -1,0 +1,64 @@
+"""`minigpt report`, and the page that training leaves."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def test_training_leaves_a_page_unless_told_not_to(run: Any, here: Path, tiny: list[str]) -> None:
+    result = run("train", "fox.txt", *tiny)
+    assert result.exit_code == 0, result.stderr
+    assert "report: checkpoints/fox/report.html" in result.stderr
+    page = (here / "checkpoints/fox/report.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    without = run("train", "fox.txt", *tiny, "--no-report", "--name", "without")
+    assert without.exit_code == 0
+    assert not (here / "checkpoints/without/report.html").exists()
+    assert "report" not in without.stderr
+
+
+def test_a_page_that_cannot_be_made_fails_no_run(
+    run: Any, here: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("no luck")
+
+    monkeypatch.setattr("minigpt.analysis.report.write_report", fail)
+    result = run("train", "fox.txt", *tiny)
+    assert result.exit_code == 0
+    assert "no report was made: ZeroDivisionError: no luck" in result.stderr
+    assert "saved in" in result.stdout
+
+
+def test_one_run_two_runs_and_the_newest(run: Any, here: Path, tiny: list[str]) -> None:
+    run("train", "fox.txt", *tiny, "--no-report")
+    run("train", "fox.txt", *tiny, "--no-report", "--name", "other", "--seed", "3")
+    newest = run("report")
+    assert newest.stdout.strip() == "checkpoints/other/report.html"
+    assert run("report", "fox").stdout.strip() == "checkpoints/fox/report.html"
+    both = run("report", "fox", "checkpoints/other")
+    assert both.stdout.strip() == "checkpoints/fox/report-other.html"
+    assert "<title>fox and other</title>" in (here / both.stdout.strip()).read_text(encoding="utf-8")
+    assert run("report", "fox", "--output", "pages/mine.html").stdout.strip() == "pages/mine.html"
+    assert (here / "pages/mine.html").exists()
+
+
+def test_what_is_wrong_is_one_line(run: Any, here: Path, tiny: list[str]) -> None:
+    none = run("report")
+    assert none.exit_code == 1
+    assert "there is no run in checkpoints to report" in none.stderr
+    run("train", "fox.txt", *tiny, "--no-report")
+    for arguments, said in [
+        (["nothing"], "nothing"),
+        (["fox", "fox", "fox"], "a page compares two runs at most, not 3"),
+        (["fox", "--output", "fox.txt/page.html"], "could not be written"),
+    ]:
+        wrong = run("report", *arguments)
+        assert wrong.exit_code == 1
+        assert said in wrong.stderr
+        assert wrong.stderr.count("\n") == 1
+    (here / "checkpoints/fox/training.json").unlink()
+    imported = run("report", "fox")
+    assert imported.exit_code == 1
+    assert "holds no training run" in imported.stderr

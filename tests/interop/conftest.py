@@ -1,0 +1,74 @@
+"""What the tests of several readers share: damage, as it is done to real files."""
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from minigpt.errors import MinigptError
+
+Fuzz = Callable[..., dict[str, int]]
+
+_WORDS = (b"..", b"/", b"\x00", b"\xff" * 8, b"9" * 12, b"-1", b"null", b"[]", b"{}", b'""', b"1e999", b"NaN", b"true")
+
+
+def mutations(data: bytes, seed: int) -> Iterator[bytes]:
+    """Damaged copies of a file's bytes without end, the same ones for a seed: most in its first kilobytes."""
+    draw = random.Random(seed)
+    while True:
+        damaged = bytearray(data)
+        for _ in range(draw.choice((1, 1, 1, 2, 3, 8))):
+            if not damaged:
+                break
+            reach = min(len(damaged), draw.choice((16, 256, 4096, len(damaged))))
+            at = draw.randrange(reach) if draw.random() < 0.8 else len(damaged) - 1 - draw.randrange(reach)
+            match draw.randrange(8):
+                case 0:
+                    damaged[at] ^= 1 << draw.randrange(8)
+                case 1:
+                    damaged[at] = draw.choice((0, 1, 0x7F, 0x80, 0xFF, draw.randrange(256)))
+                case 2:
+                    width = draw.choice((2, 4, 8))
+                    number = draw.choice((0, 1, 2 ** (8 * width) - 1, 2 ** (8 * width - 1), draw.randrange(2**16)))
+                    damaged[at : at + width] = number.to_bytes(width, draw.choice(("little", "big")))
+                case 3:
+                    del damaged[at:]
+                case 4:
+                    del damaged[at : at + draw.choice((1, 2, 8, 64))]
+                case 5:
+                    damaged[at:at] = draw.choice(_WORDS)
+                case 6:
+                    other, size = draw.randrange(len(damaged)), draw.choice((1, 8, 64))
+                    damaged[at : at + size] = damaged[other : other + size]
+                case _:
+                    word = draw.choice(_WORDS)
+                    damaged[at : at + len(word)] = word
+        yield bytes(damaged)
+
+
+@pytest.fixture
+def fuzz() -> Fuzz:
+    """`fuzz(file, read, count, seed=0)`: how many of so many damaged copies in a file's place are read and refused.
+
+    `read` takes no argument and opens and reads whatever it reads. Anything but a MinigptError fails the test and
+    leaves the damaged file where it is.
+    """
+
+    def run(file: Path, read: Callable[[], object], count: int, seed: int = 0) -> dict[str, int]:
+        whole = file.read_bytes()
+        counts = {"read": 0, "refused": 0}
+        lines: set[str] = set()
+        for _, damaged in zip(range(count), mutations(whole, seed), strict=False):
+            file.write_bytes(damaged)
+            try:
+                read()
+                counts["read"] += 1
+            except MinigptError as error:
+                counts["refused"] += 1
+                lines.update(str(error).splitlines()[1:])
+        file.write_bytes(whole)
+        assert not lines, "an error is one line"
+        return counts
+
+    return run

@@ -1,0 +1,47 @@
+"""Every cell of the matrix in docs/interop.md: each source, carried to each target, says what it said."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PATH = Path(__file__).parents[2] / "docs" / "interop_matrix.py"
+BOUNDS = {"GGUF f32 in llama.cpp": 0.005, "GGUF q8_0 in llama.cpp": 0.3}  # in standard deviations of the logits
+
+
+def load() -> Any:
+    spec = importlib.util.spec_from_file_location("interop_matrix", PATH)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+MATRIX = load()
+
+
+def test_the_page_shows_the_whole_matrix() -> None:
+    page = (PATH.parent / "interop.md").read_text(encoding="utf-8")
+    assert "| from \\ to | " + " | ".join(MATRIX.TARGETS) + " |" in page
+    rows = [line for line in page.splitlines() if line.startswith(tuple(f"| {source} |" for source in MATRIX.SOURCES))]
+    assert len(rows) == len(MATRIX.SOURCES)
+    assert all(row.count("ids equal") == len(MATRIX.TARGETS) for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the programs that are tried
+@pytest.mark.parametrize("target", MATRIX.TARGETS)
+@pytest.mark.parametrize("source", MATRIX.SOURCES)
+def test_a_crossing_keeps_logits_choices_and_ids(tmp_path: Path, source: str, target: str) -> None:
+    packages = {"G": "gguf", "O": "onnxruntime", "C": "ctranslate2", "t": "transformers"}
+    for package in (packages[target[0]], "transformers", *(["llama_cpp"] if "llama" in target else [])):
+        pytest.importorskip(package)
+    found = MATRIX.cell(source, target, tmp_path)
+    # llama.cpp and its readers know the tanh form of GELU only, which nanoGPT's models do not have.
+    inexact = "nanoGPT" in source and "GGUF" in target
+    assert found.deviations < BOUNDS.get(target, 0.005 if inexact else 1e-4), found
+    assert found.same_ids
+    if "q8_0" not in target:
+        assert found.greedy == found.of == 16
