@@ -183,7 +183,7 @@ def load_model(name: str | None, checkpoints: Path, device: str, dtype: str) -> 
     from minigpt.device import resolve_device, resolve_dtype
 
     target = resolve_device(device)
-    return open_model(name, checkpoints, str(target), dtype=resolve_dtype(dtype, target), mapped=True)
+    return open_model(name, checkpoints, str(target), dtype=resolve_dtype(dtype, target))
 
 
 def open_engine(model: "GPT", quantize: Literal["auto", "none", "int8"], *, compiled: bool) -> "Engine":

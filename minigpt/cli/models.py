@@ -16,9 +16,11 @@ def open_model(
     device: str = "auto",
     *,
     dtype: "torch.dtype | None" = None,
-    mapped: bool = False,
+    mapped: bool = True,
 ) -> "Checkpoint":
     """The model of that name, or at that path, on the device; in float32 unless told otherwise.
+
+    `mapped` weights are read where they lie, as `from_huggingface` has it; a model that is trained needs its own.
 
     Raises: MinigptError.
     """

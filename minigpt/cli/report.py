@@ -14,7 +14,7 @@ REPORT = "report.html"
 def report(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="one run's name or folder, or two to compare [newest]", metavar="[RUN]..."),
+        typer.Argument(help="one run's name or folder, or two to compare [newest]", metavar="RUN"),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help=f"the file to write [{REPORT} in the first run's folder]")

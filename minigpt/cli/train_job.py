@@ -111,7 +111,7 @@ def draw_up(request: Request, out: "Console", processes: int) -> Draft:
     device = resolve_device(request.given.get("device", "auto"))
     resolve_dtype(request.given.get("dtype", "auto"), device)
     checkpoints = request.checkpoints
-    base = open_model(request.base, checkpoints, "cpu") if request.base else None
+    base = open_model(request.base, checkpoints, "cpu", mapped=False) if request.base else None
     if base and request.tokenizer not in (None, base.tokenizer.name):
         raise ConfigError(
             f"tokenizer ({request.tokenizer}) cannot be chosen with --from: "

@@ -36,7 +36,7 @@ def visible(tokens: Sequence[int], n_positions: int, keep_first: int = 0) -> lis
 @dataclass(frozen=True)
 class Choice:
     """A token that was chosen and, where they were asked for, its log-probability by the model itself, before penalties
-    and temperature, the likeliest tokens with theirs, the entropy of the whole distribution, and its rank there, from 0.
+    and temperature, the likeliest tokens with theirs, the entropy of the whole distribution, and its rank in it from 0.
 
     Units: nats.
     """

@@ -39,7 +39,11 @@ class Verification:
 
 @dataclass(frozen=True)
 class Import:
-    """What an import brought: the saved checkpoint, where it came from, what was assumed, and how it checked out."""
+    """What an import brought: the saved checkpoint, where it came from, what was assumed, and how it checked out.
+
+    On a CPU the checkpoint's weights are mapped from the source where that holds them in float32: for running, not for
+    training.
+    """
 
     checkpoint: Checkpoint
     source: str
@@ -56,13 +60,12 @@ def load_gpt2(
     checkpoints: str | Path = "checkpoints",
     device: str = "auto",
 ) -> Checkpoint:
-    """The GPT-2 of that name, imported into `checkpoints`: `import_gpt2` without its report.
+    """The GPT-2 of that name, imported into `checkpoints`: `import_gpt2` without its report, and in memory of its own.
 
     Raises: CheckpointError, TokenizerError, DeviceError.
     """
-    return import_gpt2(
-        model, source=source, revision=revision, name=name, checkpoints=checkpoints, device=device
-    ).checkpoint
+    made = import_gpt2(model, source=source, revision=revision, name=name, checkpoints=checkpoints, device=device)
+    return load_checkpoint(made.checkpoint.directory, device)
 
 
 def import_gpt2(
@@ -99,7 +102,7 @@ def import_gpt2(
     repository = repository_of(str(model))
     genuine = identity(repository, revision) if target.exists() else None
     if genuine is not None and _stored_source(target) == genuine:
-        stands = load_checkpoint(target, device)
+        stands = load_checkpoint(target, device, mapped=True)
         return Import(stands, repository, ("it stands already, as the hub has it",), verify_gpt2(stands.model))
     weights = download(repository, revision)
     metadata = {_SOURCE: f"{repository}/{weights.name}@{weights.resolve().name}"}
@@ -110,7 +113,7 @@ def _import(path: Path, origin: str, target: Path, device: str, metadata: dict[s
     """Imports the model at a path into a folder, which keeps what it holds if it holds this very model."""
     foreign = open_foreign(path)
     with contextlib.closing(foreign.tensors):
-        model = from_huggingface(foreign.tensors, foreign.config, device=resolve_device(device))
+        model = from_huggingface(foreign.tensors, foreign.config, device=resolve_device(device), mapped=True)
     stands = target.exists()
     if not stands:
         try:

@@ -8,7 +8,6 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from importlib import resources
 from pathlib import Path
 from typing import Self
 
@@ -18,7 +17,7 @@ import tiktoken
 
 from minigpt.errors import TokenizerError
 from minigpt.text import tokenizer_files
-from minigpt.text.vocabulary import END_OF_TEXT, GPT2_BYTES, Vocabulary, parse_merges, written
+from minigpt.text.vocabulary import END_OF_TEXT, GPT2_BYTES, Vocabulary, written
 
 # GPT-2's split into pieces that no word crosses: contractions, letters, numbers, signs, white space. The last white
 # character before a word belongs to the word. It says what GPT-2's own pattern says, without giving characters back
@@ -74,8 +73,7 @@ class Tokenizer:
         if name == "bytes":
             return cls(Vocabulary.in_order(bytes(range(256))))
         if name == "gpt2":
-            text = (resources.files("minigpt.text.data") / "vocab.bpe").read_text(encoding="utf-8")
-            return cls(Vocabulary.in_order(GPT2_BYTES, parse_merges(text)))
+            return cls(tokenizer_files.gpt2())
         raise TokenizerError(f"tokenizer ({name!r}) must be gpt2 or bytes; chars and bpe:N are trained on a text")
 
     @classmethod

@@ -188,7 +188,7 @@ def _rules(
 ) -> dict[str, Any]:
     """Batch, rate and length of the run. A step holds ~1 k tokens on a CPU and ~16 k on a GPU, fewer for a corpus that
     would be a handful of steps; wider models take a smaller rate. A fine-tune takes 5e-5 at GPT-2 small's width, the
-    field's habit, and at 128, where 1e-3 was the best of four measured (docs/benchmarks.md), 7e-4: in between by a power
+    field's habit, and 7e-4 at 128, where 1e-3 was the best of four measured (docs/benchmarks.md): in between by a power
     of the width."""
     context = given["context_length"]
     step_tokens = min(1024 if device_type == "cpu" else 16_384, max(context, n_tokens // 8))

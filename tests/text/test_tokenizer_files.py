@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
 
 from minigpt.errors import TokenizerError
+from minigpt.text import tokenizer_files
 from minigpt.text.tokenizer import Tokenizer
 
 TEXT = (
@@ -152,6 +153,18 @@ SPLITS = {
         ]
     ),
 }
+
+
+def test_the_file_written_for_gpt2_is_known_by_its_hash_unless_others_beside_it_add_to_it(tmp_path, monkeypatch):
+    tokenizer = Tokenizer.named("gpt2")
+    tokenizer.save(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(tokenizer_files, "read_content", lambda *_, **__: pytest.fail("it was read"))
+        assert Tokenizer.load(tmp_path).fingerprint == tokenizer.fingerprint
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"pad_token": "<pad>"}))
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"<pad>": 50257}))
+    assert Tokenizer.load(tmp_path).special_id("pad_token") == 50257
 
 
 @pytest.mark.parametrize("split", SPLITS)
