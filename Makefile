@@ -1,5 +1,5 @@
 # make demo: a virtual environment, a corpus, two minutes of training on a CPU, a sample.
-# make test: a virtual environment, lint, types, the fast tests.
+# make test: a virtual environment, lint, types, the fast tests, on every core a process with one thread.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -27,7 +27,7 @@ demo: $(VENV)/.demo
 	$(BIN)/minigpt generate "The following example" --checkpoints demo/checkpoints --seed 1
 
 test: $(VENV)/.test lint types
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

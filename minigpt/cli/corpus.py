@@ -16,7 +16,7 @@ from minigpt.config import ReadingConfig
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from minigpt.analysis.doctor import Passage, Progress, Report
+    from minigpt.analysis.corpus.doctor import Passage, Progress, Report
 
 _NEIGHBOUR = 4  # times the vocabulary that training would choose, to compare it with
 
@@ -49,7 +49,7 @@ def corpus(
     """
     reading = ReadingConfig(**given)
 
-    from minigpt.analysis.doctor import examine
+    from minigpt.analysis.corpus.doctor import examine
     from minigpt.cli.render import console
     from minigpt.text.sources import scan
 
@@ -114,7 +114,7 @@ def _record(report: "Report") -> dict[str, Any]:
 
 def _shown(report: "Report") -> "Iterator[RenderableType]":
     """The report's parts, from what the text is to what to do first."""
-    from minigpt.analysis.symptoms import LICENCE
+    from minigpt.analysis.corpus.symptoms import LICENCE
     from minigpt.cli.render import facts
 
     name = report.files[0] if len(report.files) == 1 else f"{len(report.files):,} files"
@@ -156,9 +156,9 @@ def _facts(report: "Report") -> dict[str, str]:
 
 
 def _copies(report: "Report") -> Iterator[str]:
-    from minigpt.analysis.doctor import search_key
-    from minigpt.analysis.duplicates import LEAST_LINE, LEAST_PARAGRAPH, SHINGLE, SIMILAR
-    from minigpt.analysis.repeats import WINDOW
+    from minigpt.analysis.corpus.doctor import search_key
+    from minigpt.analysis.corpus.duplicates import LEAST_LINE, LEAST_PARAGRAPH, SHINGLE, SIMILAR
+    from minigpt.analysis.corpus.repeats import WINDOW
 
     least = {"paragraphs": f" of {LEAST_PARAGRAPH} characters or more", "lines": f" of {LEAST_LINE} characters or more"}
     yield "copies"
@@ -251,7 +251,7 @@ def _part(share: float) -> str:
 
 
 def _at(report: "Report", example: str) -> str:
-    from minigpt.analysis.doctor import search_key
+    from minigpt.analysis.corpus.doctor import search_key
 
     places = report.copy_places.get(search_key(example), ())
     return f", at {' and '.join(map(str, places))}" if places else ""

@@ -56,8 +56,8 @@ def inspect(
 
     from minigpt.analysis.inspection import inspect as inspect_all
     from minigpt.analysis.inspection import predict
-    from minigpt.analysis.inspection_page import inspection_page, most_tokens
     from minigpt.analysis.labels import token_label
+    from minigpt.analysis.pages.inspection_page import inspection_page, most_tokens
     from minigpt.analysis.picture import check_place, draw_map
     from minigpt.cli.generate import load_model
     from minigpt.cli.render import console

@@ -11,8 +11,8 @@ from minigpt.cli.render import byte_progress, console, count, size
 from minigpt.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from minigpt.analysis.copies import CopiedRun, CopyIndex, Copying
-    from minigpt.analysis.origins import Origin
+    from minigpt.analysis.copying.copies import CopiedRun, CopyIndex, Copying
+    from minigpt.analysis.copying.origins import Origin
     from minigpt.storage.checkpoint import Checkpoint
     from minigpt.text.corpus import Corpus
 
@@ -111,7 +111,7 @@ def open_novelty(checkpoint: "Checkpoint", sources: list[str], at_least: int) ->
 
     Raises: ConfigError where the text is nowhere to be found; DataError for sources that cannot be read.
     """
-    from minigpt.analysis.copies import CopyIndex
+    from minigpt.analysis.copying.copies import CopyIndex
 
     out = console()
     corpus, origins = _given_corpus(sources, checkpoint, out) if sources else _own_corpus(checkpoint, out)
@@ -128,7 +128,7 @@ def open_novelty(checkpoint: "Checkpoint", sources: list[str], at_least: int) ->
 
 
 def _given_corpus(sources: list[str], checkpoint: "Checkpoint", out: Console) -> "tuple[Corpus, list[Origin] | None]":
-    from minigpt.analysis.origins import training_documents
+    from minigpt.analysis.copying.origins import training_documents
     from minigpt.text.corpus import Corpus
     from minigpt.text.sources import scan
 
@@ -140,7 +140,7 @@ def _given_corpus(sources: list[str], checkpoint: "Checkpoint", out: Console) ->
 
 def _own_corpus(checkpoint: "Checkpoint", out: Console) -> "tuple[Corpus, list[Origin] | None]":
     """The corpus that a run was trained on: its tokens in the cache, and its documents' files where they still are."""
-    from minigpt.analysis.origins import training_documents
+    from minigpt.analysis.copying.origins import training_documents
     from minigpt.text.corpus import Corpus
     from minigpt.text.sources import scan
 

@@ -18,7 +18,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     import torch
 
-    from minigpt.analysis.copies import Copying
+    from minigpt.analysis.copying.copies import Copying
     from minigpt.text.corpus import Corpus
     from minigpt.training.events import Evaluation, Event, Finished, Sample, Step
     from minigpt.training.planning import Plan
@@ -299,7 +299,7 @@ def copied(samples: "Sequence[Copying]") -> str | None:
 
 def standing(log: Iterable[Mapping[str, Any]], baselines: Mapping[str, float]) -> str | None:
     """Which baselines a run ends below and since when, and which not; None where there are none."""
-    from minigpt.analysis.baselines import beaten_since
+    from minigpt.analysis.corpus.baselines import beaten_since
 
     since = beaten_since(log, baselines)
     above = [f"not than {name} ({figure:.2f})" for name, figure in _from_worst(baselines) if name not in since]

@@ -179,7 +179,7 @@ def _speed(job: Job, display: "TrainingDisplay", processes: int) -> str:
 
 def _report(run: "Run", out: "Console") -> None:
     """Writes the run's page; a run that is done and saved does not fail because a page about it cannot be made."""
-    from minigpt.analysis.report import write_report
+    from minigpt.analysis.pages.report import write_report
 
     path = run.directory / REPORT
     try:

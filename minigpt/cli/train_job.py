@@ -154,7 +154,7 @@ def begin(request: Request, draft: Draft) -> Job:
     import torch
 
     from minigpt import __version__
-    from minigpt.analysis.baselines import cheap_baselines
+    from minigpt.analysis.corpus.baselines import cheap_baselines
     from minigpt.model.gpt import GPT
     from minigpt.storage.run import Run
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from minigpt.analysis.copies import Copying
+from minigpt.analysis.copying.copies import Copying
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from minigpt.analysis.copies import LONG_RUN, MOST_BYTES, CopyIndex, Copying
+from minigpt.analysis.copying.copies import LONG_RUN, MOST_BYTES, CopyIndex, Copying
 from minigpt.text.corpus import Corpus
 
 _SHARE = 0.01  # of a run, the most that indexing its text may take

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from minigpt.analysis.inspection import Inspection, inspect
-from minigpt.analysis.inspection_page import inspection_page
 from minigpt.analysis.labels import token_label
+from minigpt.analysis.pages.inspection_page import inspection_page
 from minigpt.config import GPTConfig
 from minigpt.model.gpt import GPT
 from minigpt.text.tokenizer import Tokenizer

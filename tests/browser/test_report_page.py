@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from minigpt.analysis.report import report_page
+from minigpt.analysis.pages.report import report_page
 from minigpt.config import GPTConfig
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import Run

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from minigpt.analysis.copies import CopyIndex
+from minigpt.analysis.copying.copies import CopyIndex
 from minigpt.cli.novelty import Novelty, marked
 from minigpt.storage.log import Log
 from minigpt.text.corpus import Corpus

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from minigpt.analysis.copies import CopyIndex
+from minigpt.analysis.copying.copies import CopyIndex
 from minigpt.text.corpus import Corpus
 from minigpt.training import memorizing
 from minigpt.training.memorizing import Memorizing
@@ -100,7 +100,7 @@ def test_the_index_is_bounded_by_the_time_the_run_takes_and_that_is_said(
         asked.append(most_bytes)
         return CopyIndex.build(corpus, most_bytes)
 
-    monkeypatch.setattr("minigpt.analysis.copies._BLOCK", 64)
+    monkeypatch.setattr("minigpt.analysis.copying.copies._BLOCK", 64)
     monkeypatch.setattr(memorizing, "_FEWEST_BYTES", 1000)
     monkeypatch.setattr(CopyIndex, "open", open_index)
     short = Memorizing(corpus)

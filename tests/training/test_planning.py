@@ -156,9 +156,7 @@ def test_a_model_to_fine_tune_keeps_its_shape_and_takes_a_small_rate() -> None:
         planned(base=PRESETS["gpt2"], preset="", context_length=2048)
 
 
-@pytest.mark.parametrize(
-    ("width", "rate"), [(32, 1e-3), (128, 7.35e-4), (384, 1.41e-4), (768, 5e-5), (1600, 1.7e-5)]
-)
+@pytest.mark.parametrize(("width", "rate"), [(32, 1e-3), (128, 7.35e-4), (384, 1.41e-4), (768, 5e-5), (1600, 1.7e-5)])
 def test_a_smaller_model_is_fine_tuned_at_a_larger_rate(width: int, rate: float) -> None:
     made = planned(base=PRESETS["gpt2"].replace(n_embd=width, n_head=1), preset="", minutes=5)
     assert made.training.learning_rate == pytest.approx(rate, rel=0.01)

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from minigpt.analysis import duplicates
-from minigpt.analysis.duplicates import Copies, find_copies
+from minigpt.analysis.corpus import duplicates
+from minigpt.analysis.corpus.duplicates import Copies, find_copies
 from minigpt.text.sources import Piece
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in "lmnrst"]

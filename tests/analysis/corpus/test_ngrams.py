@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minigpt.analysis import ngrams
-from minigpt.analysis.ngrams import ByteModel, word_bits
+from minigpt.analysis.corpus import ngrams
+from minigpt.analysis.corpus.ngrams import ByteModel, word_bits
 
 SHORT = st.text("abc", min_size=1, max_size=60).map(str.encode)
 

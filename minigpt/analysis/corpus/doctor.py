@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from minigpt.analysis.baselines import Baseline, Stream, all_baselines, model_baseline, sample
-from minigpt.analysis.characters import Characters
-from minigpt.analysis.duplicates import Copies, NearCopies, find_copies
-from minigpt.analysis.ngrams import BOUNDARY
-from minigpt.analysis.places import Place, find_passages
-from minigpt.analysis.repeats import MOST_BYTES, Overlap, Repeat, find_overlap, find_repeat
-from minigpt.analysis.symptoms import TRAILING, UNDECODABLE
-from minigpt.analysis.troubles import Trouble, find_troubles
+from minigpt.analysis.corpus.baselines import Baseline, Stream, all_baselines, model_baseline, sample
+from minigpt.analysis.corpus.characters import Characters
+from minigpt.analysis.corpus.duplicates import Copies, NearCopies, find_copies
+from minigpt.analysis.corpus.ngrams import BOUNDARY
+from minigpt.analysis.corpus.places import Place, find_passages
+from minigpt.analysis.corpus.repeats import MOST_BYTES, Overlap, Repeat, find_overlap, find_repeat
+from minigpt.analysis.corpus.symptoms import TRAILING, UNDECODABLE
+from minigpt.analysis.corpus.troubles import Trouble, find_troubles
 from minigpt.model.gpt import GPT
 from minigpt.text.holdout import Holdout
 from minigpt.text.sources import Piece, Scan

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from minigpt.analysis.labels import token_label
-from minigpt.analysis.page import page
+from minigpt.analysis.pages.page import page
 from minigpt.analysis.surprise import surprise_of_weights
 from minigpt.errors import CheckpointError, MinigptError
 from minigpt.storage.checkpoint import TRAINING

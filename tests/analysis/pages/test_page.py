@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from minigpt.analysis.colours import CIVIDIS, bits, colour, likelihood
 from minigpt.analysis.inspection import inspect
-from minigpt.analysis.inspection_page import inspection_page, most_tokens
 from minigpt.analysis.labels import LAYOUT, token_label, visible
-from minigpt.analysis.page import page
+from minigpt.analysis.pages.inspection_page import inspection_page, most_tokens
+from minigpt.analysis.pages.page import page
 from minigpt.analysis.picture import draw_map
 from minigpt.config import PRESETS, GPTConfig
 from minigpt.errors import ConfigError
@@ -38,7 +38,7 @@ HOSTILE = [
     "\x00\x1b[31m",
     "$data ${data}",
 ]
-ASSETS = resources.files("minigpt.analysis") / "assets"
+ASSETS = resources.files("minigpt.analysis.pages") / "assets"
 
 
 class Parts(HTMLParser):

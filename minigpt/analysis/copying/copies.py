@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from minigpt.analysis.suffixes import Ids, find_longest, sort_suffixes
+from minigpt.analysis.copying.suffixes import Ids, find_longest, sort_suffixes
 from minigpt.errors import CheckpointError
 from minigpt.storage.files import load_tensors, save_tensors
 from minigpt.text.corpus import Corpus

@@ -5,9 +5,9 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from minigpt.analysis.characters import Characters
-from minigpt.analysis.places import Block, Place, blocks
-from minigpt.analysis.symptoms import DECOMPOSED, MOJIBAKE, SYMPTOMS, TRAILING, Symptom, undone
+from minigpt.analysis.corpus.characters import Characters
+from minigpt.analysis.corpus.places import Block, Place, blocks
+from minigpt.analysis.corpus.symptoms import DECOMPOSED, MOJIBAKE, SYMPTOMS, TRAILING, Symptom, undone
 from minigpt.text.sources import Scan
 
 LONG_LINE = 20_000  # characters

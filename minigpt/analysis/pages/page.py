@@ -11,7 +11,7 @@ from typing import Any
 
 from minigpt.analysis.colours import CIVIDIS
 
-_ASSETS = resources.files("minigpt.analysis") / "assets"
+_ASSETS = resources.files("minigpt.analysis.pages") / "assets"
 
 
 def page(title: str, script_names: Sequence[str], data: Mapping[str, Any]) -> str:

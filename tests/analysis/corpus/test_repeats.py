@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minigpt.analysis import repeats
-from minigpt.analysis.repeats import find_overlap, find_repeat
+from minigpt.analysis.corpus import repeats
+from minigpt.analysis.corpus.repeats import find_overlap, find_repeat
 
 FEW_LETTERS = st.lists(st.sampled_from(b"\0b"), max_size=50).map(bytes)
 

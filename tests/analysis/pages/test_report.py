@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from minigpt.analysis.report import moving_mean, report_page, run_data, write_report
+from minigpt.analysis.pages.report import moving_mean, report_page, run_data, write_report
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT

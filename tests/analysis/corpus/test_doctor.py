@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from minigpt.analysis import doctor
-from minigpt.analysis.doctor import Report, examine
-from minigpt.analysis.places import Place
+from minigpt.analysis.corpus import doctor
+from minigpt.analysis.corpus.doctor import Report, examine
+from minigpt.analysis.corpus.places import Place
 from minigpt.text.sources import scan
 
 WORDS = [f"{a}{b}{c}{d}" for a in "bdfgk" for b in "aeiou" for c in "lmnrst" for d in "aeo"]

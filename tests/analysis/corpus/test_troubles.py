@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from minigpt.analysis import places
-from minigpt.analysis.characters import Characters
-from minigpt.analysis.places import Place, find_passages
-from minigpt.analysis.troubles import Trouble, find_troubles
+from minigpt.analysis.corpus import places
+from minigpt.analysis.corpus.characters import Characters
+from minigpt.analysis.corpus.places import Place, find_passages
+from minigpt.analysis.corpus.troubles import Trouble, find_troubles
 from minigpt.text.sources import scan
 
 BEFORE = "Ein schöner Tag — “it’s fine”,\nsaid café » owner, and so on.\n"

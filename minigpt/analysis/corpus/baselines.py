@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy.typing as npt
 
+from minigpt.analysis.corpus.ngrams import BOUNDARY, ByteModel, word_bits
 from minigpt.analysis.evaluation import evaluate
-from minigpt.analysis.ngrams import BOUNDARY, ByteModel, word_bits
 from minigpt.model.gpt import GPT
 from minigpt.text.corpus import Corpus
 from minigpt.text.tokenizer import Tokenizer

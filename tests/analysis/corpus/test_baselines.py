@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from minigpt.analysis import baselines
-from minigpt.analysis.baselines import (
+from minigpt.analysis.corpus import baselines
+from minigpt.analysis.corpus.baselines import (
     Baseline,
     all_baselines,
     beaten_since,
@@ -16,7 +16,7 @@ from minigpt.analysis.baselines import (
     sample,
     spread,
 )
-from minigpt.analysis.ngrams import BOUNDARY, ByteModel
+from minigpt.analysis.corpus.ngrams import BOUNDARY, ByteModel
 from minigpt.config import GPTConfig
 from minigpt.model.gpt import GPT
 from minigpt.text.corpus import Corpus

@@ -10,7 +10,7 @@ from torch import Tensor
 from minigpt.analysis.colours import DARKEST_BITS
 from minigpt.analysis.inspection import Inspection, Predictions, mean_bits
 from minigpt.analysis.labels import token_label
-from minigpt.analysis.page import page
+from minigpt.analysis.pages.page import page
 from minigpt.config import GPTConfig
 from minigpt.text.tokenizer import Tokenizer
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minigpt.analysis import copies
-from minigpt.analysis.copies import CopyIndex, Passage
-from minigpt.analysis.origins import Origin, training_documents
+from minigpt.analysis.copying import copies
+from minigpt.analysis.copying.copies import CopyIndex, Passage
+from minigpt.analysis.copying.origins import Origin, training_documents
 from minigpt.text.corpus import Corpus
 from minigpt.text.sources import scan
 from minigpt.text.tokenizer import Tokenizer

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minigpt.analysis.suffixes import find_longest, sort_suffixes
+from minigpt.analysis.copying.suffixes import find_longest, sort_suffixes
 
 SEQUENCES = st.lists(st.integers(0, 2), max_size=60)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minigpt.analysis.places import LINE_END, Block, Place
+from minigpt.analysis.corpus.places import LINE_END, Block, Place
 
 _POINTS = 0x110000
 _LINE_ENDS = {"LF": re.compile(r"(?<!\r)\n"), "CRLF": re.compile(r"\r\n"), "CR": re.compile(r"\r(?!\n)")}

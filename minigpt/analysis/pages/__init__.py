@@ -1,0 +1,1 @@
+"""HTML pages that need no other file: what a model sees, and how a run went."""
