@@ -1,17 +1,16 @@
 """`minigpt generate`: continues prompts with a model, streaming."""
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from minigpt.analysis.labels import LAYOUT, visible
-from minigpt.cli.models import open_model
+from minigpt.cli.models import CompileOption, DtypeOption, QuantizeOption, open_drafter, open_engine, open_model
 from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, names_of, settings_options
 from minigpt.cli.prompts import PromptFormat, read_prompts
+from minigpt.cli.terminal import note, show
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError
 
@@ -20,23 +19,11 @@ if TYPE_CHECKING:
     from minigpt.config import GPTConfig
     from minigpt.generation.engine import Engine
     from minigpt.generation.sampling import Sampler
-    from minigpt.generation.speculation import Drafter
     from minigpt.generation.streaming import Piece
-    from minigpt.model.gpt import GPT
     from minigpt.storage.checkpoint import Checkpoint
     from minigpt.text.tokenizer import Tokenizer
 
-QuantizeOption = Annotated[
-    Literal["auto", "none", "int8"],
-    typer.Option("--quantize", help="weights on a CPU in int8 or not; auto: int8 from 50 million parameters on"),
-]
-
-CompileOption = Annotated[
-    bool, typer.Option("--compile", help="on CUDA, fuse the step's kernels first: a minute, for long texts")
-]
-
 _MOST_ROWS = 32  # side by side; more gain little
-_BEYOND_CACHES = 50_000_000  # parameters: so many no processor's cache holds, and the memory sets the pace
 
 
 @settings_options((SamplingConfig, names_of(SamplingConfig)))
@@ -52,7 +39,7 @@ def generate(
     ] = "auto",
     strict: Annotated[bool, typer.Option("--strict", help="refuse prompts longer than the context length")] = False,
     device: DeviceOption = "auto",
-    dtype: Annotated[str, typer.Option("--dtype", help="of the weights: float32, bfloat16 or float16")] = "float32",
+    dtype: DtypeOption = "float32",
     quantize: QuantizeOption = "auto",
     compiled: CompileOption = False,
     draft: Annotated[
@@ -109,19 +96,19 @@ def generate(
     from minigpt.generation.sampling import Sampler
     from minigpt.generation.streaming import generate_pieces
 
-    checkpoint = load_model(model, checkpoints, device, dtype)
+    checkpoint = open_model(model, checkpoints, device, dtype=dtype)
     tokenizer, shape = checkpoint.tokenizer, checkpoint.model.config
     _check_lengths(prompts, tokenizer, shape, config, strict=strict)
     meter = open_novelty(checkpoint, corpus or [], copied_words) if novelty else None
     engine = open_engine(checkpoint.model, quantize, compiled=compiled)
     sampler = Sampler(config, tokenizer)
-    drafter = _drafter(draft, speculate, checkpoint, engine, checkpoints)
+    drafter = open_drafter(draft, speculate, checkpoint, engine, checkpoints)
     if draft is not None and len(prompts) * config.samples > 1:
-        _note("the draft model guesses only while one text alone is being written")
+        note("the draft model guesses only while one text alone is being written")
     if not as_json:
-        _note(f"{checkpoint.directory} · {shape.n_parameters:,} parameters · {engine.description}")
+        note(f"{checkpoint.directory} · {shape.n_parameters:,} parameters · {engine.description}")
         if prompts == [""]:
-            _note("no prompt: the text begins a new document, from end-of-text")
+            note("no prompt: the text begins a new document, from end-of-text")
 
     stream = len(prompts) == config.samples == 1 and not as_json and meter is None
     explained = _open_explanation(tokenizer, table=table) if explain or table else None
@@ -171,34 +158,8 @@ def generate(
     elif stream:
         print()
     if slides:
-        _note(f"past the context ({shape.n_positions}) the window slid {_times(slides)}, and was read anew each time")
-    _note(f"{counted} tokens in {seconds:.2f} s, {counted / seconds:.1f} tokens/s ({first:.2f} s to the first)")
-
-
-def load_model(name: str | None, checkpoints: Path, device: str, dtype: str) -> "Checkpoint":
-    """The checkpoint that generates, its weights mapped where that can be.
-
-    Raises: MinigptError.
-    """
-    from minigpt.device import resolve_device, resolve_dtype
-
-    target = resolve_device(device)
-    return open_model(name, checkpoints, str(target), dtype=resolve_dtype(dtype, target))
-
-
-def open_engine(model: "GPT", quantize: Literal["auto", "none", "int8"], *, compiled: bool) -> "Engine":
-    """What runs a model, its weights in int8 if asked, or by default where that is what makes it fast.
-
-    Raises: ConfigError for int8 or `compiled` where it cannot be.
-    """
-    from minigpt.generation import native
-    from minigpt.generation.engine import resolve_engine, runs_natively
-
-    if native.missing() and model.token_embedding.weight.device.type == "cpu":
-        _note(f"PyTorch runs the model, several times slower than compiled code would: {native.missing()}")
-    if quantize == "auto":
-        quantize = "int8" if model.config.n_parameters >= _BEYOND_CACHES and runs_natively(model) else "none"
-    return resolve_engine(model, quantize, compiled=compiled)
+        note(f"past the context ({shape.n_positions}) the window slid {_times(slides)}, and was read anew each time")
+    note(f"{counted} tokens in {seconds:.2f} s, {counted / seconds:.1f} tokens/s ({first:.2f} s to the first)")
 
 
 class _Sample:
@@ -271,28 +232,7 @@ def _check_lengths(
                 "--strict to go on from its end"
             )
         seen = f"its first {config.keep_first} and its end are" if config.keep_first else "only its end is"
-        _note(f"{which} {length} tokens are more than the context ({shape.n_positions}); {seen} seen")
-
-
-def _drafter(
-    draft: str | None, speculate: str, checkpoint: "Checkpoint", engine: "Engine", checkpoints: Path
-) -> "Drafter | None":
-    """What guesses ahead. By default repeated text is guessed where verifying several tokens gives the same numbers,
-    bit for bit, as one step after the other: in the compiled step."""
-    from minigpt.generation.eager import TorchEngine
-    from minigpt.generation.engine import resolve_engine
-    from minigpt.generation.speculation import DraftModel, PromptLookup
-
-    if draft is not None:
-        small = load_model(draft, checkpoints, str(engine.device), "float32")
-        if small.tokenizer.fingerprint != checkpoint.tokenizer.fingerprint:
-            raise ConfigError(
-                f"{small.directory} has another tokenizer than {checkpoint.directory}; a draft model must share it"
-            )
-        return DraftModel(resolve_engine(small.model), small.tokenizer.vocab_size)
-    if speculate == "off" or (speculate == "auto" and isinstance(engine, TorchEngine)):
-        return None
-    return PromptLookup()
+        note(f"{which} {length} tokens are more than the context ({shape.n_positions}); {seen} seen")
 
 
 def _rows_at_once(
@@ -328,14 +268,3 @@ def _slides(n_prompt: int, n_new: int, shape: "GPTConfig", config: SamplingConfi
     lengths = range(max(1, n_prompt), n_prompt + n_new)
     starts = {window_start(length - kept, shape.n_positions - kept) for length in lengths}
     return max(0, len(starts) - 1)
-
-
-def show(text: str) -> None:
-    """Prints text as it comes; to a terminal, control characters as pictures, for they would act there."""
-    if sys.stdout.isatty():
-        text = visible(text, keep=LAYOUT)
-    print(text, end="", flush=True)
-
-
-def _note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

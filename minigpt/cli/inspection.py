@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from minigpt.cli.models import open_model
 from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption
 from minigpt.cli.prompts import read_prompts
 from minigpt.errors import ConfigError, DataError
@@ -59,10 +60,9 @@ def inspect(
     from minigpt.analysis.labels import token_label
     from minigpt.analysis.pages.inspection_page import inspection_page, most_tokens
     from minigpt.analysis.picture import check_place, draw_map
-    from minigpt.cli.generate import load_model
     from minigpt.cli.render import console
 
-    checkpoint = load_model(model, checkpoints, device, "float32")
+    checkpoint = open_model(model, checkpoints, device)
     tokenizer, shape = checkpoint.tokenizer, checkpoint.model.config
     check_place(shape.n_layer, shape.n_head, layer or 0, head or 0)
     given = tokenizer.encode(text)

@@ -1,35 +1,84 @@
-"""The model that a command is given by name or by path, whatever its format; what was made of it is said on stderr."""
+"""The model that a command is given by name or by path, whatever its format, and what runs it."""
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from minigpt.cli.terminal import note
+from minigpt.errors import ConfigError
 
 if TYPE_CHECKING:
-    import torch
-
+    from minigpt.generation.engine import Engine
+    from minigpt.generation.speculation import Drafter
+    from minigpt.model.gpt import GPT
     from minigpt.storage.checkpoint import Checkpoint
+
+DtypeOption = Annotated[str, typer.Option("--dtype", help="of the weights: float32, bfloat16 or float16")]
+QuantizeOption = Annotated[
+    Literal["auto", "none", "int8"],
+    typer.Option("--quantize", help="weights on a CPU in int8 or not; auto: int8 from 50 million parameters on"),
+]
+CompileOption = Annotated[
+    bool, typer.Option("--compile", help="on CUDA, fuse the step's kernels first: a minute, for long texts")
+]
+
+_BEYOND_CACHES = 50_000_000  # parameters: so many no processor's cache holds, and the memory sets the pace
 
 
 def open_model(
-    name: str | None,
-    checkpoints: Path,
-    device: str = "auto",
-    *,
-    dtype: "torch.dtype | None" = None,
-    mapped: bool = True,
+    name: str | None, checkpoints: Path, device: str = "auto", *, dtype: str = "float32", mapped: bool = True
 ) -> "Checkpoint":
-    """The model of that name, or at that path, on the device; in float32 unless told otherwise.
+    """The model of that name, or at that path, on the device; what was made of its format is said.
 
     `mapped` weights are read where they lie, as `from_huggingface` has it; a model that is trained needs its own.
+    Raises: MinigptError.
+    """
+    from minigpt.device import resolve_device, resolve_dtype
+    from minigpt.interop.opening import find_model, load_model
+
+    target = resolve_device(device)
+    path = find_model(name, checkpoints)
+    checkpoint, notes = load_model(path, str(target), dtype=resolve_dtype(dtype, target), mapped=mapped)
+    for each in notes:
+        note(f"note: {each}")
+    return checkpoint
+
+
+def open_engine(model: "GPT", quantize: Literal["auto", "none", "int8"], *, compiled: bool) -> "Engine":
+    """What runs a model, its weights in int8 if asked, or by default where that is what makes it fast.
+
+    Raises: ConfigError for int8 or `compiled` where it cannot be.
+    """
+    from minigpt.generation import native
+    from minigpt.generation.engine import resolve_engine, runs_natively
+
+    if native.missing() and model.token_embedding.weight.device.type == "cpu":
+        note(f"PyTorch runs the model, several times slower than compiled code would: {native.missing()}")
+    if quantize == "auto":
+        quantize = "int8" if model.config.n_parameters >= _BEYOND_CACHES and runs_natively(model) else "none"
+    return resolve_engine(model, quantize, compiled=compiled)
+
+
+def open_drafter(
+    draft: str | None, speculate: str, checkpoint: "Checkpoint", engine: "Engine", checkpoints: Path
+) -> "Drafter | None":
+    """What guesses ahead. By default repeated text is guessed where verifying several tokens gives the same numbers,
+    bit for bit, as one step after the other: in the compiled step.
 
     Raises: MinigptError.
     """
-    import torch
+    from minigpt.generation.eager import TorchEngine
+    from minigpt.generation.engine import resolve_engine
+    from minigpt.generation.speculation import DraftModel, PromptLookup
 
-    from minigpt.interop.opening import find_model, load_model
-
-    path = find_model(name, checkpoints)
-    checkpoint, notes = load_model(path, device, dtype=dtype or torch.float32, mapped=mapped)
-    for note in notes:
-        print(f"note: {note}", file=sys.stderr)
-    return checkpoint
+    if draft is not None:
+        small = open_model(draft, checkpoints, str(engine.device))
+        if small.tokenizer.fingerprint != checkpoint.tokenizer.fingerprint:
+            raise ConfigError(
+                f"{small.directory} has another tokenizer than {checkpoint.directory}; a draft model must share it"
+            )
+        return DraftModel(resolve_engine(small.model), small.tokenizer.vocab_size)
+    if speculate == "off" or (speculate == "auto" and isinstance(engine, TorchEngine)):
+        return None
+    return PromptLookup()

@@ -2,15 +2,15 @@
 
 import contextlib
 import shlex
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_origin
 
 import typer
 
-from minigpt.cli.generate import CompileOption, QuantizeOption, load_model, open_engine, show
+from minigpt.cli.models import CompileOption, DtypeOption, QuantizeOption, open_engine, open_model
 from minigpt.cli.options import CheckpointsOption, DeviceOption, names_of, settings_options
+from minigpt.cli.terminal import note, show
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, MinigptError
 from minigpt.settings import annotations_of, value_types
@@ -40,7 +40,7 @@ def play(
     given: dict[str, Any],
     model: Annotated[str | None, typer.Argument(help="a run's name or a folder [newest]")] = None,
     device: DeviceOption = "auto",
-    dtype: Annotated[str, typer.Option("--dtype", help="of the weights: float32, bfloat16 or float16")] = "float32",
+    dtype: DtypeOption = "float32",
     quantize: QuantizeOption = "auto",
     compiled: CompileOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
@@ -54,10 +54,10 @@ def play(
     - `minigpt play moby_dick --temperature 0.7 --until paragraph`
     """
     config = SamplingConfig(**given)
-    checkpoint = load_model(model, checkpoints, device, dtype)
+    checkpoint = open_model(model, checkpoints, device, dtype=dtype)
     engine = open_engine(checkpoint.model, quantize, compiled=compiled)
-    _say(f"{checkpoint.directory} · {checkpoint.model.config.n_parameters:,} parameters · {engine.description}")
-    _say("Type text and the model goes on; /help for more, Ctrl-D to end.")
+    note(f"{checkpoint.directory} · {checkpoint.model.config.n_parameters:,} parameters · {engine.description}")
+    note("Type text and the model goes on; /help for more, Ctrl-D to end.")
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  input() then has a history and can be edited
     Session(engine, checkpoint.tokenizer, config).run(_lines())
@@ -77,7 +77,7 @@ class Session:
             "show": lambda _: print(self.text),
             "new": lambda _: self.turns.clear(),
             "save": self.save,
-            "help": lambda _: _say(_HELP),
+            "help": lambda _: note(_HELP),
         }
 
     @property
@@ -97,9 +97,9 @@ class Session:
                 elif name[1:] in self.commands:
                     self.commands[name[1:]](rest.strip())
                 else:
-                    _say(f"{name} is no command; /help shows them, and a text may begin with a space and /")
+                    note(f"{name} is no command; /help shows them, and a text may begin with a space and /")
             except MinigptError as error:
-                _say(f"{error}")
+                note(f"{error}")
 
     def go_on(self, typed: str) -> None:
         """A turn: the text that was typed, on a line of its own, and what the model writes behind it."""
@@ -114,7 +114,7 @@ class Session:
     def retry(self) -> None:
         """The model's last words once more, by other numbers."""
         if not self.turns:
-            _say("there is nothing to retry yet; type a text first")
+            note("there is nothing to retry yet; type a text first")
             return
         if self.config.seed is not None:
             self.config = self.config.replace(seed=self.config.seed + 1)
@@ -124,10 +124,10 @@ class Session:
     def undo(self) -> None:
         """Without the last turn."""
         if not self.turns:
-            _say("there is nothing to undo")
+            note("there is nothing to undo")
             return
         typed, written = self.turns.pop()
-        _say(f"taken back: {len(typed + written)} characters; the text ends in {self.text[-40:]!r}")
+        note(f"taken back: {len(typed + written)} characters; the text ends in {self.text[-40:]!r}")
 
     def set(self, words: str) -> None:
         """Changes a setting, as `--name value` would, or shows them all."""
@@ -136,12 +136,12 @@ class Session:
         if not name:
             for each in names_of(SamplingConfig):
                 if each not in _NOT_HERE:
-                    _say(f"{each.replace('_', '-')} {_written(getattr(self.config, each))}")
+                    note(f"{each.replace('_', '-')} {_written(getattr(self.config, each))}")
             return
         if name not in names_of(SamplingConfig) or name in _NOT_HERE:
             raise ConfigError(f"{name!r} is no setting; /set shows them")
         self.config = self.config.replace(**{name: _parsed(name, value.strip())})
-        _say(f"{name.replace('_', '-')} {_written(getattr(self.config, name))}")
+        note(f"{name.replace('_', '-')} {_written(getattr(self.config, name))}")
 
     def save(self, file: str) -> None:
         """Writes the text to a file."""
@@ -152,7 +152,7 @@ class Session:
             path.write_text(self.text, encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{path} cannot be written ({(error.strerror or str(error)).lower()})") from error
-        _say(f"{len(self.text)} characters in {path}")
+        note(f"{len(self.text)} characters in {path}")
 
     def _write(self) -> None:
         """Lets the model go on and notes what it writes, to its end or to Ctrl-C."""
@@ -165,7 +165,7 @@ class Session:
                 written += piece.text
                 self.turns[-1] = (typed, written)
         except KeyboardInterrupt:
-            _say(" [stopped]")
+            note(" [stopped]")
             return
         print(flush=True)
 
@@ -222,7 +222,3 @@ def _written(value: Any) -> str:
     if isinstance(value, tuple):
         return shlex.join(value) or "none"
     return "none" if value is None else str(value)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

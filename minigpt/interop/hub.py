@@ -128,19 +128,31 @@ def _check(path: Path, repository: str) -> None:
         )
 
 
+def transport_errors() -> tuple[type[Exception], ...]:
+    """What a download may raise: the operating system's errors, and those of whichever HTTP library the hub's client is
+    built on, which are among its own errors' parents."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return cast("tuple[type[Exception], ...]", (OSError, *HfHubHTTPError.__bases__))
+
+
+def reason_of(error: BaseException) -> str:
+    """What a failed download says went wrong, in a few words."""
+    cause = error.__cause__ or error
+    sentence = str(cause).partition("\n")[0].partition(". ")[0]
+    return re.sub(r"^\[Errno -?\d+\] ", "", sentence) or type(cause).__name__
+
+
 @contextlib.contextmanager
 def _explained(repository: str, revision: str | None) -> Iterator[None]:
     """Turns what the hub, its client or the network says into one sentence."""
     from huggingface_hub.errors import (
         GatedRepoError,
-        HfHubHTTPError,
         HFValidationError,
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )
 
-    # Among the parents is the error of whichever HTTP library huggingface_hub is built on.
-    transport_errors = cast("tuple[type[Exception], ...]", (OSError, *HfHubHTTPError.__bases__))
     try:
         yield
     except CheckpointError:  # an OSError too, and explained already
@@ -156,12 +168,9 @@ def _explained(repository: str, revision: str | None) -> Iterator[None]:
         close = difflib.get_close_matches(repository, GPT2_NAMES, n=1)
         meant = f"did you mean {close[0]!r}?" if close else "a private one needs a token (`hf auth login` or HF_TOKEN)"
         raise CheckpointError(f"the hub has no model {repository!r}, nor is there such a path; {meant}") from error
-    except transport_errors as error:
-        cause = error.__cause__ or error
-        sentence = str(cause).partition("\n")[0].partition(". ")[0]
-        reason = re.sub(r"^\[Errno -?\d+\] ", "", sentence) or type(cause).__name__
+    except transport_errors() as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             mend = "free some space, or move the hub's cache with HF_HOME"
         else:
             mend = "offline, give a local copy with --from PATH; a mirror is named by HF_ENDPOINT"
-        raise CheckpointError(f"{repository} could not be downloaded ({reason}); {mend}") from error
+        raise CheckpointError(f"{repository} could not be downloaded ({reason_of(error)}); {mend}") from error

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
+from minigpt.interop.fitting import fit
 from minigpt.interop.foreign import Foreign
 from minigpt.storage.checkpoint import CONFIG
 from minigpt.storage.files import read_json
@@ -45,8 +46,7 @@ def open_huggingface(weights: Path, tensors: TensorSource) -> Foreign:
         config = infer_config(tensors)
         notes.append(f"no {CONFIG} beside {weights}: {config.n_head} heads of 64 are assumed, as in every GPT-2")
     tokenizer = _tokenizer_of(weights.parent, config)
-    if tokenizer.vocab_size < config.vocab_size:
-        notes.append(f"ids {tokenizer.vocab_size} to {config.vocab_size - 1} have no word and are never drawn")
+    notes += fit(tokenizer, config, weights.parent)
     return Foreign(config, tensors, tokenizer, (*notes, *left_out(tensors)))
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.interop.characters import with_bytes
+from minigpt.interop.fitting import fit
 from minigpt.interop.foreign import Foreign
 from minigpt.interop.plain_pickle import read_plain_pickle
 from minigpt.interop.torch_file import TorchTensors
@@ -81,10 +82,8 @@ def _with_words(path: Path, content: Mapping[str, Any], config: GPTConfig, tenso
             f" data{where} beside it"
         )
     if meta is None or not (characters := _characters_of(meta)):
-        notes.append("its words are GPT-2's")
-        if config.vocab_size > _GPT2_WORDS:
-            notes.append(f"ids {_GPT2_WORDS} to {config.vocab_size - 1} have no word and are never drawn")
-        return Foreign(config, tensors, Tokenizer.named("gpt2"), tuple(notes))
+        words = Tokenizer.named("gpt2")
+        return Foreign(config, tensors, words, (*notes, "its words are GPT-2's", *fit(words, config, path)))
     enlarged, source, tokenizer = with_bytes(tensors, config, characters)
     notes.append(f"its {len(characters)} characters are those of {meta}")
     notes.append("the bytes that minigpt has beside them are never predicted, and nothing it was trained on")

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import minigpt.cli.generate
+import minigpt.cli.models
 from minigpt.config import GPTConfig
 from minigpt.generation import native
 from minigpt.model.gpt import GPT
@@ -218,7 +219,7 @@ def test_int8_weights_are_chosen_and_said_and_a_large_model_has_them_by_default(
     assert "float32" in engines["auto"]
     assert "float32" in engines["none"]
     assert "int8" in engines["int8"]
-    monkeypatch.setattr(minigpt.cli.generate, "_BEYOND_CACHES", 1000)
+    monkeypatch.setattr(minigpt.cli.models, "_BEYOND_CACHES", 1000)
     assert "int8" in records(run("generate", "abc", *SHORT, "--json").stdout)[0]["engine"]
     assert "int8" in run("generate", "abc", *SHORT).stderr
 

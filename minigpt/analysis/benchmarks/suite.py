@@ -1,14 +1,13 @@
 """The benchmarks by name: where each one's data is found, on this machine or on the hub, and what runs it."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from minigpt.analysis.benchmarks import cbt, hellaswag, lambada, perplexities
 from minigpt.analysis.benchmarks.records import Data, Options, Result, Run
 from minigpt.errors import DataError
+from minigpt.interop.hub import reason_of, transport_errors
 from minigpt.model.gpt import GPT
 from minigpt.text.tokenizer import Tokenizer
 
@@ -116,20 +115,14 @@ def _find(name: str, benchmark: Benchmark, path: Path) -> list[Data]:
 def _fetch(benchmark: Benchmark) -> list[Data]:
     """The files in the hub's own cache, downloaded where they are not there."""
     from huggingface_hub import hf_hub_download  # slow to import, and of use here only
-    from huggingface_hub.errors import HfHubHTTPError
 
-    # Among the parents is the error of whichever HTTP library huggingface_hub is built on.
-    transport_errors = cast("tuple[type[Exception], ...]", (OSError, *HfHubHTTPError.__bases__))
     found = []
     for wanted in benchmark.hub:
         try:
             path = hf_hub_download(wanted.repository, wanted.file, repo_type="dataset", revision=wanted.revision)
-        except transport_errors as error:
-            cause = error.__cause__ or error
-            sentence = str(cause).partition("\n")[0].partition(". ")[0]
-            reason = re.sub(r"^\[Errno -?\d+\] ", "", sentence) or type(cause).__name__
+        except transport_errors() as error:
             raise DataError(
-                f"{wanted.file} of {wanted.repository} could not be downloaded ({reason}); offline, give "
+                f"{wanted.file} of {wanted.repository} could not be downloaded ({reason_of(error)}); offline, give "
                 f"{' and '.join(patterns[0].strip('*') for patterns in benchmark.names)}, or the folder that holds "
                 "it, with --data PATH"
             ) from error
