@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from minigpt.analysis.evaluation import evaluate
+    from minigpt.analysis.inspection import inspect
     from minigpt.config import PRESETS, GPTConfig, SamplingConfig, TrainConfig
     from minigpt.errors import (
         CheckpointError,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "analysis.evaluation": ("evaluate",),
+    "analysis.inspection": ("inspect",),
     "config": ("PRESETS", "GPTConfig", "SamplingConfig", "TrainConfig"),
     "errors": (
         "CheckpointError",
@@ -81,6 +83,7 @@ __all__ = [
     "evaluate",
     "generate",
     "generate_text",
+    "inspect",
     "load_checkpoint",
     "load_gpt2",
     "save_checkpoint",
