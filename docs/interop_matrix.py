@@ -4,12 +4,13 @@ python docs/interop_matrix.py
 """
 
 import importlib.util
+import pickle
 import platform
 import sys
 import tempfile
 from collections.abc import Callable
 from datetime import date
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from minigpt.config import GPTConfig
 from minigpt.interop import runners
 from minigpt.interop.agreement import Agreement, Tokenize, compare, reference_of
 from minigpt.interop.exporting import export_model
-from minigpt.interop.gguf_writer import write_gguf
+from minigpt.interop.gguf_writer import GGUF_DTYPES, write_gguf
 from minigpt.interop.pretrained import import_gpt2
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import save_checkpoint
@@ -31,15 +32,30 @@ CORPUS = "“It’s naïve — really”, he said… 日本語 と 日曜日, 12
 PACKAGES = ("torch", "transformers", "gguf", "llama_cpp_python", "onnx", "onnxruntime", "ctranslate2")
 
 
-def original(tokenizer: str, activation: str = "gelu_new") -> tuple[GPT, Tokenizer]:
+def original(tokenizer: str, activation: str = "gelu_new", kind: type[GPT] = GPT) -> tuple[GPT, Tokenizer]:
     """A random model, and the tokenizer of that name: its logits are as large as a trained one's."""
     words = Tokenizer.named(tokenizer) if tokenizer in ("gpt2", "bytes") else Tokenizer.train([CORPUS], tokenizer)
     torch.manual_seed(0)
     shape = {"n_positions": 64, "n_embd": 64, "n_layer": 3, "n_head": 1}
-    model = GPT(GPTConfig(vocab_size=words.vocab_size, activation_function=activation, **shape))
+    model = kind(GPTConfig(vocab_size=words.vocab_size, activation_function=activation, **shape))
     for name, parameter in model.named_parameters():
         torch.nn.init.normal_(parameter, std=0.3 if "embedding" in name else 0.15)
     return model.eval(), words
+
+
+class OfCharacters(GPT):
+    """A model of CORPUS's characters and nothing else, among the words of a `chars` tokenizer."""
+
+    def logits(self, features: Tensor) -> Tensor:
+        logits = super().logits(features)  # (..., V)
+        known = torch.full((logits.shape[-1],), -torch.inf)
+        known[character_ids(Tokenizer.train([CORPUS], "chars"))] = 0
+        return logits + known
+
+
+def character_ids(tokenizer: Tokenizer) -> list[int]:
+    """The ids of CORPUS's characters, in the order that nanoGPT has them."""
+    return [tokenizer.encode(character)[0] for character in sorted(set(CORPUS))]
 
 
 Make = Callable[[GPT, Tokenizer, Path], Path]  # writes a source into a folder; what to open
@@ -62,15 +78,24 @@ def sharded(model: GPT, tokenizer: Tokenizer, folder: Path) -> Path:
     return folder / "sharded"
 
 
-def pickled(model: GPT, tokenizer: Tokenizer, folder: Path) -> Path:
+def halved(model: GPT, tokenizer: Tokenizer, folder: Path) -> Path:
+    """In bfloat16, to which the model itself is rounded."""
+    model.bfloat16().float()
+    _in_transformers(model, tokenizer, folder).bfloat16().save_pretrained(folder / "halved")
+    tokenizer.save(folder / "halved")
+    return folder / "halved"
+
+
+def pickled(model: GPT, tokenizer: Tokenizer, folder: Path, *, zipped: bool = True) -> Path:
     theirs = _in_transformers(model, tokenizer, folder)
     theirs.config.save_pretrained(folder / "pickled")
-    torch.save(theirs.state_dict(), folder / "pickled" / "pytorch_model.bin")
+    path = folder / "pickled" / "pytorch_model.bin"
+    torch.save(theirs.state_dict(), path, _use_new_zipfile_serialization=zipped)
     tokenizer.save(folder / "pickled")
     return folder / "pickled"
 
 
-def nanogpt(model: GPT, _: Tokenizer, folder: Path) -> Path:
+def nanogpt(model: GPT, _: Tokenizer, folder: Path, *, ids: list[int] | None = None) -> Path:
     names = {
         "token_embedding": "wte",
         "position_embedding": "wpe",
@@ -89,12 +114,21 @@ def nanogpt(model: GPT, _: Tokenizer, folder: Path) -> Path:
         "transformer." + ".".join(names.get(part, part) for part in name.split(".")): tensor
         for name, tensor in model.state_dict().items()
     }
-    state["lm_head.weight"] = state["transformer.wte.weight"]
-    sizes = {name: getattr(config, name) for name in ("n_layer", "n_head", "n_embd", "vocab_size")}
+    if ids is not None:
+        state["transformer.wte.weight"] = state["transformer.wte.weight"][ids]
+    state["lm_head.weight"] = embedding = state["transformer.wte.weight"]
+    sizes = {name: getattr(config, name) for name in ("n_layer", "n_head", "n_embd")} | {"vocab_size": len(embedding)}
     arguments = sizes | {"block_size": config.n_positions, "bias": True, "dropout": 0.0}
     content = {"model": {f"_orig_mod.{name}": tensor for name, tensor in state.items()}, "model_args": arguments}
     torch.save(content | {"iter_num": 1, "best_val_loss": torch.tensor(1.0), "config": {}}, folder / "ckpt.pt")
     return folder / "ckpt.pt"
+
+
+def characters(model: GPT, tokenizer: Tokenizer, folder: Path) -> Path:
+    words = dict(enumerate(sorted(set(CORPUS))))
+    meta = {"vocab_size": len(words), "itos": words, "stoi": {word: id for id, word in words.items()}}
+    (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
+    return nanogpt(model, tokenizer, folder, ids=character_ids(tokenizer))
 
 
 def tensorflow(model: GPT, tokenizer: Tokenizer, folder: Path) -> Path:
@@ -130,18 +164,22 @@ SOURCES: dict[str, tuple[Make, str, str]] = {
     "a run, `chars`": (checkpoint, "chars", "gelu_new"),
     "a run, `bpe:400`": (checkpoint, "bpe:400", "gelu_new"),
     "safetensors in shards": (sharded, "bpe:400", "gelu_new"),
+    "safetensors in bf16": (halved, "bpe:400", "gelu_new"),
     "`pytorch_model.bin`": (pickled, "bpe:400", "gelu_new"),
+    "`pytorch_model.bin`, not zipped": (partial(pickled, zipped=False), "bpe:400", "gelu_new"),
     "nanoGPT's `ckpt.pt`": (nanogpt, "gpt2", "gelu"),
+    "nanoGPT's characters (`meta.pkl`)": (characters, "chars", "gelu"),
     "OpenAI's TensorFlow": (tensorflow, "bpe:400", "gelu_new"),
     "GGUF f32": (gguf, "chars", "gelu_new"),
 }
-TARGETS = ("transformers", "GGUF, read back", "GGUF f32 in llama.cpp", "GGUF q8_0 in llama.cpp", "ONNX", "CTranslate2")
+_IN_LLAMA = tuple(f"GGUF {dtype} in llama.cpp" for dtype in GGUF_DTYPES)
+TARGETS = ("transformers", "GGUF, read back", *_IN_LLAMA, "ONNX", "CTranslate2")
 
 
 def cell(source: str, target: str, folder: Path) -> Agreement:
     """One crossing, in a folder to work in: how near its end is to the model at its beginning."""
     make, name, activation = SOURCES[source]
-    model, tokenizer = original(name, activation)
+    model, tokenizer = original(name, activation, OfCharacters if make is characters else GPT)
     path = make(model, tokenizer, folder)
     reference = reference_of(model, tokenizer)
     if target == "transformers":
@@ -149,7 +187,7 @@ def cell(source: str, target: str, folder: Path) -> Agreement:
         return compare(target, _transformers(imported), reference, _auto_tokenizer(imported))
     if target.startswith("GGUF"):
         output = folder / "out.gguf"
-        export_model(path, "gguf", dtype="q8_0" if "q8_0" in target else "f32", output=output)
+        export_model(path, "gguf", dtype=target.split()[1] if target in _IN_LLAMA else "f32", output=output)
         read = runners.gguf_in_llama if "llama.cpp" in target else runners.gguf_in_torch
         run, tokenize = read(output)
         return compare(target, run, reference, tokenize)

@@ -10,6 +10,7 @@ from minigpt.analysis.evaluation import (
     UNSCORED,
     Evaluation,
     Progress,
+    at_rest,
     checked_stream,
     losses,
     resolve_protocol,
@@ -63,6 +64,7 @@ def break_down(
     """How well `model` predicts each document of a stream, by the windows and the scoring of `evaluate`.
 
     A window does not begin anew with a document: where one starts, the end of the last is before it, as in training.
+    An end of text that the stream begins with ends no document: it stands before the first.
     `by_position` also takes the loss of what a window has not scored, since it was scored before, into account, so that
     every position has been measured on the same text.
 
@@ -70,14 +72,12 @@ def break_down(
     """
     context, stride = resolve_protocol(model.config, context, stride)
     stream = checked_stream(tokens)
-    ends = np.flatnonzero(stream == end_of_text)
+    ends = np.flatnonzero(stream[1:] == end_of_text) + 1
     n_documents = len(ends) + (len(ends) == 0 or int(ends[-1]) < len(stream) - 1)
     device = model.token_embedding.weight.device
     nats, counts, n_bytes = (np.zeros(n_documents) for _ in range(3))
     position_nats, position_counts = (np.zeros(context if by_position else 0) for _ in range(2))
-    was_training = model.training
-    model.eval()
-    with torch.inference_mode():
+    with at_rest(model), torch.inference_mode():
         for batch in windows(stream, context, stride, batch_size=batch_size, progress=progress):
             features = model.features(batch.inputs.to(device)).flatten(0, 1)  # (B * T, C)
             scored = (batch.targets != UNSCORED).flatten()
@@ -97,7 +97,6 @@ def break_down(
             nats += np.bincount(of, each, n_documents)
             counts += np.bincount(of, minlength=n_documents)
             n_bytes += np.bincount(of, token_lengths[targets.numpy()], n_documents)
-    model.train(was_training)
     total = int(counts.sum())
     return Breakdown(
         whole=Evaluation(float(nats.sum()) / total, total, int(n_bytes.sum()), context, stride),

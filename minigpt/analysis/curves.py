@@ -1,7 +1,8 @@
 """Pictures of a run's log, drawn with matplotlib where it is installed."""
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +18,33 @@ def draw_losses(log: Iterable[Mapping[str, Any]], path: Path, baselines: Mapping
     from matplotlib.figure import Figure
 
     records = list(log)
-    training = [(record["step"], record["loss"]) for record in records if "loss" in record]
-    validation = [(record["step"], record["validation_loss"]) for record in records if "validation_loss" in record]
+    training, validation = (
+        [(record["step"], record[name]) for record in records if record.get(name) is not None]  # None: not finite
+        for name in ("loss", "validation_loss")
+    )
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     if training:
         steps, losses = zip(*training, strict=True)
         axes.plot(steps, losses, color="tab:blue", alpha=0.25, linewidth=0.8)
-        axes.plot(steps, _smoothed(losses), color="tab:blue", label="training, smoothed")
+        axes.plot(steps, moving_mean(losses), color="tab:blue", label="training, smoothed")
     if validation:
         steps, losses = zip(*validation, strict=True)
         axes.plot(steps, losses, color="tab:orange", marker="o", markersize=3, label="validation")
-    nats = nats_per_bit(records)
-    if nats is not None:
-        to_bits, to_nats = functools.partial(_times, 1 / nats), functools.partial(_times, nats)
+    bits = bits_per_nat(records)
+    if bits is not None:
+        to_bits, to_nats = functools.partial(_times, bits), functools.partial(_times, 1 / bits)
         right = axes.secondary_yaxis("right", functions=(to_bits, to_nats))
         right.set_ylabel("bits per byte (validation)")
-        first = validation[0][1] / nats
-        for name, bits in baselines.items():
-            if bits > first:
+        first = validation[0][1] * bits
+        for name, level in baselines.items():
+            if level > first:
                 continue
-            axes.axhline(bits * nats, color="gray", linestyle="--", linewidth=0.8)
+            axes.axhline(level / bits, color="gray", linestyle="--", linewidth=0.8)
             axes.annotate(
                 name,
-                (1, bits * nats),
+                (1, level / bits),
                 xycoords=axes.get_yaxis_transform(),
                 ha="right",
                 va="bottom",
@@ -56,24 +59,28 @@ def draw_losses(log: Iterable[Mapping[str, Any]], path: Path, baselines: Mapping
     figure.savefig(path, dpi=120)
 
 
-def nats_per_bit(log: Iterable[Mapping[str, Any]]) -> float | None:
-    """Nats per token for each bit per byte, which is the same at every evaluation of a run; None where there is none.
+def bits_per_nat(log: Sequence[Mapping[str, Any]]) -> float | None:
+    """What turns nats per token of the validation text into bits per byte, None where the log measures none.
 
-    It is the tokenizer's: how many bytes a token of the validation text has, times ln 2.
+    It is the tokenizer's: how many tokens a byte of that text has, by ln 2; a run that went on with another text has
+    that one's.
     """
-    for record in log:
-        if record.get("bits_per_byte"):
-            return record["validation_loss"] / record["bits_per_byte"]
+    for record in reversed(log):
+        if record.get("validation_loss") and record.get("bits_per_byte"):
+            return float(record["bits_per_byte"] / record["validation_loss"])
     return None
+
+
+def moving_mean(values: Sequence[float]) -> list[float]:
+    """The mean of each value and its neighbours, a fiftieth of all on either side, or as many as there are.
+
+    Unlike a running mean of what came before it does not lag behind a loss that falls.
+    """
+    count, sums = len(values), [0.0, *accumulate(values)]
+    reach = max(1, count // 50)
+    windows = [(max(0, at - reach), min(count, at + reach + 1)) for at in range(count)]
+    return [(sums[end] - sums[start]) / (end - start) for start, end in windows]
 
 
 def _times(factor: float, values: Any) -> Any:
     return factor * values
-
-
-def _smoothed(values: Iterable[float]) -> list[float]:
-    """An exponential mean over about 50 values that starts at the first."""
-    smoothed: list[float] = []
-    for value in values:
-        smoothed.append(value if not smoothed else 0.98 * smoothed[-1] + 0.02 * value)
-    return smoothed

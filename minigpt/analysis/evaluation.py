@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -83,10 +84,8 @@ def evaluate(
     """
     context, stride = resolve_protocol(model.config, context, stride)
     stream = checked_stream(tokens)
-    was_training = model.training
-    model.eval()
     nats, scored, n_bytes = 0.0, 0, 0
-    with torch.inference_mode():
+    with at_rest(model), torch.inference_mode():
         for batch in windows(stream, context, stride, max_tokens, batch_size, readers, progress):
             device = model.token_embedding.weight.device
             with autocast(device, dtype):
@@ -99,11 +98,21 @@ def evaluate(
             kept = targets.numpy()
             scored += len(kept)
             n_bytes += int(token_lengths[kept].sum()) if token_lengths is not None else 0
-    model.train(was_training)
     if readers is not None:
         figures = readers.add_up(torch.tensor([nats, scored, n_bytes], dtype=torch.float64))
         nats, scored, n_bytes = figures[0].item(), int(figures[1]), int(figures[2])
     return Evaluation(nats / scored, scored, n_bytes, context, stride)
+
+
+@contextmanager
+def at_rest(model: GPT) -> Iterator[None]:
+    """Without dropout; whatever happens, the model's mode comes back."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 def resolve_protocol(config: GPTConfig, context: int | None, stride: int | None) -> tuple[int, int]:

@@ -1,18 +1,16 @@
 """What a model computes while it reads a text, as arrays: attention, every layer's guess, norms. It draws nothing."""
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from minigpt.analysis.evaluation import at_rest, sliced_logits
 from minigpt.errors import ConfigError
 from minigpt.model.gpt import GPT, Block
-
-_LOGITS_AT_ONCE = 2**24  # numbers: 64 MB in float32
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ def predict(model: GPT, ids: Sequence[int] | Tensor, *, top: int = 10) -> Predic
     Raises: ConfigError for no ids, more than the context holds, or some outside the vocabulary.
     """
     row = _checked(model, ids)
-    with _at_rest(model):
+    with at_rest(model), torch.no_grad():
         return _read_out(model, model.features(row[None])[0], row, top)
 
 
@@ -80,7 +78,7 @@ def inspect(model: GPT, ids: Sequence[int] | Tensor, *, top: int = 10) -> Inspec
     Raises: ConfigError for no ids, more than the context holds, or some outside the vocabulary.
     """
     row = _checked(model, ids)
-    with _at_rest(model):
+    with at_rest(model), torch.no_grad():
         x = model.embed(row[None])  # (1, T, C)
         maps, attended, transformed, residual, lens = [], [], [], [], []
         for block in model.blocks:
@@ -129,18 +127,6 @@ def _checked(model: GPT, ids: Sequence[int] | Tensor) -> Tensor:
     return row
 
 
-@contextmanager
-def _at_rest(model: GPT) -> Iterator[None]:
-    """Without gradients and dropout."""
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(was_training)
-
-
 def _lengths(x: Tensor) -> Tensor:
     """The vectors' lengths: (T, C) -> (T,)."""
     return x.float().norm(dim=-1).cpu()
@@ -148,10 +134,9 @@ def _lengths(x: Tensor) -> Tensor:
 
 def _read_out(model: GPT, features: Tensor, ids: Tensor, top: int) -> Predictions:
     """What the head makes of features (T, C), beside the ids (T,); logits are made a slice of positions at a time."""
-    n_rows = max(1, _LOGITS_AT_ONCE // model.config.vocab_size)
+    following = ids.roll(-1)
     slices = [
-        _describe(model.logits(part).float().log_softmax(dim=-1), following, top)
-        for part, following in zip(torch.split(features, n_rows), torch.split(ids.roll(-1), n_rows), strict=True)
+        _describe(logits.log_softmax(dim=-1), following[rows], top) for rows, logits in sliced_logits(model, features)
     ]
     joined = Predictions(*(torch.cat(parts).cpu() for parts in zip(*slices, strict=True)))
     joined.logprobs[-1], joined.ranks[-1] = torch.nan, -1  # what follows the last was rolled round from the first

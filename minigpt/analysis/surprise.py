@@ -6,7 +6,7 @@ from typing import Any
 import numpy.typing as npt
 
 from minigpt.analysis.inspection import predict
-from minigpt.errors import MinigptError
+from minigpt.errors import CheckpointError, DataError
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run
@@ -28,22 +28,26 @@ def surprise(model: GPT, ids: Sequence[int]) -> list[float]:
 def surprise_of_weights(run: Run) -> list[dict[str, Any]]:
     """The same by a run's best and last weights, as lines of a log, in the order of their steps.
 
-    Nothing where the corpus or the weights are not at hand, or nothing was held out.
+    Raises: MinigptError, which says why, where there is nothing to measure or to measure it with.
     """
-    corpus_record = run.record["corpus"]
-    try:
-        corpus = Corpus.load(corpus_record.get("path", ""))
-        if corpus.fingerprint != corpus_record["fingerprint"] or len(corpus.validation) < 2:
-            return []
-        model = load_checkpoint(run.directory, "cpu").model
-        ids = passage(corpus.validation, model.config.n_positions)
-        last = run.load_last()
-        best_step = (run.record.get("result") or (last.progress if last else {})).get("best_step")
-        lines = {} if best_step is None else {best_step: surprise(model, ids)}
-        if last is not None and last.progress["step"] not in lines:
-            own = {name.removeprefix("model."): value for name, value in last.tensors.items()}
+    known = run.record["corpus"]
+    corpus = Corpus.load(known["path"])
+    if corpus.fingerprint != known["fingerprint"]:
+        raise DataError(f"{known['path']} holds another text by now")
+    if len(corpus.validation) < 2:
+        raise DataError("nothing was held out")
+    model = load_checkpoint(run.directory, "cpu").model
+    ids = passage(corpus.validation, model.config.n_positions)
+    last = run.load_last()
+    best_step = (run.record.get("result") or (last.progress if last else {})).get("best_step")
+    lines = {} if best_step is None else {best_step: surprise(model, ids)}
+    if last is not None and last.progress["step"] not in lines:
+        own = {name.removeprefix("model."): value for name, value in last.tensors.items()}
+        try:
             model.load_state_dict({name: own[name] for name in model.state_dict()})
-            lines[last.progress["step"]] = surprise(model, ids)
-    except (MinigptError, KeyError):  # a run may be broken off anywhere; the rest of it is shown all the same
-        return []
+        except (KeyError, RuntimeError) as error:
+            raise CheckpointError(f"{run.last_path} holds the state of another model") from error
+        lines[last.progress["step"]] = surprise(model, ids)
+    if not lines:
+        raise CheckpointError(f"{run.directory} was stopped before its first save")
     return [{"step": step, "passage": ids, "surprise": nats} for step, nats in sorted(lines.items())]

@@ -1,7 +1,7 @@
 """`minigpt corpus`: what is in a text, what is wrong with it, and what figures a model of it should beat."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from minigpt.analysis.corpus.doctor import Passage, Progress, Report
+    from minigpt.analysis.corpus.places import Place
 
 _NEIGHBOUR = 4  # times the vocabulary that training would choose, to compare it with
 
@@ -106,7 +107,7 @@ def _record(report: "Report") -> dict[str, Any]:
     record = asdict(report)
     record["overlap"]["share"] = report.overlap.share
     for entry, baseline in zip(record["baselines"], report.baselines, strict=True):
-        entry["meaning"] = baseline.meaning
+        entry |= {"meaning": baseline.meaning, "label": baseline.label, "is_partial": baseline.is_partial}
     record["findings"] = [asdict(finding) for finding in report.findings()]
     record["verdict"] = _verdict(report)
     return record
@@ -115,17 +116,18 @@ def _record(report: "Report") -> dict[str, Any]:
 def _shown(report: "Report") -> "Iterator[RenderableType]":
     """The report's parts, from what the text is to what to do first."""
     from minigpt.analysis.corpus.symptoms import LICENCE
+    from minigpt.analysis.labels import visible
     from minigpt.cli.render import facts
 
-    name = report.files[0] if len(report.files) == 1 else f"{len(report.files):,} files"
+    name = visible(report.files[0]) if len(report.files) == 1 else f"{len(report.files):,} files"
     yield facts(name, _facts(report))
     yield ""
     if report.troubles:
         yield "troubles"
         for trouble in report.troubles:
             places = trouble.places if trouble.kind == LICENCE else trouble.places[:1]
-            yield f"  {trouble.kind}: {trouble.count:,}, at {', '.join(map(str, places))}"
-            yield f"    {trouble.example}"
+            yield f"  {trouble.kind}: {trouble.count:,}{_places(places, ', at ', ', ')}"
+            yield f"    {visible(trouble.example)}"
             yield f"    {trouble.advice}"
     else:
         yield "troubles: none in the characters and lines"
@@ -134,24 +136,28 @@ def _shown(report: "Report") -> "Iterator[RenderableType]":
     yield ""
     yield from _tables(report)
     yield ""
-    yield _verdict(report)
+    yield visible(_verdict(report))
 
 
 def _facts(report: "Report") -> dict[str, str]:
+    from minigpt.analysis.labels import visible
     from minigpt.cli.render import size
 
     ends = ", ".join(f"{count:,} {kind}" for kind, count in report.line_ends.items() if count) or "none"
     scripts = ", ".join(f"{name} {share:.1%}" for name, share in list(report.scripts.items())[:5])
+    languages = ", ".join(f"{name} {share:.0%}" for name, share in list(report.languages.items())[:5])
     held_out = f"{size(report.validation_bytes)} ({report.held_out})" if report.validation_bytes else "nothing"
     rows = {
         "size": f"{size(report.text_bytes)} in {_number(report.documents, 'document')}",
         "characters": f"{report.characters:,}, {report.different_characters:,} different",
         "lines": f"{report.lines:,}, the longest of {report.longest_line:,} characters; line ends: {ends}",
-        "scripts": f"{scripts or 'no letters'} of the letters (the language is not guessed)",
+        "scripts": f"{scripts or 'no letters'} of the letters",
+        "languages": f"{languages or 'none that is known here'}, by a guess from their commonest words",
         "held_out": f"{held_out}, as training would",
     }
     if report.skipped:
-        rows["skipped"] = f"{_number(len(report.skipped), 'file')} that are not text: {', '.join(report.skipped[:3])}"
+        names = ", ".join(map(visible, report.skipped[:3]))
+        rows["skipped"] = f"{_number(len(report.skipped), 'file')} that are not text: {names}"
     return rows
 
 
@@ -173,12 +179,11 @@ def _copies(report: "Report") -> Iterator[str]:
         yield f"    {_one_line(search_key(copies.example))}"
     near = report.near
     what = f"{near.units:,} long {near.kind}{_part(near.looked_at)}"
-    if near.examples:
-        left, right = near.examples
+    if report.near_passages:
         yield f"  {near.copies:,} near copies among {what} ({SIMILAR:.0%} of runs of {SHINGLE} words or more in common)"
-        yield f"    the most alike are so by {near.similarity:.0%}:"
-        yield f"    {_one_line(search_key(left))}{_at(report, left)}"
-        yield f"    {_one_line(search_key(right))}{_at(report, right)}"
+        yield f"    the most alike are so by {near.similarity:.0%}, and first differ here:"
+        for passage in report.near_passages:
+            yield f"    {_one_line(passage.text)}{_places(passage.places, ', at ')}"
     else:
         yield f"  no near copies among {what}"
     part = "" if report.repeat_bytes >= report.text_bytes else f", in a sample of {report.repeat_bytes:,} bytes"
@@ -201,6 +206,8 @@ def _copies(report: "Report") -> Iterator[str]:
 def _tables(report: "Report") -> "Iterator[RenderableType]":
     from rich.table import Table
 
+    from minigpt.analysis.labels import visible
+
     table = Table(title="tokenizers", title_justify="left", title_style="bold", box=None, header_style="dim")
     table.add_column("")
     for name in ("words", "bytes per token"):
@@ -220,7 +227,7 @@ def _tables(report: "Report") -> "Iterator[RenderableType]":
     table.add_column("what it knows")
     for baseline in sorted(report.baselines, key=lambda baseline: -baseline.bits_per_byte):
         table.add_row(
-            baseline.name,
+            visible(baseline.label),
             f"{baseline.bits_per_byte:.3f}",
             _size(baseline.train_bytes) if baseline.train_bytes else "nothing",
             baseline.meaning,
@@ -229,6 +236,7 @@ def _tables(report: "Report") -> "Iterator[RenderableType]":
 
 
 def _verdict(report: "Report") -> str:
+    """What to do first; files have the names that they have."""
     findings = report.findings()
     if not findings:
         return "nothing found"
@@ -254,16 +262,25 @@ def _at(report: "Report", example: str) -> str:
     from minigpt.analysis.corpus.doctor import search_key
 
     places = report.copy_places.get(search_key(example), ())
-    return f", at {' and '.join(map(str, places))}" if places else ""
+    return _places(places, ", at ")
 
 
 def _where(passage: "Passage | None") -> str:
     if passage is None:
         return ""
-    places = f" at {' and '.join(map(str, passage.places))}" if passage.places else ""
-    return f"{places}:\n    {_one_line(passage.text)}"
+    return f"{_places(passage.places, ' at ')}:\n    {_one_line(passage.text)}"
+
+
+def _places(places: "Iterable[Place]", before: str, between: str = " and ") -> str:
+    from minigpt.analysis.labels import visible
+
+    shown = between.join(visible(str(place)) for place in places)
+    return f"{before}{shown}" if shown else ""
 
 
 def _one_line(text: str) -> str:
-    shown = " ".join(text.split())
+    """The text's beginning, on one line, with nothing in it that acts on a terminal."""
+    from minigpt.analysis.labels import visible
+
+    shown = visible(" ".join(text.split()))
     return shown if len(shown) <= 100 else f"{shown[:99]}…"

@@ -59,8 +59,9 @@ def evaluate(
 ) -> None:
     """Measure how well a model predicts texts: loss, perplexity and bits per byte; or run published benchmarks.
 
-    The text is one stream of documents, an end-of-text behind each. A window of the context's length moves over it;
-    every token but the first is scored once, with at least context - stride tokens before it (fewer at the start).
+    The text is one stream of documents, an end-of-text behind each and one before the first. A window of the
+    context's length moves over it; every token is scored once, with at least context - stride tokens before it (fewer
+    at the start).
     Benchmarks come from the Hugging Face hub or from `--data`; beside each figure stands what was published of the
     GPT-2 nearest in size, and what about it differs.
 
@@ -148,7 +149,7 @@ def evaluate(
         for number, sheet in enumerate(sheets):
             if number:
                 out.print()
-            out.print(sheet.rich())
+            out.print(sheet.rich(out.width))
 
 
 def _refuse_idle(idle: bool, option: str, sentence: str) -> None:
@@ -178,7 +179,10 @@ def _measure(
     notes: "Console",
 ) -> "tuple[list[str], Breakdown]":
     """What to call each document, and the evaluation of them all."""
+    import numpy as np
+
     from minigpt.analysis.breakdown import break_down
+    from minigpt.analysis.labels import visible
     from minigpt.cli import evaluation_view as view
     from minigpt.cli.render import byte_progress
     from minigpt.text.corpus import Corpus
@@ -186,7 +190,7 @@ def _measure(
 
     found = scan(sources, text_key=reading.text_key, encoding_errors=reading.encoding_errors)
     for name in found.skipped:
-        notes.print(f"passed over {name}: not a text", markup=False)
+        notes.print(f"passed over {visible(name)}: not a text", markup=False)
     tokenizer = checkpoint.tokenizer
     with byte_progress(notes, "tokenizing") as report:
         corpus = Corpus.build(found, tokenizer, validation_fraction=0, progress=report)
@@ -194,6 +198,7 @@ def _measure(
     stream = corpus.train
     if len(labels) < found.n_documents:
         stream = view.first_documents(stream, tokenizer.end_of_text, len(labels))
+    stream = np.insert(stream, 0, tokenizer.end_of_text)  # so that the first token too is predicted from something
     with view.progress(notes, "measuring") as report:
         parts = break_down(
             checkpoint.model,

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from minigpt.analysis.labels import visible
 from minigpt.cli.render import count
 
 if TYPE_CHECKING:
@@ -22,21 +23,30 @@ if TYPE_CHECKING:
     from minigpt.text.sources import Scan
 
 _MOST_ROWS = 20  # of documents in a table; --json has all
-_BAR = 30  # characters
+_BAR = 24  # characters: the table has room in a terminal of 60
+_WIDE = 100  # characters: in less, what differs would be a column of single words
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table under a title, with sentences below it; a column whose name begins with a space is of numbers."""
+    """A table under a title, with sentences below it; a column whose name begins with a space is of numbers.
+
+    The last so many columns are `remarks`, which become numbered sentences where a terminal is narrow.
+    """
 
     title: str
     columns: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
     notes: list[str] = field(default_factory=list)
+    remarks: int = 0
 
-    def rich(self) -> RenderableType:
-        """For a terminal."""
-        table = Table(title=self.title, title_justify="left", title_style="bold", box=None, padding=(0, 3, 0, 0))
+    def rich(self, width: int) -> RenderableType:
+        """For a terminal so many characters wide."""
+        narrow = width < _WIDE
+        if narrow and self.remarks:
+            return self._remarked_below().rich(width)
+        padding = (0, 1 if narrow else 3, 0, 0)
+        table = Table(title=Text(self.title, style="bold"), title_justify="left", box=None, padding=padding)
         for column in self.columns:
             number = column.startswith(" ")
             table.add_column(
@@ -45,6 +55,18 @@ class Sheet:
         for row in self.rows:
             table.add_row(*map(Text, row))
         return Group(table, *(Text(note, style="dim") for note in self.notes))
+
+    def _remarked_below(self) -> "Sheet":
+        """The same, its remarks as numbered notes."""
+        kept = len(self.columns) - self.remarks
+        rows: list[tuple[str, ...]] = []
+        below: list[str] = []
+        for row in self.rows:
+            said = [f"{name}: {cell}" for name, cell in zip(self.columns[kept:], row[kept:], strict=True) if cell]
+            if said:
+                below.append(f"({len(below) + 1}) {'; '.join(said)}")
+            rows.append((*row[:kept], f"({len(below)})" if said else ""))
+        return Sheet(self.title, (*self.columns[:kept], " note"), rows, [*below, *self.notes])
 
     def markdown(self) -> str:
         """For a document."""
@@ -133,11 +155,11 @@ def text_sheets(labels: Sequence[str], parts: "Breakdown", tokenizer: str, limit
         [
             ("loss", f"{whole.loss:.4f}", "nats per token"),
             ("perplexity", f"{whole.perplexity:,.2f}", f"per token ({tokenizer})"),
-            ("bits per byte", f"{whole.bits_per_byte:.4f}", ""),
+            ("bits per byte", _figure(whole.bits_per_byte), ""),
         ],
         [
             f"protocol: {whole.tokens:,} tokens, {whole.bytes:,} bytes; context {whole.context}, stride {whole.stride};"
-            " every token but the first scored once"
+            " every token scored once, the first behind an end of text"
         ],
     )
     sheets = [sheet]
@@ -146,6 +168,11 @@ def text_sheets(labels: Sequence[str], parts: "Breakdown", tokenizer: str, limit
     if len(parts.position_tokens):
         sheets.append(_positions_sheet(parts))
     return sheets
+
+
+def _figure(value: float) -> str:
+    """A figure to four places, or a dash where there is none."""
+    return "-" if math.isnan(value) else f"{value:.4f}"
 
 
 def _documents_sheet(labels: Sequence[str], parts: "Breakdown") -> Sheet:
@@ -160,7 +187,7 @@ def _documents_sheet(labels: Sequence[str], parts: "Breakdown") -> Sheet:
         notes.append(f"the {half} hardest and the {half} easiest of {len(found):,}; --json has them all")
         found = found[:half] + found[-half:]
     rows = [
-        (name, f"{part.tokens:,}", f"{part.bytes:,}", f"{part.loss:.4f}", f"{part.bits_per_byte:.4f}")
+        (visible(name), f"{part.tokens:,}", f"{part.bytes:,}", f"{part.loss:.4f}", _figure(part.bits_per_byte))
         for name, part in found
     ]
     return Sheet(title, ("document", " tokens", " bytes", " loss", " bits per byte"), rows, notes)
@@ -251,5 +278,5 @@ def benchmark_sheet(result: "Result", n_parameters: int) -> Sheet:
         f"published: of {nearest} ({SIZES[nearest]:,} parameters), the GPT-2 nearest in size to this model"
         f" ({n_parameters:,})"
     )
-    title = f"{result.benchmark}, {result.examples:,} {result.kind} of {', '.join(result.data)}"
-    return Sheet(title, ("measure", " this model", " published", "by", "what differs"), rows, notes)
+    title = f"{result.benchmark}, {result.examples:,} {result.kind} of {visible(', '.join(result.data))}"
+    return Sheet(title, ("measure", " this model", " published", "by", "what differs"), rows, notes, remarks=2)

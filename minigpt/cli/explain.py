@@ -200,11 +200,11 @@ def write_rows(out: Console, rows: Iterable[Row]) -> None:
 def _write_header(out: Console) -> None:
     """The names of the columns."""
     numbers = f"{'probability':>11} {'bits':>6} {'entropy':>7} {'rank':>6}"
-    out.print(f"{'#':>5}  {'token':{_LABEL_WIDTH}} {numbers}  likeliest", soft_wrap=True)
+    _write_table_line(out, Text(f"{'#':>5}  {'token':{_LABEL_WIDTH}} {numbers}  likeliest"))
 
 
 def _write_row(out: Console, row: Row) -> None:
-    """Writes one token's row; a terminal shows as much of it as is wide."""
+    """Writes one token's row."""
     line = Text(f"{row.number:>5}  ")
     style = Style() if row.logprob is None else _ground(row.logprob)
     line.append(_isolated(set_cell_size(row.label, _LABEL_WIDTH)), style=style)
@@ -214,6 +214,11 @@ def _write_row(out: Console, row: Row) -> None:
     line.append(f" {'' if row.rank is None else row.rank + 1:>6}")
     for label, logprob in row.alternatives:
         line.append(f"  {_isolated(label)}").append(f" {percent(logprob)}", style="dim")
+    _write_table_line(out, line)
+
+
+def _write_table_line(out: Console, line: Text) -> None:
+    """Writes a line of a table; a terminal shows as much of it as is wide."""
     if out.is_terminal:
         out.print(line, no_wrap=True, overflow="ellipsis")
     else:

@@ -14,18 +14,17 @@ if TYPE_CHECKING:
     from minigpt.interop.agreement import Agreement
 
 _LLAMA = "llama-completion -m {path} -p 'Once upon a time' -n {count}"
-_OPTIMUM = """python -c "
+_OPTIMUM = """
 from optimum.onnxruntime import ORTModelForCausalLM as Model
 from transformers import AutoTokenizer, pipeline
 model, tokenizer = Model.from_pretrained({path!r}), AutoTokenizer.from_pretrained({path!r})
-print(pipeline('text-generation', model, tokenizer=tokenizer)('Once upon a time', max_new_tokens={count}))\""""
-_CTRANSLATE2 = """python -c "
+print(pipeline('text-generation', model, tokenizer=tokenizer)('Once upon a time', max_new_tokens={count}))"""
+_CTRANSLATE2 = """
 import ctranslate2, transformers
 tokenizer = transformers.AutoTokenizer.from_pretrained({path!r})
 prompt = tokenizer.convert_ids_to_tokens(tokenizer.encode('Once upon a time'))
 result = ctranslate2.Generator({path!r}).generate_batch([prompt], max_length={count}, sampling_topk=20)
-print(tokenizer.decode(result[0].sequences_ids[0]))\""""
-_COMMANDS = {"gguf": _LLAMA, "onnx": _OPTIMUM, "ctranslate2": _CTRANSLATE2}
+print(tokenizer.decode(result[0].sequences_ids[0]))"""
 
 
 def export(
@@ -69,8 +68,16 @@ def export(
     out.print(facts(done.target, rows | {found.by: _shown(found) for found in done.agreements}))
     for note in done.notes:
         out.print(note, markup=False)
-    path, count = str(done.path), min(100, done.context // 2)
-    print(_COMMANDS[done.target].format(path=shlex.quote(path) if done.target == "gguf" else path, count=count))
+    print(_command(done.target, str(done.path), min(100, done.context // 2)))
+
+
+def _command(target: str, path: str, count: int) -> str:
+    """What a shell runs to see a model generate, whatever characters its path has."""
+    if target == "gguf":
+        # A name that begins with a dash would be an option.
+        return _LLAMA.format(path=shlex.quote(f"./{path}" if path.startswith("-") else path), count=count)
+    program = _OPTIMUM if target == "onnx" else _CTRANSLATE2
+    return "python -c " + shlex.quote(program.format(path=path, count=count))
 
 
 def _shown(found: "Agreement") -> str:

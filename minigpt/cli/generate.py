@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from minigpt.storage.checkpoint import Checkpoint
     from minigpt.text.tokenizer import Tokenizer
 
+_ALTERNATIVES = 5  # of each token, where they are wanted and nobody says how many
 _MOST_ROWS = 32  # side by side; more gain little
 
 
@@ -50,9 +51,11 @@ def generate(
         typer.Option("--speculate", help="guess repeated text and verify it at once; no token changes"),
     ] = "auto",
     alternatives: Annotated[
-        int,
-        typer.Option("--alternatives", help="with --json or --table: so many of each token's likeliest rivals", min=0),
-    ] = 5,
+        int | None,
+        typer.Option(
+            "--alternatives", help="with --json or --table: so many of each token's likeliest rivals [5]", min=0
+        ),
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="colour each token by the probability the model gave it")
     ] = False,
@@ -66,8 +69,9 @@ def generate(
         list[str] | None, typer.Option("--corpus", help="with --novelty: a text to look in [the run's own]")
     ] = None,
     copied_words: Annotated[
-        int, typer.Option("--copied-words", help="with --novelty: words that make a copied run a long one", min=1)
-    ] = 8,
+        int | None,
+        typer.Option("--copied-words", help="with --novelty: words that make a copied run a long one [8]", min=1),
+    ] = None,
     as_json: JsonOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
@@ -87,11 +91,16 @@ def generate(
     prompts = read_prompts(prompt, prompt_file, prompt_format)
     if corpus and not novelty:
         raise ConfigError(f"--corpus {corpus[0]} is what --novelty looks in; give both")
+    if copied_words is not None and not novelty:
+        raise ConfigError(f"--copied-words {copied_words} is about what --novelty finds; give both")
+    if alternatives is not None and not (as_json or table):
+        raise ConfigError(f"--alternatives {alternatives} are shown by --json and --table; give one of them too")
     if config.beams > 1 and draft is not None:
         raise ConfigError(f"beams ({config.beams}) and --draft contradict one another: a search draws nothing to guess")
 
     _check_explanation(explain or table, {"--json": as_json, "--novelty": novelty, "--beams": config.beams > 1})
 
+    from minigpt.analysis.copying.copies import LONG_RUN
     from minigpt.cli.novelty import open_novelty
     from minigpt.generation.sampling import Sampler
     from minigpt.generation.streaming import generate_pieces
@@ -99,7 +108,7 @@ def generate(
     checkpoint = open_model(model, checkpoints, device, dtype=dtype)
     tokenizer, shape = checkpoint.tokenizer, checkpoint.model.config
     _check_lengths(prompts, tokenizer, shape, config, strict=strict)
-    meter = open_novelty(checkpoint, corpus or [], copied_words) if novelty else None
+    meter = open_novelty(checkpoint, corpus or [], copied_words or LONG_RUN) if novelty else None
     engine = open_engine(checkpoint.model, quantize, compiled=compiled)
     sampler = Sampler(config, tokenizer)
     drafter = open_drafter(draft, speculate, checkpoint, engine, checkpoints)
@@ -124,7 +133,7 @@ def generate(
         started = time.perf_counter()
         pieces = generate_pieces(
             engine, tokenizer, group, config, sampler=sampler, drafter=drafter,
-            alternatives=alternatives if as_json or explained else None,
+            alternatives=(_ALTERNATIVES if alternatives is None else alternatives) if as_json or explained else None,
         )  # fmt: skip
         group_first = None
         for piece in pieces:

@@ -53,6 +53,8 @@ def inspect(
         raise ConfigError("--png draws one map: give its --layer and --head, both counted from 0")
     if png is None and page is None and not (layer is None and head is None):
         raise ConfigError("--layer and --head choose a map to draw: give --png FILE or --html FILE too")
+    if as_json and table:
+        raise ConfigError("--json and --table contradict one another; give one of them")
     text = _text(prompt, file)
 
     from minigpt.analysis.inspection import inspect as inspect_all

@@ -16,7 +16,7 @@ def load_gpt2(
         ),
     ] = None,
     source: Annotated[
-        str | None, typer.Option("--from", help="a local folder or file of any format, instead of the hub")
+        str | None, typer.Option("--from", help="a local folder or file of any format, or OWNER/NAME on the hub")
     ] = None,
     revision: Annotated[
         str | None, typer.Option("--revision", help="a branch, tag or commit on the hub [main]")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from minigpt.analysis.labels import visible
+from minigpt.analysis.labels import LAYOUT, visible
 from minigpt.cli.render import byte_progress, console, count, size
 from minigpt.errors import ConfigError, DataError
 
@@ -34,13 +34,13 @@ class Novelty:
         """Prints a continuation with its long copied runs marked, and where they come from."""
         copying = self.measure(text, prompt)
         out = console(stderr=False)
-        shown = visible if out.is_terminal else str
+        shown = on_terminal if out.is_terminal else str
         line = Text(shown(prompt)).append(marked(text, copying, shown))
         out.print(line, soft_wrap=True)
         out.print()
         out.print(f"copied: {figures(copying)}", markup=False, soft_wrap=True)
         for run in copying.long_runs or ([copying.longest] if copying.longest else []):
-            out.print(Text(f"  {self._mark(run, copying)}{self._described(run, text)}"), soft_wrap=True)
+            out.print(Text(f"  {described(run, copying, text, self._where(run))}"), soft_wrap=True)
 
     def record(self, prompt: str, text: str) -> dict[str, Any]:
         """The figures, and every long copied run with its place, for JSON."""
@@ -67,25 +67,19 @@ class Novelty:
         origin = self.origins[passage.document - 1]
         return {"file": origin.file, "document": origin.document, "line": passage.line}
 
-    @staticmethod
-    def _mark(run: "CopiedRun", copying: "Copying") -> str:
-        """The number of the marked stretch that a run is in."""
-        for number, (start, end) in enumerate(copying.spans, 1):
-            if start <= run.start and run.end <= end and run.words >= copying.at_least:
-                return f"{_superscript(number)} "
-        return ""
-
-    def _described(self, run: "CopiedRun", text: str) -> str:
+    def _where(self, run: "CopiedRun") -> str:
         place = self._place(run)
         where = place["file"] or "the training text"
         where += f", document {place['document']:,}" if place["document"] is not None else ""
-        quoted = " ".join(text[run.start : run.end].split())
-        quoted = quoted if len(quoted) <= _QUOTED else quoted[: _QUOTED - 1] + "…"
-        times = "" if run.times == 1 else f", the first of {run.times:,} times"
-        return f"{count(run.words, 'word')} “{visible(quoted)}”: {where}, line {place['line']:,}{times}"
+        return f"{visible(where)}, line {place['line']:,}"
 
 
-def marked(text: str, copying: "Copying", shown: Callable[[str], str] = visible) -> Text:
+def on_terminal(text: str) -> str:
+    """The text with its lines, and nothing else in it that acts on a terminal."""
+    return visible(text, keep=LAYOUT)
+
+
+def marked(text: str, copying: "Copying", shown: Callable[[str], str] = on_terminal) -> Text:
     """The text, as `shown`, with its long copied runs in ⟦ ⟧, numbered, and underlined where the terminal can."""
     line, done = Text(), 0
     for number, (start, end) in enumerate(copying.spans, 1):
@@ -104,6 +98,21 @@ def figures(copying: "Copying") -> str:
         f"longest run {count(longest.words, 'word')}, {count(longest.end - longest.start, 'character')}; "
         f"{copying.share:.0%} of {count(copying.words, 'word')} in runs of {copying.at_least} words or more"
     )
+
+
+def described(run: "CopiedRun", copying: "Copying", text: str, where: str) -> str:
+    """A copied run in a line: the number of the marked stretch that it is in, its words, and where they stand."""
+    quoted = " ".join(text[run.start : run.end].split())
+    quoted = quoted if len(quoted) <= _QUOTED else quoted[: _QUOTED - 1] + "…"
+    times = "" if run.times == 1 else f", the first of {run.times:,} times"
+    return f"{_mark(run, copying)}{count(run.words, 'word')} “{visible(quoted)}”: {where}{times}"
+
+
+def _mark(run: "CopiedRun", copying: "Copying") -> str:
+    for number, (start, end) in enumerate(copying.spans, 1):
+        if start <= run.start and run.end <= end and run.words >= copying.at_least:
+            return f"{_superscript(number)} "
+    return ""
 
 
 def open_novelty(checkpoint: "Checkpoint", sources: list[str], at_least: int) -> Novelty:
@@ -150,21 +159,22 @@ def _own_corpus(checkpoint: "Checkpoint", out: Console) -> "tuple[Corpus, list[O
         raise ConfigError(f"{directory} does not say what it was trained on; give that text with --corpus")
     names, reading = ", ".join(record["sources"]), record["reading"]
     options = {key: reading[key] for key in ("text_key", "encoding_errors")}
+    place = known.get("path", "the cache")  # which early runs did not record
     try:
         found = None if "-" in record["sources"] else scan(record["sources"], **options)
     except DataError:
         found = None
     try:
-        corpus = Corpus.load(known["path"])
+        corpus = Corpus.load(place)
         if corpus.fingerprint != known["fingerprint"]:
-            raise DataError(f"{known['path']} holds another corpus")
+            raise DataError(f"{place} holds another corpus")
     except DataError as error:
         rebuilt = found and Corpus.build(
             found, checkpoint.tokenizer, validation_fraction=reading["validation_fraction"]
         )
         if not rebuilt or rebuilt.fingerprint != known["fingerprint"]:
             raise ConfigError(
-                f"the text that {directory} was trained on is no longer in {known['path']}, and {names} "
+                f"the text that {directory} was trained on is no longer in {place}, and {names} "
                 f"{'is another by now' if rebuilt else 'cannot be read'}; give it with --corpus"
             ) from error
         corpus = rebuilt

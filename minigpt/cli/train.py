@@ -20,7 +20,7 @@ from minigpt.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from minigpt.cli.render import TrainingDisplay
+    from minigpt.cli.training_view import TrainingDisplay
     from minigpt.storage.run import Run
     from minigpt.training.distributed import World
 
@@ -119,14 +119,17 @@ def train(
         else:
             if resume:
                 out.print("there is no such run yet, so it starts now", markup=False)
-            job = begin(request, draw_up(request, out, world.size))
+            job = begin(request, draw_up(request, out, world.size), out, world.size)
         lead(world, job)
         _run(job, checkpoints, out, world, log or [], no_report=no_report)
 
 
 def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: list[str], *, no_report: bool) -> None:
     """Trains and draws; ends with the result, or with the state saved and the exit code of the signal."""
-    from minigpt.cli.render import TrainingDisplay, console, copied, standing, summary
+    from minigpt.analysis.standing import recorded_baselines
+    from minigpt.cli.render import console, summary
+    from minigpt.cli.standing import copied, standing
+    from minigpt.cli.training_view import TrainingDisplay
     from minigpt.device import resolve_device
     from minigpt.training.control import Control
     from minigpt.training.events import Finished
@@ -134,18 +137,21 @@ def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: 
     from minigpt.training.pace import steps_in
 
     directory, control = job.run.directory, Control()
+    baselines = recorded_baselines(job.run.record)
     finished: Finished | None = None
     display = TrainingDisplay(
         out,
         directory.name,
         resolve_device(job.config.device),
         steps_in(job.config, len(job.corpus.train)),
-        job.run.baselines,
+        baselines,
     )
     with tracking(trackers, job.run, out) as track, display, heeding_signals(control, display.stop) as signals:
-        for event in train(
+        events = train(
             job.model, job.corpus, job.config, job.run, resume=job.resume, control=control, world=world, spent=job.spent
-        ):
+        )
+        display.recall(job.run.read_log())  # of which what comes after the state it goes on from is gone by now
+        for event in events:
             display.show(event)
             track(event)
             finished = event if isinstance(event, Finished) else None
@@ -154,8 +160,9 @@ def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: 
         print(command_line("train", "--resume", "--name", directory.name, checkpoints=checkpoints), file=sys.stderr)
         raise typer.Exit(128 + (signals[0] if signals else signal.SIGTERM))  # another process was asked to
     result = console(stderr=False)
-    better = standing(job.run.read_log(), job.run.baselines)
-    result.print(summary(finished, _speed(job, display, world.size), str(directory), better, copied(display.copied)))
+    log = list(job.run.read_log())
+    better = standing(log, baselines, finished)
+    result.print(summary(finished, _speed(job, display, world.size), str(directory), better, copied(log)))
     _draw_curve(job.run, out)
     if not no_report:
         _report(job.run, out)
@@ -191,10 +198,11 @@ def _report(run: "Run", out: "Console") -> None:
 
 def _draw_curve(run: "Run", out: "Console") -> None:
     from minigpt.analysis.curves import draw_losses
+    from minigpt.analysis.standing import recorded_baselines
 
     path = run.directory / "loss.png"
     try:
-        draw_losses(run.read_log(), path, run.baselines)
+        draw_losses(run.read_log(), path, {one.label: one.bits_per_byte for one in recorded_baselines(run.record)})
         out.print(f"loss curve: {path}", markup=False)
     except ModuleNotFoundError:
         out.print("no loss curve was drawn: that takes matplotlib (pip install 'minigpt[plot]')", markup=False)

@@ -1,6 +1,9 @@
 """A training job made ready: a new run, with everything that was chosen said."""
 
+import contextlib
 import functools
+import os
+import platform
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,8 +25,6 @@ if TYPE_CHECKING:
     from minigpt.text.corpus import Corpus
     from minigpt.text.tokenizer import Tokenizer
     from minigpt.training.planning import Plan
-
-_LEAST_BASELINE_SECONDS, _MOST_BASELINE_SECONDS = 0.2, 3.0  # a run of five minutes spares the most
 
 
 @dataclass(frozen=True)
@@ -149,8 +150,8 @@ def draw_up(request: Request, out: "Console", processes: int) -> Draft:
     return Draft(name, corpus, made, base, device, began)
 
 
-def begin(request: Request, draft: Draft) -> Job:
-    """A new run as it was drawn up: its model and its folder."""
+def begin(request: Request, draft: Draft, out: "Console", processes: int) -> Job:
+    """A new run as it was drawn up, for so many processes: its model, what it is compared with, and its folder."""
     import torch
 
     from minigpt import __version__
@@ -161,11 +162,14 @@ def begin(request: Request, draft: Draft) -> Job:
     made, corpus, base = draft.plan, draft.corpus, draft.base
     torch.manual_seed(made.training.seed)
     model = GPT.from_tensors(made.model, base.model.state_dict()) if base else GPT(made.model)
+    with out.status("measuring what simple methods make of the held-out text …"):
+        baselines = cheap_baselines(corpus)
     record = {
         "minigpt": __version__,
         "torch": torch.__version__,
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "device": str(draft.device),
+        "environment": _environment(draft.device, processes),
         "sources": resolved(request.sources),
         "asked": request.asked,
         "reading": ReadingConfig(**request.reading).to_dict(),
@@ -175,7 +179,7 @@ def begin(request: Request, draft: Draft) -> Job:
         "corpus": corpus_record(corpus),
         "baselines": {
             "fingerprint": corpus.fingerprint,
-            "measured": [asdict(baseline) for baseline in cheap_baselines(corpus, _baseline_seconds(made, corpus))],
+            "measured": [asdict(baseline) for baseline in baselines],
         },
         "model": made.model.to_dict(),
         "training": made.training.to_dict(),
@@ -186,11 +190,29 @@ def begin(request: Request, draft: Draft) -> Job:
     return Job(model, corpus, made.training, run, resume=False, spent=time.perf_counter() - draft.began)
 
 
-def _baseline_seconds(made: "Plan", corpus: "Corpus") -> float:
-    """How long the baselines may take: a hundredth of the run, within bounds."""
-    training = made.training
-    seconds = 60 * training.minutes if training.minutes else made.steps(len(corpus.train)) * made.seconds_per_step
-    return min(_MOST_BASELINE_SECONDS, max(_LEAST_BASELINE_SECONDS, 0.01 * seconds))
+def _environment(device: "torch.device", processes: int) -> dict[str, Any]:
+    """What training.json says of the machine: a resumed run may have another, so nothing is compared with it."""
+    import torch
+
+    return {
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "cpu": _cpu_name(),
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "processes": processes,
+    }
+
+
+def _cpu_name() -> str:
+    """The processor's own name where the system tells it, else its architecture's."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()
 
 
 def build_corpus(

@@ -13,6 +13,7 @@ from minigpt.text.tokenizer import Tokenizer
 # Words, punctuation, digits, accents, and characters of two, three and four bytes.
 TEXT = "The quick brown fox — “naïve”, 1,234 €? — said: it's 日本語 🙂\n\n  Once upon a time, there was"
 _PROMPT, _CONTINUATION = 48, 16
+_NEAR = 100.0  # a logit so far below the largest is a probability of 0, whatever it is exactly
 
 Run = Callable[[Sequence[int]], Tensor]  # ids (T,) -> logits (T, V)
 Tokenize = Callable[[str], list[int]]
@@ -35,6 +36,7 @@ class Reference:
 class Agreement:
     """How near another program's logits come: the largest difference, also in standard deviations of the logits.
 
+    Both are of the words within 100 of the largest logit; the others only have to stay below that.
     `greedy` is how many tokens of the original's greedy continuation that program would have chosen too, of `of`;
     `same_ids`, where the program has a tokenizer of its own, is whether that gives the original's ids.
     """
@@ -49,11 +51,17 @@ class Agreement:
 
 @torch.no_grad()
 def reference_of(model: GPT, tokenizer: Tokenizer) -> Reference:
-    """What a model says about a text that fits into its context."""
+    """What a model says about a text that fits into its context, without the words that it never predicts.
+
+    Those were not in what it was trained on, as the bytes of a model of characters that lacked them.
+    """
     device = model.token_embedding.weight.device
     context = model.config.n_positions
     text_ids = tokenizer.encode(TEXT)
-    ids = text_ids[: min(_PROMPT, (context + 1) // 2)]
+    heard = model(torch.tensor([text_ids[:context]], device=device))[0].float()  # (T, V)
+    never = (heard <= _lowest(heard)).all(dim=0).tolist()  # (V,)
+    known = [id for id in text_ids if not never[id]] or text_ids
+    ids = known[: min(_PROMPT, (context + 1) // 2)]
     prompt = len(ids)
     cache = KVCache(model.config, 1, device=device, dtype=model.token_embedding.weight.dtype)
     new = ids
@@ -69,11 +77,19 @@ def reference_of(model: GPT, tokenizer: Tokenizer) -> Reference:
 def compare(by: str, run: Run, reference: Reference, tokenize: Tokenize | None = None) -> Agreement:
     """How near a program comes to the original; a logit that is no number is infinitely far."""
     logits = run(reference.ids).float()  # (T, V)
-    difference = float((logits - reference.logits).abs().nan_to_num(nan=torch.inf, posinf=torch.inf).max())
+    lowest = _lowest(reference.logits)
+    apart = torch.maximum(logits, lowest) - torch.maximum(reference.logits, lowest)
+    difference = float(apart.abs().nan_to_num(nan=torch.inf, posinf=torch.inf).max())
+    near = reference.logits[reference.logits > lowest]
     chosen = logits.argmax(dim=-1)[reference.prompt - 1 : -1].tolist()
     expected = reference.ids[reference.prompt :]
     # Up to the first token that differs both have read the same ids, so that this is what it would have generated.
     same = next((i for i, pair in enumerate(zip(chosen, expected, strict=True)) if pair[0] != pair[1]), len(expected))
-    deviations = difference / max(float(reference.logits.std()), 1e-30)
+    deviations = difference / max(float(near.std(correction=0)), 1e-30)
     same_ids = None if tokenize is None else tokenize(TEXT) == list(reference.text_ids)
     return Agreement(by, difference, deviations, same, len(expected), same_ids)
+
+
+def _lowest(logits: Tensor) -> Tensor:
+    """The logit in each row below which words have a probability of 0. Shapes: (T, V) -> (T, 1)."""
+    return logits.amax(dim=-1, keepdim=True) - _NEAR

@@ -4,6 +4,13 @@ from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
 from minigpt.text.tokenizer import Tokenizer
 
+_GPT2_WORDS, _PADDED = 50257, 50304  # nanoGPT and others pad GPT-2's words to a multiple of 64
+
+
+def may_have_gpt2_words(config: GPTConfig) -> bool:
+    """Whether a model whose words are not said can have GPT-2's, by their number, padded or not."""
+    return _GPT2_WORDS <= config.vocab_size <= _PADDED
+
 
 def fit(tokenizer: Tokenizer, config: GPTConfig, source: object) -> list[str]:
     """What a user should know of a model that has more rows than its tokenizer has words; `source` names it in errors.

@@ -142,7 +142,8 @@ def _tie_head(file: GgufFile, places: dict[str, Place]) -> list[str]:
     numbers, other = file.read(fine).float(), file.read(coarse).float()
     bits = 8 * file.tensors[coarse].size / numbers.numel()
     distance = float((other - numbers).norm() / numbers.norm())
-    if not distance <= max(2 ** (2 - bits), _BFLOAT16_STEP):  # a distance that is no number is none of a rounding
+    # Roundings are off by less than this in norm, and a distance that is no number is none of a rounding.
+    if not distance <= max(2 ** (1.5 - bits), _BFLOAT16_STEP):
         raise CheckpointError(
             f"{_HEAD!r} in {file.path} differs from {embedding.theirs!r} by {distance:.0%}: an output head of its own"
             " is not supported, it must be tied to the token embedding"
@@ -151,7 +152,10 @@ def _tie_head(file: GgufFile, places: dict[str, Place]) -> list[str]:
     places["wte.weight"] = embedding._replace(theirs=fine)
     if not distance:
         return []
-    return [f"{both[0]} ({kinds[0]}) and {both[1]} ({kinds[1]}) are one matrix, rounded twice: {fine} serves for both"]
+    return [
+        f"{both[0]} ({kinds[0]}) and {both[1]} ({kinds[1]}), which differ by {distance:.1%}, are taken for one matrix,"
+        f" rounded twice: {fine} serves for both"
+    ]
 
 
 def _quantized(file: GgufFile, places: dict[str, Place]) -> list[str]:
@@ -188,7 +192,7 @@ def _tokenizer_of(file: GgufFile, notes: list[str]) -> Tokenizer:
         return _of_characters(file, tokens)
     split = values.get("tokenizer.ggml.pre")
     if split in _UNKNOWN_SPLITS:
-        notes.append(f"{file.path} does not say how its texts are split (tokenizer.ggml.pre): as GPT-2's, presumably")
+        notes.append("it does not say how its texts are split (tokenizer.ggml.pre): as GPT-2's, presumably")
     elif split not in _SPLITS:
         raise CheckpointError(
             f"tokenizer.ggml.pre ({split!r}) in {file.path} splits texts in another way than GPT-2's: 'gpt-2'"

@@ -8,11 +8,12 @@ import difflib
 import errno
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
 from minigpt.errors import CheckpointError
+from minigpt.interop.huggingface_files import OTHER_TOKENIZERS
 from minigpt.interop.sharded import files_named_in
 from minigpt.storage.checkpoint import CONFIG, WEIGHTS
 
@@ -24,8 +25,22 @@ _FORMS = (WEIGHTS, WEIGHTS + _INDEX, "pytorch_model.bin", "pytorch_model.bin" + 
 _TOKENIZER = "tokenizer.json"
 _WITH_TOKENIZER = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _INSTEAD_OF_TOKENIZER = ("vocab.json", "merges.txt")
-_OTHER_TOKENIZERS = ("vocab.txt", "spiece.model")
 _FILES = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".json"}  # endings of paths that are not there
+
+
+class UnreachableError(CheckpointError):
+    """A model that only the network keeps away."""
+
+
+def is_hub_name(model: str) -> bool:
+    """Whether a name that is no path's is plainly one of the hub's: OpenAI's four, and any with its owner."""
+    return model in GPT2_NAMES or ("/" in model and _may_be_on_hub(model))
+
+
+def _may_be_on_hub(model: str) -> bool:
+    return re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", model, re.ASCII) is not None and (
+        Path(model).suffix not in _FILES
+    )
 
 
 def repository_of(model: str) -> str:
@@ -35,7 +50,7 @@ def repository_of(model: str) -> str:
     """
     if model in GPT2_NAMES:
         return f"{_OWNER}/{model}"
-    if not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", model, re.ASCII) or Path(model).suffix in _FILES:
+    if not _may_be_on_hub(model):
         raise CheckpointError(
             f"model ({model!r}) must be {', '.join(GPT2_NAMES)}, the hub's name of a model (owner/name), or a path that"
             " is there"
@@ -43,38 +58,71 @@ def repository_of(model: str) -> str:
     return model
 
 
-def download(repository: str, revision: str | None = None) -> Path:
+def is_openai(repository: str) -> bool:
+    """Whether a repository is one of OpenAI's four."""
+    return repository.removeprefix(f"{_OWNER}/") in GPT2_NAMES
+
+
+def download(repository: str, revision: str | None = None, *, cached: bool = False) -> Path:
     """The place of a model's weights, or of their index, in the hub's cache, with all that belongs to them beside.
 
-    Raises: CheckpointError where they cannot be had, or what lies in the cache is not what the hub has.
+    `cached` takes what the cache has, and does not ask the hub, as HF_HUB_OFFLINE=1 does for all.
+    Raises: CheckpointError where they cannot be had, or what lies in the cache is not what the hub has; a kind of it,
+    UnreachableError, where the network is what is missing.
     """
     with _explained(repository, revision):
-        config = _fetch(repository, CONFIG, revision)
+        config = _fetch(repository, CONFIG, revision, cached)
         if config is None:
             raise CheckpointError(f"{repository} has no {CONFIG}, so it is no model of transformers'")
         revision = config.parent.name  # the commit, so that no file is newer than another
-        found = (_fetch(repository, form, revision) for form in _FORMS)
-        weights = next((path for path in found if path), None)
+        weights = _fetch_first(repository, _FORMS, revision, cached)
         if weights is None:
             raise CheckpointError(f"{repository} has none of {', '.join(_FORMS)}, so there are no weights to import")
         if weights.name.endswith(_INDEX):
             for name in files_named_in(weights):
-                if _fetch(repository, name, revision) is None:
+                if _fetch(repository, name, revision, cached) is None:
                     raise CheckpointError(f"{repository} has no {name}, which its {weights.name} names")
-        if repository.removeprefix(f"{_OWNER}/") not in GPT2_NAMES:  # whose words are here
-            _fetch_tokenizer(repository, revision)
+        if not is_openai(repository):  # whose words are here
+            _fetch_tokenizer(repository, revision, cached)
         return weights
 
 
-def _fetch_tokenizer(repository: str, revision: str) -> None:
+def _fetch_tokenizer(repository: str, revision: str, cached: bool) -> None:
     """Puts the tokenizer beside the weights: the file that says all, else the pair that does, or what tells another."""
-    if _fetch(repository, _TOKENIZER, revision):
-        names: tuple[str, ...] = _WITH_TOKENIZER
-    else:
-        pair = [_fetch(repository, name, revision) for name in _INSTEAD_OF_TOKENIZER]
-        names = _WITH_TOKENIZER if any(pair) else _OTHER_TOKENIZERS
+    found = _fetch_first(repository, (_TOKENIZER, *_INSTEAD_OF_TOKENIZER), revision, cached)
+    if found is None:
+        for name in OTHER_TOKENIZERS:
+            _fetch(repository, name, revision, cached)
+        return
+    if found.name != _TOKENIZER:
+        for name in _INSTEAD_OF_TOKENIZER:
+            _fetch(repository, name, revision, cached)
+    for name in _WITH_TOKENIZER:  # which say nothing of the words: a cache without them will do
+        _fetch_first(repository, (name,), revision, cached, needed=False)
+
+
+def _fetch_first(
+    repository: str, names: Sequence[str], revision: str, cached: bool, *, needed: bool = True
+) -> Path | None:
+    """The first of these files that there is; offline, the first that the cache has. None where the model has none.
+
+    Raises: as `_fetch`, where the cache has none of them, does not know that there is none, and one is needed.
+    """
+    from huggingface_hub import constants
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    unknown = None
     for name in names:
-        _fetch(repository, name, revision)
+        try:
+            if path := _fetch(repository, name, revision, cached):
+                return path
+        except LocalEntryNotFoundError as error:
+            if not (cached or constants.HF_HUB_OFFLINE):
+                raise
+            unknown = error
+    if unknown and needed:
+        raise unknown
+    return None
 
 
 def identity(repository: str, revision: str | None = None) -> str | None:
@@ -92,15 +140,16 @@ def identity(repository: str, revision: str | None = None) -> str | None:
     return None
 
 
-def _fetch(repository: str, name: str, revision: str | None) -> Path | None:
+def _fetch(repository: str, name: str, revision: str | None, cached: bool) -> Path | None:
     """The file of that name in the hub's cache, downloaded if it is not there yet; None where the model has none."""
-    from huggingface_hub import constants, hf_hub_download  # slow to import, and of use here only
+    # slow to import, and of use here only
+    from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     try:
-        path = Path(hf_hub_download(repository, name, revision=revision))
+        path = Path(hf_hub_download(repository, name, revision=revision, local_files_only=cached))
     except LocalEntryNotFoundError:  # a kind of EntryNotFoundError, but of the network's making
-        if constants.HF_HUB_OFFLINE and name != CONFIG:
+        if try_to_load_from_cache(repository, name, revision=revision) is _CACHED_NO_EXIST:  # the hub has said so
             return None
         raise
     except EntryNotFoundError:
@@ -173,4 +222,4 @@ def _explained(repository: str, revision: str | None) -> Iterator[None]:
             mend = "free some space, or move the hub's cache with HF_HOME"
         else:
             mend = "offline, give a local copy with --from PATH; a mirror is named by HF_ENDPOINT"
-        raise CheckpointError(f"{repository} could not be downloaded ({reason_of(error)}); {mend}") from error
+        raise UnreachableError(f"{repository} could not be downloaded ({reason_of(error)}); {mend}") from error

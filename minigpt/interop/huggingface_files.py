@@ -13,7 +13,7 @@ from torch import Tensor
 
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
-from minigpt.interop.fitting import fit
+from minigpt.interop.fitting import fit, may_have_gpt2_words
 from minigpt.interop.foreign import Foreign
 from minigpt.storage.checkpoint import CONFIG
 from minigpt.storage.files import read_json
@@ -23,8 +23,8 @@ from minigpt.text.tokenizer import Tokenizer
 # What scales the attention, and how it is in GPT-2: anything else is a factor on the queries.
 _SCALES = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False}
 _TOKENIZERS = ("tokenizer.json", "merges.txt", "vocab.json", "vocab.bpe")
-_OTHER_TOKENIZERS = ("vocab.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
-_GPT2_WORDS, _PADDED = 50257, 50304  # as nanoGPT and others pad them
+OTHER_TOKENIZERS = ("vocab.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
+GPT2_WORDS_ASSUMED = "no tokenizer beside the weights: its words are taken to be GPT-2's"  # a note
 
 
 def open_huggingface(weights: Path, tensors: TensorSource) -> Foreign:
@@ -44,8 +44,9 @@ def open_huggingface(weights: Path, tensors: TensorSource) -> Foreign:
             notes.append(f"{options} is put into the weights of the queries, which is the same model")
     else:
         config = infer_config(tensors)
-        notes.append(f"no {CONFIG} beside {weights}: {config.n_head} heads of 64 are assumed, as in every GPT-2")
-    tokenizer = _tokenizer_of(weights.parent, config)
+        notes.append(f"no {CONFIG} beside {weights.name}: {config.n_head} heads of 64 are assumed, as in every GPT-2")
+    tokenizer, assumed = _tokenizer_of(weights.parent, config)
+    notes += assumed
     notes += fit(tokenizer, config, weights.parent)
     return Foreign(config, tensors, tokenizer, (*notes, *left_out(tensors)))
 
@@ -62,24 +63,28 @@ def _query_factors(scaled: Mapping[str, Any], config: GPTConfig) -> list[float]:
     return [common / (layer + 1) if by_layer else common for layer in range(config.n_layer)]
 
 
-def _tokenizer_of(folder: Path, config: GPTConfig) -> Tokenizer:
-    """The tokenizer beside the weights; where there is none, GPT-2's own for a vocabulary of its size, padded or not.
+def _tokenizer_of(folder: Path, config: GPTConfig) -> tuple[Tokenizer, list[str]]:
+    """The tokenizer beside the weights, or GPT-2's for a vocabulary of its size, padded or not; and what was assumed.
 
     Raises: TokenizerError where it is not one of ours; CheckpointError where it does not fit the model.
     """
     if any((folder / name).exists() for name in _TOKENIZERS):
         tokenizer = Tokenizer.load(folder)
         if tokenizer.vocab_size <= config.vocab_size:
-            return tokenizer
+            return tokenizer, []
     else:
-        other = next((name for name in _OTHER_TOKENIZERS if (folder / name).exists()), None)
+        other = next((name for name in OTHER_TOKENIZERS if (folder / name).exists()), None)
         if other:
             raise CheckpointError(
                 f"{folder} has its words in {other}, which is no byte-level BPE as GPT-2's; they cannot be read here"
             )
         tokenizer = Tokenizer.named("gpt2")
-        if _GPT2_WORDS <= config.vocab_size <= _PADDED:
-            return tokenizer
+        if may_have_gpt2_words(config):
+            return tokenizer, [GPT2_WORDS_ASSUMED]
+        raise CheckpointError(
+            f"{folder} has no tokenizer, and its model of {config.vocab_size} words is none of GPT-2's size;"
+            " put the tokenizer.json that belongs to the model beside it"
+        )
     raise CheckpointError(
         f"{folder} has a model of {config.vocab_size} words, and its tokenizer ({tokenizer.name}) has"
         f" {tokenizer.vocab_size}; put the tokenizer.json that belongs to the model beside it"

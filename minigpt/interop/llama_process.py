@@ -1,7 +1,7 @@
-"""llama.cpp as a process of its own: a text's ids, or the logits of ids.
+"""llama.cpp as a process of its own: a text's ids, or the logits of ids; it knows nothing of minigpt.
 
-python -m minigpt.interop.llama_process model.gguf <<< '[1, 2, 3]' > logits.npy
-python -m minigpt.interop.llama_process model.gguf <<< '"Once upon a time"' > ids.npy
+python -P minigpt/interop/llama_process.py model.gguf <<< '[1, 2, 3]' > logits.npy
+python -P minigpt/interop/llama_process.py model.gguf <<< '"Once upon a time"' > ids.npy
 """
 
 import io
@@ -9,14 +9,24 @@ import json
 import os
 import sys
 
+UNUSABLE = b"unusable: "  # before the reason, where llama-cpp-python itself does not start; no file is to blame
+
 
 def main(path: str) -> None:
-    """Reads the text or the ids as JSON from standard input, and writes the ids (T,) or the logits (T, V) as .npy."""
-    import llama_cpp
-    import numpy as np
+    """Reads the text or the ids as JSON from standard input, and writes the ids (T,) or the logits (T, V) as .npy.
 
+    Where llama-cpp-python does not start, the answer is UNUSABLE and why.
+    """
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # llama.cpp may print to where the answer belongs
+    try:
+        import llama_cpp
+    except Exception as error:  # whatever a broken installation raises: a library of another system, a missing one
+        answer.write(UNUSABLE + " ".join(f"{type(error).__name__}: {error}".split()).encode())
+        answer.close()
+        return
+    import numpy as np
+
     question = json.load(sys.stdin)
     if isinstance(question, str):
         llama = llama_cpp.Llama(path, vocab_only=True, verbose=False)

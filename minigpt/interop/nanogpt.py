@@ -13,7 +13,7 @@ from torch import Tensor
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.interop.characters import with_bytes
-from minigpt.interop.fitting import fit
+from minigpt.interop.fitting import fit, may_have_gpt2_words
 from minigpt.interop.foreign import Foreign
 from minigpt.interop.plain_pickle import read_plain_pickle
 from minigpt.interop.torch_file import TorchTensors
@@ -22,7 +22,7 @@ from minigpt.text.tokenizer import Tokenizer
 
 CHECKPOINT = "ckpt.pt"
 _META = "meta.pkl"
-_META_SIZE = 1 << 24  # bytes; every character there is takes less
+_META_SIZE = 1 << 20  # bytes; thirty thousand characters take less
 _SETTINGS = {
     "vocab_size": "vocab_size",
     "block_size": "n_positions",
@@ -30,7 +30,6 @@ _SETTINGS = {
     "n_layer": "n_layer",
     "n_head": "n_head",
 }
-_GPT2_WORDS, _PADDED = 50257, 50304  # nanoGPT pads GPT-2's words to a multiple of 64
 
 
 def is_nanogpt(content: object) -> bool:
@@ -75,7 +74,7 @@ def _with_words(path: Path, content: Mapping[str, Any], config: GPTConfig, tenso
     settings = content.get("config")
     dataset = settings.get("dataset") if isinstance(settings, dict) else None
     meta = _find_meta(path, dataset)
-    if meta is None and not _GPT2_WORDS <= config.vocab_size <= _PADDED:
+    if meta is None and not may_have_gpt2_words(config):
         where = f", which nanoGPT has in data/{dataset}," if isinstance(dataset, str) else ""
         raise CheckpointError(
             f"{path} has a model of {config.vocab_size} words, and what they are is not said; put the {_META} of its"
@@ -85,16 +84,17 @@ def _with_words(path: Path, content: Mapping[str, Any], config: GPTConfig, tenso
         words = Tokenizer.named("gpt2")
         return Foreign(config, tensors, words, (*notes, "its words are GPT-2's", *fit(words, config, path)))
     enlarged, source, tokenizer = with_bytes(tensors, config, characters)
-    notes.append(f"its {len(characters)} characters are those of {meta}")
+    where = f"{_META} beside it" if meta.parent == path.parent else f"data/{dataset}/{_META}"
+    notes.append(f"its {len(characters)} characters are those of the {where}")
     notes.append("the bytes that minigpt has beside them are never predicted, and nothing it was trained on")
     return Foreign(enlarged, source, tokenizer, tuple(notes))
 
 
 def _find_meta(path: Path, dataset: object) -> Path | None:
-    """The meta.pkl beside a checkpoint, else in nanoGPT's data folder, where that is near."""
+    """The meta.pkl beside a checkpoint, else in the data folder beside the checkpoint's own, as nanoGPT has them."""
     places = [path.parent]
     if isinstance(dataset, str) and dataset == Path(dataset).name and dataset not in ("", ".", ".."):
-        places += [path.absolute().parent.parent / "data" / dataset, Path("data") / dataset]
+        places.append(path.absolute().parent.parent / "data" / dataset)
     return next((place / _META for place in places if (place / _META).is_file()), None)
 
 

@@ -22,8 +22,7 @@ from minigpt.model.gpt import GPT
 if TYPE_CHECKING:
     from onnx import NodeProto, TensorProto, ValueInfoProto
 
-ONNX_MODEL = "model.onnx"
-_WEIGHTS = "model.onnx_data"
+ONNX_MODEL, ONNX_WEIGHTS = "model.onnx", "model.onnx_data"
 _OPSET, _IR_VERSION = 20, 9  # the first with GELU's tanh form, and the files of its time
 _LARGEST_INSIDE = 1_500_000_000  # a protobuf message has at most 2 GB
 _BOOL = 9  # onnx.TensorProto.BOOL
@@ -41,7 +40,7 @@ def write_onnx(folder: Path, model: GPT, *, largest_inside: int = _LARGEST_INSID
     if 4 * model.config.n_parameters <= largest_inside:
         content = _Graph(model, None).build()
     else:
-        with (folder / _WEIGHTS).open("wb") as weights:
+        with (folder / ONNX_WEIGHTS).open("wb") as weights:
             content = _Graph(model, weights).build()
     opset = onnx.helper.make_opsetid("", _OPSET)
     whole = onnx.helper.make_model(content, opset_imports=[opset], ir_version=_IR_VERSION, producer_name="minigpt")
@@ -171,7 +170,7 @@ def _tensor(name: str, numbers: npt.NDArray[Any], file: BinaryIO | None = None) 
         return proto
     file.write(bytes(-file.tell() % _ALIGNMENT))
     proto.data_location = TensorProto.EXTERNAL
-    for key, value in {"location": _WEIGHTS, "offset": file.tell(), "length": numbers.nbytes}.items():
+    for key, value in {"location": ONNX_WEIGHTS, "offset": file.tell(), "length": numbers.nbytes}.items():
         proto.external_data.add(key=key, value=str(value))
     file.write(numbers.data)
     return proto

@@ -9,10 +9,13 @@ import torch
 from minigpt.config import GPTConfig
 from minigpt.device import resolve_device
 from minigpt.errors import CheckpointError
+from minigpt.interop.fitting import fit
 from minigpt.interop.foreign import Foreign
+from minigpt.interop.hub import is_hub_name
 from minigpt.interop.huggingface_files import open_huggingface, scales_attention
 from minigpt.interop.nanogpt import CHECKPOINT, is_nanogpt, open_nanogpt
 from minigpt.interop.sharded import ShardedTensors
+from minigpt.interop.tensorflow import HPARAMS, INDEX, LATEST, open_tensorflow
 from minigpt.interop.torch_file import TorchTensors, is_torch_file, open_torch
 from minigpt.storage.checkpoint import (
     CONFIG,
@@ -23,11 +26,10 @@ from minigpt.storage.checkpoint import (
     load_checkpoint,
     read_config,
 )
-from minigpt.storage.files import TensorFile, read_json
-from minigpt.storage.huggingface import TensorSource, from_huggingface
+from minigpt.storage.files import TensorFile, exists, read_json
+from minigpt.storage.huggingface import TensorSource, from_huggingface, left_out
 from minigpt.text.tokenizer import Tokenizer
 
-HPARAMS = "hparams.json"  # beside OpenAI's own checkpoints
 TOKENIZER = "tokenizer.json"
 # What a folder may hold, the best first.
 _IN_FOLDERS = (
@@ -39,7 +41,7 @@ _IN_FOLDERS = (
     CHECKPOINT,
 )
 _ALONE = ("*.safetensors", "*.gguf", "*.bin", "*.pt", "*.pth")
-_INDEX = ".index.json"
+_SHARDS = ".index.json"
 _FORMS = (
     "a folder of Hugging Face's, nanoGPT's or OpenAI's, or a .safetensors, .index.json, pytorch_model.bin, ckpt.pt or"
     " .gguf file"
@@ -58,10 +60,17 @@ def find_model(name: str | Path | None, checkpoints: str | Path) -> Path:
 
     Raises: CheckpointError where there is none, saying what there is.
     """
-    if name is not None and Path(name).exists():
-        named = Path(checkpoints) / name
-        if not ((named / CONFIG).exists() or (named / WEIGHTS).exists()):
-            return Path(name)
+    if name is None or not str(name):
+        return find_checkpoint(name, checkpoints)
+    named = Path(checkpoints) / name
+    is_path, is_named = exists(Path(name)), exists(named / CONFIG) or exists(named / WEIGHTS)
+    if is_path and not is_named:
+        return Path(name)
+    if not is_named and is_hub_name(str(name)):
+        raise CheckpointError(
+            f"no model {str(name)!r} in {checkpoints}, nor at that path; if the hub has it, `minigpt load-gpt2 {name}`"
+            " gets it"
+        )
     return find_checkpoint(name, checkpoints)
 
 
@@ -71,7 +80,8 @@ def load_model(path: Path, device: str = "auto", *, dtype: torch.dtype = torch.f
     Raises: CheckpointError where it is missing, damaged or not a GPT-2; TokenizerError; DeviceError.
     """
     if is_checkpoint(path):
-        return Opened(load_checkpoint(path, device, dtype=dtype, mapped=mapped), ())
+        checkpoint = load_checkpoint(path, device, dtype=dtype, mapped=mapped)
+        return Opened(checkpoint, _notes_on(path, checkpoint.model.config, checkpoint.tokenizer))
     target = resolve_device(device)
     foreign = open_foreign(path)
     with contextlib.closing(foreign.tensors):
@@ -85,17 +95,27 @@ def describe_model(path: Path) -> tuple[GPTConfig, Tokenizer, tuple[str, ...]]:
     A run whose weights are not there, or not yet, has both too.
     Raises: as `load_model`.
     """
-    if is_checkpoint(path) or (path / TRAINING).exists():
-        return read_config(path), Tokenizer.load(path), ()
+    if is_checkpoint(path) or exists(path / TRAINING):
+        config, tokenizer = read_config(path), Tokenizer.load(path)
+        return config, tokenizer, _notes_on(path, config, tokenizer)
     foreign = open_foreign(path)
     foreign.tensors.close()
     return foreign.config, foreign.tokenizer, foreign.notes
 
 
+def _notes_on(path: Path, config: GPTConfig, tokenizer: Tokenizer) -> tuple[str, ...]:
+    """What is to be said of a folder that minigpt might have written, and that others write as well."""
+    notes = fit(tokenizer, config, path)
+    if exists(path / WEIGHTS):
+        with TensorFile(path / WEIGHTS) as file:  # the header alone
+            notes += left_out(file)
+    return tuple(notes)
+
+
 def is_checkpoint(path: Path) -> bool:
     """Whether a folder is one as minigpt writes it, so far as its files' names and its config.json tell."""
     files = [path / name for name in (CONFIG, WEIGHTS, TOKENIZER)]
-    return all(file.exists() for file in files) and not scales_attention(read_json(path / CONFIG))
+    return all(exists(file) for file in files) and not scales_attention(read_json(path / CONFIG))
 
 
 def open_foreign(path: Path) -> Foreign:
@@ -103,15 +123,20 @@ def open_foreign(path: Path) -> Foreign:
 
     Raises: CheckpointError where it is missing, damaged, of no known format or not a GPT-2; TokenizerError.
     """
-    if path.is_dir():
-        found = _in_folder(path)
-        return _open_tensorflow(path) if found.name == HPARAMS else open_foreign(found)
+    if not exists(path):
+        raise CheckpointError(f"{path} is not there; give {_FORMS}")
     try:
+        if path.is_dir():
+            found = _in_folder(path)
+            return open_tensorflow(path) if found.name == HPARAMS or found.suffix == INDEX else open_foreign(found)
+        if not path.is_file():  # to open a pipe would wait for whoever writes to it
+            raise CheckpointError(f"{path} is neither a folder nor a file of its own; give {_FORMS}")
         with path.open("rb") as file:
             start = file.read(8)
+    except CheckpointError:  # an OSError too, and explained already
+        raise
     except OSError as error:
-        what = "is not there" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
-        raise CheckpointError(f"{path} {what}; give {_FORMS}") from error
+        raise CheckpointError(f"{path} cannot be read ({error.strerror}); give {_FORMS}") from error
     if start.startswith(b"GGUF"):
         from minigpt.interop.gguf_reader import open_gguf
 
@@ -121,9 +146,11 @@ def open_foreign(path: Path) -> Foreign:
         if is_nanogpt(content):
             return open_nanogpt(path, content)
         return _closing(path, TorchTensors(path, _weights_in(path, content)))
-    if path.name == HPARAMS:
-        return _open_tensorflow(path.parent)
-    if path.name.endswith(_INDEX):
+    if path.name in (HPARAMS, LATEST):
+        return open_tensorflow(path.parent)
+    if path.suffix == INDEX:
+        return open_tensorflow(path)
+    if path.name.endswith(_SHARDS):
         return _closing(path, ShardedTensors(path, _open_shard))
     if path.suffix != ".safetensors" and (start[:1] in b"{<" or not _could_be_safetensors(path, start)):
         raise CheckpointError(f"{path} is of no format that is known here; give {_FORMS}")
@@ -136,10 +163,12 @@ def _in_folder(folder: Path) -> Path:
     Raises: CheckpointError where there is none, or several that it could be.
     """
     for name in _IN_FOLDERS:
-        if (folder / name).exists():
-            if "safetensors" in name and not (folder / CONFIG).exists():
+        if exists(folder / name):
+            if "safetensors" in name and not exists(folder / CONFIG):
                 raise CheckpointError(f"{folder} has no {CONFIG}; put it beside {name}, or give that file itself")
             return folder / name
+    if indices := sorted(folder.glob(f"*{INDEX}")):  # which of several, `open_tensorflow` knows
+        return indices[0]
     for pattern in _ALONE:
         found = sorted(folder.glob(pattern))
         if len(found) > 1:
@@ -149,12 +178,6 @@ def _in_folder(folder: Path) -> Path:
             return found[0]
     held = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
     raise CheckpointError(f"{folder} holds no model, but {held}; give {_FORMS}")
-
-
-def _open_tensorflow(folder: Path) -> Foreign:
-    from minigpt.interop.tensorflow import open_tensorflow
-
-    return open_tensorflow(folder)
 
 
 def _closing(weights: Path, tensors: TensorSource) -> Foreign:

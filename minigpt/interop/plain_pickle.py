@@ -5,7 +5,6 @@ from typing import Any
 
 from minigpt.errors import CheckpointError
 
-_MARK = object()
 _VALUES = {
     "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "UNICODE", "BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1",
 }  # fmt: skip
@@ -27,7 +26,8 @@ def read_plain_pickle(data: bytes, source: object) -> Any:
 
 
 def _run(data: bytes) -> Any:
-    stack: list[Any] = []
+    stack: list[Any] = []  # since the last mark
+    below: list[list[Any]] = []  # what was put on it before each of the marks
     memo: dict[int, Any] = {}  # a dictionary: an opcode that stores under a huge number makes no huge list
     for opcode, argument, _ in pickletools.genops(data):
         name = opcode.name
@@ -36,12 +36,14 @@ def _run(data: bytes) -> Any:
         elif name == "EMPTY_DICT":
             stack.append({})
         elif name == "MARK":
-            stack.append(_MARK)
+            below.append(stack)
+            stack = []
         elif name == "DICT":
-            stack.append(_pairs(_above_mark(stack)))
+            items, stack = stack, below.pop()
+            stack.append(_pairs(items))
         elif name == "SETITEMS":
-            items = _pairs(_above_mark(stack))
-            stack[-1].update(items)
+            items, stack = stack, below.pop()
+            stack[-1].update(_pairs(items))
         elif name == "SETITEM":
             value, key = stack.pop(), stack.pop()
             stack[-1].update({key: value})
@@ -57,14 +59,6 @@ def _run(data: bytes) -> Any:
             asked = f"asks for {argument!r} to be run" if name == "GLOBAL" else f"holds more than data ({name})"
             raise CheckpointError(asked)
     raise ValueError("it has no end")
-
-
-def _above_mark(stack: list[Any]) -> list[Any]:
-    """What was put on the stack since the last mark, taken off with it."""
-    at = len(stack) - 1 - stack[::-1].index(_MARK)
-    items = stack[at + 1 :]
-    del stack[at:]
-    return items
 
 
 def _pairs(items: list[Any]) -> dict[Any, Any]:

@@ -4,7 +4,7 @@ Which formats there are, it does not know; it never replaces what stands under a
 """
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,16 +13,26 @@ import torch
 from minigpt.config import PRESETS
 from minigpt.device import resolve_device
 from minigpt.errors import CheckpointError, MinigptError
-from minigpt.interop.hub import GPT2_NAMES, download, identity, repository_of
+from minigpt.interop.hub import (
+    GPT2_NAMES,
+    UnreachableError,
+    download,
+    identity,
+    is_hub_name,
+    is_openai,
+    reason_of,
+    repository_of,
+)
+from minigpt.interop.huggingface_files import GPT2_WORDS_ASSUMED
 from minigpt.interop.opening import open_foreign
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import TRAINING, WEIGHTS, Checkpoint, load_checkpoint, save_checkpoint
-from minigpt.storage.files import TensorFile
+from minigpt.storage.files import TensorFile, exists
 from minigpt.storage.huggingface import from_huggingface
 from minigpt.text.tokenizer import Tokenizer
 
 # Files that say nothing of their model: it is called after their folder.
-_NAMELESS = {"model", "pytorch_model", "ckpt", "hparams"}
+_NAMELESS = {"model", "pytorch_model", "ckpt", "hparams", "checkpoint"}
 _SOURCE = "source"  # in the metadata of imported weights: which of the hub's they are
 
 
@@ -80,31 +90,65 @@ def import_gpt2(
     """Imports a GPT-2 into `checkpoints/name`, checks it against published outputs, and reports.
 
     `model` is one of GPT2_NAMES or another name on the hub, downloaded from there at `revision` unless `source`, a
-    path of any format, holds it; or it is such a path itself. It is gpt2 by default, or the source's name. `name` is by
-    default the model's, or the path's. An identical import that stands under that name already stays as it is.
+    path of any format or another name on the hub, holds it; or it is such a path itself. It is gpt2 by default, or the
+    source's name. `name` is by default the model's, or the path's. An identical import that stands under that name
+    already stays as it is; where the hub cannot be asked whether it is identical, its cache is.
     Raises: CheckpointError where the model cannot be had, is not a GPT-2, or something else has the name;
     TokenizerError; DeviceError.
     """
+    if "" in (model, source):
+        raise CheckpointError(f"model ('') must be {', '.join(GPT2_NAMES)}, the hub's name of another, or a path")
+    is_path = model is not None and (isinstance(model, Path) or (model not in GPT2_NAMES and exists(Path(model))))
+    if is_path and source is not None:
+        raise CheckpointError(f"{model} and {source} are two models, of which one is imported; --name says its name")
     if model is None:
         model = "gpt2" if source is None else source
-    if source is None and (isinstance(model, Path) or (model not in GPT2_NAMES and Path(model).exists())):
+    if is_path:
         source = model
+    wanted = str(model)
+    if isinstance(source, str) and is_hub_name(source) and not exists(Path(source)):
+        wanted, source = source, None
     if name is not None and (name in ("", ".", "..") or Path(name).name != name):
         raise CheckpointError(f"name ({name!r}) must be a folder's name, without a path; --checkpoints says where")
     target = Path(checkpoints) / (name or _name_of(model))
-    if (target / TRAINING).exists():
+    if exists(target / TRAINING):
         raise CheckpointError(f"{target} holds a training run, which is never overwritten; choose another --name")
     resolve_device(device)
     if source is not None:
         if revision is not None:
             raise CheckpointError(f"revision ({revision!r}) is of a model on the hub, and {source} is a path")
-        return _import(Path(source), str(source), target, device, {})
-    repository = repository_of(str(model))
-    genuine = identity(repository, revision) if target.exists() else None
+        origin = Path(source).resolve().name  # the rest of a path may be private, and the card is for publishing
+        made = _import(Path(source), origin, target, device, {})
+        return replace(made, source=str(source))
+    repository = repository_of(wanted)
+    try:
+        genuine = identity(repository, revision) if exists(target) else None
+    except UnreachableError as error:
+        return _compare_with_cache(repository, revision, target, device, error)
     if genuine is not None and _stored_source(target) == genuine:
         stands = load_checkpoint(target, device, mapped=True)
         return Import(stands, repository, ("it stands already, as the hub has it",), verify_gpt2(stands.model))
-    weights = download(repository, revision)
+    return _import_downloaded(download(repository, revision), repository, target, device)
+
+
+def _compare_with_cache(
+    repository: str, revision: str | None, target: Path, device: str, unreachable: UnreachableError
+) -> Import:
+    """What stands, where it is what the hub's cache has.
+
+    Raises: CheckpointError where it is something else, or the cache does not have the model.
+    """
+    try:
+        weights = download(repository, revision, cached=True)
+    except UnreachableError:
+        raise unreachable from None
+    made = _import_downloaded(weights, repository, target, device)
+    note = f"the hub cannot be reached ({reason_of(unreachable)}); it stands already, as the hub's cache has it"
+    return replace(made, notes=(note, *made.notes))
+
+
+def _import_downloaded(weights: Path, repository: str, target: Path, device: str) -> Import:
+    """Imports the model whose weights lie in the hub's cache."""
     metadata = {_SOURCE: f"{repository}/{weights.name}@{weights.resolve().name}"}
     return _import(weights, repository, target, device, metadata)
 
@@ -112,24 +156,27 @@ def import_gpt2(
 def _import(path: Path, origin: str, target: Path, device: str, metadata: dict[str, str]) -> Import:
     """Imports the model at a path into a folder, which keeps what it holds if it holds this very model."""
     foreign = open_foreign(path)
+    # OpenAI's own are known to have these words: nothing is assumed, and their tokenizer is not downloaded.
+    known = (GPT2_WORDS_ASSUMED,) if metadata and is_openai(origin) else ()
+    notes = tuple(note for note in foreign.notes if note not in known)
     with contextlib.closing(foreign.tensors):
         model = from_huggingface(foreign.tensors, foreign.config, device=resolve_device(device), mapped=True)
-    stands = target.exists()
+    stands = exists(target)
     if not stands:
         try:
-            save_checkpoint(target, model, foreign.tokenizer, metadata=metadata, origin=origin)
+            save_checkpoint(target, model, foreign.tokenizer, metadata=metadata, origin=origin, notes=notes)
         except CheckpointError:  # unless another process has put it there just now
-            stands = (target / WEIGHTS).exists()
+            stands = exists(target / WEIGHTS)
             if not stands:
                 raise
     if stands and not _is_same(target, model, foreign.tokenizer):
         raise CheckpointError(f"{target} holds something else; remove it or choose another --name")
-    return Import(Checkpoint(target, model, foreign.tokenizer, None), origin, foreign.notes, verify_gpt2(model))
+    return Import(Checkpoint(target, model, foreign.tokenizer, None), origin, notes, verify_gpt2(model))
 
 
 def _name_of(model: str | Path) -> str:
     """What an import is called: as on the hub; after its folder, or after its file if that has a telling name."""
-    if isinstance(model, str) and not Path(model).exists():
+    if isinstance(model, str) and not exists(Path(model)):
         return model.rpartition("/")[2]
     path = Path(model).resolve()
     if path.is_dir():

@@ -5,6 +5,7 @@ What the programs lack for that, this module adds: the memory of an ONNX graph, 
 
 import io
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -25,6 +26,12 @@ from minigpt.storage.checkpoint import CONFIG
 from minigpt.storage.files import atomic_json, read_json
 from minigpt.storage.huggingface import from_huggingface
 
+_LLAMA_SECONDS = 600  # for a text, or some 60 ids, in at most 2 GB
+
+
+class NotRunError(CheckpointError):
+    """A program could not be run at all, which says nothing of the file; the message is the reason."""
+
 
 def gguf_in_torch(path: Path) -> tuple[Run, Tokenize]:
     """A GGUF file, read back into PyTorch."""
@@ -44,12 +51,21 @@ def gguf_in_torch(path: Path) -> tuple[Run, Tokenize]:
 def gguf_in_llama(path: Path) -> tuple[Run, Tokenize]:
     """A GGUF file in llama.cpp, in a process of its own: it aborts at what it does not like, and is talkative.
 
-    Raises (when called): CheckpointError where llama.cpp cannot use the file.
+    Raises (when called): CheckpointError where llama.cpp cannot use the file, NotRunError where it does not run.
     """
 
     def ask(question: str | Sequence[int]) -> Any:
-        command = [sys.executable, "-m", llama_process.__name__, str(path)]
-        done = subprocess.run(command, input=json.dumps(question).encode(), capture_output=True, check=False)
+        # By its path and with -P, so that no json.py in the working directory is taken for Python's own.
+        command = [sys.executable, "-P", llama_process.__file__, str(path)]
+        asked = json.dumps(question).encode()
+        try:
+            done = subprocess.run(command, input=asked, capture_output=True, check=False, timeout=_LLAMA_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise NotRunError(f"no answer within {_LLAMA_SECONDS} s") from error
+        if done.stdout.startswith(llama_process.UNUSABLE):
+            raise NotRunError(done.stdout.removeprefix(llama_process.UNUSABLE).decode(errors="replace"))
+        if done.returncode == -signal.SIGILL:
+            raise NotRunError("llama-cpp-python was built for another processor")
         if done.returncode:
             reason = (done.stderr.decode(errors="replace").strip().splitlines() or ["it says nothing"])[-1]
             raise CheckpointError(f"llama.cpp cannot use the file ({reason})")

@@ -16,7 +16,9 @@ from minigpt.storage.files import read_json
 from minigpt.storage.huggingface import config_from_huggingface, stored_tensors
 from minigpt.text.tokenizer import Tokenizer
 
-HPARAMS = "hparams.json"
+HPARAMS = "hparams.json"  # beside OpenAI's own checkpoints, not beside all that were trained from them
+LATEST = "checkpoint"  # which of several checkpoints is meant
+INDEX = ".index"
 _VOCABULARY = ("encoder.json", "vocab.bpe")
 _SETTINGS = {
     "n_vocab": "vocab_size",
@@ -26,17 +28,17 @@ _SETTINGS = {
     "n_layer": "n_layer",
 }
 
-
 _EMBEDDINGS = ("model/wte", "model/wpe")
 _HEAD_WIDTH = 64
 
 
-def open_tensorflow(folder: Path) -> Foreign:
-    """The GPT-2 in a folder of OpenAI's layout, opened and not yet read.
+def open_tensorflow(path: Path) -> Foreign:
+    """The GPT-2 in a folder of OpenAI's layout, or of the one checkpoint there whose `.index` this is, not yet read.
 
     Raises: CheckpointError where a file is missing or damaged, or the model is no GPT-2; TokenizerError.
     """
-    bundle = TensorBundle(_find_checkpoint(folder))
+    folder = path if path.is_dir() else path.parent
+    bundle = TensorBundle(path.with_suffix("") if path.suffix == INDEX else _find_checkpoint(folder))
     try:
         config, assumed = _config_of(folder, bundle)
         places = _places_of(bundle, config)
@@ -72,7 +74,8 @@ def _config_of(folder: Path, bundle: TensorBundle) -> tuple[GPTConfig, list[str]
     heads = width // _HEAD_WIDTH
     settings = {"vocab_size": words, "n_positions": positions, "n_embd": width, "n_head": heads}
     config = config_from_huggingface({"model_type": "gpt2", "n_layer": max(blocks) + 1, **settings}, bundle.path)
-    return config, [f"no {HPARAMS} in {folder}: {heads} heads of {_HEAD_WIDTH} are assumed, as in every GPT-2"]
+    assumed = f"{heads} heads of {_HEAD_WIDTH} are assumed, as in every GPT-2"
+    return config, [f"no {HPARAMS} beside {bundle.path.name}: {assumed}"]
 
 
 def _tokenizer_of(folder: Path, config: GPTConfig) -> tuple[Tokenizer, list[str]]:
@@ -87,7 +90,7 @@ def _tokenizer_of(folder: Path, config: GPTConfig) -> tuple[Tokenizer, list[str]
     gpt2 = Tokenizer.named("gpt2")
     if len(missing) == 1 or config.vocab_size != gpt2.vocab_size:
         raise CheckpointError(f"{folder} must hold {' and '.join(missing)}, with its {config.vocab_size} words")
-    return gpt2, [f"no {' and '.join(missing)} in {folder}: GPT-2's own words are assumed"]
+    return gpt2, [f"no {' and '.join(missing)} beside it: GPT-2's own words are assumed"]
 
 
 def _places_of(bundle: TensorBundle, config: GPTConfig) -> dict[str, Place]:
@@ -127,8 +130,8 @@ def _find_checkpoint(folder: Path) -> Path:
 
     Raises: CheckpointError where there is none, or several to choose from.
     """
-    found = sorted(path.with_suffix("") for path in folder.glob("*.index"))
-    record = folder / "checkpoint"
+    found = sorted(path.with_suffix("") for path in folder.glob(f"*{INDEX}"))
+    record = folder / LATEST
     if record.is_file():
         with record.open("rb") as file:
             latest = re.search(rb'^model_checkpoint_path:\s*"(.+)"', file.read(1 << 16), re.MULTILINE)

@@ -52,17 +52,18 @@ def model_card(
     tokenizer: str | None = None,
     training: Mapping[str, Any] | None = None,
     origin: str | None = None,
+    notes: Sequence[str] = (),
 ) -> str:
     """The content of README.md for the model of that name.
 
     `tokenizer` is its name, `training` the record in training.json, of which a run's own alone is understood, `origin`
-    what an imported model came from.
+    what an imported model came from, and `notes` what was made of it: both are shown as they are.
     """
     record = training if training and "format" in training else {}
     sections = [
         _FRONT_MATTER,
         f"# {_plain(name)}",
-        _introduction(config, record, origin),
+        _introduction(config, record, origin, notes),
         *_data(record),
         "## Shape",
         _table(_shape(config, tokenizer or record.get("tokenizer"))),
@@ -72,16 +73,26 @@ def model_card(
         *_limits(config, record),
         "## Sharing it",
         "The folder is a model as the hub has them. What only resuming needs, and paths of this machine, stay here:",
-        f"```sh\nhf upload USER/{_repository(name)} {shlex.quote(_path(name))} . "
-        '--exclude "last/*" --exclude training.json --exclude "*.jsonl" --exclude "*.html" --exclude .lock\n```',
+        f"```sh\n{upload_command(name, _path(name))}\n```",
     ]
     return _marked("\n\n".join(sections) + "\n\n")
 
 
-def _introduction(config: GPTConfig, record: Mapping[str, Any], origin: str | None) -> str:
+def upload_command(name: str, path: str) -> str:
+    """What a shell runs to share the model of that name, in the folder at `path`, on Hugging Face's hub."""
+    return (
+        f"hf upload USER/{_repository(name)} {shlex.quote(path)} . "
+        "--exclude 'last/*' --exclude training.json --exclude '*.jsonl' --exclude '*.html' --exclude .lock"
+    )
+
+
+def _introduction(config: GPTConfig, record: Mapping[str, Any], origin: str | None, notes: Sequence[str]) -> str:
     what = f"A language model of GPT-2's architecture with {config.n_parameters:,} parameters"
     if origin:
-        return f"{what}, imported by minigpt from {_code(_shown(origin))}. Its weights are as they were there."
+        imported = f"{what}, imported by minigpt from {_code(origin)}. Its weights are the same, in float32"
+        if not notes:
+            return f"{imported}."
+        return f"{imported}, but for what the import has noted:\n\n" + "\n".join(f"- {_plain(note)}" for note in notes)
     if not record:
         return f"{what}, saved by minigpt."
     version = f" {record['minigpt']}" if record.get("minigpt") else ""
@@ -123,9 +134,13 @@ def _training(record: Mapping[str, Any]) -> Iterator[str]:
     yield "## Training"
     rows = []
     if result:
-        stopped = ", stopped early" if result["reason"] == "early stop" else ""
-        rows.append(("steps", f"{result['step']:,}{stopped}; the weights are those of step {result['best_step']:,}"))
-        rows.append(("time", f"{result['seconds']:,.0f} s on {record.get('device', 'unknown')}"))
+        stopped = ", stopped early" if result.get("reason") == "early stop" else ""
+        step, best, seconds = result.get("step"), result.get("best_step"), result.get("seconds")
+        if step is not None:
+            of = "" if best is None else f"; the weights are those of step {best:,}"
+            rows.append(("steps", f"{step:,}{stopped}{of}"))
+        if seconds is not None:
+            rows.append(("time", f"{seconds:,.0f} s on {record.get('device', 'unknown')}"))
     for label, key in (
         ("sequences per step", "batch_size"),
         ("tokens per sequence", "context_length"),
@@ -206,11 +221,8 @@ def _names(sources: Sequence[str]) -> str:
 
 
 def _shown(source: str) -> str:
-    """What a text or a model is called: the last part of a path, which may be private; a name on the hub as it is."""
-    if source == "-":
-        return "standard input"
-    is_hub_name = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", source)
-    return source if is_hub_name else PurePath(source).name or source
+    """What a text or a model is called: the last part of its path, of which the rest may be private."""
+    return "standard input" if source == "-" else PurePath(source).name or source
 
 
 def _plain(text: str) -> str:

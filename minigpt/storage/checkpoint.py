@@ -5,7 +5,7 @@ files and a card; training.json beside them holds a run's record, which this mod
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from minigpt.device import resolve_device
 from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
 from minigpt.storage.card import CARD, may_write_card, model_card
-from minigpt.storage.files import TensorFile, atomic_folder, atomic_json, atomic_write, read_json, save_tensors
+from minigpt.storage.files import TensorFile, atomic_folder, atomic_json, atomic_write, exists, read_json, save_tensors
 from minigpt.storage.huggingface import (
     config_from_huggingface,
     config_to_huggingface,
@@ -51,10 +51,11 @@ def save_checkpoint(
     dtype: torch.dtype | None = None,
     metadata: Mapping[str, str] | None = None,
     origin: str | None = None,
+    notes: Sequence[str] = (),
 ) -> Path:
     """Saves a model's directory; `dtype` is the weights' own by default, `metadata` travels in the weights' file.
 
-    `origin` is what an imported model came from, for its card: a name on the hub, or a path, told by its last part.
+    `origin` is what an imported model came from, and `notes` what was made of it, for its card.
     A new directory appears as a whole; in one that stands each file is replaced as a whole, once all are written, but
     not a card that someone has edited.
     Raises: CheckpointError where it cannot be written; what stood there then stands.
@@ -69,7 +70,14 @@ def save_checkpoint(
         if training is not None:
             atomic_json(building / TRAINING, training)
         if may_write_card(directory):
-            card = model_card(directory.name, model.config, tokenizer=tokenizer.name, training=training, origin=origin)
+            card = model_card(
+                directory.name,
+                model.config,
+                tokenizer=tokenizer.name,
+                training=training,
+                origin=origin,
+                notes=notes,
+            )
             atomic_write(building / CARD, card.encode())
     return directory
 
@@ -128,7 +136,7 @@ def read_config(directory: str | Path) -> GPTConfig:
     """
     directory = Path(directory)
     path = directory / CONFIG
-    if not path.exists():
+    if not exists(path):
         what = f"has no {CONFIG}" if directory.is_dir() else "is not there"
         raise CheckpointError(f"{directory} {what}, so it is not a checkpoint")
     return config_from_huggingface(read_json(path), path)
@@ -141,9 +149,9 @@ def find_checkpoint(name: str | Path | None, checkpoints: str | Path) -> Path:
     Raises: CheckpointError where there is none, saying what there is or how to get one.
     """
     checkpoints = Path(checkpoints)
-    if name is not None:
+    if name is not None and str(name):  # an empty one is no folder's, and not the working directory's either
         for directory in (checkpoints / name, Path(name)):
-            if (directory / CONFIG).exists() or (directory / WEIGHTS).exists():
+            if exists(directory / CONFIG) or exists(directory / WEIGHTS):
                 return directory
     weights = [path for path in checkpoints.glob(f"*/{WEIGHTS}") if not path.parent.name.startswith(".")]
     if not weights:
@@ -160,7 +168,7 @@ def find_checkpoint(name: str | Path | None, checkpoints: str | Path) -> Path:
 def free_name(name: str, checkpoints: str | Path) -> str:
     """The name itself where nothing has it in `checkpoints`, else with the first free number: NAME-2, NAME-3, …"""
     checkpoints, free, number = Path(checkpoints), name, 1
-    while (checkpoints / free).exists():
+    while exists(checkpoints / free):
         number += 1
         free = f"{name}-{number}"
     return free

@@ -45,6 +45,20 @@ def explained(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path} could not be written ({reason}); {mend}") from error
 
 
+def exists(path: Path) -> bool:
+    """Whether there is a file or a folder at a path.
+
+    Raises: CheckpointError where that cannot be known: the path is too long, or leads through a closed folder.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return True
+
+
 def sync(path: Path) -> None:
     """Makes a file's content, or the names in a folder, survive a power cut, where the system can."""
     if os.name == "nt":  # Windows opens no folders

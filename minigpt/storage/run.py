@@ -101,14 +101,6 @@ class Run:
         """Lets others train here."""
         self._lock.release()
 
-    @property
-    def baselines(self) -> dict[str, float]:
-        """What simple methods make of the held-out text, in bits per byte; none where the run has another by now."""
-        kept = self.record.get("baselines")
-        if kept is None or kept["fingerprint"] != self.record["corpus"]["fingerprint"]:
-            return {}
-        return {entry["name"]: entry["bits_per_byte"] for entry in kept["measured"]}
-
     def update(self, **entries: Any) -> None:
         """Adds to the record in training.json, and writes the card anew unless someone has edited it."""
         self.record.update(

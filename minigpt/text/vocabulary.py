@@ -26,6 +26,7 @@ _FROM_WRITTEN = dict.fromkeys(range(256), 0xFFFD) | {ord(written): byte for byte
 
 _GPT2_MERGES = "0fc0dacd05ea164e1cf4983f9e42cc328cc66c8a56f717377dd95a4783a413b3"  # of which `words_made` finds all
 
+_LONGEST_ADDED = 256  # characters; how added tokens overlap takes the square of their lengths to see
 _MOST_IDS = 2**22  # far more than any vocabulary has; a damaged file must not ask for memory without bound
 
 
@@ -119,6 +120,12 @@ class Vocabulary:
                 raise TokenizerError(f"it must have a word for each of the 256 bytes, and has none for {byte:#04x}")
         self._check_ids()
         if self.added:
+            longest = max(self.added, key=len)
+            if len(longest) > _LONGEST_ADDED:
+                raise TokenizerError(
+                    f"its added token {longest[:20]!r}… of {len(longest):,} characters must have at most"
+                    f" {_LONGEST_ADDED}"
+                )
             _check_apart([*self.added, END_OF_TEXT])
 
     def _check_ids(self) -> None:
@@ -176,7 +183,9 @@ def _check_apart(names: Sequence[str]) -> None:
         for start in range(len(name)):
             others = set(starts.get(name[start:], ()))
             for end in range(start + 1, len(name)):
-                others.update({name[start:end]} & starts.get(name[start:end], set()))
+                if (part := name[start:end]) not in starts:  # nor is any longer one
+                    break
+                others.update({part} & starts[part])
             if others - {name}:
                 other = min(others - {name})
                 raise TokenizerError(f"its added tokens {name!r} and {other!r} must not overlap, or a text has either")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from minigpt.analysis.copying.copies import Copying
+from minigpt.analysis.copying.copies import Copying, Passage
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,15 @@ class Evaluation:
 class Sample:
     """What the model writes after `step` steps, always from the same prompt and seed, and how much of it is copied.
 
-    `copying` is None before the first step, where nothing can be, and on other processes than the main one.
+    `copying` is None before the first step, where nothing can be, and on other processes than the main one; `passage`
+    is where the longest copied run stands first, None where that is no long one.
     """
 
     step: int
     prompt: str
     text: str
     copying: Copying | None = None
+    passage: Passage | None = None
 
 
 @dataclass(frozen=True)

@@ -304,15 +304,16 @@ class _Training:
     def _sample(self) -> Iterator[Event]:
         """Draws a sample, from the same prompt and seed each time, and sees what of it is copied."""
         progress, prompt = self.progress, self.config.sample_prompt
-        text, copying = self.examiner.sample(), None
+        text, copying, passage = self.examiner.sample(), None, None
         share = self.pace.share_done(progress)
         if share > 0 and self.world.is_main:
             copying = self.memorizing.measure(progress.step, text, prompt, progress.seconds / share)
+            passage = self.memorizing.locate(copying)
         progress.sampled_step, progress.sampled_at = progress.step, self._tick()
         self.reporter.restart()
         figures = copying.figures() if copying else {}
         self.keeper.log({"step": progress.step, "prompt": prompt, "sample": text, **figures})
-        yield Sample(progress.step, prompt, text, copying)
+        yield Sample(progress.step, prompt, text, copying, passage)
         notices, self.memorizing.notices = self.memorizing.notices, []
         for notice in notices:
             yield Notice(progress.step, notice)

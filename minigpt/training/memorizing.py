@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from minigpt.analysis.copying.copies import LONG_RUN, MOST_BYTES, CopyIndex, Copying
+from minigpt.analysis.copying.copies import LONG_RUN, MOST_BYTES, CopyIndex, Copying, Passage
 from minigpt.text.corpus import Corpus
 
 _SHARE = 0.01  # of a run, the most that indexing its text may take
@@ -60,6 +60,13 @@ class Memorizing:
                 "raise --dropout"
             )
         return copying
+
+    def locate(self, copying: Copying) -> Passage | None:
+        """Where the longest run of a sample that was measured stands in the training part, if it is a long one."""
+        longest = copying.longest
+        if self._index is None or longest is None or longest.words < copying.at_least:
+            return None
+        return self._index.locate(longest.place)
 
     def _reciting_since(self) -> int | None:
         """The step since which validation is flat or rises while the last sample copies more than any up to there."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from minigpt.analysis.curves import draw_losses, nats_per_bit
+from minigpt.analysis.curves import bits_per_nat, draw_losses, moving_mean
 
 LOG: list[dict[str, Any]] = [
     {"step": 0, "validation_loss": 6.0, "bits_per_byte": 3.0},
@@ -48,6 +48,29 @@ def test_a_run_that_holds_nothing_out_has_one_axis_and_no_baselines(tmp_path: Pa
     assert (len(axes.child_axes), len(axes.texts), len(axes.lines)) == (0, 0, 2)
 
 
-def test_nats_per_bit_come_from_the_first_evaluation_that_has_both() -> None:
-    assert nats_per_bit(LOG) == 2.0
-    assert nats_per_bit([{"step": 1, "loss": 3.0}]) is None
+def test_a_loss_that_was_not_finite_is_left_out(tmp_path: Path, drawn: list[Any]) -> None:
+    odd: list[dict[str, Any]] = [{"step": 11, "loss": None}, {"step": 11, "validation_loss": None}]
+    draw_losses([*LOG, *odd], tmp_path / "loss.png")
+    lines = drawn[0].axes[0].lines
+    assert [max(line.get_xdata()) for line in lines] == [10, 10, 10]
+
+
+def test_bits_per_nat_are_those_of_the_last_text_that_was_measured() -> None:
+    assert bits_per_nat(LOG) == 0.5
+    assert bits_per_nat([*LOG, {"step": 11, "validation_loss": 4.0, "bits_per_byte": 3.0}, {"loss": 1.0}]) == 0.75
+    assert bits_per_nat([{"step": 1, "loss": 3.0}]) is None
+
+
+def test_the_moving_mean_is_that_of_the_neighbours() -> None:
+    assert moving_mean([]) == []
+    assert moving_mean([3.0]) == [3.0]
+    assert moving_mean([1.0, 2.0, 6.0]) == [1.5, 3.0, 4.0]
+    line = [float(value) for value in range(200)]
+    assert moving_mean(line)[100] == 100.0  # it lags behind nothing
+    assert moving_mean(line)[0] == 2.0
+
+
+def test_the_smoothed_curve_lags_behind_nothing(tmp_path: Path, drawn: list[Any]) -> None:
+    draw_losses([{"step": step, "loss": 300.0 - step} for step in range(200)], tmp_path / "loss.png")
+    smoothed = drawn[0].axes[0].lines[1]
+    assert (smoothed.get_ydata()[0], smoothed.get_ydata()[100]) == (298.0, 200.0)

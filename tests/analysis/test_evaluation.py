@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minigpt.analysis import evaluation
+from minigpt.analysis.benchmarks.continuations import score
 from minigpt.analysis.breakdown import break_down
 from minigpt.analysis.evaluation import evaluate
+from minigpt.analysis.inspection import predict
 from minigpt.config import GPTConfig
 from minigpt.errors import ConfigError, DataError
 from minigpt.model.gpt import GPT
@@ -142,6 +144,37 @@ def test_a_stream_without_an_end_is_one_document() -> None:
     parts = break_down(MODEL, [1, 2, 3], end_of_text=END, token_lengths=LENGTHS)
     assert parts.tokens.tolist() == [2]
     assert len(parts.position_tokens) == 0
+
+
+def test_an_end_of_text_at_the_beginning_has_the_first_token_scored_and_is_no_document() -> None:
+    text = [1, 2, 3, END, 4, 5, END]
+    parts = break_down(MODEL, [END, *text], end_of_text=END, token_lengths=LENGTHS)
+    assert parts.tokens.tolist() == [4, 3]
+    assert parts.bytes.tolist() == [sum(LENGTHS[[1, 2, 3]]), sum(LENGTHS[[4, 5]])]
+    assert parts.whole.loss == pytest.approx(plain_loss([END, *text], 12, 12)[0], rel=1e-5)
+
+
+@pytest.mark.parametrize("read", ["evaluate", "break_down", "score", "predict"])
+def test_a_model_in_training_goes_on_training_though_its_reading_fails(
+    read: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = GPT(MODEL.config)
+    assert model.training
+
+    def broken(*_: object) -> torch.Tensor:
+        assert not model.training
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(model, "features", broken)
+    reads = {
+        "evaluate": lambda: evaluate(model, [1, 2, 3]),
+        "break_down": lambda: break_down(model, [1, 2, 3], end_of_text=END, token_lengths=LENGTHS),
+        "score": lambda: score(model, [((1,), (2,))]),
+        "predict": lambda: predict(model, [1, 2, 3]),
+    }
+    with pytest.raises(RuntimeError, match="out of memory"):
+        reads[read]()
+    assert model.training
 
 
 def test_the_batch_size_changes_nothing_but_the_speed() -> None:

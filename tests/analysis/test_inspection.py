@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import GPT2LMHeadModel
 
-from minigpt.analysis import inspection
+from minigpt.analysis import evaluation
 from minigpt.analysis.evaluation import evaluate
 from minigpt.analysis.inspection import Inspection, inspect, mean_bits, predict
 from minigpt.config import GPTConfig
@@ -118,7 +118,7 @@ def test_predict_says_what_inspect_says_a_slice_at_a_time_or_whole(
     model: GPT, found: Inspection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for most in (1, 257 * 5, 257 * 1000):
-        monkeypatch.setattr(inspection, "_LOGITS_AT_ONCE", most)
+        monkeypatch.setattr(evaluation, "_LOGITS_AT_ONCE", most)
         alone = predict(model, torch.tensor(IDS), top=7)
         for name, part in vars(alone).items():
             torch.testing.assert_close(part, getattr(found.predictions, name), equal_nan=True, rtol=0, atol=2e-5)

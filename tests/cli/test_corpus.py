@@ -3,12 +3,14 @@
 import gzip
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from minigpt.analysis.standing import recorded_baselines
 from minigpt.config import GPTConfig
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import save_checkpoint
@@ -16,6 +18,11 @@ from minigpt.storage.run import Run as RunFolder
 from minigpt.text.tokenizer import Tokenizer
 
 WORDS = ["whale", "ship", "sea", "captain", "harpoon", "deck", "storm", "sailor", "wind", "oil", "boat", "line"]
+
+
+def figures(run: RunFolder) -> dict[str, float]:
+    """The baselines that a run recorded, in bits per byte."""
+    return {baseline.name: baseline.bits_per_byte for baseline in recorded_baselines(run.record)}
 
 
 def book(paragraphs: int = 60) -> str:
@@ -116,12 +123,12 @@ def test_training_says_what_is_to_beat_records_it_and_says_what_was_beaten(
     assert result.exit_code == 0, result.stderr
     assert "to beat, in bits per byte of the held-out text: " in result.stderr
     folder = RunFolder.open(sea.parent / "checkpoints/sea")
-    assert set(folder.baselines) == {"bytes", "5-gram", "gzip", "xz"}
-    assert 0.4 < folder.baselines["5-gram"] < folder.baselines["bytes"] < 5
+    assert set(figures(folder)) == {"bytes", "5-gram", "gzip", "xz"}
+    assert 0.4 < figures(folder)["5-gram"] < figures(folder)["bytes"] < 5
     assert "better than" in result.stdout
     assert "not than 5-gram" in " ".join(result.stdout.split())
     evaluations = [line for line in folder.read_log() if "bits_per_byte" in line]
-    below = next(line["step"] for line in evaluations if line["bits_per_byte"] < folder.baselines["bytes"])
+    below = next(line["step"] for line in evaluations if line["bits_per_byte"] < figures(folder)["bytes"])
     assert f"bytes since step {below}" in " ".join(result.stdout.split())
     said = [line for line in result.stderr.splitlines() if "better than" in line]
     assert any("bytes" in line for line in said)
@@ -140,9 +147,59 @@ def test_a_run_begun_before_there_were_baselines_goes_on_without(run: Any, sea: 
 
 def test_baselines_outlive_a_resume_and_not_another_text(run: Any, sea: Path, tiny: list[str]) -> None:
     assert run("train", "sea.txt", *tiny).exit_code == 0
-    measured = RunFolder.open(sea.parent / "checkpoints/sea").baselines
+    measured = figures(RunFolder.open(sea.parent / "checkpoints/sea"))
     assert run("train", "--resume", "--steps", "8", "--name", "sea").exit_code == 0
-    assert RunFolder.open(sea.parent / "checkpoints/sea").baselines == measured
+    assert figures(RunFolder.open(sea.parent / "checkpoints/sea")) == measured
     changed = run("train", "fox.txt", "--resume", "--steps", "10", "--name", "sea", "--allow-change")
     assert changed.exit_code == 0, changed.stderr
-    assert RunFolder.open(sea.parent / "checkpoints/sea").baselines == {}
+    assert figures(RunFolder.open(sea.parent / "checkpoints/sea")) == {}
+
+
+def test_nothing_in_a_text_or_its_name_acts_on_the_terminal(run: Any, here: Path) -> None:
+    parts = book(30).strip().split("\n\n")
+    evil = f"\x1b[2J\x1b]0;owned\x07 {parts[3]}\x9b31m"
+    parts[5] = parts[9] = evil
+    parts[20] = evil.replace("\x07", " almost")
+    parts[29] = evil
+    (here / "bad\x1b[31m.txt").write_text("\n\n".join(parts) + "\n<p>\x1b[5m\n", encoding="utf-8")
+    (here / "other\x1b.txt").write_bytes(b"\0")
+    result = run("corpus", ".")
+    assert result.exit_code == 0, result.stderr
+    assert "\u241b[2J\u241b]0;owned" in result.stdout
+    assert "bad\u241b[31m.txt:11 (byte " in result.stdout
+    shown = result.stdout.replace("\n", "")
+    assert [character for character in shown if ord(character) < 32 or 127 <= ord(character) < 160] == []
+
+
+def test_a_sequence_without_cubes_is_examined_like_any_other(run: Any, here: Path) -> None:
+    (here / "morse.txt").write_text(" ".join(["zero", "one"][i.bit_count() & 1] for i in range(8192)))
+    result = run("corpus", "morse.txt")
+    assert result.exit_code == 0, result.stderr
+    assert "longest repeated passage: 9,217 bytes" in result.stdout
+
+
+def test_near_copies_are_shown_with_the_words_that_differ(run: Any, here: Path) -> None:
+    parts = book().strip().split("\n\n")
+    words = random.Random(9).choices(WORDS, k=200)
+    parts[7], parts[33] = " ".join(words), " ".join([*words[:99], "elsewhere", *words[100:]])
+    (here / "near.txt").write_text("\n\n".join(parts) + "\n")
+    lines = run("corpus", "near.txt").stdout.splitlines()
+    at = next(number for number, line in enumerate(lines) if "and first differ here" in line)
+    assert "elsewhere" not in lines[at + 1]
+    assert "elsewhere" in lines[at + 2]
+    assert [line.count("near.txt:") for line in lines[at + 1 : at + 3]] == [1, 1]
+    assert "near.txt:15 (byte" in lines[at + 1]
+    assert "near.txt:67 (byte" in lines[at + 2]
+
+
+def test_in_a_narrow_terminal_the_figures_stay_whole(run: Any, sea: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    result = run("corpus", "sea.txt")
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    table = lines[next(number for number, line in enumerate(lines) if line.startswith("tokenizers")) : -2]
+    assert max(map(len, table)) <= 60
+    figures = table[next(number for number, line in enumerate(table) if line.startswith("baselines")) :]
+    for name in ("bytes", "words", "gzip", "xz", "xz alone", "5-gram", "7-gram"):
+        row = next(line for line in figures if line.split("  ")[0].strip() == name)
+        assert re.search(r"\d\.\d{3} ", row)

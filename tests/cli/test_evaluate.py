@@ -2,15 +2,21 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from minigpt.analysis.breakdown import Breakdown
+from minigpt.analysis.evaluation import Evaluation
+from minigpt.analysis.inspection import predict
+from minigpt.cli.evaluation_view import text_record, text_sheets
 from minigpt.config import GPTConfig
 from minigpt.model.gpt import GPT
-from minigpt.storage.checkpoint import save_checkpoint
+from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
 from minigpt.text.tokenizer import Tokenizer
 
 
@@ -34,7 +40,7 @@ def test_documents_have_names_and_add_up_to_the_whole(run: Any, one: Path, here:
     figures = json.loads(run("evaluate", "one", "fox.txt", "two.txt", "--json").stdout)
     documents = figures["documents"]
     assert [document["name"] for document in documents] == ["fox.txt", "two.txt #1", "two.txt #2"]
-    assert [document["bytes"] for document in documents] == [2699, 12, 17]
+    assert [document["bytes"] for document in documents] == [2700, 12, 17]
     assert sum(document["tokens"] for document in documents) == figures["tokens"]
     nats = sum(document["tokens"] * document["loss"] for document in documents)
     assert nats / figures["tokens"] == pytest.approx(figures["loss"])
@@ -103,7 +109,7 @@ def test_the_same_protocol_is_called_so(run: Any, one: Path, here: Path) -> None
 def test_texts_and_benchmarks_come_in_one_call_and_in_markdown(run: Any, one: Path, lambada: Path) -> None:
     arguments = ("evaluate", "one", "fox.txt", "lambada", "--data", "passages.jsonl")
     record = json.loads(run(*arguments, "--json").stdout)
-    assert record["text"]["tokens"] == 2700
+    assert record["text"]["tokens"] == 2701
     assert len(record["benchmarks"]) == 1
     shown = run(*arguments, "--markdown").stdout
     assert "| measure | this model | published | by | what differs |\n| --- | ---: | ---: | --- | --- |\n" in shown
@@ -113,7 +119,61 @@ def test_texts_and_benchmarks_come_in_one_call_and_in_markdown(run: Any, one: Pa
 
 def test_a_file_wins_over_a_benchmark_of_its_name(run: Any, one: Path, here: Path) -> None:
     (here / "ptb").write_text("a text of mine")
-    assert json.loads(run("evaluate", "one", "ptb", "--json").stdout)["bytes"] == len("a text of mine") - 1
+    assert json.loads(run("evaluate", "one", "ptb", "--json").stdout)["bytes"] == len("a text of mine")
+
+
+def test_the_first_token_is_scored_too_behind_an_end_of_text(run: Any, one: Path, here: Path) -> None:
+    (here / "a.txt").write_text("a")
+    shown = run("evaluate", "one", "a.txt").stdout
+    assert "2 tokens, 1 bytes" in shown
+    assert "every token scored once, the first behind an end of text" in shown
+    figures = json.loads(run("evaluate", "one", "a.txt", "--json").stdout)
+    checkpoint = load_checkpoint(one, "cpu")
+    end = checkpoint.tokenizer.end_of_text
+    nats = -predict(checkpoint.model, [end, ord("a"), end]).logprobs[:2].sum().item()
+    assert figures["bits_per_byte"] == pytest.approx(nats / math.log(2))
+    assert figures["loss"] == pytest.approx(nats / 2)
+
+
+def test_a_document_without_bytes_has_a_dash_and_null() -> None:
+    figures = ([4.0, 2.0], [2, 1], [1, 0], [], [])
+    parts = Breakdown(Evaluation(2.0, 3, 1, 16, 8), *map(np.array, figures))
+    assert text_sheets(["a", "empty"], parts, "bytes", None)[1].rows[1] == ("empty", "1", "0", "2.0000", "-")
+    nothing = Breakdown(Evaluation(2.0, 1, 0, 16, 8), *map(np.array, ([2.0], [1], [0], [], [])))
+    assert text_sheets(["empty"], nothing, "bytes", None)[0].rows[2] == ("bits per byte", "-", "")
+    assert text_record(["empty"], nothing)["bits_per_byte"] is None
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_in_a_narrow_terminal_every_figure_is_whole_and_what_differs_is_said_below(
+    run: Any, one: Path, lambada: Path, here: Path, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    (here / "a_long_name_for_a_text_that_was_found_somewhere.txt").write_text("the lazy dog " * 900)
+    (here / "wiki.test.raw").write_text(" = Fox = \n the quick brown fox \n" * 20)
+    texts = [str(path) for path in here.glob("*.txt")]
+    arguments = ("evaluate", "one", *texts, "lambada", "wikitext2", "--by-position")
+    (here / "lambada_test.jsonl").write_bytes((here / "passages.jsonl").read_bytes())
+    shown = run(*arguments, "--data", ".").stdout
+    assert max(map(len, shown.splitlines())) <= width
+    for row in ("measure +this model +published +note", r"accuracy, last token +0\.00 % +46\.67 % +\(1\)",
+                r"document +tokens +bytes +loss +bits per byte", r"tokens before +loss +tokens",
+                r"\(1\) by: transformers#13761; what differs: nothing"):  # fmt: skip
+        assert re.search(f"^ *{row}", shown, re.MULTILINE), row
+    assert not re.search("^ *█+ *$|…", shown, re.MULTILINE)  # no bar goes on in the next line, and nothing is cut
+    monkeypatch.setenv("COLUMNS", "120")
+    assert "(1)" not in run(*arguments, "--data", ".").stdout
+
+
+def test_a_file_s_name_does_not_act_on_the_terminal(run: Any, one: Path, here: Path) -> None:
+    (here / "red\x1b[31m.txt").write_text("the lazy dog")
+    shown = run("evaluate", "one", "fox.txt", "red\x1b[31m.txt").stdout
+    assert "\x1b" not in shown
+    assert "red␛[31m.txt" in shown
+    named = json.loads(run("evaluate", "one", "fox.txt", "red\x1b[31m.txt", "--json").stdout)["documents"]
+    assert named[1]["name"] == "red\x1b[31m.txt"
+    (here / "wiki\x1b[1m.raw").write_text(" = Fox = \n the quick brown fox \n")
+    assert "\x1b" not in run("evaluate", "one", "wikitext2", "--data", "wiki\x1b[1m.raw").stdout
 
 
 def test_detokenizing_changes_the_text_and_not_what_it_is_per(run: Any, one: Path, here: Path) -> None:

@@ -1,7 +1,9 @@
 """`minigpt export` from the outside."""
 
+import ast
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from minigpt.cli import export
 from minigpt.config import GPTConfig
 from minigpt.interop import exporting, runners
 from minigpt.interop.gguf_reader import open_gguf
@@ -81,14 +84,20 @@ def test_onnx_is_a_folder_with_all_that_optimum_needs(run: Any, here: Path, mode
     assert "'one-onnx'" in result.stdout
 
 
-def test_a_gguf_file_goes_on_to_other_formats(run: Any, here: Path, model: Path) -> None:
+def test_a_gguf_file_goes_on_to_other_formats(
+    run: Any, here: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     assert run("export", "one").exit_code == 0
     before = everything(here)
-    assert run("export", "one.gguf", "--to", "onnx").exit_code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(exporting, "save_checkpoint", None)  # the weights are written once, as what was asked for
+        assert run("export", "one.gguf", "--to", "onnx").exit_code == 0
     assert {"one-onnx", *(f"one-onnx/{name}" for name in everything(here / "one-onnx"))} == everything(here) - before
     assert {"model.onnx", "config.json", "tokenizer.json"} <= everything(here / "one-onnx")
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        assert (here / "one-onnx" / name).read_bytes() == (model / name).read_bytes()
     assert run("export", "one.gguf", "--dtype", "q8_0").exit_code == 0
     assert open_config(here / "one-q8_0.gguf") == open_config(here / "one.gguf")
 
@@ -108,12 +117,24 @@ def test_what_stands_is_replaced_only_with_force(run: Any, here: Path, model: Pa
     [
         (["two"], "no model 'two'"),
         (["one", "--to", "tflite"], "target ('tflite') must be one of gguf, onnx, ctranslate2"),
-        (["one", "--to", "hf"], "hf upload USER/one checkpoints/one . --exclude 'last/*'"),
+        (
+            ["one", "--to", "hf"],
+            "`hf upload USER/one checkpoints/one . --exclude 'last/*' --exclude training.json --exclude '*.jsonl'",
+        ),
         (["one", "--dtype", "q4_0"], "dtype ('q4_0') must be one of f32, f16, bf16, q8_0 for gguf"),
         (["one", "--to", "onnx", "--dtype", "f16"], "dtype ('f16') must be f32 for onnx"),
         (["one", "-o", "checkpoints/one/model.safetensors", "--force"], "must end in .gguf"),
         (["one", "--to", "onnx", "-o", "fox.txt", "--force"], "must be a folder of its own"),
         (["one", "--to", "onnx", "-o", "/", "--force"], "must be a folder of its own"),
+        (["one", "--to", "onnx", "-o", "checkpoints/one", "--force"], "is the model that is to be exported"),
+        (["one", "--to", "ctranslate2", "-o", "checkpoints/../checkpoints/one", "--force"], "is the model that is to"),
+        (
+            ["one", "--to", "ctranslate2", "-o", "checkpoints", "--force"],
+            "has no model.bin, so it is no earlier",
+        ),
+        (["one", "-o", "x" * 300 + ".gguf"], "could not be written (file name too long)"),
+        (["one", "--to", "onnx", "-o", "x" * 300], "could not be written (file name too long)"),
+        (["one", "--to", "ctranslate2", "-o", "y/" * 3000], "could not be written (file name too long)"),
     ],
 )
 def test_wrong_input_is_one_line_and_leaves_nothing(
@@ -138,11 +159,20 @@ def test_a_missing_package_is_named_with_what_installs_it(
         assert f"pip install 'minigpt[{target}]'" in result.stderr
 
 
-@pytest.mark.parametrize("target", ["gguf", "onnx"])
+@pytest.mark.parametrize(
+    ("target", "dtype", "shift"),
+    [
+        ("gguf", "f32", 0.001),
+        ("gguf", "f16", 0.02),
+        ("gguf", "bf16", 0.1),
+        ("gguf", "q8_0", 0.2),
+        ("onnx", "f32", 0.001),
+    ],
+)
 def test_an_export_that_says_something_else_is_not_kept(
-    run: Any, here: Path, model: Path, target: str, monkeypatch: pytest.MonkeyPatch
+    run: Any, here: Path, model: Path, target: str, dtype: str, shift: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a writer would make it that leaves out a norm's bias."""
+    """As a writer would make it that mistakes a norm's bias a little: each dtype may round, and no more."""
     if target == "onnx":
         pytest.importorskip("onnx")
         pytest.importorskip("onnxruntime")
@@ -151,11 +181,11 @@ def test_an_export_that_says_something_else_is_not_kept(
 
     def wrong(place: Any, model: GPT, *rest: Any, **options: Any) -> Any:
         state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        state["final_norm.bias"] += 0.5
+        state["final_norm.bias"] += shift
         return write(place, GPT.from_tensors(model.config, state), *rest, **options)
 
     monkeypatch.setattr(exporting, f"write_{target}", wrong)
-    result = run("export", "one", "--to", target)
+    result = run("export", "one", "--to", target, "--dtype", dtype)
     assert result.exit_code == 1
     assert "the export was not kept: in " in result.stderr
     assert "standard deviations of the logits" in result.stderr
@@ -215,6 +245,122 @@ def test_a_folder_that_cannot_be_written_is_one_line(run: Any, here: Path, model
         result = run("export", "one", "--to", target, "-o", f"locked/x.{target}")
         assert result.exit_code == 1
         assert "could not be written (permission denied)" in result.stderr
+
+
+@pytest.mark.parametrize("held", ["model.safetensors", "training.json", "pytorch_model.bin", "x-1.safetensors"])
+@pytest.mark.parametrize("target", ["onnx", "ctranslate2"])
+def test_force_replaces_no_folder_that_holds_another_model(
+    run: Any, here: Path, model: Path, target: str, held: str
+) -> None:
+    (here / "other").mkdir()
+    for name in ("config.json", "model.onnx", "model.bin", held):
+        (here / "other" / name).write_text("precious")
+    for more in ([], ["--force"]):
+        result = run("export", "one", "--to", target, "--output", "other", *more)
+        assert result.exit_code == 1
+        assert f"so it is no earlier export to {target}, and would be lost" in result.stderr
+    assert {path.read_text() for path in (here / "other").iterdir()} == {"precious"}
+
+
+def test_force_replaces_an_earlier_export_whole_and_leaves_what_is_yours(run: Any, here: Path, model: Path) -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    (here / "out").mkdir()
+    for name in ("model.onnx", "model.onnx_data", "merges.txt", "config.json", "notes.md"):
+        (here / "out" / name).write_text("old")
+    assert run("export", "one", "--to", "onnx", "--output", "out").exit_code == 1
+    assert (here / "out" / "model.onnx").read_text() == "old"
+    assert run("export", "one", "--to", "onnx", "--output", "out", "--force").exit_code == 0
+    assert {path.name for path in (here / "out").iterdir() if path.read_bytes() == b"old"} == {"notes.md"}
+    assert not (here / "out" / "model.onnx_data").exists()
+
+
+def test_no_model_is_replaced_by_its_own_export(run: Any, here: Path, model: Path) -> None:
+    assert run("export", "one").exit_code == 0
+    before = (here / "one.gguf").read_bytes()
+    result = run("export", "one.gguf", "--dtype", "q8_0", "--output", "./one.gguf", "--force")
+    assert result.exit_code == 1
+    assert "is the model that is to be exported" in result.stderr
+    assert (here / "one.gguf").read_bytes() == before
+
+
+LLAMA = """
+GGML_TYPE_F32 = 0
+class Llama:
+    def __init__(self, *rest, **options): ...
+    def tokenize(self, text, **options): return [7, 8, 9]
+"""
+
+
+@pytest.fixture
+def llama(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A llama_cpp.py to fill, which stands before an installed one."""
+    (here / "installed").mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(here / "installed"))
+    return here / "installed" / "llama_cpp.py"
+
+
+def test_no_python_file_of_the_working_directory_is_run(here: Path, llama: Path) -> None:
+    llama.write_text(LLAMA)
+    for name in ("json", "io", "numpy", "minigpt", "llama_cpp"):
+        (here / f"{name}.py").write_text("open('ran', 'w').write('x')")
+    _, tokenize = runners.gguf_in_llama(here / "m.gguf")
+    assert tokenize("a text") == [7, 8, 9]
+    assert not (here / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("raise RuntimeError('no libllama.so here')", "RuntimeError: no libllama.so here"),
+        ("import nothing_of_that_name", "ModuleNotFoundError: No module named 'nothing_of_that_name'"),
+        ("import time; time.sleep(60)", "no answer within 1 s"),
+        pytest.param(
+            "import os, signal; os.kill(os.getpid(), signal.SIGILL)",
+            "llama-cpp-python was built for another processor",
+            marks=pytest.mark.skipif(os.name == "nt", reason="Windows has no signals"),
+        ),
+    ],
+)
+def test_a_llama_cpp_that_does_not_run_is_a_note_and_the_file_is_kept(
+    run: Any, here: Path, model: Path, llama: Path, content: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llama.write_text(content)
+    monkeypatch.setattr(exporting, "_LARGEST_FOR_LLAMA", 1 << 30)
+    monkeypatch.setattr(exporting, "find_spec", lambda name: True)
+    if "sleep" in content:
+        monkeypatch.setattr(runners, "_LLAMA_SECONDS", 1)
+    told = json.loads(run("export", "one", "--json").stdout)
+    assert f"not checked in llama.cpp, which does not run here: {reason}" in told["notes"]
+    assert [found["by"] for found in told["agreements"]] == ["minigpt"]
+    assert (here / "one.gguf").exists()
+
+
+def test_a_llama_cpp_that_refuses_the_file_is_an_error(
+    run: Any, here: Path, model: Path, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llama.write_text(LLAMA + "\n    def __init__(self, *rest, **options): raise ValueError('unknown architecture')")
+    monkeypatch.setattr(exporting, "_LARGEST_FOR_LLAMA", 1 << 30)
+    monkeypatch.setattr(exporting, "find_spec", lambda name: True)
+    result = run("export", "one")
+    assert result.exit_code == 1
+    assert "llama.cpp cannot use the file" in result.stderr
+    assert "unknown architecture" in result.stderr
+    assert not (here / "one.gguf").exists()
+
+
+@pytest.mark.parametrize("path", ['it\'s "x" $HOME `id` \\ !', "-dashes", "plain"])
+def test_the_commands_to_try_are_safe_in_a_shell(path: str) -> None:
+    assert shlex.split(export._command("gguf", path, 7))[:3] == [
+        "llama-completion",
+        "-m",
+        f"./{path}" if path.startswith("-") else path,
+    ]
+    for target in ("onnx", "ctranslate2"):
+        python, option, program = shlex.split(export._command(target, path, 7))
+        assert (python, option) == ("python", "-c")
+        constants = [node.value for node in ast.walk(ast.parse(program)) if isinstance(node, ast.Constant)]
+        assert {path, 7} <= set(constants)
 
 
 @pytest.mark.slow

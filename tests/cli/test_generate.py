@@ -190,6 +190,14 @@ def test_json_has_each_tokens_log_probability_and_its_likeliest_rivals(run: Any)
         assert rivals[0]["text"] == checkpoint.tokenizer.decode([rivals[0]["id"]])
 
 
+def test_five_rivals_are_told_where_nobody_says_how_many(run: Any) -> None:
+    make_model("one")
+    (record,) = records(run("generate", "abc", *SHORT, "--json", "--seed", "1").stdout)
+    assert {len(rivals) for rivals in record["alternatives"]} == {5}
+    (record,) = records(run("generate", "abc", *SHORT, "--json", "--seed", "1", "--alternatives", "0").stdout)
+    assert {len(rivals) for rivals in record["alternatives"]} == {0}
+
+
 def test_a_seed_that_was_drawn_is_said_and_repeats_the_text(run: Any) -> None:
     make_model("one")
     (first,) = records(run("generate", "abc", *SHORT, "--json", "--temperature", "2").stdout)
@@ -310,6 +318,9 @@ def test_beams_give_the_likeliest_of_what_they_find(run: Any) -> None:
         (["x", "--prompt-format", "lines"], "--prompt-format lines is about a file"),
         (["x", "--context", "keep-last:3"], "context ('keep-last:3') must be slide or keep-first:N"),
         (["x", "--min-new-tokens", "300"], "min_new_tokens (300) must be at most max_new_tokens (200)"),
+        (["x", "--copied-words", "8"], "--copied-words 8 is about what --novelty finds; give both"),
+        (["x", "--alternatives", "0"], "--alternatives 0 are shown by --json and --table; give one of them too"),
+        (["x", "--alternatives", "3", "--explain"], "--alternatives 3 are shown by --json and --table"),
         (["x", "--beams", "2", "--draft", "y"], "beams (2) and --draft contradict"),
         (["x", "--device", "tpu"], "device ('tpu')"),
     ],

@@ -134,6 +134,7 @@ def test_a_page_and_a_picture_are_written_and_said(run: Any, one: Path, here: Pa
         (["a", "--file", "x.txt"], "a text and --file contradict one another; give one of them"),
         (["--file", "no"], "no cannot be read (No such file or directory); give a text file, or - for standard input"),
         (["a", "--png", "x.png"], "--png draws one map: give its --layer and --head, both counted from 0"),
+        (["a", "--json", "--table"], "--json and --table contradict one another; give one of them"),
         (["a", "--head", "1"], "--layer and --head choose a map to draw: give --png FILE or --html FILE too"),
         (["a", "--html", "x.html", "--layer", "2"], "layer (2) must be from 0 to 1 for this model"),
         (["a", "--png", "x.png", "--layer", "0", "--head", "-1"], "head (-1) must be from 0 to 1 for this model"),
@@ -239,6 +240,15 @@ def test_a_right_to_left_word_in_a_table_turns_nothing_else() -> None:
     write_rows(out, [Row(1, "שלום", -1.0, [("مرحبا", -2.0), ("a", -3.0)])])
     row = written(out).splitlines()[1]
     assert re.fullmatch(r" +1  \u2068שלום +\u2069 +37% +1\.44 +\u2068مرحبا\u2069 14%  a 5\.0%", row)
+
+
+def test_a_table_in_a_narrow_terminal_is_cut_and_never_broken() -> None:
+    out = in_colour(52)
+    write_rows(out, [Row(1, "a", -1.0, [("b", -2.0), ("c", -3.0)], 1.0, 3)])
+    lines = ESCAPE.sub("", written(out)).splitlines()
+    assert len(lines) == 2
+    assert all(line.endswith("…") for line in lines)
+    assert [cell_len(line) for line in lines] == [52, 52]
 
 
 def test_percentages_have_two_digits() -> None:

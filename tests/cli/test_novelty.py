@@ -153,7 +153,7 @@ def test_the_marks_survive_without_colours(
 ) -> None:
     (tmp_path / "text.txt").write_text(sentence(0, 40))
     index = CopyIndex.build(Corpus.build(tmp_path / "text.txt", "bytes", cache=tmp_path, validation_fraction=0))
-    text = f"new\x1b[31m {sentence(4, 9)} new {sentence(20, 8)}"
+    text = f"new\x1b[31m\n{sentence(4, 9)} new {sentence(20, 8)}"
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     out = Console(force_terminal=True, width=200, color_system=None if environment else "truecolor")
@@ -162,13 +162,21 @@ def test_the_marks_survive_without_colours(
     shown = captured.get()
     assert f"⟦{sentence(4, 9)}⟧¹" in shown
     assert f"⟦{sentence(20, 8)}⟧²" in shown
-    assert "new␛[31m" in shown  # nothing in the text acts on the terminal
+    assert "new␛[31m\n" in shown  # its lines are lines, and nothing in the text acts on the terminal
 
 
 def test_training_tells_what_its_samples_copy_and_logs_it(run: Any, here: Path, tiny: list[str]) -> None:
     result = run("train", "fox.txt", *tiny, "--sample-every", "3")
-    assert "sample at step 3 · longest run copied" in result.stderr
+    assert "sample at step 3" in result.stderr
+    assert "copied: " in result.stderr
     assert "of the last 2 samples, in runs of 8 words or more; longest" in " ".join(result.stdout.split())
     samples = [line for line in Log(here / "checkpoints/fox/log.jsonl").read() if "sample" in line]
     assert [line["step"] for line in samples] == [3, 6]
     assert samples[0].keys() >= {"longest_copied_words", "longest_copied_characters", "copied_share"}
+
+
+def test_what_was_copied_before_a_resume_counts_among_the_last_samples(run: Any, tiny: list[str]) -> None:
+    assert run("train", "fox.txt", *tiny, "--sample-every", "3").exit_code == 0
+    again = run("train", "--resume", "--name", "fox", "--steps", "9")
+    assert again.exit_code == 0, again.stderr
+    assert "of the last 3 samples, in runs of 8 words or more; longest" in " ".join(again.stdout.split())

@@ -40,6 +40,7 @@ def test_one_run_two_runs_and_the_newest(run: Any, here: Path, tiny: list[str]) 
     both = run("report", "fox", "checkpoints/other")
     assert both.stdout.strip() == "checkpoints/fox/report-other.html"
     assert "<title>fox and other</title>" in (here / both.stdout.strip()).read_text(encoding="utf-8")
+    (here / "pages").mkdir()
     assert run("report", "fox", "--output", "pages/mine.html").stdout.strip() == "pages/mine.html"
     assert (here / "pages/mine.html").exists()
 
@@ -53,11 +54,19 @@ def test_what_is_wrong_is_one_line(run: Any, here: Path, tiny: list[str]) -> Non
         (["nothing"], "nothing"),
         (["fox", "fox", "fox"], "a page compares two runs at most, not 3"),
         (["fox", "--output", "fox.txt/page.html"], "could not be written"),
+        (["fox", "--output", "nowhere/page.html"], "could not be written: there is no folder nowhere"),
     ]:
         wrong = run("report", *arguments)
         assert wrong.exit_code == 1
         assert said in wrong.stderr
         assert wrong.stderr.count("\n") == 1
+    assert not (here / "nowhere").exists()
+    (here / "checkpoints/fox/log.jsonl").write_text("")
+    (here / "checkpoints/fox/training.json").write_text("{}")
+    damaged = run("report", "fox")
+    assert damaged.exit_code == 1
+    assert "training.json is damaged" in damaged.stderr
+    assert damaged.stderr.count("\n") == 1
     (here / "checkpoints/fox/training.json").unlink()
     imported = run("report", "fox")
     assert imported.exit_code == 1

@@ -3,15 +3,19 @@
 import gzip
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from minigpt.analysis.standing import recorded_baselines
 from minigpt.config import TrainConfig
 from minigpt.storage.run import Run as RunFolder
 
@@ -183,6 +187,58 @@ def test_fine_tuning_starts_from_the_other_models_weights_and_tokenizer(run: Any
     refused = run("train", "fox.txt", "--from", "fox", "--steps", "2", "--n-layer", "3")
     assert refused.exit_code == 1
     assert "n_layer (3) cannot be chosen when fine-tuning" in refused.stderr
+
+
+def test_the_machine_is_recorded_and_another_one_may_go_on(run: Any, here: Path, tiny: list[str]) -> None:
+    assert run("train", "fox.txt", *tiny).exit_code == 0
+    path = here / "checkpoints/fox/training.json"
+    record = json.loads(path.read_text())
+    environment = record["environment"]
+    assert environment["python"] == platform.python_version()
+    assert (environment["processes"], environment["gpu"]) == (1, None)
+    assert environment["cpu"]
+    assert environment["system"]
+    assert environment["threads"] >= 1
+    record["environment"] = environment | {"cpu": "another", "threads": 99}
+    path.write_text(json.dumps(record))
+    again = run("train", "--resume", "--name", "fox", "--steps", "8")
+    assert again.exit_code == 0, again.stderr
+
+
+def test_while_the_baselines_are_measured_that_is_said(
+    run: Any, tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now: list[str] = []
+
+    @contextmanager
+    def status(_console: object, text: str) -> Iterator[None]:
+        now.append(text)
+        yield
+        now.pop()
+
+    def cheap_baselines(_corpus: object) -> list[object]:
+        assert now == ["measuring what simple methods make of the held-out text …"]
+        return []
+
+    monkeypatch.setattr("rich.console.Console.status", status)
+    monkeypatch.setattr("minigpt.analysis.corpus.baselines.cheap_baselines", cheap_baselines)
+    assert run("train", "fox.txt", *tiny).exit_code == 0
+
+
+def test_the_summary_compares_its_own_figure(run: Any, here: Path, tiny: list[str]) -> None:
+    (here / "count.txt").write_text(" ".join(str(number) for number in range(4000)))
+    long = ["--steps", "40", "--learning-rate", "0.01", "--eval-tokens", "16"]  # of so little text it knows nothing
+    result = run("train", "count.txt", *tiny, *long)
+    assert result.exit_code == 0, result.stderr
+    folder = RunFolder.open(here / "checkpoints/count")
+    bits = folder.record["result"]["bits_per_byte"]
+    better = " ".join(result.stdout.split()).partition("better than ")[2]
+    for one in recorded_baselines(folder.record):
+        if f"not than {one.label}" in better:
+            assert bits >= one.bits_per_byte
+        elif f"{one.label} since" in better or f"{one.label} in the end" in better:
+            assert bits < one.bits_per_byte
+    assert "since step" in better or "not than" in better
 
 
 @pytest.mark.parametrize("name", ["tiny.txt", "tiny.md", "tiny.txt.gz", "tiny.jsonl"])

@@ -48,8 +48,44 @@ def test_a_difference_is_told_in_logits_and_in_their_standard_deviations() -> No
     changed[3, 5] += 0.25
     found = compare("another", lambda ids: changed, reference)
     assert found.difference == pytest.approx(0.25)
-    assert found.deviations == pytest.approx(0.25 / float(reference.logits.std()))
+    assert found.deviations == pytest.approx(0.25 / float(reference.logits.std(correction=0)))
     assert found.same_ids is None
+
+
+def silent_bytes(context: int, silent: range) -> GPT:
+    """A model that some words are not of: their logits are -1000 whatever the input, as characters.py makes them."""
+    gpt = model(context)
+    with torch.no_grad():
+        gpt.final_norm.weight.fill_(1.0)
+        gpt.final_norm.bias.fill_(0.1)
+        gpt.token_embedding.weight[silent.start : silent.stop] = -1000 / (0.1 * 16)
+    return gpt
+
+
+def test_words_that_are_never_predicted_hide_no_error_and_are_not_asked_about() -> None:
+    silent = range(ord("f"), 257)
+    gpt = silent_bytes(64, silent)
+    reference = reference_of(gpt, TOKENIZER)
+    assert reference.logits[:, silent.start :].max() < -900
+    assert not set(reference.ids) & set(silent)
+    assert list(reference.text_ids) == TOKENIZER.encode(TEXT)
+    changed = reference.logits.clone()
+    changed[:, : silent.start] += 0.5
+    found = compare("another", lambda ids: changed, reference)
+    spread = float(reference.logits[:, : silent.start].std(correction=0))
+    assert spread < 10 < float(reference.logits.std())
+    assert found.deviations == pytest.approx(0.5 / spread, rel=1e-3)
+
+
+def test_words_that_are_never_predicted_may_be_anywhere_below() -> None:
+    reference = reference_of(silent_bytes(64, range(200, 257)), TOKENIZER)
+    top = float(reference.logits[4].max())
+    for value, difference in ((-torch.inf, 0.0), (-700.0, 0.0), (top - 101, 0.0), (top - 98, 2.0), (top + 5, 105.0)):
+        changed = reference.logits.clone()
+        changed[4, 201] = value
+        assert compare("another", lambda ids, said=changed: said, reference).difference == pytest.approx(
+            difference, abs=1e-3
+        )
 
 
 def test_greedy_tokens_count_up_to_the_first_that_differs() -> None:

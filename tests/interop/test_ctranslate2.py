@@ -60,4 +60,4 @@ def test_smaller_dtypes_are_smaller_and_near(tmp_path: Path, dtype: str) -> None
     whole = export_model(folder, "ctranslate2", output=tmp_path / "f32")
     done = export_model(folder, "ctranslate2", dtype=dtype, output=tmp_path / dtype)
     assert done.size < 0.7 * whole.size
-    assert 0 < done.agreements[0].deviations < 0.3
+    assert 0 < done.agreements[0].deviations < {"f16": 0.01, "bf16": 0.06, "int8": 0.25}[dtype]

@@ -243,9 +243,8 @@ def test_one_matrix_rounded_twice_is_tied_by_the_finer_rounding(tmp_path: Path, 
     only = write(tmp_path / "one.gguf", kinds=finer)
     assert torch.equal(read(path)(IDS), read(only)(IDS))
     with opened(path) as foreign:
-        assert foreign.notes[0].startswith(
-            f"token_embd.weight ({coarse}) and output.weight ({fine}) are one matrix, rounded twice: "
-        )
+        assert foreign.notes[0].startswith(f"token_embd.weight ({coarse}) and output.weight ({fine}), which differ by ")
+        assert "%, are taken for one matrix, rounded twice: " in foreign.notes[0]
 
 
 def test_one_matrix_that_is_there_twice_needs_no_word(tmp_path: Path) -> None:

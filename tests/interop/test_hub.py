@@ -312,6 +312,92 @@ def test_a_file_that_only_the_network_keeps_away_is_not_taken_for_none(
         load_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
 
 
+def wait_no_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, names: set[str]) -> None:
+    """Goes offline with a cache of these files alone, as `hf download` leaves one: it notes no files that are none."""
+    from huggingface_hub import constants
+
+    shutil.rmtree(tmp_path / "cache" / "models--someone--tiny" / ".no_exist", ignore_errors=True)
+    for path in (tmp_path / "cache" / "models--someone--tiny" / "snapshots" / COMMIT).iterdir():
+        if path.name not in names:
+            path.unlink()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+
+def test_offline_a_cache_without_the_tokenizer_is_not_a_model_without_one(
+    tmp_path: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a model of 50,257 words of its own would be given GPT-2's."""
+    padded = save_checkpoint(tmp_path / "padded", small_model(1, 50257), Tokenizer.named("bytes"))
+    hub.repositories[TINY] = files_of(padded)
+    import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+    wait_no_more(monkeypatch, tmp_path, {"config.json", "model.safetensors"})
+    with pytest.raises(CheckpointError, match=r"^someone/tiny could not be downloaded \("):
+        import_gpt2(TINY, name="again", checkpoints=tmp_path / "to", device="cpu")
+
+
+@pytest.mark.parametrize(
+    "tokenizer", [{"tokenizer.json"}, {"vocab.json", "merges.txt"}], ids=lambda names: "+".join(sorted(names))
+)
+def test_offline_a_cache_that_has_the_weights_and_the_words_is_enough(
+    tmp_path: Path, hub: Any, monkeypatch: pytest.MonkeyPatch, tokenizer: set[str]
+) -> None:
+    if "tokenizer.json" not in tokenizer:
+        for name in [name for name in hub.repositories[TINY] if "token" in name]:
+            del hub.repositories[TINY][name]
+    import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+    wait_no_more(monkeypatch, tmp_path, {"config.json", "model.safetensors", *tokenizer})
+    imported = import_gpt2(TINY, name="again", checkpoints=tmp_path / "to", device="cpu")
+    assert imported.checkpoint.tokenizer.vocab_size == 257
+
+
+@pytest.mark.parametrize("name", ["tokenizer.model", "sentencepiece.bpe.model", "vocab.txt", "spiece.model"])
+def test_words_of_another_kind_on_the_hub_are_refused(tmp_path: Path, hub: Any, name: str) -> None:
+    files = files_of(save_checkpoint(tmp_path / "own", small_model(1, 50257), Tokenizer.named("bytes")))
+    hub.repositories[TINY] = {kept: files[kept] for kept in ("config.json", "model.safetensors")} | {name: b"words"}
+    with pytest.raises(CheckpointError, match=f"has its words in {name}, which is no byte-level BPE"):
+        import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+
+
+def test_openais_own_words_are_no_assumption_and_those_of_others_are(tmp_path: Path, hub: Any) -> None:
+    assert import_gpt2("gpt2-medium", checkpoints=tmp_path / "to", device="cpu").notes == ()
+    hub.repositories[TINY] = hub.repositories[GPT2_MEDIUM]
+    for name in [name for name in hub.repositories[TINY] if name in ("vocab.json", "merges.txt")]:
+        del hub.repositories[TINY][name]
+    imported = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+    assert imported.notes == ("no tokenizer beside the weights: its words are taken to be GPT-2's",)
+
+
+def test_without_a_network_what_stands_is_compared_with_the_cache(
+    tmp_path: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+    save_checkpoint(tmp_path / "to" / "other", small_model(2, 257), Tokenizer.named("bytes"))
+    from huggingface_hub import constants
+
+    nowhere = "http://127.0.0.1:9"
+    monkeypatch.setattr(constants, "ENDPOINT", nowhere)
+    template = nowhere + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    again = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+    assert again.notes[0].startswith("the hub cannot be reached (")
+    assert again.notes[0].endswith("; it stands already, as the hub's cache has it")
+    assert torch.equal(again.checkpoint.model(IDS), small_model(1, 257)(IDS))
+    with pytest.raises(CheckpointError, match="other holds something else"):
+        import_gpt2(TINY, name="other", checkpoints=tmp_path / "to", device="cpu")
+    shutil.rmtree(tmp_path / "cache")
+    with pytest.raises(CheckpointError, match=r"^someone/tiny could not be downloaded \((?!.*cache)"):
+        import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+
+
+def test_a_source_may_be_a_name_on_the_hub(tmp_path: Path, hub: Any) -> None:
+    imported = import_gpt2(source=TINY, checkpoints=tmp_path / "to", device="cpu")
+    assert imported.source == TINY
+    assert imported.checkpoint.directory == tmp_path / "to" / "tiny"
+    assert f"from `{TINY}`" in (tmp_path / "to" / "tiny" / "README.md").read_text()
+    named = import_gpt2("mine", source=TINY, revision="v1", checkpoints=tmp_path / "to", device="cpu")
+    assert named.checkpoint.directory == tmp_path / "to" / "mine"
+
+
 _IMPORT = """
 import sys, minigpt
 print(minigpt.load_gpt2("someone/tiny", checkpoints=sys.argv[1], device="cpu").directory)
@@ -364,7 +450,7 @@ def broken_off(message: str = "peer closed connection") -> BaseException:
 def test_a_download_that_fails_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Any, message: str
 ) -> None:
-    def fail(repository: str, name: str, *, revision: str | None) -> str:
+    def fail(repository: str, name: str, **_: object) -> str:
         raise error()
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", fail)

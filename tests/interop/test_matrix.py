@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 PATH = Path(__file__).parents[2] / "docs" / "interop_matrix.py"
-BOUNDS = {"GGUF f32 in llama.cpp": 0.005, "GGUF q8_0 in llama.cpp": 0.3}  # in standard deviations of the logits
+# In standard deviations of the logits.
+BOUNDS = {
+    "GGUF f32 in llama.cpp": 0.005,
+    "GGUF f16 in llama.cpp": 0.01,
+    "GGUF bf16 in llama.cpp": 0.06,
+    "GGUF q8_0 in llama.cpp": 0.25,
+}
 
 
 def load() -> Any:

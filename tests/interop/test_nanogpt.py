@@ -1,6 +1,7 @@
 import pickle
 import shutil
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
@@ -127,7 +128,7 @@ def test_a_padded_vocabulary_keeps_its_rows_and_its_logits(tmp_path: Path) -> No
     assert "ids 50257 to 50303 have no word and are never drawn" in opened.notes
 
 
-def test_the_characters_are_found_beside_and_in_the_data_that_it_was_trained_on(
+def test_the_characters_are_found_beside_and_in_the_data_folder_beside_but_not_where_one_happens_to_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = save(tmp_path / "nanoGPT" / "out", weights(len(CHARACTERS)))
@@ -136,15 +137,17 @@ def test_the_characters_are_found_beside_and_in_the_data_that_it_was_trained_on(
     ):
         open_foreign(path)
     save_meta(tmp_path / "nanoGPT" / "data" / "fuss", CHARACTERS)
-    open_foreign(path).tensors.close()
+    foreign = open_foreign(path)
+    foreign.tensors.close()
+    assert f"its {len(CHARACTERS)} characters are those of the data/fuss/meta.pkl" in foreign.notes
     shutil.move(tmp_path / "nanoGPT" / "out", tmp_path / "elsewhere")
     monkeypatch.chdir(tmp_path / "nanoGPT")
-    open_foreign(tmp_path / "elsewhere").tensors.close()
-    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=r"put the meta\.pkl of its data"):
+        open_foreign(tmp_path / "elsewhere")
     save_meta(tmp_path / "elsewhere", CHARACTERS[::-1])
     foreign = open_foreign(tmp_path / "elsewhere" / "ckpt.pt")
     foreign.tensors.close()
-    assert f"its {len(CHARACTERS)} characters are those of {tmp_path}/elsewhere/meta.pkl" in foreign.notes
+    assert f"its {len(CHARACTERS)} characters are those of the meta.pkl beside it" in foreign.notes
 
 
 @pytest.mark.parametrize("dataset", ["../secret", "/etc", "..", 5])
@@ -243,7 +246,7 @@ def test_a_pickle_that_would_run_something_is_refused_and_runs_nothing(tmp_path:
         (pickle.dumps({"itos": {1: "a"}}), "must have 'itos', a dictionary of the ids from 0 on to their characters"),
         (pickle.dumps({"itos": {0: "ab"}}), "has words of several characters"),
         (pickle.dumps({}), "must have 'itos'"),
-        (bytes(2**24 + 1), "is larger than 16,777,216 bytes, which no list of characters is"),
+        (bytes(2**20 + 1), "is larger than 1,048,576 bytes, which no list of characters is"),
         (b"\x80\x04r\xff\xff\xff\xff.", "is damaged or no pickle"),  # stores under a huge number
     ],
 )
@@ -253,3 +256,9 @@ def test_a_list_of_characters_that_is_none_is_one_sentence(tmp_path: Path, conte
     with pytest.raises(CheckpointError, match=message) as refused:
         open_foreign(path)
     assert "\n" not in str(refused.value)
+
+
+def test_a_pickle_of_many_marks_is_read_in_time_that_grows_with_its_size() -> None:
+    started = process_time()
+    assert read_plain_pickle(b"(d" * 200_000 + b".", "here") == {}  # dictionaries, each above its mark
+    assert process_time() - started < 5

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from minigpt.cli.app import app
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
-from minigpt.interop.opening import find_model, is_checkpoint, load_model, open_foreign
+from minigpt.interop.opening import describe_model, find_model, is_checkpoint, load_model, open_foreign
 from minigpt.interop.pretrained import import_gpt2
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
@@ -260,6 +260,41 @@ def test_a_run_of_ones_own_goes_before_a_path_of_the_same_name(
     with pytest.raises(CheckpointError, match=r"no model 'whole' in checkpoints; did you mean 'whale'"):
         find_model("whole", "checkpoints")
     assert is_checkpoint(Path("model"))
+
+
+def test_a_name_of_the_hub_is_told_the_command_that_gets_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("owner/tiny-gpt", "gpt2-xl"):
+        with pytest.raises(CheckpointError, match=f"^no model '{name}' in checkpoints, .*`minigpt load-gpt2 {name}`"):
+            find_model(name, "checkpoints")
+    with pytest.raises(CheckpointError, match=r"^no model 'whale', nor any in checkpoints; train one"):
+        find_model("whale", "checkpoints")
+    shutil.copytree(folder, tmp_path / "owner" / "tiny-gpt")
+    assert find_model("owner/tiny-gpt", "checkpoints") == Path("owner/tiny-gpt")
+    monkeypatch.chdir(folder)
+    with pytest.raises(CheckpointError, match=r"^no model ''"):  # and not the working directory
+        find_model("", "checkpoints")
+
+
+def test_a_name_that_is_too_long_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"x could not be read \(file name too long\)"):
+        find_model("x" * 300, tmp_path)
+
+
+def test_a_folder_as_minigpt_writes_it_is_told_of_what_others_put_there(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    padded = GPT(CONFIG.replace(vocab_size=320)).eval()
+    folder = save_checkpoint(tmp_path / "padded", padded, Tokenizer.named("bytes"))
+    in_safetensors(folder, tensors_of(padded) | {"v_head.summary.bias": torch.ones(1)})
+    assert is_checkpoint(folder)
+    notes = (
+        "ids 257 to 319 have no word and are never drawn",
+        "v_head is left out: it is no part of what predicts words",
+    )
+    assert load_model(folder, "cpu").notes == notes
+    assert describe_model(folder)[2] == notes
 
 
 def test_every_command_that_takes_a_model_takes_a_path_of_any_format(

@@ -74,7 +74,8 @@ def test_a_file_alone_tells_its_shape_and_the_heads_are_an_assumption_that_is_sa
     save_tensors(tmp_path / "fine-tune.safetensors", to_huggingface(alone))
     imported = import_gpt2(tmp_path / "fine-tune.safetensors", checkpoints=tmp_path / "to", device="cpu")
     assert imported.notes == (
-        f"no config.json beside {tmp_path}/fine-tune.safetensors: 2 heads of 64 are assumed, as in every GPT-2",
+        "no config.json beside fine-tune.safetensors: 2 heads of 64 are assumed, as in every GPT-2",
+        "no tokenizer beside the weights: its words are taken to be GPT-2's",
     )
     assert imported.checkpoint.directory == tmp_path / "to" / "fine-tune"
     assert imported.checkpoint.tokenizer.name == "gpt2"
@@ -87,6 +88,50 @@ def test_an_import_of_half_precision_is_saved_as_float32(tmp_path: Path) -> None
     with TensorFile(tmp_path / "to" / "half" / "model.safetensors") as file:
         assert file.read("transformer.ln_f.weight").dtype == torch.float32
     assert json.loads((tmp_path / "to" / "half" / "config.json").read_text())["torch_dtype"] == "float32"
+
+
+def test_the_card_tells_what_was_made_of_the_source_and_no_path(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = json.loads((source / "config.json").read_text()) | {"scale_attn_weights": False}
+    (source / "config.json").write_text(json.dumps(values))
+    monkeypatch.chdir(tmp_path)
+    load_gpt2("source/tiny", checkpoints="to", device="cpu")
+    card = Path("to/tiny/README.md").read_text()
+    assert "imported by minigpt from `tiny`. Its weights are the same, in float32, but for" in card
+    assert "is put into the weights of the queries" in card
+    assert "source/tiny" not in card
+
+
+def test_a_name_beside_a_source_that_is_a_model_too_is_refused(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(source, tmp_path / "half")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=r"^half and .*/source/tiny are two models.*--name"):
+        load_gpt2("half", source=source, checkpoints="to", device="cpu")
+
+
+@pytest.mark.parametrize("given", [{"model": ""}, {"source": ""}])
+def test_no_name_at_all_is_not_the_working_directory(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str]
+) -> None:
+    monkeypatch.chdir(source)
+    with pytest.raises(CheckpointError, match=r"^model \(''\) must be gpt2, "):
+        import_gpt2(**given, checkpoints=tmp_path / "to")
+
+
+@pytest.mark.parametrize("given", [{"model": "x" * 300}, {"source": "x" * 300}, {"model": "gpt2", "name": "x" * 300}])
+def test_names_that_are_too_long_are_one_sentence(tmp_path: Path, given: dict[str, str]) -> None:
+    with pytest.raises(CheckpointError, match=r"x could not be read \(file name too long\)|training.json could not"):
+        import_gpt2(**given, checkpoints=tmp_path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path, source: Path) -> None:
+    os.mkfifo(tmp_path / "model.safetensors")
+    for path in (tmp_path / "model.safetensors", Path("/dev/null")):
+        with pytest.raises(CheckpointError, match="is neither a folder nor a file of its own; give a folder of"):
+            load_gpt2(path, checkpoints=tmp_path / "to", device="cpu")
 
 
 def test_an_identical_import_stays_as_it_is(tmp_path: Path, source: Path) -> None:
@@ -210,7 +255,7 @@ def test_a_vocabulary_without_its_tokenizer_is_refused(tmp_path: Path, source: P
     for path in source.glob("*"):
         if path.name not in ("config.json", "model.safetensors"):
             path.unlink()
-    with pytest.raises(CheckpointError, match=r"model of 257 words, and its tokenizer \(gpt2\) has 50257; put the tok"):
+    with pytest.raises(CheckpointError, match=r"has no tokenizer, and its model of 257 words is none of GPT-2's size"):
         load_gpt2(source, checkpoints=tmp_path)
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError, MinigptError
 from minigpt.interop.crc32c import crc32c, unmask
+from minigpt.interop.opening import open_foreign
 from minigpt.interop.tensorflow import open_tensorflow
 from minigpt.model.gpt import GPT
 from minigpt.storage.huggingface import from_huggingface, to_huggingface
@@ -307,7 +308,7 @@ def test_without_its_vocabulary_only_gpt2s_own_size_is_assumed_to_be_gpt2(tmp_pa
     hparams(tmp_path, config)
     foreign = open_tensorflow(tmp_path)
     assert foreign.tokenizer.name == "gpt2"
-    assert foreign.notes == (f"no encoder.json and vocab.bpe in {tmp_path}: GPT-2's own words are assumed",)
+    assert foreign.notes == ("no encoder.json and vocab.bpe beside it: GPT-2's own words are assumed",)
     foreign.tensors.close()
     (tmp_path / "encoder.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"must hold vocab.bpe, with its 50257 words$"):
@@ -341,9 +342,13 @@ def test_a_checkpoint_without_hparams_tells_its_shape_and_the_heads_are_an_assum
     vocabulary(tmp_path)
     foreign = open_tensorflow(tmp_path)
     assert foreign.config == config
-    assert foreign.notes == (f"no hparams.json in {tmp_path}: 2 heads of 64 are assumed, as in every GPT-2",)
+    assert foreign.notes == ("no hparams.json beside model.ckpt.index: 2 heads of 64 are assumed, as in every GPT-2",)
     foreign.tensors.close()
     assert torch.equal(read(tmp_path)(IDS), model(config)(IDS))
+    for path in (tmp_path, tmp_path / "model.ckpt.index"):  # as every command opens them
+        opened = open_foreign(path)
+        opened.tensors.close()
+        assert opened.config == config
     scalars = [tensor._replace(value=np.float32(1)) for tensor in openai_tensors(model(config))]
     for tensors in (
         openai_tensors(model()),

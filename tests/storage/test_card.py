@@ -78,7 +78,7 @@ def test_it_tells_what_was_trained_on_what_and_how_well_it_went() -> None:
 
 
 def test_it_tells_no_path_of_the_machine_and_what_is_uploaded_tells_none_either(tmp_path: Path) -> None:
-    card = model_card("whale", CONFIG, training=RECORD | {"from": "/home/ada/checkpoints/gpt2"}, origin="/home/ada/x")
+    card = model_card("whale", CONFIG, training=RECORD | {"from": "ada/gpt2", "sources": ["ada/moby dick.txt"]})
     assert "/home" not in card
     assert "ada" not in card
     run = new_run(tmp_path / "whale")
@@ -114,7 +114,17 @@ def test_an_imported_model_tells_where_it_came_from(tmp_path: Path) -> None:
     card = (tmp_path / "gpt2" / "README.md").read_text()
     assert "imported by minigpt from `openai-community/gpt2`" in card
     assert "## Training" not in card
-    assert "imported by minigpt from `model.gguf`" in model_card("x", CONFIG, origin="/private/models/model.gguf")
+    assert "`openai-community/gpt2`. Its weights are the same, in float32.\n" in card
+    noted = model_card("x", CONFIG, origin="model.gguf", notes=("9 Q8_0 are <rounded>", "no config.json"))
+    assert "from `model.gguf`. Its weights are the same, in float32, but for what the import has noted:" in noted
+    assert "\n- 9 Q8\\_0 are \\<rounded\\>\n- no config.json\n" in noted
+
+
+def test_a_result_that_is_not_whole_is_told_so_far_as_it_goes() -> None:
+    card = model_card("whale", CONFIG, training=RECORD | {"result": {"step": 5, "validation_loss": 1.25}})
+    assert "| steps | 5 |" in card
+    assert "1.2500 nats" in card
+    assert "| seed | 1337 |" in model_card("whale", CONFIG, training=RECORD | {"result": {"best_step": 5}})
 
 
 def test_a_record_that_is_no_runs_is_left_alone(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from minigpt.storage.files import (
     atomic_folder,
     atomic_json,
     atomic_write,
+    exists,
     load_tensors,
     read_json,
     save_tensors,
@@ -397,3 +398,13 @@ def test_no_damage_to_a_file_escapes_as_anything_but_the_one_error(
     except CheckpointError:
         return
     assert sum(tensor.nbytes for tensor in tensors.values()) == 56
+
+
+def test_what_cannot_be_looked_at_is_neither_there_nor_not_there(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert exists(tmp_path)
+    assert exists(tmp_path / "file")
+    assert not exists(tmp_path / "none")
+    assert not exists(tmp_path / "file" / "below")
+    with pytest.raises(CheckpointError, match=r"could not be read \(file name too long\)"):
+        exists(tmp_path / ("x" * 300))

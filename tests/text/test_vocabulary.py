@@ -104,6 +104,10 @@ def parts(**changes):
         ({"added": {"<a>": 258, "a><": 259}}, "its added tokens '<a>' and 'a><' must not overlap"),
         ({"added": {"<<": 258, "<": 60}}, "its added tokens '<<' and '<' must not overlap"),
         ({"added": {">>": 258, ">>>>": 259}}, "its added tokens '>>' and '>>>>' must not overlap"),
+        (
+            {"added": {"<" * 257: 258}},
+            "its added token '<<<<<<<<<<<<<<<<<<<<'… of 257 characters must",
+        ),
         ({"added": {"<|endof": 258}}, "its added tokens '<|endof' and '<|endoftext|>' must not overlap"),
     ],
 )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from minigpt.analysis.copying.copies import CopyIndex
+from minigpt.analysis.copying.copies import CopyIndex, Passage
 from minigpt.text.corpus import Corpus
 from minigpt.training import memorizing
 from minigpt.training.memorizing import Memorizing
@@ -118,3 +118,13 @@ def test_the_index_is_made_once(corpus: Corpus, monkeypatch: pytest.MonkeyPatch)
     first = watch.measure(1, copied(5), "", 60)
     monkeypatch.delattr(CopyIndex, "open")
     assert watch.measure(2, copied(5), "", 60) == first
+
+
+def test_the_longest_run_of_a_sample_is_located_if_it_is_a_long_one(corpus: Corpus, tmp_path: Path) -> None:
+    watch = Memorizing(corpus)
+    assert watch.locate(watch.measure(1, copied(5), "", 60)) is None
+    assert watch.locate(watch.measure(2, copied(8), "", 60)) == Passage(document=1, line=1)
+    lines = tmp_path / "lines.txt"
+    lines.write_text("\n".join(TEXT.split()))
+    watch = Memorizing(Corpus.build(lines, "bytes", cache=tmp_path / "cache", validation_fraction=0))
+    assert watch.locate(watch.measure(1, copied(8), "", 60)) == Passage(document=1, line=101)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minigpt.analysis.evaluation import Progress, resolve_protocol, sliced_logits
+from minigpt.analysis.evaluation import Progress, at_rest, resolve_protocol, sliced_logits
 from minigpt.model.attention import KVCache
 from minigpt.model.gpt import GPT
 from minigpt.text.tokenizer import Tokenizer
@@ -85,10 +85,8 @@ def score(
     greedy = [True] * len(distinct)
     last = [False] * len(distinct)
     cut = [False] * len(distinct)
-    was_training = model.training
-    model.eval()
     done = 0
-    with torch.inference_mode():
+    with at_rest(model), torch.inference_mode():
         for batch in _batches(rows, batch_size):
             for row, (log_probabilities, hits) in zip(batch, _read(model, batch), strict=True):
                 sums[row.pair] += float(log_probabilities.sum())
@@ -98,7 +96,6 @@ def score(
             done += len(batch)
             if progress is not None:
                 progress(done, len(rows))
-    model.train(was_training)
     scores = {pair: Score(sums[i], greedy[i], last[i], cut[i]) for i, pair in enumerate(distinct)}
     return [scores[pair] for pair in pairs]
 

@@ -14,7 +14,7 @@ from minigpt.errors import DataError
 from minigpt.model.gpt import GPT
 from minigpt.text.tokenizer import Tokenizer
 
-_EXPECTED = '{"text": "a passage"}'
+_RECORD = '{"text": "a passage"}'
 
 
 def passages(data: Data) -> list[str]:
@@ -23,14 +23,16 @@ def passages(data: Data) -> list[str]:
     Raises: DataError, with the line.
     """
     if data.path.name.removesuffix(".gz").removesuffix(".bz2").endswith(".txt"):
+        expected = "one passage"
         found = [(f"{data.name}, line {number}", line.strip()) for number, line in lines(data) if line.strip()]
     else:
-        found = [(where, record.get("text", "")) for where, record in records(data, _EXPECTED)]
+        expected = _RECORD
+        found = [(where, record.get("text", "")) for where, record in records(data, expected)]
     for where, text in found:
         if not isinstance(text, str) or not all(text.rpartition(" ")[::2]):
-            raise DataError(f"{where} has no text that ends in a word with a space before it; expected {_EXPECTED}")
+            raise DataError(f"{where} has no text that ends in a word with a space before it; expected {expected}")
     if not found:
-        raise DataError(f"{data.name} is empty; expected a line {_EXPECTED} for each passage")
+        raise DataError(f"{data.name} is empty; expected {expected} on each line")
     return [text for _, text in found]
 
 

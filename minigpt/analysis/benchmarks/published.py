@@ -25,6 +25,9 @@ class Published:
 
 # Radford et al. 2019, table 3, zero-shot: 117M, 345M, 762M and 1542M, as the paper counts parameters.
 _PAPER = "GPT-2 paper"
+_PER_WORD = "de-tokenizers not published; per 'canonical unit', which we take for a word"
+# The paper has 29.41 and 37.50 for one and the same test text: near to what others find per token and per word.
+_NEAREST = "de-tokenizers not published; per 'canonical unit', yet nearest to this measure: the pairing is ours"
 _TABLE_3 = (
     ("lambada", "perplexity_last_word", (35.13, 15.60, 10.87, 8.63), "OpenAI's own procedure, not published"),
     (
@@ -35,9 +38,9 @@ _TABLE_3 = (
     ),
     ("cbt", "accuracy_CN", (0.8765, 0.9235, 0.9345, 0.9330), "validation part, de-tokenized by rules not published"),
     ("cbt", "accuracy_NE", (0.834, 0.871, 0.880, 0.8905), "validation part, de-tokenized by rules not published"),
-    ("wikitext2", "perplexity_token", (29.41, 22.76, 19.93, 18.34), "de-tokenizers and what it is per not published"),
-    ("wikitext103", "perplexity_word", (37.50, 26.37, 22.05, 17.48), "de-tokenizers and what it is per not published"),
-    ("ptb", "perplexity_word", (65.85, 47.33, 40.31, 35.76), "de-tokenizers and what it is per not published"),
+    ("wikitext2", "perplexity_token", (29.41, 22.76, 19.93, 18.34), _NEAREST),
+    ("wikitext103", "perplexity_word", (37.50, 26.37, 22.05, 17.48), _PER_WORD),
+    ("ptb", "perplexity_word", (65.85, 47.33, 40.31, 35.76), _PER_WORD),
 )
 _HARNESS = "lm-eval"
 _JOINED = "raw text, its lines joined by empty ones; stride 1024"

@@ -1,5 +1,7 @@
 """The benchmarks by name: where each one's data is found, on this machine or on the hub, and what runs it."""
 
+import contextlib
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,17 +116,37 @@ def _find(name: str, benchmark: Benchmark, path: Path) -> list[Data]:
 
 def _fetch(benchmark: Benchmark) -> list[Data]:
     """The files in the hub's own cache, downloaded where they are not there."""
-    from huggingface_hub import hf_hub_download  # slow to import, and of use here only
-
     found = []
     for wanted in benchmark.hub:
         try:
-            path = hf_hub_download(wanted.repository, wanted.file, repo_type="dataset", revision=wanted.revision)
+            path = _download(wanted)
         except transport_errors() as error:
             raise DataError(
                 f"{wanted.file} of {wanted.repository} could not be downloaded ({reason_of(error)}); offline, give "
                 f"{' and '.join(patterns[0].strip('*') for patterns in benchmark.names)}, or the folder that holds "
                 "it, with --data PATH"
             ) from error
-        found.append(Data(Path(path), f"{wanted.repository}/{wanted.file}", wanted.member))
+        found.append(Data(path, f"{wanted.repository}/{wanted.file}", wanted.member))
     return found
+
+
+def _download(wanted: _HubFile) -> Path:
+    """The file in the hub's cache. Where it is not there and the hub cannot be reached, that is known at once.
+
+    Raises: the errors of the network and of the hub's client.
+    """
+    # slow to import, and of use here only
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError
+
+    repository, file, revision = wanted.repository, wanted.file, wanted.revision
+    logger = logging.getLogger("huggingface_hub")  # its warnings repeat what the error says, once for each attempt
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        if not isinstance(try_to_load_from_cache(repository, file, repo_type="dataset", revision=revision), str):
+            with contextlib.suppress(HfHubHTTPError):  # a hub that answers is asked again, for half a minute
+                get_hf_file_metadata(hf_hub_url(repository, file, repo_type="dataset", revision=revision))
+        return Path(hf_hub_download(repository, file, repo_type="dataset", revision=revision))
+    finally:
+        logger.setLevel(level)

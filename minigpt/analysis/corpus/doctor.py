@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from minigpt.analysis.corpus.baselines import Baseline, Stream, all_baselines, model_baseline, sample
 from minigpt.analysis.corpus.characters import Characters
-from minigpt.analysis.corpus.duplicates import Copies, NearCopies, find_copies
+from minigpt.analysis.corpus.duplicates import Copies, Excerpt, NearCopies, find_copies, first_difference, texts_of
+from minigpt.analysis.corpus.languages import language_shares
 from minigpt.analysis.corpus.ngrams import BOUNDARY
 from minigpt.analysis.corpus.places import Place, find_passages
 from minigpt.analysis.corpus.repeats import MOST_BYTES, Overlap, Repeat, find_overlap, find_repeat
@@ -30,7 +31,10 @@ _MANY_TRAILING = 0.01  # of the lines
 
 @dataclass(frozen=True)
 class Passage:
-    """A passage that stands where another does, its beginning, and two places of it where they were found."""
+    """A passage that stands where another does, its beginning, and two places of it where they were found.
+
+    Of a near copy: the words where it first differs from the other, and its own place.
+    """
 
     text: str
     bytes: int
@@ -72,9 +76,11 @@ class Report:
     line_ends: dict[str, int]
     longest_line: int
     scripts: dict[str, float]
+    languages: dict[str, float]
     troubles: list[Trouble]
     copies: list[Copies]
     near: NearCopies
+    near_passages: tuple[Passage, ...]  # the two most alike
     copy_places: dict[str, tuple[Place, ...]]  # by an example's text
     repeat: Repeat | None
     repeat_passage: Passage | None
@@ -161,8 +167,10 @@ def examine(
     repeated = whole[repeat.first : repeat.first + repeat.length] if repeat else b""
     shared = parts.validation[overlap.start : overlap.start + overlap.length]
     examples = [example for unit in copies if (example := search_key(unit.example))]
-    examples += [search_key(example) for example in near.examples or ()]
-    places = find_passages(found, [*examples, _beginning(repeated), _beginning(shared)])
+    alike = texts_of(_told(found.pieces(), "finding again", found.text_bytes, progress), near)
+    excerpts = first_difference(*alike) if alike else ()
+    lines = [excerpt.line for excerpt in excerpts]
+    places = find_passages(found, [*examples, *lines, _beginning(repeated), _beginning(shared)])
     return Report(
         files=tuple(file.name for file in found.files),
         encoding_errors=encoding_errors,
@@ -175,9 +183,11 @@ def examine(
         line_ends=characters.line_ends,
         longest_line=characters.longest_line,
         scripts=characters.scripts(),
+        languages=language_shares(parts.whole),
         troubles=troubles,
         copies=copies,
         near=near,
+        near_passages=tuple(_near_passages(excerpts, alike or (), places)),
         copy_places={key: tuple(places[key]) for key in examples},
         repeat=repeat,
         repeat_passage=_passage(repeated, places),
@@ -212,7 +222,7 @@ class _Parts:
         whole = _Kept(found.text_bytes, MOST_BYTES)
         train = _Kept(found.text_bytes, _MOST_TRAIN)
         validation = _Kept(holdout.fraction * found.text_bytes, _MOST_VALIDATION)
-        self.validation_bytes = 0
+        self.train_bytes = self.validation_bytes = 0
 
         def tapped() -> Iterator[Piece]:
             for piece, ends in _told(found.pieces(), "dividing", found.text_bytes, progress):
@@ -221,11 +231,13 @@ class _Parts:
 
         for part, text in holdout.divide(tapped()):
             stream = _stream(text)
+            size = len(stream) - stream.count(BOUNDARY)
             if part == "train":
                 train.offer(stream)
+                self.train_bytes += size
             else:
                 validation.offer(stream)
-                self.validation_bytes += len(stream) - stream.count(BOUNDARY)
+                self.validation_bytes += size
         self.whole, self.train, self.validation = bytes(whole.text), bytes(train.text), bytes(validation.text)
 
 
@@ -280,12 +292,13 @@ def _compressions(specs: Sequence[str], parts: _Parts, progress: Progress) -> It
 def _baselines(parts: _Parts, model: tuple[str, GPT, Tokenizer] | None, progress: Progress) -> Iterator[Baseline]:
     if not parts.validation_bytes:
         return
-    for number, baseline in enumerate(all_baselines(parts.train, parts.validation), 1):
+    measured = all_baselines(parts.train, parts.validation, (parts.train_bytes, parts.validation_bytes))
+    for number, baseline in enumerate(measured, 1):
         progress("measuring baselines", number, 7)
         yield baseline
     if model is not None:
         progress(f"measuring {model[0]}", 0, 1)
-        yield model_baseline(*model, parts.validation)
+        yield model_baseline(*model, parts.validation, parts.validation_bytes)
 
 
 def _finding(trouble: Trouble) -> Finding:
@@ -306,3 +319,14 @@ def search_key(example: str) -> str:
 def _passage(passage: bytes, places: Mapping[str, Sequence[Place]]) -> Passage | None:
     beginning = _beginning(passage)
     return Passage(beginning, len(passage), tuple(places[beginning])) if beginning else None
+
+
+def _near_passages(
+    excerpts: Sequence[Excerpt], texts: Sequence[str], places: Mapping[str, Sequence[Place]]
+) -> Iterator[Passage]:
+    """One place for each of two near copies, though the line of one may stand in the other too."""
+    found = [list(places[excerpt.line]) for excerpt in excerpts]
+    for number, (excerpt, text) in enumerate(zip(excerpts, texts, strict=True)):
+        own, other = found[number], {(place.file, place.line) for place in found[1 - number]}
+        alone = [place for place in own if (place.file, place.line) not in other] or own[min(number, len(own) - 1) :]
+        yield Passage(excerpt.words, len(text.encode()), tuple(alone[:1]))

@@ -10,6 +10,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,8 @@ _MOST_SHINGLES = 20_000  # of one text
 _LONGEST_BEGINNING = 10 * _MOST_SHINGLES  # bytes of a document that are compared with others
 _LONGEST_HELD = 2**22  # characters without an empty line
 _SNIPPET = 160  # characters of an example
+_BEFORE, _BEHIND = 6, 10  # words around a difference that are shown
+_LONGEST_KEY = 1000  # characters of a line, to each side of a difference, by which it is found
 _EMPTY_LINE = re.compile(r"\n[ \t]*\n\s*")
 _RANDOM = np.random.default_rng(64)
 _FACTORS = _RANDOM.integers(0, 2**63, (_HASHES, 1), dtype=np.uint64) * 2 + 1
@@ -57,14 +60,23 @@ class Copies:
 
 @dataclass(frozen=True)
 class NearCopies:
-    """How many of the units compared are much like an earlier one, not word for word, and the most alike two."""
+    """How many of the units compared are much like an earlier one, not word for word, and the hashes of the most alike
+    two, by which `texts_of` finds them again."""
 
     kind: str
     units: int
     copies: int
     looked_at: float
-    examples: tuple[str, str] | None
+    examples: tuple[int, int] | None
     similarity: float
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """Where a text first differs from another: the words around, and the line by which it is found in its file."""
+
+    words: str
+    line: str
 
 
 class _Counter:
@@ -77,8 +89,8 @@ class _Counter:
         self.copied: dict[int, tuple[int, int, str]] = {}  # times, bytes, beginning
         self.units = 0
 
-    def add(self, unit: bytes, key: int, size: int = 0) -> None:
-        """Counts a unit of this hash; `size` is how many bytes it has where those given are not all."""
+    def add(self, unit: bytes, key: int, size: int) -> None:
+        """Counts a unit of this hash and of so many bytes, of which those given may be the first."""
         if key & ((1 << self.halvings) - 1):
             return
         self.units += 1
@@ -88,7 +100,7 @@ class _Counter:
                 self._halve()
             return
         times = self.copied[key][0] if key in self.copied else 1
-        self.copied[key] = times + 1, size or len(unit), _snippet(unit)
+        self.copied[key] = times + 1, size, _snippet(unit)
 
     def _halve(self) -> None:
         self.halvings += 1
@@ -116,7 +128,6 @@ class _Unit:
     key: int  # the hash of all of it
     chosen_by: int  # a number that near copies mostly share
     signature: Signature
-    snippet: str
 
 
 class _Near:
@@ -134,7 +145,7 @@ class _Near:
             return
         chosen_by = int((_FACTORS[0] * shingles + _TERMS[0]).min() >> np.uint64(8))
         if not chosen_by & self._mask:
-            self.units.append(_Unit(key, chosen_by, _signature(shingles), _snippet(unit)))
+            self.units.append(_Unit(key, chosen_by, _signature(shingles)))
         if len(self.units) > _MOST_SIGNATURES:
             self.halvings += 1
             self.units = [unit for unit in self.units if not unit.chosen_by & self._mask]
@@ -151,7 +162,7 @@ class _Near:
             units=len(self.units),
             copies=len({right for _, _, right in found}),
             looked_at=0.5**self.halvings,
-            examples=(self.units[left].snippet, self.units[right].snippet) if found else None,
+            examples=(self.units[left].key, self.units[right].key) if found else None,
             similarity=alike,
         )
 
@@ -161,9 +172,50 @@ def find_copies(pieces: Iterable[Piece], n_documents: int) -> tuple[list[Copies]
 
     Near copies are looked for among its documents where there are 20 or more, else among its paragraphs.
     """
-    documents, paragraphs, lines = _Counter("documents"), _Counter("paragraphs"), _Counter("lines")
-    by_document = n_documents >= 20
-    near = _Near(documents.kind if by_document else paragraphs.kind)
+    counters = {kind: _Counter(kind) for kind in ("documents", "paragraphs", "lines")}
+    near = _Near("documents" if n_documents >= 20 else "paragraphs")
+    for kind, unit, key, size in _units(pieces):
+        counters[kind].add(unit, key, size)
+        if kind == near.kind:
+            near.add(unit, key)
+    return [counter.result() for counter in counters.values()], near.result()
+
+
+def texts_of(pieces: Iterable[Piece], near: NearCopies) -> tuple[str, str] | None:
+    """The two of a text that are most alike, in a second reading of it; None where there are none."""
+    if near.examples is None:
+        return None
+    found: dict[int, str] = {}
+    for kind, unit, key, _ in _units(pieces):
+        if kind == near.kind and key in near.examples:
+            found.setdefault(key, unit.decode())
+            if len(found) == 2:
+                break
+    left, right = near.examples
+    return found[left], found[right]
+
+
+def first_difference(left: str, right: str) -> tuple[Excerpt, Excerpt]:
+    """Where two texts first differ in a word: the beginning of both, where they do so nowhere."""
+    words = [list(re.finditer(r"\S+", text)) for text in (left, right)]
+    pairs = enumerate(zip_longest(*([word[0] for word in some] for some in words)))
+    number = next((number for number, (one, other) in pairs if one != other), 0)
+    return _excerpt(left, words[0], number), _excerpt(right, words[1], number)
+
+
+def _excerpt(text: str, words: Sequence[re.Match[str]], number: int) -> Excerpt:
+    """The words around the one of this number, which may be one behind the last."""
+    shown = " ".join(word[0] for word in words[max(0, number - _BEFORE) : number + _BEHIND])
+    at = words[min(number, len(words) - 1)].start()
+    start, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
+    line = text[max(start, at - _LONGEST_KEY) : min(len(text) if end < 0 else end, at + _LONGEST_KEY)]
+    front, back = "… " * (number > _BEFORE), " …" * (number + _BEHIND < len(words))
+    return Excerpt(f"{front}{shown}{back}", line.strip())
+
+
+def _units(pieces: Iterable[Piece]) -> Iterator[tuple[str, bytes, int, int]]:
+    """The lines, paragraphs and documents of a text: the kind of each, its text (of a document the beginning), its hash
+    and how many bytes it has."""
     digest, beginning, size = hashlib.blake2b(digest_size=8), bytearray(), 0
     for paragraph, ends in _paragraphs(pieces):
         unit = paragraph.encode()
@@ -172,20 +224,13 @@ def find_copies(pieces: Iterable[Piece], n_documents: int) -> tuple[list[Copies]
         if len(beginning) < _LONGEST_BEGINNING:
             beginning += unit + b"\n\n"
         if len(paragraph) >= LEAST_PARAGRAPH:
-            key = _hash(unit)
-            paragraphs.add(unit, key)
-            if not by_document:
-                near.add(unit, key)
+            yield "paragraphs", unit, _hash(unit), len(unit)
         for line in unit.split(b"\n"):
             if len(line := line.strip()) >= LEAST_LINE and len(line.decode()) >= LEAST_LINE:
-                lines.add(line, _hash(line))
+                yield "lines", line, _hash(line), len(line)
         if ends:
-            key = int.from_bytes(digest.digest(), "little")
-            documents.add(bytes(beginning), key, size)
-            if by_document:
-                near.add(bytes(beginning), key)
+            yield "documents", bytes(beginning), int.from_bytes(digest.digest(), "little"), size
             digest, beginning, size = hashlib.blake2b(digest_size=8), bytearray(), 0
-    return [documents.result(), paragraphs.result(), lines.result()], near.result()
 
 
 def _paragraphs(pieces: Iterable[Piece]) -> Iterator[Piece]:

@@ -1,12 +1,13 @@
 """What of a text stands in another, and what stands twice in one, found by hashes of windows of bytes.
 
-The hash of a window is a polynomial in its bytes modulo 2^64, so that one running sum gives it for a window of any
-length at any place (Karp & Rabin 1987). It knows no files and no documents.
+The hash of a window is a polynomial in its bytes, so that the hashes of all beginnings of a text give it for a window
+of any length at any place (Karp & Rabin 1987). It is taken modulo a prime, at two points: modulo a power of two, which
+would be quicker, some texts have many windows of one hash at every point there is (Thue & Morse's sequence, for one).
+What hashes find is compared by its bytes. It knows no files and no documents.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,9 @@ WINDOW = 50  # bytes: so many in a row are hardly ever the same by chance
 MOST_BYTES = 2**24  # in which the longest repeat is looked for: it takes thirty times as much memory, or twice that
 
 _BLOCK = 2**22  # windows hashed at once
-_BASE = 0x9E3779B97F4A7C15  # any odd number, with bits all over
-_RANDOM = np.random.default_rng(50).integers(0, 2**64, 256, dtype=np.uint64)  # for each byte
+_PRIME = 2**31 - 1  # products of two numbers below it have room in 64 bits
+_RUN = 2**14  # bytes whose polynomial is one running sum: it grows no longer than 64 bits, and stays in the cache
+_COMPARED = 2**16  # windows compared at once
 
 Places = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
@@ -58,62 +60,115 @@ class Repeat:
 
 
 class _Windows:
-    """The hashes of all windows of a text; `before` is the byte before each place, and 256 before the first."""
+    """The hashes of all windows of a text; `before` is the byte before each place, and 256 before the first.
 
-    def __init__(self, text: bytes) -> None:
-        codes = np.frombuffer(text, dtype=np.uint8)
-        self.before = np.concatenate([np.array([256], dtype=np.int16), codes])
-        self.sums = np.zeros(len(codes) + 1, dtype=np.uint64)  # of each byte's number times the base to its place
-        for start in range(0, len(codes), _BLOCK):
-            end = min(start + _BLOCK, len(codes))
-            terms = _RANDOM[codes[start:end]] * _power(_BASE, np.arange(start, end))
-            np.cumsum(terms, out=self.sums[start + 1 : end + 1])
-            self.sums[start + 1 : end + 1] += self.sums[start]
+    Another `seed` gives other hashes.
+    """
+
+    def __init__(self, text: bytes, seed: int = 0) -> None:
+        self.codes = np.frombuffer(text, dtype=np.uint8)
+        self.before = np.concatenate([np.array([256], dtype=np.int16), self.codes])
+        random = np.random.default_rng(seed)
+        self.points: list[int] = random.integers(2**16, _PRIME, 2).tolist()
+        self.beginnings = [_beginnings(self.codes, point, random) for point in self.points]
 
     def at(self, places: Places, length: int) -> Hashes:
-        """The hashes of the windows of so many bytes that begin at these places."""
-        return (self.sums[places + length] - self.sums[places]) * _power(_INVERSE, places)
+        """The hashes of the windows of so many bytes that begin at these places: 62 bits, the highest two being 0."""
+        hashes = np.zeros(len(places), dtype=np.uint64)
+        for point, beginnings in zip(self.points, self.beginnings, strict=True):
+            less = np.uint64(_PRIME - pow(point, length, _PRIME))
+            window = beginnings[places].astype(np.uint64)
+            window *= less
+            window += beginnings[places + length]
+            window %= np.uint64(_PRIME)
+            hashes = hashes << np.uint64(31) | window
+        return hashes
 
     def all(self, length: int) -> Iterator[tuple[Places, Hashes]]:
         """Every window of so many bytes, a block at a time."""
-        count = len(self.sums) - length
-        for start in range(0, count, _BLOCK):
-            places = np.arange(start, min(start + _BLOCK, count))
+        total = len(self.before) - length
+        for start in range(0, total, _BLOCK):
+            places = np.arange(start, min(start + _BLOCK, total))
             yield places, self.at(places, length)
+
+
+def _beginnings(codes: npt.NDArray[np.uint8], point: int, random: np.random.Generator) -> npt.NDArray[np.uint32]:
+    """The polynomial of every beginning of a text at this point, its last byte being the constant. Shapes: (N + 1,)."""
+    numbers = random.integers(1, _PRIME, 256, dtype=np.uint64)  # for each byte
+    powers, inverses = _powers(point), _powers(pow(point, -1, _PRIME))
+    prime = np.uint64(_PRIME)
+    found = np.zeros(len(codes) + 1, dtype=np.uint32)
+    for start in range(0, len(codes), _RUN):
+        terms = numbers[codes[start : start + _RUN]]
+        terms *= inverses[: len(terms)]
+        terms %= prime
+        sums = np.cumsum(terms)
+        sums += np.uint64(int(found[start]) * point % _PRIME)
+        sums %= prime
+        sums *= powers[: len(sums)]
+        sums %= prime
+        found[start + 1 : start + 1 + len(sums)] = sums
+    return found
+
+
+def _powers(base: int) -> Hashes:
+    """The base to the powers 0 to _RUN - 1."""
+    powers = [1]
+    while len(powers) < _RUN:
+        powers.append(powers[-1] * base % _PRIME)
+    return np.array(powers, dtype=np.uint64)
 
 
 def find_overlap(text: bytes, other: Iterable[bytes], boundary: int, length: int = WINDOW) -> Overlap:
     """How much of a text stands in another, which comes in pieces; windows over a `boundary` byte are left out."""
-    hashes = np.concatenate([np.empty(0, np.uint64), *(found for _, found in _Windows(text).all(length))])
-    crossed = np.cumsum(np.append(0, np.frombuffer(text, dtype=np.uint8) == boundary))
+    windows = _Windows(text)
+    hashes = np.concatenate([np.empty(0, np.uint64), *(found for _, found in windows.all(length))])
+    crossed = np.cumsum(np.append(0, windows.codes == boundary))
     whole = (crossed[length:] == crossed[:-length])[: len(hashes)] if len(hashes) else np.zeros(0, dtype=bool)
-    wanted = np.unique(hashes[whole])
-    stands = np.zeros(len(wanted), dtype=bool)
-    may_stand = np.zeros(2**24, dtype=bool)  # by a hash's first bits, which spares most windows the search
-    may_stand[wanted >> np.uint64(40)] = True
+    wanted = _Wanted(windows, np.flatnonzero(whole), hashes[whole], length)
     held = b""
-    for piece in other if len(wanted) else ():
+    for piece in other if len(wanted.hashes) else ():
         held += piece
         if len(held) >= _BLOCK:
-            _mark(stands, wanted, may_stand, held, length)
+            wanted.look_in(held)
             held = held[-(length - 1) :]
-    _mark(stands, wanted, may_stand, held, length)
+    wanted.look_in(held)
     shared = whole.copy()
-    shared[whole] = stands[np.searchsorted(wanted, hashes[whole])]
+    shared[whole] = wanted.stands[np.searchsorted(wanted.hashes, hashes[whole])]
     start, run = _longest_run(shared)
     return Overlap(int(whole.sum()), int(shared.sum()), start, run + length - 1 if run else 0)
 
 
-def _mark(
-    stands: npt.NDArray[np.bool_], wanted: Hashes, may_stand: npt.NDArray[np.bool_], text: bytes, length: int
-) -> None:
-    """Marks those of the wanted, which are sorted, that a text has."""
-    for _, hashes in _Windows(text).all(length):
-        likely = hashes[may_stand[hashes >> np.uint64(40)]]
-        if not len(likely):
-            continue
-        at = np.minimum(np.searchsorted(wanted, likely), len(wanted) - 1)
-        stands[at[wanted[at] == likely]] = True
+class _Wanted:
+    """The different ones among a text's windows, in the order of their hashes, and whether each `stands` elsewhere."""
+
+    def __init__(self, windows: _Windows, places: Places, hashes: Hashes, length: int) -> None:
+        self.codes, self.length = windows.codes, length
+        self.hashes, first = np.unique(hashes, return_index=True)
+        self.places = places[first]
+        self.stands = np.zeros(len(self.hashes), dtype=bool)
+        self._may_stand = np.zeros(2**24, dtype=bool)  # by a hash's first bits, which spares most windows the search
+        self._may_stand[self.hashes >> np.uint64(38)] = True
+
+    def look_in(self, text: bytes) -> None:
+        """Marks those that this text has."""
+        windows = _Windows(text)
+        for places, hashes in windows.all(self.length) if len(self.hashes) else ():
+            likely = self._may_stand[hashes >> np.uint64(38)]
+            places, hashes = places[likely], hashes[likely]
+            if not len(hashes):
+                continue
+            at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
+            new = (self.hashes[at] == hashes) & ~self.stands[at]
+            at, first = np.unique(at[new], return_index=True)
+            self._compare(windows, places[new][first], at)
+
+    def _compare(self, windows: _Windows, places: Places, at: Places) -> None:
+        ours = np.lib.stride_tricks.sliding_window_view(self.codes, self.length)
+        theirs = np.lib.stride_tricks.sliding_window_view(windows.codes, self.length)
+        for start in range(0, len(at), _COMPARED):
+            part = slice(start, start + _COMPARED)
+            self.stands[at[part]] = (ours[self.places[at[part]]] == theirs[places[part]]).all(axis=1)
 
 
 def find_repeat(text: bytes, least: int = WINDOW) -> Repeat | None:
@@ -123,7 +178,16 @@ def find_repeat(text: bytes, least: int = WINDOW) -> Repeat | None:
     grow: doubling finds a length that none has, halving what lies between.
     """
     assert len(text) <= MOST_BYTES
-    windows = _Windows(text)
+    seed = 0  # a hash that two windows share hides no repeat, but may feign one: then others are tried
+    while (found := _repeat_by_hashes(_Windows(text, seed), least)) and (
+        text[found.first : found.first + found.length] != text[found.second : found.second + found.length]
+    ):
+        seed += 1
+    return found
+
+
+def _repeat_by_hashes(windows: _Windows, least: int) -> Repeat | None:
+    """The longest repeat, if hashes tell the truth."""
     n_repeated, candidates = _repeated(windows, least)
     if not n_repeated:
         return None
@@ -140,8 +204,7 @@ def find_repeat(text: bytes, least: int = WINDOW) -> Repeat | None:
     hashes = windows.at(candidates, low)
     first = int(candidates[0])
     second = int(candidates[1:][hashes[1:] == hashes[0]][0])
-    assert text[first : first + low] == text[second : second + low]
-    return Repeat(low, first, second, len(text) - least + 1, n_repeated)
+    return Repeat(low, first, second, len(windows.before) - least, n_repeated)
 
 
 def _repeated(windows: _Windows, length: int) -> tuple[int, Places]:
@@ -149,20 +212,20 @@ def _repeated(windows: _Windows, length: int) -> tuple[int, Places]:
 
     All that are alike are in one of eight parts by their hash, which are looked at one after the other.
     """
-    halves = np.empty(max(0, len(windows.sums) - length), dtype=np.uint32)
+    halves = np.empty(max(0, len(windows.before) - length), dtype=np.uint32)
     for places, hashes in windows.all(length):
-        halves[places] = hashes >> np.uint64(32)
+        halves[places] = hashes >> np.uint64(30)
     in_order = np.sort(halves)
     twice = np.unique(in_order[1:][in_order[1:] == in_order[:-1]])
     del in_order
-    count, found = 0, [np.empty(0, dtype=np.int64)]
+    repeated, found = 0, [np.empty(0, dtype=np.int64)]
     for part in range(8) if len(twice) else ():
         places = np.flatnonzero(halves >> np.uint32(29) == part)
         at = np.minimum(np.searchsorted(twice, halves[places]), len(twice) - 1)
-        repeated, beginnings = _growing(windows, places[twice[at] == halves[places]], length)
-        count += repeated
+        more, beginnings = _growing(windows, places[twice[at] == halves[places]], length)
+        repeated += more
         found.append(beginnings)
-    return count, np.sort(np.concatenate(found))
+    return repeated, np.sort(np.concatenate(found))
 
 
 def _growing(windows: _Windows, candidates: Places, length: int) -> tuple[int, Places]:
@@ -170,7 +233,7 @@ def _growing(windows: _Windows, candidates: Places, length: int) -> tuple[int, P
 
     Where all that are alike stand behind the same byte, a longer passage begins one place earlier.
     """
-    candidates = candidates[candidates + length < len(windows.sums)]
+    candidates = candidates[candidates + length < len(windows.before)]
     if not len(candidates):
         return 0, candidates
     hashes = windows.at(candidates, length)
@@ -191,23 +254,3 @@ def _longest_run(marks: npt.NDArray[np.bool_]) -> tuple[int, int]:
     lengths = edges[1::2] - edges[::2]
     longest = int(lengths.argmax())
     return int(edges[2 * longest]), int(lengths[longest])
-
-
-def _power(base: int, exponents: npt.NDArray[Any]) -> Hashes:
-    """The base to these powers modulo 2^64, as the product of two powers that are looked up."""
-    low, high = _TABLES[base]
-    return low[exponents & 0xFFFF] * high[exponents >> 16]
-
-
-def _tables(base: int) -> tuple[Hashes, Hashes]:
-    """The base to the powers 0 to 65535, and to those times 65536."""
-    low = np.full(2**16, base, dtype=np.uint64)
-    low[0] = 1
-    low = np.multiply.accumulate(low)
-    high = np.full(2**10, pow(base, 2**16, 2**64), dtype=np.uint64)
-    high[0] = 1
-    return low, np.multiply.accumulate(high)
-
-
-_INVERSE = pow(_BASE, -1, 2**64)
-_TABLES = {base: _tables(base) for base in (_BASE, _INVERSE)}

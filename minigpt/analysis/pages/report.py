@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from minigpt.analysis.curves import bits_per_nat, moving_mean
 from minigpt.analysis.labels import token_label
 from minigpt.analysis.pages.page import page
+from minigpt.analysis.pages.soundness import check_log, check_record
+from minigpt.analysis.standing import recorded_baselines
 from minigpt.analysis.surprise import surprise_of_weights
 from minigpt.errors import CheckpointError, MinigptError
 from minigpt.storage.checkpoint import TRAINING
@@ -26,7 +28,7 @@ Record = Mapping[str, Any]
 def report_page(directories: Sequence[Path]) -> str:
     """The page of one run, or of several beside one another; a run that was broken off shows what there is.
 
-    Raises: CheckpointError for a folder without a run, and for a log that is damaged.
+    Raises: CheckpointError for a folder without a run, and for a record or a log that is damaged.
     """
     runs = [run_data(directory) for directory in directories]
     if len({run["name"] for run in runs}) < len(runs):
@@ -38,8 +40,10 @@ def report_page(directories: Sequence[Path]) -> str:
 def write_report(directories: Sequence[Path], path: Path) -> None:
     """Puts that page into a file, all at once.
 
-    Raises: CheckpointError, as `report_page`, and where the file cannot be written.
+    Raises: CheckpointError, as `report_page`, and where the file cannot be written, or its folder is not there.
     """
+    if not path.parent.is_dir():
+        raise CheckpointError(f"{path} could not be written: there is no folder {path.parent}; make it first")
     atomic_write(path, report_page(directories).encode())
 
 
@@ -51,9 +55,12 @@ def run_data(directory: Path) -> dict[str, Any]:
     if not (directory / TRAINING).exists():
         raise CheckpointError(f"{directory} holds no training run (no {TRAINING}), so there is nothing to report")
     run = Run(directory, read_json(directory / TRAINING))
+    check_record(run.record, directory / TRAINING)
     log = list(run.read_log())
+    check_log(log, run.log_path)
     steps = [line for line in log if line.get("loss") is not None]
     evaluations = [line for line in log if line.get("validation_loss") is not None]
+    passage, why_none = _passage(run, evaluations)
     return {
         "name": directory.resolve().name,
         "state": _state(run.record, steps),
@@ -63,9 +70,10 @@ def run_data(directory: Path) -> dict[str, Any]:
         "bestStep": (run.record.get("result") or {}).get("best_step"),
         "rate": _curve(steps, "learning_rate"),
         "speed": _curve(steps, "tokens_per_second"),
-        "baselines": [[name, _rounded(bits)] for name, bits in run.baselines.items()],
+        "baselines": [[one.label, _rounded(one.bits_per_byte)] for one in recorded_baselines(run.record)],
         "samples": [_sample(line) for line in _thinned([line for line in log if "sample" in line], _MOST_ROWS)],
-        "passage": _passage(run, evaluations),
+        "passage": passage,
+        "whyNoPassage": why_none,
         "tables": _tables(run.record),
     }
 
@@ -81,11 +89,9 @@ def _state(record: Record, steps: Sequence[Record]) -> str:
 
 def _bits_per_nat(record: Record, evaluations: Sequence[Record]) -> float | None:
     """What turns nats per token into bits per byte: of the held-out part as measured, else of the training part."""
-    for line in reversed(evaluations):
-        if line["validation_loss"] and line.get("bits_per_byte"):
-            return float(line["bits_per_byte"] / line["validation_loss"])
     corpus = record["corpus"]
-    return corpus["train_tokens"] / corpus["train_bytes"] / _UNITS if corpus["train_bytes"] else None
+    of_training = corpus["train_tokens"] / corpus["train_bytes"] / _UNITS if corpus["train_bytes"] else None
+    return bits_per_nat(evaluations) or of_training
 
 
 def _training_curve(steps: Sequence[Record]) -> dict[str, list[Any]]:
@@ -93,17 +99,6 @@ def _training_curve(steps: Sequence[Record]) -> dict[str, list[Any]]:
     means = moving_mean([line["loss"] for line in steps])
     joined = [{"step": line["step"], "loss": line["loss"], "mean": m} for line, m in zip(steps, means, strict=True)]
     return _columns(_thinned(joined, _MOST_POINTS), {"step": "step", "loss": "loss", "mean": "mean"})
-
-
-def moving_mean(values: Sequence[float]) -> list[float]:
-    """The mean of each value and its neighbours, a fiftieth of all on either side, or as many as there are.
-
-    Unlike a running mean of what came before it does not lag behind a loss that falls.
-    """
-    count, sums = len(values), [0.0, *accumulate(values)]
-    reach = max(1, count // 50)
-    windows = [(max(0, at - reach), min(count, at + reach + 1)) for at in range(count)]
-    return [(sums[end] - sums[start]) / (end - start) for start, end in windows]
 
 
 def _curve(lines: Sequence[Record], name: str) -> dict[str, list[Any]]:
@@ -134,22 +129,20 @@ def _sample(line: Record) -> dict[str, Any]:
     }
 
 
-def _passage(run: Run, evaluations: Sequence[Record]) -> dict[str, Any] | None:
+def _passage(run: Run, evaluations: Sequence[Record]) -> tuple[dict[str, Any] | None, str]:
     """The validation passage whose every token was measured at each evaluation, or, where the log of an earlier version
-    has none, by the weights there are; None where there are none either."""
-    measured = [line for line in evaluations if line.get("surprise")] or surprise_of_weights(run)
-    if not measured:
-        return None
+    has none, by the weights there are; None where there are none either, and why."""
+    try:
+        measured = [line for line in evaluations if line.get("surprise")] or surprise_of_weights(run)
+        tokenizer = Tokenizer.load(run.directory)
+    except MinigptError as error:  # what is left of the run is shown all the same
+        return None, str(error)
     ids = measured[-1]["passage"]
     measured = [line for line in measured if line["passage"] == ids]  # the run may have gone on with another text
-    try:
-        tokenizer = Tokenizer.load(run.directory)
-    except MinigptError:  # what is left of the run is shown all the same
-        return None
     return {
         "tokens": [token_label(tokenizer, id) for id in ids],
         "rows": [{"step": line["step"], "bits": _bits(line["surprise"])} for line in _thinned(measured, _MOST_ROWS)],
-    }
+    }, ""
 
 
 def _bits(nats: Sequence[float]) -> list[float]:
@@ -167,7 +160,7 @@ def _tables(record: Record) -> list[dict[str, Any]]:
         "Data": {name: record.get(name) for name in fields} | corpus | reading,
         "Model": record.get("model") or {},
         "Training": record.get("training") or {},
-        "Environment": {name: record.get(name) for name in environment},
+        "Environment": {name: record.get(name) for name in environment} | (record.get("environment") or {}),
     }
     return [{"title": title, "rows": _rows(table)} for title, table in tables.items()]
 

@@ -3,12 +3,15 @@
 import bz2
 import gzip
 import json
+import logging
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from huggingface_hub.errors import HfHubHTTPError
 
 from minigpt.analysis.benchmarks import cbt, hellaswag, lambada, perplexities
 from minigpt.analysis.benchmarks.detokenizing import detokenize_cbt, detokenize_ptb, detokenize_wikitext
@@ -117,7 +120,9 @@ GOOD = json.dumps(HELLASWAG)
         ("lambada", '{"text": "a b "}', "line 1 has no text that ends in a word"),
         ("lambada", '{"text": "a b"}\nplain', "line 2 is not JSON; expected"),
         ("lambada", '["a b"]', "line 1 is not an object; expected"),
-        ("lambada", "", "is empty; expected"),
+        ("lambada", "", r"is empty; expected \{\"text\": \"a passage\"\} on each line"),
+        ("lambada.txt", "a b\nab", r"line 2 has no text that ends in a word .*; expected one passage$"),
+        ("lambada.txt", "", "is empty; expected one passage on each line"),
         ("lambada", b'{"text": "a b"}\n\xff\xfe', "line 2 is not UTF-8 text"),
         ("lambada", b'{"text": "a b"}\n\0', "line 2 holds zero bytes"),
         ("hellaswag", f"{GOOD}\n{without(HELLASWAG, 'ctx_b')}", "line 2 is not a question of HellaSwag; expected"),
@@ -192,6 +197,41 @@ def test_offline_the_file_and_the_way_out_are_named(name: str, monkeypatch: pyte
         find_data(name)
 
 
+def test_a_hub_out_of_reach_is_known_at_the_first_attempt_and_its_client_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hub = logging.getLogger("huggingface_hub")
+    hub.setLevel(logging.WARNING)
+    monkeypatch.setattr(hub, "propagate", True)
+    attempts: list[str] = []
+
+    def unreachable(url: str) -> None:
+        attempts.append(url)
+        hub.warning("%s thrown while requesting", url)
+        raise ConnectionError("Name or service not known")
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", unreachable)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_, **__: attempts.append("a download"))
+    with pytest.raises(DataError, match=r"downloaded \(Name or service not known\); offline, give lambada"):
+        find_data("lambada")
+    assert [attempt.endswith("lambada_test_en.jsonl") for attempt in attempts] == [True]
+    assert caplog.records == []
+    assert hub.level == logging.WARNING
+
+
+def test_a_hub_that_answers_with_an_error_is_left_to_its_client(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def busy(url: str) -> None:
+        raise HfHubHTTPError("503", response=SimpleNamespace(headers={}, request=None))  # type: ignore[arg-type]
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", busy)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_, **__: str(tmp_path / "there"))
+    assert [file.path for file in find_data("lambada")] == [tmp_path / "there"]
+
+
 def test_what_the_hub_gives_is_named_by_its_repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[tuple[Any, ...]] = []
 
@@ -200,6 +240,7 @@ def test_what_the_hub_gives_is_named_by_its_repository(monkeypatch: pytest.Monke
         return str(tmp_path / "there")
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda url: None)
     found = find_data("cbt")
     assert asked == [
         ("cam-cst/cbt", f"{kind}/validation-00000-of-00001.parquet", "dataset", None) for kind in ("CN", "NE")
@@ -264,6 +305,15 @@ def test_published_figures_are_of_metrics_that_there_are(tmp_path: Path) -> None
         assert known
         for each in known:
             assert (each.figure < 1) == (own[each.metric] == "share")
+
+
+def test_a_figure_of_the_paper_never_stands_beside_a_perplexity_as_if_the_paper_said_which() -> None:
+    names = ("wikitext2", "wikitext103", "ptb")
+    texts = [each for each in PUBLISHED if each.source == "GPT-2 paper" and each.benchmark in names]
+    assert len(texts) == 12
+    for each in texts:
+        assert "'canonical unit'" in each.differs
+        assert ("the pairing is ours" if each.metric == "perplexity_token" else "we take for a word") in each.differs
 
 
 def test_the_nearest_size_is_so_by_ratio() -> None:

@@ -1,6 +1,7 @@
 """Baselines: what each may know, by which bytes it is measured, and since when a run is below it."""
 
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,12 @@ from minigpt.analysis.corpus.baselines import (
     sample,
     spread,
 )
+from minigpt.analysis.corpus.doctor import examine
 from minigpt.analysis.corpus.ngrams import BOUNDARY, ByteModel
 from minigpt.config import GPTConfig
 from minigpt.model.gpt import GPT
 from minigpt.text.corpus import Corpus
+from minigpt.text.sources import scan
 from minigpt.text.tokenizer import Tokenizer
 
 END = bytes([BOUNDARY])
@@ -72,7 +75,7 @@ def corpus_of(folder: Path, *, validation_fraction: float | None = None) -> Corp
 
 def test_a_run_is_measured_on_the_part_that_training_holds_out(tmp_path: Path) -> None:
     corpus = corpus_of(tmp_path)
-    measured = by_name(cheap_baselines(corpus, 3))
+    measured = by_name(cheap_baselines(corpus))
     assert set(measured) == {"bytes", "5-gram", "gzip", "xz"}
     train, validation = (
         b"".join(corpus.tokenizer.decode_bytes(tokens.tolist()) for tokens in [part]).replace(b"<|endoftext|>", END)
@@ -84,14 +87,50 @@ def test_a_run_is_measured_on_the_part_that_training_holds_out(tmp_path: Path) -
     assert measured["5-gram"].bits_per_byte == pytest.approx(bits / corpus.validation_bytes)
 
 
-def test_with_less_time_less_is_looked_at(tmp_path: Path) -> None:
-    measured = by_name(cheap_baselines(corpus_of(tmp_path), 0.01))
-    assert 0 < measured["5-gram"].train_bytes <= 0.004 * baselines._COUNTING_RATE
-    assert 0 < measured["xz"].train_bytes <= 0.003 * baselines._XZ_RATE
+def test_before_a_run_an_ordinary_text_has_the_figures_that_its_examination_finds(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_bytes(prose(7, 20_000) + b"\n")
+    examined = examine(scan(path, encoding_errors="replace"), tokenizers=("bytes",))
+    for tokenizer in ("bytes", "gpt2"):
+        before = by_name(cheap_baselines(Corpus.build(path, tokenizer, cache=tmp_path / "cache")))
+        assert before == {name: by_name(examined.baselines)[name] for name in ("bytes", "5-gram", "gzip", "xz")}
+    assert not any(baseline.is_partial for baseline in examined.baselines)
+    assert [baseline.label for baseline in examined.baselines] == [baseline.name for baseline in examined.baselines]
+
+
+def test_what_saw_a_part_of_the_text_says_of_how_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baselines, "_RUN_XZ_MOST", 16_000)
+    monkeypatch.setattr(baselines, "_RUN_COUNTED_MOST", 40_000)
+    corpus = corpus_of(tmp_path)
+    few = by_name(cheap_baselines(corpus))
+    assert {name: baseline.label for name, baseline in few.items()} == {
+        "bytes": "bytes of 40 kB",
+        "5-gram": "5-gram of 40 kB",
+        "gzip": "gzip",
+        "xz": "xz of 16 kB",
+    }
+    assert {baseline.is_partial for name, baseline in few.items() if name != "gzip"} == {True}
+    assert few["xz"].whole_train_bytes == corpus.train_bytes
+    monkeypatch.setattr(baselines, "_RUN_VALIDATION", 5000)
+    assert {"gzip on 5 kB", "xz of 16 kB"} <= {baseline.label for baseline in cheap_baselines(corpus)}
+
+
+def test_a_sample_has_the_bytes_asked_for_whatever_a_token_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baselines, "_RUN_COUNTED_MOST", 40_000)
+    path = tmp_path / "text.txt"
+    path.write_bytes(prose(1, 20_000))
+    for tokenizer in ("bytes", "bpe:300", "gpt2"):
+        measured = by_name(cheap_baselines(Corpus.build(path, tokenizer, cache=tmp_path / "cache")))
+        assert measured["5-gram"].train_bytes == pytest.approx(40_000, rel=0.1)
+
+
+def test_a_record_of_before_knows_nothing_of_parts() -> None:
+    old = Baseline(name="xz", bits_per_byte=2.0, train_bytes=9, validation_bytes=3)
+    assert (old.is_partial, old.label) == (False, "xz")
 
 
 def test_where_nothing_is_held_out_there_is_nothing_to_measure(tmp_path: Path) -> None:
-    assert cheap_baselines(corpus_of(tmp_path, validation_fraction=0.0), 3) == []
+    assert cheap_baselines(corpus_of(tmp_path, validation_fraction=0.0)) == []
 
 
 def test_an_untrained_model_knows_nothing_of_the_text() -> None:
@@ -102,6 +141,21 @@ def test_an_untrained_model_knows_nothing_of_the_text() -> None:
     assert (measured.name, measured.train_bytes, measured.validation_bytes) == ("mine", 0, len(text) - 2)
     assert measured.bits_per_byte == pytest.approx(8, abs=0.2)
     assert "not seen your text" in measured.meaning
+    assert not measured.is_partial
+
+
+def test_of_a_long_text_only_what_a_model_is_measured_on_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baselines, "_MODEL_TOKENS", 500)
+    model = GPT(GPTConfig(vocab_size=257, n_positions=16, n_embd=16, n_layer=1, n_head=2))
+    tokenizer, text = Tokenizer.named("bytes"), prose(4, 20_000) + END
+    encoded: list[str] = []
+    encode = type(tokenizer).encode
+    monkeypatch.setattr(type(tokenizer), "encode", lambda self, text: encoded.append(text) or encode(self, text))
+    measured = model_baseline("mine", model, tokenizer, text)
+    assert 0 < sum(map(len, encoded)) <= 4000
+    assert 400 < measured.validation_bytes <= 520
+    assert (measured.whole_validation_bytes, measured.is_partial) == (len(text) - 1, True)
+    assert measured.label == f"mine on {measured.validation_bytes} B"
 
 
 def test_a_run_is_below_a_baseline_since_the_last_time_that_it_came_below() -> None:
@@ -116,7 +170,12 @@ def test_a_run_is_below_a_baseline_since_the_last_time_that_it_came_below() -> N
 
 def test_a_sample_is_as_long_as_asked_and_evenly_spread() -> None:
     assert list(spread(100, 200, 10)) == [(0, 100)]
-    assert list(spread(100, 30, 10)) == [(0, 10), (45, 55), (90, 100)]
+    assert list(spread(100, 30, 3)) == [(start, start + 3) for start in (0, 10, 21, 32, 43, 53, 64, 75, 86, 97)]
+    places = list(spread(360_010, 97_000, 65_536))  # one block and a half
+    assert sum(end - start for start, end in places) == pytest.approx(97_000, rel=0.01)
+    gaps = {after[0] - before[1] for before, after in pairwise(places)}
+    assert max(gaps) - min(gaps) <= 1
+    assert (places[0][0], places[-1][1]) == (0, 360_010)
     text = bytes(range(256)) * 4096
     assert len(sample(text, 2**18)) == 2**18
     assert sample(text, len(text)) is text

@@ -120,3 +120,37 @@ def test_a_large_text_is_looked_at_in_part_and_says_so(tmp_path: Path, monkeypat
     assert 1000 < report.validation_looked_at <= 1700 < report.validation_bytes
     assert max(baseline.train_bytes for baseline in report.baselines) <= 4200
     assert report.overlap.shared == 0
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("longer", [None, 0, 1])
+@pytest.mark.parametrize("length", [200, 500])  # words: of a long line only a part is looked for
+def test_each_of_two_near_copies_is_shown_once_at_its_own_place(
+    tmp_path: Path, end: str, longer: int | None, length: int
+) -> None:
+    path, paragraphs = tmp_path / "book.txt", book()
+    words = paragraph(500, length).split()
+    other = [*words, "more"] if longer is not None else [*words[:90], "another", *words[91:]]
+    paragraphs[10], paragraphs[60] = map(" ".join, (other, words) if longer == 0 else (words, other))
+    path.write_bytes((end * 2).join(paragraphs).encode())
+    report = examine(scan(path, encoding_errors="replace"), tokenizers=CHEAP)
+    left, right = report.near_passages
+    text = path.read_bytes()
+    starts = (text.index(paragraphs[10].encode()), text.rindex(paragraphs[60].encode()))
+    assert [len(passage.places) for passage in report.near_passages] == [1, 1]
+    assert (left.places[0].line, right.places[0].line) == (21, 121)
+    for passage, start, number in zip(report.near_passages, starts, (10, 60), strict=True):
+        assert start <= passage.places[0].byte < start + len(paragraphs[number])
+    assert left.text != right.text
+    assert ("another" if longer is None else "more") in (left if longer == 0 else right).text
+
+
+def test_a_method_that_saw_less_than_all_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_MOST_TRAIN", 8000)
+    documents = [paragraph(seed) for seed in range(100)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f'{{"text": "{document}"}}\n' for document in documents))
+    report = examine(scan(path, encoding_errors="replace"), tokenizers=CHEAP)
+    labels = {baseline.name: baseline.label for baseline in report.baselines}
+    assert labels["gzip"] == "gzip"
+    assert {labels["xz"], labels["5-gram"]} <= {f"{name} of {size} kB" for name in ("xz", "5-gram") for size in (7, 8)}

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from minigpt.analysis.corpus import duplicates
-from minigpt.analysis.corpus.duplicates import Copies, find_copies
+from minigpt.analysis.corpus.duplicates import Copies, find_copies, first_difference, texts_of
 from minigpt.text.sources import Piece
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in "lmnrst"]
@@ -72,8 +72,10 @@ def test_a_paragraph_with_a_few_other_words_is_a_near_copy_and_one_with_many_is_
     texts[10], texts[20], texts[30] = " ".join(words), " ".join(few), " ".join(many)
     _, near = find_copies(whole("\n\n".join(texts)), 1)
     assert near.copies == 1
-    assert near.examples is not None
-    assert {texts[10].startswith(near.examples[0]), texts[20].startswith(near.examples[1])} == {True}
+    assert texts_of(whole("\n\n".join(texts)), near) == (texts[10], texts[20])
+    left, right = first_difference(texts[10], texts[20])
+    assert left.words == f"… {' '.join(words[44:60])} …"
+    assert right.words == f"… {' '.join(few[44:60])} …"
     shingles = [{tuple(text[i : i + 5]) for i in range(196)} for text in (words, few)]
     jaccard = len(shingles[0] & shingles[1]) / len(shingles[0] | shingles[1])
     assert near.similarity == pytest.approx(jaccard, abs=0.12)
@@ -98,3 +100,12 @@ def test_memory_is_bounded_and_the_shares_still_hold(monkeypatch: pytest.MonkeyP
     assert found.units / found.looked_at == pytest.approx(3000, rel=0.25)
     assert near.looked_at < 1
     assert near.units <= 200
+
+
+def test_a_difference_is_shown_with_its_line_and_at_an_end_too() -> None:
+    left, right = first_difference("one two\nthree four\nfive", "one  two\nthree  for\nfive")
+    assert (left.line, right.line) == ("three four", "three  for")
+    left, right = first_difference("one two\nthree", "one two\nthree four")
+    assert (left.line, right.line) == ("three", "three four")
+    assert (left.words, right.words) == ("one two three", "one two three four")
+    assert first_difference("one two", "one\ntwo")[0].words == "one two"

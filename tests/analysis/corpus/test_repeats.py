@@ -67,3 +67,23 @@ def test_a_text_that_is_there_twice_is_one_repeat_of_its_length() -> None:
     repeat = find_repeat(text + b"!" + text)
     assert repeat is not None
     assert (repeat.length, repeat.first, repeat.second) == (100_000, 0, 100_001)
+
+
+def test_thue_and_morses_sequence_has_its_own_repeats_and_no_other() -> None:
+    said = " ".join(["zero", "one"][i.bit_count() & 1] for i in range(8192)).encode()
+    repeat = find_repeat(said)
+    assert repeat is not None
+    assert said[repeat.first :][: repeat.length] == said[repeat.second :][: repeat.length]
+    letters = bytes(b"ab"[i.bit_count() & 1] for i in range(4096))
+    text, other = letters[:2048], letters[2048:].replace(b"a", b"c")  # of which no window is the other's
+    assert find_overlap(text, [other], ord("|"), length=1024).shared == 0
+    windows = [letters[i : i + 1024] for i in range(2048 - 1023)]
+    overlap = find_overlap(letters[:2048], [letters[2048:]], ord("|"), length=1024)
+    assert overlap.shared == sum(window in letters[2048:] for window in windows)
+
+
+def test_what_only_shares_a_hash_is_nowhere_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeats, "_PRIME", 65_539)  # so that of 10^10 pairs of windows two or three share one
+    text, other = random.Random(2).randbytes(150_000), random.Random(3).randbytes(150_000)
+    assert find_repeat(text) is None
+    assert find_overlap(text, [other], boundary=256).shared == 0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from minigpt.analysis.pages.report import moving_mean, report_page, run_data, write_report
+from minigpt.analysis.pages.report import report_page, run_data, write_report
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
@@ -91,7 +91,9 @@ def test_a_log_without_surprise_is_helped_out_by_the_best_and_the_last_weights(t
         assert row["bits"] == pytest.approx(by_step[row["step"]], abs=0.01)
     assert helped["tokens"] == logged["tokens"]
     (run.directory / "model.safetensors").unlink()
-    assert run_data(run.directory)["passage"] is None
+    data = run_data(run.directory)
+    assert data["passage"] is None
+    assert "model.safetensors" in data["whyNoPassage"]
 
 
 def test_the_surprise_in_the_log_is_the_loss_of_each_token(tmp_path: Path) -> None:
@@ -120,6 +122,7 @@ def test_a_run_that_was_broken_off_shows_what_there_is(tmp_path: Path, kept: int
     assert data["state"].startswith("not finished")
     assert len(data["training"]["step"]) == max(0, kept - 1)
     assert data["passage"] is None
+    assert "nowhere" in data["whyNoPassage"]  # where the corpus was
     assert data["samples"] == []
     assert read_page(report_page([run.directory]))["runs"][0]["name"] == "broken"
 
@@ -151,15 +154,6 @@ def test_a_number_that_is_none_is_a_gap(tmp_path: Path) -> None:
     report_page([run.directory])
 
 
-def test_the_moving_mean_is_that_of_the_neighbours() -> None:
-    assert moving_mean([]) == []
-    assert moving_mean([3.0]) == [3.0]
-    assert moving_mean([1.0, 2.0, 6.0]) == [1.5, 3.0, 4.0]
-    line = [float(value) for value in range(200)]
-    assert moving_mean(line)[100] == 100.0  # it lags behind nothing
-    assert moving_mean(line)[0] == 2.0
-
-
 def test_text_from_the_corpus_or_the_command_line_cannot_become_part_of_the_page(tmp_path: Path) -> None:
     run = make_run(tmp_path / "hostile", sources=[HOSTILE])
     run.log({"step": 1, "prompt": HOSTILE, "sample": HOSTILE, "longest_copied_words": 1, "copied_share": 0.0})
@@ -183,3 +177,66 @@ def test_a_folder_without_a_run_is_refused_and_so_is_a_damaged_log(tmp_path: Pat
     with pytest.raises(CheckpointError, match="line 2 is not JSON"):
         write_report([run.directory], tmp_path / "out.html")
     assert not (tmp_path / "out.html").exists()
+
+
+NAMELESS = {"corpus": CORPUS, "baselines": {"fingerprint": "f00d", "measured": [{"name": "xz"}]}}
+RESULT = {"step": 1, "best_step": 1, "reason": "length", "seconds": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ({}, "its 'corpus' is None, not an object"),
+        ({"corpus": "text.txt"}, "its 'corpus' is 'text.txt', not an object"),
+        ({"corpus": {**CORPUS, "train_bytes": "many"}}, "in its 'corpus', train_bytes is 'many'"),
+        ({"corpus": {"path": "nowhere"}}, "in its 'corpus', fingerprint is None"),
+        ({"corpus": CORPUS, "result": {**RESULT, "seconds": None}}, "in its 'result', seconds is None"),
+        ({"corpus": CORPUS, "result": 3}, "its 'result' is 3"),
+        (
+            {"corpus": CORPUS, "baselines": {"fingerprint": "f00d", "measured": [{"name": "xz"}]}},
+            "bits_per_byte is None",
+        ),
+        ({"corpus": CORPUS, "baselines": {"fingerprint": "f00d", "measured": ["xz"]}}, "a baseline is 'xz'"),
+        ({"corpus": CORPUS, "training": [1]}, "its 'training' is [1]"),
+    ],
+)
+def test_a_damaged_record_is_refused_in_a_sentence(tmp_path: Path, record: dict[str, Any], said: str) -> None:
+    run = make_run(tmp_path / "damaged")
+    (run.directory / "training.json").write_text(json.dumps(record))
+    with pytest.raises(CheckpointError, match=re.escape(said)):
+        run_data(run.directory)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("7", "line 2: this is no line"),
+        ('{"loss": 1.0}', "line 2: this is no line"),
+        ('{"step": 2, "loss": "low"}', "line 2: loss is 'low'"),
+        ('{"step": 2, "validation_loss": [1], "bits_per_byte": 2.0}', "validation_loss is [1]"),
+        ('{"step": 2, "sample": 5}', "sample is 5"),
+        ('{"step": 2, "sample": "a", "copied_spans": [[1]]}', "copied_spans is [[1]]"),
+        ('{"step": 2, "validation_loss": 1.0, "surprise": [1.0, 2.0], "passage": [1, 2]}', "are not of one length"),
+        ('{"step": 2, "validation_loss": 1.0, "surprise": ["a"], "passage": [1, 2]}', "surprise is ['a']"),
+    ],
+)
+def test_a_line_that_is_none_of_a_log_is_refused_with_its_number(tmp_path: Path, line: str, said: str) -> None:
+    run = make_run(tmp_path / "damaged")
+    run.log_path.write_text(json.dumps(step(1)) + "\n" + line + "\n")
+    with pytest.raises(CheckpointError, match=re.escape(said)):
+        run_data(run.directory)
+
+
+def test_the_environment_and_the_baselines_with_their_parts_are_shown(tmp_path: Path) -> None:
+    kept = {"bits_per_byte": 2.0, "validation_bytes": 100}
+    measured = [{"name": "gzip", "train_bytes": 0, **kept}, {"name": "xz", "train_bytes": 600, **kept}]
+    run = make_run(
+        tmp_path / "fox",
+        environment={"python": "3.12.1", "gpu": None, "threads": 2},
+        baselines={"fingerprint": "f00d", "measured": measured},
+    )
+    data = run_data(run.directory)
+    rows = {table["title"]: dict(table["rows"]) for table in data["tables"]}["Environment"]
+    assert (rows["python"], rows["threads"]) == ("3.12.1", "2")
+    assert "gpu" not in rows
+    assert [name for name, _ in data["baselines"]] == ["gzip", "xz of 600 B"]

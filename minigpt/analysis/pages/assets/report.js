@@ -28,11 +28,11 @@ const report = (() => {
     return make("div", { class: "slider" }, input, output);
   }
 
-  /** One panel for each run, beside one another; runs that have nothing to show say so. */
+  /** One panel for each run, beside one another; for runs that have nothing to show, `missing` says why. */
   function panels(has, panel, missing) {
     return make("div", { class: "columns runs" }, ...runs.map((run) => make("div", { class: "panel run" },
       several ? make("h3", {}, make("span", { class: `key ${run.class}`, "aria-hidden": "true" }), run.name) : "",
-      ...(has(run) ? panel(run) : [make("p", { class: "quiet" }, missing)]))));
+      ...(has(run) ? panel(run) : [make("p", { class: "quiet" }, missing(run))]))));
   }
 
   begin(runs.map((run) => run.name).join(" and "), ...runs.map((run) => named(run, run.state)));

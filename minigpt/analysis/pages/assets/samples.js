@@ -42,7 +42,7 @@
         words.textContent = measured(run.samples[at]);
       };
       return [slider(run.samples.map((sample) => sample.step), "sample at step", show), text, words];
-    }, "No sample was drawn."));
+    }, () => "No sample was drawn."));
   section("Copying",
     "How much of each sample stands in the training text, word for word. Runs of a few words are the language's own; "
     + "long ones that grow while validation stands still are a text learnt by heart.",

@@ -53,5 +53,5 @@
       const control = slider(rows.map((row) => row.step), "evaluation at step", show);
       choose(Math.min(1, tokens.length - 1));
       return [control, text, details, course];
-    }, "No passage was measured: nothing was held out, or neither the text nor the weights are there."));
+    }, (run) => `No passage was measured: ${run.whyNoPassage}.`));
 })();

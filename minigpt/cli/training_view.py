@@ -1,0 +1,198 @@
+"""How a training run looks while it goes on: a live panel in a terminal, plain lines elsewhere."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from minigpt.cli.novelty import described, figures, marked, on_terminal
+from minigpt.cli.render import duration, size
+from minigpt.cli.standing import challenge, to_beat
+
+if TYPE_CHECKING:
+    import torch
+
+    from minigpt.analysis.corpus.baselines import Baseline
+    from minigpt.training.events import Evaluation, Event, Sample, Step
+
+STOPPING = "finishing this step, then saving; once more stops at once"
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+class TrainingDisplay:
+    """Draws a run's events: a live panel in a terminal, plain lines elsewhere."""
+
+    def __init__(
+        self,
+        out: Console,
+        name: str,
+        device: "torch.device",
+        total_steps: int | None,
+        baselines: "Sequence[Baseline]",
+    ) -> None:
+        self.out, self.name, self.device, self.total_steps = out, name, device, total_steps
+        self.baselines = baselines
+        self.unbeaten: Sequence[Baseline] | None = None  # until the model was measured once
+        self.stopping = False
+        self.step = 0
+        self.losses: list[float] = []
+        self.smoothed: float | None = None
+        self.last_step: Step | None = None
+        self.last_evaluation: Evaluation | None = None
+        self.rates: list[float] = []
+        self.tokens, self.training_seconds = 0, 0.0  # evaluations and saves left out
+        self.live: Live | None = None
+        if out.is_terminal:
+            self.live = Live(console=out, refresh_per_second=4, transient=True, get_renderable=self._panel)
+        self.next_line = 0.0
+
+    def __enter__(self) -> Self:
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.live:
+            self.live.stop()
+
+    def recall(self, log: Iterable[Mapping[str, Any]]) -> None:
+        """Takes from the log of a run that goes on what was beaten, and so said, before it stopped."""
+        if measured := [line for line in log if line.get("bits_per_byte") is not None]:
+            self._say_what_is_to_beat(measured)
+
+    def stop(self) -> None:
+        """Draws that the run is about to stop."""
+        self.stopping = True
+
+    def show(self, event: "Event") -> None:
+        """Takes in one event and draws what changed."""
+        from minigpt.training.events import Evaluation, Notice, Sample, Step
+
+        if isinstance(event, Step):
+            self._step(event)
+        elif isinstance(event, Evaluation):
+            self._evaluation(event)
+        elif isinstance(event, Sample):
+            self.out.print(sample_panel(event, acts=self.out.is_terminal))
+        elif isinstance(event, Notice):
+            self.out.print(Text(event.text, style="yellow"))
+
+    def _step(self, event: "Step") -> None:
+        self.last_step, self.step = event, event.step
+        self.losses.append(event.loss)
+        # The mean of the last ~20 steps, not biased towards the first.
+        self.smoothed = event.loss if self.smoothed is None else 0.95 * self.smoothed + 0.05 * event.loss
+        self.rates = [*self.rates[-19:], event.tokens_per_second]
+        self.tokens += event.tokens // event.step
+        self.training_seconds += event.tokens / event.step / event.tokens_per_second
+        if self.live is None and (event.progress >= self.next_line or event.step == 1):
+            self.next_line = math.floor(event.progress * 50 + 1) / 50
+            left = self._left(event)
+            self.out.print(
+                f"step {self._of_total(event.step)}  loss {event.loss:.4f}  "
+                f"{self._rate():,.0f} tokens/s  rate {event.learning_rate:.2e}  {left} left"
+            )
+
+    def _of_total(self, step: int) -> str:
+        return f"{step:,}" if self.total_steps is None else f"{step:,}/{self.total_steps:,}"
+
+    def _rate(self) -> float:
+        return sum(self.rates) / max(1, len(self.rates))
+
+    def _left(self, event: "Step") -> str:
+        return duration(event.seconds * (1 - event.progress) / event.progress) if event.progress > 0 else "?"
+
+    def _evaluation(self, event: "Evaluation") -> None:
+        self.last_evaluation = event
+        line = Text(f"step {event.step:>6,}  validation loss {event.validation_loss:.4f}  ")
+        line.append(f"{event.bits_per_byte:.4f} bits per byte")
+        line.append("  best so far, saved" if event.best else "", style="green")
+        log = [{"step": event.step, "bits_per_byte": event.bits_per_byte}]
+        if self.unbeaten is None:
+            self.out.print(line)
+            self._say_what_is_to_beat(log)
+            return
+        still = to_beat(self.unbeaten, log)
+        if beaten := [baseline.label for baseline in self.unbeaten if baseline not in still]:
+            line.append(f"  better than {', '.join(beaten)}", style="green")
+        self.unbeaten = still
+        self.out.print(line)
+
+    def _say_what_is_to_beat(self, log: Sequence[Mapping[str, Any]]) -> None:
+        self.unbeaten = to_beat(self.baselines, log)
+        if text := challenge(self.unbeaten, self.baselines):
+            self.out.print(text, markup=False)
+
+    def _panel(self) -> RenderableType:
+        from minigpt.device import peak_memory
+
+        event = self.last_step
+        if event is None:
+            return Text(f"{self.name}: measuring the untrained model …", style="dim")
+        bar_width = 30
+        filled = round(event.progress * bar_width)
+        head = Text(f"{self.name}  ", style="bold")
+        head.append("━" * filled, style="green")
+        head.append("━" * (bar_width - filled), style="dim")
+        head.append(
+            f"  {event.progress:4.0%}  step {self._of_total(event.step)}  "
+            f"{duration(event.seconds)} gone, {self._left(event)} left",
+            style="not bold",
+        )
+        assert self.smoothed is not None
+        grid = Table.grid(padding=(0, 3, 0, 0))
+        evaluation = self.last_evaluation
+        validation = "-"
+        if evaluation:
+            validation = f"{evaluation.validation_loss:.4f} ({evaluation.bits_per_byte:.4f} bits per byte)"
+        grid.add_row(f"loss {event.loss:.4f}", f"smoothed {self.smoothed:.4f}", f"validation {validation}")
+        grid.add_row(
+            f"{self._rate():,.0f} tokens/s",
+            f"rate {event.learning_rate:.2e}",
+            f"memory {size(peak_memory(self.device))}",
+        )
+        loss_line = Text(sparkline(self.losses, max(10, min(60, self.out.width - 10))), style="cyan")
+        parts: list[RenderableType] = [head, grid, Text("loss ").append_text(loss_line)]
+        if self.stopping:
+            parts.append(Text(STOPPING, style="yellow"))
+        return Group(*parts)
+
+
+def sample_panel(event: "Sample", *, acts: bool) -> RenderableType:
+    """A sample with its long copied runs marked, what is copied in figures, and where the longest run stands.
+
+    `acts` says that it goes to a terminal, where control characters would act.
+    """
+    shown = on_terminal if acts else str
+    parts = [Text(shown(event.prompt), style="bold")]
+    if event.copying is None:
+        parts[0].append(shown(event.text), style="not bold")
+    else:
+        parts[0].append_text(Text(style="not bold").append_text(marked(event.text, event.copying, shown)))
+        parts.append(Text(f"copied: {figures(event.copying)}", style="dim"))
+        if event.passage is not None and event.copying.longest is not None:
+            where = f"the training text, document {event.passage.document:,}, line {event.passage.line:,}"
+            parts.append(Text(described(event.copying.longest, event.copying, event.text, where), style="dim"))
+    parts[0].rstrip()
+    return Panel(Group(*parts), title=f"sample at step {event.step:,}", title_align="left", border_style="dim")
+
+
+def sparkline(values: list[float], width: int) -> str:
+    """The values as a row of blocks, averaged down to `width` of them, the lowest at the bottom."""
+    if not values:
+        return ""
+    count = min(width, len(values))
+    edges = [i * len(values) // count for i in range(count + 1)]
+    means = [math.fsum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
+    low, high = min(means), max(means)
+    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BLOCKS[round((mean - low) * scale)] for mean in means)

@@ -1,0 +1,82 @@
+"""The lines and panels of a run that goes on, from made-up events."""
+
+from io import StringIO
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from minigpt.analysis.copying.copies import CopiedRun, Copying, Passage
+from minigpt.analysis.corpus.baselines import Baseline
+from minigpt.cli.training_view import TrainingDisplay, sample_panel
+from minigpt.training.events import Evaluation, Sample
+
+BASELINES = [Baseline("bytes", 4.5, 9, 9), Baseline("gzip", 3.0, 0, 9), Baseline("xz of old", 2.0, 9, 9, 99, 9)]
+
+
+def said(*bits: float, log: list[dict[str, Any]] | None = None) -> list[str]:
+    """What is printed of evaluations, and before them of a log."""
+    out = Console(file=StringIO(), width=200)
+    display = TrainingDisplay(out, "fox", torch.device("cpu"), 100, BASELINES)
+    display.recall(log or [])
+    for number, figure in enumerate(bits):
+        display.show(Evaluation(10 * number, figure, figure, 100, 1.0, best=False))
+    return out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+def test_what_is_to_beat_is_said_once_the_untrained_model_is_measured() -> None:
+    first, to_beat, partial, second, third = said(3.4, 2.9, 2.8)
+    assert "step      0" in first
+    assert "better than" not in first
+    assert to_beat == "to beat, in bits per byte of the held-out text: gzip 3.00"  # not bytes: 3.4 is below already
+    assert partial.endswith("xz of old of 9 B 2.00")
+    assert second.endswith("better than gzip")
+    assert "better than" not in third
+
+
+def test_what_was_beaten_before_a_resume_is_not_beaten_again() -> None:
+    evaluations = [{"step": 0, "bits_per_byte": 5.0}, {"step": 10, "bits_per_byte": 4.0}]
+    to_beat, _, first, second = said(4.1, 2.9, log=[{"step": 1, "loss": 1.0}, *evaluations])
+    assert to_beat == "to beat, in bits per byte of the held-out text: gzip 3.00"
+    assert "better than" not in first
+    assert second.endswith("better than gzip")
+
+
+def copying(text: str, copied: str, words: int) -> Copying:
+    start = text.index(copied)
+    run = CopiedRun(start, start + len(copied), words, 0, 1)
+    long = words >= 8
+    return Copying(10, (run,), 8, words if long else 0, ((run.start, run.end),) if long else ())
+
+
+def panel(sample: Sample, *, acts: bool = True, width: int = 120) -> str:
+    out = Console(file=StringIO(), width=width)
+    out.print(sample_panel(sample, acts=acts))
+    return out.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_a_sample_shows_what_is_copied_how_much_and_from_where() -> None:
+    text = " new\x1b[31m one two three four five six seven eight [bold]new\n"
+    found = copying(text, "one two three four five six seven eight", 8)
+    shown = panel(Sample(1200, "Once", text, found, Passage(2, 93)))
+    assert "sample at step 1,200" in shown
+    assert "Once new␛[31m ⟦one two three four five six seven eight⟧¹ [bold]new" in shown
+    assert "copied: longest run 8 words, 39 characters; 80% of 10 words in runs of 8 words or more" in shown
+    assert "¹ 8 words “one two three four five six seven eight”: the training text, document 2, line 93" in shown
+
+
+@pytest.mark.parametrize("width", [40, 60])
+def test_a_narrow_terminal_loses_nothing(width: int) -> None:
+    text = " one two three four five six seven eight"
+    shown = panel(Sample(1, "", text, copying(text, text.strip(), 8), Passage(2, 93)), width=width)
+    assert "line 93" in " ".join(shown.replace("│", " ").split())
+    assert max(map(len, shown.splitlines())) <= width
+
+
+def test_a_sample_that_copies_little_or_is_not_measured_has_no_place() -> None:
+    few = panel(Sample(5, "a", " one two new", copying(" one two new", "one two", 2)))
+    assert "copied: longest run 2 words" in few
+    assert "⟦" not in few
+    assert "training text," not in few
+    assert "copied" not in panel(Sample(0, "a", " one two new"))
