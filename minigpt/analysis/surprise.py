@@ -31,6 +31,8 @@ def surprise_of_weights(run: Run) -> list[dict[str, Any]]:
     Raises: MinigptError, which says why, where there is nothing to measure or to measure it with.
     """
     known = run.record["corpus"]
+    if "path" not in known:  # as early runs have it
+        raise DataError("where its tokens are was not recorded")
     corpus = Corpus.load(known["path"])
     if corpus.fingerprint != known["fingerprint"]:
         raise DataError(f"{known['path']} holds another text by now")

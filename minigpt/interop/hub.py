@@ -7,6 +7,7 @@ import contextlib
 import difflib
 import errno
 import hashlib
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -71,6 +72,8 @@ def download(repository: str, revision: str | None = None, *, cached: bool = Fal
     UnreachableError, where the network is what is missing.
     """
     with _explained(repository, revision):
+        if not cached:
+            reach(repository, CONFIG, revision)
         config = _fetch(repository, CONFIG, revision, cached)
         if config is None:
             raise CheckpointError(f"{repository} has no {CONFIG}, so it is no model of transformers'")
@@ -177,6 +180,33 @@ def _check(path: Path, repository: str) -> None:
         )
 
 
+def reach(repository: str, name: str, revision: str | None, *, repo_type: str | None = None) -> None:
+    """Asks the hub for a file once, unless the cache has it: one that cannot be reached is known at once so, and not
+    after the half a minute of attempts that the hub's client makes.
+
+    Raises: the errors of the network.
+    """
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError
+
+    known = try_to_load_from_cache(repository, name, repo_type=repo_type, revision=revision)
+    if not constants.HF_HUB_OFFLINE and not isinstance(known, str):
+        with contextlib.suppress(HfHubHTTPError):  # a hub that answers is asked again, and explains itself then
+            get_hf_file_metadata(hf_hub_url(repository, name, repo_type=repo_type, revision=revision))
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps the hub's client from saying once for each attempt what its error says in the end."""
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 def transport_errors() -> tuple[type[Exception], ...]:
     """What a download may raise: the operating system's errors, and those of whichever HTTP library the hub's client is
     built on, which are among its own errors' parents."""
@@ -203,7 +233,8 @@ def _explained(repository: str, revision: str | None) -> Iterator[None]:
     )
 
     try:
-        yield
+        with quiet():
+            yield
     except CheckpointError:  # an OSError too, and explained already
         raise
     except GatedRepoError as error:

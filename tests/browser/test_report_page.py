@@ -25,7 +25,8 @@ def make_run(folder: Path, slope: float = 1.0) -> Run:
     """A run of 40 steps, an evaluation at every tenth and a sample at every twentieth."""
     torch.manual_seed(0)
     corpus = {"fingerprint": "f00d", "train_bytes": 1000, "train_tokens": 500}
-    baselines = {"fingerprint": "f00d", "measured": [{"name": "xz", "bits_per_byte": 1.25}]}
+    seen = {"train_bytes": 1000, "validation_bytes": 100}
+    baselines = {"fingerprint": "f00d", "measured": [{"name": "xz", "bits_per_byte": 1.25} | seen]}
     record = {"corpus": corpus, "baselines": baselines, "sources": [HOSTILE], "training": {"slope": slope}}
     run = Run.create(folder, GPT(SHAPE), Tokenizer.named("bytes"), record)
     for step in range(1, 41):

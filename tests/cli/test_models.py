@@ -41,8 +41,8 @@ def test_evaluate_states_figures_and_protocol(run: Any) -> None:
     figures = json.loads(run("evaluate", "one", "fox.txt", "--json", "--stride", "16", "--device", "cpu").stdout)
     assert figures["loss"] == pytest.approx(math.log(257), abs=0.1)  # an untrained model knows nothing
     n_bytes = len("the quick brown fox jumps over the lazy dog; ") * 60
-    assert figures["tokens"] == n_bytes  # the first is not scored, the end-of-text is
-    assert figures["bytes"] == n_bytes - 1
+    assert figures["tokens"] == n_bytes + 1  # the end-of-text is one, and counts as no byte
+    assert figures["bytes"] == n_bytes
     assert figures["perplexity"] == pytest.approx(math.exp(figures["loss"]))
     assert figures["bits_per_byte"] == pytest.approx(figures["loss"] / math.log(2), rel=1e-3)
 

@@ -454,6 +454,7 @@ def test_a_download_that_fails_says_what_to_do(
         raise error()
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", fail)
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda *_: None)  # as if it could be reached
     with pytest.raises(CheckpointError) as refused:
         load_gpt2("gpt2", checkpoints=tmp_path)
     assert str(refused.value).startswith(f"openai-community/gpt2 could not be downloaded {message}")

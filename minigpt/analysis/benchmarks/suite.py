@@ -1,7 +1,5 @@
 """The benchmarks by name: where each one's data is found, on this machine or on the hub, and what runs it."""
 
-import contextlib
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +7,7 @@ from pathlib import Path
 from minigpt.analysis.benchmarks import cbt, hellaswag, lambada, perplexities
 from minigpt.analysis.benchmarks.records import Data, Options, Result, Run
 from minigpt.errors import DataError
-from minigpt.interop.hub import reason_of, transport_errors
+from minigpt.interop.hub import quiet, reach, reason_of, transport_errors
 from minigpt.model.gpt import GPT
 from minigpt.text.tokenizer import Tokenizer
 
@@ -135,18 +133,9 @@ def _download(wanted: _HubFile) -> Path:
 
     Raises: the errors of the network and of the hub's client.
     """
-    # slow to import, and of use here only
-    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub import hf_hub_download  # slow to import, and of use here only
 
     repository, file, revision = wanted.repository, wanted.file, wanted.revision
-    logger = logging.getLogger("huggingface_hub")  # its warnings repeat what the error says, once for each attempt
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        if not isinstance(try_to_load_from_cache(repository, file, repo_type="dataset", revision=revision), str):
-            with contextlib.suppress(HfHubHTTPError):  # a hub that answers is asked again, for half a minute
-                get_hf_file_metadata(hf_hub_url(repository, file, repo_type="dataset", revision=revision))
+    with quiet():
+        reach(repository, file, revision, repo_type="dataset")
         return Path(hf_hub_download(repository, file, repo_type="dataset", revision=revision))
-    finally:
-        logger.setLevel(level)

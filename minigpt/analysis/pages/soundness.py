@@ -65,7 +65,7 @@ def _span(value: object) -> bool:
 
 _NEEDED = {"corpus"}
 _RECORD: Mapping[str, Mapping[str, Check]] = {
-    "corpus": {"fingerprint": _text, "path": _text, "train_tokens": _whole, "train_bytes": _whole},
+    "corpus": {"fingerprint": _text, "train_tokens": _whole, "train_bytes": _whole},
     "result": {"step": _whole, "best_step": _whole, "reason": _text, "seconds": _number},
     "baselines": {"fingerprint": _text, "measured": _list_of(lambda _: True)},
     "reading": {},
