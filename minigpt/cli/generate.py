@@ -16,6 +16,7 @@ from minigpt.errors import ConfigError
 
 if TYPE_CHECKING:
     from minigpt.cli.explain import Continuation
+    from minigpt.cli.novelty import Novelty
     from minigpt.config import GPTConfig
     from minigpt.generation.engine import Engine
     from minigpt.generation.sampling import Sampler
@@ -100,15 +101,13 @@ def generate(
 
     _check_explanation(explain or table, {"--json": as_json, "--novelty": novelty, "--beams": config.beams > 1})
 
-    from minigpt.analysis.copying.copies import LONG_RUN
-    from minigpt.cli.novelty import open_novelty
     from minigpt.generation.sampling import Sampler
     from minigpt.generation.streaming import generate_pieces
 
     checkpoint = open_model(model, checkpoints, device, dtype=dtype)
     tokenizer, shape = checkpoint.tokenizer, checkpoint.model.config
     _check_lengths(prompts, tokenizer, shape, config, strict=strict)
-    meter = open_novelty(checkpoint, corpus or [], copied_words or LONG_RUN) if novelty else None
+    meter = _open_meter(checkpoint, corpus or [], copied_words) if novelty else None
     engine = open_engine(checkpoint.model, quantize, compiled=compiled)
     sampler = Sampler(config, tokenizer)
     drafter = open_drafter(draft, speculate, checkpoint, engine, checkpoints)
@@ -219,8 +218,17 @@ def _check_explanation(wanted: bool, others: dict[str, bool]) -> None:
         raise ConfigError(f"--explain and --table contradict {other}; give one of them")
 
 
+def _open_meter(checkpoint: "Checkpoint", corpus: list[str], copied_words: int | None) -> "Novelty":
+    """What looks for copies; its imports cost a start that asks for none a tenth of a second."""
+    from minigpt.analysis.copying.copies import LONG_RUN
+    from minigpt.cli.novelty import open_novelty
+
+    return open_novelty(checkpoint, corpus, copied_words or LONG_RUN)
+
+
 def _open_explanation(tokenizer: "Tokenizer", *, table: bool) -> "Continuation":
     from minigpt.cli.explain import Continuation
+    from minigpt.cli.novelty import Novelty
     from minigpt.cli.render import console
 
     return Continuation(console(stderr=False), tokenizer, table=table)
