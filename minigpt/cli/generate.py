@@ -228,7 +228,6 @@ def _open_meter(checkpoint: "Checkpoint", corpus: list[str], copied_words: int |
 
 def _open_explanation(tokenizer: "Tokenizer", *, table: bool) -> "Continuation":
     from minigpt.cli.explain import Continuation
-    from minigpt.cli.novelty import Novelty
     from minigpt.cli.render import console
 
     return Continuation(console(stderr=False), tokenizer, table=table)
