@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from minigpt.errors import CheckpointError
+from minigpt.storage.files import cut_short, unreadable
 
 
 class ByteFile:
@@ -23,17 +24,15 @@ class ByteFile:
         try:
             self._file = path.open("rb")
             self.size = os.fstat(self._file.fileno()).st_size
-        except FileNotFoundError as error:
-            raise CheckpointError(f"{path} is not there") from error
         except OSError as error:
-            raise self._unreadable(error) from error
+            raise unreadable(path, error) from error
 
     def take(self, count: int) -> bytes:
         """The next bytes, from the start of the file on: fewer only where it ends."""
         try:
             return self._file.read(min(count, self.size))
         except OSError as error:
-            raise self._unreadable(error) from error
+            raise unreadable(self.path, error) from error
 
     def read(self, start: int, size: int) -> Tensor:
         """The bytes from `start` on, in memory of their own.
@@ -69,13 +68,10 @@ class ByteFile:
             self._file.seek(start)
             read = self._file.readinto(buffer.numpy().data)
         except OSError as error:
-            raise self._unreadable(error) from error
+            raise unreadable(self.path, error) from error
         if read != size:
-            raise CheckpointError(f"{self.path} was cut short while it was read; copy or download it again")
+            raise cut_short(self.path)
         return buffer
-
-    def _unreadable(self, error: OSError) -> CheckpointError:
-        return CheckpointError(f"{self.path} could not be read ({(error.strerror or str(error)).lower()})")
 
     def close(self) -> None:
         """Lets go of the file."""

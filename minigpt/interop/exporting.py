@@ -26,8 +26,9 @@ from minigpt.storage.checkpoint import (
     Checkpoint,
     save_checkpoint,
     write_config,
+    write_generation_config,
 )
-from minigpt.storage.files import atomic_folder, atomic_json, atomic_write, explained
+from minigpt.storage.files import atomic_folder, atomic_write, explained
 
 # The dtypes of each target, its default first.
 TARGETS = {"gguf": GGUF_DTYPES, "onnx": ("f32",), "ctranslate2": ("f32", "f16", "bf16", "int8")}
@@ -221,8 +222,7 @@ class _Job:
             _copy((CONFIG, GENERATION_CONFIG, *_TOKENIZER), self.source, folder)
         else:
             write_config(folder, self.model, self.tokenizer)
-            roles = ("bos_token", "eos_token", "pad_token")
-            atomic_json(folder / GENERATION_CONFIG, {f"{role}_id": self.tokenizer.special_id(role) for role in roles})
+            write_generation_config(folder, self.tokenizer)
             self.tokenizer.save(folder)
         self.check("onnxruntime", runners.onnx_in_onnxruntime(folder, self.model.config))
 

@@ -17,6 +17,7 @@ from minigpt.interop.fitting import fit, may_have_gpt2_words
 from minigpt.interop.foreign import Foreign
 from minigpt.interop.plain_pickle import read_plain_pickle
 from minigpt.interop.torch_file import TorchTensors
+from minigpt.storage.files import unreadable
 from minigpt.storage.huggingface import TensorSource, plain_name, stored_tensors
 from minigpt.text.tokenizer import Tokenizer
 
@@ -104,7 +105,7 @@ def _characters_of(meta: Path) -> list[str]:
         with meta.open("rb") as file:
             data = file.read(_META_SIZE + 1)
     except OSError as error:
-        raise CheckpointError(f"{meta} could not be read ({(error.strerror or str(error)).lower()})") from error
+        raise unreadable(meta, error) from error
     if len(data) > _META_SIZE:
         raise CheckpointError(f"{meta} is larger than {_META_SIZE:,} bytes, which no list of characters is")
     value = read_plain_pickle(data, meta)

@@ -61,10 +61,9 @@ def save_checkpoint(
     Raises: CheckpointError where it cannot be written; what stood there then stands.
     """
     directory = Path(directory)
-    roles = ("bos_token", "eos_token", "pad_token")
     with atomic_folder(directory) as building:
         write_config(building, model, tokenizer, dtype=dtype)
-        atomic_json(building / GENERATION_CONFIG, {f"{role}_id": tokenizer.special_id(role) for role in roles})
+        write_generation_config(building, tokenizer)
         tokenizer.save(building)
         save_weights(building, model, metadata, dtype=dtype)
         if training is not None:
@@ -90,6 +89,15 @@ def write_config(directory: str | Path, model: GPT, tokenizer: Tokenizer, *, dty
     dtype = dtype or model.token_embedding.weight.dtype
     config = config_to_huggingface(model.config, end_of_text=tokenizer.end_of_text, dtype=dtype)
     atomic_json(Path(directory) / CONFIG, config)
+
+
+def write_generation_config(directory: Path, tokenizer: Tokenizer) -> None:
+    """Writes the generation_config.json of a model with this tokenizer, all at once.
+
+    Raises: CheckpointError where it cannot be written.
+    """
+    roles = ("bos_token", "eos_token", "pad_token")
+    atomic_json(directory / GENERATION_CONFIG, {f"{role}_id": tokenizer.special_id(role) for role in roles})
 
 
 def save_weights(

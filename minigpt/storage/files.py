@@ -55,7 +55,7 @@ def exists(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     return True
 
 
@@ -153,7 +153,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError among them
         raise CheckpointError(f"{path} is not JSON ({error}); copy or download it again") from error
     if not isinstance(value, dict):
@@ -210,7 +210,7 @@ class TensorFile:
         try:
             self._file = path.open("rb")
         except OSError as error:
-            raise _unreadable(path, error) from error
+            raise unreadable(path, error) from error
         try:
             self._read_header()
         except BaseException:
@@ -232,7 +232,7 @@ class TensorFile:
                 f"{self.path} is truncated, corrupted or not safetensors ({reason}); copy or download it again"
             ) from error
         except OSError as error:
-            raise _unreadable(self.path, error) from error
+            raise unreadable(self.path, error) from error
         length = int.from_bytes(start, "little")
         header = json.loads(self._file.read(length))
         self.metadata: dict[str, str] = header.pop("__metadata__", None) or {}
@@ -283,9 +283,9 @@ class TensorFile:
             try:
                 self._mapped = mmap.mmap(self._file.fileno(), end, access=mmap.ACCESS_COPY)
             except OSError as error:
-                raise _unreadable(self.path, error) from error
+                raise unreadable(self.path, error) from error
             except ValueError as error:  # the file is shorter
-                raise _cut_short(self.path) from error
+                raise cut_short(self.path) from error
         count = (entry.end - entry.start) // dtype.itemsize
         return torch.frombuffer(self._mapped, dtype=dtype, count=count, offset=entry.start).reshape(entry.shape)
 
@@ -294,9 +294,9 @@ class TensorFile:
             self._file.seek(entry.start)
             read = self._file.readinto(buffer.numpy().data)
         except OSError as error:
-            raise _unreadable(self.path, error) from error
+            raise unreadable(self.path, error) from error
         if read != len(buffer):
-            raise _cut_short(self.path)
+            raise cut_short(self.path)
         return buffer.view(entry.dtype).reshape(entry.shape)
 
     def close(self) -> None:
@@ -319,11 +319,13 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         return {name: file.read(name) for name in file.shapes}, file.metadata
 
 
-def _cut_short(path: Path) -> CheckpointError:
+def cut_short(path: Path) -> CheckpointError:
+    """What to raise for a file that ended sooner than it said when it was opened."""
     return CheckpointError(f"{path} was cut short while it was read; copy or download it again")
 
 
-def _unreadable(path: Path, error: OSError) -> CheckpointError:
+def unreadable(path: Path, error: OSError) -> CheckpointError:
+    """What to raise for a file that the system does not let be read."""
     if isinstance(error, FileNotFoundError):
         return CheckpointError(f"{path} is not there")
     return CheckpointError(f"{path} could not be read ({(error.strerror or str(error)).lower()})")
