@@ -16,6 +16,7 @@ from minigpt.interop.characters import with_bytes
 from minigpt.interop.fitting import fit, may_have_gpt2_words
 from minigpt.interop.foreign import Foreign
 from minigpt.interop.plain_pickle import read_plain_pickle
+from minigpt.interop.renamed import Place, RenamedTensors
 from minigpt.interop.torch_file import TorchTensors
 from minigpt.storage.files import unreadable
 from minigpt.storage.huggingface import TensorSource, plain_name, stored_tensors
@@ -118,54 +119,36 @@ def _characters_of(meta: Path) -> list[str]:
     return characters
 
 
-class NanoTensors:
+class NanoTensors(RenamedTensors):
     """nanoGPT's weights by Hugging Face's names, without prefix, and in its orientation; zeros for biases it lacks."""
 
     def __init__(self, tensors: TorchTensors, config: GPTConfig, *, biased: bool) -> None:
-        self.path = tensors.path
-        self._tensors = tensors
-        self._names = {plain_name(name): name for name in tensors.shapes}
-        self._turned = {stored.theirs for stored in stored_tensors(config) if stored.transposed}
+        turned = {stored.theirs for stored in stored_tensors(config) if stored.transposed}
+        names = {plain_name(name): (name, shape) for name, shape in tensors.shapes.items()}
+        super().__init__(tensors, {plain: Place(*names[plain], plain in turned) for plain in names})
         self._zeros: dict[str, tuple[int, ...]] = {}
         if not biased:
             self._zeros = {
                 stored.theirs: stored.shape
                 for stored in stored_tensors(config)
-                if stored.theirs.endswith(".bias") and stored.theirs not in self._names
+                if stored.theirs.endswith(".bias") and stored.theirs not in names
             }
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Every tensor's name and shape."""
-        theirs = self._tensors.shapes
-        turned = self._turned
-        return self._zeros | {
-            name: theirs[full][::-1] if name in turned else theirs[full] for name, full in self._names.items()
-        }
+        return self._zeros | super().shapes
 
     def read(self, name: str) -> Tensor:
         """One tensor, in memory of its own.
 
         Raises: CheckpointError where it cannot be read; KeyError for an unknown name.
         """
-        return self._oriented(name, self._tensors.read)
+        return torch.zeros(self._zeros[name]) if name in self._zeros else super().read(name)
 
     def borrow(self, name: str) -> Tensor:
         """One tensor, in memory that the next borrowing may overwrite.
 
         Raises: as `read`.
         """
-        return self._oriented(name, self._tensors.borrow)
-
-    def _oriented(self, name: str, get: Any) -> Tensor:
-        if name in self._zeros:
-            return torch.zeros(self._zeros[name])
-        tensor: Tensor = get(self._names[name])
-        return tensor.t() if name in self._turned else tensor
-
-    def map(self, name: str, dtype: torch.dtype) -> None:
-        """Never where it lies: these files are for importing."""
-
-    def close(self) -> None:
-        """Lets go of the file."""
-        self._tensors.close()
+        return torch.zeros(self._zeros[name]) if name in self._zeros else super().borrow(name)
