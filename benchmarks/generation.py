@@ -342,6 +342,7 @@ def picture(path: Path, results: list[dict[str, Any]], engines: list[str]) -> No
 def measure_start(folder: Path, rounds: int, threads: int) -> str:
     """Seconds of whole processes, `import torch` and a first token in turn."""
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # modules are compiled once, as where anybody installs it
     commands = {
         "import torch": [sys.executable, "-c", "import torch"],
         "first token": [

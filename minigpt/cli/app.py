@@ -1,20 +1,61 @@
 """The `minigpt` command: its sub-commands, and the one place where errors become a line and an exit code."""
 
+import gc
+import importlib
 import io
 import os
 import sys
-from typing import Annotated, Any, NoReturn
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, NoReturn, cast
 
 import typer
 from typer.core import TyperGroup
 
 from minigpt import __version__
-from minigpt.cli import corpus, evaluate, export, generate, info, inspection, load_gpt2, play, report, train
 from minigpt.errors import MinigptError
+
+_COMMANDS = {  # by the module of minigpt.cli and the function there, in the order that --help lists them in
+    "train": "train.train",
+    "generate": "generate.generate",
+    "play": "play.play",
+    "load-gpt2": "load_gpt2.load_gpt2",
+    "export": "export.export",
+    "corpus": "corpus.corpus",
+    "evaluate": "evaluate.evaluate",
+    "inspect": "inspection.inspect",
+    "report": "report.report",
+    "info": "info.info",
+}
+_MARKUP: Final = "markdown"
+
+
+class _Made(Mapping[str, Any]):
+    """The sub-commands, each imported and made when it is asked for: a start costs one of them, not all."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            module, _, function = _COMMANDS[name].partition(".")
+            alone = typer.Typer(add_completion=False, rich_markup_mode=_MARKUP)
+            alone.command(name)(getattr(importlib.import_module(f"minigpt.cli.{module}"), function))
+            self._made[name] = typer.main.get_command(alone)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_COMMANDS)
+
+    def __len__(self) -> int:
+        return len(_COMMANDS)
 
 
 class _Commands(TyperGroup):
     """The command group whose invocation turns errors into exit codes: 1 for what the user can mend, 130 for Ctrl-C."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = cast(Any, _Made())
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -34,19 +75,9 @@ app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode=_MARKUP,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(train.train)
-app.command()(generate.generate)
-app.command()(play.play)
-app.command("load-gpt2")(load_gpt2.load_gpt2)
-app.command()(export.export)
-app.command()(corpus.corpus)
-app.command()(evaluate.evaluate)
-app.command()(inspection.inspect)
-app.command()(report.report)
-app.command()(info.info)
 
 
 def _version(wanted: bool) -> None:
@@ -69,6 +100,7 @@ def _minigpt(
 
 def main() -> NoReturn:
     """Runs the command line on the process's arguments and exits."""
+    gc.set_threshold(100_000)  # 700 by default: importing torch would be walked through again and again, for nothing
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # Windows consoles and old locales are not UTF-8 by themselves
             stream.reconfigure(encoding="utf-8", errors="replace")

@@ -41,6 +41,7 @@ enum { NO_MEMORY = 1, BEYOND };
 typedef float f32x16 __attribute__((vector_size(64)));
 typedef float f32x4 __attribute__((vector_size(16)));
 typedef int32_t i32x16 __attribute__((vector_size(64)));
+typedef uint32_t u32x16 __attribute__((vector_size(64)));
 
 /* y = x W^T + bias: (in) -> (out). Int8 weights lie in panels of 16 outputs, (out / 16, in / 4, 16, 4), 128 added to
  * each, `scale` for each output; `out` is rounded up to 16 there, `in` to 4. */
@@ -79,6 +80,7 @@ typedef struct {
     void (*attend)(float *, const float *, const float *, const float *, int64_t, int64_t, float *);
     void (*multiply_rows)(float *, const float *, int64_t, const Matrix *, int64_t, int64_t);
     void (*multiply_columns)(float *, const float *, int64_t, const Matrix *, int64_t, int64_t);
+    void (*pack)(uint8_t *, float *, const Matrix *, int64_t);
     void (*quantize)(Quantized *, int64_t, const float *, int64_t);
     void (*multiply_int8)(float *, const Quantized *, int64_t, const Matrix *, int64_t, int64_t);
 } Kernels;
@@ -240,28 +242,9 @@ const char *minigpt_use(const char *name) {
 /* float32 weights, by rows or by columns, to int8 panels: the largest of an output's weights becomes 127 `scale`.
  * `packed` has room for (out rounded up to 16) x (in rounded up to 4). */
 void minigpt_pack(uint8_t *packed, float *scale, const Matrix *m, int threads) {
-    const float *weight = m->weight;
-    int64_t next_in = m->form == BY_ROWS ? 1 : m->out, next_out = m->form == BY_ROWS ? m->in : 1;
-    int64_t padded = (m->in + 3) / 4 * 4;
     (void)threads;
 #pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t o = 0; o < m->out; o += LANES) {
-        int64_t count = m->out - o < LANES ? m->out - o : LANES;
-        uint8_t *panel = packed + o * padded;
-        int32_t largest[LANES] = {0};
-        float inverse[LANES] = {0};
-        memset(panel, 128, padded * LANES);
-        for (int64_t i = 0; i < m->in; i++)
-            for (int64_t j = 0; j < count; j++) {
-                int32_t size = magnitude(weight[i * next_in + (o + j) * next_out]);
-                largest[j] = size > largest[j] ? size : largest[j];
-            }
-        for (int64_t j = 0; j < count; j++) scale[o + j] = int8_scale(largest[j], &inverse[j]);
-        for (int64_t i = 0; i < m->in; i++)
-            for (int64_t j = 0; j < count; j++)
-                panel[i / 4 * 4 * LANES + j * 4 + i % 4] =
-                    (uint8_t)(nearest(weight[i * next_in + (o + j) * next_out] * inverse[j]) + 128);
-    }
+    for (int64_t o = 0; o < m->out; o += LANES) kernels->pack(packed, scale, m, o);
 }
 
 /* The step. Each function below is called by all threads of one parallel region at once, shares its work out among

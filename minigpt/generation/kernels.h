@@ -168,6 +168,53 @@ static void NAME(multiply_columns)(float *y, const float *x, int64_t rows, const
             NAME(add_columns)(1, y + r * out, x + r * in + i, weight + i * out, out, from, to);
 }
 
+/* The weights of 16 inputs and 16 outputs, a vector of outputs for each input; 0 beyond the matrix. */
+static inline void NAME(gather)(f32x16 *vectors, const Matrix *m, int64_t i, int64_t o) {
+    const float *weight = m->weight;
+    int64_t inputs = m->in - i < LANES ? m->in - i : LANES, outputs = m->out - o < LANES ? m->out - o : LANES;
+    float tile[LANES][LANES];
+    if (inputs < LANES || outputs < LANES) memset(tile, 0, sizeof tile);
+    if (m->form == BY_COLUMNS)
+        for (int64_t k = 0; k < inputs; k++) memcpy(tile[k], weight + (i + k) * m->out + o, outputs * sizeof(float));
+    else
+        for (int64_t j = 0; j < outputs; j++)
+            for (int64_t k = 0; k < inputs; k++) tile[k][j] = weight[(o + j) * m->in + i + k];
+    memcpy(vectors, tile, sizeof tile);
+}
+
+/* A panel of 16 outputs from `o` on to int8; see minigpt_pack. */
+static void NAME(pack)(uint8_t *packed, float *scale, const Matrix *m, int64_t o) {
+    const float round = 12582912.0f; /* as in nearest */
+    int64_t padded = (m->in + 3) / 4 * 4;
+    uint8_t *panel = packed + o * padded;
+    f32x16 weights[LANES], inverse;
+    i32x16 largest = {0};
+    for (int64_t i = 0; i < m->in; i += LANES) {
+        NAME(gather)(weights, m, i, o);
+        for (int k = 0; k < LANES; k++) {
+            i32x16 size = (i32x16)weights[k] & 0x7fffffff, above = size > largest;
+            largest = (size & above) | (largest & ~above);
+        }
+    }
+    for (int j = 0; j < LANES; j++) {
+        float one;
+        scale[o + j] = int8_scale(largest[j], &one);
+        inverse[j] = one;
+    }
+    for (int64_t i = 0; i < padded; i += LANES) {
+        NAME(gather)(weights, m, i, o);
+        for (int k = 0; k < LANES && i + k < padded; k += 4) {
+            u32x16 four = {0}; /* of each output's weights, the first in the lowest byte */
+            for (int b = 0; b < 4; b++) {
+                f32x16 scaled = weights[k + b] * inverse;
+                u32x16 whole = (u32x16)(scaled + round) - (u32x16)((f32x16){0} + round) + 128;
+                four |= (whole & 255) << (8 * b);
+            }
+            memcpy(panel + (i + k) * LANES, &four, sizeof four);
+        }
+    }
+}
+
 /* Activations to int8, BLOCK of them to a scale: x is about values * scale. `offsets` are what a block's products must
  * begin with, for the weights' offset to cancel. */
 static void NAME(quantize)(Quantized *q, int64_t row, const float *x, int64_t n) {
@@ -241,8 +288,8 @@ static void NAME(multiply_int8)(float *y, const Quantized *x, int64_t rows, cons
 }
 
 static const Kernels NAME(kernels) = {
-    NAME(layer_norm), NAME(gelu), NAME(attend), NAME(multiply_rows), NAME(multiply_columns), NAME(quantize),
-    NAME(multiply_int8),
+    NAME(layer_norm), NAME(gelu), NAME(attend), NAME(multiply_rows), NAME(multiply_columns), NAME(pack),
+    NAME(quantize), NAME(multiply_int8),
 };
 
 #undef NAME

@@ -1,8 +1,11 @@
 """The decode step in C (decode.c) over a model's own tensors, through ctypes; it knows no sampling and no text."""
 
+import contextlib
 import ctypes
 import hashlib
 import importlib.machinery
+import mmap
+import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -116,6 +119,23 @@ def use(loaded: ctypes.CDLL, instructions: str | None = None) -> str | None:
     return None if name is None else name.decode()
 
 
+def _room(size: int) -> Tensor:
+    """Memory for so many bytes, (size,) uint8: in huge pages where the system has them, of which 60 and not 30,000 are
+    to be made for GPT-2 small."""
+    if sys.platform != "linux" or size == 0:
+        return torch.empty(size, dtype=torch.uint8)
+    area = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a system without them
+        area.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(area, dtype=torch.uint8)
+
+
+def _packed_size(weight: Tensor) -> int:
+    """Bytes of an (out, in) matrix in int8 panels: `out` rounded up to _LANES, `in` to 4."""
+    out, width = weight.shape
+    return -(-out // _LANES) * _LANES * (-(-width // 4) * 4)
+
+
 class NativeEngine:
     """An engine (see `engine.py`) that reads ids by decode.c.
 
@@ -128,6 +148,9 @@ class NativeEngine:
         assert loaded is not None
         self.model, self.quantization, self._library = model, quantization, loaded
         self._kept: list[object] = []  # what the structures point to
+        read_whole = [p for p in model.parameters() if p.dim() == 2 and p is not model.position_embedding.weight]
+        matrices = [] if quantization == "none" else read_whole
+        self._room = _room(sum(map(_packed_size, matrices)))  # for int8 weights, from here on
         config = model.config
         self._layers = (_Layer * config.n_layer)(*(self._layer(block) for block in model.blocks))
         self._model = _Model(
@@ -250,9 +273,8 @@ class NativeEngine:
         )
         if self.quantization == "none":
             return matrix
-        lanes = -(-out // _LANES) * _LANES
-        packed = torch.empty(lanes * -(-width // 4) * 4, dtype=torch.uint8)
-        scale = torch.zeros(lanes)
+        packed, self._room = self._room.tensor_split([_packed_size(weight)])
+        scale = torch.zeros(-(-out // _LANES) * _LANES)
         self._library.minigpt_pack(packed.data_ptr(), scale.data_ptr(), matrix, torch.get_num_threads())
         self._kept += [packed, scale]
         return _Matrix(packed.data_ptr(), scale.data_ptr(), matrix.bias, width, out, _INT8)
