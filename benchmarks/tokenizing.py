@@ -44,10 +44,10 @@ def pieces(text: str) -> list[str]:
 
 
 def seconds_of_minigpt(path: Path) -> float:
-    found = scan([path])
+    found, tokenizer = scan([path]), Tokenizer.named("gpt2")
     with tempfile.TemporaryDirectory() as cache:
         began = time.perf_counter()
-        Corpus.build(found, Tokenizer.named("gpt2"), cache=cache)
+        Corpus.build(found, tokenizer, cache=cache)
         return time.perf_counter() - began
 
 

@@ -96,10 +96,9 @@ class TrainingDisplay:
         self.training_seconds += event.tokens / event.step / event.tokens_per_second
         if self.live is None and (event.progress >= self.next_line or event.step == 1):
             self.next_line = math.floor(event.progress * 50 + 1) / 50
-            left = self._left(event)
             self.out.print(
                 f"step {self._of_total(event.step)}  loss {event.loss:.4f}  "
-                f"{self._rate():,.0f} tokens/s  rate {event.learning_rate:.2e}  {left} left"
+                f"{self._rate():,.0f} tokens/s  rate {event.learning_rate:.2e}  {duration(event.seconds_left)} left"
             )
 
     def _of_total(self, step: int) -> str:
@@ -107,9 +106,6 @@ class TrainingDisplay:
 
     def _rate(self) -> float:
         return sum(self.rates) / max(1, len(self.rates))
-
-    def _left(self, event: "Step") -> str:
-        return duration(event.seconds * (1 - event.progress) / event.progress) if event.progress > 0 else "?"
 
     def _evaluation(self, event: "Evaluation") -> None:
         self.last_evaluation = event
@@ -145,7 +141,7 @@ class TrainingDisplay:
         head.append("━" * (bar_width - filled), style="dim")
         head.append(
             f"  {event.progress:4.0%}  step {self._of_total(event.step)}  "
-            f"{duration(event.seconds)} gone, {self._left(event)} left",
+            f"{duration(event.seconds)} gone, {duration(event.seconds_left)} left",
             style="not bold",
         )
         assert self.smoothed is not None

@@ -11,7 +11,7 @@ from minigpt.analysis.copying.copies import Copying, Passage
 class Step:
     """One optimizer step done. `left_out` says that its gradient was dropped.
 
-    Units: loss nats per token of this step's batch; seconds since the run's start.
+    Units: loss nats per token of this step's batch; seconds since the run's start, and until its end.
     """
 
     step: int
@@ -21,6 +21,7 @@ class Step:
     gradient_norm: float
     tokens: int
     seconds: float
+    seconds_left: float
     tokens_per_second: float
     left_out: bool = False
 

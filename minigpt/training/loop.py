@@ -307,7 +307,8 @@ class _Training:
         text, copying, passage = self.examiner.sample(), None, None
         share = self.pace.share_done(progress)
         if share > 0 and self.world.is_main:
-            copying = self.memorizing.measure(progress.step, text, prompt, progress.seconds / share)
+            whole = progress.seconds + self.pace.seconds_left(progress)
+            copying = self.memorizing.measure(progress.step, text, prompt, whole)
             passage = self.memorizing.locate(copying)
         progress.sampled_step, progress.sampled_at = progress.step, self._tick()
         self.reporter.restart()

@@ -41,6 +41,14 @@ class Pace:
         whole = self._training_seconds(progress) - progress.began_at
         return min(1.0, (progress.seconds - progress.began_at) / (cut * whole)) if whole > 0 else 1.0
 
+    def seconds_left(self, progress: Progress) -> float:
+        """How long the run still takes: by the clock, or as its steps have taken so far; infinite before the first."""
+        gone, share = progress.seconds - progress.began_at, self.share_done(progress)
+        if self.total_steps is not None:
+            return gone * (1 / share - 1) if share else math.inf
+        whole = (progress.cut or 1.0) * (self._training_seconds(progress) - progress.began_at)
+        return max(0.0, whole - gone) + progress.closing_seconds
+
     def _training_seconds(self, progress: Progress) -> float:
         assert self.config.minutes is not None
         budget = 60 * self.config.minutes

@@ -32,6 +32,7 @@ class Reporter:
         step = Step(
             step=outcome.step,
             seconds=progress.seconds,
+            seconds_left=self.pace.seconds_left(progress),
             progress=self.pace.share_done(progress),
             loss=outcome.loss,
             learning_rate=outcome.rate,

@@ -22,7 +22,7 @@ from minigpt.training.events import Evaluation, Event, Finished, Notice, Sample,
 def step(number: int, loss: float = 2.5) -> Step:
     return Step(
         step=number, progress=0.5, loss=loss, learning_rate=1e-3, gradient_norm=0.7, tokens=64 * number, seconds=1.0,
-        tokens_per_second=1000.0,
+        seconds_left=1.0, tokens_per_second=1000.0,
     )  # fmt: skip
 
 
