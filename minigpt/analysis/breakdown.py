@@ -10,13 +10,12 @@ from minigpt.analysis.evaluation import (
     UNSCORED,
     Evaluation,
     Progress,
-    at_rest,
     checked_stream,
     losses,
     resolve_protocol,
     windows,
 )
-from minigpt.model.gpt import GPT
+from minigpt.model.gpt import GPT, at_rest
 
 Figures = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]

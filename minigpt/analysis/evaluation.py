@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -14,7 +13,7 @@ from torch import Tensor
 from minigpt.config import GPTConfig
 from minigpt.device import autocast
 from minigpt.errors import ConfigError, DataError
-from minigpt.model.gpt import GPT
+from minigpt.model.gpt import GPT, at_rest
 
 _LOGITS_AT_ONCE = 2**24  # numbers: 64 MB in float32
 TOKENS_AT_ONCE = 8192  # in one forward pass, where nobody says how many sequences
@@ -102,17 +101,6 @@ def evaluate(
         figures = readers.add_up(torch.tensor([nats, scored, n_bytes], dtype=torch.float64))
         nats, scored, n_bytes = figures[0].item(), int(figures[1]), int(figures[2])
     return Evaluation(nats / scored, scored, n_bytes, context, stride)
-
-
-@contextmanager
-def at_rest(model: GPT) -> Iterator[None]:
-    """Without dropout; whatever happens, the model's mode comes back."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
 
 
 def resolve_protocol(config: GPTConfig, context: int | None, stride: int | None) -> tuple[int, int]:

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minigpt.analysis.evaluation import at_rest, sliced_logits
+from minigpt.analysis.evaluation import sliced_logits
 from minigpt.errors import ConfigError
-from minigpt.model.gpt import GPT, Block
+from minigpt.model.gpt import GPT, Block, at_rest
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from minigpt.generation.diagnosis import first_nonfinite
 from minigpt.generation.engine import Engine, resolve_engine
 from minigpt.generation.sampling import Sampler
 from minigpt.generation.speculation import Drafter, Gain
-from minigpt.model.gpt import GPT
+from minigpt.model.gpt import GPT, at_rest
 
 
 def window_start(length: int, n_positions: int) -> int:
@@ -196,13 +196,9 @@ def generate(
     """
     engine = resolve_engine(model) if isinstance(model, GPT) else model
     decoder = Decoder(engine, ids.tolist(), Sampler(config), vocab_size=vocab_size)
-    was_training = engine.model.training
-    engine.model.eval()
-    try:
+    with at_rest(engine.model):
         for _ in range(config.max_new_tokens):
             yield torch.tensor([choices[0].id for choices in decoder.advance()], device=engine.device)
-    finally:
-        engine.model.train(was_training)
 
 
 @torch.inference_mode()
@@ -210,14 +206,10 @@ def generate_uncached(model: GPT, ids: Tensor, config: SamplingConfig) -> Iterat
     """The same tokens by the plain loop, the whole window through the model for every token: the oracle in tests."""
     sampler = Sampler(config)
     tokens = ids
-    was_training = model.training
-    model.eval()
-    try:
+    with at_rest(model):
         for n_new in range(config.max_new_tokens):
             start = window_start(tokens.shape[1], model.config.n_positions)
             logits = model(tokens[:, start:])[:, -1]  # (B, V)
             chosen = sampler.choose(logits, tokens, n_new)  # (B,)
             tokens = torch.cat([tokens, chosen[:, None]], dim=1)  # (B, T + 1)
             yield chosen
-    finally:
-        model.train(was_training)

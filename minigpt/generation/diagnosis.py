@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from minigpt.model.gpt import GPT, Block
+from minigpt.model.gpt import GPT, Block, at_rest
 
 
 @torch.no_grad()
@@ -19,14 +19,10 @@ def first_nonfinite(model: GPT, ids: Tensor) -> str:
         finite = parameter.isfinite()
         if not finite.all():
             return f"the parameter {name}, {int((~finite).sum())} of whose {parameter.numel()} values are not finite"
-    was_training = model.training
-    model.eval()
-    try:
+    with at_rest(model):
         for name, x in _stages(model, ids[:, -model.config.n_positions :]):
             if not x.isfinite().all():
                 return f"{name}, from finite values"
-    finally:
-        model.train(was_training)
     return "nothing in the model as PyTorch computes it, where every value is finite"
 
 

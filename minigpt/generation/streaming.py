@@ -12,7 +12,7 @@ from minigpt.generation.engine import Engine, resolve_engine
 from minigpt.generation.sampling import Sampler
 from minigpt.generation.speculation import Drafter
 from minigpt.generation.stopping import StopFilter
-from minigpt.model.gpt import GPT
+from minigpt.model.gpt import GPT, at_rest
 from minigpt.text.tokenizer import Tokenizer
 
 FinishReason = Literal["end_of_text", "stop", "length"]
@@ -85,15 +85,11 @@ def generate_pieces(
     engine = resolve_engine(model) if isinstance(model, GPT) else model
     sampler = sampler or Sampler(config, tokenizer)
     encoded = [encode_prompt(tokenizer, prompt) for prompt in prompts]
-    was_training = engine.model.training
-    engine.model.eval()
-    try:
+    with at_rest(engine.model):
         if config.beams > 1:
             yield from _beams(engine, tokenizer, encoded, config, sampler)
         else:
             yield from _draws(engine, tokenizer, encoded, config, sampler, alternatives, drafter)
-    finally:
-        engine.model.train(was_training)
 
 
 def _draws(

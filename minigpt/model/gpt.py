@@ -1,7 +1,8 @@
 """GPT-2 on one page: MLP, Block, GPT, and the weights it starts from; it knows no files, text or training."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
@@ -146,3 +147,14 @@ def initialize(model: GPT) -> None:
             nn.init.zeros_(parameter)
         else:
             nn.init.ones_(parameter)
+
+
+@contextmanager
+def at_rest(model: GPT) -> Iterator[None]:
+    """Without dropout; whatever happens, the model's mode comes back."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)

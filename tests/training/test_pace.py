@@ -19,7 +19,9 @@ def test_what_is_left_of_a_run_by_the_clock_is_its_budget_less_what_is_gone() ->
     pace = Pace(TrainConfig(minutes=3), None)
     for gone in (12.0, 13.0, 100.0):  # however early: not extrapolated
         assert pace.seconds_left(Progress(seconds=gone, began_at=12.0)) == pytest.approx(180 - gone)
-        assert pace.seconds_left(Progress(seconds=gone, began_at=12.0, closing_seconds=6.0)) == pytest.approx(180 - gone)
+        assert pace.seconds_left(Progress(seconds=gone, began_at=12.0, closing_seconds=6.0)) == pytest.approx(
+            180 - gone
+        )
     assert pace.seconds_left(Progress(seconds=176.0, began_at=12.0, closing_seconds=6.0)) == pytest.approx(6.0)
 
 

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minigpt.analysis.evaluation import Progress, at_rest, resolve_protocol, sliced_logits
+from minigpt.analysis.evaluation import Progress, resolve_protocol, sliced_logits
 from minigpt.model.attention import KVCache
-from minigpt.model.gpt import GPT
+from minigpt.model.gpt import GPT, at_rest
 from minigpt.text.tokenizer import Tokenizer
 
 Ids = tuple[int, ...]
