@@ -277,6 +277,8 @@ class _Training:
         progress.evaluated_step, progress.evaluated_best = progress.step, best
         progress.evaluated_at = self._tick()
         progress.evaluation_seconds = progress.evaluated_at - started
+        if progress.step == 0:
+            progress.began_at = progress.evaluated_at
         self.reporter.restart()
         if measured is not None:
             self.examiner.seconds_per_token = progress.evaluation_seconds / measured.tokens
