@@ -114,6 +114,13 @@ class TrainConfig(Settings):
     final_learning_rate: float = setting(
         0.0, "the schedule's floor, as a share of the peak", min=0, max=1, group="Optimization"
     )
+    token_noise: float = setting(
+        0.0,
+        "share of the tokens read in training that are random ones of the text",
+        min=0,
+        below=1,
+        group="Optimization",
+    )
     weight_decay: float = setting(0.1, "decoupled weight decay, on matrices only", min=0, group="Optimization")
     beta1: float = setting(0.9, "AdamW's decay of the gradient's mean", min=0, below=1, group="Optimization")
     beta2: float = setting(0.99, "AdamW's decay of the gradient's square", min=0, below=1, group="Optimization")

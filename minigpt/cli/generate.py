@@ -1,26 +1,22 @@
 """`minigpt generate`: continues prompts with a model, streaming."""
 
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from minigpt.cli.continuations import Explained, Marked, Output, Plain, Records, Sample
 from minigpt.cli.models import CompileOption, DtypeOption, QuantizeOption, open_drafter, open_engine, open_model
 from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, names_of, settings_options
 from minigpt.cli.prompts import PromptFormat, read_prompts
-from minigpt.cli.terminal import note, show
+from minigpt.cli.terminal import note
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError
 
 if TYPE_CHECKING:
-    from minigpt.cli.explain import Continuation
     from minigpt.cli.novelty import Novelty
     from minigpt.config import GPTConfig
-    from minigpt.generation.engine import Engine
-    from minigpt.generation.sampling import Sampler
-    from minigpt.generation.streaming import Piece
     from minigpt.storage.checkpoint import Checkpoint
     from minigpt.text.tokenizer import Tokenizer
 
@@ -118,97 +114,52 @@ def generate(
         if prompts == [""]:
             note("no prompt: the text begins a new document, from end-of-text")
 
-    stream = len(prompts) == config.samples == 1 and not as_json and meter is None
-    explained = _open_explanation(tokenizer, table=table) if explain or table else None
-    at_once = _rows_at_once(shape, prompts, tokenizer, config, engine.device) // config.samples
-    counted, seconds, first, slides = 0, 0.0, None, 0
-    for begin in range(0, len(prompts), at_once):
-        group = prompts[begin : begin + at_once]
-        samples = [_Sample(text) for text in group for _ in range(config.samples)]
-        if stream and explained:
-            explained.begin(group[0])
-        elif stream:
-            show(group[0])
-        started = time.perf_counter()
-        pieces = generate_pieces(
-            engine, tokenizer, group, config, sampler=sampler, drafter=drafter,
-            alternatives=(_ALTERNATIVES if alternatives is None else alternatives) if as_json or explained else None,
-        )  # fmt: skip
-        group_first = None
-        for piece in pieces:
-            group_first = group_first or time.perf_counter() - started
-            samples[piece.row].add(piece)
-            if stream and explained:
-                explained.add(piece)
-            elif stream:
-                show(piece.text)
-        took = time.perf_counter() - started
-        tokens = sum(len(sample.ids) for sample in samples)
-        first, seconds, counted = first or group_first, seconds + took, counted + tokens
-        slides += sum(_slides(len(tokenizer.encode(s.prompt)), len(s.ids), shape, config) for s in samples)
-        timing = {"seconds": took, "first_token_seconds": group_first, "tokens_per_second": tokens / took}
-        for number, sample in enumerate(samples):
-            if as_json:
-                copied = {"novelty": meter.record(sample.prompt, sample.text)} if meter else {}
-                print(json.dumps(sample.record(checkpoint, sampler, engine, number % config.samples) | timing | copied))
-            elif not stream:
-                print("" if begin + number == 0 else "\n---\n", end="")
-                if meter:
-                    meter.show(sample.prompt, sample.text)
-                elif explained:
-                    explained.write(sample.prompt, sample.pieces)
-                else:
-                    print(sample.prompt + sample.text)
+    output: Output = Plain()
     if as_json:
-        return
-    if explained:
-        explained.end()
-    elif stream:
-        print()
-    if slides:
-        note(f"past the context ({shape.n_positions}) the window slid {_times(slides)}, and was read anew each time")
-    note(f"{counted} tokens in {seconds:.2f} s, {counted / seconds:.1f} tokens/s ({first:.2f} s to the first)")
-
-
-class _Sample:
-    """One continuation as it gathers."""
-
-    def __init__(self, prompt: str) -> None:
-        self.prompt = prompt
-        self.text = ""
-        self.pieces: list[Piece] = []
-        self.ids: list[int] = []
-        self.logprobs: list[float | None] = []
-        self.alternatives: list[list[dict[str, Any]]] = []
-        self.finish_reason = ""
-
-    def add(self, piece: "Piece") -> None:
-        self.pieces.append(piece)
-        self.text += piece.text
-        self.finish_reason = piece.finish_reason or ""
-        if piece.choice is not None:
-            self.ids.append(piece.choice.id)
-            self.logprobs.append(piece.choice.logprob)
-            self.alternatives.append([{"id": id, "logprob": logprob} for id, logprob in piece.choice.alternatives])
-
-    def record(self, checkpoint: "Checkpoint", sampler: "Sampler", engine: "Engine", sample: int) -> dict[str, Any]:
-        tokenizer = checkpoint.tokenizer
-        for others in self.alternatives:
-            for other in others:
-                other["text"] = tokenizer.decode([other["id"]])
-        return {
-            "prompt": self.prompt,
-            "text": self.text,
-            "ids": self.ids,
-            "logprobs": self.logprobs,
-            "alternatives": self.alternatives,
-            "finish_reason": self.finish_reason,
-            "sample": sample,
+        about = {
             "seed": sampler.seed,
             "model": str(checkpoint.directory),
             "tokenizer": tokenizer.name,
             "engine": engine.description,
         }
+        output = Records(tokenizer, about, meter)
+    elif meter:
+        output = Marked(meter)
+    elif explain or table:
+        output = Explained(tokenizer, table=table)
+    rivals = (_ALTERNATIVES if alternatives is None else alternatives) if as_json or explain or table else None
+    alone = output.streams and len(prompts) == config.samples == 1
+    at_once = _rows_at_once(shape, prompts, tokenizer, config, engine.device) // config.samples
+    counted, seconds, first, slides = 0, 0.0, None, 0
+    for begin in range(0, len(prompts), at_once):
+        group = prompts[begin : begin + at_once]
+        samples = [Sample(text, number) for text in group for number in range(config.samples)]
+        if alone:
+            output.begin(group[0])
+        started, group_first = time.perf_counter(), None
+        for piece in generate_pieces(
+            engine, tokenizer, group, config, sampler=sampler, drafter=drafter, alternatives=rivals
+        ):
+            group_first = group_first or time.perf_counter() - started
+            samples[piece.row].add(piece)
+            if alone:
+                output.add(piece)
+        took = time.perf_counter() - started
+        tokens = sum(len(sample.ids) for sample in samples)
+        first, seconds, counted = first or group_first, seconds + took, counted + tokens
+        slides += sum(_slides(len(tokenizer.encode(s.prompt)), len(s.ids), shape, config) for s in samples)
+        timing = {"seconds": took, "first_token_seconds": group_first, "tokens_per_second": tokens / took}
+        for number, sample in enumerate([] if alone else samples):
+            if begin + number and not as_json:
+                print("\n---")
+            sample.timing = timing
+            output.write(sample)
+    output.end()
+    if as_json:
+        return
+    if slides:
+        note(f"past the context ({shape.n_positions}) the window slid {_times(slides)}, and was read anew each time")
+    note(f"{counted} tokens in {seconds:.2f} s, {counted / seconds:.1f} tokens/s ({first:.2f} s to the first)")
 
 
 def _check_explanation(wanted: bool, others: dict[str, bool]) -> None:
@@ -224,13 +175,6 @@ def _open_meter(checkpoint: "Checkpoint", corpus: list[str], copied_words: int |
     from minigpt.cli.novelty import open_novelty
 
     return open_novelty(checkpoint, corpus, copied_words or LONG_RUN)
-
-
-def _open_explanation(tokenizer: "Tokenizer", *, table: bool) -> "Continuation":
-    from minigpt.cli.explain import Continuation
-    from minigpt.cli.render import console
-
-    return Continuation(console(stderr=False), tokenizer, table=table)
 
 
 def _check_lengths(

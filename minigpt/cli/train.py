@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _CHOSEN = (
     "dropout",
+    "token_noise",
     "n_layer",
     "n_head",
     "n_embd",

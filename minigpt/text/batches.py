@@ -17,7 +17,13 @@ def windows_per_epoch(n_tokens: int, length: int) -> int:
 
 
 def batch(
-    tokens: npt.NDArray[Any], step: int, size: int, length: int, seed: int, rows: slice | range | None = None
+    tokens: npt.NDArray[Any],
+    step: int,
+    size: int,
+    length: int,
+    seed: int,
+    rows: slice | range | None = None,
+    noise: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """The inputs of one step, and the targets, which are the inputs moved on by one token.
 
@@ -26,7 +32,11 @@ def batch(
     random order. Sequences are counted through all steps, so that the step alone tells which epoch and window each is,
     and `rows` picks those of one rank or one micro-batch.
 
+    A share `noise` of the inputs, but of no targets, is replaced by tokens from random places of the text: others each
+    time a window comes round, so that it is never read the same way twice.
+
     Shapes: (B, T) int64 each, B the number of rows, T = length.
+    Source: Xie et al. 2017, "Data noising as smoothing in neural network language models", section 3.1 (unigram).
     """
     picked = range(size) if rows is None else range(size)[rows] if isinstance(rows, slice) else rows
     windows = windows_per_epoch(len(tokens), length)
@@ -37,7 +47,14 @@ def batch(
         starts[place] = offset + order[turn] * length
     positions = (starts[:, None] + np.arange(length + 1)) % len(tokens)  # (B, T + 1)
     sequences = torch.from_numpy(tokens[positions].astype(np.int64))  # (B, T + 1)
-    return sequences[:, :-1].contiguous(), sequences[:, 1:].contiguous()  # (B, T) each
+    inputs, targets = sequences[:, :-1].contiguous(), sequences[:, 1:].contiguous()  # (B, T) each
+    if noise:
+        generator = torch.Generator().manual_seed(mix_seed(seed, step, size))
+        replaced = (torch.rand(size, length, generator=generator) < noise)[list(picked)]  # (B, T)
+        elsewhere = torch.randint(len(tokens), (size, length), generator=generator)[list(picked)]  # (B, T)
+        drawn = torch.from_numpy(tokens[elsewhere[replaced].numpy()].astype(np.int64))
+        inputs = inputs.masked_scatter(replaced, drawn)  # a copy: of a single row the targets share the memory
+    return inputs, targets
 
 
 @lru_cache(maxsize=4)

@@ -124,13 +124,19 @@ class Corpus:
             raise DataError(f"{folder} holds no whole corpus; build it again from its text") from error
 
     def batch(
-        self, step: int, size: int, length: int, seed: int, rows: slice | range | None = None
+        self,
+        step: int,
+        size: int,
+        length: int,
+        seed: int,
+        rows: slice | range | None = None,
+        noise: float = 0.0,
     ) -> tuple[Tensor, Tensor]:
         """One step's inputs and targets from the training part, as `minigpt.text.batches.batch` gives them.
 
         Shapes: (B, T) int64 each.
         """
-        return batches.batch(self.train, step, size, length, seed, rows)
+        return batches.batch(self.train, step, size, length, seed, rows, noise)
 
 
 class _Report:

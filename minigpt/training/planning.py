@@ -160,6 +160,8 @@ def plan(
         made = replace(made, training=config.replace(eval_tokens=_eval_tokens(seen)))
     if "dropout" not in shape and base is None:
         made = replace(made, model=model.replace(dropout=_dropout(model, seen, survey)))
+    if "token_noise" not in training and base is None:
+        made = replace(made, training=made.training.replace(token_noise=_token_noise(seen / survey.n_tokens)))
     text_seen = seen * survey.n_bytes / survey.n_tokens  # bytes
     if base is None and min(text_seen, survey.n_bytes) >= _LEAST_FORECAST:
         expected = forecast_bits_per_byte(model, text_seen, survey.n_bytes, survey.entropy)
@@ -214,6 +216,11 @@ def _dropout(model: GPTConfig, seen: float, survey: Survey) -> float:
     """More of it the oftener a text is seen, and the more parameters there are for each of its bytes."""
     repetition = seen / survey.n_tokens * _inner_parameters(model) / survey.n_bytes
     return 0.0 if repetition < 10 else 0.1 if repetition < 50 else 0.2
+
+
+def _token_noise(epochs: float) -> float:
+    """A tenth where a text is seen often: learning it by heart is put off then, which in fewer passes is no danger."""
+    return 0.1 if epochs >= 5 else 0.0
 
 
 def _fit_memory(

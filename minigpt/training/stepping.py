@@ -36,8 +36,10 @@ class Outcome:
 class Batches(Protocol):
     """Where the training text comes from: `minigpt.text.Corpus`, or random tokens where only the time counts."""
 
-    def batch(self, step: int, size: int, length: int, seed: int, rows: range, /) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of some rows of a step's batch, (B, T) int64 each."""
+    def batch(
+        self, step: int, size: int, length: int, seed: int, rows: range, noise: float, /
+    ) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of some rows of a step's batch, (B, T) int64 each; `noise` of the inputs are random."""
 
 
 class LossModel(nn.Module):
@@ -178,9 +180,10 @@ class Stepper:
         No rows at all are a turn in which this process only joins the others: it reads a row that counts nothing.
         """
         read = rows or self.rows[:1]
-        batch = self.corpus.batch(step, self.batch_size, self.context, self.config.seed, read)  # (B, T) twice
+        seed, noise = self.config.seed, self.config.token_noise
+        batch = self.corpus.batch(step, self.batch_size, self.context, seed, read, noise)  # (B, T) twice
         inputs, targets = (self._to_device(part) for part in batch)
-        torch.manual_seed(mix_seed(self.config.seed, step, rows.start))  # the dropout of this micro-batch
+        torch.manual_seed(mix_seed(seed, step, rows.start))  # the dropout of this micro-batch
         with autocast(self.device, self.dtype):
             loss = self.module(inputs, targets)  # ()
         share = loss * (len(rows) / self.batch_size)

@@ -77,7 +77,9 @@ class _RandomTokens:
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
 
-    def batch(self, _step: int, _size: int, length: int, _seed: int, rows: range) -> tuple[Tensor, Tensor]:
+    def batch(
+        self, _step: int, _size: int, length: int, _seed: int, rows: range, _noise: float
+    ) -> tuple[Tensor, Tensor]:
         ids = torch.randint(self.vocab_size, (len(rows), length + 1))
         return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
 

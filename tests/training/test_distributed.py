@@ -132,7 +132,9 @@ def check_alike(several: dict[str, Any], one: dict[str, Any]) -> None:
 # Two processes: what every change must keep true. They are started once.
 
 TWO = {
-    "copies, accumulated, with dropout": case(steps=50, batch_size=8, micro_batch_size=2, dropout=0.1, sample_every=25),
+    "copies, accumulated, with dropout": case(
+        steps=50, batch_size=8, micro_batch_size=2, dropout=0.1, token_noise=0.2, sample_every=25
+    ),
     "in parts, uneven": case(steps=50, batch_size=7, micro_batch_size=3, sharding="on", sample_every=25),
     "with a disk that refuses": case(
         run="refused", steps=9, batch_size=4, eval_every=3, save_every=100, sharding="on", refused=2

@@ -37,11 +37,12 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has nei
 OPTIMIZERS = get_args(get_type_hints(TrainConfig)["optimizer"])
 SETTINGS = {
     "steps": 24, "batch_size": 6, "micro_batch_size": 4, "learning_rate": 1e-2, "warmup_steps": 2, "eval_every": 4,
-    "eval_tokens": 100, "sample_every": 12, "save_every": 2, "device": "cpu",
+    "eval_tokens": 100, "sample_every": 12, "save_every": 2, "token_noise": 0.1,
+    "device": "cpu",
 }  # fmt: skip
 SHORT = SETTINGS | {"steps": 2, "eval_every": 1, "sample_every": 0, "save_every": 1}
 CLOCK = {
-    "seconds", "tokens_per_second", "evaluated_at", "evaluation_seconds", "sampled_at", "closing_seconds",
+    "seconds", "tokens_per_second", "began_at", "evaluated_at", "evaluation_seconds", "sampled_at", "closing_seconds",
 }  # fmt: skip
 
 # In the process that is killed

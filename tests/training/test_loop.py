@@ -138,8 +138,8 @@ def test_two_runs_of_one_seed_are_equal_and_another_seed_is_not(corpus: Corpus) 
 @pytest.mark.parametrize("micro", [1, 4, 6, None])
 def test_accumulated_micro_batches_give_the_whole_batch_step(corpus: Corpus, micro: int | None) -> None:
     whole, parts = new_model(dropout=0.0), new_model(dropout=0.0)
-    list(train(whole, corpus, settings(micro_batch_size=6)))
-    list(train(parts, corpus, settings(micro_batch_size=micro)))
+    list(train(whole, corpus, settings(micro_batch_size=6, token_noise=0.2)))
+    list(train(parts, corpus, settings(micro_batch_size=micro, token_noise=0.2)))
     for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=2e-4)
 
@@ -150,7 +150,7 @@ def test_accumulated_micro_batches_give_the_whole_batch_step(corpus: Corpus, mic
 def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(
     corpus: Corpus, tmp_path: Path, kind: type, step: int, schedule: str, dtype: str, optimizer: str
 ) -> None:
-    config = settings(schedule=schedule, dtype=dtype, optimizer=optimizer)
+    config = settings(schedule=schedule, dtype=dtype, optimizer=optimizer, token_noise=0.1)
     whole = new_model()
     undisturbed = new_run(tmp_path / "whole", whole, corpus)
     list(train(whole, corpus, config, undisturbed))
@@ -652,3 +652,13 @@ def test_a_run_that_goes_on_with_another_text_measures_its_best_anew(corpus: Cor
     assert first.best  # however much worse than the loss on the first text
     assert isinstance(events[-1], Finished)
     assert events[-1].best_step > 30
+
+
+def test_token_noise_changes_what_is_learnt_from_and_nothing_that_is_measured(corpus: Corpus) -> None:
+    evaluations, losses = [], []
+    for noise in (0.0, 0.5):
+        events = list(train(new_model(dropout=0.0), corpus, settings(steps=1, token_noise=noise)))
+        evaluations.append(next(e.validation_loss for e in events if isinstance(e, Evaluation)))
+        losses.append(next(e.loss for e in events if isinstance(e, Step)))
+    assert evaluations[0] == evaluations[1]  # before the first step
+    assert losses[0] != losses[1]

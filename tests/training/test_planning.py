@@ -113,9 +113,12 @@ def test_a_short_run_gets_a_short_context_unless_one_is_given() -> None:
     assert planned(minutes=0.5, context_length=128).training.context_length == 128
 
 
-def test_a_text_seen_many_times_gets_dropout() -> None:
-    assert planned(minutes=0.1).model.dropout == 0
-    assert planned(minutes=100).model.dropout > 0
+def test_a_text_seen_many_times_gets_dropout_and_noise() -> None:
+    once, often = planned(minutes=0.1), planned(minutes=100)
+    assert once.model.dropout == once.training.token_noise == 0
+    assert often.model.dropout > 0
+    assert often.training.token_noise == 0.1
+    assert planned(minutes=100, token_noise=0.0).training.token_noise == 0
 
 
 def test_a_batch_larger_than_the_text_is_refused_with_what_fits() -> None:
