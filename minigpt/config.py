@@ -116,7 +116,7 @@ class TrainConfig(Settings):
     )
     token_noise: float = setting(
         0.0,
-        "share of the tokens read in training that are random ones of the text",
+        "share of the tokens read in training that are replaced by random ones",
         min=0,
         below=1,
         group="Optimization",

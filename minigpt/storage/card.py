@@ -148,6 +148,7 @@ def _training(record: Mapping[str, Any]) -> Iterator[str]:
         ("learning rate", "learning_rate"),
         ("schedule", "schedule"),
         ("weight decay", "weight_decay"),
+        ("token noise", "token_noise"),
         ("seed", "seed"),
     ):
         if settings.get(key) is not None:

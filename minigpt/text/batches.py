@@ -24,6 +24,7 @@ def batch(
     seed: int,
     rows: slice | range | None = None,
     noise: float = 0.0,
+    vocab_size: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """The inputs of one step, and the targets, which are the inputs moved on by one token.
 
@@ -32,11 +33,12 @@ def batch(
     random order. Sequences are counted through all steps, so that the step alone tells which epoch and window each is,
     and `rows` picks those of one rank or one micro-batch.
 
-    A share `noise` of the inputs, but of no targets, is replaced by tokens from random places of the text: others each
-    time a window comes round, so that it is never read the same way twice.
+    A share `noise` of the inputs, but of no targets, is replaced by any of the first `vocab_size` ids, all as likely:
+    by others each time a window comes round, so that it is never read the same way twice.
 
     Shapes: (B, T) int64 each, B the number of rows, T = length.
-    Source: Xie et al. 2017, "Data noising as smoothing in neural network language models", section 3.1 (unigram).
+    Source: Xie et al. 2017, "Data noising as smoothing in neural network language models", section 3.1, with
+    any word for the blank.
     """
     picked = range(size) if rows is None else range(size)[rows] if isinstance(rows, slice) else rows
     windows = windows_per_epoch(len(tokens), length)
@@ -51,9 +53,8 @@ def batch(
     if noise:
         generator = torch.Generator().manual_seed(mix_seed(seed, step, size))
         replaced = (torch.rand(size, length, generator=generator) < noise)[list(picked)]  # (B, T)
-        elsewhere = torch.randint(len(tokens), (size, length), generator=generator)[list(picked)]  # (B, T)
-        drawn = torch.from_numpy(tokens[elsewhere[replaced].numpy()].astype(np.int64))
-        inputs = inputs.masked_scatter(replaced, drawn)  # a copy: of a single row the targets share the memory
+        drawn = torch.randint(vocab_size, (size, length), generator=generator)[list(picked)]  # (B, T)
+        inputs = torch.where(replaced, drawn, inputs)
     return inputs, targets
 
 

@@ -136,7 +136,7 @@ class Corpus:
 
         Shapes: (B, T) int64 each.
         """
-        return batches.batch(self.train, step, size, length, seed, rows, noise)
+        return batches.batch(self.train, step, size, length, seed, rows, noise, self.tokenizer.vocab_size)
 
 
 class _Report:
