@@ -158,10 +158,11 @@ def plan(
         )  # fmt: skip
     if "eval_tokens" not in training:
         made = replace(made, training=config.replace(eval_tokens=_eval_tokens(seen)))
-    if "dropout" not in shape and base is None:
-        made = replace(made, model=model.replace(dropout=_dropout(model, seen, survey)))
     if "token_noise" not in training and base is None:
         made = replace(made, training=made.training.replace(token_noise=_token_noise(seen / survey.n_tokens)))
+    if "dropout" not in shape and base is None:
+        dropout = _dropout(model, seen, survey, noisy=made.training.token_noise > 0)
+        made = replace(made, model=model.replace(dropout=dropout))
     text_seen = seen * survey.n_bytes / survey.n_tokens  # bytes
     if base is None and min(text_seen, survey.n_bytes) >= _LEAST_FORECAST:
         expected = forecast_bits_per_byte(model, text_seen, survey.n_bytes, survey.entropy)
@@ -212,15 +213,18 @@ def _eval_tokens(seen: float) -> int:
     return int(min(200_000, max(4096, 0.0045 * seen)))
 
 
-def _dropout(model: GPTConfig, seen: float, survey: Survey) -> float:
-    """More of it the oftener a text is seen, and the more parameters there are for each of its bytes."""
-    repetition = seen / survey.n_tokens * _inner_parameters(model) / survey.n_bytes
-    return 0.0 if repetition < 10 else 0.1 if repetition < 50 else 0.2
-
-
 def _token_noise(epochs: float) -> float:
     """A tenth where a text is seen often: learning it by heart is put off then, which in fewer passes is no danger."""
     return 0.1 if epochs >= 5 else 0.0
+
+
+def _dropout(model: GPTConfig, seen: float, survey: Survey, *, noisy: bool) -> float:
+    """More of it the oftener a text is seen, and the more parameters there are for each of its bytes; less of it beside
+    noise, which is better than dropout at what has been measured, and worse together with it."""
+    repetition = seen / survey.n_tokens * _inner_parameters(model) / survey.n_bytes
+    if noisy:
+        return 0.0 if repetition < 50 else 0.1
+    return 0.0 if repetition < 10 else 0.1 if repetition < 50 else 0.2
 
 
 def _fit_memory(

@@ -113,7 +113,7 @@ def test_a_short_run_gets_a_short_context_unless_one_is_given() -> None:
     assert planned(minutes=0.5, context_length=128).training.context_length == 128
 
 
-def test_a_text_seen_many_times_gets_dropout_and_noise() -> None:
+def test_a_text_seen_many_times_gets_noise_and_at_last_dropout() -> None:
     once, often = planned(minutes=0.1), planned(minutes=100)
     assert once.model.dropout == once.training.token_noise == 0
     assert often.model.dropout > 0
@@ -178,3 +178,8 @@ def test_evaluations_take_a_small_share_of_a_run() -> None:
         seen = made.steps(BOOK.n_tokens) * made.tokens_per_step
         evaluated = 20 * made.training.eval_tokens / 3  # an evaluation costs a third of training on the same
         assert evaluated < 0.04 * seen or made.training.eval_tokens == 4096
+
+
+def test_dropout_is_less_beside_noise() -> None:
+    noisy, plain = (planned(minutes=100, preset="micro", token_noise=noise).model.dropout for noise in (0.1, 0.0))
+    assert noisy < plain
