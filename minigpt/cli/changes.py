@@ -54,7 +54,7 @@ def changes_in(record: Mapping[str, Any], asked: Mapping[str, Any], name: str) -
     Raises: ConfigError for what can never change: what the weights of the run of that name are.
     """
     training = record["training"]
-    has = {**record["model"], **training, **record["reading"]}
+    has = {**_defaults(), **record["model"], **training, **record["reading"]}
     has |= {option: record.get(option) for option in ("preset", "tokenizer", "from")}
     if training["batch_tokens"] is None:  # one of the two ways to say a batch is in use
         has["batch_tokens"] = f"{training['batch_size']} sequences"
@@ -74,6 +74,12 @@ def changes_in(record: Mapping[str, Any], asked: Mapping[str, Any], name: str) -
                 f"its weights are made for that; leave it out, or start a new run{mend}"
             )
     return changes
+
+
+def _defaults() -> dict[str, Any]:
+    """What a run has of settings that are newer than it is."""
+    fields = (*TrainConfig.__dataclass_fields__.values(), *ReadingConfig.__dataclass_fields__.values())
+    return {field.name: field.default for field in fields}
 
 
 def refuse(changes: Sequence[Change], name: str) -> None:

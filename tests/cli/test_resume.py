@@ -285,3 +285,14 @@ def test_runs_that_were_killed_while_they_were_made_are_not_offered(run: Any, he
     (half_made / "training.json").write_text("{}")
     result = run("train", "--resume", "--name", "nothing")
     assert result.stderr.endswith("there are: fox\n")
+
+
+def test_a_run_that_is_older_than_a_setting_has_its_default(run: Any, fox: None) -> None:
+    old = record()
+    del old["training"]["token_noise"]
+    (FOX / "training.json").write_text(json.dumps(old))
+    refused = run("train", "--resume", "--name", "fox", "--steps", "8", "--token-noise", "0.2")
+    assert refused.exit_code == 1
+    assert "token_noise (0.2) cannot change on --resume without --allow-change: " in refused.stderr
+    assert run("train", "--resume", "--name", "fox", "--steps", "8").exit_code == 0
+    assert record()["training"]["token_noise"] == 0
