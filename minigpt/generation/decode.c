@@ -34,6 +34,10 @@
 #define THREADS 1
 #endif
 
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "int8 weights are packed four to a word, the first in the lowest byte: for little-endian processors only"
+#endif
+
 enum { LANES = 16, BLOCK = 64, ROWS = 6, PANELS = 2, STREAMS = 8, MOST_ROWS = 128 };
 enum { BY_ROWS, BY_COLUMNS, INT8 };
 enum { NO_MEMORY = 1, BEYOND };
