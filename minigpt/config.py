@@ -121,6 +121,13 @@ class TrainConfig(Settings):
         below=1,
         group="Optimization",
     )
+    bpe_dropout: float = setting(
+        0.0,
+        "share of the merges left out, others each time, where a word read in training is cut into tokens",
+        min=0,
+        below=1,
+        group="Optimization",
+    )
     weight_decay: float = setting(0.1, "decoupled weight decay, on matrices only", min=0, group="Optimization")
     beta1: float = setting(0.9, "AdamW's decay of the gradient's mean", min=0, below=1, group="Optimization")
     beta2: float = setting(0.99, "AdamW's decay of the gradient's square", min=0, below=1, group="Optimization")

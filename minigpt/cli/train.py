@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _CHOSEN = (
     "dropout",
     "token_noise",
+    "bpe_dropout",
     "n_layer",
     "n_head",
     "n_embd",

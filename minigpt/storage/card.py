@@ -149,6 +149,7 @@ def _training(record: Mapping[str, Any]) -> Iterator[str]:
         ("schedule", "schedule"),
         ("weight decay", "weight_decay"),
         ("token noise", "token_noise"),
+        ("BPE-dropout", "bpe_dropout"),
         ("seed", "seed"),
     ):
         if settings.get(key) is not None:

@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,8 +15,10 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from minigpt.device import mix_seed
 from minigpt.errors import DataError, MinigptError, TokenizerError
 from minigpt.text import batches
+from minigpt.text.bpe_dropout import BPEDropout
 from minigpt.text.holdout import Holdout
 from minigpt.text.shards import Progress, chunks, shard_path, token_type, write_shards
 from minigpt.text.sources import Scan, scan
@@ -23,6 +26,7 @@ from minigpt.text.tokenizer import Tokenizer, trained_size
 from minigpt.text.vocabulary import END_OF_TEXT
 
 _FORMAT = 1  # of the files below; a change of it, or of how text is divided, makes all that is cached stale
+_SPARE = 8  # tokens read beyond a window whose words are cut anew
 _TRAINING_SAMPLE = 50_000_000  # bytes of text that merges are learnt from
 _TRAINING_CHUNK = 2**16  # characters; Hugging Face's trainer needs a hundred times the memory of each text
 
@@ -131,12 +135,36 @@ class Corpus:
         seed: int,
         rows: slice | range | None = None,
         noise: float = 0.0,
+        bpe_dropout: float = 0.0,
     ) -> tuple[Tensor, Tensor]:
         """One step's inputs and targets from the training part, as `minigpt.text.batches.batch` gives them.
 
+        With `bpe_dropout` the words are cut into other tokens, that share of the merges left out, and a window's last
+        words may be left to another epoch; with `noise` a share of the inputs, but of no targets, is random. Both are
+        pure functions of the seed, the step and the row.
         Shapes: (B, T) int64 each.
+        Raises: TokenizerError for `bpe_dropout` with a tokenizer that merges nothing.
         """
-        return batches.batch(self.train, step, size, length, seed, rows, noise, self.tokenizer.vocab_size)
+        if bpe_dropout:
+            spare = _SPARE + length // 8  # words that come in fewer tokens than before are rare
+            sequences = batches.windows(self.train, step, size, length, seed, rows, ahead=1 + spare)
+            first = np.uint64(mix_seed(seed, step))
+            seeds = first + np.array(batches.picked_rows(size, rows), dtype=np.uint64)
+            sequences = self.bpe_dropout(sequences, seeds, bpe_dropout, length + 1)
+        else:
+            sequences = batches.windows(self.train, step, size, length, seed, rows)
+        inputs, targets = batches.inputs_and_targets(sequences)
+        if noise:
+            inputs = batches.noised(inputs, noise, self.tokenizer.vocab_size, step, size, seed, rows)
+        return inputs, targets
+
+    @cached_property
+    def bpe_dropout(self) -> BPEDropout:
+        """What cuts this corpus's words anew.
+
+        Raises: TokenizerError for a tokenizer that merges nothing.
+        """
+        return BPEDropout(self.tokenizer)
 
 
 class _Report:

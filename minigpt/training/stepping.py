@@ -37,9 +37,10 @@ class Batches(Protocol):
     """Where the training text comes from: `minigpt.text.Corpus`, or random tokens where only the time counts."""
 
     def batch(
-        self, step: int, size: int, length: int, seed: int, rows: range, noise: float, /
+        self, step: int, size: int, length: int, seed: int, rows: range, noise: float, bpe_dropout: float, /
     ) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of some rows of a step's batch, (B, T) int64 each; `noise` of the inputs are random."""
+        """Inputs and targets of some rows of a step's batch, (B, T) int64 each; `noise` of the inputs are random, and
+        `bpe_dropout` of the merges that make them are left out."""
 
 
 class LossModel(nn.Module):
@@ -180,8 +181,8 @@ class Stepper:
         No rows at all are a turn in which this process only joins the others: it reads a row that counts nothing.
         """
         read = rows or self.rows[:1]
-        seed, noise = self.config.seed, self.config.token_noise
-        batch = self.corpus.batch(step, self.batch_size, self.context, seed, read, noise)  # (B, T) twice
+        seed, noise, dropout = self.config.seed, self.config.token_noise, self.config.bpe_dropout
+        batch = self.corpus.batch(step, self.batch_size, self.context, seed, read, noise, dropout)  # (B, T) twice
         inputs, targets = (self._to_device(part) for part in batch)
         torch.manual_seed(mix_seed(seed, step, rows.start))  # the dropout of this micro-batch
         with autocast(self.device, self.dtype):

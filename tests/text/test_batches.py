@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minigpt.text.batches import batch, windows_per_epoch
+from minigpt.text.batches import batch, noised, windows, windows_per_epoch
 
 GOLDEN = [20, 748, 196, 132]  # noted from the first version
 SIZES = st.integers(1, 60), st.integers(1, 20), st.integers(1, 7), st.integers(0, 2**63 - 1)
@@ -101,25 +101,28 @@ def test_windows_per_epoch_are_the_whole_ones_and_at_least_one(n_tokens, length,
     assert windows_per_epoch(n_tokens, length) == windows
 
 
-def test_noise_puts_any_token_into_the_inputs_and_leaves_the_targets():
-    tokens = np.zeros(4000, dtype=np.uint16)
-    plain, noisy = (batch(tokens, 3, 32, 50, 7, None, noise, vocab_size=10) for noise in (0.0, 0.25))
-    assert torch.equal(noisy[1], plain[1])
-    counts = torch.bincount(noisy[0].flatten(), minlength=10)
+def test_noise_puts_any_token_in_the_place_of_others():
+    noisy = noised(torch.zeros(32, 50, dtype=torch.int64), 0.25, 10, step=3, size=32, seed=7)
+    counts = torch.bincount(noisy.flatten(), minlength=10)
     assert len(counts) == 10
     assert counts[1:].sum() == pytest.approx(0.25 * 0.9 * 1600, rel=0.15)
     assert (counts[1:] > 20).all()  # of 40 each
 
 
 def test_noise_is_other_when_a_window_comes_round_again_and_the_same_whoever_reads_the_rows():
-    tokens = np.arange(40, dtype=np.uint16)  # one window
-    rounds = [batch(tokens, step, 1, 40, 1, noise=0.3, vocab_size=40) for step in (0, 1)]
-    first, again = (set(targets[(inputs + 1) % 40 != targets].tolist()) for inputs, targets in rounds)
-    assert first != again
-    whole = batch(tokens, 5, 6, 10, 1, noise=0.3, vocab_size=40)
+    inputs = torch.arange(60).view(6, 10)
+    first, again = (noised(inputs, 0.3, 60, step, 6, seed=1) for step in (0, 1))
+    assert not torch.equal(first, again)
     parts = [
-        batch(tokens, 5, 6, 10, 1, rows, noise=0.3, vocab_size=40) for rows in (range(2), range(2, 5), slice(5, None))
+        noised(inputs[rows.start : rows.stop], 0.3, 60, 0, 6, 1, rows) for rows in (range(2), range(2, 5), range(5, 6))
     ]
-    for side in (0, 1):
-        assert torch.equal(torch.cat([part[side] for part in parts]), whole[side])
-    assert batch(tokens, 5, 6, 10, 1, range(0), noise=0.3, vocab_size=40)[0].shape == (0, 10)
+    assert torch.equal(torch.cat(parts), first)
+    assert noised(inputs[:0], 0.3, 60, 0, 6, 1, range(0)).shape == (0, 10)
+
+
+def test_windows_reach_as_far_ahead_as_they_are_asked_to():
+    tokens = np.arange(50, dtype=np.uint16)
+    near, far = (windows(tokens, 3, 4, 10, seed=1, ahead=ahead) for ahead in (1, 7))
+    assert far.shape == (4, 17)
+    assert (far[:, :11] == near).all()
+    assert (far[:, 1:] == (far[:, :-1] + 1) % 50).all()

@@ -26,7 +26,7 @@ from minigpt.training.loop import train
 from minigpt.training.processes import join, local_device, meeting_place
 
 TEXT = "the quick brown fox jumps over the lazy dog; " * 60
-SHAPE = {"vocab_size": 257, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
+SHAPE = {"vocab_size": 262, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
 SETTINGS = {"warmup_steps": 2, "learning_rate": 3e-3, "eval_every": 10, "eval_tokens": 200, "device": "cpu"}
 
 # What is trained: the settings, the model's dropout, the run's folder, whether it resumes, where it is to stop, and how
@@ -62,7 +62,7 @@ def refuse(run: Run, times: int) -> None:
 
 def outcome(case: Case, folder: Path, world: World) -> dict[str, Any]:
     """Trains a case; what came of it, as plain values."""
-    corpus = Corpus.build([folder / "fox.txt"], "bytes", cache=folder / "cache")
+    corpus = Corpus.build([folder / "fox.txt"], "bpe:262", cache=folder / "cache")
     torch.manual_seed(world.rank)  # only the main process's first weights count
     model = GPT(GPTConfig(**SHAPE, dropout=case["dropout"]))
     control, run = Control(), None
@@ -133,7 +133,13 @@ def check_alike(several: dict[str, Any], one: dict[str, Any]) -> None:
 
 TWO = {
     "copies, accumulated, with dropout": case(
-        steps=50, batch_size=8, micro_batch_size=2, dropout=0.1, token_noise=0.2, sample_every=25
+        steps=50,
+        batch_size=8,
+        micro_batch_size=2,
+        dropout=0.1,
+        token_noise=0.2,
+        bpe_dropout=0.2,
+        sample_every=25,
     ),
     "in parts, uneven": case(steps=50, batch_size=7, micro_batch_size=3, sharding="on", sample_every=25),
     "with a disk that refuses": case(

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has nei
 OPTIMIZERS = get_args(get_type_hints(TrainConfig)["optimizer"])
 SETTINGS = {
     "steps": 24, "batch_size": 6, "micro_batch_size": 4, "learning_rate": 1e-2, "warmup_steps": 2, "eval_every": 4,
-    "eval_tokens": 100, "sample_every": 12, "save_every": 2, "token_noise": 0.1,
+    "eval_tokens": 100, "sample_every": 12, "save_every": 2, "token_noise": 0.1, "bpe_dropout": 0.2,
     "device": "cpu",
 }  # fmt: skip
 SHORT = SETTINGS | {"steps": 2, "eval_every": 1, "sample_every": 0, "save_every": 1}
@@ -51,13 +51,17 @@ CLOCK = {
 def train_as_a_user_does(folder: Path, settings: dict[str, Any]) -> None:
     """What `minigpt train --resume` does: goes on with the run that stands there, else begins it."""
     text = folder.parent / "fox.txt"
-    corpus = Corpus.build([text], "bytes", cache=text.parent / "cache")
+    corpus = Corpus.build([text], "bpe:270", cache=text.parent / "cache")
     resume = (folder / "training.json").exists()
     if resume:
         run, model = Run.open(folder), load_checkpoint(folder, "cpu").model
     else:
         torch.manual_seed(0)
-        model = GPT(GPTConfig(vocab_size=257, n_positions=16, n_embd=16, n_layer=1, n_head=2, dropout=0.1))
+        model = GPT(
+            GPTConfig(
+                vocab_size=corpus.tokenizer.vocab_size, n_positions=16, n_embd=16, n_layer=1, n_head=2, dropout=0.1
+            )
+        )
         run = Run.create(folder, model, corpus.tokenizer, {})
     for _ in train(model, corpus, TrainConfig(**settings), run, resume=resume):
         pass

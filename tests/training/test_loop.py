@@ -29,6 +29,7 @@ from minigpt.training.loop import train
 from minigpt.training.loss import next_token_loss
 
 TEXT = "the quick brown fox jumps over the lazy dog; " * 60
+WORDS = 262
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +39,17 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return Corpus.build([folder / "fox.txt"], "bytes", cache=folder / "cache")
 
 
-def new_model(dropout: float = 0.1, seed: int = 0) -> GPT:
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """The same text in a few words beyond the bytes."""
+    folder = tmp_path_factory.mktemp("words")
+    (folder / "fox.txt").write_text(TEXT)
+    return Corpus.build([folder / "fox.txt"], f"bpe:{WORDS}", cache=folder / "cache")
+
+
+def new_model(dropout: float = 0.1, seed: int = 0, vocab_size: int = 257) -> GPT:
     torch.manual_seed(seed)
-    return GPT(GPTConfig(vocab_size=257, n_positions=16, n_embd=16, n_layer=2, n_head=2, dropout=dropout))
+    return GPT(GPTConfig(vocab_size=vocab_size, n_positions=16, n_embd=16, n_layer=2, n_head=2, dropout=dropout))
 
 
 def settings(**changes: Any) -> TrainConfig:
@@ -136,10 +145,10 @@ def test_two_runs_of_one_seed_are_equal_and_another_seed_is_not(corpus: Corpus) 
 
 
 @pytest.mark.parametrize("micro", [1, 4, 6, None])
-def test_accumulated_micro_batches_give_the_whole_batch_step(corpus: Corpus, micro: int | None) -> None:
-    whole, parts = new_model(dropout=0.0), new_model(dropout=0.0)
-    list(train(whole, corpus, settings(micro_batch_size=6, token_noise=0.2)))
-    list(train(parts, corpus, settings(micro_batch_size=micro, token_noise=0.2)))
+def test_accumulated_micro_batches_give_the_whole_batch_step(words: Corpus, micro: int | None) -> None:
+    whole, parts = new_model(dropout=0.0, vocab_size=WORDS), new_model(dropout=0.0, vocab_size=WORDS)
+    list(train(whole, words, settings(micro_batch_size=6, token_noise=0.2, bpe_dropout=0.2)))
+    list(train(parts, words, settings(micro_batch_size=micro, token_noise=0.2, bpe_dropout=0.2)))
     for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=2e-4)
 
@@ -148,18 +157,18 @@ def test_accumulated_micro_batches_give_the_whole_batch_step(corpus: Corpus, mic
 @pytest.mark.parametrize(("schedule", "dtype"), [("cosine", "float32"), ("trapezoid", "bfloat16")])
 @pytest.mark.parametrize(("kind", "step"), [(Step, 1), (Step, 6), (Evaluation, 6), (Saved, 3), (Sample, 4), (Step, 9)])
 def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(
-    corpus: Corpus, tmp_path: Path, kind: type, step: int, schedule: str, dtype: str, optimizer: str
+    words: Corpus, tmp_path: Path, kind: type, step: int, schedule: str, dtype: str, optimizer: str
 ) -> None:
-    config = settings(schedule=schedule, dtype=dtype, optimizer=optimizer, token_noise=0.1)
-    whole = new_model()
-    undisturbed = new_run(tmp_path / "whole", whole, corpus)
-    list(train(whole, corpus, config, undisturbed))
+    config = settings(schedule=schedule, dtype=dtype, optimizer=optimizer, token_noise=0.1, bpe_dropout=0.2)
+    whole = new_model(vocab_size=WORDS)
+    undisturbed = new_run(tmp_path / "whole", whole, words)
+    list(train(whole, words, config, undisturbed))
 
-    first = new_model()
-    run = new_run(tmp_path / "parts", first, corpus)
-    until(train(first, corpus, config, run), kind, step)
+    first = new_model(vocab_size=WORDS)
+    run = new_run(tmp_path / "parts", first, words)
+    until(train(first, words, config, run), kind, step)
     second = load_checkpoint(run.directory, "cpu").model  # what a fresh process has
-    list(train(second, corpus, config, Run.open(run.directory), resume=True))
+    list(train(second, words, config, Run.open(run.directory), resume=True))
 
     assert same_weights(whole, second)
     assert figures(undisturbed) == figures(run)
@@ -654,10 +663,12 @@ def test_a_run_that_goes_on_with_another_text_measures_its_best_anew(corpus: Cor
     assert events[-1].best_step > 30
 
 
-def test_token_noise_changes_what_is_learnt_from_and_nothing_that_is_measured(corpus: Corpus) -> None:
+@pytest.mark.parametrize("name", ["token_noise", "bpe_dropout"])
+def test_noise_changes_what_is_learnt_from_and_nothing_that_is_measured(words: Corpus, name: str) -> None:
     evaluations, losses = [], []
-    for noise in (0.0, 0.5):
-        events = list(train(new_model(dropout=0.0), corpus, settings(steps=1, token_noise=noise)))
+    for share in (0.0, 0.5):
+        model = new_model(dropout=0.0, vocab_size=WORDS)
+        events = list(train(model, words, settings(steps=1).replace(**{name: share})))
         evaluations.append(next(e.validation_loss for e in events if isinstance(e, Evaluation)))
         losses.append(next(e.loss for e in events if isinstance(e, Step)))
     assert evaluations[0] == evaluations[1]  # before the first step
