@@ -28,18 +28,23 @@ _TINY = 20_000  # tokens; fewer are gone through in seconds, so that steps and n
 
 @dataclass(frozen=True)
 class Survey:
-    """What a plan looks at of a text: its size, and the bits per byte that compressing it leaves."""
+    """What a plan looks at of a text: its size, the bits per byte that compressing it leaves, and whether its tokenizer
+    merges bytes into words."""
 
     n_tokens: int
     n_bytes: int
     vocab_size: int
     entropy: float
+    has_merges: bool = True
 
     @classmethod
     def of(cls, corpus: Corpus) -> "Survey":
         """That of a corpus's training part; the entropy is that of its first megabyte or so."""
         beginning = corpus.tokenizer.decode(corpus.train[:_SAMPLE].tolist()).encode()
-        return cls(len(corpus.train), corpus.train_bytes, corpus.tokenizer.vocab_size, entropy(beginning))
+        tokenizer = corpus.tokenizer
+        return cls(
+            len(corpus.train), corpus.train_bytes, tokenizer.vocab_size, entropy(beginning), bool(tokenizer.merges)
+        )
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,11 @@ def plan(
     elif context > base.n_positions:
         raise ConfigError(f"context_length ({context}) must be at most the model's own ({base.n_positions})")
     training["context_length"] = context
+    if training.get("bpe_dropout") and not survey.has_merges:
+        raise ConfigError(
+            f"bpe_dropout ({training['bpe_dropout']:g}) needs a tokenizer that merges bytes into words, bpe:N or gpt2, "
+            "and this one does not; give 0"
+        )
     rules = _rules(model, survey.n_tokens, device_type, training, fine_tuning=base is not None)
     rules["batch_size"] = max(processes, rules["batch_size"])
     config = TrainConfig(**(rules | training))
@@ -158,11 +168,8 @@ def plan(
         )  # fmt: skip
     if "eval_tokens" not in training:
         made = replace(made, training=config.replace(eval_tokens=_eval_tokens(seen)))
-    if "token_noise" not in training and base is None:
-        made = replace(made, training=made.training.replace(token_noise=_token_noise(seen / survey.n_tokens)))
-    if "dropout" not in shape and base is None:
-        dropout = _dropout(model, seen, survey, noisy=made.training.token_noise > 0)
-        made = replace(made, model=model.replace(dropout=dropout))
+    if base is None:
+        made = _kept_from_memorizing(made, survey, seen, given)
     text_seen = seen * survey.n_bytes / survey.n_tokens  # bytes
     if base is None and min(text_seen, survey.n_bytes) >= _LEAST_FORECAST:
         expected = forecast_bits_per_byte(model, text_seen, survey.n_bytes, survey.entropy)
@@ -213,8 +220,27 @@ def _eval_tokens(seen: float) -> int:
     return int(min(200_000, max(4096, 0.0045 * seen)))
 
 
+def _kept_from_memorizing(made: Plan, survey: Survey, seen: float, given: dict[str, Any]) -> Plan:
+    """The plan with what keeps a text that is seen often from being learnt by heart, where that was not given: words in
+    other tokens each time, noise where the tokens are no merges that could be left out, and dropout."""
+    model, training, epochs = made.model, made.training, seen / survey.n_tokens
+    if "bpe_dropout" not in given and survey.has_merges:
+        training = training.replace(bpe_dropout=_bpe_dropout(epochs))
+    if "token_noise" not in given and not training.bpe_dropout:
+        training = training.replace(token_noise=_token_noise(epochs))
+    if "dropout" not in given:
+        noisy = training.token_noise > 0 or training.bpe_dropout > 0
+        model = model.replace(dropout=_dropout(model, seen, survey, noisy=noisy))
+    return replace(made, model=model, training=training)
+
+
+def _bpe_dropout(epochs: float) -> float:
+    """More of it the oftener a text is seen: learning it by heart is put off then, which in few passes is no danger."""
+    return 0.0 if epochs < 3 else 0.03 if epochs < 8 else 0.05
+
+
 def _token_noise(epochs: float) -> float:
-    """A tenth where a text is seen often: learning it by heart is put off then, which in fewer passes is no danger."""
+    """A tenth where a text is seen often whose tokens are no merges that could be left out."""
     return 0.1 if epochs >= 5 else 0.0
 
 

@@ -22,6 +22,12 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.train([TEXT], "bpe:420")
 
 
+def in_order(*merges: tuple[bytes, bytes]) -> Tokenizer:
+    """The tokenizer of the bytes and these merges."""
+    words = dict.fromkeys([*(bytes([byte]) for byte in range(256)), *(left + right for left, right in merges)])
+    return Tokenizer(Vocabulary({word: id for id, word in enumerate(words)}, merges, {END_OF_TEXT: len(words)}))
+
+
 def seeds(n: int, first: int = 0):
     return np.arange(first, first + n, dtype=np.uint64)
 
@@ -46,8 +52,15 @@ def whole(tokenizer: Tokenizer, row, text: str) -> tuple[str, ...]:
 @pytest.mark.parametrize("spec", ["bpe:420", "bpe:300", "gpt2"])
 def test_with_nothing_left_out_words_come_as_the_tokenizer_cuts_them(spec):
     tokenizer = Tokenizer.named(spec) if spec == "gpt2" else Tokenizer.train([TEXT], spec)
-    ids = np.array([tokenizer.encode(TEXT)])
+    ids = np.array([tokenizer.encode(TEXT + "'tis 'sold 'tis \"'s 1s 's1 banana aaaaa aaaaaa")])
     assert (BPEDropout(tokenizer)(ids, seeds(1), 0.0, ids.shape[1]) == ids).all()
+
+
+def test_of_equal_merges_the_leftmost_comes_first():
+    tokenizer = in_order((b"a", b"a"), (b"aa", b"a"), (b"aa", b"aa"))
+    for n in range(2, 12):
+        ids = np.array([tokenizer.encode("a" * n)])
+        assert (BPEDropout(tokenizer)(ids, seeds(1), 0.0, ids.shape[1]) == ids).all()
 
 
 def test_the_text_stays_what_it_is_whatever_is_left_out(tokenizer):
@@ -69,10 +82,7 @@ def test_pieces_never_cross_the_words_of_gpt2(tokenizer):
 
 def test_merges_are_left_out_as_often_as_asked_by_the_published_algorithm():
     """Of "abc" by the merges a+b, ab+c, b+c, a+bc: turn by turn the first that is not left out, until all are."""
-    merges = [(b"a", b"b"), (b"ab", b"c"), (b"b", b"c")]
-    words = [bytes([byte]) for byte in range(256)] + [b"ab", b"abc", b"bc"]
-    ids = {word: id for id, word in enumerate(words)}
-    tokenizer = Tokenizer(Vocabulary(ids, [*merges, (b"a", b"bc")], {END_OF_TEXT: 259}))
+    tokenizer = in_order((b"a", b"b"), (b"ab", b"c"), (b"b", b"c"), (b"a", b"bc"))
     share, copies = 0.2, 40_000
     row, _ = rows_of(tokenizer, "abc", copies)
     cut = BPEDropout(tokenizer)(row, seeds(copies), share, 10)
@@ -109,7 +119,8 @@ def test_a_word_that_comes_twice_in_a_row_is_cut_twice(tokenizer):
     assert 0.02 < alike / 400 < 0.8
 
 
-def test_long_rows_of_signs_and_special_tokens_stay_as_they_are(tokenizer):
+def test_long_rows_of_signs_and_special_tokens_stay_as_they_are():
+    tokenizer = Tokenizer.named("gpt2")
     text = "-" * 300 + "\n"
     ids = np.array([[*tokenizer.encode(text), tokenizer.end_of_text] * 3])
     assert (BPEDropout(tokenizer)(ids, seeds(1), 0.9, ids.shape[1]) == ids).all()

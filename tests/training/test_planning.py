@@ -1,6 +1,7 @@
 """What is chosen where nothing is said, on machines and texts made up for the purpose."""
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -113,12 +114,24 @@ def test_a_short_run_gets_a_short_context_unless_one_is_given() -> None:
     assert planned(minutes=0.5, context_length=128).training.context_length == 128
 
 
-def test_a_text_seen_many_times_gets_noise_and_at_last_dropout() -> None:
+def test_a_text_seen_many_times_gets_words_in_other_tokens_and_at_last_dropout() -> None:
     once, often = planned(minutes=0.1), planned(minutes=100)
-    assert once.model.dropout == once.training.token_noise == 0
+    assert once.model.dropout == once.training.bpe_dropout == once.training.token_noise == 0
     assert often.model.dropout > 0
+    assert often.training.bpe_dropout == 0.05
+    assert often.training.token_noise == 0
+    assert planned(minutes=2).training.bpe_dropout == 0.03
+    assert planned(minutes=100, bpe_dropout=0.0).training.token_noise == 0.1
+    assert planned(minutes=100, bpe_dropout=0.0, token_noise=0.0).training.token_noise == 0
+
+
+def test_a_tokenizer_without_merges_has_noise_instead_and_refuses_to_leave_any_out() -> None:
+    bytes_only = replace(BOOK, has_merges=False)
+    often = planned(bytes_only, minutes=100)
+    assert often.training.bpe_dropout == 0
     assert often.training.token_noise == 0.1
-    assert planned(minutes=100, token_noise=0.0).training.token_noise == 0
+    with pytest.raises(ConfigError, match=r"bpe_dropout \(0\.1\) needs a tokenizer that merges bytes into words"):
+        planned(bytes_only, bpe_dropout=0.1)
 
 
 def test_a_batch_larger_than_the_text_is_refused_with_what_fits() -> None:
@@ -180,6 +193,10 @@ def test_evaluations_take_a_small_share_of_a_run() -> None:
         assert evaluated < 0.04 * seen or made.training.eval_tokens == 4096
 
 
-def test_dropout_is_less_beside_noise() -> None:
-    noisy, plain = (planned(minutes=100, preset="micro", token_noise=noise).model.dropout for noise in (0.1, 0.0))
+@pytest.mark.parametrize("kind", ["token_noise", "bpe_dropout"])
+def test_dropout_is_less_beside_noise(kind: str) -> None:
+    other = {"token_noise": 0.0, "bpe_dropout": 0.0}
+    noisy, plain = (
+        planned(minutes=100, preset="micro", **(other | {kind: share})).model.dropout for share in (0.1, 0.0)
+    )
     assert noisy < plain
