@@ -21,8 +21,11 @@ TABLE = Path(__file__).parents[1] / "minigpt" / "training" / "scaling.jsonl"
 SHAPES = {"nano": (4, 4, 128), "micro": (6, 6, 192), "milli": (6, 4, 256), "mini": (6, 6, 384)}
 
 
+SETTINGS = ("text", "tokenizer", "shape", "context", "batch", "steps", "rate", "dropout", "bpe_dropout", "dtype", "seed")
+
+
 def key(row: dict) -> tuple:
-    return tuple(row[name] for name in ("text", "tokenizer", "shape", "context", "batch", "steps", "dropout", "rate"))
+    return tuple(row[name] for name in SETTINGS)
 
 
 def known() -> dict[tuple, dict]:
@@ -47,7 +50,8 @@ def experiment(setting: dict) -> dict:
     )  # fmt: skip
     config = TrainConfig(
         steps=setting["steps"], batch_size=setting["batch"], learning_rate=setting["rate"], eval_every=10**9,
-        eval_tokens=1000, sample_every=0, seed=setting["seed"], device="cpu",
+        eval_tokens=1000, sample_every=0, seed=setting["seed"], device="cpu", dtype=setting["dtype"],
+        bpe_dropout=setting["bpe_dropout"], patience=0,
     )  # fmt: skip
     torch.manual_seed(setting["seed"])
     for event in train(GPT(shape), corpus, config):
@@ -90,15 +94,15 @@ def run(settings: list[dict], jobs: int) -> None:
 
 def grid(paths: dict[str, str]) -> list[dict]:
     """The settings of the shipped table whose texts are at hand, and what may be added to it: edit it here."""
-    settings = []
-    for row in map(json.loads, TABLE.read_text().splitlines() if TABLE.exists() else []):
-        names = ("text", "tokenizer", "shape", "context", "batch", "steps", "rate", "dropout", "seed")
-        settings.append({name: row[name] for name in names})
-    for text, shape, steps in itertools.product(paths, ("nano", "micro", "mini"), (488, 977, 1953)):
-        rate = round(8e-3 * (128 / SHAPES[shape][2]) ** 0.5, 5)
+    settings = [{name: row[name] for name in SETTINGS} for row in known().values()]
+    words = {"war_and_peace.txt": "bpe:8192"}
+    for text, (shape, steps) in itertools.product(paths, (("nano", 488), ("nano", 1953), ("micro", 1953))):
+        context = 64 if steps < 1465 else 128
+        often = steps == 1953 and text == "tinyshakespeare.txt"
         settings.append(
-            {"text": text, "tokenizer": "bpe:2048", "shape": shape, "context": 64, "batch": 16, "steps": steps,
-             "rate": rate, "dropout": 0.0, "seed": 1}
+            {"text": text, "tokenizer": words.get(text, "bpe:4096"), "shape": shape, "context": context,
+             "batch": 1024 // context, "steps": steps, "rate": round(8e-3 * (128 / SHAPES[shape][2]) ** 0.5, 5),
+             "dropout": 0.0, "bpe_dropout": 0.03 if often else 0.0, "dtype": "bfloat16", "seed": 1}
         )  # fmt: skip
     return [{**setting, "path": paths[setting["text"]]} for setting in settings if setting["text"] in paths]
 

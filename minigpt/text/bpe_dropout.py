@@ -18,7 +18,8 @@ Ids = npt.NDArray[np.int64]
 _NEVER = np.iinfo(np.int64).max  # the rank of a pair that no merge joins
 _LONGEST = 32  # bytes of a word that is cut anew; in longer ones, rows of signs mostly, every merge costs a turn
 _CONTRACTIONS = frozenset((b"'s", b"'d", b"'m", b"'t", b"'ll", b"'ve", b"'re"))
-_WHOLE, _LETTERS, _NUMBERS, _SIGNS = range(4)  # what a token is made of; whole ones are never cut
+_WHOLE, _CONTRACTION, _LETTERS, _NUMBERS, _SIGNS = range(5)  # what a token is made of; whole ones are never cut
+_CATEGORIES = {"L": _LETTERS, "N": _NUMBERS}  # of characters, by the first letter of Unicode's category
 
 
 class BPEDropout:
@@ -64,66 +65,78 @@ class BPEDropout:
         rows, n = sequences.shape
         ids = sequences.ravel()
         kinds = self._kinds[ids]
-        starts = self._leads[ids] | (kinds == _WHOLE)
+        starts = self._leads[ids] | (kinds <= _CONTRACTION)  # these are words by themselves
         starts[1:] |= kinds[1:] != kinds[:-1]
         starts[::n] = True
         word = starts.cumsum() - 1  # of each token
-        size = np.bincount(word, weights=self._lengths[ids])[word]  # bytes of each token's word
-        cut = (kinds != _WHOLE) & (size <= _LONGEST)
+        size = np.bincount(word, weights=self._lengths[ids]).astype(np.int64)  # bytes of each word
+        at = np.flatnonzero(starts)
+        draws = _mixed(_mixed(seeds)[at // n] + (at % n).astype(np.uint64))
+        # The first merge to be left out is drawn for a whole word at once; in most words it is beyond their last one,
+        # and only the others are cut anew.
+        chance = (draws >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54
+        regular = np.log(chance) / np.log1p(-share)  # turns in which the word comes about as ever
+        cut = ((kinds[at] != _WHOLE) & (size <= _LONGEST) & (regular < size - np.bincount(word)))[word]
+        draws, regular = draws[word], regular[word]
         starts |= ~cut  # what is not cut stays in the tokens it is in
-        word = starts.cumsum() - 1
 
         count = np.where(cut, self._lengths[ids], 1)
         first = count.cumsum() - count
         source = np.where(cut, self._spelled_at[ids], self._itself_at[ids]) - first
         symbols = self._spellings[np.repeat(source, count) + np.arange(count.sum())]
-        row = np.repeat(np.arange(rows), n)[starts]  # of each word
-        at = np.flatnonzero(starts) % n  # of each word in its row: with the row's seed, what it draws by
-        draws = _mixed(_mixed(seeds)[row] + at.astype(np.uint64))
-        symbols, word = self._merge(symbols, np.repeat(word, count), draws, share)
+        word = np.repeat(starts.cumsum() - 1, count)
+        symbols, word = self._merge(symbols, word, draws[starts], np.floor(regular[starts]), share)
 
-        lengths = np.bincount(row[word], minlength=rows)
+        lengths = np.bincount((np.flatnonzero(starts) // n)[word], minlength=rows)
         begins = lengths.cumsum() - lengths
         made = symbols[np.minimum(begins[:, None] + np.arange(length), len(symbols) - 1)]
         return np.where((lengths >= length)[:, None], made, sequences[:, :length])
 
-    def _merge(self, symbols: Ids, word: Ids, draws: npt.NDArray[np.uint64], share: float) -> tuple[Ids, Ids]:
+    def _merge(
+        self,
+        symbols: Ids,
+        word: Ids,
+        draws: npt.NDArray[np.uint64],
+        regular: npt.NDArray[np.float64],
+        share: float,
+    ) -> tuple[Ids, Ids]:
         """Byte-pair encoding of many words at once, turn by turn: in each word the first of the merges that can be
-        made and are not left out this time. A word is done when none is left.
+        made and are not left out this time; none is left out in its first `regular` turns, and then the first one is.
+        A word is done when nothing is left to be made.
 
-        Shapes: symbols (S,) and the word of each (S,), draws (W,) -> symbols (S',), words (S',).
+        Shapes: symbols (S,) and the word of each (S,), draws and regular (W,) -> symbols (S',), words (S',).
         """
         done = symbols.copy()  # by where a symbol begins; -1 where it has become part of the one before
         place, every_word = np.arange(len(symbols)), word
         in_word = place - np.flatnonzero(np.diff(word, prepend=-1))[word]
         draws = draws[word] + in_word.astype(np.uint64)
-        ranks = np.append(self._rank(symbols[:-1], symbols[1:]), _NEVER)  # of the pair that a symbol begins
-        ranks[:-1][word[1:] != word[:-1]] = _NEVER
-        n_words = int(word[-1]) + 1
+        ranks = np.full(len(symbols), _NEVER)  # of the pair that a symbol begins
+        inside = np.flatnonzero(word[1:] == word[:-1])
+        ranks[inside] = self._rank(symbols[inside], symbols[inside + 1])
         least = np.uint64(min(int(share * 2**64), 2**64 - 1))
+        going = np.empty(len(regular), dtype=bool)
         for turn in range(_LONGEST):
             can = np.flatnonzero(ranks != _NEVER)
-            words = word[can]
             kept = _mixed(draws[place[can]] + np.uint64(turn << 32)) >= least
-            can, words = can[kept], words[kept]
+            kept |= turn < regular[word[can]]
+            firsts = _firsts(word[can], ranks[can])
+            kept[firsts] &= turn != regular[word[can[firsts]]]
+            can = can[kept]
             if not len(can):
                 break
-            runs = np.flatnonzero(np.diff(words, prepend=-1))  # where in `can` a word begins
-            best = np.minimum.reduceat(ranks[can], runs)
-            equals = np.flatnonzero(ranks[can] == np.repeat(best, np.diff(runs, append=len(can))))
-            hits = can[equals[np.diff(words[equals], prepend=-1) != 0]]  # one in each word: the leftmost of equals
-            symbols[hits] = done[place[hits]] = self._merged[best]
+            hits = can[_firsts(word[can], ranks[can])]
+            symbols[hits] = done[place[hits]] = self._merged[ranks[hits]]
             done[place[hits + 1]] = -1
-            going = np.zeros(n_words, dtype=bool)
-            going[words] = True  # in the other words nothing could be merged: they are done
+            going[:] = False
+            going[word[hits]] = True  # in the other words nothing could be merged: they are done
             stay = going[word]
             stay[hits + 1] = False
             moved = stay.cumsum()[hits] - 1
             symbols, word, place, ranks = symbols[stay], word[stay], place[stay], ranks[stay]
             near = np.concatenate([moved, np.maximum(moved - 1, 0)])
             after = np.minimum(near + 1, len(symbols) - 1)
-            inside = (near < after) & (word[near] == word[after])
-            ranks[near] = np.where(inside, self._rank(symbols[near], symbols[after]), _NEVER)
+            joined = (near < after) & (word[near] == word[after])
+            ranks[near] = np.where(joined, self._rank(symbols[near], symbols[after]), _NEVER)
         left = done >= 0
         return done[left], every_word[left]
 
@@ -134,18 +147,29 @@ class BPEDropout:
         return np.where(self._pairs[found] == pairs, self._ranks[found], _NEVER)
 
 
+def _firsts(word: Ids, ranks: Ids) -> Ids:
+    """Where in each word the lowest rank is, the leftmost of equals: (S,), (S,) -> (W,)."""
+    begins = np.flatnonzero(np.diff(word, prepend=-1))
+    if not len(begins):
+        return begins
+    lowest = np.repeat(np.minimum.reduceat(ranks, begins), np.diff(begins, append=len(word)))
+    equals = np.flatnonzero(ranks == lowest)
+    return equals[np.diff(word[equals], prepend=-1) != 0]
+
+
 def _kind(token: bytes) -> int:
     """What a token is made of, behind one space; GPT-2's words are of one kind each, and contractions apart."""
     try:
         text = token.decode().removeprefix(" ")
     except UnicodeDecodeError:
         return _WHOLE
-    kinds = {unicodedata.category(character)[0] for character in text}
-    if len(kinds & {"L", "N"}) == 1 and len(kinds) == 1:
-        return _LETTERS if "L" in kinds else _NUMBERS
-    if not kinds or kinds & {"L", "N"} or token in _CONTRACTIONS or any(map(str.isspace, text)):
-        return _WHOLE
-    return _SIGNS
+    if token in _CONTRACTIONS:
+        return _CONTRACTION
+    kinds = {
+        _WHOLE if character.isspace() else _CATEGORIES.get(unicodedata.category(character)[0], _SIGNS)
+        for character in text
+    }
+    return kinds.pop() if len(kinds) == 1 else _WHOLE
 
 
 def _mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
