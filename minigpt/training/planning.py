@@ -18,6 +18,7 @@ from minigpt.training.timing import Clock
 
 _DEFAULT_MINUTES = 5.0
 _LEAST_FORECAST = 300_000  # bytes of text, and bytes learnt from: below, no experiment tells
+_BYTES_PER_WORD = 220  # of the text; half as many words and twice as many were worse, or no better for their time
 _MOST_PARAMETERS = 8  # inside the blocks, for a byte of text
 _CANDIDATES = ("nano", "micro", "mini", "small", "gpt2", "gpt2-medium")  # from the smallest up
 _FINE_TUNING_CONTEXT = 256
@@ -81,16 +82,16 @@ class Plan:
 
 
 def plan_tokenizer(train_bytes: int) -> str:
-    """The tokenizer for a text of so many bytes: its vocabulary grows with the text that teaches it.
+    """The tokenizer for a text of so many bytes: a word for every 220 of them or so, as a power of two.
 
-    Below 30 kB there is too little text to learn merges from; above 300 MB GPT-2's own 50,257 words pay.
+    A small model knows most of what it knows by its words, and they cost it only their rows in the head. Below 30 kB
+    there is too little text to learn merges from; above 300 MB GPT-2's own 50,257 words pay.
     """
     if train_bytes < 30_000:
         return "bytes"
-    for size, words in ((300_000, 512), (1_000_000, 1024), (10_000_000, 2048), (50_000_000, 4096), (300_000_000, 8192)):
-        if train_bytes < size:
-            return f"bpe:{words}"
-    return "gpt2"
+    if train_bytes >= 300_000_000:
+        return "gpt2"
+    return f"bpe:{min(16_384, max(512, 2 ** round(math.log2(train_bytes / _BYTES_PER_WORD))))}"
 
 
 def plan_preset(survey: Survey, device_type: str, given: dict[str, Any], clock: Clock, processes: int = 1) -> str:
@@ -236,7 +237,7 @@ def _kept_from_memorizing(made: Plan, survey: Survey, seen: float, given: dict[s
 
 def _bpe_dropout(epochs: float) -> float:
     """More of it the oftener a text is seen: learning it by heart is put off then, which in few passes is no danger."""
-    return 0.0 if epochs < 3 else 0.03 if epochs < 8 else 0.05
+    return 0.0 if epochs < 3.5 else 0.03 if epochs < 8 else 0.05
 
 
 def _token_noise(epochs: float) -> float:

@@ -66,7 +66,9 @@ def cut_as_published(word: str, tokenizer: Tokenizer, share: float, draw: random
 
 @pytest.mark.parametrize("share", [0.05, 0.4])
 @pytest.mark.parametrize(
-    "words", [[" walking"], [" '", "tis", " walked"], ["aaaaaaa"], [" weren", "'t", "'s"], [" 1234", "walking"]], ids="".join
+    "words",
+    [[" walking"], [" '", "tis", " walked"], ["aaaaaaa"], [" weren", "'t", "'s"], [" 1234", "walking"]],
+    ids="".join,
 )
 def test_words_are_cut_as_often_in_each_way_as_by_the_published_algorithm(words, share, tokenizer):
     if words == ["aaaaaaa"]:
