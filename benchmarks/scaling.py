@@ -135,24 +135,33 @@ def fit() -> None:
 
     rows = [json.loads(line) for line in TABLE.read_text().splitlines()]
     inner = np.array([12 * row["layers"] * row["width"] ** 2 / 1e6 for row in rows])
+    words = np.array([np.log2(row["vocabulary"]) for row in rows])
     wanted = np.array([row["bits_per_byte"] / row["entropy"] for row in rows])
     best = None
-    for repeats in (1, 2, 3, 5, 8, 15):
-        seen = [row["tokens"] * row["bytes_per_token"] for row in rows]
-        data = np.array([effective_bytes(s, r["train_bytes"], repeats) / 1e6 for s, r in zip(seen, rows, strict=True)])
-        for alpha, beta in itertools.product(np.arange(0.1, 0.6, 0.02), np.arange(0.1, 1.5, 0.05)):
-            terms = np.stack([np.ones_like(inner), inner**-alpha, data**-beta], axis=1)
-            constants, *_ = np.linalg.lstsq(terms, wanted, rcond=None)
-            off = terms @ constants - wanted
+    for repeats, repeats_cut in itertools.product((0.5, 1, 1.5, 2, 3), (1, 1.5, 2, 3, 5, 8, 15)):
+        data = np.array(
+            [
+                effective_bytes(
+                    row["tokens"] * row["bytes_per_token"],
+                    row["train_bytes"],
+                    repeats_cut if row["bpe_dropout"] else repeats,
+                )
+                for row in rows
+            ]
+        )
+        for alpha, beta in itertools.product(np.arange(0.1, 0.8, 0.05), np.arange(0.1, 1.5, 0.05)):
+            terms = np.stack([np.ones_like(inner), inner**-alpha, (data / 1e6) ** -beta, -words], axis=1)
+            constants, *_ = np.linalg.lstsq(terms / wanted[:, None], np.ones_like(wanted), rcond=None)
+            off = (terms @ constants - wanted) / wanted
             score = float((off**2).mean())
             if (constants > 0).all() and (best is None or score < best[0]):
-                best = score, constants, alpha, beta, repeats, off / wanted
+                best = score, constants, alpha, beta, repeats, repeats_cut, off
     assert best is not None
-    score, (floor, width, data_factor), alpha, beta, repeats, off = best
-    print(f"FLOOR, WIDTH, ALPHA, DATA, BETA, REPEATS = {floor:.4f}, {width:.4f}, {alpha:.2f}, "
-          f"{data_factor:.4f}, {beta:.2f}, {repeats:.1f}")  # fmt: skip
+    score, (floor, width, data_factor, per_word), alpha, beta, repeats, repeats_cut, off = best
+    print(f"FLOOR, WIDTH, ALPHA, DATA, BETA = {floor:.4f}, {width:.4f}, {alpha:.2f}, {data_factor:.4f}, {beta:.2f}\n"
+          f"WORDS, REPEATS, REPEATS_CUT = {per_word:.4f}, {repeats:g}, {repeats_cut:g}")  # fmt: skip
     for row, share in zip(rows, off, strict=True):
-        print(f"{row['text']:24} {row['shape']:6} {row['tokenizer']:9} {row['tokens']:>10,} tokens  "
+        print(f"{row['text']:24} {row['shape']:6} {row['tokenizer']:10} {row['tokens']:>10,} tokens  "
               f"{row['bits_per_byte']:.3f} bits per byte, forecast {share:+.1%}")  # fmt: skip
 
 

@@ -95,7 +95,7 @@ def plan_table(made: "Plan", corpus: "Corpus", title: str, device: str) -> Table
         ("", f"{model.n_layer} layers, {model.n_head} heads, {model.n_embd} wide", "--n-layer --n-head --n-embd"),
         ("context", f"{training.context_length} tokens", "--context-length"),
         ("dropout", f"{model.dropout:g}, token noise {training.token_noise:g}", "--dropout --token-noise"),
-        ("", f"of merges {training.bpe_dropout:g}", "--bpe-dropout"),
+        ("", f"BPE-dropout {training.bpe_dropout:g}", "--bpe-dropout"),
         ("batch", f"{training.sequences_per_step} sequences, {made.tokens_per_step:,} tokens a step", "--batch-size"),
         ("optimizer", f"{training.optimizer}, rate {training.learning_rate:g}", "--optimizer --learning-rate"),
         ("schedule", training.schedule, "--schedule --cooldown"),
