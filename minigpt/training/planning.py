@@ -18,7 +18,7 @@ from minigpt.training.timing import Clock
 
 _DEFAULT_MINUTES = 5.0
 _LEAST_FORECAST = 300_000  # bytes of text, and bytes learnt from: below, no experiment tells
-_BYTES_PER_WORD = 220  # of the text; half as many words and twice as many were worse, or no better for their time
+_BYTES_PER_WORD = 370  # of the text; half as many words and twice as many were worse, or no better for their time
 _MOST_PARAMETERS = 8  # inside the blocks, for a byte of text
 _CANDIDATES = ("nano", "micro", "mini", "small", "gpt2", "gpt2-medium")  # from the smallest up
 _FINE_TUNING_CONTEXT = 256
@@ -82,7 +82,7 @@ class Plan:
 
 
 def plan_tokenizer(train_bytes: int) -> str:
-    """The tokenizer for a text of so many bytes: a word for every 220 of them or so, as a power of two.
+    """The tokenizer for a text of so many bytes: a word for every 370 of them or so, as a power of two.
 
     A small model knows most of what it knows by its words, and they cost it only their rows in the head. Below 30 kB
     there is too little text to learn merges from; above 300 MB GPT-2's own 50,257 words pay.
