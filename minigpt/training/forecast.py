@@ -1,6 +1,7 @@
 """What a model of some size will come to after so much text: a law fitted to small experiments; it trains nothing.
 
     bits per byte / entropy = FLOOR + WIDTH (millions of inner parameters)^-ALPHA + DATA (megabytes learnt from)^-BETA
+                              - WORDS log2(words of the vocabulary)
 
 The form is that of Hoffmann et al. 2022, equation 2; text seen again counts less each time, as in Muennighoff et al.
 2023, equation 5. The constants are what `python benchmarks/scaling.py fit` prints for the experiments in scaling.jsonl.
@@ -11,7 +12,8 @@ import math
 
 from minigpt.config import GPTConfig
 
-FLOOR, WIDTH, ALPHA, DATA, BETA, REPEATS = 0.6232, 0.0240, 0.46, 0.4496, 0.80, 1.0
+FLOOR, WIDTH, ALPHA, DATA, BETA = 0.9268, 0.0810, 0.15, 0.2030, 1.10
+WORDS, REPEATS = 0.0204, 2.0
 
 
 def entropy(text: bytes) -> float:
@@ -31,4 +33,4 @@ def forecast_bits_per_byte(model: GPTConfig, seen: float, n_bytes: int, entropy:
     """The bits per byte on held-out text after training on `seen` bytes, of a text that has `n_bytes` of them."""
     inner = 12 * model.n_layer * model.n_embd**2 / 1e6
     data = effective_bytes(max(seen, 1.0), max(n_bytes, 1), REPEATS) / 1e6
-    return entropy * (FLOOR + WIDTH * inner**-ALPHA + DATA * data**-BETA)
+    return entropy * (FLOOR + WIDTH * inner**-ALPHA + DATA * data**-BETA - WORDS * math.log2(model.vocab_size))
