@@ -12,8 +12,8 @@ import math
 
 from minigpt.config import GPTConfig
 
-FLOOR, WIDTH, ALPHA, DATA, BETA = 0.9268, 0.0810, 0.15, 0.2030, 1.10
-WORDS, REPEATS = 0.0204, 2.0
+FLOOR, WIDTH, ALPHA, DATA, BETA = 0.8573, 0.0272, 0.55, 0.2454, 0.55
+WORDS, REPEATS = 0.0158, 3.0
 
 
 def entropy(text: bytes) -> float:
