@@ -56,7 +56,7 @@ class BPEDropout:
         self._itself_at = len(spelled) + np.arange(self._size)
 
     def __call__(self, sequences: Ids, seeds: npt.NDArray[np.uint64], share: float, length: int) -> Ids:
-        """The first `length` tokens of every sequence, its words cut anew with `share` of the merges left out.
+        """The first `length` tokens of every sequence, its words cut anew with a `share` > 0 of the merges left out.
 
         A sequence depends on its own seed and tokens alone. One that comes out shorter than `length`, as other cuts
         seldom do, stays as it was.

@@ -145,6 +145,7 @@ def test_a_batch_is_the_same_whoever_reads_its_rows_and_other_in_every_step(tmp_
     ]
     for side in (0, 1):
         assert whole_batch[side].equal(parts[0][side].new_tensor([r for p in parts for r in p[side].tolist()]))
+    assert corpus.batch(5, 6, 16, 1, range(0), bpe_dropout=0.3)[0].shape == (0, 16)
     inputs, targets = corpus.batch(5, 6, 16, 1, bpe_dropout=0.3)
     assert inputs[:, 1:].equal(targets[:, :-1])
     plain, _ = corpus.batch(5, 6, 16, 1)
