@@ -20,7 +20,6 @@ from pathlib import Path
 TABLE = Path(__file__).parents[1] / "minigpt" / "training" / "scaling.jsonl"
 SHAPES = {"nano": (4, 4, 128), "micro": (6, 6, 192), "milli": (6, 4, 256), "mini": (6, 6, 384)}
 
-
 SETTINGS = (
     "text",
     "tokenizer",
