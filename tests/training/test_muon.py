@@ -19,25 +19,46 @@ class Unread:
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 8), (2, 24, 8), (2, 8, 32), (1, 1, 5)])
-def test_orthogonalizing_keeps_the_directions_and_evens_the_strengths(shape: tuple[int, ...]) -> None:
+def test_orthogonalizing_evens_the_strengths_and_keeps_the_directions_of_even_rows(shape: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(1)
     matrices = torch.randn(shape, generator=generator) * 7
     for matrix, even in zip(matrices, orthogonalize(matrices), strict=True):
-        u, _, v = torch.linalg.svd(matrix, full_matrices=False)
+        wide, even = (part.mT if shape[1] > shape[2] else part for part in (matrix, even))
+        u, strengths, v = torch.linalg.svd(
+            wide / (wide @ wide.mT).abs().sum(1, keepdim=True).sqrt(), full_matrices=False
+        )
+        assert strengths.max() <= 1 + 1e-5  # so that the polynomials are in their own range
         strengths = torch.linalg.svdvals(even)
-        assert strengths.min() > 0.6
-        assert strengths.max() < 1.3
-        # In the matrix's own directions it is diagonal: nothing was turned.
+        assert strengths.min() > 0.15
+        assert strengths.max() < 1.9
+        # In the directions of the matrix whose rows were made even it is diagonal: nothing was turned.
         inside = u.mT @ even @ v.mT
         assert (inside - inside.diag().diag()).abs().max() < 1e-4
 
 
+def test_a_matrix_of_nothing_and_rows_of_nothing_stay_so() -> None:
+    matrices = torch.randn(2, 6, 9, generator=torch.Generator().manual_seed(8))
+    matrices[0] = 0
+    matrices[1, 2] = 0
+    even = orthogonalize(matrices)
+    assert even[0].eq(0).all()
+    assert even[1, 2].eq(0).all()
+    assert even[1].isfinite().all()
+    assert even[1].norm() > 1
+
+
+@pytest.mark.parametrize("size", [1e-12, 1e12])
+def test_how_large_a_matrix_is_makes_no_difference(size: float) -> None:
+    matrices = torch.randn(2, 6, 9, generator=torch.Generator().manual_seed(9))
+    torch.testing.assert_close(orthogonalize(matrices * size), orthogonalize(matrices), rtol=1e-4, atol=1e-5)
+
+
 def test_in_bfloat16_the_same_matrices_come_out_almost() -> None:
-    matrices = torch.randn(3, 24, 16, generator=torch.Generator().manual_seed(5))
+    matrices = torch.randn(3, 128, 96, generator=torch.Generator().manual_seed(5))
     exact, coarse = orthogonalize(matrices), orthogonalize(matrices, coarsely=True)
     assert coarse.dtype == torch.float32
     assert not torch.equal(coarse, exact)
-    assert (coarse - exact).norm() / exact.norm() < 0.03
+    assert (coarse - exact).norm() / exact.norm() < 0.1
 
 
 def test_a_run_in_bfloat16_orthogonalizes_in_it_and_one_in_float32_does_not() -> None:
@@ -53,7 +74,7 @@ def test_a_run_in_bfloat16_orthogonalizes_in_it_and_one_in_float32_does_not() ->
         stepped[dtype] = model.get_parameter("blocks.0.mlp.up_proj.weight").detach()
     exact, coarse = stepped[torch.float32], stepped[torch.bfloat16]
     assert not torch.equal(exact, coarse)
-    torch.testing.assert_close(coarse, exact, rtol=0, atol=0.05)  # an update is about 0.2
+    assert (coarse - exact).norm() < 0.2 * exact.norm()  # steep polynomials, roundings of a few per mille
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -65,14 +86,15 @@ def test_the_dtype_of_a_run_reaches_muon(dtype: torch.dtype) -> None:
     assert muon.coarsely is (dtype == torch.bfloat16)
 
 
-def test_a_step_is_that_of_torchs_muon() -> None:
+def test_a_step_goes_about_where_torchs_muon_goes() -> None:
     torch_muon = pytest.importorskip("torch.optim").__dict__.get("Muon")
     if torch_muon is None:
         pytest.skip("this torch has no Muon")
-    shapes = [(12, 12), (12, 12), (48, 12), (12, 48)]
+    shapes = [(48, 48), (48, 48), (192, 48), (48, 192)]
     generator = torch.Generator().manual_seed(2)
     ours = [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
     theirs = [torch.nn.Parameter(matrix.detach().clone()) for matrix in ours]
+    starts = [matrix.detach().clone() for matrix in ours]
     optimizers = [
         Muon(ours, 0.02, momentum=0.9, weight_decay=0.1),
         torch_muon(theirs, 0.02, momentum=0.9, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
@@ -83,8 +105,10 @@ def test_a_step_is_that_of_torchs_muon() -> None:
             b.grad = a.grad.clone()
         for optimizer in optimizers:
             optimizer.step()
-    for a, b in zip(ours, theirs, strict=True):  # theirs works in bfloat16; an update is about 0.004
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-3)
+    for a, b, start in zip(ours, theirs, starts, strict=True):
+        moved, expected = (matrix.detach() - start * (1 - 0.02 * 0.1) ** 3 for matrix in (a, b))
+        assert torch.nn.functional.cosine_similarity(moved.flatten(), expected.flatten(), dim=0) > 0.9
+        assert moved.norm().item() == pytest.approx(expected.norm().item(), rel=0.15)
 
 
 def test_parts_are_orthogonalized_one_by_one() -> None:
