@@ -118,6 +118,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     stands = path.exists()
     building = _beside(path, "tmp")
     with explained(path):
+        shutil.rmtree(building, ignore_errors=True)  # of a process killed long ago that had this one's number
         building.mkdir(parents=True)
         try:
             yield building

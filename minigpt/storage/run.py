@@ -144,6 +144,12 @@ class Run:
         save_weights(self.directory, model, metadata=metadata)
         return self.directory / WEIGHTS
 
+    def best_figures(self) -> tuple[int, float] | None:
+        """The step of the weights at the top of the folder and their validation loss; None where none was measured."""
+        with TensorFile(self.directory / WEIGHTS) as file:
+            loss = file.metadata.get("validation_loss")
+            return None if loss is None else (int(file.metadata["step"]), float(loss))
+
     def load_best(self) -> dict[str, Tensor]:
         """The state of the model at the top of the folder."""
         return load_checkpoint(self.directory, "cpu").model.state_dict()

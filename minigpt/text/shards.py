@@ -113,4 +113,7 @@ def write_shards(
                 write(*encoding.popleft())
         while encoding:
             write(*encoding.popleft())
+        for file in files.values():  # a power cut must not leave a shard of the right size with other content
+            file.flush()
+            os.fsync(file.fileno())
     return shards

@@ -26,11 +26,13 @@ class ProcessLostError(TrainingError):
 class World:
     """The processes that train one model together; this one is a world of its own.
 
-    `rank` counts them from 0, the main one, which writes the files and talks to the user.
+    `rank` counts them from 0, the main one, which writes the files and talks to the user; `is_sharded` says whether
+    each holds only a part of the model.
     """
 
     rank: int = 0
     size: int = 1
+    is_sharded: bool = False
 
     def leave(self) -> None:
         """Lets go of the other processes."""
@@ -45,7 +47,10 @@ class World:
 
         Raises: DeviceError where the machine has not as many as it has processes.
         """
-        return resolve_device(name)
+        device = resolve_device(name)
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)
+        return device
 
     def rows(self, batch_size: int) -> range:
         """Those sequences of a step's batch that this process takes.

@@ -46,12 +46,17 @@ class Examiner:
                 readers=self.world,
             )
 
+    def heard(self, seconds: float, tokens: int | None = None) -> None:
+        """Learns how long an evaluation took; of so many tokens, or as a run in its middle reads."""
+        tokens = tokens or min(self.config.eval_tokens, len(self.corpus.validation))
+        self.seconds_per_token = seconds / max(1, tokens)
+
     def measure_finally(self) -> Evaluation | None:
         """The loss over all of it, or as much as a tenth of a budget in minutes is enough for."""
         return self.measure(self._final_tokens())
 
     def final_seconds(self) -> float:
-        """What that will take."""
+        """How long that will take. Units: seconds."""
         n_tokens = len(self.corpus.validation)
         return self.seconds_per_token * min(n_tokens, self._final_tokens() or n_tokens)
 

@@ -36,6 +36,11 @@ class Keeper:
         self.failure: CheckpointError | None = None
         self.notices: list[str] = []
 
+    @property
+    def kept(self) -> str:
+        """What of the run stands, in words."""
+        return f"the state of step {self.saved_step:,} stands" if self.saved_step >= 0 else "nothing was saved yet"
+
     # Taking up again.
 
     def last(self) -> LastState | None:
@@ -55,28 +60,48 @@ class Keeper:
             before = self.world.share(self.run.load_before_cooldown() if self.run is not None else None)
             if before is not None and pace.cooled_too_early(Progress(**before.progress), stood):
                 return self._warm_again(before, stood)
-        return self.put_back(last)
+        progress = self.put_back(last)
+        self._truncate_log(progress)
+        return progress
 
     def _warm_again(self, before: LastState, stood: Progress) -> Progress:
         progress = self.put_back(before)
         progress.lowest_loss, progress.stale_evaluations, progress.evaluated_best = None, 0, False
         if stood.corpus == self.corpus:
             progress.best_loss, progress.best_step = stood.best_loss, stood.best_step
+        self.save_last(progress, again=True)  # lest the cooled state be taken up again; before its log goes
+        self._truncate_log(progress)
         self.notices.append(
             f"the run had cooled down from step {progress.step:,} to {stood.step:,} for a shorter budget: it goes on "
             f"from before that, and its best weights (step {stood.best_step:,}) stay until they are beaten"
         )
         return progress
 
+    def go_back(self) -> Progress | None:
+        """Puts the last state in place of one that went wrong, and cuts the log back to it; None without one."""
+        last = self.last()
+        if last is None:
+            return None
+        progress = self.put_back(last)
+        self._truncate_log(progress)
+        return progress
+
     def put_back(self, state: LastState) -> Progress:
-        """Puts a saved state in place of the present one, and cuts the log back to it."""
+        """Puts a saved state in place of the present one."""
         progress = restore(state, self.parts, optimizer=self.optimizer)
         progress.optimizer = self.optimizer
         if progress.corpus != self.corpus:  # another text: what was measured of the first says nothing of it
             progress.corpus, progress.evaluated_step, progress.evaluated_best = self.corpus, -1, False
             progress.best_loss, progress.lowest_loss, progress.stale_evaluations = None, None, 0
             self.parts.guard.forget()
+        best = self.world.tell(self.run.best_figures() if self.run is not None else None)
+        if best and progress.best_loss is not None and best[1] < progress.best_loss:  # the run ended between two writes
+            progress.best_step, progress.best_loss = best
         self.saved_step, self.saved_at = progress.step, progress.seconds
+        return progress
+
+    def _truncate_log(self, progress: Progress) -> None:
+        """Cuts the log back to a state that was put back."""
         done = {"loss"}
         if progress.evaluated_step == progress.step:
             done.add("validation_loss")
@@ -84,7 +109,6 @@ class Keeper:
             done.add("sample")
         if self.run is not None:
             self.run.truncate_log(progress.step, frozenset(done))
-        return progress
 
     def load_best(self) -> None:
         """Makes the model what it was at its best."""
@@ -109,9 +133,9 @@ class Keeper:
         path = self._write(lambda run: run.save_best(whole, step, loss), "the best weights", step)
         return Saved(step, path, "best") if path else None
 
-    def save_last(self, progress: Progress) -> Saved | None:
-        """Writes what resuming needs, unless this very step is written already."""
-        if not self.keeps or self.saved_step == progress.step:
+    def save_last(self, progress: Progress, *, again: bool = False) -> Saved | None:
+        """Writes what resuming needs, unless this very step is written already and need not be `again`."""
+        if not self.keeps or (self.saved_step == progress.step and not again):
             return None
         state = self._capture(progress)
         self.saved_at = progress.seconds
@@ -125,7 +149,10 @@ class Keeper:
         """Keeps the state that a longer budget goes on from."""
         if self.keeps:
             state = self._capture(progress)
-            self._write(lambda run: run.save_before_cooldown(state), "the state before the cool-down", progress.step)
+            what = "the state before the cool-down, which a longer budget would go on from,"
+            self._write(
+                lambda run: run.save_before_cooldown(state), what, progress.step, then="training goes on without"
+            )
 
     def _capture(self, progress: Progress) -> LastState:
         self._check_finite()
@@ -137,7 +164,9 @@ class Keeper:
         if bad_anywhere:
             raise NotFiniteError
 
-    def _write(self, write: Callable[[Run], Path], what: str, step: int) -> Path | None:
+    def _write(
+        self, write: Callable[[Run], Path], what: str, step: int, then: str = "training goes on and tries again"
+    ) -> Path | None:
         """The path that the main process has written, or None, with the reason noted, where the disk refused it."""
         path, self.failure = Path(), None
         if self.run is not None:
@@ -146,11 +175,6 @@ class Keeper:
                 path = write(self.run)
             except CheckpointError as error:
                 self.failure = error
-                kept = (
-                    f"the state of step {self.saved_step:,} stands" if self.saved_step >= 0 else "nothing was saved yet"
-                )
-                self.notices.append(
-                    f"{what} of step {step:,} could not be saved: {error}; {kept}, training goes on and tries again"
-                )
+                self.notices.append(f"{what} of step {step:,} could not be saved: {error}; {self.kept}, {then}")
         (failed,) = self.world.agree([self.failure is not None])
         return None if failed else path

@@ -88,8 +88,10 @@ class _Training:
         self.dtype = resolve_dtype(config.dtype, self.device)
         if self.device.type == "cuda":
             torch.set_float32_matmul_precision("high")  # TF32 wherever float32 is left
+            torch.cuda.reset_peak_memory_stats(self.device)
         self.model, self.corpus, self.run, self.control, self.world = model.to(self.device), corpus, run, control, world
         self.stepper = Stepper(model, corpus, config, self.device, self.dtype, world)
+        self.tokens_per_step = self.stepper.batch_size * self.context
         self.parts = Parts(model, self.stepper.optimizers, self.stepper.scaler, self.stepper.guard)
         self.pace = Pace(config, steps_in(config, len(corpus.train)))
         (spent,) = world.agree([spent])
@@ -106,7 +108,7 @@ class _Training:
             self._take_up(self.keeper.resume(self.pace))
             self.memorizing.recall(run.read_log() if run is not None else ())
         self.clock = time.perf_counter() - self.progress.seconds
-        self.reporter = Reporter(self.pace, self.stepper.batch_size * self.context)
+        self.reporter = Reporter(self.pace, self.tokens_per_step)
 
     def events(self) -> Generator[Event, None, None]:
         """The run, from wherever it stands."""
@@ -129,19 +131,28 @@ class _Training:
                     if reason is None and not self.asked.stop:
                         yield from self._step()
                 except (DivergedError, NotFiniteError) as error:
-                    yield self._go_back(str(error) or "the weights are no longer finite")
+                    yield self._go_back(_what_diverged(error))
         except GeneratorExit:  # the caller left between two events, where the state is whole
-            self._note(self.stepper.outcomes())
             if self.world.size == 1:  # one process of several cannot save without the others
-                self.keeper.save_last(self.progress)
+                for _ in self._stop():
+                    pass
+                if self.keeper.failure is not None:
+                    raise self.keeper.failure from None
             raise
         if reason is None:
-            yield from self._outcomes()
-            yield from self._save_last()
+            yield from self._stop()
         else:
             yield self._finish(reason)
         if self.keeper.failure is not None:
             raise self.keeper.failure
+
+    def _stop(self) -> Iterator[Event]:
+        """Saves where the run is left; where its last steps went wrong, says that the last good state stands."""
+        try:
+            yield from self._outcomes()
+            yield from self._save_last()
+        except (DivergedError, NotFiniteError) as error:
+            yield Notice(self.progress.step, f"{_what_diverged(error)}: not saved, {self.keeper.kept}")
 
     def _between_steps(self) -> Generator[Event, None, Literal["length", "early stop"] | None]:
         """What is due before the next step; returns why there is none, where there is none."""
@@ -177,9 +188,8 @@ class _Training:
     def _tick(self) -> float:
         """Seconds that the run has taken so far, those before it was resumed included; hears of requests too."""
         gone = time.perf_counter() - self.clock
-        gone, save, stop = self.world.agree([gone, self.control.save, self.control.stop])
-        if self.control.save:
-            self.control.save = False
+        asked, self.control.save = self.control.save, False  # a request that comes from here on is heard next time
+        gone, save, stop = self.world.agree([gone, asked, self.control.stop])
         self.asked.save, self.asked.stop = self.asked.save or bool(save), bool(stop)
         self.progress.seconds = gone
         return gone
@@ -197,6 +207,7 @@ class _Training:
         rate = learning_rate(progress.step, self.pace.share_done(progress), self.config) * progress.rate_factor
         outcomes = stepper.step(progress.step, rate)
         progress.step += 1
+        progress.tokens += self.tokens_per_step
         progress.micro_batch_size = stepper.micro_batch_size
         progress.seconds = time.perf_counter() - self.clock  # for the log; what is decided by is agreed on first
         for text in stepper.notices:
@@ -211,7 +222,7 @@ class _Training:
     def _note(self, outcomes: list[Outcome]) -> list[Event]:
         """Logs the outcomes of steps, and makes events of them.
 
-        Raises: DivergedError where too many of them in a row were left out, or a loss scale has come to nothing.
+        Raises: DivergedError as `Reporter.check`.
         """
         events: list[Event] = []
         for outcome in outcomes:
@@ -220,9 +231,6 @@ class _Training:
             self._log(step, *names, *(["left_out"] if outcome.left_out else []))
             events += [step, *notices]
             self.reporter.check(outcome, self.progress)
-        scale = self.stepper.scaler.get_scale() if self.stepper.scaler.is_enabled() else 1.0
-        if scale < 1:  # halved at every step that it had to skip
-            raise DivergedError(f"float16 gradients overflow whatever their scale, now {scale:g}")
         return events
 
     def _go_back(self, what: str) -> Notice:
@@ -230,24 +238,23 @@ class _Training:
 
         Raises: TrainingError where there is none, or that was done a few times already.
         """
-        progress, step = self.progress, self.progress.step
-        state = self.keeper.last() if progress.times_back < _TIMES_BACK else None
-        if state is None:
-            saved = self.keeper.saved_step
-            kept = f"the state of step {saved:,} is kept" if saved >= 0 else "nothing was saved"
-            tried = f", {progress.times_back} times with half the rate again" if progress.times_back else ""
-            raise TrainingError(
-                f"training has diverged after step {step}{tried} ({what}); {kept}: lower --learning-rate, now "
-                f"{self.config.learning_rate:g}, or raise --warmup-steps, now {self.config.warmup_steps or 'chosen'}"
-            )
+        self._tick()  # whose time all processes have agreed on
         self.stepper.outcomes()
         self.stepper.zero_gradients()
+        progress, step = self.progress, self.progress.step
         times, factor, seconds = progress.times_back + 1, progress.rate_factor / 2, progress.seconds
-        self._take_up(self.keeper.put_back(state))
-        self.progress.times_back, self.progress.rate_factor, self.progress.seconds = times, factor, seconds
-        self.progress.left_out_running = 0
-        self.keeper.saved_step = -1  # so that it is written once more, with the smaller rate
-        self.keeper.save_last(self.progress)
+        back = self.keeper.go_back() if times <= _TIMES_BACK else None
+        if back is None:
+            tried = f", {progress.times_back} times with half the rate again" if progress.times_back else ""
+            rate, warmup = self.config.learning_rate, self.config.warmup_steps or "chosen"
+            raise TrainingError(
+                f"training has diverged after step {step}{tried} ({what}); {self.keeper.kept}: lower --learning-rate, "
+                f"now {rate:g}, or raise --warmup-steps, now {warmup}"
+            )
+        self._take_up(back)
+        back.times_back, back.rate_factor, back.seconds, back.left_out_running = times, factor, seconds, 0
+        self.keeper.save_last(back, again=True)  # with the smaller rate
+        self.reporter.restart()
         return Notice(
             self.progress.step,
             f"training diverged after step {step:,} ({what}): back to step {self.progress.step:,} with "
@@ -267,6 +274,7 @@ class _Training:
             raise DivergedError(f"the validation loss is {measured.loss}")
         loss = measured.loss if measured else None
         best = loss is None or progress.best_loss is None or loss < progress.best_loss
+        best = best or (loss, progress.step) == (progress.best_loss, progress.best_step)  # written, but no state since
         saved = self.keeper.save_best(self.model, progress.step, loss) if best else None
         best = best and not (self.keeper.keeps and saved is None)  # what the disk refused is not kept: not the best
         if best:
@@ -281,15 +289,15 @@ class _Training:
             progress.began_at = progress.evaluated_at
         self.reporter.restart()
         if measured is not None:
-            self.examiner.seconds_per_token = progress.evaluation_seconds / measured.tokens
-            if self.config.minutes is not None and not progress.closing_seconds:
+            self.examiner.heard(progress.evaluation_seconds, measured.tokens)
+            if self.config.minutes is not None and progress.cooling_since is None:
                 # What follows the last step: an evaluation with its saves, and the one over everything.
                 progress.closing_seconds = progress.evaluation_seconds + self.examiner.final_seconds()
             event = Evaluation(
                 step=progress.step,
                 validation_loss=measured.loss,
                 bits_per_byte=measured.bits_per_byte,
-                tokens=progress.step * self.stepper.batch_size * self.context,
+                tokens=progress.tokens,
                 seconds=progress.seconds,
                 best=best,
             )
@@ -338,15 +346,18 @@ class _Training:
             )
         elif share < pace.cooling_from or pace.is_over(progress):
             return
+        yield from self._outcomes()
         cut, progress.cut = progress.cut, None
         self.keeper.save_before_cooldown(progress)
         progress.cut, progress.cooling_since = cut, progress.step
+        self.reporter.restart()
         yield from self._failures()
 
     def _save_last(self) -> Iterator[Event]:
         """Writes what resuming needs."""
         saved = self.keeper.save_last(self.progress)
         self.asked.save = False
+        self.reporter.restart()
         yield from self._failures()
         if saved is not None:
             yield saved
@@ -366,20 +377,19 @@ class _Training:
         """Goes on from a state that is back in its place."""
         if progress is not None:
             self.progress = progress
+            self.examiner.heard(progress.evaluation_seconds)
             if self.config.micro_batch_size is None and progress.micro_batch_size is not None:
                 self.stepper.micro_batch_size = min(progress.micro_batch_size, len(self.stepper.rows))
 
     def _compile(self) -> Iterator[Event]:
         """Compiles the forward pass where that is wanted; where it fails, says so and goes on without."""
-        if self.config.compile == "off" or (self.config.compile == "auto" and self.device.type != "cuda"):
+        pays = self.device.type == "cuda" and not self.world.is_sharded
+        if self.config.compile == "off" or (self.config.compile == "auto" and not pays):
             return
-        try:
-            self.stepper.compile()
-        except TrainingError:
-            raise
-        except Exception as error:  # whatever a compiler can raise; the plain path raises it again if it is ours
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            yield Notice(self.progress.step, f"torch.compile failed, training goes on without it ({reason})")
+        failure = self.stepper.compile()
+        self.reporter.restart()
+        if failure is not None:
+            yield Notice(self.progress.step, f"torch.compile failed, training goes on without it ({failure})")
 
     def _finish(self, reason: Literal["length", "early stop"]) -> Finished:
         """The last event, with the best weights measured over the validation part."""
@@ -399,6 +409,10 @@ class _Training:
         if self.run is not None:
             self.run.update(result=dict(vars(finished)))
         return finished
+
+
+def _what_diverged(error: Exception) -> str:
+    return str(error) or "the weights are no longer finite"
 
 
 def _check_fit(model: GPT, corpus: Corpus, context: int) -> None:

@@ -43,7 +43,6 @@ class Processes(World):
     def __init__(self) -> None:
         self.rank, self.size = _number("RANK"), _number("WORLD_SIZE")
         self.local_rank, self.local_size = _number("LOCAL_RANK", self.rank), _number("LOCAL_WORLD_SIZE", self.size)
-        self.is_sharded = False  # the model that is trained now
         if "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(max(1, cores() // self.local_size))
         nccl = torch.cuda.is_available() and dist.is_nccl_available()

@@ -37,7 +37,7 @@ class Reporter:
             loss=outcome.loss,
             learning_rate=outcome.rate,
             gradient_norm=outcome.norm,
-            tokens=outcome.step * self.tokens_per_step,
+            tokens=progress.tokens - (progress.step - outcome.step) * self.tokens_per_step,  # it may be behind
             tokens_per_second=self.tokens_per_step / (now - self._began),
             left_out=outcome.left_out,
         )
@@ -51,8 +51,12 @@ class Reporter:
 
     @staticmethod
     def check(outcome: Outcome, progress: Progress) -> None:
-        """Raises DivergedError where too many steps in a row were left out, this one the last."""
-        if progress.left_out_running >= _BAD_IN_A_ROW:
+        """Raises DivergedError where too many steps in a row were left out, this one the last, or the loss scale has
+        come to nothing: it is halved for every gradient that overflows, which may take many steps and is no harm."""
+        if outcome.scale is not None and math.isfinite(outcome.loss) and not math.isfinite(outcome.norm):
+            if outcome.scale < 1:
+                raise DivergedError(f"float16 gradients overflow whatever their scale, now {outcome.scale:g}")
+        elif progress.left_out_running >= _BAD_IN_A_ROW:
             raise DivergedError(
                 f"the loss is {outcome.loss:.4g} and the gradient's norm {outcome.norm:.4g}, {_BAD_IN_A_ROW} steps "
                 f"in a row were left out, at rate {outcome.rate:.3g}"

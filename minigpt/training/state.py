@@ -26,6 +26,7 @@ class Progress:
     """
 
     step: int = 0
+    tokens: int = 0
     seconds: float = 0.0
     began_at: float = 0.0
     best_loss: float | None = None
@@ -60,12 +61,15 @@ class Parts:
     scaler: torch.amp.GradScaler
     guard: SpikeGuard
 
-    def optimizer_state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """What the optimizer that has this parameter keeps of it."""
-        for optimizer in self.optimizers:
-            if any(parameter is other for group in optimizer.param_groups for other in group["params"]):
-                return optimizer.state[parameter]
-        return {}
+    def optimizer_states(self) -> dict[str, dict[str, Tensor]]:
+        """What the optimizers keep of each parameter that one of them has, by its name."""
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        return {
+            names[parameter]: optimizer.state[parameter]
+            for optimizer in self.optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
 
 
 def capture(parts: Parts, progress: Progress, collect: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> LastState:
@@ -75,8 +79,8 @@ def capture(parts: Parts, progress: Progress, collect: Callable[[Tensor], Tensor
     """
     progress.scaler = parts.scaler.state_dict()
     tensors = {f"model.{name}": collect(tensor) for name, tensor in parts.model.state_dict().items()}
-    for name, parameter in parts.model.named_parameters():
-        for key, value in parts.optimizer_state(parameter).items():
+    for name, kept in parts.optimizer_states().items():
+        for key, value in kept.items():
             tensors[f"optimizer.{name}.{key}"] = collect(torch.as_tensor(value))
     tensors["guard.statistics"] = parts.guard.statistics
     return LastState(tensors, asdict(progress))
@@ -85,10 +89,12 @@ def capture(parts: Parts, progress: Progress, collect: Callable[[Tensor], Tensor
 def restore(state: LastState, parts: Parts, *, optimizer: str) -> Progress:
     """Puts a captured state back, on each parameter's own device; returns the progress.
 
-    The state of another optimizer than the one named is left out.
+    The state of another optimizer than the one named is left out; nothing of what the optimizers had stays.
     """
+    for each in parts.optimizers:
+        each.state.clear()
     present = parts.model.state_dict()
-    parameters = dict(parts.model.named_parameters())
+    parameters, states = dict(parts.model.named_parameters()), parts.optimizer_states()
     weights: dict[str, Tensor] = {}
     for full_name, value in state.tensors.items():
         kind, name = full_name.split(".", 1)
@@ -98,8 +104,7 @@ def restore(state: LastState, parts: Parts, *, optimizer: str) -> Progress:
             parts.guard.statistics = value.to(parts.guard.statistics.device)
         elif state.progress["optimizer"] == optimizer:
             parameter_name, key = name.rsplit(".", 1)
-            parameter = parameters[parameter_name]
-            parts.optimizer_state(parameter)[key] = alike(value, parameter)
+            states[parameter_name][key] = alike(value, parameters[parameter_name])
     parts.model.load_state_dict(weights)
     progress = Progress(**state.progress)
     if progress.scaler:  # empty where the run had no loss scale until now

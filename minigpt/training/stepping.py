@@ -1,6 +1,7 @@
 """One optimizer step: micro-batches, gradients, guard, update; it knows no schedule, no files and no events."""
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -24,13 +25,14 @@ from minigpt.training.optimization import build_optimizers, set_learning_rate
 @dataclass(frozen=True)
 class Outcome:
     """What came of a step. Units: loss nats per token; `norm` of the gradient before clipping; `left_out` whether the
-    guard dropped that gradient."""
+    guard dropped that gradient; `scale` what losses are multiplied by in float16, else None."""
 
     step: int
     rate: float
     loss: float
     norm: float
     left_out: bool
+    scale: float | None = None
 
 
 class Batches(Protocol):
@@ -86,12 +88,26 @@ class Stepper:
     def step(self, step: int, rate: float) -> list[Outcome]:
         """Takes the step that comes after `step` steps; returns the outcomes that are known by now, oldest first.
 
-        Raises: TrainingError where even one sequence at a time is more than the memory holds.
+        Raises: TrainingError where even one sequence at a time, or the update, is more than the memory holds.
         """
         set_learning_rate(self.optimizers, rate)
         loss = self.world.add_up(self._gradients(step))
         self._waiting.append(self._on_its_way(step, rate, self._update(loss)))
         return self.outcomes(keep=1 if self.device.type == "cuda" else 0)
+
+    def timed_step(self, step: int, wait: Callable[[], None]) -> tuple[float, float]:
+        """Takes a step of rate 0; returns what its gradients took and what its update took. Units: seconds.
+
+        `wait` returns once the device has done all it was given.
+        """
+        set_learning_rate(self.optimizers, 0.0)
+        began = time.perf_counter()
+        loss = self._gradients(step)
+        wait()
+        middle = time.perf_counter()
+        self._update(loss)
+        wait()
+        return middle - began, time.perf_counter() - middle
 
     def outcomes(self, keep: int = 0) -> list[Outcome]:
         """Waits for the outcomes of the steps taken, all but the `keep` last."""
@@ -100,8 +116,9 @@ class Stepper:
             step, rate, figures, arrived = self._waiting.popleft()
             if arrived is not None:
                 arrived.synchronize()
-            loss, norm, left_out = figures.tolist()
-            known.append(Outcome(step + 1, rate, loss, norm, bool(left_out)))
+            loss, norm, left_out, scale = figures.tolist()
+            scaled = scale if self.scaler.is_enabled() else None
+            known.append(Outcome(step + 1, rate, loss, norm, bool(left_out), scaled))
         return known
 
     def _on_its_way(
@@ -112,7 +129,7 @@ class Stepper:
         host = torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True)
         host.copy_(figures, non_blocking=True)
         arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        arrived.record()
+        arrived.record(torch.cuda.current_stream(self.device))
         return step, rate, host, arrived
 
     # Gradients.
@@ -121,13 +138,13 @@ class Stepper:
         """Adds up this process's gradient of the step, in micro-batches; returns its share of the mean loss, ().
 
         Where memory runs out it begins again with half as many sequences at a time, at one with checkpointing: the
-        same mathematics in less memory.
+        same mathematics in less memory, but that dropout is drawn for a micro-batch, and so differs.
         """
         while True:
             try:
                 return self._accumulate(step)
-            except RuntimeError as error:  # torch.OutOfMemoryError is one; a CPU's allocator raises a plain one
-                if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
                     raise
                 cause = error.with_traceback(None)  # whose frames would hold the memory
             self._make_do(cause)
@@ -145,7 +162,7 @@ class Stepper:
             self.micro_batch_size = at_once // 2
             self.notices.append(
                 f"{at_once} sequences at once are more than the memory of {self.device} holds: {at_once // 2} at once "
-                "from here on, in more turns; the batch and its gradient stay the same"
+                "from here on, in more turns; the batch stays the same"
             )
         elif self.world.size == 1 and not self.checkpointing and self.config.checkpoint_activations == "auto":
             self.checkpointing = True
@@ -199,46 +216,71 @@ class Stepper:
     # Update.
 
     def _update(self, loss: Tensor) -> Tensor:
-        """Clips, asks the guard, applies the gradient: loss () -> figures (3,): loss, norm, left out.
+        """Clips, asks the guard, applies the gradient: loss () -> figures (4,): loss, norm, left out, loss scale.
 
-        A gradient that is left out counts as none: the momentum carries on. Under a loss scale it is the scaler that
-        leaves out a gradient which is not finite, and lowers the scale.
+        A gradient that is left out counts as zero: the momentum carries on, and Muon's steps stay as long. Where one
+        under a loss scale is not finite, the scale is lowered too.
+        Raises: TrainingError where the memory runs out.
         """
+        try:
+            return self._apply(loss)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise TrainingError(
+                f"the optimizer's update is more than the memory of {self.device} holds; give a smaller --preset, or "
+                "share the weights out over several devices with --devices N --sharding on"
+            ) from error.with_traceback(None)
+
+    def _apply(self, loss: Tensor) -> Tensor:
         for optimizer in self.optimizers:
             self.scaler.unscale_(optimizer)
         limit = self.config.grad_clip or math.inf
         norm = whole(torch.nn.utils.clip_grad_norm_(self.parameters, limit))  # ()
         bad = self.guard.judge(loss, norm)  # () bool
-        if self.scaler.is_enabled():
-            for optimizer in self.optimizers:
-                self.scaler.step(optimizer)
+        if self.device.type == "cuda" or bad:  # only where asking costs a wait is the mask used unasked
+            for parameter in self.parameters:
+                if parameter.grad is not None:
+                    held(parameter.grad).masked_fill_(bad, 0)
+        for optimizer in self.optimizers:
+            optimizer.step()
+        if self.scaler.is_enabled():  # by what `unscale_` has seen; its own `step` would ask each optimizer for itself
             self.scaler.update()
-        else:
-            if self.device.type == "cuda" or bad:  # only where asking costs a wait is the mask used unasked
-                for parameter in self.parameters:
-                    if parameter.grad is not None:
-                        held(parameter.grad).masked_fill_(bad, 0)
-            for optimizer in self.optimizers:
-                optimizer.step()
         self.zero_gradients()
-        return torch.stack([loss, norm.to(loss.dtype), bad.to(loss.dtype)])
+        scale = self.scaler.scale(torch.ones_like(loss))
+        return torch.stack([figure.to(loss.dtype) for figure in (loss, norm, bad, scale)])
 
     def zero_gradients(self) -> None:
         """Forgets the gradients."""
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
 
-    def compile(self) -> None:
-        """Compiles the forward pass and tries it on the first batch.
+    def compile(self) -> str | None:
+        """Compiles the forward pass and tries it on the first batch; returns what that failed of, on this process or
+        another, and the plain forward pass then stands again on all of them.
 
-        Raises: TrainingError as `step`; whatever a compiler can, and the plain forward pass then stands again.
+        Raises: TrainingError as `step`, and where it fails with the weights in parts, for which others wait.
         """
-        plain = self.losses.features
+        plain, failure = self.losses.features, None
         self.losses.features = torch.compile(plain)
         try:
-            self._gradients(0)
-        except BaseException:
-            self.losses.features = plain
+            with self.world.accumulating(self.module):  # no process waits for another's gradients
+                self._gradients(0)
+        except TrainingError:
             raise
+        except Exception as error:  # whatever a compiler can raise; the plain path raises it again if it is ours
+            failure = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            if self.world.is_sharded:
+                raise TrainingError(f"torch.compile failed ({failure}); give --compile off") from error
         finally:
             self.zero_gradients()
+        (failed,) = self.world.agree([failure is not None])
+        if not failed:
+            return None
+        self.losses.features = plain
+        return failure or "on another process"
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether memory has run out: torch.OutOfMemoryError, or the plain RuntimeError of a CPU's allocator."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

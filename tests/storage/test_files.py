@@ -121,6 +121,16 @@ def test_a_folder_that_fails_half_way_vanishes(tmp_path: Path) -> None:
     assert everything_in(tmp_path) == []
 
 
+def test_what_a_killed_process_of_the_same_number_left_behind_is_no_hindrance(tmp_path: Path) -> None:
+    left = tmp_path / f".model.{os.getpid()}.tmp"
+    left.mkdir()
+    (left / "part").write_text("half")
+    with atomic_folder(tmp_path / "model") as folder:
+        (folder / "whole").write_text("all")
+    assert [path.name for path in (tmp_path / "model").iterdir()] == ["whole"]
+    assert not left.exists()
+
+
 def test_files_in_a_folder_that_stands_are_replaced_and_the_others_stay(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for name in ("replaced", "kept"):

@@ -425,11 +425,11 @@ def test_a_run_that_diverges_again_and_again_stops_with_a_diagnosis(
     list(train(model, corpus, settings(schedule="constant"), run))
     monkeypatch.setattr("minigpt.training.stepping.next_token_loss", lambda *rest: next_token_loss(*rest) * math.nan)
     said = (
-        r"after step 15, 3 times with half the rate again \(the loss is nan .* state of step 10 is kept: lower --learn"
+        r"after step 15, 3 times with half the rate again \(the loss is nan .* state of step 10 stands: lower --learn"
     )
     with pytest.raises(TrainingError, match=said):
         list(train(model, corpus, settings(steps=50, schedule="constant"), run, resume=True))
-    with pytest.raises(TrainingError, match=r"after step 5 .* nothing was saved: lower --learning-rate, now 0.01"):
+    with pytest.raises(TrainingError, match=r"after step 5 .* nothing was saved yet: lower --learning-rate, now 0.01"):
         list(train(new_model(), corpus, settings()))
 
 

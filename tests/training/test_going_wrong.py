@@ -1,0 +1,283 @@
+"""What a run does when its numbers, its memory or its end go wrong, or it is asked something at the wrong moment."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from minigpt.config import GPTConfig, TrainConfig
+from minigpt.errors import TrainingError
+from minigpt.model.gpt import GPT
+from minigpt.storage.files import TensorFile
+from minigpt.storage.run import Run
+from minigpt.text.corpus import Corpus
+from minigpt.training.control import Control
+from minigpt.training.distributed import World
+from minigpt.training.events import Finished, Notice, Saved, Step
+from minigpt.training.examining import Examiner
+from minigpt.training.loop import train
+from minigpt.training.loss import next_token_loss
+from minigpt.training.pace import Pace
+from minigpt.training.reporting import DivergedError, Reporter
+from minigpt.training.state import Parts, Progress, capture, restore
+from minigpt.training.stepping import Outcome, Stepper
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "fox.txt").write_text("the quick brown fox jumps over the lazy dog; " * 60)
+    return Corpus.build([folder / "fox.txt"], "bytes", cache=folder / "cache")
+
+
+def new_model() -> GPT:
+    torch.manual_seed(0)
+    return GPT(GPTConfig(vocab_size=257, n_positions=16, n_embd=16, n_layer=2, n_head=2))
+
+
+def settings(**changes: Any) -> TrainConfig:
+    base = TrainConfig(
+        steps=10, batch_size=6, context_length=16, warmup_steps=2, learning_rate=1e-2, eval_every=3, sample_every=0,
+        eval_tokens=200, weight_decay=0.0, device="cpu",
+    )  # fmt: skip
+    return base.replace(**changes)
+
+
+def new_run(path: Path, model: GPT, corpus: Corpus) -> Run:
+    return Run.create(path, model, corpus.tokenizer, {"started": "now"})
+
+
+def saved_step(run: Run) -> int:
+    progress = run.last_progress()
+    assert progress is not None
+    return int(progress["step"])
+
+
+def stepper_of(model: GPT, corpus: Corpus, world: World | None = None, **changes: Any) -> Stepper:
+    return Stepper(model, corpus, settings(**changes), CPU, torch.float32, world or World())
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_going_back_to_the_first_state_forgets_what_the_optimizers_have_gathered(
+    corpus: Corpus, optimizer: str
+) -> None:
+    stepper = stepper_of(new_model(), corpus, optimizer=optimizer)
+    parts = Parts(stepper.losses.model, stepper.optimizers, stepper.scaler, stepper.guard)
+    first = capture(parts, Progress(optimizer=optimizer))
+    first = type(first)({name: tensor.clone() for name, tensor in first.tensors.items()}, first.progress)
+    stepper.step(0, 1e-2)
+    assert any(parts.optimizer_states().values())
+    restore(first, parts, optimizer=optimizer)
+    assert not any(parts.optimizer_states().values())
+
+
+@pytest.mark.parametrize("name", ["blocks.0.mlp.up_proj.weight", "token_embedding.weight"])
+def test_where_one_gradient_overflows_under_a_loss_scale_no_weight_moves_and_the_scale_is_halved(
+    corpus: Corpus, name: str
+) -> None:
+    model = new_model()
+    stepper = stepper_of(model, corpus, optimizer="muon")
+    stepper.scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    hook = model.get_parameter(name).register_hook(lambda gradient: gradient * math.inf)
+    (outcome,) = stepper.step(0, 1e-2)
+    assert (outcome.left_out, outcome.scale) == (True, 2.0)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    hook.remove()
+    (outcome,) = stepper.step(1, 1e-2)
+    assert (outcome.left_out, outcome.scale) == (False, 2.0)
+    assert not torch.equal(model.get_parameter(name), before[name])
+
+
+def test_a_loss_scale_may_be_halved_many_times_in_a_row_until_nothing_is_left_of_it() -> None:
+    reporter = Reporter(Pace(settings(), 100), 96)
+    progress = Progress(step=100)
+    for step in range(20):
+        outcome = Outcome(step, 1e-3, 2.0, math.inf, left_out=True, scale=2.0 ** (16 - step))
+        reporter.events_of(outcome, progress)
+        if outcome.scale is not None and outcome.scale < 1:
+            break
+        reporter.check(outcome, progress)
+    assert step == 17
+    with pytest.raises(DivergedError, match=r"overflow whatever their scale, now 0\.5"):
+        reporter.check(outcome, progress)
+    with pytest.raises(DivergedError, match="the loss is nan"):
+        reporter.check(Outcome(18, 1e-3, math.nan, math.inf, left_out=True, scale=64.0), progress)
+
+
+def test_an_update_that_memory_is_too_small_for_is_one_sentence(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stepper = stepper_of(new_model(), corpus)
+
+    def out_of_memory() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(stepper.optimizers[0], "step", out_of_memory)
+    with pytest.raises(TrainingError, match=r"the optimizer's update is more than the memory of cpu holds; give"):
+        stepper.step(0, 1e-2)
+
+
+@pytest.mark.parametrize("by_leaving", [True, False])
+def test_a_run_that_is_stopped_with_broken_weights_ends_quietly_and_keeps_its_last_good_state(
+    corpus: Corpus, tmp_path: Path, by_leaving: bool
+) -> None:
+    model, control = new_model(), Control()
+    run = new_run(tmp_path / "run", model, corpus)
+    events = train(model, corpus, settings(), run, control=control)
+    next(event for event in events if isinstance(event, Step) and event.step == 5)
+    model.final_norm.weight.data.fill_(math.nan)
+    if by_leaving:
+        events.close()
+    else:
+        control.stop = True
+        (said,) = [event.text for event in events if isinstance(event, Notice)]
+        assert said == "the weights are no longer finite: not saved, the state of step 3 stands"
+    assert saved_step(run) == 3
+
+
+def test_a_save_refused_by_the_disk_is_told_to_who_leaves_the_run(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from minigpt.errors import CheckpointError
+
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus)
+    events = train(model, corpus, settings(), run)
+    next(event for event in events if isinstance(event, Step) and event.step == 5)
+
+    def full(_: object) -> Path:
+        raise CheckpointError("no space left on device")
+
+    monkeypatch.setattr(run, "save_last", full)
+    with pytest.raises(CheckpointError, match="no space left"):
+        events.close()
+
+
+def test_a_request_to_save_that_comes_while_processes_agree_is_heard_the_next_time(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    control = Control()
+
+    class Asked(World):
+        asks = 0
+
+        def agree(self, values: Sequence[float]) -> list[float]:
+            if len(values) == 3:
+                self.asks += 1
+                if self.asks == 6:
+                    control.save = True  # a signal arrives
+            return list(values)
+
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus)
+    steps = [
+        event.step
+        for event in train(model, corpus, settings(eval_every=100, save_every=100), run, control=control, world=Asked())
+        if isinstance(event, Saved) and event.what == "last"
+    ]
+    assert len(steps) == 3
+    assert 0 == steps[0] < steps[1] < steps[2] == 10
+
+
+def test_a_run_taken_back_to_before_its_cool_down_diverges_no_further_than_there(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus)
+    list(train(model, corpus, settings(steps=20, schedule="trapezoid", cooldown=0.5), run))
+    assert saved_step(run) == 20
+    longer = settings(steps=40, schedule="trapezoid", cooldown=0.5, eval_every=100)
+    events = train(model, corpus, longer, run, resume=True)
+    next(event for event in events if isinstance(event, Step) and event.step == 11)
+    assert saved_step(run) == 10  # at once: whatever happens now, it goes on from there
+    calls = iter(range(1000))
+    monkeypatch.setattr(
+        "minigpt.training.stepping.next_token_loss",
+        lambda *rest: next_token_loss(*rest) * (math.nan if next(calls) < 5 else 1.0),
+    )
+    back = next(event for event in events if isinstance(event, Notice) and "diverged" in event.text)
+    assert "after step 16" in back.text
+    assert "back to step 10 with 0.5" in back.text
+
+
+def test_best_weights_written_just_before_a_kill_are_not_overwritten_by_worse_ones(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus)
+    events = train(model, corpus, settings(), run)
+    next(event for event in events if isinstance(event, Saved) and event.what == "last" and event.step == 3)
+    events.close()
+    run.save_best(model, 5, 0.001)  # and then it was killed, before the state could follow
+    *_, finished = train(new_model(), corpus, settings(), run, resume=True)
+    assert isinstance(finished, Finished)
+    assert finished.best_step == 5
+    with TensorFile(run.directory / "model.safetensors") as file:
+        assert file.metadata["step"] == "5"
+
+
+def test_best_weights_that_are_measured_again_after_a_kill_are_the_best_again(corpus: Corpus, tmp_path: Path) -> None:
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus)
+    events = train(model, corpus, settings(), run)
+    next(event for event in events if isinstance(event, Saved) and event.what == "last" and event.step == 3)
+    state = run.last_path.read_bytes()
+    next(event for event in events if isinstance(event, Saved) and event.what == "best" and event.step == 6)
+    events.close()
+    run.last_path.write_bytes(state)  # killed between the best weights of step 6 and their state
+    saved = [event for event in train(new_model(), corpus, settings(), run, resume=True) if isinstance(event, Saved)]
+    assert (6, "best") in [(event.step, event.what) for event in saved]
+
+
+def test_where_another_process_cannot_compile_this_one_does_not_either(corpus: Corpus) -> None:
+    class Other(World):
+        def agree(self, values: Sequence[float]) -> list[float]:
+            return [max(value, 1.0) for value in values]
+
+    stepper = stepper_of(new_model(), corpus, world=Other())
+    plain = stepper.losses.features
+    compiled: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "compile", lambda function: compiled.append(function) or function.__call__)
+        assert stepper.compile() == "on another process"
+    assert compiled == [plain]
+    assert stepper.losses.features == plain
+
+
+def test_a_run_resumed_without_an_evaluation_measures_its_end_on_no_more_than_its_budget_allows(
+    corpus: Corpus,
+) -> None:
+    config = settings(minutes=0.01, steps=None, eval_tokens=20)
+    examiner = Examiner(new_model(), corpus, config, torch.float32, World())
+    assert examiner.final_seconds() == 0
+    examiner.heard(0.2)  # of 20 tokens: 0.6 seconds are budget, a tenth of them 6 tokens
+    measured = examiner.measure_finally()
+    assert measured is not None
+    assert measured.tokens <= 32 < len(corpus.validation)
+
+
+def test_tokens_are_counted_over_batches_of_different_sizes(corpus: Corpus, tmp_path: Path) -> None:
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus)
+    list(train(model, corpus, settings(steps=4, schedule="constant"), run))
+    events = train(model, corpus, settings(steps=6, schedule="constant", batch_size=12), run, resume=True)
+    counted = [event.tokens for event in events if isinstance(event, Step)]
+    assert counted == [4 * 6 * 16 + 12 * 16, 4 * 6 * 16 + 2 * 12 * 16]
+
+
+def test_the_parts_of_a_step_are_timed_apart_and_move_no_weight(corpus: Corpus) -> None:
+    model = new_model()
+    stepper = stepper_of(model, corpus)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    waits: list[Tensor | None] = []
+    seconds = stepper.timed_step(0, lambda: waits.append(model.token_embedding.weight.grad))
+    assert min(seconds) > 0
+    assert [grad is None for grad in waits] == [False, True]  # after the gradients, and after the update
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
