@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from minigpt.config import GPTConfig
+
 Point = tuple[int, float, float]  # steps, seconds of training, nats of a validation text
 
 
@@ -40,14 +42,9 @@ class Shape:
 
     @property
     def flops_per_token(self) -> int:
-        """6 N + 12 L C T for forward and backward, N without the position embedding, as nanoGPT counts.
-
-        Source: Chowdhery et al. 2022 (PaLM), appendix B.
-        """
-        c = self.n_embd
-        per_block = 12 * c * c + 13 * c  # matrices, biases and norms
-        n = self.vocabulary * c + self.n_layer * per_block + 2 * c
-        return 6 * n + 12 * self.n_layer * c * self.context
+        """Floating-point operations of one training token, forwards and backwards, as `GPTConfig` counts them."""
+        shape = GPTConfig(vocab_size=self.vocabulary, n_layer=self.n_layer, n_head=self.n_head, n_embd=self.n_embd)
+        return shape.flops_per_token(self.context)
 
 
 class Stopwatch:

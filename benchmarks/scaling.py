@@ -88,7 +88,7 @@ def experiment(setting: dict) -> dict:
         "tokens": tokens,
         "train_bytes": corpus.train_bytes,
         "bytes_per_token": corpus.train_bytes / len(corpus.train),
-        "entropy": entropy(Path(setting["path"]).read_bytes()[:1_000_000]),
+        "entropy": entropy(Path(setting["path"]).read_bytes()),
         "bits_per_byte": last.bits_per_byte,
         "seconds": round(last.seconds, 1),
     }
@@ -107,11 +107,14 @@ def run(settings: list[dict], jobs: int) -> None:
         time.sleep(0.2)
         for process in [process for process in running if process.poll() is not None]:
             running.remove(process)
-            if process.returncode == 0:
-                row = process.communicate()[0].splitlines()[-1]
-                with TABLE.open("a") as table:
-                    table.write(row + "\n")
-                print(row, flush=True)
+            output = process.communicate()[0]
+            if process.returncode:
+                print(f"an experiment failed: {process.args[-1]}", file=sys.stderr, flush=True)
+                continue
+            row = output.splitlines()[-1]
+            with TABLE.open("a") as table:
+                table.write(row + "\n")
+            print(row, flush=True)
 
 
 def grid(paths: dict[str, str]) -> list[dict]:
@@ -134,10 +137,12 @@ def fit() -> None:
     """
     import numpy as np
 
+    from minigpt.config import GPTConfig
     from minigpt.training.forecast import effective_bytes
 
     rows = [json.loads(line) for line in TABLE.read_text().splitlines()]
-    inner = np.array([12 * row["layers"] * row["width"] ** 2 / 1e6 for row in rows])
+    shapes = [GPTConfig(n_layer=row["layers"], n_embd=row["width"], n_head=1) for row in rows]
+    inner = np.array([shape.n_inner_parameters / 1e6 for shape in shapes])
     words = np.array([np.log2(row["vocabulary"]) for row in rows])
     texts = sorted({row["text"] for row in rows})
     of_text = np.array([texts.index(row["text"]) for row in rows])

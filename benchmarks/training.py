@@ -157,6 +157,16 @@ def ratios(results: list[dict[str, Any]], shape: str, engine: str) -> list[float
     return found
 
 
+def utilizations(results: list[dict[str, Any]], shape: str, engine: str) -> list[float]:
+    """The engine's share of the ceiling of the same round, over the rounds that have one."""
+    ceilings = {r["round"]: r["flops"] for r in results if (r["shape"], r["engine"]) == (shape, CEILING)}
+    return [
+        SHAPES[shape].flops_per_token * this["tokens_per_second"] / ceilings[this["round"]]
+        for this in results
+        if (this["shape"], this["engine"]) == (shape, engine) and this["round"] in ceilings
+    ]
+
+
 def report(results: list[dict[str, Any]], shape: str) -> str:
     """A table of one shape's engines, and what follows from it in words."""
     s, rows = SHAPES[shape], []
@@ -167,7 +177,7 @@ def report(results: list[dict[str, Any]], shape: str) -> str:
             figures_of(results, shape, engine, key)
             for key in ("tokens_per_second", "peak_bytes", "peak_bytes_above_imports", "first_step_seconds")
         )
-        mfu = [f"{s.flops_per_token * statistics.median(speeds) / ceiling:.1%}"] if ceiling else []
+        mfu = [spread(utilizations(results, shape, engine), ".1%")] if ceiling else []
         memory = [f"{statistics.median(values) / 1e6:,.0f}" for values in (peaks, above)]
         shares = ratios(results, shape, engine) if "minigpt" in engine else []
         rows.append([engine, spread(speeds), spread(shares, ".2f"), *memory, f"{statistics.median(first):.1f}", *mfu])

@@ -44,6 +44,21 @@ class GPTConfig(Settings):
         norms = 2 * (2 * c)
         return (self.vocab_size + self.n_positions) * c + self.n_layer * (attention + mlp + norms) + 2 * c
 
+    @property
+    def n_inner_parameters(self) -> int:
+        """Weights of the matrices inside the blocks."""
+        return 12 * self.n_layer * self.n_embd**2
+
+    def flops_per_token(self, context: int) -> int:
+        """Floating-point operations of one training token, forwards and backwards: 6 N + 12 L C T.
+
+        N are the parameters without the positions, which no matrix product touches; the second term is attention's
+        scores and sums, counted as if the upper triangle were computed too.
+        Source: Chowdhery et al. 2022 (PaLM), appendix B.
+        """
+        parameters = self.n_parameters - self.n_positions * self.n_embd
+        return 6 * parameters + 12 * self.n_layer * self.n_embd * context
+
 
 # The last four are sized so that a laptop's CPU trains them in minutes on a corpus of up to a few megabytes.
 PRESETS: Mapping[str, GPTConfig] = types.MappingProxyType(

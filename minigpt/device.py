@@ -1,4 +1,4 @@
-"""Which device and which arithmetic to use, and seeding; it knows no model."""
+"""Which device and which arithmetic to use, and what memory there is; it knows no model."""
 
 import ctypes
 import functools
@@ -15,6 +15,11 @@ from minigpt.errors import DeviceError
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
+_LIMITS = (  # of both versions of control groups: the files of a limit and of what is used, and what of it is of files
+    ("memory.max", "memory.current", "memory.stat", ("inactive_file", "active_file")),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat",
+     ("total_inactive_file", "total_active_file")),
+)  # fmt: skip
 _CLEARLY = 1.2  # times as fast
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -85,23 +90,18 @@ def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager
     return torch.autocast(device.type, dtype=dtype)
 
 
-def mix_seed(*parts: int) -> int:
-    """One well-mixed 63-bit seed from several whole numbers (splitmix64, Steele et al. 2014)."""
-    mask = 2**64 - 1
-    state = 0
-    for part in parts:
-        state = (state ^ (part & mask)) + 0x9E3779B97F4A7C15 & mask
-        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & mask
-        state = (state ^ (state >> 27)) * 0x94D049BB133111EB & mask
-        state ^= state >> 31
-    return state >> 1
+def allow_tf32(device: torch.device) -> None:
+    """Lets CUDA multiply matrices of float32 in TF32 from here on: so does training, and what it is compared with."""
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes to plan with: what is free on a CUDA device or, on Linux, in the machine or the container; elsewhere half
-    of the machine's memory, and 4 GB where it does not say."""
+    """Bytes to plan with: what is free on a CUDA device, torch's cache included, or, on Linux, in the machine or the
+    container; elsewhere half of the machine's memory, and 4 GB where it does not say."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
     try:
         available = next(line for line in _MEMINFO.read_text().splitlines() if line.startswith("MemAvailable:"))
         return min(int(available.split()[1]) * 1024, _left_in_container())
@@ -114,12 +114,16 @@ def free_memory(device: torch.device) -> int:
 
 
 def _left_in_container() -> int:
-    """Bytes that the control group of this process may still take; very many where it has no limit."""
-    try:
-        limit, used = (int((_CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
-    except (OSError, ValueError):  # no group, or "max": no limit
-        return sys.maxsize
-    return max(0, limit - used)
+    """Bytes that the control group of this process may still take, files that it keeps for having read them given up;
+    very many where it has no limit."""
+    for limited, current, account, of_files in _LIMITS:
+        try:
+            limit, used = (int((_CGROUP / name).read_text()) for name in (limited, current))
+            figures = dict(line.split() for line in (_CGROUP / account).read_text().splitlines())
+            return max(0, limit - used + sum(int(figures.get(name, 0)) for name in of_files))
+        except (OSError, ValueError):  # no such group, or "max": no limit
+            continue
+    return sys.maxsize
 
 
 def keep_freed_memory() -> None:

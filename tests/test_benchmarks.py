@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from minigpt import GPT, GPTConfig, evaluate
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-NAMES = ("measuring", "peers", "own_loop", "training", "time_to_quality")
+NAMES = ("measuring", "peers", "own_loop", "training", "time_to_quality", "scaling")
 
 
 @pytest.fixture
@@ -135,15 +135,24 @@ def test_speed_is_held_against_the_best_peer_of_the_same_round(load: Any) -> Non
     assert training.ratios(results, "gpt2", "minigpt") == [2, 1.25]
     assert "| minigpt | 200 (100–300) | 1.62 (1.25–2.00) | 100 | 10 | 1.0 |" in training.report(results, "gpt2")
     outside = {"shape": "gpt2", "engine": "outside", "round": 0, "outside": 0.012}
-    ceiling = {
-        "shape": "gpt2",
-        "engine": "ceiling",
-        "round": 0,
-        "flops": 1000 * training.SHAPES["gpt2"].flops_per_token,
-    }
-    report = training.report([*results, outside, ceiling], "gpt2")
+    per_token = training.SHAPES["gpt2"].flops_per_token
+    ceilings = [
+        {"shape": "gpt2", "engine": "ceiling", "round": turn, "flops": speed * per_token}
+        for turn, speed in ((0, 1000), (1, 250))
+    ]
+    report = training.report([*results, outside, *ceilings], "gpt2")
     assert "1.2% are outside" in report
-    assert "| 1.0 | 20.0% |" in report
+    assert "| 1.0 | 35.0% (30.0%–40.0%) |" in report  # of each round's own ceiling
+    assert "| 1.0 | 30.0% |" in training.report([*results, ceilings[0]], "gpt2")
+
+
+def test_an_experiment_that_fails_is_named(load: Any, tmp_path: Path, monkeypatch: Any, capfd: Any) -> None:
+    scaling = load("scaling")
+    monkeypatch.setattr(scaling, "TABLE", tmp_path / "scaling.jsonl")
+    one = dict.fromkeys(scaling.SETTINGS, 1) | {"path": str(tmp_path / "missing.txt"), "tokenizer": "bytes"}
+    scaling.run([one], jobs=1)
+    assert f"an experiment failed: {json.dumps(one)}" in capfd.readouterr().err
+    assert not (tmp_path / "scaling.jsonl").exists()
 
 
 def test_evaluations_take_no_time_from_a_training_curve(load: Any) -> None:

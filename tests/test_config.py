@@ -188,3 +188,15 @@ def test_the_packages_names_come_when_asked_for() -> None:
     assert set(minigpt.__all__) <= set(dir(minigpt))
     with pytest.raises(AttributeError, match="has no attribute 'GTP'"):
         _ = minigpt.GTP
+
+
+def test_the_weights_inside_the_blocks_are_all_but_embeddings_biases_and_norms() -> None:
+    shape = PRESETS["gpt2"]
+    biases_and_norms = 12 * (9 * 768 + 4 * 768) + 2 * 768
+    assert shape.n_inner_parameters == shape.n_parameters - (50257 + 1024) * 768 - biases_and_norms
+
+
+def test_the_small_gpt2_takes_the_arithmetic_that_the_formula_says() -> None:
+    # 6 x (124,439,808 - 1024 x 768) + 12 x 12 x 768 x 1024, as nanoGPT's estimate_mfu counts it for one token
+    assert PRESETS["gpt2"].flops_per_token(1024) == 6 * 123_653_376 + 113_246_208
+    assert PRESETS["gpt2"].flops_per_token(512) == 6 * 123_653_376 + 113_246_208 / 2

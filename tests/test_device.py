@@ -1,4 +1,4 @@
-"""Choosing a device and its arithmetic, seeding, and the model on a GPU against the model on the CPU."""
+"""Choosing a device and its arithmetic, its memory, and the model on a GPU against the model on the CPU."""
 
 import itertools
 import platform
@@ -13,8 +13,8 @@ from minigpt import device as device_module
 from minigpt.config import GPTConfig
 from minigpt.device import (
     autocast,
+    free_memory,
     keep_freed_memory,
-    mix_seed,
     multiplies_bfloat16_faster,
     peak_memory,
     resolve_device,
@@ -162,28 +162,48 @@ def test_float32_leaves_an_outer_autocast_alone() -> None:
         assert (torch.eye(3) @ torch.eye(3)).dtype == torch.bfloat16
 
 
-def test_a_mixed_seed_depends_on_its_parts_and_their_order_alone() -> None:
-    assert mix_seed(1, 2, 3) == mix_seed(1, 2, 3)
-    parts = [(), (0,), (0, 0), (1,), (1, 0), (0, 1), (1, 2, 3), (3, 2, 1), (-1,), (2**63,), (12, 3), (1, 23)]
-    assert len({mix_seed(*some) for some in parts}) == len(parts)
+def test_free_memory_on_a_gpu_counts_what_torch_has_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (5_000, 90_000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 700)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 300)
+    assert free_memory(CUDA) == 5_400
 
 
-def test_mixed_seeds_stay_what_they_were() -> None:
-    """A run is resumed by the seed: a change here would give every old run other batches."""
-    assert mix_seed(0) == 0xE220A8397B1DCDAF >> 1  # splitmix64's first published output for the seed 0
-    assert [mix_seed(1337, step) for step in (0, 1)] == [1783029923428753473, 8361222471251455951]
-
-
-def test_mixed_seeds_are_ones_that_torch_and_numpy_take() -> None:
-    for parts in itertools.product((-5, 0, 2**62, 2**64 - 1), repeat=2):
-        assert 0 <= mix_seed(*parts) < 2**63
-        torch.Generator().manual_seed(mix_seed(*parts))
-
-
-def test_neighbouring_steps_have_seeds_that_share_half_their_bits() -> None:
-    changed = [(mix_seed(7, step) ^ mix_seed(7, step + 1)).bit_count() for step in range(500)]
-    assert sum(changed) / len(changed) == pytest.approx(63 / 2, abs=1)
-    assert min(changed) > 10
+@pytest.mark.parametrize(
+    ("files", "free"),
+    [
+        ({}, 2_048_000),
+        ({"memory.max": "max", "memory.current": "900", "memory.stat": "inactive_file 7"}, 2_048_000),
+        ({"memory.max": "1000", "memory.current": "900", "memory.stat": "anon 600\n"}, 100),
+        (
+            {
+                "memory.max": "1000",
+                "memory.current": "900",
+                "memory.stat": "anon 600\nfile 300\ninactive_file 250\nactive_file 40\n",
+            },
+            390,
+        ),
+        (
+            {
+                "memory/memory.limit_in_bytes": "1000",
+                "memory/memory.usage_in_bytes": "900",
+                "memory/memory.stat": "inactive_file 1\ntotal_inactive_file 250\ntotal_active_file 40\n",
+            },
+            390,
+        ),
+        ({"memory.max": "1000", "memory.current": "1300", "memory.stat": "inactive_file 20\n"}, 0),
+    ],
+)
+def test_free_memory_is_what_the_machine_and_its_container_leave_files_read_before_aside(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], free: int
+) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal:  8000 kB\nMemAvailable:  2000 kB\n")
+    (tmp_path / "memory").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(device_module, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(device_module, "_CGROUP", tmp_path)
+    assert free_memory(CPU) == free
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's own account of the process")

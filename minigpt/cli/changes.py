@@ -18,7 +18,7 @@ from minigpt.errors import ConfigError
 
 _FREE_GROUPS = {"Length", "Evaluation and saving", "Machine"}
 _ALTERING = {"seed", "dtype", "dropout"}  # whatever heading they stand under
-_FREE = {"micro_batch_size"}  # the same gradient in other portions
+_PORTIONS = {"micro_batch_size"}  # the same gradient, but each portion draws a dropout of its own
 _GROUPS = {
     name: field.metadata["group"]
     for settings in (GPTConfig, TrainConfig, ReadingConfig)
@@ -42,14 +42,16 @@ class Change:
         return {"step": step, "option": self.option, "from": self.before, "to": self.after}
 
 
-def is_free(option: str) -> bool:
-    """Whether a resumed run may have any value of this option."""
-    return option not in _ALTERING and (option in _FREE or _GROUPS.get(option) in _FREE_GROUPS)
+def is_free(option: str, *, dropout: float | None = None) -> bool:
+    """Whether a resumed run may have any value of this option; one with that dropout, where it depends on it."""
+    if option in _PORTIONS:
+        return dropout == 0
+    return option not in _ALTERING and _GROUPS.get(option) in _FREE_GROUPS
 
 
 def changes_in(record: Mapping[str, Any], asked: Mapping[str, Any], name: str) -> list[Change]:
-    """What a run's record and the options `asked` for now differ in, those that are free left aside by the caller;
-    saying again what it has, or was asked for when it began, is no change.
+    """What a run's record and the options `asked` for now differ in, those that are free left aside; saying again what
+    it has, or was asked for when it began, is no change.
 
     Raises: ConfigError for what can never change: what the weights of the run of that name are.
     """
@@ -61,10 +63,11 @@ def changes_in(record: Mapping[str, Any], asked: Mapping[str, Any], name: str) -
     else:
         has["batch_size"] = f"{training['batch_tokens']} tokens"
     before = has | record["asked"]
+    dropout = asked.get("dropout", record["model"]["dropout"])
     changes = [
         Change(option, before[option], value)
         for option, value in asked.items()
-        if value not in (has[option], before[option])
+        if not is_free(option, dropout=dropout) and value not in (has[option], before[option])
     ]
     for change in changes:
         if change.option not in _ALTERING and _GROUPS.get(change.option, "Model") == "Model":

@@ -10,14 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from minigpt.cli.options import command_line
-from minigpt.cli.resume import resumed_directory
+from minigpt.cli.resume import resumed_directory, weights_alone
 from minigpt.cli.signals import handling, heeding_signals
 from minigpt.errors import CheckpointError, ConfigError, DataError, DeviceError, MinigptError, TrainingError
 
@@ -43,14 +43,16 @@ def world_of(request: "Request", *, resume: bool) -> Iterator["World"]:
     Whatever goes wrong inside is said by one process.
     Raises: ConfigError and DeviceError where there cannot be so many processes here.
     """
-    if "WORLD_SIZE" not in os.environ and (wanted := _devices_wanted(request, resume)) > 1:
-        raise typer.Exit(_launch(wanted, request))
+    if "WORLD_SIZE" not in os.environ:
+        count, device = _devices_wanted(request, resume)
+        if count > 1:
+            raise typer.Exit(_launch(count, device, request))
     from minigpt.training.distributed import ProcessLostError
     from minigpt.training.processes import join
 
     world = join()
     try:
-        _check_devices(world, request)
+        _check_devices(world, request, resume)
         yield world
     except ProcessLostError as error:
         if _LAUNCHER in os.environ:
@@ -123,19 +125,21 @@ def _blank(config: Any) -> "GPT":
 # Starting.
 
 
-def _devices_wanted(request: "Request", resume: bool) -> int:
-    """How many processes were asked for: now or, where a run goes on, when it was begun."""
-    wanted: int | None = request.given.get("devices")
-    if wanted is None and resume and (directory := resumed_directory(request)) is not None:
+def _devices_wanted(request: "Request", resume: bool) -> tuple[int, str]:
+    """How many processes were asked for and on which device: now or, where a run goes on, when it was begun."""
+    wanted = dict(request.given)
+    if resume and not {"devices", "device"} <= wanted.keys() and (directory := resumed_directory(request)) is not None:
         from minigpt.storage.run import Run
 
-        wanted = Run.open(directory).record["training"].get("devices")
-    return wanted or 1
+        wanted = Run.open(directory).record["training"] | wanted
+    return wanted.get("devices") or 1, wanted.get("device") or "auto"
 
 
-def _check_devices(world: "World", request: "Request") -> None:
+def _check_devices(world: "World", request: "Request", resume: bool) -> None:
     """Raises ConfigError or DeviceError, before anything long is begun, where so many processes cannot train."""
-    world.device(request.given.get("device", "auto"))
+    with world.together():  # other machines need not see the folder of the run that goes on
+        device = world.tell(_devices_wanted(request, resume)[1] if world.is_main else None)
+    world.device(device)
     if "batch_size" in request.given:
         world.rows(request.given["batch_size"])
     wanted, started = request.given.get("devices"), os.environ.get("LOCAL_WORLD_SIZE")
@@ -146,28 +150,28 @@ def _check_devices(world: "World", request: "Request") -> None:
         )
 
 
-def _launch(count: int, request: "Request") -> int:
-    """Runs this very command in so many processes; returns the exit code of the main one.
+def _launch(count: int, device: str, request: "Request") -> int:
+    """Runs this very command in so many processes on that device; returns the exit code of the main one.
 
     Raises: TrainingError where one of them died; typer.Exit where it has said itself why.
     """
     from minigpt.training.processes import cores, local_device, meeting_place
 
-    if local_device(request.given.get("device", "auto"), count).type == "cpu" and count > cores():
+    if local_device(device, count).type == "cpu" and count > cores():
         raise DeviceError(f"devices ({count}) must be at most {cores()}, the cores of this machine")
     store, environments = meeting_place(count)
     command = [sys.executable, *sys.orig_argv[1:]]
-    children = [
-        subprocess.Popen(
-            command,
-            env={**os.environ, **environment, _LAUNCHER: str(os.getpid()), "TORCH_CPP_LOG_LEVEL": "ERROR"},
-            stdin=None if rank == 0 else subprocess.DEVNULL,
-            start_new_session=True,  # so that Ctrl-C comes to them once, from here
-        )
-        for rank, environment in enumerate(environments)
-    ]
+    children: list[subprocess.Popen[bytes]] = []
     received: list[int] = []
     try:
+        for rank, environment in enumerate(environments):
+            child = subprocess.Popen(
+                command,
+                env={**os.environ, **environment, _LAUNCHER: str(os.getpid()), "TORCH_CPP_LOG_LEVEL": "ERROR"},
+                stdin=None if rank == 0 else subprocess.DEVNULL,
+                start_new_session=True,  # so that Ctrl-C comes to them once, from here
+            )
+            children.append(child)
         with _passing_on(children, store, received):
             died = _watch(children, received)
     finally:
@@ -242,10 +246,14 @@ def _what_is_left(store: "Store", count: int, request: "Request") -> str:
     from minigpt.storage.run import Run
 
     directory = Path(store.get("run").decode())
-    try:
-        progress = Run.open(directory).last_progress()
-    except CheckpointError:
-        progress = None
+    progress = alone = None
+    with suppress(CheckpointError):
+        run = Run.open(directory)
+        progress, alone = run.last_progress(), weights_alone(run)
+    if alone is not None:
+        return (
+            f"only the weights of step {alone:,} in {directory} are kept; go on from them with --from {directory.name}"
+        )
     kept = f"the state of step {progress['step']:,} in {directory} is kept" if progress else "nothing was saved yet"
     again = ("train", "--resume", "--name", directory.name, "--devices", str(count))
     return f"{kept}; go on with: {command_line(*again, checkpoints=request.checkpoints)}"

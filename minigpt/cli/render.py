@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from minigpt.training.throughput import Peak
 
 
+_CENTURY = 100 * 365.25 * 24 * 3600  # seconds; many systems know no later time
+
+
 def console(*, stderr: bool = True) -> Console:
     """A console for one of the two streams; nothing in it is highlighted by guesswork."""
     return Console(stderr=stderr, highlight=False, soft_wrap=False)
@@ -84,7 +87,6 @@ def plan_table(made: "Plan", corpus: "Corpus", title: str, device: str) -> Table
     per_token = corpus.train_bytes / len(corpus.train)
     steps = made.steps(len(corpus.train))
     seconds = 60 * training.minutes if training.minutes else steps * made.seconds_per_step
-    finish = time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
     epochs = steps * made.tokens_per_step / len(corpus.train)
     arithmetic = f"{training.dtype}: {made.why_dtype}" if made.why_dtype else training.dtype
     rows = [
@@ -96,10 +98,14 @@ def plan_table(made: "Plan", corpus: "Corpus", title: str, device: str) -> Table
         ("context", f"{training.context_length} tokens", "--context-length"),
         ("dropout", f"{model.dropout:g}, token noise {training.token_noise:g}", "--dropout --token-noise"),
         ("", f"BPE-dropout {training.bpe_dropout:g}", "--bpe-dropout"),
-        ("batch", f"{training.sequences_per_step} sequences, {made.tokens_per_step:,} tokens a step", "--batch-size"),
+        (
+            "batch",
+            f"{count(training.sequences_per_step, 'sequence')}, {made.tokens_per_step:,} tokens a step",
+            "--batch-tokens" if training.batch_tokens else "--batch-size",
+        ),
         ("optimizer", f"{training.optimizer}, rate {training.learning_rate:g}", "--optimizer --learning-rate"),
         ("schedule", training.schedule, "--schedule --cooldown"),
-        ("length", f"{length}, done at {finish}", "--minutes --steps --epochs"),
+        ("length", f"{length}, {_done(seconds)}", "--minutes --steps --epochs"),
         ("", f"about {steps:,.0f} steps, {epochs:.1f} times the text", ""),
         ("speed", f"{made.tokens_per_step / made.seconds_per_step:,.0f} tokens/s, measured here", ""),
         ("memory", f"about {size(made.memory)} beside torch itself", "--micro-batch-size --checkpoint-activations"),
@@ -118,18 +124,30 @@ def plan_table(made: "Plan", corpus: "Corpus", title: str, device: str) -> Table
     return table
 
 
+def _done(seconds: float) -> str:
+    """When so many seconds will be over; with the day, where that may be another one."""
+    if seconds > _CENTURY:
+        return "not done in a hundred years"
+    pattern = "%H:%M:%S" if seconds < 20 * 3600 else "%Y-%m-%d %H:%M"
+    return time.strftime(f"done at {pattern}", time.localtime(time.time() + seconds))
+
+
 def speed(tokens_per_second: float, flops_per_token: float, peak: "Peak") -> str:
     """How fast training went, as tokens and as a share of what the device's arithmetic could do."""
     flops = tokens_per_second * flops_per_token
     return f"{tokens_per_second:,.0f} tokens/s, {flops / peak.flops:.0%} of the arithmetic here ({peak.source})"
 
 
-def summary(event: "Finished", speed: str, directory: str, better: str | None, copied: str | None) -> RenderableType:
-    """What a run came to."""
+def summary(
+    event: "Finished", n_scored: int, speed: str, directory: str, better: str | None, copied: str | None
+) -> RenderableType:
+    """What a run came to; `n_scored` are the tokens of its validation part that can be measured."""
     rows = {"steps": f"{event.step:,} in {duration(event.seconds)}", "speed": speed}
     if event.validation_loss is not None and event.bits_per_byte is not None:
         rows["best weights"] = f"step {event.best_step:,}"
-        rows["validation loss"] = f"{event.validation_loss:.4f} nats per token, all {event.validation_tokens:,} tokens"
+        read = event.validation_tokens
+        tokens = f"all {read:,} tokens" if read >= n_scored else f"{read:,} of {n_scored:,} tokens"
+        rows["validation loss"] = f"{event.validation_loss:.4f} nats per token, {tokens}"
         rows["perplexity"] = f"{math.exp(min(700.0, event.validation_loss)):.2f} per token"
         rows["bits per byte"] = f"{event.bits_per_byte:.4f}"
     if better is not None:

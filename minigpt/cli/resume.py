@@ -57,11 +57,28 @@ def take_up(request: Request, directory: Path, out: "Console") -> Job:
         raise
 
 
+def weights_alone(run: "Run") -> int | None:
+    """The step of the weights of a run that could never save a state, several times their size, beside them; None where
+    there is one, or the weights are those that the run begins with."""
+    from minigpt.storage.checkpoint import WEIGHTS
+    from minigpt.storage.files import TensorFile
+
+    if run.last_path.exists():
+        return None
+    with TensorFile(run.directory / WEIGHTS) as file:
+        return int(file.metadata.get("step", 0)) or None
+
+
 def _taken_up(run: "Run", request: Request, out: "Console") -> Job:
     from minigpt.model.gpt import GPT
     from minigpt.storage.checkpoint import load_checkpoint, write_config
 
     directory, record = run.directory, run.record
+    if (step := weights_alone(run)) is not None:
+        raise ConfigError(
+            f"{directory} holds its weights of step {step:,} but no state to resume, none was ever saved; start a new "
+            f"run from those weights with --from {directory.name}"
+        )
     changes = changes_in(record, request.asked, str(directory))
     if not request.allow_change:
         refuse(changes, str(directory))
@@ -111,8 +128,9 @@ def _settings_after(
     record: dict[str, Any], request: Request, changes: list[Change]
 ) -> tuple[TrainConfig, ReadingConfig, float]:
     """How a run goes on: what it has, with the changes and what is free to change laid over it."""
-    new = {key: value for key, value in request.given.items() if is_free(key)}
-    new |= {change.option: change.after for change in changes}
+    altered = {change.option: change.after for change in changes}
+    dropout = altered.get("dropout", record["model"]["dropout"])
+    new = {key: value for key, value in request.given.items() if is_free(key, dropout=dropout)} | altered
     training = dict(record["training"])
     if {"steps", "epochs", "minutes"} & new.keys():
         training |= {"steps": None, "epochs": None, "minutes": None}
@@ -120,7 +138,7 @@ def _settings_after(
         training["batch_tokens"] = None
     config = TrainConfig(**(training | fields_of(TrainConfig, new)))
     reading = ReadingConfig(**(record["reading"] | fields_of(ReadingConfig, new)))
-    return config, reading, new.get("dropout", record["model"]["dropout"])
+    return config, reading, dropout
 
 
 def _refuse_finished(run: "Run", progress: dict[str, Any], config: TrainConfig, n_tokens: int) -> None:

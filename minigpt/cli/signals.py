@@ -26,6 +26,20 @@ def handling(stop: Handler, save: Handler) -> Iterator[None]:
 
 
 @contextmanager
+def ignoring_saves() -> Iterator[None]:
+    """Leaves SIGUSR1 without effect, here and in the processes started meanwhile, where nothing could be saved yet: its
+    default is to end the process."""
+    if not hasattr(signal, "SIGUSR1"):
+        yield
+        return
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@contextmanager
 def heeding_signals(control: "Control", on_stop: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
     """Makes the first Ctrl-C or SIGTERM a request to stop, noted in a list, and SIGUSR1 one to save; a second one to
     stop is a KeyboardInterrupt."""

@@ -31,7 +31,7 @@ def challenge(unbeaten: "Sequence[Baseline]", baselines: "Sequence[Baseline]") -
 def standing(log: Iterable[Mapping[str, Any]], baselines: "Sequence[Baseline]", finished: "Finished") -> str | None:
     """Which baselines a run's best weights end below and since when, and which not; None where there is nothing to say.
 
-    The end is judged by its own figure, over all of the held-out text; the log's are of a part of it.
+    The end is judged by its own figure, over all of the held-out text that there is time for; the log's are of a part.
     """
     from minigpt.analysis.corpus.baselines import beaten_since
 

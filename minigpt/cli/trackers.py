@@ -38,7 +38,7 @@ def tracking(names: Iterable[str], run: "Run", out: "Console") -> Iterator[Calla
     """
     names = dict.fromkeys(names)
     check_trackers(names)
-    feeds = {name: _Feed(_start(name, run)) for name in names}
+    feeds: dict[str, _Feed] = {}
 
     def attempt(act: Callable[[_Feed], None]) -> None:
         for name, feed in list(feeds.items()):
@@ -49,6 +49,8 @@ def tracking(names: Iterable[str], run: "Run", out: "Console") -> Iterator[Calla
                 out.print(f"{name} takes no more figures ({_reason(error)}); training goes on without it", markup=False)
 
     try:
+        for name in names:
+            feeds[name] = _Feed(_start(name, run))
         yield lambda event: attempt(lambda feed: feed.write(event))
     finally:
         attempt(lambda feed: feed.tracker.close())

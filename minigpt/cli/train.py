@@ -11,7 +11,7 @@ from minigpt.cli.launch import follow, lead, world_of
 from minigpt.cli.options import CheckpointsOption, command_line, fields_of, names_of, settings_options
 from minigpt.cli.report import REPORT
 from minigpt.cli.resume import resumed_directory, take_up
-from minigpt.cli.signals import heeding_signals
+from minigpt.cli.signals import heeding_signals, ignoring_saves
 from minigpt.cli.trackers import check_trackers, tracking
 from minigpt.cli.train_job import Job, Request, begin, draw_up
 from minigpt.config import PRESETS, GPTConfig, ReadingConfig, TrainConfig
@@ -108,7 +108,7 @@ def train(
             raise ConfigError("there is no text to plan for; give a text file: minigpt train corpus.txt --plan")
         draw_up(request, console(), request.given.get("devices", 1))
         return
-    with world_of(request, resume=resume) as world:
+    with ignoring_saves(), world_of(request, resume=resume) as world:
         if not world.is_main:
             follow(world)
             return
@@ -146,6 +146,7 @@ def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: 
         directory.name,
         resolve_device(job.config.device),
         steps_in(job.config, len(job.corpus.train)),
+        job.config.sequences_per_step * (job.config.context_length or job.model.config.n_positions),
         baselines,
     )
     with tracking(trackers, job.run, out) as track, display, heeding_signals(control, display.stop) as signals:
@@ -158,13 +159,19 @@ def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: 
             track(event)
             finished = event if isinstance(event, Finished) else None
     if finished is None:
-        out.print(f"stopped at step {display.step:,} and saved in {directory}; go on with:", markup=False)
+        saved = job.run.last_progress()
+        what = (
+            f"stopped at step {saved['step']:,} and saved in {directory}" if saved else "stopped; nothing was saved yet"
+        )
+        out.print(f"{what}; go on with:", markup=False)
         print(command_line("train", "--resume", "--name", directory.name, checkpoints=checkpoints), file=sys.stderr)
         raise typer.Exit(128 + (signals[0] if signals else signal.SIGTERM))  # another process was asked to
     result = console(stderr=False)
     log = list(job.run.read_log())
     better = standing(log, baselines, finished)
-    result.print(summary(finished, _speed(job, display, world.size), str(directory), better, copied(log)))
+    n_scored = len(job.corpus.validation) - 1  # all but the first
+    speed = _speed(job, display, world.size)
+    result.print(summary(finished, n_scored, speed, str(directory), better, copied(log)))
     _draw_curve(job.run, out)
     if not no_report:
         _report(job.run, out)
@@ -174,7 +181,7 @@ def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: 
 def _speed(job: Job, display: "TrainingDisplay", processes: int) -> str:
     from minigpt.cli.render import speed
     from minigpt.device import resolve_dtype
-    from minigpt.training.throughput import Peak, flops_per_token, peak
+    from minigpt.training.throughput import Peak, peak
 
     if not display.training_seconds:
         return "no step was taken"
@@ -182,8 +189,8 @@ def _speed(job: Job, display: "TrainingDisplay", processes: int) -> str:
     most = peak(display.device, resolve_dtype(job.config.dtype, display.device))
     if processes > 1 and display.device.type == "cuda":  # on a CPU they share what was measured
         most = Peak(processes * most.flops, f"{processes} times {most.source}")
-    per_token = flops_per_token(job.model.config, job.config.context_length)
-    return speed(display.tokens / display.training_seconds, per_token, most)
+    per_token = job.model.config.flops_per_token(job.config.context_length)
+    return speed(display.steps * display.tokens_per_step / display.training_seconds, per_token, most)
 
 
 def _report(run: "Run", out: "Console") -> None:
@@ -208,3 +215,5 @@ def _draw_curve(run: "Run", out: "Console") -> None:
         out.print(f"loss curve: {path}", markup=False)
     except ModuleNotFoundError:
         out.print("no loss curve was drawn: that takes matplotlib (pip install 'minigpt[plot]')", markup=False)
+    except Exception as error:  # of any kind: training is done and saved
+        out.print(f"no loss curve was drawn: {type(error).__name__}: {error}", markup=False)

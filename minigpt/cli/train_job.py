@@ -55,6 +55,16 @@ class Request:
 
     def check(self) -> None:
         """Raises ConfigError for what is wrong whatever the text is."""
+        if self.name is not None and (Path(self.name).name != self.name or self.name[:1] in ("", ".")):
+            raise ConfigError(
+                f"name ({self.name!r}) must be a plain one, of a folder in {self.checkpoints}: no slash in it, and no "
+                "dot to begin with"
+            )
+        if {"batch_size", "batch_tokens"} <= self.given.keys():
+            raise ConfigError(
+                f"batch_size ({self.given['batch_size']}) and batch_tokens ({self.given['batch_tokens']}) contradict "
+                "one another; give one of them"
+            )
         TrainConfig(**fields_of(TrainConfig, self.given))
         ReadingConfig(**self.reading)
         shape = fields_of(GPTConfig, self.given)
@@ -110,7 +120,7 @@ def draw_up(request: Request, out: "Console", processes: int) -> Draft:
     from minigpt.training.timing import Clock
 
     device = resolve_device(request.given.get("device", "auto"))
-    resolve_dtype(request.given.get("dtype", "auto"), device)
+    dtype = resolve_dtype(request.given.get("dtype", "auto"), device)
     checkpoints = request.checkpoints
     base = open_model(request.base, checkpoints, "cpu", mapped=False) if request.base else None
     if base and request.tokenizer not in (None, base.tokenizer.name):
@@ -122,32 +132,48 @@ def draw_up(request: Request, out: "Console", processes: int) -> Draft:
     corpus = build_corpus(request.sources, tokenizer, ReadingConfig(**request.reading), out)
     began = time.perf_counter()
     with out.status("measuring this machine …"):
-        survey = Survey.of(corpus)
+        survey, given, memory = Survey.of(corpus), request.given, free_memory(device)
         dtypes: tuple[str, ...] = ()
         if device.type == "cpu":
             dtypes = ("float32", "bfloat16") if multiplies_bfloat16_faster() else ("float32",)
+        else:  # recorded by its name, so that the run goes on in it on another device
+            given = given | {"dtype": str(dtype).removeprefix("torch.")}
         clock = Clock(functools.partial(seconds_per_step, device=device, processes=processes), dtypes)
         preset = request.preset or (
-            "fine-tuned" if base else plan_preset(survey, device.type, request.given, clock, processes)
+            "fine-tuned" if base else plan_preset(survey, device.type, memory, given, clock, processes)
         )
         made = plan(
             survey,
             device_type=device.type,
-            free_memory=free_memory(device),
-            given=request.given,
+            free_memory=memory,
+            given=given,
             preset=preset,
             base=base.model.config if base else None,
             clock=clock,
             processes=processes,
         )
+    _check_budget(made, time.perf_counter() - began)
     name = free_name(request.run_name, checkpoints)
     out.print(plan_table(made, corpus, str(checkpoints / name), str(device)))
     for note in made.notes:
         out.print(note, markup=False)
+    if made.training.compile == "on" or (made.training.compile == "auto" and device.type == "cuda"):
+        out.print("the speed was measured before torch.compile, which may add to it", markup=False)
     if name != request.run_name:
         taken = checkpoints / request.run_name
         out.print(f"{taken} stands already, so this run is {name}; --resume would go on with it", markup=False)
     return Draft(name, corpus, made, base, device, began)
+
+
+def _check_budget(made: "Plan", measuring: float) -> None:
+    """Raises ConfigError where the minutes are over before the first step."""
+    minutes, needed = made.training.minutes, measuring + made.seconds_per_step
+    if minutes is not None and 60 * minutes < needed:
+        raise ConfigError(
+            f"minutes ({minutes:g}) are over before a first step could be taken: measuring this machine took "
+            f"{measuring:.1f} s, and a step takes {made.seconds_per_step:.2g} s; give at least {2 * needed / 60:.2g}, "
+            "or --steps"
+        )
 
 
 def begin(request: Request, draft: Draft, out: "Console", processes: int) -> Job:

@@ -1,6 +1,7 @@
 """How a training run looks while it goes on: a live panel in a terminal, plain lines elsewhere."""
 
 import math
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from types import TracebackType
@@ -35,19 +36,20 @@ class TrainingDisplay:
         name: str,
         device: "torch.device",
         total_steps: int | None,
+        tokens_per_step: int,
         baselines: "Sequence[Baseline]",
     ) -> None:
         self.out, self.name, self.device, self.total_steps = out, name, device, total_steps
-        self.baselines = baselines
+        self.tokens_per_step, self.baselines = tokens_per_step, baselines
         self.unbeaten: Sequence[Baseline] | None = None  # until the model was measured once
         self.stopping = False
         self.step = 0
-        self.losses: list[float] = []
+        self.losses: list[float] = []  # the finite ones
         self.smoothed: float | None = None
         self.last_step: Step | None = None
         self.last_evaluation: Evaluation | None = None
-        self.rates: list[float] = []
-        self.tokens, self.training_seconds = 0, 0.0  # evaluations and saves left out
+        self.recent: deque[float] = deque(maxlen=20)  # seconds of the last steps
+        self.steps, self.training_seconds = 0, 0.0  # evaluations and saves left out
         self.live: Live | None = None
         if out.is_terminal:
             self.live = Live(console=out, refresh_per_second=4, transient=True, get_renderable=self._panel)
@@ -87,13 +89,16 @@ class TrainingDisplay:
             self.out.print(Text(event.text, style="yellow"))
 
     def _step(self, event: "Step") -> None:
+        if event.step <= self.step:  # the run has gone back to an earlier state
+            self.next_line = min(self.next_line, event.progress)
         self.last_step, self.step = event, event.step
-        self.losses.append(event.loss)
-        # The mean of the last ~20 steps, not biased towards the first.
-        self.smoothed = event.loss if self.smoothed is None else 0.95 * self.smoothed + 0.05 * event.loss
-        self.rates = [*self.rates[-19:], event.tokens_per_second]
-        self.tokens += event.tokens // event.step
-        self.training_seconds += event.tokens / event.step / event.tokens_per_second
+        if math.isfinite(event.loss):
+            self.losses.append(event.loss)
+            # The mean of the last ~20 steps, not biased towards the first.
+            self.smoothed = event.loss if self.smoothed is None else 0.95 * self.smoothed + 0.05 * event.loss
+        self.recent.append(self.tokens_per_step / event.tokens_per_second)
+        self.steps += 1
+        self.training_seconds += self.recent[-1]
         if self.live is None and (event.progress >= self.next_line or event.step == 1):
             self.next_line = math.floor(event.progress * 50 + 1) / 50
             self.out.print(
@@ -105,7 +110,7 @@ class TrainingDisplay:
         return f"{step:,}" if self.total_steps is None else f"{step:,}/{self.total_steps:,}"
 
     def _rate(self) -> float:
-        return sum(self.rates) / max(1, len(self.rates))
+        return len(self.recent) * self.tokens_per_step / sum(self.recent)
 
     def _evaluation(self, event: "Evaluation") -> None:
         self.last_evaluation = event
@@ -133,7 +138,8 @@ class TrainingDisplay:
 
         event = self.last_step
         if event is None:
-            return Text(f"{self.name}: measuring the untrained model …", style="dim")
+            what = "measuring the untrained model" if self.unbeaten is None else "taking the first step"
+            return Text(f"{self.name}: {what} …", style="dim")
         bar_width = 30
         filled = round(event.progress * bar_width)
         head = Text(f"{self.name}  ", style="bold")
@@ -144,13 +150,13 @@ class TrainingDisplay:
             f"{duration(event.seconds)} gone, {duration(event.seconds_left)} left",
             style="not bold",
         )
-        assert self.smoothed is not None
         grid = Table.grid(padding=(0, 3, 0, 0))
         evaluation = self.last_evaluation
         validation = "-"
         if evaluation:
             validation = f"{evaluation.validation_loss:.4f} ({evaluation.bits_per_byte:.4f} bits per byte)"
-        grid.add_row(f"loss {event.loss:.4f}", f"smoothed {self.smoothed:.4f}", f"validation {validation}")
+        smoothed = "-" if self.smoothed is None else f"{self.smoothed:.4f}"
+        grid.add_row(f"loss {event.loss:.4f}", f"smoothed {smoothed}", f"validation {validation}")
         grid.add_row(
             f"{self._rate():,.0f} tokens/s",
             f"rate {event.learning_rate:.2e}",

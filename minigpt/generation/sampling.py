@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from minigpt.config import SamplingConfig, parse_logit_bias
-from minigpt.device import mix_seed
 from minigpt.errors import ConfigError, GenerationError
 from minigpt.generation.filters import (
     ban_repeated_ngrams,
@@ -20,6 +19,7 @@ from minigpt.generation.filters import (
     penalize_frequency,
     penalize_repetition,
 )
+from minigpt.seeds import mix_seed
 from minigpt.text.tokenizer import Tokenizer
 
 # The likeliest tokens that are looked at first. torch's topk is several times slower beyond V / 64, and a nucleus of

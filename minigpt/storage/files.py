@@ -41,6 +41,7 @@ def explained(path: Path) -> Iterator[None]:
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         mend = "free some space or write elsewhere" if full else "choose a place that can be written"
+        mend = "raise the limit on a file's size (ulimit -f)" if error.errno == errno.EFBIG else mend
         reason = (error.strerror or str(error)).lower()
         raise CheckpointError(f"{path} could not be written ({reason}); {mend}") from error
 

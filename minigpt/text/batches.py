@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from minigpt.device import mix_seed
+from minigpt.seeds import mix_seed
 
 
 def windows_per_epoch(n_tokens: int, length: int) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minigpt.errors import TokenizerError
+from minigpt.seeds import mixed
 from minigpt.text.tokenizer import Tokenizer
 
 Ids = npt.NDArray[np.int64]
@@ -71,7 +72,7 @@ class BPEDropout:
         word = starts.cumsum() - 1  # of each token
         size = np.bincount(word, weights=self._lengths[ids]).astype(np.int64)  # bytes of each word
         at = np.flatnonzero(starts)
-        draws = _mixed(_mixed(seeds)[at // n] + (at % n).astype(np.uint64))
+        draws = mixed(mixed(seeds)[at // n] + (at % n).astype(np.uint64))
         # The first merge to be left out is drawn for a whole word at once; in most words it is beyond their last one,
         # and only the others are cut anew.
         chance = (draws >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54
@@ -117,7 +118,7 @@ class BPEDropout:
         going = np.empty(len(regular), dtype=bool)
         for turn in range(_LONGEST):
             can = np.flatnonzero(ranks != _NEVER)
-            kept = _mixed(draws[place[can]] + np.uint64(turn << 32)) >= least
+            kept = mixed(draws[place[can]] + np.uint64(turn << 32)) >= least
             kept |= turn < regular[word[can]]
             firsts = _firsts(word[can], ranks[can])
             kept[firsts] &= turn != regular[word[can[firsts]]]
@@ -170,12 +171,3 @@ def _kind(token: bytes) -> int:
         for character in text
     }
     return kinds.pop() if len(kinds) == 1 else _WHOLE
-
-
-def _mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Numbers as good as random, each from one number alone (splitmix64, Steele et al. 2014)."""
-    with np.errstate(over="ignore"):
-        z = numbers * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from minigpt.device import mix_seed
 from minigpt.errors import DataError, MinigptError, TokenizerError
+from minigpt.seeds import mix_seed
 from minigpt.text import batches
 from minigpt.text.bpe_dropout import BPEDropout
 from minigpt.text.holdout import Holdout

@@ -72,7 +72,8 @@ class Notice:
 
 @dataclass(frozen=True)
 class Finished:
-    """The end. The figures are the best weights' over the whole validation part; None where there is none."""
+    """The end. The figures are the best weights' over `validation_tokens` of the validation part, all of it but where a
+    budget in minutes is too short for that; None where there is none."""
 
     step: int
     reason: Literal["length", "early stop"]

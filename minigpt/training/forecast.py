@@ -14,11 +14,14 @@ from minigpt.config import GPTConfig
 
 FLOOR, WIDTH, ALPHA, DATA, BETA = 0.8573, 0.0272, 0.55, 0.2454, 0.55
 WORDS, REPEATS = 0.0158, 3.0
+_ENOUGH = 1_000_000  # bytes: of less a compressor makes less
 
 
 def entropy(text: bytes) -> float:
-    """Bits per byte that a block-sorting compressor leaves of a text: how hard it is, before any model has seen it."""
-    return 8 * len(bz2.compress(text)) / len(text)
+    """Bits per byte that a block-sorting compressor leaves of a text's first megabyte: how hard it is, before any model
+    has seen it."""
+    beginning = text[:_ENOUGH]
+    return 8 * len(bz2.compress(beginning)) / len(beginning)
 
 
 def effective_bytes(seen: float, n_bytes: float, repeats: float) -> float:
@@ -31,6 +34,6 @@ def effective_bytes(seen: float, n_bytes: float, repeats: float) -> float:
 
 def forecast_bits_per_byte(model: GPTConfig, seen: float, n_bytes: int, entropy: float) -> float:
     """The bits per byte on held-out text after training on `seen` bytes, of a text that has `n_bytes` of them."""
-    inner = 12 * model.n_layer * model.n_embd**2 / 1e6
+    inner = model.n_inner_parameters / 1e6
     data = effective_bytes(max(seen, 1.0), max(n_bytes, 1), REPEATS) / 1e6
     return entropy * (FLOOR + WIDTH * inner**-ALPHA + DATA * data**-BETA - WORDS * math.log2(model.vocab_size))

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 
 from minigpt.config import TrainConfig
-from minigpt.device import resolve_dtype
+from minigpt.device import allow_tf32, resolve_dtype
 from minigpt.errors import ConfigError, TrainingError
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import Run
@@ -86,8 +86,8 @@ class _Training:
         _check_fit(model, corpus, self.context)
         self.device = world.device(config.device)
         self.dtype = resolve_dtype(config.dtype, self.device)
+        allow_tf32(self.device)
         if self.device.type == "cuda":
-            torch.set_float32_matmul_precision("high")  # TF32 wherever float32 is left
             torch.cuda.reset_peak_memory_stats(self.device)
         self.model, self.corpus, self.run, self.control, self.world = model.to(self.device), corpus, run, control, world
         self.stepper = Stepper(model, corpus, config, self.device, self.dtype, world)

@@ -18,11 +18,19 @@ def checkpoint_blocks(model: GPT) -> None:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
-def state_bytes(config: GPTConfig, optimizer: str) -> int:
-    """Bytes of weights, gradients and optimizer state, in float32: AdamW keeps two numbers a weight, Muon one."""
-    inner = 12 * config.n_embd**2 * config.n_layer
+def state_bytes(config: GPTConfig, optimizer: str, processes: int = 1) -> int:
+    """Bytes of weights, gradients and optimizer state, in float32: AdamW keeps two numbers a weight, Muon one.
+
+    One of several `processes` that hold the model in parts (minigpt.training.sharding) begins with all the weights;
+    later it has its part of all that, and the embeddings and two blocks, with their gradients, whole beside it.
+    """
+    inner = config.n_inner_parameters
     outer = config.n_parameters - inner
-    return 4 * (4 * outer + (3 if optimizer == "muon" else 4) * inner)
+    state = 4 * (4 * outer + (3 if optimizer == "muon" else 4) * inner)
+    if processes == 1:
+        return state
+    gathered = 2 * 4 * (outer + 2 * inner // config.n_layer)
+    return max(4 * config.n_parameters, state // processes + gathered)
 
 
 def activation_bytes(

@@ -5,12 +5,11 @@ three million parameters; for larger models and GPUs they are carried on, not me
 """
 
 import math
-import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
 from minigpt.config import PRESETS, GPTConfig, TrainConfig, preset_config
-from minigpt.errors import ConfigError
+from minigpt.errors import ConfigError, MinigptError
 from minigpt.text.corpus import Corpus
 from minigpt.training.forecast import entropy, forecast_bits_per_byte
 from minigpt.training.memory import activation_bytes, state_bytes
@@ -23,8 +22,10 @@ _MOST_PARAMETERS = 8  # inside the blocks, for a byte of text
 _CANDIDATES = ("nano", "micro", "mini", "small", "gpt2", "gpt2-medium")  # from the smallest up
 _FINE_TUNING_CONTEXT = 256
 _SHORT_CONTEXT, _SHORT_RUN = 64, 1_500_000  # tokens: so short a run learns more from twice as many starts
-_SAMPLE = 300_000  # tokens that the entropy is taken from
+_SAMPLE = 1_000_000  # tokens: as many bytes at least
 _TINY = 20_000  # tokens; fewer are gone through in seconds, so that steps and not minutes end a run
+_LEAST_STEP, _LARGE_STEP = 1024, 16_384  # tokens that a step holds on a CPU, and on a GPU
+_TOKENS_PER_FEATURE = 4  # in a step of Muon's on a CPU
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Survey:
 
     @classmethod
     def of(cls, corpus: Corpus) -> "Survey":
-        """That of a corpus's training part; the entropy is that of its first megabyte or so."""
+        """That of a corpus's training part; the entropy is that of its first megabyte."""
         beginning = corpus.tokenizer.decode(corpus.train[:_SAMPLE].tolist()).encode()
         tokenizer = corpus.tokenizer
         return cls(
@@ -94,20 +95,26 @@ def plan_tokenizer(train_bytes: int) -> str:
     return f"bpe:{min(16_384, max(512, 2 ** round(math.log2(train_bytes / _BYTES_PER_WORD))))}"
 
 
-def plan_preset(survey: Survey, device_type: str, given: dict[str, Any], clock: Clock, processes: int = 1) -> str:
+def plan_preset(
+    survey: Survey, device_type: str, free_memory: int, given: dict[str, Any], clock: Clock, processes: int = 1
+) -> str:
     """The size that is forecast to end with the fewest bits per byte in the time, or the steps, that there are.
 
     Sizes are measured from the smallest up, until one is forecast to end worse than the one before, has many times the
-    parameters that the text has bytes (no experiment tells of those), or takes the steps longer than a run by default.
+    parameters that the text has bytes (no experiment tells of those), takes the steps longer than a run by default, or
+    cannot be planned at all, most likely for lack of memory.
     """
     best, least = _CANDIDATES[0], math.inf
     for name in _CANDIDATES:
-        if least < math.inf and _inner_parameters(PRESETS[name]) > _MOST_PARAMETERS * survey.n_bytes:
+        if least < math.inf and PRESETS[name].n_inner_parameters > _MOST_PARAMETERS * survey.n_bytes:
             break
-        made = plan(
-            survey, device_type=device_type, free_memory=sys.maxsize, given=given, preset=name, clock=clock,
-            processes=processes,
-        )  # fmt: skip
+        try:
+            made = plan(
+                survey, device_type=device_type, free_memory=free_memory, given=given, preset=name, clock=clock,
+                processes=processes,
+            )  # fmt: skip
+        except MinigptError:  # of the smallest too, it is raised again where the plan is made
+            break
         seconds = made.steps(survey.n_tokens) * made.seconds_per_step
         too_slow = made.training.minutes is None and seconds > 60 * _DEFAULT_MINUTES and least < math.inf
         if made.expected is None or made.expected >= least or too_slow:
@@ -129,9 +136,10 @@ def plan(
 ) -> Plan:
     """Everything a run needs, from what was `given` (GPTConfig and TrainConfig fields) and, for the rest, the rules.
 
-    `free_memory`, in bytes, bounds what passes through the model at once. `base` is the shape of a model to fine-tune;
-    `processes` share every batch.
-    Raises: ConfigError where what was given does not go together, or does not fit into the memory.
+    `free_memory`, in bytes of one device, bounds what passes through the model at once. `base` is the shape of a model
+    to fine-tune; `processes` share every batch, each on a GPU of its own or all on the one CPU.
+    Raises: ConfigError where what was given does not go together, or does not fit into the memory; whatever the clock's
+    measuring does.
     """
     notes: list[str] = []
     shape: dict[str, Any] = {name: given[name] for name in ("n_layer", "n_head", "n_embd", "dropout") if name in given}
@@ -178,11 +186,6 @@ def plan(
     return made
 
 
-def _inner_parameters(model: GPTConfig) -> int:
-    """The weights of the blocks' matrices."""
-    return 12 * model.n_layer * model.n_embd**2
-
-
 def _context(wanted: int, n_tokens: int, notes: list[str]) -> int:
     """The context that is wanted, or a shorter one where the corpus is shorter than that."""
     if n_tokens > wanted:
@@ -198,18 +201,24 @@ def _rules(
     model: GPTConfig, n_tokens: int, device_type: str, given: dict[str, Any], *, fine_tuning: bool
 ) -> dict[str, Any]:
     """Batch, rate and length of the run. A step holds ~1 k tokens on a CPU and ~16 k on a GPU, fewer for a corpus that
-    would be a handful of steps; wider models take a smaller rate. A fine-tune takes 5e-5 at GPT-2 small's width, the
-    field's habit, and 7e-4 at 128, where 1e-3 was the best of four measured (docs/benchmarks.md): in between by a power
-    of the width."""
+    would be a handful of steps; wider models take a smaller rate. With Muon on a CPU it holds four tokens for each
+    feature at least: orthogonalizing takes time by width^3, the gradients by width^2 and tokens, so that in a wide
+    model's small step there would be more of the former than of the latter. A fine-tune takes 5e-5 at GPT-2 small's
+    width, the field's habit, and 7e-4 at 128, where 1e-3 was the best of four measured (docs/benchmarks.md): in between
+    by a power of the width."""
     context = given["context_length"]
-    step_tokens = min(1024 if device_type == "cpu" else 16_384, max(context, n_tokens // 8))
     optimizer = given.get("optimizer", "adamw" if fine_tuning else "muon")
+    wanted = _LEAST_STEP if device_type == "cpu" else _LARGE_STEP
+    if device_type == "cpu" and optimizer == "muon":
+        wanted = max(wanted, _TOKENS_PER_FEATURE * model.n_embd)
+    step_tokens = min(wanted, max(context, n_tokens // 8))
     rules: dict[str, Any] = {"batch_size": max(1, round(step_tokens / context)), "optimizer": optimizer}
     if fine_tuning:
-        rules["learning_rate"] = round(min(1e-3, 5e-5 * (768 / model.n_embd) ** 1.5), 6)
+        rate = min(1e-3, 5e-5 * (768 / model.n_embd) ** 1.5)
     else:
         peak, power = (8e-3, 0.5) if optimizer == "muon" else (3e-3, 0.75)
-        rules["learning_rate"] = round(peak * (128 / max(128, model.n_embd)) ** power, 5)
+        rate = peak * (128 / max(128, model.n_embd)) ** power
+    rules["learning_rate"] = float(f"{rate:.3g}")
     if not {"steps", "epochs", "minutes"} & given.keys():
         rules |= {"steps": 300} if n_tokens < _TINY else {"minutes": _DEFAULT_MINUTES}
     rules["patience"] = 5 if n_tokens < 20_000_000 else 0
@@ -248,7 +257,7 @@ def _token_noise(epochs: float) -> float:
 def _dropout(model: GPTConfig, seen: float, survey: Survey, *, noisy: bool) -> float:
     """More of it the oftener a text is seen, and the more parameters there are for each of its bytes; less of it beside
     noise, which is better than dropout at what has been measured, and worse together with it."""
-    repetition = seen / survey.n_tokens * _inner_parameters(model) / survey.n_bytes
+    repetition = seen / survey.n_tokens * model.n_inner_parameters / survey.n_bytes
     if noisy:
         return 0.0 if repetition < 50 else 0.1
     return 0.0 if repetition < 10 else 0.1 if repetition < 50 else 0.2
@@ -257,18 +266,24 @@ def _dropout(model: GPTConfig, seen: float, survey: Survey, *, noisy: bool) -> f
 def _fit_memory(
     model: GPTConfig, config: TrainConfig, free_memory: int, device_type: str, processes: int, notes: list[str]
 ) -> tuple[TrainConfig, int]:
-    """The settings that fit into the memory: fewer sequences at once first, then fewer activations kept.
+    """The settings that fit into the memory: the weights in parts on several processes first, as far as that may be,
+    then fewer sequences at once, then fewer activations kept.
 
     Raises: ConfigError where the weights and the optimizer alone do not fit, naming the largest preset that does.
     """
-    context, state = config.context_length or model.n_positions, state_bytes(model, config.optimizer)
+    on_cpu, context = device_type == "cpu", config.context_length or model.n_positions
+    if on_cpu:
+        free_memory //= processes
     own = -(-config.sequences_per_step // processes)  # sequences of a batch that one process takes
     at_once = min(config.micro_batch_size or own, own)
+    parts = processes if config.sharding == "on" else 1
 
     def needs(sequences: int, checkpointing: bool) -> int:
-        kept = activation_bytes(model, context, sequences, checkpointing=checkpointing, on_cpu=device_type == "cpu")
-        return state + kept
+        kept = activation_bytes(model, context, sequences, checkpointing=checkpointing, on_cpu=on_cpu)
+        return state_bytes(model, config.optimizer, parts) + kept
 
+    if config.sharding == "auto" and needs(1, checkpointing=True) > free_memory:
+        parts = processes
     checkpointing = config.checkpoint_activations == "on"
     while needs(at_once, checkpointing) > free_memory:
         if at_once > 1 and config.micro_batch_size is None:
@@ -276,7 +291,8 @@ def _fit_memory(
         elif not checkpointing and config.checkpoint_activations == "auto":
             checkpointing = True
         else:
-            raise ConfigError(_too_large(model, config.optimizer, needs(at_once, checkpointing), free_memory))
+            needed = needs(at_once, checkpointing)
+            raise ConfigError(_too_large(model, config.optimizer, parts, needed, free_memory))
     if at_once < own and config.micro_batch_size is None:
         config = config.replace(micro_batch_size=at_once)
         notes.append(f"{at_once} sequences pass through the model at once, the rest of a batch accumulates")
@@ -286,11 +302,12 @@ def _fit_memory(
     return config, needs(at_once, checkpointing)
 
 
-def _too_large(model: GPTConfig, optimizer: str, needed: int, free: int) -> str:
-    fitting = [name for name, shape in PRESETS.items() if state_bytes(shape, optimizer) * 1.2 < free]
+def _too_large(model: GPTConfig, optimizer: str, parts: int, needed: int, free: int) -> str:
+    fitting = [name for name, shape in PRESETS.items() if state_bytes(shape, optimizer, parts) * 1.2 < free]
     largest = max(fitting, key=lambda name: PRESETS[name].n_parameters, default=None)
     mend = f"the largest preset that fits is {largest}" if largest else "no preset fits"
+    each, several = (" on each device", f"more devices than {parts}") if parts > 1 else ("", "several devices")
     return (
-        f"training {model.n_parameters:,} parameters takes about {needed / 1e9:.1f} GB, but {free / 1e9:.1f} GB are "
-        f"free: {mend}, or share the weights out over several devices with --devices N --sharding on"
+        f"training {model.n_parameters:,} parameters takes about {needed / 1e9:.1f} GB{each}, but {free / 1e9:.1f} GB "
+        f"are free: {mend}, or share the weights out over {several} with --devices N --sharding on"
     )

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.config import TrainConfig
-from minigpt.device import autocast, keep_freed_memory, mix_seed
+from minigpt.device import autocast, keep_freed_memory
 from minigpt.errors import TrainingError
 from minigpt.model.gpt import GPT
+from minigpt.seeds import mix_seed
 from minigpt.training.distributed import World, held, whole
 from minigpt.training.guard import SpikeGuard
 from minigpt.training.loss import next_token_loss

@@ -1,6 +1,8 @@
 """How fast this machine trains a model, and what share of its arithmetic that is; it chooses nothing."""
 
 import functools
+import gc
+import statistics
 import time
 from dataclasses import dataclass
 
@@ -8,16 +10,20 @@ import torch
 from torch import Tensor
 
 from minigpt.config import GPTConfig, TrainConfig
-from minigpt.device import resolve_dtype
+from minigpt.device import allow_tf32, free_memory, resolve_dtype
+from minigpt.errors import TrainingError
 from minigpt.model.gpt import GPT
 from minigpt.training.distributed import World
-from minigpt.training.stepping import Stepper
+from minigpt.training.memory import activation_bytes, state_bytes
+from minigpt.training.stepping import Stepper, is_out_of_memory
 
-# Dense bfloat16 TFLOP/s by the makers' data sheets, for names as torch gives them.
+# Dense bfloat16 TFLOP/s by the makers' data sheets, for names as torch gives them: the first that is among the words of
+# a device's name, if none of the words that make it another device is.
 _DATA_SHEETS = {
-    "H200": 989, "H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "B200": 2250, "A100": 312, "A40": 150, "A10G": 70,
-    "L40S": 362, "L4": 121, "RTX 5090": 210, "RTX 4090": 165, "RTX 3090": 71,
+    "H200 NVL": 835, "H200": 989, "H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "B200": 2250, "A100": 312, "A40": 150,
+    "A10G": 70, "L40S": 362, "L4": 121, "RTX 5090": 210, "RTX 4090": 165, "RTX 3090": 71,
 }  # fmt: skip
+_OTHERS = {"Laptop", "Ti", "D", "MIG"}
 
 
 @dataclass(frozen=True)
@@ -28,25 +34,15 @@ class Peak:
     source: str
 
 
-def flops_per_token(config: GPTConfig, context: int) -> float:
-    """Floating-point operations of one training token, forwards and backwards: 6 N + 12 L C T.
-
-    N are the parameters without the positions, which no matrix product touches; the second term is attention's scores
-    and sums, counted as if the upper triangle were computed too.
-    Source: Chowdhery et al. 2022 (PaLM), appendix B.
-    """
-    parameters = config.n_parameters - config.n_positions * config.n_embd
-    return 6 * parameters + 12 * config.n_layer * config.n_embd * context
-
-
 @functools.cache
 def peak(device: torch.device, dtype: torch.dtype) -> Peak:
     """The data sheet's figure for a known GPU in bfloat16 or float16, else what a large matrix product reaches here."""
     if device.type == "cuda" and dtype in (torch.bfloat16, torch.float16):
-        name = torch.cuda.get_device_name(device)
+        words = torch.cuda.get_device_name(device).replace("-", " ").split()
         for known, teraflops in _DATA_SHEETS.items():
-            if known in name:
+            if f" {known} " in f" {' '.join(words)} " and not _OTHERS & set(words):
                 return Peak(teraflops * 1e12, f"{known} data sheet, {teraflops} TFLOP/s")
+    allow_tf32(device)
     flops = _matmul_flops(device, dtype)
     return Peak(flops, f"measured matrix products, {flops / 1e12:.3g} TFLOP/s")
 
@@ -87,42 +83,64 @@ class _RandomTokens:
 def seconds_per_step(
     model: GPTConfig, config: TrainConfig, device: torch.device, processes: int = 1, seconds: float = 0.4
 ) -> float:
-    """What one optimizer step takes here: the median over about so many seconds, the first step left out where there
-    are others. One of several processes takes its part of the batch. A step that would take long is measured on fewer
-    sequences, layers and tokens, and scaled by the arithmetic. Leaves torch's random state as it was."""
+    """What one optimizer step takes here, without torch.compile: the median over about so many seconds, the first step
+    left out where there are others. One of several processes takes its part of the batch. A step that would take long,
+    or more memory than is free, is measured on fewer sequences, layers and tokens: its gradients are then scaled by
+    their arithmetic, and its update, to which sequences and tokens are nothing, by the layers. Leaves torch's random
+    state as it was.
+
+    Raises: TrainingError where even that is more than the memory holds.
+    """
     share = config.replace(batch_size=max(1, config.sequences_per_step // processes), batch_tokens=None)
-    model, share, scale = _affordable(
-        model, share, 2 * seconds * peak(device, resolve_dtype(share.dtype, device)).flops
-    )
+    dtype = resolve_dtype(config.dtype, device)
+    allow_tf32(device)
     state = torch.get_rng_state()
     try:
-        stepper = Stepper(
-            GPT(model).to(device),
-            _RandomTokens(model.vocab_size),
-            share,
-            device,
-            resolve_dtype(config.dtype, device),
-            World(),
-        )
-        took: list[float] = []
-        while sum(took) < seconds or (len(took) == 1 and took[0] < 4 * seconds):
-            began = time.perf_counter()
-            stepper.step(len(took), 0.0)
-            _wait(device)
-            took.append(time.perf_counter() - began)
+        flops, memory = 2 * seconds * peak(device, dtype).flops, free_memory(device)
+        small, share, scale = _affordable(model, share, flops, memory, on_cpu=device.type == "cpu")
+        took = _timed_steps(small, share, device, dtype, seconds)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise TrainingError(
+            f"a training step of {model.n_embd} features (n_embd) is more than the memory of {device} holds, even in "
+            "small; give a smaller model"
+        ) from error
     finally:
         torch.set_rng_state(state)
-    rest = sorted(took[1:]) or took
-    return scale * rest[len(rest) // 2]
+        gc.collect()  # what torch imports for its first optimizer holds on to the frames, and by them to the model
+    rest = took[1:] or took
+    gradients, update = (statistics.median(each) for each in zip(*rest, strict=True))
+    return scale * gradients + model.n_layer / small.n_layer * update
 
 
-def _affordable(model: GPTConfig, config: TrainConfig, flops: float) -> tuple[GPTConfig, TrainConfig, float]:
-    """A model and a batch of at most about so many floating-point operations a step, and how many times more the ones
-    given have."""
+def _timed_steps(
+    model: GPTConfig, config: TrainConfig, device: torch.device, dtype: torch.dtype, seconds: float
+) -> list[tuple[float, float]]:
+    """What the gradients and the update of each of some steps took, for about so many seconds in all."""
+    stepper = Stepper(GPT(model).to(device), _RandomTokens(model.vocab_size), config, device, dtype, World())
+    took: list[tuple[float, float]] = []
+    while (spent := sum(map(sum, took))) < seconds or (len(took) == 1 and spent < 4 * seconds):
+        took.append(stepper.timed_step(len(took), lambda: _wait(device)))
+    return took
+
+
+def _affordable(
+    model: GPTConfig, config: TrainConfig, flops: float, memory: int, *, on_cpu: bool
+) -> tuple[GPTConfig, TrainConfig, float]:
+    """A model and a batch of at most about so many floating-point operations a step and bytes of memory, and how many
+    times more operations the ones given have."""
 
     def work(model: GPTConfig, config: TrainConfig) -> float:
         context = config.context_length or model.n_positions
-        return flops_per_token(model, context) * config.batch_size * context
+        return model.flops_per_token(context) * config.batch_size * context
+
+    def needs(model: GPTConfig, config: TrainConfig) -> int:
+        context = config.context_length or model.n_positions
+        at_once = min(config.micro_batch_size or config.batch_size, config.batch_size)
+        checkpointing = config.checkpoint_activations == "on"
+        kept = activation_bytes(model, context, at_once, checkpointing=checkpointing, on_cpu=on_cpu)
+        return state_bytes(model, config.optimizer) + kept
 
     def fewer(count: int) -> int:
         return max(1, int(count * flops / work(model, config)))
@@ -134,4 +152,6 @@ def _affordable(model: GPTConfig, config: TrainConfig, flops: float) -> tuple[GP
         model = model.replace(n_layer=fewer(model.n_layer))
     if work(model, config) > flops:
         config = config.replace(context_length=fewer(config.context_length or model.n_positions))
+    while model.n_layer > 1 and needs(model, config) > memory:
+        model = model.replace(n_layer=model.n_layer - 1)
     return model, config, whole / work(model, config)

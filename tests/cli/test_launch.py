@@ -9,14 +9,24 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from click.testing import Result
+from torch.distributed import HashStore
 
+from minigpt.cli.launch import _what_is_left
+from minigpt.cli.train_job import Request
+from minigpt.errors import ConfigError
 from minigpt.storage.run import Run
+from minigpt.training.distributed import World
 from minigpt.training.processes import cores
 
+NOTHING: dict[str, Any] = {
+    "sources": [], "name": None, "checkpoints": Path("checkpoints"), "preset": None, "tokenizer": None, "base": None,
+    "reading": {}, "given": {},
+}  # fmt: skip
 LONG = ["train", "fox.txt", "--steps", "100000", "--patience", "0", "--sample-every", "0"]
 needs_two_cores = pytest.mark.skipif(cores() < 2, reason="one core is one process")
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found in /proc")
@@ -107,6 +117,114 @@ def test_more_processes_than_gpus_are_refused(run: Callable[..., Result], monkey
     result = run("train", "fox.txt", "--devices", "3")
     assert result.exit_code == 1
     assert "devices (3) must be at most 2, the cuda devices of this machine" in result.stderr
+
+
+@pytest.fixture
+def begun_on_two(run: Callable[..., Result], here: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that says it was begun by `--devices 2 --device cpu`, on a machine that has one GPU by now."""
+    monkeypatch.setattr("minigpt.analysis.curves.draw_losses", lambda *_: None)
+    assert run("train", "fox.txt", *tiny, "--no-report").exit_code == 0
+    folder = Run.open(here / "checkpoints" / "fox")
+    folder.update(training=folder.record["training"] | {"devices": 2})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr("minigpt.training.processes.cores", lambda: 2)
+
+
+class Started:
+    """A process that has ended well; `heeded` is what SIGUSR1 did to the one that started it, and so does to it."""
+
+    heeded: ClassVar[list[object]] = []
+    returncode = 0
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.heeded.append(signal.getsignal(signal.SIGUSR1) if hasattr(signal, "SIGUSR1") else None)
+
+    def poll(self) -> int:
+        return 0
+
+    def kill(self) -> None: ...
+
+    wait = kill
+
+
+def test_a_run_goes_on_on_the_device_that_it_was_begun_on(
+    run: Callable[..., Result], begun_on_two: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minigpt.cli.launch.subprocess.Popen", Started)
+    monkeypatch.setattr(Started, "heeded", [])
+    assert run("train", "--resume").exit_code == 0
+    assert len(Started.heeded) == 2
+    other = run("train", "--resume", "--device", "cuda")
+    assert "devices (2) must be at most 1, the cuda devices of this machine" in other.stderr
+
+
+def test_each_process_takes_the_device_of_the_run_that_goes_on(
+    run: Callable[..., Result], begun_on_two: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = []
+
+    class OneOfTwo(World):
+        def device(self, name: str) -> torch.device:
+            taken.append(name)
+            raise ConfigError("seen")
+
+    monkeypatch.setattr("minigpt.training.processes.join", OneOfTwo)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for flags in ([], ["--device", "cuda"]):
+        assert run("train", "--resume", *flags).stderr == "minigpt: seen\n"
+    assert taken == ["cpu", "cuda"]
+
+
+def test_a_run_that_could_save_only_its_weights_is_said_to_go_on_from_them(
+    run: Callable[..., Result], begun_on_two: None, here: Path
+) -> None:
+    folder = here / "checkpoints" / "fox"
+    store = HashStore()
+    assert _what_is_left(store, 2, Request(**NOTHING)) == "training had not begun"
+    store.set("run", str(folder))
+    assert _what_is_left(store, 2, Request(**NOTHING)).startswith("the state of step 6 in ")
+    (folder / "last" / "state.safetensors").unlink()
+    assert _what_is_left(store, 2, Request(**NOTHING)) == (
+        f"only the weights of step 6 in {folder} are kept; go on from them with --from fox"
+    )
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="this system has no SIGUSR1")
+def test_processes_that_do_not_train_yet_ignore_a_request_to_save(
+    run: Callable[..., Result], tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(signal.SIGUSR1)
+    monkeypatch.setattr("minigpt.cli.launch.subprocess.Popen", Started)
+    monkeypatch.setattr("minigpt.training.processes.cores", lambda: 2)
+    monkeypatch.setattr(Started, "heeded", [])
+    assert run("train", "fox.txt", *tiny, "--devices", "2").exit_code == 0
+    assert Started.heeded == [signal.SIG_IGN, signal.SIG_IGN]
+    assert signal.getsignal(signal.SIGUSR1) is before
+
+
+def test_a_process_that_cannot_be_started_takes_the_others_with_it(
+    run: Callable[..., Result], tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[object] = []
+
+    class Second(Started):
+        def __init__(self, *_: object, **__: object) -> None:
+            if self.heeded:
+                raise OSError("no more processes")
+            super().__init__()
+
+        def kill(self) -> None:
+            killed.append(self)
+
+        wait = Started.kill
+
+    monkeypatch.setattr("minigpt.cli.launch.subprocess.Popen", Second)
+    monkeypatch.setattr("minigpt.training.processes.cores", lambda: 2)
+    monkeypatch.setattr(Started, "heeded", [])
+    with pytest.raises(OSError, match="no more processes"):
+        run("train", "fox.txt", *tiny, "--devices", "2")
+    assert len(killed) == 1
 
 
 # Real processes.

@@ -57,7 +57,7 @@ def everything() -> dict[str, bytes]:
 
 def test_every_option_is_of_one_kind_or_another() -> None:
     free = {
-        "steps", "epochs", "minutes", "micro_batch_size", "eval_every", "eval_tokens", "sample_every", "sample_prompt",
+        "steps", "epochs", "minutes", "eval_every", "eval_tokens", "sample_every", "sample_prompt",
         "save_every", "patience", "device", "compile",
     }  # fmt: skip
     altering = {
@@ -68,6 +68,8 @@ def test_every_option_is_of_one_kind_or_another() -> None:
     names = {name for kind in (GPTConfig, TrainConfig, ReadingConfig) for name in kind.__dataclass_fields__}
     assert free | altering <= names
     assert {name for name in free | altering if is_free(name)} == free
+    assert not is_free("micro_batch_size")
+    assert is_free("micro_batch_size", dropout=0.0)
     assert not any(is_free(name) for name in ("preset", "tokenizer", "from", "n_layer", "n_head", "n_embd"))
 
 
@@ -191,6 +193,26 @@ def test_a_changed_dropout_is_the_models_from_then_on(run: Any, fox: None) -> No
     assert record()["model"]["dropout"] == 0.25
 
 
+def test_the_portions_of_a_batch_are_free_where_no_dropout_is_drawn_for_each(run: Any, fox: None) -> None:
+    assert record()["model"]["dropout"] == 0
+    assert run("train", "--resume", "--steps", "7", "--micro-batch-size", "2").exit_code == 0
+    assert record()["training"]["micro_batch_size"] == 2
+    assert "changes" not in record() or record()["changes"] == []
+    more = ["train", "--resume", "--steps", "8", "--micro-batch-size", "1"]
+    assert run(*more, "--dropout", "0.25", "--allow-change").exit_code == 0
+    assert [change["option"] for change in record()["changes"]] == ["dropout", "micro_batch_size"]
+    more[3] = "9"
+    assert run(*more).exit_code == 0  # what it has is no change
+    more[5] = "4"
+    refused = run(*more)
+    assert refused.exit_code == 1
+    assert "micro_batch_size (4) cannot change on --resume without --allow-change" in refused.stderr
+    more[3] = "10"
+    assert run(*more, "--dropout", "0", "--allow-change").exit_code == 0
+    assert record()["training"]["micro_batch_size"] == 4
+    assert [change["option"] for change in record()["changes"]][2:] == ["dropout"]
+
+
 def test_a_context_beyond_the_models_positions_is_refused_whatever_is_allowed(run: Any, fox: None) -> None:
     stood = everything()
     result = run("train", "--resume", "--steps", "8", "--context-length", "17", "--allow-change")
@@ -254,6 +276,42 @@ def test_a_run_that_is_being_trained_is_refused_and_stays_as_it_was(run: Any, fo
 def test_a_refusal_gives_the_lock_back(run: Any, fox: None) -> None:
     assert run("train", "--resume").exit_code == 1
     RunFolder.open(FOX).lock()
+
+
+def test_a_run_that_is_stopped_before_another_step_says_what_is_saved(
+    run: Any, fox: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minigpt.training.loop.train", lambda *_, **__: iter(()))
+    resumed = ["train", "--resume", "--name", "fox", "--steps", "9"]
+    assert "stopped at step 6 and saved in checkpoints/fox; go on with:" in run(*resumed).stderr
+    shutil.rmtree(FOX / "last")
+    folder = RunFolder.open(FOX)
+    folder.save_best(load_checkpoint(FOX, "cpu").model, 0, 5.0)
+    assert "stopped; nothing was saved yet; go on with:" in run(*resumed).stderr
+
+
+def test_weights_without_a_state_are_neither_resumed_nor_written_over(run: Any, fox: None) -> None:
+    shutil.rmtree(FOX / "last")
+    folder = RunFolder.open(FOX)
+    folder.update(result=None)
+    folder.save_best(load_checkpoint(FOX, "cpu").model, 3, 2.5)
+    stood = everything()
+    refused = run("train", "--resume", "--name", "fox", "--allow-change")
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("minigpt: checkpoints/fox holds its weights of step 3 but no state to resume")
+    assert everything() == stood
+    new = refused.stderr.split("with ")[-1].split()
+    assert run("train", "fox.txt", *new, "--name", "on", "--steps", "2", "--device", "cpu").exit_code == 0
+
+
+def test_a_run_that_was_killed_before_its_first_step_starts_at_its_beginning(run: Any, fox: None) -> None:
+    shutil.rmtree(FOX / "last")
+    folder = RunFolder.open(FOX)
+    folder.update(result=None)
+    folder.save_best(load_checkpoint(FOX, "cpu").model, 0, 5.0)
+    result = run("train", "--resume", "--name", "fox")
+    assert result.exit_code == 0, result.stderr
+    assert "before its first save, so it starts at its beginning" in " ".join(result.stderr.split())
 
 
 def test_reading_a_run_takes_no_lock(run: Any, fox: None) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from minigpt.cli.trackers import check_trackers, tracking
+from minigpt.cli.trackers import _TRACKERS, _Tracker, check_trackers, tracking
 from minigpt.errors import ConfigError
 from minigpt.storage.run import Run
 from minigpt.training.events import Evaluation, Event, Finished, Notice, Sample, Saved, Step
@@ -150,6 +150,22 @@ def test_a_tracker_that_fails_is_said_once_and_training_goes_on(run: Run, wandb:
     assert out.text == "wandb takes no more figures (no network); training goes on without it\n"
     assert len(wandb.begun) == 1  # named twice is named once
     assert [number for number, _ in wandb.logged] == [1]
+
+
+def test_a_tracker_that_cannot_start_closes_those_that_have(
+    run: Run, wandb: Wandb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(_Tracker):
+        def __init__(self, _: Run) -> None:
+            raise RuntimeError("no room")
+
+    monkeypatch.setitem(_TRACKERS, "json", Broken)  # a module that is there
+    with (
+        pytest.raises(ConfigError, match=r"--log json cannot start \(no room\)"),
+        tracking(["wandb", "json"], run, Out()),
+    ):
+        pass
+    assert (len(wandb.begun), wandb.finished) == (1, 1)
 
 
 def test_a_tracker_that_cannot_start_is_one_sentence(run: Run, wandb: Wandb) -> None:

@@ -225,6 +225,31 @@ def test_while_the_baselines_are_measured_that_is_said(
     assert run("train", "fox.txt", *tiny).exit_code == 0
 
 
+def test_the_summary_says_of_how_much_of_the_held_out_text_its_figure_is(
+    run: Any, here: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run("train", "fox.txt", *tiny, "--no-report")
+    folder = RunFolder.open(here / "checkpoints/fox")
+    n_scored = folder.record["corpus"]["validation_tokens"] - 1
+    assert f"nats per token, all {n_scored} tokens" in whole.stdout
+    monkeypatch.setattr("minigpt.training.examining.Examiner._final_tokens", lambda _: 64)
+    part = run("train", "fox.txt", *tiny, "--no-report", "--name", "part")
+    assert f"nats per token, 64 of {n_scored} tokens" in part.stdout
+
+
+def test_a_run_that_is_done_does_not_fail_of_its_curve(
+    run: Any, tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draw_losses(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("minigpt.analysis.curves.draw_losses", draw_losses)
+    result = run("train", "fox.txt", *tiny, "--no-report")
+    assert result.exit_code == 0
+    assert "no loss curve was drawn: OSError: No space left on device" in result.stderr
+    assert result.stdout.splitlines()[-1].startswith("minigpt generate")
+
+
 def test_the_summary_compares_its_own_figure(run: Any, here: Path, tiny: list[str]) -> None:
     (here / "count.txt").write_text(" ".join(str(number) for number in range(4000)))
     long = ["--steps", "40", "--learning-rate", "0.01", "--eval-tokens", "16"]  # of so little text it knows nothing
@@ -278,6 +303,10 @@ def test_standard_input_is_a_text(run: Any, here: Path, tiny: list[str]) -> None
         (["--resume"], "there is no run in checkpoints to resume"),
         (["fox.txt", "--validation-fraction", "2"], "validation_fraction (2.0) must be at most 0.5"),
         (["fox.txt", "--epochs", "inf"], "epochs (inf) must be a finite number"),
+        (["fox.txt", "--batch-size", "5", "--batch-tokens", "70"], "batch_size (5) and batch_tokens (70) contradict"),
+        (["fox.txt", "--name", "a/b"], "name ('a/b') must be a plain one, of a folder in checkpoints"),
+        (["fox.txt", "--name", ".."], "name ('..') must be a plain one"),
+        (["fox.txt", "--name", ""], "name ('') must be a plain one"),
     ],
 )
 def test_wrong_input_is_one_line_on_stderr_and_leaves_nothing(

@@ -1,5 +1,6 @@
 """The lines and panels of a run that goes on, from made-up events."""
 
+import math
 from io import StringIO
 from typing import Any
 
@@ -10,7 +11,7 @@ from rich.console import Console
 from minigpt.analysis.copying.copies import CopiedRun, Copying, Passage
 from minigpt.analysis.corpus.baselines import Baseline
 from minigpt.cli.training_view import TrainingDisplay, sample_panel
-from minigpt.training.events import Evaluation, Sample
+from minigpt.training.events import Evaluation, Sample, Step
 
 BASELINES = [Baseline("bytes", 4.5, 9, 9), Baseline("gzip", 3.0, 0, 9), Baseline("xz of old", 2.0, 9, 9, 99, 9)]
 
@@ -18,7 +19,7 @@ BASELINES = [Baseline("bytes", 4.5, 9, 9), Baseline("gzip", 3.0, 0, 9), Baseline
 def said(*bits: float, log: list[dict[str, Any]] | None = None) -> list[str]:
     """What is printed of evaluations, and before them of a log."""
     out = Console(file=StringIO(), width=200)
-    display = TrainingDisplay(out, "fox", torch.device("cpu"), 100, BASELINES)
+    display = TrainingDisplay(out, "fox", torch.device("cpu"), 100, 800, BASELINES)
     display.recall(log or [])
     for number, figure in enumerate(bits):
         display.show(Evaluation(10 * number, figure, figure, 100, 1.0, best=False))
@@ -41,6 +42,43 @@ def test_what_was_beaten_before_a_resume_is_not_beaten_again() -> None:
     assert to_beat == "to beat, in bits per byte of the held-out text: gzip 3.00"
     assert "better than" not in first
     assert second.endswith("better than gzip")
+
+
+def step(number: int, loss: float = 2.0, *, rate: float = 800.0) -> Step:
+    """One of a hundred steps of 800 tokens."""
+    return Step(number, number / 100, loss, 1e-3, 1.0, 800 * number, float(number), 1.0, rate)
+
+
+@pytest.mark.parametrize("losses", [(math.nan,), (2.0, math.nan, 1.0), (math.inf, 3.0)])
+def test_a_loss_that_is_no_number_does_not_end_the_display(losses: tuple[float, ...]) -> None:
+    out = Console(file=StringIO(), force_terminal=True, width=120)
+    display = TrainingDisplay(out, "fox", torch.device("cpu"), 100, 800, [])
+    with display:
+        for number, loss in enumerate(losses, 1):
+            display.show(step(number, loss))
+            out.print(display._panel())
+    finite = [loss for loss in losses if math.isfinite(loss)]
+    assert display.losses == finite
+    assert display.smoothed == (pytest.approx(finite[0] + 0.05 * (finite[-1] - finite[0])) if finite else None)
+
+
+def test_the_speed_shown_is_all_tokens_by_all_seconds_of_the_last_steps() -> None:
+    out = Console(file=StringIO(), width=200)
+    display = TrainingDisplay(out, "fox", torch.device("cpu"), 100, 800, [])
+    display.show(step(1, rate=1.0))  # 800 seconds
+    for number in range(2, 23):
+        display.show(step(number, rate=100.0 if number % 2 else 800.0))  # 8 seconds, 1 second
+    assert display._rate() == pytest.approx(20 * 800 / (10 * 8 + 10 * 1))
+    assert "178 tokens/s" in out.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_run_that_goes_back_is_told_of_line_by_line_again() -> None:
+    out = Console(file=StringIO(), width=200)
+    display = TrainingDisplay(out, "fox", torch.device("cpu"), 100, 800, [])
+    for number in (*range(1, 61), *range(21, 31)):
+        display.show(step(number))
+    told = [int(line.split()[1].split("/")[0]) for line in out.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert told[-7:] == [60, 21, 22, 24, 26, 28, 30]
 
 
 def copying(text: str, copied: str, words: int) -> Copying:

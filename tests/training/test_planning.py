@@ -1,13 +1,18 @@
 """What is chosen where nothing is said, on machines and texts made up for the purpose."""
 
+import base64
+import random
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from minigpt.config import PRESETS, GPTConfig, TrainConfig
-from minigpt.errors import ConfigError
+from minigpt.errors import ConfigError, TrainingError
+from minigpt.text.corpus import Corpus
+from minigpt.training.forecast import entropy
 from minigpt.training.memory import state_bytes
 from minigpt.training.planning import Plan, Survey, plan, plan_preset, plan_tokenizer
 from minigpt.training.timing import Clock
@@ -28,14 +33,22 @@ def machine(flops: float, *dtypes: str, gain: float = 1.0) -> Clock:
 
 
 def planned(survey: Survey = BOOK, free_memory: int = sys.maxsize, flops: float = 1e11, **given: Any) -> Plan:
+    device_type, processes = given.pop("device_type", "cpu"), given.pop("processes", 1)
     preset, base = given.pop("preset", "nano"), given.pop("base", None)
     clock = given.pop("clock", None) or machine(flops)
-    return plan(survey, device_type="cpu", free_memory=free_memory, given=given, preset=preset, base=base, clock=clock)
+    return plan(
+        survey, device_type=device_type, free_memory=free_memory, given=given, preset=preset, base=base, clock=clock,
+        processes=processes,
+    )  # fmt: skip
+
+
+def chosen_preset(survey: Survey = BOOK, free_memory: int = sys.maxsize, *, clock: Clock, **given: Any) -> str:
+    return plan_preset(survey, "cpu", free_memory, given, clock)
 
 
 def test_a_faster_machine_or_more_time_gets_a_larger_model() -> None:
     def chosen(flops: float, minutes: float) -> int:
-        return PRESETS[plan_preset(BOOK, "cpu", {"minutes": minutes}, machine(flops))].n_parameters
+        return PRESETS[chosen_preset(minutes=minutes, clock=machine(flops))].n_parameters
 
     assert chosen(1e10, 1) == PRESETS["nano"].n_parameters
     assert chosen(1e13, 1) > chosen(1e10, 1)
@@ -44,9 +57,47 @@ def test_a_faster_machine_or_more_time_gets_a_larger_model() -> None:
 
 def test_a_short_text_and_a_few_steps_get_a_small_model_however_fast_the_machine() -> None:
     tiny = Survey(n_tokens=2000, n_bytes=5000, vocab_size=257, entropy=3.0)
-    assert plan_preset(tiny, "cpu", {}, machine(1e15)) == "nano"
-    assert plan_preset(BOOK, "cpu", {"minutes": 600}, machine(1e15)) == "micro"
-    assert plan_preset(BOOK, "cpu", {"steps": 100_000}, machine(1e10)) == "nano"
+    assert chosen_preset(tiny, clock=machine(1e15)) == "nano"
+    assert chosen_preset(minutes=600, clock=machine(1e15)) == "micro"
+    assert chosen_preset(steps=100_000, clock=machine(1e10)) == "nano"
+
+
+def test_a_size_too_large_for_the_memory_is_neither_measured_nor_chosen() -> None:
+    large = replace(BOOK, n_bytes=10**9, n_tokens=300_000_000)
+    measured: set[int] = set()
+
+    def seconds_per_step(model: GPTConfig, config: TrainConfig) -> float:
+        measured.add(model.n_embd)
+        return machine(1e15).measure(model, config)
+
+    assert chosen_preset(large, minutes=600, clock=Clock(seconds_per_step)) == "gpt2-medium"
+    assert measured == {128, 192, 384, 512, 768, 1024}
+    measured.clear()
+    assert chosen_preset(large, free_memory=10**9, minutes=600, clock=Clock(seconds_per_step)) == "small"
+    assert measured == {128, 192, 384, 512}
+
+
+def test_a_size_that_runs_out_of_memory_while_it_is_measured_is_not_chosen() -> None:
+    def seconds_per_step(model: GPTConfig, config: TrainConfig) -> float:
+        if model.n_embd > least:
+            raise TrainingError("more than the memory holds")
+        return machine(1e15).measure(model, config)
+
+    least = 128
+    assert chosen_preset(minutes=600, clock=Clock(seconds_per_step)) == "nano"
+    least = 0  # then the plan itself says why
+    assert chosen_preset(minutes=600, clock=Clock(seconds_per_step)) == "nano"
+    with pytest.raises(TrainingError, match="more than the memory holds"):
+        planned(minutes=600, clock=Clock(seconds_per_step))
+
+
+@pytest.mark.parametrize(
+    ("preset", "tokens"), [("nano", 1024), ("micro", 1024), ("mini", 1536), ("small", 2048), ("gpt2", 3072)]
+)
+def test_a_step_of_muons_on_a_cpu_holds_four_tokens_for_each_feature(preset: str, tokens: int) -> None:
+    assert planned(preset=preset).tokens_per_step == tokens
+    assert planned(preset=preset, optimizer="adamw").tokens_per_step == 1024
+    assert planned(preset=preset, device_type="cuda").tokens_per_step == 16_384
 
 
 def test_what_is_given_is_kept() -> None:
@@ -93,6 +144,15 @@ def test_a_forecast_falls_with_time_and_a_harder_text_has_a_higher_one() -> None
     assert harder is not None
     assert expected[1] is not None
     assert harder > expected[1]
+
+
+def test_a_texts_entropy_is_that_of_its_first_megabyte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINIGPT_CACHE", str(tmp_path / "cache"))
+    noise = base64.b64encode(random.Random(0).randbytes(900_000)).decode()  # 1.2 MB of 6 bits each
+    (tmp_path / "noise.txt").write_text(noise + 400_000 * "again and again ")
+    survey = Survey.of(Corpus.build([str(tmp_path / "noise.txt")], "bytes"))
+    assert survey.entropy == entropy(noise.encode()) == entropy(noise[:1_000_000].encode())
+    assert survey.entropy == pytest.approx(6, rel=0.02)
 
 
 def test_nothing_is_forecast_far_from_the_experiments() -> None:
@@ -155,6 +215,35 @@ def test_memory_bounds_what_is_computed_at_once_then_what_is_kept_then_refuses()
         planned(preset="gpt2-xl", free_memory=8 * 10**9)
 
 
+def test_a_model_too_large_for_one_device_fits_in_parts_on_several() -> None:
+    xl: dict[str, Any] = {"preset": "gpt2-xl", "optimizer": "adamw", "free_memory": 23_500_000_000}
+    for sharding in ("auto", "on"):
+        for device_type in ("cuda", "cpu"):
+            free = xl["free_memory"] * (4 if device_type == "cpu" else 1)  # which four processes share there
+            options = xl | {"free_memory": free, "device_type": device_type, "sharding": sharding}
+            made = planned(processes=4, **options)
+            assert made.memory < 23_500_000_000 < state_bytes(made.model, "adamw")
+    with pytest.raises(ConfigError, match="or share the weights out over several devices with --devices N --sharding"):
+        planned(processes=4, device_type="cuda", sharding="off", **xl)
+    with pytest.raises(ConfigError, match=r"on each device, .* over more devices than 4 with --devices N --sharding"):
+        planned(processes=4, device_type="cuda", **xl | {"free_memory": 6 * 10**9})
+
+
+def test_a_model_that_fits_whole_is_not_planned_in_parts_unless_that_is_asked_for() -> None:
+    alone = planned(batch_size=8)
+    several = planned(batch_size=16, processes=2)
+    assert several.memory == alone.memory
+    assert planned(batch_size=16, processes=2, sharding="on").memory != alone.memory
+
+
+def test_several_processes_on_a_cpu_share_its_memory() -> None:
+    needs = planned(batch_size=8).memory
+    assert planned(batch_size=16, processes=2, free_memory=2 * needs).training.micro_batch_size is None
+    assert planned(batch_size=16, processes=2, free_memory=2 * needs - 2).training.micro_batch_size == 4
+    on_gpus = planned(batch_size=16, processes=2, free_memory=2 * needs - 2, device_type="cuda")
+    assert on_gpus.training.micro_batch_size is None
+
+
 def test_the_xl_fits_into_a_machine_with_its_state_and_a_little_more() -> None:
     free = int(state_bytes(PRESETS["gpt2-xl"], "adamw") * 1.04)
     made = planned(base=PRESETS["gpt2-xl"], preset="", free_memory=free)
@@ -172,7 +261,7 @@ def test_a_model_to_fine_tune_keeps_its_shape_and_takes_a_small_rate() -> None:
         planned(base=PRESETS["gpt2"], preset="", context_length=2048)
 
 
-@pytest.mark.parametrize(("width", "rate"), [(32, 1e-3), (128, 7.35e-4), (384, 1.41e-4), (768, 5e-5), (1600, 1.7e-5)])
+@pytest.mark.parametrize(("width", "rate"), [(32, 1e-3), (128, 7.35e-4), (384, 1.41e-4), (768, 5e-5), (1600, 1.66e-5)])
 def test_a_smaller_model_is_fine_tuned_at_a_larger_rate(width: int, rate: float) -> None:
     made = planned(base=PRESETS["gpt2"].replace(n_embd=width, n_head=1), preset="", minutes=5)
     assert made.training.learning_rate == pytest.approx(rate, rel=0.01)
