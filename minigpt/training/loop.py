@@ -4,8 +4,11 @@ Everything random is a pure function of (seed, step): the batches, and the dropo
 every micro-batch. So a resumed run goes on as if it had never stopped, and no generator's state is ever stored.
 """
 
+import atexit
+import inspect
 import math
 import time
+import weakref
 from collections.abc import Generator, Iterator
 from typing import Literal
 
@@ -30,6 +33,15 @@ from minigpt.training.state import Parts, Progress
 from minigpt.training.stepping import Outcome, Stepper
 
 _TIMES_BACK = 3  # a run goes back after a divergence before it gives up
+_begun: weakref.WeakSet[Generator[Event, None, None]] = weakref.WeakSet()
+
+
+@atexit.register
+def _leave_all() -> None:
+    """Leaves the runs whose events nobody reads to the end while Python is whole: half cleared away, it cannot save."""
+    for events in list(_begun):
+        if inspect.getgeneratorstate(events) == inspect.GEN_SUSPENDED:
+            events.close()
 
 
 def train(
@@ -66,7 +78,9 @@ def train(
         if run is not None:
             run.unlock()
         raise
-    return training.events()
+    events = training.events()
+    _begun.add(events)
+    return events
 
 
 class _Training:

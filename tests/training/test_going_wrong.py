@@ -1,6 +1,8 @@
 """What a run does when its numbers, its memory or its end go wrong, or it is asked something at the wrong moment."""
 
 import math
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -281,3 +283,26 @@ def test_the_parts_of_a_step_are_timed_apart_and_move_no_weight(corpus: Corpus) 
     assert min(seconds) > 0
     assert [grad is None for grad in waits] == [False, True]  # after the gradients, and after the update
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from minigpt import GPT, Corpus, GPTConfig, TrainConfig, train
+from minigpt.storage.run import Run
+corpus = Corpus.load(sys.argv[1])
+model = GPT(GPTConfig(vocab_size=257, n_positions=16, n_embd=16, n_layer=2, n_head=2))
+run = Run.create(Path(sys.argv[2]), model, corpus.tokenizer, {})
+config = TrainConfig(steps=100, batch_size=6, context_length=16, sample_every=0, eval_every=50, device="cpu")
+events = train(model, corpus, config, run)
+for event in events:
+    if event.step == 7:
+        break
+"""
+
+
+def test_a_script_that_ends_in_the_middle_of_a_run_saves_it(corpus: Corpus, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(corpus.path), str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert saved_step(Run.open(tmp_path / "run")) == 7
