@@ -150,15 +150,22 @@ def _check_devices(world: "World", request: "Request", resume: bool) -> None:
         )
 
 
+def check_count(count: int, device: str) -> None:
+    """Raises ConfigError or DeviceError where so many processes cannot train on that device of this machine."""
+    from minigpt.training.processes import cores, local_device
+
+    if count > 1 and local_device(device, count).type == "cpu" and count > cores():
+        raise DeviceError(f"devices ({count}) must be at most {cores()}, the cores of this machine")
+
+
 def _launch(count: int, device: str, request: "Request") -> int:
     """Runs this very command in so many processes on that device; returns the exit code of the main one.
 
     Raises: TrainingError where one of them died; typer.Exit where it has said itself why.
     """
-    from minigpt.training.processes import cores, local_device, meeting_place
+    from minigpt.training.processes import meeting_place
 
-    if local_device(device, count).type == "cpu" and count > cores():
-        raise DeviceError(f"devices ({count}) must be at most {cores()}, the cores of this machine")
+    check_count(count, device)
     store, environments = meeting_place(count)
     command = [sys.executable, *sys.orig_argv[1:]]
     children: list[subprocess.Popen[bytes]] = []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minigpt.cli.launch import follow, lead, world_of
+from minigpt.cli.launch import check_count, follow, lead, world_of
 from minigpt.cli.options import CheckpointsOption, command_line, fields_of, names_of, settings_options
 from minigpt.cli.report import REPORT
 from minigpt.cli.resume import resumed_directory, take_up
@@ -105,8 +105,12 @@ def train(
 
     if plan:
         if not request.sources:
-            raise ConfigError("there is no text to plan for; give a text file: minigpt train corpus.txt --plan")
-        draw_up(request, console(), request.given.get("devices", 1))
+            raise ConfigError(
+                "there is no text to plan a new run for; give a text file: minigpt train corpus.txt --plan"
+            )
+        processes = request.given.get("devices", 1)
+        check_count(processes, request.given.get("device", "auto"))
+        draw_up(request, console(), processes)
         return
     with ignoring_saves(), world_of(request, resume=resume) as world:
         if not world.is_main:

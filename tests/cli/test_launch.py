@@ -105,8 +105,9 @@ def trains(here: Path) -> Callable[[], bool]:
 # Before anything is started.
 
 
-def test_more_processes_than_cores_are_refused(run: Callable[..., Result], tiny: list[str]) -> None:
-    result = run("train", "fox.txt", *tiny, "--devices", "999")
+@pytest.mark.parametrize("plan", [[], ["--plan"]])
+def test_more_processes_than_cores_are_refused(run: Callable[..., Result], tiny: list[str], plan: list[str]) -> None:
+    result = run("train", "fox.txt", *tiny, "--devices", "999", *plan)
     assert result.exit_code == 1
     assert result.stderr == f"minigpt: devices (999) must be at most {cores()}, the cores of this machine\n"
 
