@@ -105,9 +105,7 @@ def train(
 
     if plan:
         if not request.sources:
-            raise ConfigError(
-                "there is no text to plan a new run for; give a text file: minigpt train corpus.txt --plan"
-            )
+            raise ConfigError("there is no text to plan for; give a text file: minigpt train corpus.txt --plan")
         processes = request.given.get("devices", 1)
         check_count(processes, request.given.get("device", "auto"))
         draw_up(request, console(), processes)
