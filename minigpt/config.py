@@ -206,7 +206,7 @@ class TrainConfig(Settings):
         group="Machine",
     )
     compile: Literal["auto", "on", "off"] = setting(
-        "auto", "torch.compile the model: auto (on CUDA), on or off", group="Machine"
+        "auto", "torch.compile the model: auto (on CUDA, where no weights are in parts), on or off", group="Machine"
     )
 
     def __post_init__(self) -> None:

@@ -112,6 +112,8 @@ class Draft:
 
 def draw_up(request: Request, out: "Console", processes: int) -> Draft:
     """Reads the corpus, measures the machine, plans for so many processes, and says all of it."""
+    import torch
+
     from minigpt.cli.render import plan_table
     from minigpt.device import free_memory, multiplies_bfloat16_faster, resolve_device, resolve_dtype
     from minigpt.storage.checkpoint import free_name
@@ -136,7 +138,7 @@ def draw_up(request: Request, out: "Console", processes: int) -> Draft:
         dtypes: tuple[str, ...] = ()
         if device.type == "cpu":
             dtypes = ("float32", "bfloat16") if multiplies_bfloat16_faster() else ("float32",)
-        else:  # recorded by its name, so that the run goes on in it on another device
+        elif dtype != torch.float16:  # recorded by its name, so that the run goes on in it; not where a CPU could not
             given = given | {"dtype": str(dtype).removeprefix("torch.")}
         clock = Clock(functools.partial(seconds_per_step, device=device, processes=processes), dtypes)
         preset = request.preset or (
@@ -157,7 +159,8 @@ def draw_up(request: Request, out: "Console", processes: int) -> Draft:
     out.print(plan_table(made, corpus, str(checkpoints / name), str(device)))
     for note in made.notes:
         out.print(note, markup=False)
-    if made.training.compile == "on" or (made.training.compile == "auto" and device.type == "cuda"):
+    compiles = device.type == "cuda" and made.training.sharding != "on"
+    if made.training.compile == "on" or (made.training.compile == "auto" and compiles):
         out.print("the speed was measured before torch.compile, which may add to it", markup=False)
     if name != request.run_name:
         taken = checkpoints / request.run_name

@@ -69,8 +69,9 @@ class Keeper:
         progress.lowest_loss, progress.stale_evaluations, progress.evaluated_best = None, 0, False
         if stood.corpus == self.corpus:
             progress.best_loss, progress.best_step = stood.best_loss, stood.best_step
-        self.save_last(progress, again=True)  # lest the cooled state be taken up again; before its log goes
-        self._truncate_log(progress)
+        saved = self.save_last(progress, again=True)  # lest the cooled state be taken up again
+        if saved is not None or not self.keeps:  # else that state stands, and its log with it
+            self._truncate_log(progress)
         self.notices.append(
             f"the run had cooled down from step {progress.step:,} to {stood.step:,} for a shorter budget: it goes on "
             f"from before that, and its best weights (step {stood.best_step:,}) stay until they are beaten"
@@ -97,6 +98,7 @@ class Keeper:
         best = self.world.tell(self.run.best_figures() if self.run is not None else None)
         if best and progress.best_loss is not None and best[1] < progress.best_loss:  # the run ended between two writes
             progress.best_step, progress.best_loss = best
+            progress.evaluated_best = progress.evaluated_step == progress.best_step
         self.saved_step, self.saved_at = progress.step, progress.seconds
         return progress
 

@@ -39,9 +39,15 @@ _begun: weakref.WeakSet[Generator[Event, None, None]] = weakref.WeakSet()
 @atexit.register
 def _leave_all() -> None:
     """Leaves the runs whose events nobody reads to the end while Python is whole: half cleared away, it cannot save."""
+    failures = []
     for events in list(_begun):
         if inspect.getgeneratorstate(events) == inspect.GEN_SUSPENDED:
-            events.close()
+            try:
+                events.close()
+            except Exception as error:  # whatever it is, the other runs are to be saved
+                failures.append(error)
+    if failures:
+        raise ExceptionGroup("what was left in the middle of a run could not be saved", failures)
 
 
 def train(
@@ -179,7 +185,7 @@ class _Training:
             yield from self._sample()
         yield from self._start_cooling()
         stop_early = self.pace.is_stale(self.progress)
-        if self._save_is_due() or stop_early:
+        if over or stop_early or self._save_is_due():
             yield from self._save_last()
         if over:
             return "length"
@@ -304,7 +310,7 @@ class _Training:
         self.reporter.restart()
         if measured is not None:
             self.examiner.heard(progress.evaluation_seconds, measured.tokens)
-            if self.config.minutes is not None and progress.cooling_since is None:
+            if self.config.minutes is not None and progress.cooling_since is None and not self.pace.is_over(progress):
                 # What follows the last step: an evaluation with its saves, and the one over everything.
                 progress.closing_seconds = progress.evaluation_seconds + self.examiner.final_seconds()
             event = Evaluation(
@@ -391,6 +397,7 @@ class _Training:
         """Goes on from a state that is back in its place."""
         if progress is not None:
             self.progress = progress
+            progress.tokens = progress.tokens or progress.step * self.tokens_per_step  # states once had no count
             self.examiner.heard(progress.evaluation_seconds)
             if self.config.micro_batch_size is None and progress.micro_batch_size is not None:
                 self.stepper.micro_batch_size = min(progress.micro_batch_size, len(self.stepper.rows))

@@ -282,8 +282,8 @@ def _fit_memory(
         kept = activation_bytes(model, context, sequences, checkpointing=checkpointing, on_cpu=on_cpu)
         return state_bytes(model, config.optimizer, parts) + kept
 
-    if config.sharding == "auto" and needs(1, checkpointing=True) > free_memory:
-        parts = processes
+    if config.sharding == "auto" and needs(1, checkpointing=True) > free_memory and processes > 1:
+        config, parts = config.replace(sharding="on"), processes
     checkpointing = config.checkpoint_activations == "on"
     while needs(at_once, checkpointing) > free_memory:
         if at_once > 1 and config.micro_batch_size is None:

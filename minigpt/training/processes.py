@@ -99,8 +99,9 @@ class Processes(World):
     def _fits(self, model: GPT, config: TrainConfig, device: torch.device) -> bool:
         """Whether every process has room for the whole state and one sequence at a time."""
         needed = state_bytes(model.config, config.optimizer) - 4 * model.config.n_parameters  # which are there already
-        needed += activation_bytes(model.config, config.context_length or 1, 1, checkpointing=True)
-        free = free_memory(device) // (self.local_size if device.type == "cpu" else 1)
+        on_cpu = device.type == "cpu"
+        needed += activation_bytes(model.config, config.context_length or 1, 1, checkpointing=True, on_cpu=on_cpu)
+        free = free_memory(device) // (self.local_size if on_cpu else 1)
         (missing,) = self.agree([needed - free])
         return missing <= 0
 

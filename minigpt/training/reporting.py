@@ -46,21 +46,25 @@ class Reporter:
             progress.left_out_running = 0
             return [step]
         progress.left_out += 1
-        progress.left_out_running += 1
+        progress.left_out_running += not _overflows(outcome)
         return [step, Notice(outcome.step, _left_out(outcome, progress.left_out))]
 
     @staticmethod
     def check(outcome: Outcome, progress: Progress) -> None:
         """Raises DivergedError where too many steps in a row were left out, this one the last, or the loss scale has
         come to nothing: it is halved for every gradient that overflows, which may take many steps and is no harm."""
-        if outcome.scale is not None and math.isfinite(outcome.loss) and not math.isfinite(outcome.norm):
-            if outcome.scale < 1:
-                raise DivergedError(f"float16 gradients overflow whatever their scale, now {outcome.scale:g}")
-        elif progress.left_out_running >= _BAD_IN_A_ROW:
+        if outcome.scale is not None and outcome.scale < 1:
+            raise DivergedError(f"float16 gradients overflow whatever their scale, now {outcome.scale:g}")
+        if progress.left_out_running >= _BAD_IN_A_ROW:
             raise DivergedError(
                 f"the loss is {outcome.loss:.4g} and the gradient's norm {outcome.norm:.4g}, {_BAD_IN_A_ROW} steps "
                 f"in a row were left out, at rate {outcome.rate:.3g}"
             )
+
+
+def _overflows(outcome: Outcome) -> bool:
+    """Whether a gradient is too large for its loss scale only."""
+    return outcome.scale is not None and math.isfinite(outcome.loss) and not math.isfinite(outcome.norm)
 
 
 def _left_out(outcome: Outcome, count: int) -> str:

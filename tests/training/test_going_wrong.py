@@ -1,5 +1,6 @@
 """What a run does when its numbers, its memory or its end go wrong, or it is asked something at the wrong moment."""
 
+import dataclasses
 import math
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from minigpt.config import GPTConfig, TrainConfig
 from minigpt.errors import TrainingError
 from minigpt.model.gpt import GPT
 from minigpt.storage.files import TensorFile
-from minigpt.storage.run import Run
+from minigpt.storage.run import LastState, Run
 from minigpt.text.corpus import Corpus
 from minigpt.training.control import Control
 from minigpt.training.distributed import World
@@ -109,8 +110,13 @@ def test_a_loss_scale_may_be_halved_many_times_in_a_row_until_nothing_is_left_of
     assert step == 17
     with pytest.raises(DivergedError, match=r"overflow whatever their scale, now 0\.5"):
         reporter.check(outcome, progress)
+    for step in range(5):
+        outcome = Outcome(18 + step, 1e-3, math.nan, math.inf, left_out=True, scale=64.0)
+        reporter.events_of(outcome, progress)
+        if step < 4:
+            reporter.check(outcome, progress)
     with pytest.raises(DivergedError, match="the loss is nan"):
-        reporter.check(Outcome(18, 1e-3, math.nan, math.inf, left_out=True, scale=64.0), progress)
+        reporter.check(outcome, progress)
 
 
 def test_an_update_that_memory_is_too_small_for_is_one_sentence(
@@ -225,6 +231,21 @@ def test_best_weights_written_just_before_a_kill_are_not_overwritten_by_worse_on
         assert file.metadata["step"] == "5"
 
 
+def test_a_run_whose_best_weights_are_ahead_of_its_state_ends_as_those(corpus: Corpus, tmp_path: Path) -> None:
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus)
+    list(train(model, corpus, settings(steps=6, schedule="constant"), run))
+    ahead = new_model()
+    with torch.no_grad():
+        ahead.final_norm.weight.add_(1)
+    run.save_best(ahead, 9, 0.001)
+    again = new_model()
+    *_, finished = train(again, corpus, settings(steps=6, schedule="constant"), run, resume=True)
+    assert isinstance(finished, Finished)
+    assert finished.best_step == 9
+    assert torch.equal(again.final_norm.weight, ahead.final_norm.weight)
+
+
 def test_best_weights_that_are_measured_again_after_a_kill_are_the_best_again(corpus: Corpus, tmp_path: Path) -> None:
     model = new_model()
     run = new_run(tmp_path / "run", model, corpus)
@@ -265,6 +286,28 @@ def test_a_run_resumed_without_an_evaluation_measures_its_end_on_no_more_than_it
     assert measured.tokens <= 32 < len(corpus.validation)
 
 
+@pytest.mark.parametrize("schedule", ["cosine", "trapezoid"])
+def test_a_run_by_the_clock_ends_with_its_state_saved_however_quick_its_last_evaluation_was(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: str
+) -> None:
+    losses, closing = iter(range(1, 1000)), iter([0.5] + [0.01] * 1000)
+    measure = Examiner.measure
+
+    def ever_worse(self: Examiner, max_tokens: int | None) -> Any:
+        measured = measure(self, max_tokens)
+        assert measured is not None
+        return dataclasses.replace(measured, loss=float(next(losses)))
+
+    monkeypatch.setattr(Examiner, "measure", ever_worse)
+    monkeypatch.setattr(Examiner, "final_seconds", lambda _: next(closing))
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus)
+    config = settings(steps=None, minutes=0.03, save_every=10**6, eval_every=None, schedule=schedule, patience=0)
+    *_, finished = train(model, corpus, config, run)
+    assert isinstance(finished, Finished)
+    assert saved_step(run) == finished.step > 0
+
+
 def test_tokens_are_counted_over_batches_of_different_sizes(corpus: Corpus, tmp_path: Path) -> None:
     model = new_model()
     run = new_run(tmp_path / "run", model, corpus)
@@ -272,6 +315,17 @@ def test_tokens_are_counted_over_batches_of_different_sizes(corpus: Corpus, tmp_
     events = train(model, corpus, settings(steps=6, schedule="constant", batch_size=12), run, resume=True)
     counted = [event.tokens for event in events if isinstance(event, Step)]
     assert counted == [4 * 6 * 16 + 12 * 16, 4 * 6 * 16 + 2 * 12 * 16]
+
+
+def test_tokens_of_a_state_that_did_not_count_them_are_those_of_its_steps(corpus: Corpus, tmp_path: Path) -> None:
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus)
+    list(train(model, corpus, settings(steps=4, schedule="constant"), run))
+    last = run.load_last()
+    assert last is not None
+    run.save_last(LastState(last.tensors, {key: value for key, value in last.progress.items() if key != "tokens"}))
+    events = train(model, corpus, settings(steps=5, schedule="constant"), run, resume=True)
+    assert [event.tokens for event in events if isinstance(event, Step)] == [5 * 6 * 16]
 
 
 def test_the_parts_of_a_step_are_timed_apart_and_move_no_weight(corpus: Corpus) -> None:

@@ -36,6 +36,17 @@ def test_orthogonalizing_evens_the_strengths_and_keeps_the_directions_of_even_ro
         assert (inside - inside.diag().diag()).abs().max() < 1e-4
 
 
+@pytest.mark.parametrize("coarsely", [False, True])
+@pytest.mark.parametrize("size", [96, 128, 192])
+def test_one_direction_alone_comes_out_no_stronger_than_others(size: int, coarsely: bool) -> None:
+    generator = torch.Generator().manual_seed(6)
+    alone = torch.ones(1, size, size)
+    nearly = torch.randn(4, size, 1, generator=generator) @ torch.randn(4, 1, size, generator=generator)
+    nearly += 0.1 * torch.randn(4, size, size, generator=generator)
+    for matrix in orthogonalize(torch.cat([alone, nearly]), coarsely=coarsely):
+        assert 0.4 < torch.linalg.svdvals(matrix).max() < 2.1
+
+
 def test_a_matrix_of_nothing_and_rows_of_nothing_stay_so() -> None:
     matrices = torch.randn(2, 6, 9, generator=torch.Generator().manual_seed(8))
     matrices[0] = 0
