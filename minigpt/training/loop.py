@@ -310,7 +310,7 @@ class _Training:
         self.reporter.restart()
         if measured is not None:
             self.examiner.heard(progress.evaluation_seconds, measured.tokens)
-            if self.config.minutes is not None and progress.cooling_since is None and not self.pace.is_over(progress):
+            if self.config.minutes is not None and progress.cooling_since is None:
                 # What follows the last step: an evaluation with its saves, and the one over everything.
                 progress.closing_seconds = progress.evaluation_seconds + self.examiner.final_seconds()
             event = Evaluation(

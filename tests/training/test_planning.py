@@ -223,6 +223,7 @@ def test_a_model_too_large_for_one_device_fits_in_parts_on_several() -> None:
             options = xl | {"free_memory": free, "device_type": device_type, "sharding": sharding}
             made = planned(processes=4, **options)
             assert made.memory < 23_500_000_000 < state_bytes(made.model, "adamw")
+            assert made.training.sharding == "on"  # so that the processes do as was planned
     with pytest.raises(ConfigError, match="or share the weights out over several devices with --devices N --sharding"):
         planned(processes=4, device_type="cuda", sharding="off", **xl)
     with pytest.raises(ConfigError, match=r"on each device, .* over more devices than 4 with --devices N --sharding"):
