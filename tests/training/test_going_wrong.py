@@ -290,7 +290,7 @@ def test_a_run_resumed_without_an_evaluation_measures_its_end_on_no_more_than_it
 def test_a_run_by_the_clock_ends_with_its_state_saved_however_quick_its_last_evaluation_was(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: str
 ) -> None:
-    losses, closing = iter(range(1, 1000)), iter([0.5] + [0.01] * 1000)
+    losses, closing = iter(range(1, 1000)), iter([0.8 - 0.03 * count for count in range(26)])
     measure = Examiner.measure
 
     def ever_worse(self: Examiner, max_tokens: int | None) -> Any:
