@@ -66,9 +66,14 @@ class _Commands(TyperGroup):
         except KeyboardInterrupt as interrupt:
             print("minigpt: stopped", file=sys.stderr)
             raise typer.Exit(130) from interrupt
-        except BrokenPipeError as closed:  # the reader has gone (`| head`): nothing is left to say it to
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except BrokenPipeError as closed:
+            _write_nowhere()
             raise typer.Exit(0) from closed
+
+
+def _write_nowhere() -> None:
+    """Lets what is written from here on vanish: the reader has gone (`| head`), and nothing is left to say it to."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 app = typer.Typer(
@@ -104,5 +109,11 @@ def main() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # Windows consoles and old locales are not UTF-8 by themselves
             stream.reconfigure(encoding="utf-8", errors="replace")
-    app()
+    try:
+        app()
+    finally:
+        try:
+            sys.stdout.flush()  # while a reader that has gone is still no error of ours
+        except BrokenPipeError:
+            _write_nowhere()
     sys.exit(0)

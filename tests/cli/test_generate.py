@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -296,6 +297,15 @@ def test_a_reader_that_has_gone_ends_it_quietly(run: Any) -> None:
     assert done.stdout.startswith("abc")
     assert "Traceback" not in done.stderr
     assert "Broken" not in done.stderr
+
+
+def test_a_reader_that_goes_before_the_last_words_are_written_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)  # what is written stays in the buffer until the end
+    command = [sys.executable, "-m", "minigpt", "--version"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_beams_give_the_likeliest_of_what_they_find(run: Any) -> None:
