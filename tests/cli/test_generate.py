@@ -302,7 +302,8 @@ def test_a_reader_that_has_gone_ends_it_quietly(run: Any) -> None:
 def test_a_reader_that_goes_before_the_last_words_are_written_is_no_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)  # what is written stays in the buffer until the end
-    command = [sys.executable, "-m", "minigpt", "--version"]
+    script = "from minigpt.cli import app; app.app = lambda: print('the last words'); app.main()"
+    command = [sys.executable, "-c", script]
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
