@@ -304,7 +304,8 @@ def test_a_reader_that_goes_before_the_last_words_are_written_is_no_error() -> N
     os.close(reader)  # what is written stays in the buffer until the end
     script = "from minigpt.cli import app; app.app = lambda: print('the last words'); app.main()"
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, env=buffered)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
 
