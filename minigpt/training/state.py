@@ -16,6 +16,7 @@ from minigpt.training.guard import SpikeGuard
 class Progress:
     """The plain values of a run's state.
 
+    `tokens` are those that its steps have learnt from, whatever the batches' sizes.
     `seconds` are those of the budget that are gone, `began_at` what of them went before the first step.
     `evaluated_step` and `sampled_step` are where that was last done, `evaluated_at` and `sampled_at` when, in seconds
     of the run; `evaluation_seconds` is what the last evaluation took, `evaluated_best` whether it was the best of all.

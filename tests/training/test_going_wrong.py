@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from minigpt.config import GPTConfig, TrainConfig
-from minigpt.errors import TrainingError
+from minigpt.errors import CheckpointError, TrainingError
 from minigpt.model.gpt import GPT
 from minigpt.storage.files import TensorFile
 from minigpt.storage.run import LastState, Run
 from minigpt.text.corpus import Corpus
+from minigpt.training import loop
 from minigpt.training.control import Control
 from minigpt.training.distributed import World
 from minigpt.training.events import Finished, Notice, Saved, Step
@@ -154,8 +155,6 @@ def test_a_run_that_is_stopped_with_broken_weights_ends_quietly_and_keeps_its_la
 def test_a_save_refused_by_the_disk_is_told_to_who_leaves_the_run(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from minigpt.errors import CheckpointError
-
     model = new_model()
     run = new_run(tmp_path / "run", model, corpus)
     events = train(model, corpus, settings(), run)
@@ -361,3 +360,23 @@ def test_a_script_that_ends_in_the_middle_of_a_run_saves_it(corpus: Corpus, tmp_
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert saved_step(Run.open(tmp_path / "run")) == 7
+
+
+def test_at_the_end_of_python_a_run_that_cannot_be_saved_leaves_the_others_to_be_saved(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, left = [], []
+    for name in ("first", "full", "last"):
+        model = new_model()
+        runs.append(new_run(tmp_path / name, model, corpus))
+        left.append(train(model, corpus, settings(), runs[-1]))
+        next(event for event in left[-1] if isinstance(event, Step) and event.step == 5)
+
+    def full(_: object) -> Path:
+        raise CheckpointError("no space left on device")
+
+    monkeypatch.setattr(runs[1], "save_last", full)
+    with pytest.raises(ExceptionGroup, match="could not be saved") as caught:
+        loop._leave_all()
+    assert [str(error) for error in caught.value.exceptions] == ["no space left on device"]
+    assert [saved_step(run) for run in runs] == [5, 3, 5]
