@@ -1,5 +1,8 @@
-"""How good the model is at the moment: its loss on the validation part, and what it writes; it decides nothing."""
+"""How good the model is at the moment, by its validation loss and by what it writes, and what becomes of that: the best
+weights, the log, the events. When to look is not known here."""
 
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -13,6 +16,14 @@ from minigpt.generation.streaming import generate_text
 from minigpt.model.gpt import GPT
 from minigpt.text.corpus import Corpus
 from minigpt.training.distributed import World
+from minigpt.training.events import Evaluation as Evaluated
+from minigpt.training.events import Event, Notice, Sample, Saved
+from minigpt.training.keeping import Keeper
+from minigpt.training.memorizing import Memorizing
+from minigpt.training.pace import Pace
+from minigpt.training.reporting import DivergedError
+from minigpt.training.state import Progress
+from minigpt.training.watch import Watch
 
 _SAMPLING = SamplingConfig(max_new_tokens=120, temperature=0.8, top_p=0.95, seed=0)
 _FINAL_SHARE = 0.1  # of a budget in minutes, the most that the last evaluation may take
@@ -81,3 +92,82 @@ class Examiner:
             on_cpu = self.model.token_embedding.weight.device.type == "cpu"
             engine = resolve_engine(self.model) if on_cpu else TorchEngine(self.model)
             return "".join(generate_text(engine, self.corpus.tokenizer, self.config.sample_prompt, _SAMPLING))
+
+
+class Examinations:
+    """Evaluations and samples of a run, each logged and told. What an event tells of is done before it is yielded: the
+    caller may leave at any of them."""
+
+    def __init__(self, examiner: Examiner, keeper: Keeper, memorizing: Memorizing, pace: Pace, watch: Watch) -> None:
+        self.examiner, self.keeper, self.memorizing, self.pace, self.watch = examiner, keeper, memorizing, pace, watch
+        self.config = examiner.config
+
+    def evaluate(self, progress: Progress) -> Iterator[Event]:
+        """Measures the validation part and keeps the weights if they are the best; without one, keeps the latest.
+
+        Raises: DivergedError where the loss is not finite.
+        """
+        if progress.evaluated_step == progress.step:
+            return
+        started = self.watch.read(progress)
+        measured = self.examiner.measure(self.config.eval_tokens)
+        if measured is not None and not math.isfinite(measured.loss):
+            raise DivergedError(f"the validation loss is {measured.loss}")
+        saved = self._keep_if_best(progress, measured.loss if measured else None)
+        progress.evaluated_at = self.watch.read(progress)
+        progress.evaluation_seconds = progress.evaluated_at - started
+        if progress.step == 0:
+            progress.began_at = progress.evaluated_at
+        if measured is not None:
+            yield self._log(progress, measured)
+        yield from self.keeper.told(progress.step)
+        if saved is not None:
+            yield saved
+
+    def _keep_if_best(self, progress: Progress, loss: float | None) -> Saved | None:
+        """Writes the weights where none had a lower loss, and notes how the loss stands to those before."""
+        best = loss is None or progress.best_loss is None or loss < progress.best_loss
+        best = best or (loss, progress.step) == (progress.best_loss, progress.best_step)  # written, but no state since
+        saved = self.keeper.save_best(self.examiner.model, progress.step, loss) if best else None
+        best = best and not (self.keeper.keeps and saved is None)  # what the disk refused is not kept: not the best
+        if best:
+            progress.best_loss, progress.best_step = loss, progress.step
+        lower = loss is None or progress.lowest_loss is None or loss < progress.lowest_loss
+        progress.lowest_loss = loss if lower else progress.lowest_loss
+        progress.stale_evaluations = 0 if lower else progress.stale_evaluations + 1
+        progress.evaluated_step, progress.evaluated_best = progress.step, best
+        return saved
+
+    def _log(self, progress: Progress, measured: Evaluation) -> Evaluated:
+        self.examiner.heard(progress.evaluation_seconds, measured.tokens)
+        if self.config.minutes is not None and progress.cooling_since is None:
+            # What follows the last step: an evaluation with its saves, and the one over everything.
+            progress.closing_seconds = progress.evaluation_seconds + self.examiner.final_seconds()
+        event = Evaluated(
+            step=progress.step,
+            validation_loss=measured.loss,
+            bits_per_byte=measured.bits_per_byte,
+            tokens=progress.tokens,
+            seconds=progress.seconds,
+            best=progress.evaluated_best,
+        )
+        self.keeper.log_event(
+            event, "step", "validation_loss", "bits_per_byte", "tokens", "seconds", **self.examiner.surprise()
+        )
+        self.memorizing.hear_loss(progress.step, measured.loss)
+        return event
+
+    def sample(self, progress: Progress) -> Iterator[Event]:
+        """Draws a sample, from the same prompt and seed each time, and sees what of it is copied."""
+        prompt, text, copying, passage = self.config.sample_prompt, self.examiner.sample(), None, None
+        if self.pace.share_done(progress) > 0 and self.keeper.world.is_main:
+            whole = progress.seconds + self.pace.seconds_left(progress)
+            copying = self.memorizing.measure(progress.step, text, prompt, whole)
+            passage = self.memorizing.locate(copying)
+        progress.sampled_step, progress.sampled_at = progress.step, self.watch.read(progress)
+        figures = copying.figures() if copying else {}
+        self.keeper.log({"step": progress.step, "prompt": prompt, "sample": text, **figures})
+        yield Sample(progress.step, prompt, text, copying, passage)
+        notices, self.memorizing.notices = self.memorizing.notices, []
+        for notice in notices:
+            yield Notice(progress.step, notice)

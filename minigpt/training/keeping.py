@@ -11,7 +11,7 @@ from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import LastState, Run
 from minigpt.training.distributed import World, alike, held
-from minigpt.training.events import Saved
+from minigpt.training.events import Event, Notice, Saved
 from minigpt.training.pace import Pace
 from minigpt.training.state import Parts, Progress, capture, restore
 
@@ -125,6 +125,15 @@ class Keeper:
         """Appends to the log."""
         if self.run is not None:
             self.run.log(record)
+
+    def log_event(self, event: Event, *names: str, **more: object) -> None:
+        """Appends so much of an event to the log, and more."""
+        self.log({name: getattr(event, name) for name in names} | more)
+
+    def told(self, step: int) -> list[Notice]:
+        """What could not be written since the last time, to be told."""
+        notices, self.notices = self.notices, []
+        return [Notice(step, text) for text in notices]
 
     def save_best(self, model: GPT, step: int, loss: float | None) -> Saved | None:
         """Puts the present weights at the top of the folder; None where there is none or they could not be written."""

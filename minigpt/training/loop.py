@@ -6,8 +6,6 @@ every micro-batch. So a resumed run goes on as if it had never stopped, and no g
 
 import atexit
 import inspect
-import math
-import time
 import weakref
 from collections.abc import Generator, Iterator
 from typing import Literal
@@ -22,8 +20,8 @@ from minigpt.storage.run import Run
 from minigpt.text.corpus import Corpus
 from minigpt.training.control import Control
 from minigpt.training.distributed import World
-from minigpt.training.events import Evaluation, Event, Finished, Notice, Sample
-from minigpt.training.examining import Examiner
+from minigpt.training.events import Event, Finished, Notice
+from minigpt.training.examining import Examinations, Examiner
 from minigpt.training.keeping import Keeper, NotFiniteError
 from minigpt.training.memorizing import Memorizing
 from minigpt.training.optimization import learning_rate
@@ -31,6 +29,7 @@ from minigpt.training.pace import Pace, steps_in
 from minigpt.training.reporting import DivergedError, Reporter
 from minigpt.training.state import Parts, Progress
 from minigpt.training.stepping import Outcome, Stepper
+from minigpt.training.watch import Watch
 
 _TIMES_BACK = 3  # a run goes back after a divergence before it gives up
 _begun: weakref.WeakSet[Generator[Event, None, None]] = weakref.WeakSet()
@@ -109,7 +108,7 @@ class _Training:
         allow_tf32(self.device)
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
-        self.model, self.corpus, self.run, self.control, self.world = model.to(self.device), corpus, run, control, world
+        self.model, self.corpus, self.run, self.world = model.to(self.device), corpus, run, world
         self.stepper = Stepper(model, corpus, config, self.device, self.dtype, world)
         self.tokens_per_step = self.stepper.batch_size * self.context
         self.parts = Parts(model, self.stepper.optimizers, self.stepper.scaler, self.stepper.guard)
@@ -120,14 +119,15 @@ class _Training:
         )
         self.keeper = Keeper(run, self.parts, world, config.optimizer, corpus.fingerprint)
         self.memorizing = Memorizing(corpus)
-        self.asked = Control()  # what all processes know of
+        self.watch = Watch(control, world)
         self.examiner = Examiner(model, corpus, config, self.dtype, world)
+        self.examinations = Examinations(self.examiner, self.keeper, self.memorizing, self.pace, self.watch)
         if resume:
             if not self.keeper.keeps:
                 raise ConfigError("resume needs a run to resume; give the run whose folder holds its last state")
             self._take_up(self.keeper.resume(self.pace))
             self.memorizing.recall(run.read_log() if run is not None else ())
-        self.clock = time.perf_counter() - self.progress.seconds
+        self.watch.set(self.progress.seconds)
         self.reporter = Reporter(self.pace, self.tokens_per_step)
 
     def events(self) -> Generator[Event, None, None]:
@@ -141,14 +141,14 @@ class _Training:
 
     def _events(self) -> Generator[Event, None, None]:
         """What is due between two steps, then a step, until the budget is spent."""
-        yield from self._failures()
+        yield from self.keeper.told(self.progress.step)
         yield from self._compile()
         reason: Literal["length", "early stop"] | None = None
         try:
-            while reason is None and not self._is_to_stop():
+            while reason is None and not self._stop_is_asked():
                 try:
                     reason = yield from self._between_steps()
-                    if reason is None and not self.asked.stop:
+                    if reason is None and not self.watch.stop:
                         yield from self._step()
                 except (DivergedError, NotFiniteError) as error:
                     yield self._go_back(_what_diverged(error))
@@ -177,16 +177,19 @@ class _Training:
     def _between_steps(self) -> Generator[Event, None, Literal["length", "early stop"] | None]:
         """What is due before the next step; returns why there is none, where there is none."""
         over = self.pace.is_over(self.progress)
-        if over or self._something_is_due():
+        pauses = over or self._something_is_due()
+        if pauses:
             yield from self._outcomes()
         if self.pace.evaluation_is_due(self.progress):
-            yield from self._evaluate()
+            yield from self.examinations.evaluate(self.progress)
         if self.pace.sample_is_due(self.progress):
-            yield from self._sample()
+            yield from self.examinations.sample(self.progress)
         yield from self._start_cooling()
         stop_early = self.pace.is_stale(self.progress)
         if over or stop_early or self._save_is_due():
             yield from self._save_last()
+        if pauses:
+            self.reporter.restart()
         if over:
             return "length"
         return "early stop" if stop_early else None
@@ -203,21 +206,12 @@ class _Training:
         evaluated = progress.evaluated_step == progress.step
         due = progress.step % every == 0 or (evaluated and progress.evaluated_best) if every else evaluated
         late = progress.seconds - self.keeper.saved_at > 60 * self.config.save_minutes
-        return due or late or self.asked.save or self.pace.is_over(progress)
+        return due or late or self.watch.save or self.pace.is_over(progress)
 
-    def _tick(self) -> float:
-        """Seconds that the run has taken so far, those before it was resumed included; hears of requests too."""
-        gone = time.perf_counter() - self.clock
-        asked, self.control.save = self.control.save, False  # a request that comes from here on is heard next time
-        gone, save, stop = self.world.agree([gone, asked, self.control.stop])
-        self.asked.save, self.asked.stop = self.asked.save or bool(save), bool(stop)
-        self.progress.seconds = gone
-        return gone
-
-    def _is_to_stop(self) -> bool:
+    def _stop_is_asked(self) -> bool:
         """Whether anyone wants the run to stop, heard once a step."""
-        self._tick()
-        return self.asked.stop
+        self.watch.read(self.progress)
+        return self.watch.stop
 
     # One step.
 
@@ -229,7 +223,7 @@ class _Training:
         progress.step += 1
         progress.tokens += self.tokens_per_step
         progress.micro_batch_size = stepper.micro_batch_size
-        progress.seconds = time.perf_counter() - self.clock  # for the log; what is decided by is agreed on first
+        self.watch.glance(progress)
         for text in stepper.notices:
             yield Notice(progress.step, text)
         stepper.notices.clear()
@@ -248,7 +242,7 @@ class _Training:
         for outcome in outcomes:
             step, *notices = self.reporter.events_of(outcome, self.progress)
             names = ("step", "loss", "learning_rate", "gradient_norm", "tokens", "seconds", "tokens_per_second")
-            self._log(step, *names, *(["left_out"] if outcome.left_out else []))
+            self.keeper.log_event(step, *names, *(["left_out"] if outcome.left_out else []))
             events += [step, *notices]
             self.reporter.check(outcome, self.progress)
         return events
@@ -258,7 +252,7 @@ class _Training:
 
         Raises: TrainingError where there is none, or that was done a few times already.
         """
-        self._tick()  # whose time all processes have agreed on
+        self.watch.read(self.progress)
         self.stepper.outcomes()
         self.stepper.zero_gradients()
         progress, step = self.progress, self.progress.step
@@ -280,74 +274,6 @@ class _Training:
             f"training diverged after step {step:,} ({what}): back to step {self.progress.step:,} with "
             f"{factor:g} of the learning rate",
         )
-
-    # Between steps. What an event tells of is done before it is yielded, since the caller may leave at any of them.
-
-    def _evaluate(self) -> Iterator[Event]:
-        """Measures the validation part and keeps the weights if they are the best; without one, keeps the latest."""
-        progress = self.progress
-        if progress.evaluated_step == progress.step:
-            return
-        started = self._tick()
-        measured = self.examiner.measure(self.config.eval_tokens)
-        if measured is not None and not math.isfinite(measured.loss):
-            raise DivergedError(f"the validation loss is {measured.loss}")
-        loss = measured.loss if measured else None
-        best = loss is None or progress.best_loss is None or loss < progress.best_loss
-        best = best or (loss, progress.step) == (progress.best_loss, progress.best_step)  # written, but no state since
-        saved = self.keeper.save_best(self.model, progress.step, loss) if best else None
-        best = best and not (self.keeper.keeps and saved is None)  # what the disk refused is not kept: not the best
-        if best:
-            progress.best_loss, progress.best_step = loss, progress.step
-        lower = loss is None or progress.lowest_loss is None or loss < progress.lowest_loss
-        progress.lowest_loss = loss if lower else progress.lowest_loss
-        progress.stale_evaluations = 0 if lower else progress.stale_evaluations + 1
-        progress.evaluated_step, progress.evaluated_best = progress.step, best
-        progress.evaluated_at = self._tick()
-        progress.evaluation_seconds = progress.evaluated_at - started
-        if progress.step == 0:
-            progress.began_at = progress.evaluated_at
-        self.reporter.restart()
-        if measured is not None:
-            self.examiner.heard(progress.evaluation_seconds, measured.tokens)
-            if self.config.minutes is not None and progress.cooling_since is None:
-                # What follows the last step: an evaluation with its saves, and the one over everything.
-                progress.closing_seconds = progress.evaluation_seconds + self.examiner.final_seconds()
-            event = Evaluation(
-                step=progress.step,
-                validation_loss=measured.loss,
-                bits_per_byte=measured.bits_per_byte,
-                tokens=progress.tokens,
-                seconds=progress.seconds,
-                best=best,
-            )
-            figures = {
-                name: getattr(event, name) for name in ("step", "validation_loss", "bits_per_byte", "tokens", "seconds")
-            }
-            self.keeper.log(figures | self.examiner.surprise())
-            self.memorizing.hear_loss(progress.step, measured.loss)
-            yield event
-        yield from self._failures()
-        if saved is not None:
-            yield saved
-
-    def _sample(self) -> Iterator[Event]:
-        """Draws a sample, from the same prompt and seed each time, and sees what of it is copied."""
-        progress, prompt = self.progress, self.config.sample_prompt
-        text, copying, passage = self.examiner.sample(), None, None
-        share = self.pace.share_done(progress)
-        if share > 0 and self.world.is_main:
-            whole = progress.seconds + self.pace.seconds_left(progress)
-            copying = self.memorizing.measure(progress.step, text, prompt, whole)
-            passage = self.memorizing.locate(copying)
-        progress.sampled_step, progress.sampled_at = progress.step, self._tick()
-        self.reporter.restart()
-        figures = copying.figures() if copying else {}
-        self.keeper.log({"step": progress.step, "prompt": prompt, "sample": text, **figures})
-        yield Sample(progress.step, prompt, text, copying, passage)
-        notices, self.memorizing.notices = self.memorizing.notices, []
-        for notice in notices:
-            yield Notice(progress.step, notice)
 
     def _start_cooling(self) -> Iterator[Event]:
         """Keeps the state that a longer budget would go on from, once the rate is about to fall for good.
@@ -371,25 +297,15 @@ class _Training:
         self.keeper.save_before_cooldown(progress)
         progress.cut, progress.cooling_since = cut, progress.step
         self.reporter.restart()
-        yield from self._failures()
+        yield from self.keeper.told(self.progress.step)
 
     def _save_last(self) -> Iterator[Event]:
         """Writes what resuming needs."""
         saved = self.keeper.save_last(self.progress)
-        self.asked.save = False
-        self.reporter.restart()
-        yield from self._failures()
+        self.watch.save = False
+        yield from self.keeper.told(self.progress.step)
         if saved is not None:
             yield saved
-
-    def _failures(self) -> Iterator[Event]:
-        """What could not be written since the last time, told."""
-        notices, self.keeper.notices = self.keeper.notices, []
-        for text in notices:
-            yield Notice(self.progress.step, text)
-
-    def _log(self, event: Event, *names: str) -> None:
-        self.keeper.log({name: getattr(event, name) for name in names})
 
     # The beginning and the end.
 
@@ -425,7 +341,7 @@ class _Training:
             validation_loss=measured.loss if measured else None,
             bits_per_byte=measured.bits_per_byte if measured else None,
             validation_tokens=measured.tokens if measured else 0,
-            seconds=self._tick(),
+            seconds=self.watch.read(progress),
         )
         if self.run is not None:
             self.run.update(result=dict(vars(finished)))

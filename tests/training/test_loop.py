@@ -22,7 +22,7 @@ from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run
 from minigpt.text.corpus import Corpus
-from minigpt.training import loop
+from minigpt.training import watch
 from minigpt.training.control import Control
 from minigpt.training.events import Evaluation, Event, Finished, Notice, Sample, Saved, Step
 from minigpt.training.loop import train
@@ -231,7 +231,7 @@ def test_a_longer_budget_by_the_clock_goes_on_evaluating(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = itertools.count(step=0.01)  # seconds: each look at the clock finds it a little later, on any machine
-    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    monkeypatch.setattr(watch, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
     model = new_model()
     run = new_run(tmp_path / "run", model, corpus)
     short = settings(steps=None, minutes=0.01, eval_every=None, sample_every=0)
