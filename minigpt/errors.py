@@ -25,6 +25,10 @@ class CheckpointError(MinigptError, OSError):
     """A checkpoint is missing, damaged, not a GPT-2, or cannot be written."""
 
 
+class FolderTakenError(CheckpointError):
+    """A folder that was to be new is there already: somebody else has just made it."""
+
+
 class DeviceError(MinigptError, RuntimeError):
     """A device or a dtype is not to be had on this machine."""
 

@@ -106,6 +106,11 @@ def train(
     if plan:
         if not request.sources:
             raise ConfigError("there is no text to plan for; give a text file: minigpt train corpus.txt --plan")
+        if resume:
+            raise ConfigError(
+                "plan and resume contradict one another: a run keeps the plan that it was begun with; leave out "
+                "--resume for a new plan, or --plan to go on"
+            )
         processes = request.given.get("devices", 1)
         check_count(processes, request.given.get("device", "auto"))
         draw_up(request, console(), processes)

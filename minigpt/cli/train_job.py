@@ -13,7 +13,7 @@ from minigpt.cli.changes import is_free
 from minigpt.cli.models import open_model
 from minigpt.cli.options import fields_of
 from minigpt.config import GPTConfig, ReadingConfig, TrainConfig, preset_config
-from minigpt.errors import ConfigError
+from minigpt.errors import ConfigError, FolderTakenError
 
 if TYPE_CHECKING:
     import torch
@@ -186,6 +186,7 @@ def begin(request: Request, draft: Draft, out: "Console", processes: int) -> Job
     from minigpt import __version__
     from minigpt.analysis.corpus.baselines import cheap_baselines
     from minigpt.model.gpt import GPT
+    from minigpt.storage.checkpoint import free_name
     from minigpt.storage.run import Run
 
     made, corpus, base = draft.plan, draft.corpus, draft.base
@@ -214,7 +215,13 @@ def begin(request: Request, draft: Draft, out: "Console", processes: int) -> Job
         "training": made.training.to_dict(),
         "forecast": made.expected,
     }
-    run = Run.create(request.checkpoints / draft.name, model, corpus.tokenizer, record)
+    name, run = draft.name, None
+    while run is None:
+        try:
+            run = Run.create(request.checkpoints / name, model, corpus.tokenizer, record)
+        except FolderTakenError:  # since the plan was said
+            taken, name = name, free_name(request.run_name, request.checkpoints)
+            out.print(f"another run has just taken {request.checkpoints / taken}, so this one is {name}", markup=False)
     run.lock()
     return Job(model, corpus, made.training, run, resume=False, spent=time.perf_counter() - draft.began)
 

@@ -52,16 +52,18 @@ def save_checkpoint(
     metadata: Mapping[str, str] | None = None,
     origin: str | None = None,
     notes: Sequence[str] = (),
+    new: bool = False,
 ) -> Path:
     """Saves a model's directory; `dtype` is the weights' own by default, `metadata` travels in the weights' file.
 
     `origin` is what an imported model came from, and `notes` what was made of it, for its card.
     A new directory appears as a whole; in one that stands each file is replaced as a whole, once all are written, but
     not a card that someone has edited.
-    Raises: CheckpointError where it cannot be written; what stood there then stands.
+    Raises: CheckpointError where it cannot be written, FolderTakenError where one stands that was to be `new`; what
+    stood there then stands.
     """
     directory = Path(directory)
-    with atomic_folder(directory) as building:
+    with atomic_folder(directory, new=new) as building:
         write_config(building, model, tokenizer, dtype=dtype)
         write_generation_config(building, tokenizer)
         tokenizer.save(building)

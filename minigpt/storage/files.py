@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from minigpt.errors import CheckpointError
+from minigpt.errors import CheckpointError, FolderTakenError
 
 _DTYPES = {
     "F64": torch.float64,
@@ -110,13 +110,14 @@ def atomic_write(path: Path, content: bytes | Callable[[BinaryIO], object]) -> N
 
 
 @contextlib.contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
+def atomic_folder(path: Path, *, new: bool = False) -> Iterator[Path]:
     """A folder to fill with files, which become `path`'s when the block ends well and vanish when it does not.
 
     A new folder appears as a whole; in one that stands, each of the files is replaced as a whole, the rest stays.
-    Raises: CheckpointError where the disk is full, the place cannot be written, or a new folder is no longer new.
+    Raises: CheckpointError where the disk is full or the place cannot be written; FolderTakenError where the folder is
+    not `new` though it was to be, or is no longer.
     """
-    stands = path.exists()
+    stands = not new and path.exists()
     building = _beside(path, "tmp")
     with explained(path):
         shutil.rmtree(building, ignore_errors=True)  # of a process killed long ago that had this one's number
@@ -131,12 +132,26 @@ def atomic_folder(path: Path) -> Iterator[Path]:
                     file.replace(path / file.name)
                 sync(path)
             else:
-                building.rename(path)
+                _rename_to_new(building, path)
                 sync(path.parent)
+        except FolderTakenError:
+            raise
         except CheckpointError as error:  # say it of the place that the caller knows
             raise CheckpointError(str(error).replace(str(building), str(path))) from error
         finally:
             shutil.rmtree(building, ignore_errors=True)
+
+
+def _rename_to_new(building: Path, path: Path) -> None:
+    taken = FolderTakenError(f"{path} could not be made: it is there already; choose another name")
+    if path.exists():  # an empty folder would be replaced
+        raise taken
+    try:
+        building.rename(path)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise taken from error
+        raise
 
 
 def atomic_json(path: Path, value: Mapping[str, Any]) -> None:

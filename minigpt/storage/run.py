@@ -52,9 +52,12 @@ class Run:
 
     @classmethod
     def create(cls, directory: Path, model: GPT, tokenizer: Tokenizer, record: Mapping[str, Any]) -> "Run":
-        """A new folder holding the untrained (or imported) model and the run's record."""
+        """A new folder holding the untrained (or imported) model and the run's record.
+
+        Raises: FolderTakenError where there is one already; CheckpointError where it cannot be written.
+        """
         record = {"format": FORMAT, **record}
-        save_checkpoint(directory, model, tokenizer, record)
+        save_checkpoint(directory, model, tokenizer, record, new=True)
         return cls(directory, record)
 
     @classmethod

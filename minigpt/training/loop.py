@@ -190,9 +190,9 @@ class _Training:
             yield from self._save_last()
         if pauses:
             self.reporter.restart()
-        if over:
+        if over and self.progress.cut is None:
             return "length"
-        return "early stop" if stop_early else None
+        return "early stop" if over or stop_early else None
 
     def _something_is_due(self) -> bool:
         pace, progress = self.pace, self.progress

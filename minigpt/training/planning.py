@@ -236,7 +236,7 @@ def _kept_from_memorizing(made: Plan, survey: Survey, seen: float, given: dict[s
     model, training, epochs = made.model, made.training, seen / survey.n_tokens
     if "bpe_dropout" not in given and survey.has_merges:
         training = training.replace(bpe_dropout=_bpe_dropout(epochs))
-    if "token_noise" not in given and not training.bpe_dropout:
+    if "token_noise" not in given and not survey.has_merges:
         training = training.replace(token_noise=_token_noise(epochs))
     if "dropout" not in given:
         noisy = training.token_noise > 0 or training.bpe_dropout > 0

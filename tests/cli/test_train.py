@@ -123,6 +123,41 @@ def test_an_early_stop_says_how_to_go_on(run: Any, here: Path, tiny: list[str]) 
     assert run("train", "fox.txt", *wrecked, "--resume", "--patience", "0").exit_code == 0
 
 
+def test_a_run_that_cooled_down_early_says_so_and_how_to_go_on(run: Any, tiny: list[str]) -> None:
+    wrecked = [*tiny, "--steps", "400", "--eval-every", "5", "--learning-rate", "2", "--patience", "2"]
+    wrecked += ["--cooldown", "0.2", "--spike-threshold", "0"]
+    first = run("train", "fox.txt", *wrecked)
+    assert "the cool-down begins now" in first.stderr
+    assert "stopped early" in first.stdout
+    refused = run("train", "fox.txt", *wrecked, "--resume")
+    assert refused.exit_code == 1
+    assert "validation no longer improved, so the rate came down there; go on with it by --patience 0" in refused.stderr
+    assert run("train", "fox.txt", *wrecked, "--resume", "--patience", "0").exit_code == 0
+
+
+def test_a_run_whose_name_another_has_taken_while_it_was_made_ready_takes_the_next(
+    run: Any, here: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cheap_baselines(_corpus: object) -> list[object]:
+        (here / "checkpoints/fox").mkdir(parents=True)
+        (here / "checkpoints/fox/training.json").write_text("theirs")
+        return []
+
+    monkeypatch.setattr("minigpt.analysis.corpus.baselines.cheap_baselines", cheap_baselines)
+    result = run("train", "fox.txt", *tiny)
+    assert result.exit_code == 0, result.stderr
+    assert "another run has just taken checkpoints/fox, so this one is fox-2" in result.stderr
+    assert (here / "checkpoints/fox/training.json").read_text() == "theirs"
+    assert RunFolder.open(here / "checkpoints/fox-2").record["result"]
+
+
+def test_a_plan_for_a_run_that_stands_is_refused(run: Any, tiny: list[str]) -> None:
+    run("train", "fox.txt", *tiny)
+    refused = run("train", "fox.txt", "--plan", "--resume")
+    assert refused.exit_code == 1
+    assert "plan and resume contradict one another" in refused.stderr
+
+
 def test_resume_takes_the_newest_run_not_the_newest_model(run: Any, here: Path, tiny: list[str]) -> None:
     run("train", "fox.txt", *tiny)
     run("load-gpt2", "--from", "checkpoints/fox", "--name", "copy", "--device", "cpu")

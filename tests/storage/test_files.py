@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from minigpt.errors import CheckpointError
+from minigpt.errors import CheckpointError, FolderTakenError
 from minigpt.storage.files import (
     TensorFile,
     atomic_folder,
@@ -165,9 +165,21 @@ def test_a_folder_never_takes_the_place_of_one_that_came_in_the_meantime(tmp_pat
             (tmp_path / "folder").mkdir()
             (tmp_path / "folder" / "theirs").write_bytes(b"")
 
-    with pytest.raises(CheckpointError, match=r"folder could not be written \(directory not empty"):
+    with pytest.raises(FolderTakenError, match=r"folder could not be made: it is there already; choose another name$"):
         fill()
     assert everything_in(tmp_path) == ["folder", "theirs"]
+
+
+@pytest.mark.parametrize("theirs", [[], ["theirs"]])
+def test_a_folder_that_is_to_be_new_takes_no_place_of_another_even_an_empty_one(
+    tmp_path: Path, theirs: list[str]
+) -> None:
+    (tmp_path / "folder").mkdir()
+    for name in theirs:
+        (tmp_path / "folder" / name).write_bytes(b"")
+    with pytest.raises(FolderTakenError), atomic_folder(tmp_path / "folder", new=True) as building:
+        (building / "file").write_bytes(b"")
+    assert everything_in(tmp_path) == ["folder", *theirs]
 
 
 def test_json_comes_back_as_it_went(tmp_path: Path) -> None:

@@ -475,6 +475,7 @@ def test_a_run_that_no_longer_improves_cools_down_before_it_stops(corpus: Corpus
     last = events[-1]
     assert isinstance(last, Finished)
     assert last.step <= 2 * cooling.step + 1  # as long again as it took to get there
+    assert last.reason == "early stop"
     again = load_checkpoint(run.directory, "cpu").model
     events = train(again, corpus, config.replace(patience=0), run, resume=True)  # now it wants the whole budget
     assert next(event for event in events if isinstance(event, Step)).step == cooling.step + 1
