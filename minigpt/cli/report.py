@@ -37,11 +37,11 @@ def report(
 
     from minigpt.analysis.pages.report import write_report
     from minigpt.storage.checkpoint import find_checkpoint
-    from minigpt.storage.run import newest_run
+    from minigpt.storage.run import newest_run, runs_in
 
     if names:
         directories = [find_checkpoint(name, checkpoints) for name in names]
-    elif (newest := newest_run(checkpoints)) is not None:
+    elif (newest := newest_run(runs_in(checkpoints))) is not None:
         directories = [newest]
     else:
         raise ConfigError(f"there is no run in {checkpoints} to report; begin one with minigpt train corpus.txt")

@@ -1,5 +1,6 @@
 """A training job taken up again: which run, what it may change, and the state of affairs said; it trains nothing."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +8,7 @@ from minigpt.cli.changes import Change, asked_after, changes_in, is_free, refuse
 from minigpt.cli.options import fields_of
 from minigpt.cli.train_job import Job, Request, build_corpus, corpus_record, resolved
 from minigpt.config import ReadingConfig, TrainConfig
-from minigpt.errors import ConfigError
+from minigpt.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,11 +28,11 @@ def resumed_directory(request: Request) -> Path | None:
 
     checkpoints = request.checkpoints
     if request.name is None and not request.sources:
-        newest = newest_run(checkpoints)
+        newest = newest_run(runs_in(checkpoints))
         if newest is None:
             raise ConfigError(f"there is no run in {checkpoints} to resume; begin one with minigpt train corpus.txt")
         return newest
-    directory = checkpoints / request.run_name
+    directory = (None if request.name else _begun_alike(request)) or checkpoints / request.run_name
     if (directory / TRAINING).exists():
         return directory
     if request.sources:
@@ -39,6 +40,27 @@ def resumed_directory(request: Request) -> Path | None:
     names = ", ".join(run.name for run in runs_in(checkpoints))
     there = f"there are: {names}" if names else "there is none at all"
     raise ConfigError(f"there is no run {request.run_name!r} in {checkpoints}; {there}")
+
+
+def _begun_alike(request: Request) -> Path | None:
+    """The newest of the runs of these texts that were begun with these options, else the newest of these texts: each
+    new run of a text has a number more in its name. None where there is none, or the texts have moved."""
+    from minigpt.storage.checkpoint import TRAINING
+    from minigpt.storage.files import read_json
+    from minigpt.storage.run import newest_run, runs_in
+
+    of_texts, alike = [], []
+    for folder in runs_in(request.checkpoints):
+        if re.fullmatch(re.escape(request.run_name) + r"(-\d+)?", folder.name):
+            try:
+                record = read_json(folder / TRAINING)
+            except CheckpointError:  # said where it is this one that is wanted
+                continue
+            if record.get("sources") == resolved(request.sources):
+                of_texts.append(folder)
+                if request.asked.items() <= record.get("asked", {}).items():
+                    alike.append(folder)
+    return newest_run(alike or of_texts)
 
 
 def take_up(request: Request, directory: Path, out: "Console") -> Job:

@@ -164,7 +164,8 @@ def draw_up(request: Request, out: "Console", processes: int) -> Draft:
         out.print("the speed was measured before torch.compile, which may add to it", markup=False)
     if name != request.run_name:
         taken = checkpoints / request.run_name
-        out.print(f"{taken} stands already, so this run is {name}; --resume would go on with it", markup=False)
+        instead = f"--resume --name {taken.name} would go on with that"
+        out.print(f"{taken} stands already, so this run is {name}; {instead}", markup=False)
     return Draft(name, corpus, made, base, device, began)
 
 

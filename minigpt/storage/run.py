@@ -14,7 +14,7 @@ state stands or the new one.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -207,10 +207,10 @@ def runs_in(checkpoints: Path) -> list[Path]:
     return sorted(folder for folder in folders if not folder.name.startswith("."))
 
 
-def newest_run(checkpoints: Path) -> Path | None:
+def newest_run(runs: Iterable[Path]) -> Path | None:
     """The folder of the run that was last begun, saved or ended; None where there is none."""
 
     def touched(folder: Path) -> float:
         return max(path.stat().st_mtime for path in (folder / TRAINING, folder / "last") if path.exists())
 
-    return max(runs_in(checkpoints), key=touched, default=None)
+    return max(runs, key=touched, default=None)

@@ -354,3 +354,31 @@ def test_a_run_that_is_older_than_a_setting_has_its_default(run: Any, fox: None)
     assert "token_noise (0.2) cannot change on --resume without --allow-change: " in refused.stderr
     assert run("train", "--resume", "--name", "fox", "--steps", "8").exit_code == 0
     assert record()["training"]["token_noise"] == 0
+
+
+def test_the_same_command_takes_up_the_run_that_it_began_not_an_earlier_one_of_the_text(
+    run: Any, tiny: list[str]
+) -> None:
+    run("train", "fox.txt", *tiny, "--seed", "1")
+    began = run("train", "fox.txt", *tiny, "--seed", "2")
+    assert "this run is fox-2; --resume --name fox would go on with that" in began.stderr
+    for options, name in (
+        (["--seed", "1"], "fox"),
+        (["--seed", "2"], "fox-2"),
+        ([], "fox-2"),  # the newer of the two
+        (["--seed", "3", "--allow-change"], "fox-2"),
+        (["--seed", "2", "--name", "fox", "--allow-change"], "fox"),
+    ):
+        done = run("train", "fox.txt", *tiny, *options, "--resume")
+        assert f"checkpoints/{name} is finished" in done.stderr
+
+
+def test_a_run_of_another_text_of_that_name_is_not_taken_up(run: Any, here: Path, tiny: list[str]) -> None:
+    (here / "other").mkdir()
+    (here / "other/fox.txt").write_text("a lazier dog never saw a browner fox; " * 60)
+    run("train", "other/fox.txt", *tiny)
+    run("train", "fox.txt", *tiny)
+    run("train", "--resume", "--name", "fox", "--steps", "8")  # the newest by now
+    assert "checkpoints/fox-2 is finished" in run("train", "fox.txt", *tiny, "--resume").stderr
+    (here / "checkpoints/fox-2/training.json").write_text("{")  # which is said of the run that is wanted, not of others
+    assert "checkpoints/fox is finished" in run("train", "other/fox.txt", *tiny, "--resume").stderr

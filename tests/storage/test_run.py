@@ -17,7 +17,7 @@ from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import find_checkpoint, load_checkpoint
-from minigpt.storage.run import LastState, Run, newest_run
+from minigpt.storage.run import LastState, Run, newest_run, runs_in
 from minigpt.text.tokenizer import Tokenizer
 
 Patch = pytest.MonkeyPatch
@@ -223,7 +223,7 @@ def test_a_run_that_was_killed_while_it_was_made_is_no_run(run: Run) -> None:
     half_made.mkdir()
     time.sleep(0.01)
     (half_made / "training.json").write_text("{}")
-    assert newest_run(run.directory.parent) == run.directory
+    assert newest_run(runs_in(run.directory.parent)) == run.directory
 
 
 # The states
