@@ -1,12 +1,16 @@
 """The `minigpt` command: its sub-commands, and the one place where errors become a line and an exit code."""
 
+import errno
 import gc
 import importlib
 import io
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Final, NoReturn, cast
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final, NoReturn, TextIO, cast
 
 import typer
 from typer.core import TyperGroup
@@ -27,6 +31,7 @@ _COMMANDS = {  # by the module of minigpt.cli and the function there, in the ord
     "info": "info.info",
 }
 _MARKUP: Final = "markdown"
+_UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # what writing to a full disk or a closed terminal fails of
 
 
 class _Made(Mapping[str, Any]):
@@ -71,9 +76,43 @@ class _Commands(TyperGroup):
             raise typer.Exit(0) from closed
 
 
+def _nowhere() -> TextIO:
+    return Path(os.devnull).open("w", encoding="utf-8")
+
+
 def _write_nowhere() -> None:
     """Lets what is written from here on vanish: the reader has gone (`| head`), and nothing is left to say it to."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class _Heedless:
+    """A stream that goes on where it cannot be written to: what is said on the way ends no run, though the disk that
+    it goes to is full or the terminal is closed. Only a reader that has gone on purpose is an error."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with _heedless():
+            return self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with _heedless():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def _heedless() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError:
+        pass
 
 
 app = typer.Typer(
@@ -106,14 +145,34 @@ def _minigpt(
 def main() -> NoReturn:
     """Runs the command line on the process's arguments and exits."""
     gc.set_threshold(100_000)  # 700 by default: importing torch would be walked through again and again, for nothing
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name) or _nowhere()  # None where it is closed
+        setattr(sys, name, stream)
         if isinstance(stream, io.TextIOWrapper):  # Windows consoles and old locales are not UTF-8 by themselves
             stream.reconfigure(encoding="utf-8", errors="replace")
+    sys.stderr = cast(TextIO, _Heedless(sys.stderr))
+    code: Any = 0
     try:
         app()
-    finally:
-        try:
-            sys.stdout.flush()  # while a reader that has gone is still no error of ours
-        except BrokenPipeError:
-            _write_nowhere()
-    sys.exit(0)
+    except SystemExit as end:
+        code = end.code
+    except KeyboardInterrupt:  # one more, while the first is answered
+        code = 130
+    except OSError as error:
+        if error.filename is not None or error.errno not in _UNWRITTEN:
+            raise
+        code = _say_unwritten(error)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is left to do is to end
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # a reader that has gone is no error of ours
+        _write_nowhere()
+    except OSError as error:
+        code = code or _say_unwritten(error)
+    sys.exit(code)
+
+
+def _say_unwritten(error: OSError) -> int:
+    print(f"minigpt: standard output could not be written ({(error.strerror or str(error)).lower()})", file=sys.stderr)
+    _write_nowhere()
+    return 1

@@ -4,6 +4,7 @@ Started by `--devices N`, this process trains nothing: it starts N others with i
 passes signals on to them, and when one of them dies ends the rest and says what is left.
 """
 
+import atexit
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ import typer
 
 from minigpt.cli.options import command_line
 from minigpt.cli.resume import resumed_directory, weights_alone
-from minigpt.cli.signals import handling, heeding_signals
+from minigpt.cli.signals import STOPS, handling, heeding_signals
 from minigpt.errors import CheckpointError, ConfigError, DataError, DeviceError, MinigptError, TrainingError
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 _LAUNCHER = "MINIGPT_LAUNCHER"  # in the environment of a process that we started: the launcher's process id
 _LOST = 75  # the exit code of a process whose peers have gone: the launcher says which, and why
-_FINE = {0, 128 + signal.SIGINT, 128 + signal.SIGTERM}  # exit codes of a process that ended as it was asked to
+_FINE = {0, *(128 + number for number in STOPS)}  # exit codes of a process that ended as it was asked to
+_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # which on Windows kills
 _POLL = 0.05  # seconds between two looks at the processes
 _GRACE = 5.0  # seconds that a process has to end, and that a cause has to show
 _ENOUGH = 3  # signals after which nothing is waited for
@@ -52,8 +54,9 @@ def world_of(request: "Request", *, resume: bool) -> Iterator["World"]:
 
     world = join()
     try:
-        _check_devices(world, request, resume)
-        yield world
+        with _leaving(world):
+            _check_devices(world, request, resume)
+            yield world
     except ProcessLostError as error:
         if _LAUNCHER in os.environ:
             os._exit(_LOST)  # at once: to take leave of who has gone can take for ever
@@ -69,8 +72,22 @@ def world_of(request: "Request", *, resume: bool) -> Iterator["World"]:
         if world.is_main:
             raise
         raise typer.Exit(128 + signal.SIGINT) from interrupt
-    finally:
-        world.leave()  # however it ends: torch aborts a process that exits without
+
+
+@contextmanager
+def _leaving(world: "World") -> Iterator[None]:
+    """Takes leave of the other processes at an end that all come to. One that fails only goes, once it has said why:
+    NCCL would have it wait for work that the others never join, and torch aborts a process that ends without leave."""
+    try:
+        yield
+    except typer.Exit:  # a stop that was asked for
+        world.leave()
+        raise
+    except BaseException as error:
+        if world.size > 1:
+            atexit.register(os._exit, 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1)
+        raise
+    world.leave()
 
 
 def lead(world: "World", job: "Job") -> None:
@@ -196,6 +213,8 @@ def _passing_on(children: Sequence["subprocess.Popen[bytes]"], store: "Store", r
     """Sends the processes what is sent to this one; those that have not met yet only know how to end."""
 
     def send(number: int) -> None:
+        if os.name == "nt" and number == signal.SIGINT:
+            return  # the console sends it to all of its processes
         for child in children:
             if child.poll() is None:
                 child.send_signal(number)
@@ -203,7 +222,7 @@ def _passing_on(children: Sequence["subprocess.Popen[bytes]"], store: "Store", r
     def stop(number: int, _: object) -> None:
         received.append(number)
         have_met = store.check([f"joined/{rank}" for rank in range(len(children))])
-        send(signal.SIGKILL if len(received) >= _ENOUGH else number if have_met else signal.SIGTERM)
+        send(_KILL if len(received) >= _ENOUGH else number if have_met else signal.SIGTERM)
 
     with handling(stop, lambda number, _: send(number)):
         yield

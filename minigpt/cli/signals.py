@@ -1,4 +1,4 @@
-"""What Ctrl-C, SIGTERM and SIGUSR1 mean while a run trains; it trains nothing."""
+"""What Ctrl-C, SIGTERM, a closed terminal and SIGUSR1 mean while a run trains; it trains nothing."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -9,12 +9,17 @@ if TYPE_CHECKING:
     from minigpt.training.control import Control
 
 Handler = Callable[[int, object], None]
+STOPS = [signal.SIGINT, signal.SIGTERM]
+if hasattr(signal, "SIGHUP"):  # what else but Windows sends where the terminal is closed
+    STOPS.append(signal.SIGHUP)
 
 
 @contextmanager
 def handling(stop: Handler, save: Handler) -> Iterator[None]:
-    """Calls `stop` for Ctrl-C and SIGTERM and `save` for SIGUSR1, where the system has it."""
-    handlers = {signal.SIGINT: stop, signal.SIGTERM: stop}
+    """Calls `stop` for Ctrl-C, SIGTERM and SIGHUP and `save` for SIGUSR1, where the system has them."""
+    handlers = dict.fromkeys(STOPS, stop)
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup
+        del handlers[signal.SIGHUP]
     if hasattr(signal, "SIGUSR1"):  # Windows has none
         handlers[signal.SIGUSR1] = save
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
@@ -41,8 +46,8 @@ def ignoring_saves() -> Iterator[None]:
 
 @contextmanager
 def heeding_signals(control: "Control", on_stop: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
-    """Makes the first Ctrl-C or SIGTERM a request to stop, noted in a list, and SIGUSR1 one to save; a second one to
-    stop is a KeyboardInterrupt."""
+    """Makes the first Ctrl-C, SIGTERM or SIGHUP a request to stop, noted in a list, and SIGUSR1 one to save; a second
+    one to stop is a KeyboardInterrupt."""
     received: list[int] = []
 
     def stop(number: int, _: object) -> None:

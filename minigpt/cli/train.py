@@ -113,7 +113,7 @@ def train(
             )
         processes = request.given.get("devices", 1)
         check_count(processes, request.given.get("device", "auto"))
-        draw_up(request, console(), processes)
+        draw_up(request, console(), processes, processes)
         return
     with ignoring_saves(), world_of(request, resume=resume) as world:
         if not world.is_main:
@@ -128,7 +128,7 @@ def train(
         else:
             if resume:
                 out.print("there is no such run yet, so it starts now", markup=False)
-            job = begin(request, draw_up(request, out, world.size), out, world.size)
+            job = begin(request, draw_up(request, out, world.size, world.local_size), out, world.size)
         lead(world, job)
         _run(job, checkpoints, out, world, log or [], no_report=no_report)
 

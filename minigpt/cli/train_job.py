@@ -110,8 +110,8 @@ class Draft:
     began: float  # when the plan was begun, by time.perf_counter()
 
 
-def draw_up(request: Request, out: "Console", processes: int) -> Draft:
-    """Reads the corpus, measures the machine, plans for so many processes, and says all of it."""
+def draw_up(request: Request, out: "Console", processes: int, on_this_machine: int) -> Draft:
+    """Reads the corpus, measures the machine, plans for so many processes, some of them on it, and says all of it."""
     import torch
 
     from minigpt.cli.render import plan_table
@@ -137,6 +137,7 @@ def draw_up(request: Request, out: "Console", processes: int) -> Draft:
         survey, given, memory = Survey.of(corpus), request.given, free_memory(device)
         dtypes: tuple[str, ...] = ()
         if device.type == "cpu":
+            memory //= on_this_machine
             dtypes = ("float32", "bfloat16") if multiplies_bfloat16_faster() else ("float32",)
         elif dtype != torch.float16:  # recorded by its name, so that the run goes on in it; not where a CPU could not
             given = given | {"dtype": str(dtype).removeprefix("torch.")}

@@ -26,12 +26,13 @@ class ProcessLostError(TrainingError):
 class World:
     """The processes that train one model together; this one is a world of its own.
 
-    `rank` counts them from 0, the main one, which writes the files and talks to the user; `is_sharded` says whether
-    each holds only a part of the model.
+    `rank` counts them from 0, the main one, which writes the files and talks to the user; `local_size` of them are on
+    this machine; `is_sharded` says whether each holds only a part of the model.
     """
 
     rank: int = 0
     size: int = 1
+    local_size: int = 1
     is_sharded: bool = False
 
     def leave(self) -> None:

@@ -3,6 +3,7 @@ weights, the log, the events. When to look is not known here."""
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from minigpt.analysis.evaluation import Evaluation, evaluate
 from minigpt.analysis.surprise import passage, surprise
 from minigpt.config import SamplingConfig, TrainConfig
+from minigpt.errors import TrainingError
 from minigpt.generation.eager import TorchEngine
 from minigpt.generation.engine import resolve_engine
 from minigpt.generation.streaming import generate_text
@@ -20,6 +22,7 @@ from minigpt.training.events import Evaluation as Evaluated
 from minigpt.training.events import Event, Notice, Sample, Saved
 from minigpt.training.keeping import Keeper
 from minigpt.training.memorizing import Memorizing
+from minigpt.training.memory import is_out_of_memory
 from minigpt.training.pace import Pace
 from minigpt.training.reporting import DivergedError
 from minigpt.training.state import Progress
@@ -46,7 +49,7 @@ class Examiner:
         """The loss over so many validation tokens, None for all of them."""
         if not self.has_validation:
             return None
-        with self.world.reading(self.model):
+        with self._reading():
             return evaluate(
                 self.model,
                 self.corpus.validation,
@@ -82,12 +85,29 @@ class Examiner:
         Units: nats, to a thousandth.
         """
         ids = passage(self.corpus.validation, self.model.config.n_positions)
-        with self.world.reading(self.model):
+        with self._reading():
             return {"passage": ids, "surprise": surprise(self.model, ids)}
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """A context in which the model is read.
+
+        Raises: TrainingError where that is more than the memory holds.
+        """
+        try:
+            with self.world.reading(self.model):
+                yield
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise TrainingError(
+                f"evaluating is more than the memory of {self.world.device(self.config.device)} holds; give a smaller "
+                "--preset or a shorter --context-length; what was saved before stands"
+            ) from error.with_traceback(None)
 
     def sample(self) -> str:
         """What the model writes, from the same prompt and seed each time."""
-        with self.world.reading(self.model):
+        with self._reading():
             # Some tokens now and then are no reason to record graphs, and sharded weights cannot be in one.
             on_cpu = self.model.token_embedding.weight.device.type == "cpu"
             engine = resolve_engine(self.model) if on_cpu else TorchEngine(self.model)

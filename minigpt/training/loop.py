@@ -115,7 +115,12 @@ class _Training:
         self.pace = Pace(config, steps_in(config, len(corpus.train)))
         (spent,) = world.agree([spent])
         self.progress = Progress(
-            seconds=spent, began_at=spent, sampled_at=spent, optimizer=config.optimizer, corpus=corpus.fingerprint
+            seconds=spent,
+            began_at=spent,
+            sampled_at=spent,
+            optimizer=config.optimizer,
+            corpus=corpus.fingerprint,
+            learning_rate=config.learning_rate,
         )
         self.keeper = Keeper(run, self.parts, world, config.optimizer, corpus.fingerprint)
         self.memorizing = Memorizing(corpus)
@@ -314,6 +319,9 @@ class _Training:
         if progress is not None:
             self.progress = progress
             progress.tokens = progress.tokens or progress.step * self.tokens_per_step  # states once had no count
+            if progress.learning_rate not in (None, self.config.learning_rate):  # one that has not gone wrong yet
+                progress.rate_factor, progress.times_back = 1.0, 0
+            progress.learning_rate = self.config.learning_rate
             self.examiner.heard(progress.evaluation_seconds)
             if self.config.micro_batch_size is None and progress.micro_batch_size is not None:
                 self.stepper.micro_batch_size = min(progress.micro_batch_size, len(self.stepper.rows))

@@ -2,11 +2,15 @@
 
 from functools import partial
 
+import torch
 from torch.utils.checkpoint import checkpoint
 
 from minigpt.config import GPTConfig
 from minigpt.model.gpt import GPT
 from minigpt.training.loss import HEAD_ROWS
+
+# As torch says it of a CPU, of one under Windows, and of MPS, twice.
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "MPS backend out of memory", "Invalid buffer size")
 
 
 def checkpoint_blocks(model: GPT) -> None:
@@ -22,7 +26,8 @@ def state_bytes(config: GPTConfig, optimizer: str, processes: int = 1) -> int:
     """Bytes of weights, gradients and optimizer state, in float32: AdamW keeps two numbers a weight, Muon one.
 
     One of several `processes` that hold the model in parts (minigpt.training.sharding) begins with all the weights;
-    later it has its part of all that, and the embeddings and two blocks, with their gradients, whole beside it.
+    later it has its part of all that, and the embeddings and two blocks, with their gradients, whole beside it; in an
+    evaluation it has no gradients but all the weights.
     """
     inner = config.n_inner_parameters
     outer = config.n_parameters - inner
@@ -30,7 +35,8 @@ def state_bytes(config: GPTConfig, optimizer: str, processes: int = 1) -> int:
     if processes == 1:
         return state
     gathered = 2 * 4 * (outer + 2 * inner // config.n_layer)
-    return max(4 * config.n_parameters, state // processes + gathered)
+    weights = 4 * config.n_parameters
+    return max(state // processes + gathered, (state - weights) // processes + weights)
 
 
 def activation_bytes(
@@ -51,3 +57,8 @@ def activation_bytes(
     logits = copies * min(HEAD_ROWS, sequences * context) * config.vocab_size
     head = 4 * (logits + config.vocab_size * config.n_embd)
     return int(features + head)
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether memory has run out: torch.OutOfMemoryError, or a plain RuntimeError of a CPU's allocator or of MPS."""
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _NO_MEMORY)

@@ -136,8 +136,8 @@ def plan(
 ) -> Plan:
     """Everything a run needs, from what was `given` (GPTConfig and TrainConfig fields) and, for the rest, the rules.
 
-    `free_memory`, in bytes of one device, bounds what passes through the model at once. `base` is the shape of a model
-    to fine-tune; `processes` share every batch, each on a GPU of its own or all on the one CPU.
+    `free_memory`, in bytes for each process, bounds what passes through the model at once. `base` is the shape of a
+    model to fine-tune; `processes` share every batch.
     Raises: ConfigError where what was given does not go together, or does not fit into the memory; whatever the clock's
     measuring does.
     """
@@ -272,8 +272,6 @@ def _fit_memory(
     Raises: ConfigError where the weights and the optimizer alone do not fit, naming the largest preset that does.
     """
     on_cpu, context = device_type == "cpu", config.context_length or model.n_positions
-    if on_cpu:
-        free_memory //= processes
     own = -(-config.sequences_per_step // processes)  # sequences of a batch that one process takes
     at_once = min(config.micro_batch_size or own, own)
     parts = processes if config.sharding == "on" else 1

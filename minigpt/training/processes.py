@@ -30,6 +30,7 @@ from minigpt.training.memory import activation_bytes, state_bytes
 # outlast the main process's reading of a large text, for which the others wait.
 _PATIENCE = timedelta(hours=6)
 _ARRIVAL = timedelta(minutes=5)  # for all processes to come
+_LIBUV = os.name != "nt"  # which torch has everywhere but on Windows
 _GRACE = 3.0  # seconds in which an error that is every process's comes to all of them
 
 _RENAMED = "forward_sync_buffers"  # as torch 2.13 calls what was `broadcast_buffers`
@@ -270,7 +271,7 @@ def _number(name: str, default: int | None = None) -> int:
 
 def meeting_place(processes: int) -> tuple[Store, list[dict[str, str]]]:
     """A store on this machine through which so many processes find one another, and the environment of each."""
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=_LIBUV)
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     shared |= {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
     own = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
@@ -286,6 +287,7 @@ def _store(rank: int) -> Store:
         is_master=rank == 0 and not started,
         wait_for_workers=False,
         timeout=_ARRIVAL,
+        use_libuv=_LIBUV,
     )
     return PrefixStore(f"minigpt/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
 

@@ -22,8 +22,8 @@ class Progress:
     of the run; `evaluation_seconds` is what the last evaluation took, `evaluated_best` whether it was the best of all.
     `lowest_loss` is the lowest since the run last went back to an earlier state. `closing_seconds` is what the end of
     the run takes once training is over, `cut` the share of the budget that a run which no longer improves ends at.
-    `rate_factor` is what going back after a divergence left of the learning rate, `corpus` the fingerprint of the text
-    that all losses are of.
+    `rate_factor` is what going back after a divergence left of `learning_rate`, the peak that was given, `corpus` the
+    fingerprint of the text that all losses are of.
     """
 
     step: int = 0
@@ -43,6 +43,7 @@ class Progress:
     closing_seconds: float = 0.0
     cut: float | None = None
     cooling_since: int | None = None
+    learning_rate: float | None = None
     rate_factor: float = 1.0
     times_back: int = 0
     left_out: int = 0

@@ -19,7 +19,7 @@ from minigpt.seeds import mix_seed
 from minigpt.training.distributed import World, held, whole
 from minigpt.training.guard import SpikeGuard
 from minigpt.training.loss import next_token_loss
-from minigpt.training.memory import checkpoint_blocks
+from minigpt.training.memory import checkpoint_blocks, is_out_of_memory
 from minigpt.training.optimization import build_optimizers, set_learning_rate
 
 
@@ -159,6 +159,8 @@ class Stepper:
         self.zero_gradients()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+        elif self.device.type == "mps":
+            torch.mps.empty_cache()
         if self.world.size == 1 and at_once > 1:
             self.micro_batch_size = at_once // 2
             self.notices.append(
@@ -252,9 +254,11 @@ class Stepper:
         return torch.stack([figure.to(loss.dtype) for figure in (loss, norm, bad, scale)])
 
     def zero_gradients(self) -> None:
-        """Forgets the gradients."""
+        """Forgets the gradients. With several processes they stay where they are, in the buffers that they meet in: new
+        ones would be added up beside those."""
+        meets = self.world.size > 1 and not self.world.is_sharded
         for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none=True)
+            optimizer.zero_grad(set_to_none=not meets)
 
     def compile(self) -> str | None:
         """Compiles the forward pass and tries it on the first batch; returns what that failed of, on this process or
@@ -280,8 +284,3 @@ class Stepper:
             return None
         self.losses.features = plain
         return failure or "on another process"
-
-
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether memory has run out: torch.OutOfMemoryError, or the plain RuntimeError of a CPU's allocator."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -14,8 +14,8 @@ from minigpt.device import allow_tf32, free_memory, resolve_dtype
 from minigpt.errors import TrainingError
 from minigpt.model.gpt import GPT
 from minigpt.training.distributed import World
-from minigpt.training.memory import activation_bytes, state_bytes
-from minigpt.training.stepping import Stepper, is_out_of_memory
+from minigpt.training.memory import activation_bytes, is_out_of_memory, state_bytes
+from minigpt.training.stepping import Stepper
 
 # Dense bfloat16 TFLOP/s by the makers' data sheets, for names as torch gives them: the first that is among the words of
 # a device's name, if none of the words that make it another device is.

@@ -310,6 +310,29 @@ def test_a_reader_that_goes_before_the_last_words_are_written_is_no_error() -> N
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize(
+    ("script", "redirected", "code", "said"),
+    [
+        ("print('to a full disk')", "> /dev/full", 1, "minigpt: standard output could not be written (no space left"),
+        ("print('to a full disk', flush=True)", "> /dev/full", 1, "minigpt: standard output could not be written"),
+        ("print('to nobody')", ">&-", 0, ""),
+        ("print('on the way', file=sys.stderr, flush=True); print('done')", "2> /dev/full", 0, "done"),
+        ("print('on the way', file=sys.stderr); print('done')", "2>&-", 0, "done"),
+        ("open('/no/such/file')", "", 1, "Traceback"),
+    ],
+)
+def test_what_is_said_on_the_way_ends_nothing_where_it_cannot_be_written_and_a_result_does_in_a_sentence(
+    script: str, redirected: str, code: int, said: str
+) -> None:
+    command = f"import sys; from minigpt.cli import app; app.app = lambda: exec({script!r}); app.main()"
+    line = f'{sys.executable} -c "$COMMAND" {redirected}'
+    environment = os.environ | {"COMMAND": command}
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == code
+    assert (done.stdout + done.stderr).startswith(said) if said else done.stdout + done.stderr == ""
+
+
 def test_beams_give_the_likeliest_of_what_they_find(run: Any) -> None:
     make_model("one")
     beams = records(run("generate", "abc", *SHORT, "--json", "--beams", "4", "--samples", "2").stdout)

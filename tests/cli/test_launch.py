@@ -13,12 +13,13 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+import typer
 from click.testing import Result
 from torch.distributed import HashStore
 
-from minigpt.cli.launch import _what_is_left
+from minigpt.cli.launch import _what_is_left, world_of
 from minigpt.cli.train_job import Request
-from minigpt.errors import ConfigError
+from minigpt.errors import ConfigError, TrainingError
 from minigpt.storage.run import Run
 from minigpt.training.distributed import World
 from minigpt.training.processes import cores
@@ -226,6 +227,47 @@ def test_a_process_that_cannot_be_started_takes_the_others_with_it(
     with pytest.raises(OSError, match="no more processes"):
         run("train", "fox.txt", *tiny, "--devices", "2")
     assert len(killed) == 1
+
+
+class Several(World):
+    """A world of two that notes whether leave was taken of it."""
+
+    size = 2
+
+    def __init__(self) -> None:
+        self.left = False
+
+    def leave(self) -> None:
+        self.left = True
+
+
+@pytest.mark.parametrize(
+    ("error", "left", "code"),
+    [
+        (None, True, None),
+        (typer.Exit(130), True, None),
+        (TrainingError("the memory is out"), False, 1),
+        (ZeroDivisionError(), False, 1),
+        (KeyboardInterrupt(), False, 130),
+    ],
+)
+def test_a_process_that_fails_goes_without_waiting_for_the_others(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException | None, left: bool, code: int | None
+) -> None:
+    world, at_exit = Several(), []
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr("minigpt.training.processes.join", lambda: world)
+    monkeypatch.setattr("minigpt.cli.launch.atexit.register", lambda *call: at_exit.append(call))
+    raised = None
+    try:
+        with world_of(Request(**NOTHING), resume=False):
+            if error is not None:
+                raise error
+    except BaseException as other:
+        raised = other
+    assert raised is error
+    assert world.left is left
+    assert at_exit == ([] if code is None else [(os._exit, code)])
 
 
 # Real processes.

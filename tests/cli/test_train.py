@@ -366,7 +366,7 @@ def test_a_folder_that_cannot_be_written_is_one_clear_line(run: Any, here: Path,
     assert "could not be written" in result.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_finishes_the_step_saves_and_says_how_to_resume(
     here: Path, tiny: list[str], number: int, code: int
 ) -> None:

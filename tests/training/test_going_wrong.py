@@ -134,6 +134,55 @@ def test_an_update_that_memory_is_too_small_for_is_one_sentence(
         stepper.step(0, 1e-2)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: you tried"),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 12 bytes."),
+        RuntimeError("MPS backend out of memory (MPS allocated: 9 GB, other allocations: 1 GB, max allowed: 10 GB)"),
+    ],
+)
+def test_an_evaluation_that_memory_is_too_small_for_is_one_sentence(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: RuntimeError
+) -> None:
+    def out_of_memory(*_: object, **__: object) -> None:
+        raise error
+
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus)
+    events = train(model, corpus, settings(), run)
+    next(event for event in events if isinstance(event, Saved) and event.what == "last" and event.step == 3)
+    monkeypatch.setattr("minigpt.training.examining.evaluate", out_of_memory)
+    with pytest.raises(TrainingError, match=r"^evaluating is more than the memory of cpu holds; give a smaller"):
+        list(events)
+    assert saved_step(run) == 3
+
+
+def test_a_rate_that_is_lowered_after_a_divergence_counts_whole(corpus: Corpus, tmp_path: Path) -> None:
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus)
+    flat = settings(schedule="constant", warmup_steps=0)
+    list(train(model, corpus, flat.replace(steps=3), run))
+    state = run.load_last()
+    assert state is not None
+    run.save_last(LastState(state.tensors, state.progress | {"rate_factor": 0.25, "times_back": 2}))
+    for rate, expected in ((flat.learning_rate, flat.learning_rate / 4), (1e-4, 1e-4)):
+        events = train(new_model(), corpus, flat.replace(learning_rate=rate), run, resume=True)
+        step = next(event for event in events if isinstance(event, Step))
+        assert step.learning_rate == pytest.approx(expected)
+        events.close()
+
+
+def test_gradients_of_several_processes_stay_in_the_buffers_that_they_meet_in(corpus: Corpus) -> None:
+    world = World()
+    world.size = 2
+    for stays, stepper in ((True, stepper_of(new_model(), corpus, world)), (False, stepper_of(new_model(), corpus))):
+        stepper.step(0, 1e-2)
+        kept = [parameter.grad for parameter in stepper.parameters]
+        assert all((gradient is not None and not gradient.any()) if stays else gradient is None for gradient in kept)
+
+
 @pytest.mark.parametrize("by_leaving", [True, False])
 def test_a_run_that_is_stopped_with_broken_weights_ends_quietly_and_keeps_its_last_good_state(
     corpus: Corpus, tmp_path: Path, by_leaving: bool

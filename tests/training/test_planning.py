@@ -218,8 +218,7 @@ def test_a_model_too_large_for_one_device_fits_in_parts_on_several() -> None:
     xl: dict[str, Any] = {"preset": "gpt2-xl", "optimizer": "adamw", "free_memory": 23_500_000_000}
     for sharding in ("auto", "on"):
         for device_type in ("cuda", "cpu"):
-            free = xl["free_memory"] * (4 if device_type == "cpu" else 1)  # which four processes share there
-            options = xl | {"free_memory": free, "device_type": device_type, "sharding": sharding}
+            options = xl | {"device_type": device_type, "sharding": sharding}
             made = planned(processes=4, **options)
             assert made.memory < 23_500_000_000 < state_bytes(made.model, "adamw")
             assert made.training.sharding == "on"  # so that the processes do as was planned
@@ -234,14 +233,6 @@ def test_a_model_that_fits_whole_is_not_planned_in_parts_unless_that_is_asked_fo
     several = planned(batch_size=16, processes=2)
     assert several.memory == alone.memory
     assert planned(batch_size=16, processes=2, sharding="on").memory != alone.memory
-
-
-def test_several_processes_on_a_cpu_share_its_memory() -> None:
-    needs = planned(batch_size=8).memory
-    assert planned(batch_size=16, processes=2, free_memory=2 * needs).training.micro_batch_size is None
-    assert planned(batch_size=16, processes=2, free_memory=2 * needs - 2).training.micro_batch_size == 4
-    on_gpus = planned(batch_size=16, processes=2, free_memory=2 * needs - 2, device_type="cuda")
-    assert on_gpus.training.micro_batch_size is None
 
 
 def test_the_xl_fits_into_a_machine_with_its_state_and_a_little_more() -> None:
