@@ -4,7 +4,7 @@
 |-------------------------------------------------|----------------------------------------------------------|
 | what the weights are: shape, tokenizer, --from  | never                                                    |
 | what is learnt from them, and how               | with --allow-change, said and recorded in training.json  |
-| length, evaluation, saving, machine             | freely                                                   |
+| length, evaluation, saving, machine but dtype   | freely                                                   |
 
 A setting's kind follows from the heading that its help stands under; the exceptions are named here.
 """

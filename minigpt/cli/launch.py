@@ -148,7 +148,7 @@ def _devices_wanted(request: "Request", resume: bool) -> tuple[int, str]:
     if resume and not {"devices", "device"} <= wanted.keys() and (directory := resumed_directory(request)) is not None:
         from minigpt.storage.run import Run
 
-        wanted = Run.open(directory).record["training"] | wanted
+        wanted = Run.open(directory).record.get("training", {}) | wanted
     return wanted.get("devices") or 1, wanted.get("device") or "auto"
 
 

@@ -73,6 +73,8 @@ def byte_progress(out: Console, what: str) -> Iterator[Callable[[int, int], None
 
 def plan_table(made: "Plan", corpus: "Corpus", title: str, device: str) -> Table:
     """What was chosen for a run, and the flag that changes each."""
+    from minigpt.training.planning import FINE_TUNED
+
     model, training = made.model, made.training
     length = (
         f"{training.minutes:g} minutes"
@@ -89,12 +91,16 @@ def plan_table(made: "Plan", corpus: "Corpus", title: str, device: str) -> Table
     seconds = 60 * training.minutes if training.minutes else steps * made.seconds_per_step
     epochs = steps * made.tokens_per_step / len(corpus.train)
     arithmetic = f"{training.dtype}: {made.why_dtype}" if made.why_dtype else training.dtype
+    fixed = made.preset == FINE_TUNED  # it brings its tokenizer too
+    tokenizer_flag, preset_flag, shape_flags = (
+        ("", "--from", "") if fixed else ("--tokenizer", "--preset", "--n-layer --n-head --n-embd")
+    )
     rows = [
         ("text", f"{size(corpus.train_bytes)}, {held_out}", "--validation-fraction"),
-        ("tokenizer", f"{corpus.tokenizer.name}, {corpus.tokenizer.vocab_size:,} words", "--tokenizer"),
+        ("tokenizer", f"{corpus.tokenizer.name}, {corpus.tokenizer.vocab_size:,} words", tokenizer_flag),
         ("tokens", f"{len(corpus.train):,} of {per_token:.2f} bytes", ""),
-        ("model", f"{made.preset}, {model.n_parameters:,} parameters", "--preset"),
-        ("", f"{model.n_layer} layers, {model.n_head} heads, {model.n_embd} wide", "--n-layer --n-head --n-embd"),
+        ("model", f"{made.preset}, {model.n_parameters:,} parameters", preset_flag),
+        ("", f"{model.n_layer} layers, {model.n_head} heads, {model.n_embd} wide", shape_flags),
         ("context", f"{training.context_length} tokens", "--context-length"),
         ("dropout", f"{model.dropout:g}, token noise {training.token_noise:g}", "--dropout --token-noise"),
         ("", f"BPE-dropout {training.bpe_dropout:g}", "--bpe-dropout"),

@@ -96,6 +96,11 @@ def _taken_up(run: "Run", request: Request, out: "Console") -> Job:
     from minigpt.storage.checkpoint import load_checkpoint, write_config
 
     directory, record = run.directory, run.record
+    if not {"model", "training", "reading", "asked", "sources", "corpus"} <= record.keys():
+        raise ConfigError(
+            f"{directory} was begun in Python, and its record does not tell how to go on; go on there by "
+            f"train(..., resume=True), or start a new run from its weights with --from {directory.name}"
+        )
     if (step := weights_alone(run)) is not None:
         raise ConfigError(
             f"{directory} holds its weights of step {step:,} but no state to resume, none was ever saved; start a new "

@@ -117,7 +117,7 @@ def draw_up(request: Request, out: "Console", processes: int, on_this_machine: i
     from minigpt.cli.render import plan_table
     from minigpt.device import free_memory, multiplies_bfloat16_faster, resolve_device, resolve_dtype
     from minigpt.storage.checkpoint import free_name
-    from minigpt.training.planning import Survey, plan, plan_preset
+    from minigpt.training.planning import FINE_TUNED, Survey, plan, plan_preset
     from minigpt.training.throughput import seconds_per_step
     from minigpt.training.timing import Clock
 
@@ -143,7 +143,7 @@ def draw_up(request: Request, out: "Console", processes: int, on_this_machine: i
             given = given | {"dtype": str(dtype).removeprefix("torch.")}
         clock = Clock(functools.partial(seconds_per_step, device=device, processes=processes), dtypes)
         preset = request.preset or (
-            "fine-tuned" if base else plan_preset(survey, device.type, memory, given, clock, processes)
+            FINE_TUNED if base else plan_preset(survey, device.type, memory, given, clock, processes)
         )
         made = plan(
             survey,

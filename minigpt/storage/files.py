@@ -6,6 +6,7 @@ import json
 import mmap
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self
@@ -15,6 +16,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from minigpt.errors import CheckpointError, FolderTakenError
+
+if sys.platform == "darwin":
+    import fcntl
 
 _DTYPES = {
     "F64": torch.float64,
@@ -66,12 +70,20 @@ def sync(path: Path) -> None:
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        _flush(descriptor)
     except OSError as error:
         if error.errno != errno.EINVAL:  # some network file systems sync no folders
             raise
     finally:
         os.close(descriptor)
+
+
+def _flush(descriptor: int) -> None:
+    """Waits until the disk itself has what was written, in macOS too, where fsync leaves it in the disk's cache."""
+    os.fsync(descriptor)
+    if sys.platform == "darwin":
+        with contextlib.suppress(OSError):  # what some file systems do not know
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
 
 
 def _beside(path: Path, ending: str) -> Path:
@@ -102,7 +114,7 @@ def atomic_write(path: Path, content: bytes | Callable[[BinaryIO], object]) -> N
                 else:
                     file.write(content)
                 file.flush()
-                os.fsync(file.fileno())
+                _flush(file.fileno())
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

@@ -1,7 +1,8 @@
 """Training as an iterator of events; it knows no terminal, and leaving the iterator is how to stop it.
 
-Everything random is a pure function of (seed, step): the batches, and the dropout, whose generator is seeded anew for
-every micro-batch. So a resumed run goes on as if it had never stopped, and no generator's state is ever stored.
+Everything random is a pure function of the seed, the step and the row: the batches, the noise in them, and the dropout,
+whose generator is seeded anew for every micro-batch, by its first row. So a resumed run goes on as if it had never
+stopped, and no generator's state is ever stored.
 """
 
 import atexit
@@ -63,11 +64,11 @@ def train(
     """Trains `model` in place on the corpus and yields what happens, event by event.
 
     With a `run`, its folder keeps the log, the weights with the lowest validation loss and the last state, and the
-    model ends as the best weights. With `resume`, training goes on from the run's last state: on a CPU bit for bit,
-    where the budget is steps or epochs. A budget that is longer than the one which the run has begun to cool down for
-    takes it back to before that. Leaving the loop over the events stops training and saves; so does `control.stop`.
-    `spent` are the seconds of a budget in minutes that are gone already. Seeds torch's global generator, and allows
-    TF32 on CUDA.
+    model ends as the best weights; without one nothing is kept, and it ends as the last. With `resume`, training
+    goes on from the run's last state: on a CPU bit for bit, where the budget is steps or epochs. A budget that is
+    longer than the one which the run has begun to cool down for takes it back to before that. Leaving the loop over
+    the events stops training and saves; so does `control.stop`. `spent` are the seconds of a budget in minutes that
+    are gone already. Seeds torch's global generator, and allows TF32 on CUDA.
 
     Raises: ConfigError for settings that do not fit the model or the corpus; TrainingError where the loss stops
     being finite again and again or memory runs out (the last saved state stays); CheckpointError where the run is in

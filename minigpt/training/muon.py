@@ -16,7 +16,7 @@ from minigpt.training.distributed import alike, held, whole
 # Each row is a polynomial a X + b X X^T X + c (X X^T)^2 X, three matrix products. Together they lift small singular
 # values 134-fold: what lifts them less learns less.
 _POLYNOMIALS = ((8.28721, -23.59589, 17.30039), (4.10706, -2.94785, 0.54484), (3.94869, -2.90890, 0.55182))
-_SAFETY = 1.02  # they are steep beyond 1, where bfloat16's roundings would lead
+_SAFETY = 1.02  # singular values begin 2 % below 1: beyond it, where bfloat16 rounds to, the polynomials run away
 _SCALE = 0.15  # singular values come out at 1.3 on average, so that updates are 0.2 of the rate
 _AT_ONCE = 2**26  # numbers orthogonalized together: they fill a GPU, and are little beside a model that has more
 
@@ -24,15 +24,15 @@ _AT_ONCE = 2**26  # numbers orthogonalized together: they fill a GPU, and are li
 def orthogonalize(matrices: Tensor, *, coarsely: bool = False) -> Tensor:
     """Matrices of (almost) the same directions with singular values about equal: most come out between 0.4 and 1.9.
 
-    First each row of the smaller side is made as long as keeps all singular values below 1, which lets them begin
-    higher than a division of the whole by its norm would; then each polynomial lifts the small ones towards the large.
-    On CUDA, and `coarsely` elsewhere too, in bfloat16, whose precision is enough here; else in the dtype given.
+    First, of X lying on its longer side, row i is divided by the root of the sum over j of |X X^T|_ij: no singular
+    value is above 1 then, and most are far higher than if all of X were divided by its norm. Then each polynomial lifts
+    the small ones towards the large. `coarsely` is in bfloat16, whose precision is enough; else in the dtype given.
     Shapes: (n, rows, columns) -> (n, rows, columns).
     Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks" (the iteration); Amsel et al.
     2025, "The Polar Express", algorithm 1 (the polynomials: its first three); Boissin et al. 2025, "Turbo-Muon",
     after Prach and Lampert 2022, "Almost-orthogonal Lipschitz layers", theorem 1 (the rows).
     """
-    x = matrices.bfloat16() if coarsely or matrices.device.type == "cuda" else matrices
+    x = matrices.bfloat16() if coarsely else matrices
     tall = x.shape[1] > x.shape[2]
     x = x.mT if tall else x  # so that X X^T is the smaller of the two products
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)  # out of reach of under- and overflow
@@ -60,7 +60,7 @@ class Muon(torch.optim.Optimizer):
         params: Iterable[Any],
         lr: float,
         *,
-        momentum: float = 0.95,
+        momentum: float,
         weight_decay: float = 0.0,
         parts: int = 1,
         coarsely: bool = False,

@@ -1,7 +1,7 @@
 """What a run is given where the user says nothing: measured on this machine, forecast by small experiments, and said.
 
 The rules stand on benchmarks/scaling.py and docs/benchmarks.md ("Choosing the defaults"), measured on a CPU at up to
-three million parameters; for larger models and GPUs they are carried on, not measured.
+2.7 million parameters in the blocks; for larger models and GPUs they are carried on, not measured.
 """
 
 import math
@@ -15,6 +15,7 @@ from minigpt.training.forecast import entropy, forecast_bits_per_byte
 from minigpt.training.memory import activation_bytes, state_bytes
 from minigpt.training.timing import Clock
 
+FINE_TUNED = "fine-tuned"  # in place of a preset's name, where the model brings its shape
 _DEFAULT_MINUTES = 5.0
 _LEAST_FORECAST = 300_000  # bytes of text, and bytes learnt from: below, no experiment tells
 _BYTES_PER_WORD = 370  # of the text: what served best, or nearly so, at one megabyte and at three
@@ -82,17 +83,17 @@ class Plan:
         return float(training.steps or 0)
 
 
-def plan_tokenizer(train_bytes: int) -> str:
+def plan_tokenizer(text_bytes: int) -> str:
     """The tokenizer for a text of so many bytes: a word for every 370 of them or so, as a power of two.
 
     A small model knows most of what it knows by its words, and they cost it only their rows in the head. Below 30 kB
     there is too little text to learn merges from; above 300 MB GPT-2's own 50,257 words pay.
     """
-    if train_bytes < 30_000:
+    if text_bytes < 30_000:
         return "bytes"
-    if train_bytes >= 300_000_000:
+    if text_bytes >= 300_000_000:
         return "gpt2"
-    return f"bpe:{min(16_384, max(512, 2 ** round(math.log2(train_bytes / _BYTES_PER_WORD))))}"
+    return f"bpe:{min(16_384, max(512, 2 ** round(math.log2(text_bytes / _BYTES_PER_WORD))))}"
 
 
 def plan_preset(
@@ -200,12 +201,12 @@ def _context(wanted: int, n_tokens: int, notes: list[str]) -> int:
 def _rules(
     model: GPTConfig, n_tokens: int, device_type: str, given: dict[str, Any], *, fine_tuning: bool
 ) -> dict[str, Any]:
-    """Batch, rate and length of the run. A step holds ~1 k tokens on a CPU and ~16 k on a GPU, fewer for a corpus that
-    would be a handful of steps; wider models take a smaller rate. With Muon on a CPU it holds four tokens for each
-    feature at least: orthogonalizing takes time by width^3, the gradients by width^2 and tokens, so that in a wide
-    model's small step there would be more of the former than of the latter. A fine-tune takes 5e-5 at GPT-2 small's
-    width, the field's habit, and 7e-4 at 128, where 1e-3 was the best of four measured (docs/benchmarks.md): in between
-    by a power of the width."""
+    """Batch, optimizer, rate, length and patience of the run. A step holds ~1 k tokens on a CPU and ~16 k on a GPU,
+    fewer for a corpus that would be a handful of steps; wider models take a smaller rate. With Muon on a CPU it
+    holds four tokens for each feature at least: orthogonalizing takes time by width^3, the gradients by width^2 and
+    tokens, so that in a wide model's small step there would be more of the former than of the latter. A fine-tune
+    takes 5e-5 at GPT-2 small's width, the field's habit, and 7e-4 at 128, where 1e-3 was the best of four measured
+    (docs/benchmarks.md): in between by a power of the width."""
     context = given["context_length"]
     optimizer = given.get("optimizer", "adamw" if fine_tuning else "muon")
     wanted = _LEAST_STEP if device_type == "cpu" else _LARGE_STEP

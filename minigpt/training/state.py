@@ -20,7 +20,9 @@ class Progress:
     `seconds` are those of the budget that are gone, `began_at` what of them went before the first step.
     `evaluated_step` and `sampled_step` are where that was last done, `evaluated_at` and `sampled_at` when, in seconds
     of the run; `evaluation_seconds` is what the last evaluation took, `evaluated_best` whether it was the best of all.
-    `lowest_loss` is the lowest since the run last went back to an earlier state. `closing_seconds` is what the end of
+    `lowest_loss` is the lowest since the run last went back to an earlier state, `stale_evaluations` how many in a row
+    were none lower. `cooling_since` is the step at which the cool-down began, `times_back` how often the run went back,
+    `left_out` how many steps were left out, `left_out_running` how many in a row. `closing_seconds` is what the end of
     the run takes once training is over, `cut` the share of the budget that a run which no longer improves ends at.
     `rate_factor` is what going back after a divergence left of `learning_rate`, the peak that was given, `corpus` the
     fingerprint of the text that all losses are of.

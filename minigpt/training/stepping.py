@@ -89,7 +89,8 @@ class Stepper:
     def step(self, step: int, rate: float) -> list[Outcome]:
         """Takes the step that comes after `step` steps; returns the outcomes that are known by now, oldest first.
 
-        Raises: TrainingError where even one sequence at a time, or the update, is more than the memory holds.
+        Raises: TrainingError where even one sequence at a time (on several processes: a micro-batch), or the update, is
+        more than the memory holds.
         """
         set_learning_rate(self.optimizers, rate)
         loss = self.world.add_up(self._gradients(step))
@@ -138,8 +139,8 @@ class Stepper:
     def _gradients(self, step: int) -> Tensor:
         """Adds up this process's gradient of the step, in micro-batches; returns its share of the mean loss, ().
 
-        Where memory runs out it begins again with half as many sequences at a time, at one with checkpointing: the
-        same mathematics in less memory, but that dropout is drawn for a micro-batch, and so differs.
+        Where memory runs out on a process of its own it begins again with half as many sequences at a time, at one with
+        checkpointing: the same mathematics in less memory, but that dropout is drawn for a micro-batch, and so differs.
         """
         while True:
             try:
@@ -221,8 +222,8 @@ class Stepper:
     def _update(self, loss: Tensor) -> Tensor:
         """Clips, asks the guard, applies the gradient: loss () -> figures (4,): loss, norm, left out, loss scale.
 
-        A gradient that is left out counts as zero: the momentum carries on, and Muon's steps stay as long. Where one
-        under a loss scale is not finite, the scale is lowered too.
+        A gradient that is left out counts as zero: the weights still move by the momentum of the steps before, with
+        Muon as far as ever. Where one under a loss scale is not finite, the scale is lowered too.
         Raises: TrainingError where the memory runs out.
         """
         try:

@@ -373,6 +373,14 @@ def test_the_same_command_takes_up_the_run_that_it_began_not_an_earlier_one_of_t
         assert f"checkpoints/{name} is finished" in done.stderr
 
 
+def test_a_run_that_was_begun_in_python_is_not_taken_up_by_the_command_line(run: Any, fox: None) -> None:
+    (FOX / "training.json").write_text(json.dumps({"format": record()["format"], "training": record()["training"]}))
+    for more in ([], ["fox.txt"], ["--devices", "1"]):
+        refused = run("train", *more, "--resume")
+        assert refused.exit_code == 1
+        assert "checkpoints/fox was begun in Python, and its record does not tell how to go on" in refused.stderr
+
+
 def test_a_run_of_another_text_of_that_name_is_not_taken_up(run: Any, here: Path, tiny: list[str]) -> None:
     (here / "other").mkdir()
     (here / "other/fox.txt").write_text("a lazier dog never saw a browner fox; " * 60)

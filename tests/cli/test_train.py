@@ -209,6 +209,9 @@ def test_fine_tuning_starts_from_the_other_models_weights_and_tokenizer(run: Any
     run("train", "fox.txt", *tiny, "--tokenizer", "chars", "--steps", "60", "--learning-rate", "0.02")
     tuned = run("train", "fox.txt", "--from", "fox", "--steps", "2", "--name", "tuned", "--device", "cpu")
     assert tuned.exit_code == 0, tuned.stderr
+    plan = tuned.stderr.partition("bits per byte")[0]
+    assert "--from" in plan
+    assert not any(flag in plan for flag in ("--preset", "--tokenizer", "--n-layer"))  # which would be refused
     record = json.loads((here / "checkpoints/tuned/training.json").read_text())
     assert record["tokenizer"] == "chars"
     assert record["from"] == "checkpoints/fox"

@@ -129,8 +129,8 @@ def test_parts_are_orthogonalized_one_by_one() -> None:
     whole.grad = torch.randn((24, 8), generator=generator)
     for part, gradient in zip(parts, whole.grad.chunk(3), strict=True):
         part.grad = gradient.clone()
-    Muon([{"params": [whole], "parts": 3}], 0.1).step()
-    Muon(parts, 0.1).step()
+    Muon([{"params": [whole], "parts": 3}], 0.1, momentum=0.9).step()
+    Muon(parts, 0.1, momentum=0.9).step()
     torch.testing.assert_close(whole.detach(), torch.cat([part.detach() for part in parts]), rtol=0, atol=1e-6)
 
 
@@ -139,7 +139,7 @@ def test_an_update_is_as_large_as_adamws_whatever_the_shape() -> None:
     for shape in [(32, 32), (128, 32), (32, 128)]:
         matrix = torch.nn.Parameter(torch.zeros(shape))
         matrix.grad = torch.randn(shape, generator=generator)
-        Muon([matrix], 0.01).step()
+        Muon([matrix], 0.01, momentum=0.9).step()
         assert matrix.detach().square().mean().sqrt().item() == pytest.approx(0.2 * 0.01, rel=0.2)
 
 
