@@ -43,13 +43,15 @@ def resumed_directory(request: Request) -> Path | None:
 
 
 def _begun_alike(request: Request) -> Path | None:
-    """The newest of the runs of these texts that were begun with these options, else the newest of these texts: each
-    new run of a text has a number more in its name. None where there is none, or the texts have moved."""
+    """The newest of the runs of these texts that were begun with these options and this budget, else with these
+    options, else at all; each run of a text has the next number in its name. None where the texts have none or moved.
+    """
     from minigpt.storage.checkpoint import TRAINING
     from minigpt.storage.files import read_json
     from minigpt.storage.run import newest_run, runs_in
 
-    of_texts, alike = [], []
+    length = {key: value for key, value in request.given.items() if key in ("steps", "epochs", "minutes")}
+    of_texts, alike, same = [], [], []
     for folder in runs_in(request.checkpoints):
         if re.fullmatch(re.escape(request.run_name) + r"(-\d+)?", folder.name):
             try:
@@ -60,7 +62,9 @@ def _begun_alike(request: Request) -> Path | None:
                 of_texts.append(folder)
                 if request.asked.items() <= record.get("asked", {}).items():
                     alike.append(folder)
-    return newest_run(alike or of_texts)
+                    if length.items() <= record["training"].items():
+                        same.append(folder)
+    return newest_run(same or alike or of_texts)
 
 
 def take_up(request: Request, directory: Path, out: "Console") -> Job:
@@ -103,8 +107,8 @@ def _taken_up(run: "Run", request: Request, out: "Console") -> Job:
         )
     if (step := weights_alone(run)) is not None:
         raise ConfigError(
-            f"{directory} holds its weights of step {step:,} but no state to resume, none was ever saved; start a new "
-            f"run from those weights with --from {directory.name}"
+            f"{directory} holds its weights of step {step:,} but no state to resume; start a new run from those "
+            f"weights with --from {directory.name}"
         )
     changes = changes_in(record, request.asked, str(directory))
     if not request.allow_change:
@@ -182,7 +186,7 @@ def _refuse_finished(run: "Run", progress: dict[str, Any], config: TrainConfig, 
     if pace.is_over(stood) and stood.cut is not None:
         raise ConfigError(
             f"{run.directory} stopped early at step {stood.step}: validation no longer improved, so the rate came down "
-            "there; go on with it by --patience 0, or by a longer budget"
+            "there; go on with it by --patience 0"
         )
     if pace.is_over(stood):
         raise ConfigError(
@@ -209,5 +213,5 @@ def _recorded_corpus(
     if request.sources or "-" not in run.record["sources"]:
         return build_corpus(request.sources or run.record["sources"], tokenizer, reading, out)
     if reading.to_dict() != run.record["reading"]:
-        raise ConfigError(f"{run.directory} read its text from standard input; give it again to read it otherwise")
+        raise ConfigError(f"{run.directory} read its text from a pipe; give it again to read it otherwise")
     return Corpus.load(run.record["corpus"]["path"])

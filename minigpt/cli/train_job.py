@@ -83,8 +83,8 @@ class Request:
 
     @property
     def run_name(self) -> str:
-        """The name given, else one from the first text: `data/moby_dick.txt.gz` is moby_dick, `-` is stdin."""
-        if self.name or self.sources[0] == "-":
+        """The name given, else one from the first text: `data/moby_dick.txt.gz` is moby_dick, a pipe is stdin."""
+        if self.name or _is_pipe(self.sources[0]):
             return self.name or "stdin"
         path = Path(self.sources[0]).resolve()
         plain = path.with_suffix("") if path.suffix == ".gz" else path
@@ -257,7 +257,7 @@ def build_corpus(
     sources: list[str], tokenizer: "Tokenizer | str | None", reading: ReadingConfig, out: "Console"
 ) -> "Corpus":
     """The corpus, from the cache where it is there; a tokenizer of None is chosen by the text's size."""
-    from minigpt.cli.render import byte_progress
+    from minigpt.cli.render import byte_progress, count
     from minigpt.text.corpus import Corpus
     from minigpt.text.sources import scan
     from minigpt.text.tokenizer import trained_size
@@ -275,15 +275,19 @@ def build_corpus(
         )
     if corpus.skipped:
         shown = ", ".join(corpus.skipped[:3]) + (" …" if len(corpus.skipped) > 3 else "")
-        out.print(f"skipped {len(corpus.skipped)} files that are not text: {shown}", markup=False)
+        out.print(f"skipped {count(len(corpus.skipped), 'file')} without text: {shown}", markup=False)
     if wanted and wanted > corpus.tokenizer.vocab_size:
         out.print(f"the text supports only {corpus.tokenizer.vocab_size:,} words, not {wanted:,}", markup=False)
     return corpus
 
 
 def resolved(sources: list[str]) -> list[str]:
-    """The texts by paths that hold from any folder."""
-    return [source if source == "-" else str(Path(source).resolve()) for source in sources]
+    """The texts by paths that hold from any folder; `-` for a pipe, which cannot be read again."""
+    return ["-" if _is_pipe(source) else str(Path(source).resolve()) for source in sources]
+
+
+def _is_pipe(source: str) -> bool:
+    return source == "-" or Path(source).is_fifo()  # one of a shell's own, as of <(…), too
 
 
 def corpus_record(corpus: "Corpus") -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -23,6 +24,7 @@ from minigpt.text.vocabulary import (
 
 # Words and merges of a tokenizer without a tokenizer.json: as transformers named them, and as OpenAI did.
 _PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
+_LONG_WORD = re.compile(r"\S{256}(?=\S)")
 _ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 _MORE = ("additional_special_tokens", "extra_special_tokens")
 _GPT2_TOKENIZERS = (None, "GPT2Tokenizer", "GPT2TokenizerFast")
@@ -36,7 +38,11 @@ def gpt2() -> Vocabulary:
 
 
 def train_merges(texts: Iterable[str], count: int) -> list[Merge]:
-    """At most `count` merges of the pairs that are most frequent in the texts, learnt one after the other."""
+    """At most `count` merges of the pairs that are most frequent in the texts, learnt one after the other.
+
+    Each word is walked through anew for every merge, and one of 65,536 letters would take minutes: so long ones are
+    learnt from in pieces.
+    """
     import tokenizers  # here, because only training needs it
     from tokenizers import models, pre_tokenizers, trainers
 
@@ -48,8 +54,12 @@ def train_merges(texts: Iterable[str], count: int) -> list[Merge]:
     )
     trained = tokenizers.Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trained.train_from_iterator(texts, trainer)
+    trained.train_from_iterator(map(_with_short_words, texts), trainer)
     return read_merges(json.loads(trained.to_str())["model"]["merges"], {})
+
+
+def _with_short_words(text: str) -> str:
+    return _LONG_WORD.sub("\\g<0>\n", text)
 
 
 def write(directory: Path, vocabulary: Vocabulary) -> None:

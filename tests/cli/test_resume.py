@@ -1,7 +1,9 @@
 """What `minigpt train --resume` lets a run change, what it refuses, and what it says and records of it."""
 
 import json
+import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -258,7 +260,16 @@ def test_a_text_from_a_pipe_goes_on_from_the_cache_but_is_not_read_otherwise(
     assert run("train", "--resume", "--steps", "8").exit_code == 0
     other = run("train", "--resume", "--steps", "9", "--validation-fraction", "0.3", "--allow-change")
     assert other.exit_code == 1
-    assert "read its text from standard input; give it again" in other.stderr
+    assert "read its text from a pipe; give it again" in other.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_text_from_a_pipe_that_has_a_name_goes_on_from_the_cache_too(run: Any, here: Path, tiny: list[str]) -> None:
+    os.mkfifo(here / "pipe")
+    threading.Thread(target=(here / "pipe").write_text, args=("words and more words; " * 80,), daemon=True).start()
+    assert run("train", "pipe", *tiny).exit_code == 0
+    again = run("train", "--resume", "--steps", "8")
+    assert "going on with checkpoints/stdin at step 6" in again.stderr
 
 
 def test_a_run_that_is_being_trained_is_refused_and_stays_as_it_was(run: Any, fox: None) -> None:
@@ -371,6 +382,9 @@ def test_the_same_command_takes_up_the_run_that_it_began_not_an_earlier_one_of_t
     ):
         done = run("train", "fox.txt", *tiny, *options, "--resume")
         assert f"checkpoints/{name} is finished" in done.stderr
+    run("train", "--resume", "--name", "fox-2", "--steps", "8")
+    assert "checkpoints/fox is finished" in run("train", "fox.txt", *tiny, "--resume").stderr  # which has this budget
+    assert "going on with checkpoints/fox-2 at step 8" in run("train", "fox.txt", "--resume", "--steps", "9").stderr
 
 
 def test_a_run_that_was_begun_in_python_is_not_taken_up_by_the_command_line(run: Any, fox: None) -> None:

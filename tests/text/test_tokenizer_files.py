@@ -409,3 +409,12 @@ def test_an_added_token_as_transformers_describes_it_can_be_special_or_not():
     )
     assert ours.encode("x<a>y") == tokenizer.encode("x<a>y").ids
     assert vocab["<b>"] not in ours.encode("x<b>y")
+
+
+def test_merges_are_learnt_from_pieces_of_long_words_and_from_whole_short_ones() -> None:
+    short = "a few words, " + 256 * "x" + "\n\nand no more "
+    assert tokenizer_files._with_short_words(short) == short
+    pieces = tokenizer_files._with_short_words(257 * "é" + " " + 1000 * "ab")
+    assert max(map(len, pieces.split())) == 256
+    assert pieces.replace("\n", "") == 257 * "é" + " " + 1000 * "ab"
+    assert tokenizer_files.train_merges([1000 * "ab"], 1) == [(b"a", b"b")]
