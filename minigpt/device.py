@@ -1,5 +1,6 @@
 """Which device and which arithmetic to use, and what memory there is; it knows no model."""
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -15,11 +16,11 @@ from minigpt.errors import DeviceError
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
-_LIMITS = (  # of both versions of control groups: the files of a limit and of what is used, and what of it is of files
-    ("memory.max", "memory.current", "memory.stat", ("inactive_file", "active_file")),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat",
-     ("total_inactive_file", "total_active_file")),
-)  # fmt: skip
+_OWN_GROUPS = Path("/proc/self/cgroup")
+_LIMITS = {  # by the folder of both versions of control groups: files of a limit and of what is used, and what of it is files
+    "": ("memory.max", "memory.current", ("inactive_file", "active_file")),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
+}
 _CLEARLY = 1.2  # times as fast
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -114,16 +115,28 @@ def free_memory(device: torch.device) -> int:
 
 
 def _left_in_container() -> int:
-    """Bytes that the control group of this process may still take, files that it keeps for having read them given up;
-    very many where it has no limit."""
-    for limited, current, account, of_files in _LIMITS:
-        try:
-            limit, used = (int((_CGROUP / name).read_text()) for name in (limited, current))
-            figures = dict(line.split() for line in (_CGROUP / account).read_text().splitlines())
-            return max(0, limit - used + sum(int(figures.get(name, 0)) for name in of_files))
-        except (OSError, ValueError):  # no such group, or "max": no limit
-            continue
-    return sys.maxsize
+    """Bytes that the control group of this process, and every group that holds it, may still take, files that they keep
+    for having read them given up; very many where there is no limit."""
+    least = sys.maxsize
+    for root, (limited, current, of_files) in _LIMITS.items():
+        for group in _own_groups(root):
+            try:
+                limit, used = (int((group / name).read_text()) for name in (limited, current))
+                figures = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            except (OSError, ValueError):  # no such group, or "max": no limit
+                continue
+            least = min(least, max(0, limit - used + sum(int(figures.get(name, 0)) for name in of_files)))
+    return least
+
+
+def _own_groups(controller: str) -> list[Path]:
+    """The folders of this process's group under a controller ("": of version 2) and of those that hold it."""
+    root, own = _CGROUP / controller, "/"
+    with contextlib.suppress(OSError):
+        lines = [line.split(":", 2) for line in _OWN_GROUPS.read_text().splitlines()]
+        own = next((path for _, controllers, path in lines if controller in controllers.split(",")), "/")
+    group = root / own.lstrip("/")
+    return [group, *group.parents[: len(group.relative_to(root).parts)]]
 
 
 def keep_freed_memory() -> None:

@@ -169,39 +169,44 @@ def test_free_memory_on_a_gpu_counts_what_torch_has_cached(monkeypatch: pytest.M
     assert free_memory(CUDA) == 5_400
 
 
+LIMITED = {  # a control group of version 2, and one of version 1
+    "memory.max": "1000",
+    "memory.current": "900",
+    "memory.stat": "anon 600\nfile 300\ninactive_file 250\nactive_file 40\n",
+}
+LIMITED_1 = {
+    "memory.limit_in_bytes": "1000",
+    "memory.usage_in_bytes": "900",
+    "memory.stat": "inactive_file 1\ntotal_inactive_file 250\ntotal_active_file 40\n",
+}
+TIGHTER = {"memory.max": "990", "memory.current": "900", "memory.stat": "anon 900\n"}
+
+
 @pytest.mark.parametrize(
     ("files", "free"),
     [
         ({}, 2_048_000),
         ({"memory.max": "max", "memory.current": "900", "memory.stat": "inactive_file 7"}, 2_048_000),
         ({"memory.max": "1000", "memory.current": "900", "memory.stat": "anon 600\n"}, 100),
-        (
-            {
-                "memory.max": "1000",
-                "memory.current": "900",
-                "memory.stat": "anon 600\nfile 300\ninactive_file 250\nactive_file 40\n",
-            },
-            390,
-        ),
-        (
-            {
-                "memory/memory.limit_in_bytes": "1000",
-                "memory/memory.usage_in_bytes": "900",
-                "memory/memory.stat": "inactive_file 1\ntotal_inactive_file 250\ntotal_active_file 40\n",
-            },
-            390,
-        ),
+        (LIMITED, 390),
+        ({f"memory/{name}": text for name, text in LIMITED_1.items()}, 390),
         ({"memory.max": "1000", "memory.current": "1300", "memory.stat": "inactive_file 20\n"}, 0),
+        ({f"job/{name}": text for name, text in LIMITED.items()}, 390),  # a batch system's, above the process's own
+        ({f"job/step/{name}": text for name, text in LIMITED.items()} | TIGHTER, 90),
+        ({f"elsewhere/{name}": text for name, text in LIMITED.items()}, 2_048_000),
+        ({f"memory/outer/{name}": text for name, text in LIMITED_1.items()}, 390),
     ],
 )
 def test_free_memory_is_what_the_machine_and_its_container_leave_files_read_before_aside(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], free: int
 ) -> None:
     (tmp_path / "meminfo").write_text("MemTotal:  8000 kB\nMemAvailable:  2000 kB\n")
-    (tmp_path / "memory").mkdir()
+    (tmp_path / "groups").write_text("4:cpu,memory:/outer/inner\n1:cpu:/none\n0::/job/step\n")
     for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(device_module, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(device_module, "_OWN_GROUPS", tmp_path / "groups")
     monkeypatch.setattr(device_module, "_CGROUP", tmp_path)
     assert free_memory(CPU) == free
 

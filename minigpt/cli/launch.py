@@ -80,7 +80,7 @@ def _leaving(world: "World") -> Iterator[None]:
     NCCL would have it wait for work that the others never join, and torch aborts a process that ends without leave."""
     try:
         yield
-    except typer.Exit:  # a stop that was asked for
+    except (typer.Exit, BrokenPipeError):  # a stop that was asked for, or a result that nobody reads
         world.leave()
         raise
     except BaseException as error:

@@ -84,6 +84,7 @@ class Stepper:
         self.scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
         self.guard = SpikeGuard(config.spike_threshold, device)
         self.notices: list[str] = []
+        self._updates = 0
         self._waiting: deque[tuple[int, float, Tensor, torch.cuda.Event | None]] = deque()
 
     def step(self, step: int, rate: float) -> list[Outcome]:
@@ -248,6 +249,7 @@ class Stepper:
                     held(parameter.grad).masked_fill_(bad, 0)
         for optimizer in self.optimizers:
             optimizer.step()
+        self._updates += 1
         if self.scaler.is_enabled():  # by what `unscale_` has seen; its own `step` would ask each optimizer for itself
             self.scaler.update()
         self.zero_gradients()
@@ -255,9 +257,9 @@ class Stepper:
         return torch.stack([figure.to(loss.dtype) for figure in (loss, norm, bad, scale)])
 
     def zero_gradients(self) -> None:
-        """Forgets the gradients. With several processes they stay where they are, in the buffers that they meet in: new
-        ones would be added up beside those."""
-        meets = self.world.size > 1 and not self.world.is_sharded
+        """Forgets the gradients. Those of several processes stay where they are, in the buffers that they meet in, once
+        DDP has settled these in its second step: new ones would be added up beside them."""
+        meets = self.world.size > 1 and not self.world.is_sharded and self._updates > 1
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=not meets)
 

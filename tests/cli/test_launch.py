@@ -246,6 +246,7 @@ class Several(World):
     [
         (None, True, None),
         (typer.Exit(130), True, None),
+        (BrokenPipeError(), True, None),
         (TrainingError("the memory is out"), False, 1),
         (ZeroDivisionError(), False, 1),
         (KeyboardInterrupt(), False, 130),

@@ -179,6 +179,8 @@ def test_gradients_of_several_processes_stay_in_the_buffers_that_they_meet_in(co
     world.size = 2
     for stays, stepper in ((True, stepper_of(new_model(), corpus, world)), (False, stepper_of(new_model(), corpus))):
         stepper.step(0, 1e-2)
+        assert all(parameter.grad is None for parameter in stepper.parameters)
+        stepper.step(1, 1e-2)
         kept = [parameter.grad for parameter in stepper.parameters]
         assert all((gradient is not None and not gradient.any()) if stays else gradient is None for gradient in kept)
 
