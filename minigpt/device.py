@@ -17,7 +17,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
-_LIMITS = {  # by the folder of both versions of control groups: files of a limit and of what is used, and what of it is files
+_LIMITS = {  # by the folder of both versions: the files of a limit and of what is used, and what of that is of files
     "": ("memory.max", "memory.current", ("inactive_file", "active_file")),
     "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
 }
