@@ -60,7 +60,8 @@ class GPTConfig(Settings):
         return 6 * parameters + 12 * self.n_layer * self.n_embd * context
 
 
-# The last four are sized so that a laptop's CPU trains them in minutes on a corpus of up to a few megabytes.
+# The last four are for a laptop's CPU: the first two of them learn from a text of some megabytes in minutes, the others
+# take longer.
 PRESETS: Mapping[str, GPTConfig] = types.MappingProxyType(
     {
         "gpt2": GPTConfig(),
@@ -100,12 +101,20 @@ class ReadingConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(Settings):
-    """How a model is trained. None means: derived from the corpus, the model and the device when training starts."""
+    """How a model is trained.
+
+    None means: not given. `minigpt train` then plans what is to be; `train()` takes what the help text says, or the
+    plainest there is: the model's whole context, the whole batch at once, one process, no early stop.
+    """
 
     steps: int | None = setting(None, "optimizer steps to take", min=1, group="Length")
     epochs: float | None = setting(None, "passes over the training text to take", above=0, group="Length")
     minutes: float | None = setting(
-        None, "minutes to train for; the schedule follows the clock", above=0, group="Length"
+        None,
+        "minutes to train for; the schedule follows the clock; by default 5, where no length is given and the text is "
+        "not tiny",
+        above=0,
+        group="Length",
     )
     context_length: int | None = setting(None, "tokens in one training sequence", min=1, group="Batch")
     batch_size: int = setting(32, "sequences per optimizer step", min=1, group="Batch")
@@ -114,7 +123,9 @@ class TrainConfig(Settings):
         None, "sequences per forward pass; the rest of the batch is accumulated", min=1, group="Batch"
     )
     optimizer: Literal["muon", "adamw"] = setting(
-        "muon", "muon (for the matrices in the blocks, AdamW for the rest) or adamw", group="Optimization"
+        "muon",
+        "muon (for the matrices in the blocks, AdamW for the rest) or adamw, the default for fine-tuning",
+        group="Optimization",
     )
     learning_rate: float = setting(3e-3, "the peak learning rate", above=0, group="Optimization")
     schedule: Literal["cosine", "trapezoid", "constant"] = setting(
@@ -155,16 +166,17 @@ class TrainConfig(Settings):
         group="Optimization",
     )
     eval_every: int | None = setting(
-        None, "steps between evaluations; by default 20 in a run", min=1, group="Evaluation and saving"
+        None, "steps between evaluations; by default at most 20 in a run", min=1, group="Evaluation and saving"
     )
     eval_tokens: int = setting(
         50_000,
-        "most validation tokens read in one evaluation during the run; the last reads them all",
+        "most validation tokens read in one evaluation during the run; the last reads them all, or as many as a tenth "
+        "of the minutes is enough for",
         min=1,
         group="Evaluation and saving",
     )
     sample_every: int | None = setting(
-        None, "steps between samples; by default 5 in a run; 0 is none", min=0, group="Evaluation and saving"
+        None, "steps between samples; by default at most 5 in a run; 0 is none", min=0, group="Evaluation and saving"
     )
     sample_prompt: str = setting(
         "", "what samples start from; by default the start of a document", group="Evaluation and saving"
@@ -177,12 +189,16 @@ class TrainConfig(Settings):
     )
     patience: int | None = setting(
         None,
-        "evaluations without improvement before stopping early; 0 is never; by default 5 on small corpora",
+        "evaluations without improvement before stopping early; 0 is never",
         min=0,
         group="Evaluation and saving",
     )
     seed: int = setting(
-        1337, "seed of the initial weights, the batches and the dropout", min=0, max=2**63 - 1, group="Machine"
+        1337,
+        "seed of everything random in training: the initial weights, the batches, the noise and the dropouts",
+        min=0,
+        max=2**63 - 1,
+        group="Machine",
     )
     checkpoint_activations: Literal["auto", "on", "off"] = setting(
         "auto",

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn, TextIO, cast
 
@@ -87,32 +87,22 @@ def _write_nowhere() -> None:
 
 class _Heedless:
     """A stream that goes on where it cannot be written to: what is said on the way ends no run, though the disk that
-    it goes to is full or the terminal is closed. Only a reader that has gone on purpose is an error."""
+    it goes to is full, the terminal is closed, or who has read it is gone."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        with _heedless():
-            return self._stream.write(text)
+        with suppress(OSError):
+            self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        with _heedless():
+        with suppress(OSError):
             self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-@contextmanager
-def _heedless() -> Iterator[None]:
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError:
-        pass
 
 
 app = typer.Typer(

@@ -23,7 +23,14 @@ _CENTURY = 100 * 365.25 * 24 * 3600  # seconds; many systems know no later time
 
 def console(*, stderr: bool = True) -> Console:
     """A console for one of the two streams; nothing in it is highlighted by guesswork."""
-    return Console(stderr=stderr, highlight=False, soft_wrap=False)
+    return _Console(stderr=stderr, highlight=False, soft_wrap=False)
+
+
+class _Console(Console):
+    """A console that leaves it to `minigpt.cli.app` when its reader has gone; rich's would exit with code 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 def facts(title: str, rows: Mapping[str, str]) -> RenderableType:

@@ -178,10 +178,10 @@ def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: 
     better = standing(log, baselines, finished)
     n_scored = len(job.corpus.validation) - 1  # all but the first
     speed = _speed(job, display, world.size)
-    result.print(summary(finished, n_scored, speed, str(directory), better, copied(log)))
     _draw_curve(job.run, out)
     if not no_report:
         _report(job.run, out)
+    result.print(summary(finished, n_scored, speed, str(directory), better, copied(log)))
     print(command_line("generate", "Once upon a time", "--model", directory.name, checkpoints=checkpoints))
 
 

@@ -45,7 +45,8 @@ class KVCache:
 
     One pair of buffers per layer, (B, H, n_positions, D). A forward pass writes its T new positions behind the
     `length` old ones, and `GPT.features` then moves `length` on. Rows of different lengths end together: the first
-    `padding[b]` positions of row b hold nothing, are seen by nobody and counted by no position embedding.
+    `padding[b]` positions of row b hold nothing, are seen by no position that holds something, and counted by no
+    position embedding.
     """
 
     def __init__(
@@ -143,7 +144,8 @@ class CausalSelfAttention(nn.Module):
         return self.residual_dropout(self.out_proj(merged))
 
     def forward(self, x: Tensor, cache: KVCache | None = None, layer: int = 0) -> Tensor:
-        """Attention through torch's fused kernel: (B, T, C) -> (B, T, C).
+        """Attention by torch's fused kernel or, where that is slower (bfloat16 on a CPU, up to 512 positions), by the
+        formula written out: (B, T, C) -> (B, T, C).
 
         With a cache, the T positions of `x` come behind the cached ones and attend to those too.
         """

@@ -1,6 +1,6 @@
 """Attention as teaching articles build it, in their names, every form the smallest step on the one before.
 
-To be read from top to bottom. It knows nothing of GPT-2's blocks, and nothing in minigpt imports it;
+To be read from top to bottom. It knows nothing of GPT-2's blocks, and nothing else in minigpt imports it;
 `foundations_transformer` goes on from its last form to the encoder-decoder. Every form takes one sequence or any
 batch of them, (..., T, d_in). The tests tie each form to the next in float64, outputs and gradients, as far as
 `CausalSelfAttention`, the module GPT-2 runs on, and `torch.nn.MultiheadAttention`.

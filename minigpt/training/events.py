@@ -11,7 +11,8 @@ from minigpt.analysis.copying.copies import Copying, Passage
 class Step:
     """One optimizer step done. `left_out` says that its gradient was dropped.
 
-    Units: loss nats per token of this step's batch; seconds since the run's start, and until its end.
+    Units: loss nats per token of this step's batch; `seconds` of the run so far, measuring and what came before a
+    resume included; `seconds_left` until its end.
     """
 
     step: int

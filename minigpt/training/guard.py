@@ -25,7 +25,8 @@ class SpikeGuard:
 
     def judge(self, loss: Tensor, norm: Tensor) -> Tensor:
         """Whether to leave this step out: a loss or a gradient that is not finite, or a loss `threshold` standard
-        deviations above its running mean (never, where the threshold is 0). What is left out is not learnt from.
+        deviations above its running mean (never, where the threshold is 0, nor among the first 100 losses). What is
+        left out is not learnt from.
 
         Shapes: loss () and norm () -> () bool.
         """

@@ -1,4 +1,4 @@
-"""The learning-rate schedule, the parameter groups and the optimizer; it knows no data and no files."""
+"""The learning-rate schedule, the parameter groups and the optimizers; it knows no data and no files."""
 
 import math
 
@@ -37,7 +37,7 @@ def build_optimizers(
 ) -> list[torch.optim.Optimizer]:
     """What `config.optimizer` names, with decoupled weight decay on matrices (embeddings too) and none on vectors.
 
-    `adamw` is AdamW for everything, in one fused kernel; `muon` is Muon for the matrices inside the blocks and AdamW
+    `adamw` is fused AdamW for everything; `muon` is Muon for the matrices inside the blocks and AdamW
     for the rest: the embeddings, whose rows are learnt one by one, and the vectors. `dtype` is what the run multiplies
     its matrices in; weights and states are float32.
     Source: Kingma and Ba 2015; Loshchilov and Hutter 2019, algorithm 2; `minigpt.training.muon`.

@@ -279,7 +279,9 @@ def _fit_memory(
 
     def needs(sequences: int, checkpointing: bool) -> int:
         kept = activation_bytes(model, context, sequences, checkpointing=checkpointing, on_cpu=on_cpu)
-        return state_bytes(model, config.optimizer, parts) + kept
+        # Gradients that accumulate lie beside the buffers in which processes' meet, in the second step at least.
+        beside = 4 * model.n_parameters if processes > 1 and parts == 1 and sequences < own else 0
+        return state_bytes(model, config.optimizer, parts) + beside + kept
 
     if config.sharding == "auto" and needs(1, checkpointing=True) > free_memory and processes > 1:
         config, parts = config.replace(sharding="on"), processes

@@ -1,7 +1,7 @@
 """A model whose weights, gradients and optimizer state lie in parts on several processes (FSDP2); it knows no step.
 
-Every block is gathered where it is about to be computed, and let go again behind it, so that no process ever holds more
-than its part, the embeddings and a block or two.
+Every block is gathered where it is about to be computed, and let go again behind it: in a step no process holds more
+than its part, the embeddings and two blocks; before the first step, and where it evaluates or samples, all the weights.
 Source: Rajbhandari et al. 2020, "ZeRO: Memory optimizations toward training trillion parameter models", stage 3; Zhao
 et al. 2023, "PyTorch FSDP".
 """

@@ -310,6 +310,17 @@ def test_a_reader_that_goes_before_the_last_words_are_written_is_no_error() -> N
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_result_in_colour_that_nobody_reads_is_no_error_either(here: Path) -> None:
+    make_model("one")
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "minigpt", "info"], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize(
     ("script", "redirected", "code", "said"),
