@@ -28,8 +28,9 @@ def write(folder: Path, shape: str) -> dict[str, float]:
 
     from minigpt.config import preset_config
     from minigpt.storage.checkpoint import CONFIG
-    from minigpt.storage.files import atomic_json, save_tensors
+    from minigpt.storage.files import atomic_json
     from minigpt.storage.huggingface import PREFIX, config_to_huggingface, stored_tensors
+    from minigpt.storage.tensors import save_tensors
 
     config = preset_config(shape)
     torch.manual_seed(0)
@@ -51,7 +52,7 @@ def write_pickled(folder: Path, name: str) -> None:
     """The same weights as torch.save writes them: this holds them all."""
     import torch
 
-    from minigpt.storage.files import load_tensors
+    from minigpt.storage.tensors import load_tensors
 
     tensors, _ = load_tensors(folder / "model.safetensors")
     torch.save(tensors, folder / name, _use_new_zipfile_serialization=not name.startswith("old"))

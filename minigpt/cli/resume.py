@@ -87,7 +87,7 @@ def weights_alone(run: "Run") -> int | None:
     """The step of the weights of a run that could never save a state, several times their size, beside them; None where
     there is one, or the weights are those that the run begins with."""
     from minigpt.storage.checkpoint import WEIGHTS
-    from minigpt.storage.files import TensorFile
+    from minigpt.storage.tensors import TensorFile
 
     if run.last_path.exists():
         return None

@@ -26,8 +26,9 @@ from minigpt.storage.checkpoint import (
     load_checkpoint,
     read_config,
 )
-from minigpt.storage.files import TensorFile, exists, read_json
+from minigpt.storage.files import exists, read_json
 from minigpt.storage.huggingface import TensorSource, from_huggingface, left_out
+from minigpt.storage.tensors import TensorFile
 from minigpt.text.tokenizer import Tokenizer
 
 TOKENIZER = "tokenizer.json"

@@ -27,8 +27,9 @@ from minigpt.interop.huggingface_files import GPT2_WORDS_ASSUMED
 from minigpt.interop.opening import open_foreign
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import TRAINING, WEIGHTS, Checkpoint, load_checkpoint, save_checkpoint
-from minigpt.storage.files import TensorFile, exists
+from minigpt.storage.files import exists
 from minigpt.storage.huggingface import from_huggingface
+from minigpt.storage.tensors import TensorFile
 from minigpt.text.tokenizer import Tokenizer
 
 # Files that say nothing of their model: it is called after their folder.

@@ -17,13 +17,14 @@ from minigpt.device import resolve_device
 from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
 from minigpt.storage.card import CARD, may_write_card, model_card
-from minigpt.storage.files import TensorFile, atomic_folder, atomic_json, atomic_write, exists, read_json, save_tensors
+from minigpt.storage.files import atomic_folder, atomic_json, atomic_write, exists, read_json
 from minigpt.storage.huggingface import (
     config_from_huggingface,
     config_to_huggingface,
     from_huggingface,
     to_huggingface,
 )
+from minigpt.storage.tensors import TensorFile, save_tensors
 from minigpt.text.tokenizer import Tokenizer
 
 WEIGHTS = "model.safetensors"

@@ -25,9 +25,10 @@ from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
 from minigpt.storage.card import CARD, may_write_card, model_card
 from minigpt.storage.checkpoint import TRAINING, WEIGHTS, load_checkpoint, read_config, save_checkpoint, save_weights
-from minigpt.storage.files import TensorFile, atomic_json, atomic_write, load_tensors, read_json, save_tensors, sweep
+from minigpt.storage.files import atomic_json, atomic_write, read_json, sweep
 from minigpt.storage.lock import RunLock
 from minigpt.storage.log import Log, finite
+from minigpt.storage.tensors import TensorFile, load_tensors, save_tensors
 from minigpt.text.tokenizer import Tokenizer
 
 FORMAT = 2  # of training.json and the states

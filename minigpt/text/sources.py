@@ -117,7 +117,8 @@ def _find(sources: Sequence[str | Path], encoding_errors: str) -> tuple[list[Sou
             paths = [Path(match) for match in sorted(matches)]
         if not paths:
             problem = "matches no file" if glob.has_magic(str(source)) else "does not exist"
-            raise DataError(f"{source} {problem}; give a text file, a folder, a glob, or - for standard input")
+            named = source if str(source).strip() else repr(source)
+            raise DataError(f"{named} {problem}; give a text file, a folder, a glob, or - for standard input")
         for path in paths:
             for file in _in_folder(path, encoding_errors, skipped) if path.is_dir() else [_file(path)]:
                 files.setdefault(file.path.resolve(), file)

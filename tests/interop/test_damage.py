@@ -15,8 +15,8 @@ from minigpt.interop.opening import open_foreign
 from minigpt.interop.plain_pickle import read_plain_pickle
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import save_checkpoint
-from minigpt.storage.files import save_tensors
 from minigpt.storage.huggingface import from_huggingface, to_huggingface
+from minigpt.storage.tensors import save_tensors
 from minigpt.text.tokenizer import Tokenizer
 
 CONFIG = GPTConfig(vocab_size=257, n_positions=8, n_embd=12, n_layer=2, n_head=3)

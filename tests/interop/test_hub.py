@@ -21,8 +21,8 @@ from minigpt.interop import hub as hub_module
 from minigpt.interop.pretrained import import_gpt2, load_gpt2
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
-from minigpt.storage.files import save_tensors
 from minigpt.storage.huggingface import to_huggingface
+from minigpt.storage.tensors import save_tensors
 from minigpt.text.tokenizer import Tokenizer
 
 IDS = torch.arange(8)[None]

@@ -16,8 +16,8 @@ from minigpt.interop.opening import describe_model, find_model, is_checkpoint, l
 from minigpt.interop.pretrained import import_gpt2
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
-from minigpt.storage.files import save_tensors
 from minigpt.storage.huggingface import to_huggingface
+from minigpt.storage.tensors import save_tensors
 from minigpt.text.tokenizer import Tokenizer
 
 CONFIG = GPTConfig(vocab_size=257, n_positions=16, n_embd=12, n_layer=2, n_head=3)

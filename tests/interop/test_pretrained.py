@@ -14,8 +14,8 @@ from minigpt.interop import pretrained
 from minigpt.interop.pretrained import import_gpt2, load_gpt2, verify_gpt2
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
-from minigpt.storage.files import TensorFile, save_tensors
 from minigpt.storage.huggingface import to_huggingface
+from minigpt.storage.tensors import TensorFile, save_tensors
 from minigpt.text.tokenizer import Tokenizer
 
 CONFIG = GPTConfig(vocab_size=257, n_positions=8, n_embd=12, n_layer=2, n_head=3)

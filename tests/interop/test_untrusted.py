@@ -17,8 +17,8 @@ from minigpt.errors import MinigptError
 from minigpt.interop.pretrained import import_gpt2
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
-from minigpt.storage.files import save_tensors
 from minigpt.storage.huggingface import to_huggingface
+from minigpt.storage.tensors import save_tensors
 from minigpt.text.tokenizer import Tokenizer
 
 CONFIG = GPTConfig(vocab_size=257, n_positions=8, n_embd=12, n_layer=1, n_head=3)

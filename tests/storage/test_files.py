@@ -12,16 +12,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from minigpt.errors import CheckpointError, FolderTakenError
-from minigpt.storage.files import (
-    TensorFile,
-    atomic_folder,
-    atomic_json,
-    atomic_write,
-    exists,
-    load_tensors,
-    read_json,
-    save_tensors,
-)
+from minigpt.storage.files import atomic_folder, atomic_json, atomic_write, exists, read_json
+from minigpt.storage.tensors import TensorFile, load_tensors, save_tensors
 
 ONE_SENTENCE = r"^[^\n]+$"
 

@@ -11,7 +11,7 @@ from minigpt.errors import CheckpointError
 from minigpt.generation.decoding import generate
 from minigpt.generation.eager import TorchEngine
 from minigpt.model.gpt import GPT
-from minigpt.storage.files import TensorFile, atomic_json, load_tensors, read_json, save_tensors
+from minigpt.storage.files import atomic_json, read_json
 from minigpt.storage.huggingface import (
     config_from_huggingface,
     config_to_huggingface,
@@ -20,6 +20,7 @@ from minigpt.storage.huggingface import (
     stored_tensors,
     to_huggingface,
 )
+from minigpt.storage.tensors import TensorFile, load_tensors, save_tensors
 
 # Odd on purpose: no two sizes agree, except where a square matrix hides its own transposition.
 SHAPES = [

@@ -16,8 +16,8 @@ from torch import Tensor
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.errors import CheckpointError, TrainingError
 from minigpt.model.gpt import GPT
-from minigpt.storage.files import TensorFile
 from minigpt.storage.run import LastState, Run
+from minigpt.storage.tensors import TensorFile
 from minigpt.text.corpus import Corpus
 from minigpt.training import loop
 from minigpt.training.control import Control

@@ -27,8 +27,8 @@ import torch
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint
-from minigpt.storage.files import load_tensors
 from minigpt.storage.run import Run
+from minigpt.storage.tensors import load_tensors
 from minigpt.text.corpus import Corpus
 from minigpt.training.loop import train
 

@@ -20,7 +20,7 @@ import torch
 
 from minigpt.analysis.copying.suffixes import Ids, find_longest, sort_suffixes
 from minigpt.errors import CheckpointError
-from minigpt.storage.files import load_tensors, save_tensors
+from minigpt.storage.tensors import load_tensors, save_tensors
 from minigpt.text.corpus import Corpus
 from minigpt.text.vocabulary import END_OF_TEXT
 
