@@ -13,6 +13,7 @@ from minigpt.errors import CheckpointError, ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from minigpt.model.gpt import GPT
     from minigpt.storage.run import Run
     from minigpt.text.corpus import Corpus
     from minigpt.text.tokenizer import Tokenizer
@@ -97,7 +98,7 @@ def weights_alone(run: "Run") -> int | None:
 
 def _taken_up(run: "Run", request: Request, out: "Console") -> Job:
     from minigpt.model.gpt import GPT
-    from minigpt.storage.checkpoint import load_checkpoint, write_config
+    from minigpt.storage.checkpoint import write_config
 
     directory, record = run.directory, run.record
     if not {"model", "training", "reading", "asked", "sources", "corpus"} <= record.keys():
@@ -114,13 +115,12 @@ def _taken_up(run: "Run", request: Request, out: "Console") -> Job:
     if not request.allow_change:
         refuse(changes, str(directory))
     config, reading, dropout = _settings_after(record, request, changes)
-    checkpoint = load_checkpoint(directory, "cpu")
-    model = checkpoint.model
+    model, tokenizer = _model_of(run)
     if config.context_length is not None and config.context_length > model.config.n_positions:
         raise ConfigError(
             f"context_length ({config.context_length}) must be at most the model's own ({model.config.n_positions})"
         )
-    corpus = _recorded_corpus(run, request, reading, checkpoint.tokenizer, out)
+    corpus = _recorded_corpus(run, request, reading, tokenizer, out)
     known = record["corpus"]
     if corpus.fingerprint != known["fingerprint"]:
         if not request.allow_change:
@@ -151,8 +151,23 @@ def _taken_up(run: "Run", request: Request, out: "Console") -> Job:
     )
     if model.config.dropout != dropout:
         model = GPT.from_tensors(model.config.replace(dropout=dropout), model.state_dict())
-        write_config(directory, model, checkpoint.tokenizer)
+        write_config(directory, model, tokenizer)
     return Job(model, corpus, config, run, resume=True)
+
+
+def _model_of(run: "Run") -> tuple["GPT", "Tokenizer"]:
+    """The run's model and tokenizer; the best weights may be damaged where there is a state, which has its own."""
+    from minigpt.model.gpt import GPT
+    from minigpt.storage.checkpoint import load_checkpoint, read_config
+    from minigpt.text.tokenizer import Tokenizer
+
+    try:
+        checkpoint = load_checkpoint(run.directory, "cpu")
+    except CheckpointError:
+        if run.last_progress() is None:
+            raise
+        return GPT(read_config(run.directory)), Tokenizer.load(run.directory)
+    return checkpoint.model, checkpoint.tokenizer
 
 
 def _settings_after(

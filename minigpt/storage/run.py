@@ -149,7 +149,10 @@ class Run:
         return self.directory / WEIGHTS
 
     def best_figures(self) -> tuple[int, float] | None:
-        """The step of the weights at the top of the folder and their validation loss; None where none was measured."""
+        """The step of the weights at the top of the folder and their validation loss; None where none was measured.
+
+        Raises: CheckpointError where the weights cannot be read.
+        """
         with TensorFile(self.directory / WEIGHTS) as file:
             loss = file.metadata.get("validation_loss")
             return None if loss is None else (int(file.metadata["step"]), float(loss))

@@ -95,12 +95,29 @@ class Keeper:
             progress.corpus, progress.evaluated_step, progress.evaluated_best = self.corpus, -1, False
             progress.best_loss, progress.lowest_loss, progress.stale_evaluations = None, None, 0
             self.parts.guard.forget()
-        best = self.world.tell(self.run.best_figures() if self.run is not None else None)
-        if best and progress.best_loss is not None and best[1] < progress.best_loss:  # the run ended between two writes
+        best = self._best_figures()
+        if best is False:
+            progress.evaluated_step, progress.evaluated_best = -1, False
+            progress.best_loss, progress.lowest_loss, progress.stale_evaluations = None, None, 0
+            self.notices.append("the best weights are gone or damaged: those of the last state take their place")
+        elif (
+            best and progress.best_loss is not None and best[1] < progress.best_loss
+        ):  # the run ended between two writes
             progress.best_step, progress.best_loss = best
             progress.evaluated_best = progress.evaluated_step == progress.best_step
         self.saved_step, self.saved_at = progress.step, progress.seconds
         return progress
+
+    def _best_figures(self) -> Any:
+        """The step and the loss of the best weights, on every process; None without a loss, False where the weights
+        cannot be read."""
+        best: Any = None
+        if self.run is not None:
+            try:
+                best = self.run.best_figures()
+            except CheckpointError:
+                best = False
+        return self.world.tell(best)
 
     def _truncate_log(self, progress: Progress) -> None:
         """Cuts the log back to a state that was put back."""

@@ -395,6 +395,22 @@ def test_a_run_that_was_begun_in_python_is_not_taken_up_by_the_command_line(run:
         assert "checkpoints/fox was begun in Python, and its record does not tell how to go on" in refused.stderr
 
 
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: os.truncate(path, 1000)])
+def test_a_run_whose_best_weights_are_gone_goes_on_from_its_state(run: Any, fox: None, damage: Any) -> None:
+    damage(FOX / "model.safetensors")
+    again = run("train", "--resume", "--steps", "7")
+    assert again.exit_code == 0, again.stderr
+    assert "the best weights are gone or damaged: those of the last state take their place" in again.stderr
+    assert "going on with checkpoints/fox at step 6" in again.stderr
+    best = record()["result"]["best_step"]
+    assert best in (6, 7)
+    assert RunFolder.open(FOX).best_figures() == (best, record()["result"]["validation_loss"])
+    (FOX / "model.safetensors").unlink()
+    shutil.rmtree(FOX / "last")
+    refused = run("train", "--resume", "--steps", "9")
+    assert "model.safetensors is not there" in refused.stderr
+
+
 def test_a_run_of_another_text_of_that_name_is_not_taken_up(run: Any, here: Path, tiny: list[str]) -> None:
     (here / "other").mkdir()
     (here / "other/fox.txt").write_text("a lazier dog never saw a browner fox; " * 60)
