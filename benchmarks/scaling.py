@@ -173,7 +173,7 @@ def fit() -> None:
 
 
 def main() -> None:
-    if sys.argv[1] == "one":
+    if sys.argv[1:2] == ["one"]:
         print(json.dumps(experiment(json.loads(sys.argv[2]))))
         return
     if sys.argv[1:] == ["fit"]:

@@ -19,7 +19,7 @@ def reference() -> str:
         "",
         "Written by `python docs/cli_reference.py > docs/cli.md` from the texts that `--help` shows; a test holds the",
         "two equal. Results go to stdout, everything else to stderr. Exit codes: 0 done; 1 an error you can mend, said",
-        "in one line; 2 a mistyped command or option; 130 Ctrl-C and 143 SIGTERM, after saving.",
+        "in one line; 2 a mistyped command or option; 130 Ctrl-C, 143 SIGTERM and 129 a closed terminal, after saving.",
         "",
     ]
     for name, command in root.commands.items():

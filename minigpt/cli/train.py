@@ -15,7 +15,7 @@ from minigpt.cli.signals import heeding_signals, ignoring_saves
 from minigpt.cli.trackers import check_trackers, tracking
 from minigpt.cli.train_job import Job, Request, begin, draw_up
 from minigpt.config import PRESETS, GPTConfig, ReadingConfig, TrainConfig
-from minigpt.errors import ConfigError
+from minigpt.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +34,7 @@ _CHOSEN = (
     "context_length",
     "batch_size",
     "learning_rate",
-    "minutes",
+    "optimizer",
     "patience",
     "eval_tokens",
 )
@@ -62,7 +62,10 @@ def train(
         typer.Option("--tokenizer", help="bytes, chars, bpe:N (N words, trained here) or gpt2 [default: chosen]"),
     ] = None,
     base: Annotated[str | None, typer.Option("--from", help="fine-tune this model: a run's name or a folder")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the run of that name")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="go on with the run of that name, else the newest of that text, else of all"),
+    ] = False,
     allow_change: Annotated[
         bool, typer.Option("--allow-change", help="let --resume go on with another rate, batch, seed or text")
     ] = False,
@@ -148,6 +151,7 @@ def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: 
     directory, control = job.run.directory, Control()
     baselines = recorded_baselines(job.run.record)
     finished: Finished | None = None
+    unsaved: CheckpointError | None = None
     display = TrainingDisplay(
         out,
         directory.name,
@@ -161,10 +165,15 @@ def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: 
             job.model, job.corpus, job.config, job.run, resume=job.resume, control=control, world=world, spent=job.spent
         )
         display.recall(job.run.read_log())  # of which what comes after the state it goes on from is gone by now
-        for event in events:
-            display.show(event)
-            track(event)
-            finished = event if isinstance(event, Finished) else None
+        try:
+            for event in events:
+                display.show(event)
+                track(event)
+                finished = event if isinstance(event, Finished) else None
+        except CheckpointError as error:  # at an end that could not be saved
+            if finished is None:
+                raise
+            unsaved = error
     if finished is None:
         saved = job.run.last_progress()
         what = (
@@ -182,6 +191,8 @@ def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: 
     if not no_report:
         _report(job.run, out)
     result.print(summary(finished, n_scored, speed, str(directory), better, copied(log)))
+    if unsaved is not None:
+        raise unsaved
     print(command_line("generate", "Once upon a time", "--model", directory.name, checkpoints=checkpoints))
 
 

@@ -193,7 +193,7 @@ class Keeper:
             raise NotFiniteError
 
     def _write(
-        self, write: Callable[[Run], Path], what: str, step: int, then: str = "training goes on and tries again"
+        self, write: Callable[[Run], Path], what: str, step: int, then: str = "any later save tries again"
     ) -> Path | None:
         """The path that the main process has written, or None, with the reason noted, where the disk refused it."""
         path, self.failure = Path(), None

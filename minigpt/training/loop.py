@@ -15,7 +15,7 @@ import torch
 
 from minigpt.config import TrainConfig
 from minigpt.device import allow_tf32, resolve_dtype
-from minigpt.errors import ConfigError, TrainingError
+from minigpt.errors import CheckpointError, ConfigError, TrainingError
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import Run
 from minigpt.text.corpus import Corpus
@@ -353,7 +353,10 @@ class _Training:
             seconds=self.watch.read(progress),
         )
         if self.run is not None:
-            self.run.update(result=dict(vars(finished)))
+            try:
+                self.run.update(result=dict(vars(finished)))
+            except CheckpointError as error:  # raised once the end is told
+                self.keeper.failure = self.keeper.failure or error
         return finished
 
 

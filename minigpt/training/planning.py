@@ -5,6 +5,7 @@ The rules stand on benchmarks/scaling.py and docs/benchmarks.md ("Choosing the d
 """
 
 import math
+import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ FINE_TUNED = "fine-tuned"  # in place of a preset's name, where the model brings
 _DEFAULT_MINUTES = 5.0
 _LEAST_FORECAST = 300_000  # bytes of text, and bytes learnt from: below, no experiment tells
 _BYTES_PER_WORD = 370  # of the text: what served best, or nearly so, at one megabyte and at three
+_MEASURING = 0.1  # of a budget in minutes
 _MOST_PARAMETERS = 8  # inside the blocks, for a byte of text
 _CANDIDATES = ("nano", "micro", "mini", "small", "gpt2", "gpt2-medium")  # from the smallest up
 _FINE_TUNING_CONTEXT = 256
@@ -103,9 +105,9 @@ def plan_preset(
 
     Sizes are measured from the smallest up, until one is forecast to end worse than the one before, has many times the
     parameters that the text has bytes (no experiment tells of those), takes the steps longer than a run by default, or
-    cannot be planned at all, most likely for lack of memory.
+    cannot be planned at all, most likely for lack of memory; or until measuring has taken a tenth of the minutes.
     """
-    best, least = _CANDIDATES[0], math.inf
+    best, least, began = _CANDIDATES[0], math.inf, time.perf_counter()
     for name in _CANDIDATES:
         if least < math.inf and PRESETS[name].n_inner_parameters > _MOST_PARAMETERS * survey.n_bytes:
             break
@@ -121,6 +123,8 @@ def plan_preset(
         if made.expected is None or made.expected >= least or too_slow:
             break
         best, least = name, made.expected
+        if time.perf_counter() - began > _MEASURING * 60 * (made.training.minutes or math.inf):
+            break
     return best
 
 

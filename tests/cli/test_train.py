@@ -17,6 +17,7 @@ import pytest
 
 from minigpt.analysis.standing import recorded_baselines
 from minigpt.config import TrainConfig
+from minigpt.errors import CheckpointError
 from minigpt.storage.run import Run as RunFolder
 
 
@@ -273,6 +274,23 @@ def test_the_summary_says_of_how_much_of_the_held_out_text_its_figure_is(
     monkeypatch.setattr("minigpt.training.examining.Examiner._final_tokens", lambda _: 64)
     part = run("train", "fox.txt", *tiny, "--no-report", "--name", "part")
     assert f"nats per token, 64 of {n_scored} tokens" in part.stdout
+
+
+def test_a_disk_that_is_full_at_the_end_leaves_the_figures_to_be_read(
+    run: Any, tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = RunFolder.update
+
+    def full(self: RunFolder, **entries: Any) -> None:
+        if "result" in entries:
+            raise CheckpointError("training.json could not be written (no space left on device)")
+        update(self, **entries)
+
+    monkeypatch.setattr(RunFolder, "update", full)
+    result = run("train", "fox.txt", *tiny, "--no-report")
+    assert result.exit_code == 1
+    assert "bits per byte" in result.stdout
+    assert result.stderr.endswith("minigpt: training.json could not be written (no space left on device)\n")
 
 
 def test_a_run_that_is_done_does_not_fail_of_its_curve(

@@ -520,7 +520,7 @@ def test_a_disk_that_fails_is_said_and_tried_again_and_the_last_state_stands(
                 break
         assert len(notices) >= 2
         assert os.strerror(error).lower() in notices[0]
-        assert "the state of step 6 stands, training goes on and tries again" in notices[0]
+        assert "the state of step 6 stands, any later save tries again" in notices[0]
         assert run.last_path.read_bytes() == before
     list(events)  # the disk has room again
     assert same_weights(model, undisturbed)
@@ -539,8 +539,11 @@ def test_a_disk_that_is_full_to_the_end_is_an_error_at_the_end(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(CheckpointError, match="no space left on device"):
-        list(train(model, corpus, settings(steps=20), run, resume=True))
+    events = []
+    with pytest.raises(CheckpointError, match=r"could not be written \(no space left on device\)"):
+        events.extend(train(model, corpus, settings(steps=20), run, resume=True))
+    assert isinstance(events[-1], Finished)  # what it came to is told first
+    assert not any("goes on and tries" in event.text for event in events if isinstance(event, Notice))
     assert run.last_path.read_bytes() == before
 
 

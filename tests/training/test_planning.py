@@ -1,10 +1,12 @@
 """What is chosen where nothing is said, on machines and texts made up for the purpose."""
 
 import base64
+import itertools
 import random
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from minigpt.config import PRESETS, GPTConfig, TrainConfig
 from minigpt.errors import ConfigError, TrainingError
 from minigpt.text.corpus import Corpus
+from minigpt.training import planning
 from minigpt.training.forecast import entropy
 from minigpt.training.memory import state_bytes
 from minigpt.training.planning import Plan, Survey, plan, plan_preset, plan_tokenizer
@@ -44,6 +47,18 @@ def planned(survey: Survey = BOOK, free_memory: int = sys.maxsize, flops: float 
 
 def chosen_preset(survey: Survey = BOOK, free_memory: int = sys.maxsize, *, clock: Clock, **given: Any) -> str:
     return plan_preset(survey, "cpu", free_memory, given, clock)
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen"), [({"minutes": 1.0}, "nano"), ({"minutes": 3.0}, "micro"), ({"epochs": 9}, "gpt2-medium")]
+)
+def test_measuring_ends_with_a_tenth_of_the_minutes_but_for_the_smallest(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], chosen: str
+) -> None:
+    seconds = itertools.count(step=10)  # at each look at the clock
+    monkeypatch.setattr(planning, "time", SimpleNamespace(perf_counter=lambda: next(seconds)))
+    library = replace(BOOK, n_tokens=10**9, n_bytes=3 * 10**9)
+    assert chosen_preset(library, clock=machine(1e17), **given) == chosen
 
 
 def test_a_faster_machine_or_more_time_gets_a_larger_model() -> None:
