@@ -63,7 +63,7 @@ def _begun_alike(request: Request) -> Path | None:
                 of_texts.append(folder)
                 if request.asked.items() <= record.get("asked", {}).items():
                     alike.append(folder)
-                    if length.items() <= record["training"].items():
+                    if length.items() <= record.get("training", {}).items():
                         same.append(folder)
     return newest_run(same or alike or of_texts)
 

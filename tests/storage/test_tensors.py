@@ -1,0 +1,226 @@
+import json
+import os
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from minigpt.errors import CheckpointError
+from minigpt.storage.tensors import TensorFile, load_tensors, save_tensors
+
+
+def samples() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    random = torch.randn(3, 5, generator=generator)
+    return {
+        "one_byte": torch.tensor([True, False, True]),
+        "scalar": torch.tensor(2.5),
+        "empty": torch.zeros(0, 4),
+        "turned": random.t(),
+        "slice": random[:, 1:3],
+        "half": random.half(),
+        "brain": random.bfloat16(),
+        "double": random.double(),
+        "state": torch.arange(7, dtype=torch.uint8),
+        "counts": torch.tensor([-(2**62), 7]),
+        "parameter": torch.nn.Parameter(random.clone()),
+    }
+
+
+def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.equal(found[name], tensor), name
+
+
+def test_tensors_of_every_kind_come_back_as_they_went(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "file", samples(), {"progress": '{"step": 3}'})
+    found, metadata = load_tensors(tmp_path / "file")
+    assert_same(found, samples())
+    assert metadata == {"progress": '{"step": 3}'}
+
+
+def test_safetensors_itself_reads_what_we_write_and_we_read_what_it_writes(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "ours", samples())
+    assert_same(load_file(tmp_path / "ours"), samples())
+    save_file({name: tensor.detach().contiguous() for name, tensor in samples().items()}, tmp_path / "theirs")
+    assert_same(load_tensors(tmp_path / "theirs")[0], samples())
+
+
+def test_every_tensor_stands_where_a_reader_can_map_it(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "file", samples())
+    content = (tmp_path / "file").read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    for name, fields in json.loads(content[8 : 8 + length]).items():
+        assert (8 + length + fields["data_offsets"][0]) % samples()[name].element_size() == 0, name
+
+
+def test_a_borrowed_tensor_is_the_tensor_until_the_next_is_borrowed(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "file", samples())
+    with TensorFile(tmp_path / "file") as file:
+        for name in file.shapes:
+            assert torch.equal(file.borrow(name), samples()[name]), name
+        first = file.borrow("counts")
+        kept = file.read("counts")
+        file.borrow("state")
+        assert not torch.equal(first, samples()["counts"])
+        assert torch.equal(kept, samples()["counts"])
+
+
+def test_an_open_file_stays_the_same_while_another_takes_its_name(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "file", {"a": torch.zeros(100_000)})
+    with TensorFile(tmp_path / "file") as file:
+        save_tensors(tmp_path / "file", {"a": torch.ones(100_000)})
+        assert torch.equal(file.read("a"), torch.zeros(100_000))
+
+
+def test_a_file_that_shrinks_under_the_reader_is_one_sentence(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "file", {"a": torch.zeros(10_000)})
+    with TensorFile(tmp_path / "file") as file:
+        os.truncate(tmp_path / "file", 5_000)
+        with pytest.raises(CheckpointError, match="was cut short while it was read"):
+            file.read("a")
+
+
+def test_a_mapped_tensor_is_the_tensor_or_nothing_where_it_is_of_another_dtype(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "file", samples())
+    with TensorFile(tmp_path / "file") as file:
+        mapped = {
+            name: (found, other)
+            for name, tensor in samples().items()
+            for found, other in [(file.map(name, tensor.dtype), file.map(name, torch.int32))]
+        }
+        with pytest.raises(KeyError):
+            file.map("nothing", torch.float32)
+    empty, _ = mapped.pop("empty")
+    assert empty is None
+    for name, (found, other) in mapped.items():  # after the file has been closed
+        assert found is not None
+        assert found.dtype == samples()[name].dtype
+        assert torch.equal(found, samples()[name]), name
+        assert other is None
+
+
+def test_writing_to_a_mapped_tensor_changes_neither_the_file_nor_another_mapping(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "file", {"a": torch.arange(10.0), "b": torch.ones(3)})
+    before = (tmp_path / "file").read_bytes()
+    with TensorFile(tmp_path / "file") as file, TensorFile(tmp_path / "file") as other:
+        mapped, second = file.map("a", torch.float32), other.map("a", torch.float32)
+        assert mapped is not None
+        assert second is not None
+        mapped.fill_(7)
+        assert torch.equal(second, torch.arange(10.0))
+        assert torch.equal(file.read("a"), torch.arange(10.0))
+    assert (tmp_path / "file").read_bytes() == before
+
+
+def test_a_crooked_tensor_is_not_mapped(tmp_path: Path) -> None:
+    header = {
+        "straight": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
+        "byte": {"dtype": "U8", "shape": [1], "data_offsets": [8, 9]},
+        "crooked": {"dtype": "F32", "shape": [2], "data_offsets": [9, 17]},
+    }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    numbers = struct.pack("<2f", 1.5, -2.5)
+    (tmp_path / "file").write_bytes(len(text).to_bytes(8, "little") + text + numbers + b"\x07" + numbers)
+    with TensorFile(tmp_path / "file") as file:
+        straight = file.map("straight", torch.float32)
+        assert straight is not None
+        assert straight.tolist() == [1.5, -2.5]
+        assert file.map("crooked", torch.float32) is None
+        assert file.read("crooked").tolist() == [1.5, -2.5]
+
+
+def test_mapped_tensors_stay_the_same_while_another_file_takes_the_name(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "file", {"a": torch.zeros(100_000), "b": torch.full((9,), 3.0)})
+    with TensorFile(tmp_path / "file") as file:
+        first = file.map("a", torch.float32)
+        save_tensors(tmp_path / "file", {"a": torch.ones(100_000), "b": torch.ones(9)})
+        second = file.map("b", torch.float32)
+    assert first is not None
+    assert second is not None
+    assert not first.any()
+    assert second.tolist() == [3.0] * 9
+
+
+@pytest.mark.parametrize("length", [5_000, 0])
+def test_a_file_that_has_shrunk_is_not_mapped(tmp_path: Path, length: int) -> None:
+    save_tensors(tmp_path / "file", {"a": torch.zeros(10_000)})
+    with TensorFile(tmp_path / "file") as file:
+        os.truncate(tmp_path / "file", length)
+        with pytest.raises(CheckpointError, match="was cut short while it was read"):
+            file.map("a", torch.float32)
+
+
+def test_a_missing_tensor_file_and_a_folder_in_its_place_are_refused_by_path(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=f"{tmp_path}/file is not there"):
+        TensorFile(tmp_path / "file")
+    with pytest.raises(CheckpointError, match=rf"{tmp_path} could not be read \(is a directory\)"):
+        TensorFile(tmp_path)
+
+
+def header(entries: object, data: bytes = b"\0" * 16) -> bytes:
+    text = json.dumps(entries).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def entry(dtype: str = "F32", shape: tuple[int, ...] = (4,), offsets: tuple[int, int] = (0, 16)) -> dict[str, object]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "is empty"),
+        (b"abc", "is truncated, corrupted or not safetensors"),
+        (b"PK\x03\x04 an old friend from torch.save" * 10, "is truncated, corrupted or not safetensors"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n", "is a Git LFS pointer.*git lfs pull"),
+        (struct.pack("<Q", 2**62) + b"{}", "is truncated, corrupted or not safetensors"),
+        (struct.pack("<Q", 8) + b"{not it}", "is truncated, corrupted or not safetensors"),
+        (header({"a": entry()}, b"\0" * 15), "is truncated, corrupted or not safetensors"),
+        (header({"a": entry(offsets=(0, 12))}), "is truncated, corrupted or not safetensors"),
+        (header({"a": entry(), "b": entry()}), "is truncated, corrupted or not safetensors"),
+        (header({"a": entry(offsets=(2**40, 2**40 + 16))}), "is truncated, corrupted or not safetensors"),
+        (
+            header({"a": entry(dtype="F8_E4M3", shape=(16,))}),
+            "'a' in .* is of dtype F8_E4M3, which must be one of F64, F32",
+        ),
+    ],
+)
+def test_what_is_not_whole_safetensors_is_one_sentence_with_the_path(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(CheckpointError, match=reason) as refused:
+        TensorFile(tmp_path / "file")
+    assert str(tmp_path / "file") in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_fields_that_a_later_safetensors_may_add_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(header({"a": entry() | {"later": 1}}))
+    assert torch.equal(load_tensors(tmp_path / "file")[0]["a"], torch.zeros(4))
+
+
+@settings(deadline=None, max_examples=100)
+@given(data=st.data())
+def test_no_damage_to_a_file_escapes_as_anything_but_the_one_error(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "damaged"
+    save_tensors(path, {"a": torch.zeros(3, 2), "b": torch.ones(4, dtype=torch.int64)}, {"format": "pt"})
+    whole = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(whole[: data.draw(st.integers(0, len(whole)))] if data.draw(st.booleans()) else whole)
+    try:
+        tensors, _ = load_tensors(path)
+    except CheckpointError:
+        return
+    assert sum(tensor.nbytes for tensor in tensors.values()) == 56
