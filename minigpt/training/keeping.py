@@ -58,7 +58,9 @@ class Keeper:
         stood = Progress(**last.progress)
         if stood.cooling_since is not None:
             before = self.world.share(self.run.load_before_cooldown() if self.run is not None else None)
-            if before is not None and pace.cooled_too_early(Progress(**before.progress), stood):
+            if before is None:
+                self.notices.append("the state from before the cool-down is gone, so the run goes on from within it")
+            elif pace.cooled_too_early(Progress(**before.progress), stood):
                 return self._warm_again(before, stood)
         progress = self.put_back(last)
         self._truncate_log(progress)

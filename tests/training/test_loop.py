@@ -227,6 +227,17 @@ def test_a_run_that_goes_on_before_its_cooldown_keeps_its_best_weights_until_the
     assert all(event.validation_loss >= first_best.validation_loss for event in between)
 
 
+def test_a_longer_budget_without_the_state_from_before_the_cool_down_is_said(corpus: Corpus, tmp_path: Path) -> None:
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus)
+    list(train(model, corpus, settings(), run))
+    run.before_cooldown_path.unlink()
+    events = list(train(new_model(), corpus, settings(steps=12), run, resume=True))
+    said = [event.text for event in events if isinstance(event, Notice)]
+    assert said == ["the state from before the cool-down is gone, so the run goes on from within it"]
+    assert [event.step for event in events if isinstance(event, Step)] == [11, 12]
+
+
 def test_a_longer_budget_by_the_clock_goes_on_evaluating(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
