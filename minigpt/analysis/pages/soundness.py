@@ -15,6 +15,11 @@ def check_record(record: Mapping[str, Any], path: Path) -> None:
         part = record.get(name)
         if part is None and name not in _NEEDED:
             continue
+        if part is None:
+            raise CheckpointError(
+                f"{path} has no {name!r}, which a page needs; a run that was begun in Python has what its record was "
+                "given"
+            )
         if not isinstance(part, dict):
             raise CheckpointError(f"{path} is damaged: its {name!r} is {part!r}, not an object; copy it again")
         _check(part, entries, f"{path} is damaged: in its {name!r},", "copy it again", needed=True)

@@ -186,7 +186,7 @@ RESULT = {"step": 1, "best_step": 1, "reason": "length", "seconds": 1.0}
 @pytest.mark.parametrize(
     ("record", "said"),
     [
-        ({}, "its 'corpus' is None, not an object"),
+        ({}, "training.json has no 'corpus', which a page needs"),
         ({"corpus": "text.txt"}, "its 'corpus' is 'text.txt', not an object"),
         ({"corpus": {**CORPUS, "train_bytes": "many"}}, "in its 'corpus', train_bytes is 'many'"),
         ({"corpus": {"path": "nowhere"}}, "in its 'corpus', fingerprint is None"),
