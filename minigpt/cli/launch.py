@@ -19,7 +19,7 @@ import typer
 
 from minigpt.cli.options import command_line
 from minigpt.cli.resume import resumed_directory, weights_alone
-from minigpt.cli.signals import STOPS, handling, heeding_signals
+from minigpt.cli.signals import HANGUP, STOPS, handling, heeding_signals
 from minigpt.errors import CheckpointError, ConfigError, DataError, DeviceError, MinigptError, TrainingError
 
 if TYPE_CHECKING:
@@ -220,6 +220,8 @@ def _passing_on(children: Sequence["subprocess.Popen[bytes]"], store: "Store", r
                 child.send_signal(number)
 
     def stop(number: int, _: object) -> None:
+        if received and number == HANGUP:
+            return
         received.append(number)
         have_met = store.check([f"joined/{rank}" for rank in range(len(children))])
         send(_KILL if len(received) >= _ENOUGH else number if have_met else signal.SIGTERM)

@@ -198,7 +198,7 @@ def _refuse_finished(run: "Run", progress: dict[str, Any], config: TrainConfig, 
     before = run.before_cooldown_progress()
     if before is not None and stood.cooling_since is not None and pace.cooled_too_early(Progress(**before), stood):
         return
-    if pace.is_over(stood) and stood.cut is not None:
+    if pace.is_over(stood) and stood.cut is not None and config.patience:
         raise ConfigError(
             f"{run.directory} stopped early at step {stood.step}: validation no longer improved, so the rate came down "
             "there; go on with it by --patience 0"

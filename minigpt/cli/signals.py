@@ -9,17 +9,16 @@ if TYPE_CHECKING:
     from minigpt.training.control import Control
 
 Handler = Callable[[int, object], None]
-STOPS = [signal.SIGINT, signal.SIGTERM]
-if hasattr(signal, "SIGHUP"):  # what else but Windows sends where the terminal is closed
-    STOPS.append(signal.SIGHUP)
+HANGUP: int | None = getattr(signal, "SIGHUP", None)  # the terminal was closed; Windows has none
+STOPS: list[int] = [signal.SIGINT, signal.SIGTERM] + ([] if HANGUP is None else [HANGUP])
 
 
 @contextmanager
 def handling(stop: Handler, save: Handler) -> Iterator[None]:
     """Calls `stop` for Ctrl-C, SIGTERM and SIGHUP and `save` for SIGUSR1, where the system has them."""
     handlers = dict.fromkeys(STOPS, stop)
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup
-        del handlers[signal.SIGHUP]
+    if HANGUP is not None and signal.getsignal(HANGUP) is signal.SIG_IGN:  # under nohup
+        del handlers[HANGUP]
     if hasattr(signal, "SIGUSR1"):  # Windows has none
         handlers[signal.SIGUSR1] = save
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
@@ -47,10 +46,12 @@ def ignoring_saves() -> Iterator[None]:
 @contextmanager
 def heeding_signals(control: "Control", on_stop: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
     """Makes the first Ctrl-C, SIGTERM or SIGHUP a request to stop, noted in a list, and SIGUSR1 one to save; a second
-    one to stop is a KeyboardInterrupt."""
+    one to stop is a KeyboardInterrupt, but for SIGHUP: a shell and the system each send one for the same terminal."""
     received: list[int] = []
 
     def stop(number: int, _: object) -> None:
+        if received and number == HANGUP:
+            return
         if received:
             raise KeyboardInterrupt
         received.append(number)

@@ -187,12 +187,14 @@ def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: 
     better = standing(log, baselines, finished)
     n_scored = len(job.corpus.validation) - 1  # all but the first
     speed = _speed(job, display, world.size)
-    _draw_curve(job.run, out)
-    if not no_report:
-        _report(job.run, out)
-    result.print(summary(finished, n_scored, speed, str(directory), better, copied(log)))
-    if unsaved is not None:
-        raise unsaved
+    try:
+        result.print(summary(finished, n_scored, speed, str(directory), better, copied(log)))
+    finally:  # though nobody reads that
+        _draw_curve(job.run, out)
+        if not no_report:
+            _report(job.run, out)
+        if unsaved is not None:
+            raise unsaved
     print(command_line("generate", "Once upon a time", "--model", directory.name, checkpoints=checkpoints))
 
 

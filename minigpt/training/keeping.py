@@ -69,14 +69,16 @@ class Keeper:
     def _warm_again(self, before: LastState, stood: Progress) -> Progress:
         progress = self.put_back(before)
         progress.lowest_loss, progress.stale_evaluations, progress.evaluated_best = None, 0, False
-        if stood.corpus == self.corpus:
+        stays = stood.corpus == self.corpus and self._best_figures() is not False
+        if stays:
             progress.best_loss, progress.best_step = stood.best_loss, stood.best_step
         saved = self.save_last(progress, again=True)  # lest the cooled state be taken up again
         if saved is not None or not self.keeps:  # else that state stands, and its log with it
             self._truncate_log(progress)
         self.notices.append(
             f"the run had cooled down from step {progress.step:,} to {stood.step:,} for a shorter budget: it goes on "
-            f"from before that, and its best weights (step {stood.best_step:,}) stay until they are beaten"
+            "from before that"
+            + (f", and its best weights (step {stood.best_step:,}) stay until they are beaten" * stays)
         )
         return progress
 
@@ -111,13 +113,18 @@ class Keeper:
         return progress
 
     def _best_figures(self) -> Any:
-        """The step and the loss of the best weights, on every process; None without a loss, False where the weights
-        cannot be read."""
+        """The step and the loss of the best weights, on every process; None without a loss, False where the weights are
+        gone or damaged.
+
+        Raises: CheckpointError where the system does not let them be read.
+        """
         best: Any = None
         if self.run is not None:
             try:
                 best = self.run.best_figures()
-            except CheckpointError:
+            except CheckpointError as error:
+                if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, FileNotFoundError):
+                    raise  # what may pass, and costs no weights
                 best = False
         return self.world.tell(best)
 

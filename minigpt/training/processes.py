@@ -99,8 +99,10 @@ class Processes(World):
 
     def _fits(self, model: GPT, config: TrainConfig, device: torch.device) -> bool:
         """Whether every process has room for the whole state and one sequence at a time."""
-        # The weights are there already; as much again is needed for gradients that accumulate beside those that meet.
-        needed = state_bytes(model.config, config.optimizer)
+        weights, own = 4 * model.config.n_parameters, -(-config.sequences_per_step // self.size)
+        needed = state_bytes(model.config, config.optimizer) - weights  # which are there already
+        if config.micro_batch_size is not None and config.micro_batch_size < own:
+            needed += weights  # gradients that accumulate lie beside those that meet
         on_cpu = device.type == "cpu"
         needed += activation_bytes(model.config, config.context_length or 1, 1, checkpointing=True, on_cpu=on_cpu)
         free = free_memory(device) // (self.local_size if on_cpu else 1)

@@ -1,5 +1,6 @@
 """What `minigpt train --resume` lets a run change, what it refuses, and what it says and records of it."""
 
+import errno
 import json
 import os
 import shutil
@@ -404,11 +405,33 @@ def test_a_run_whose_best_weights_are_gone_goes_on_from_its_state(run: Any, fox:
     assert "going on with checkpoints/fox at step 6" in again.stderr
     best = record()["result"]["best_step"]
     assert best in (6, 7)
+    damage(FOX / "model.safetensors")
+    longer = run("train", "--resume", "--steps", "14")  # from before the cool-down
+    assert longer.exit_code == 0, longer.stderr
+    assert "best weights stay" not in longer.stderr
+    best = record()["result"]["best_step"]
     assert RunFolder.open(FOX).best_figures() == (best, record()["result"]["validation_loss"])
     (FOX / "model.safetensors").unlink()
     shutil.rmtree(FOX / "last")
     refused = run("train", "--resume", "--steps", "9")
     assert "model.safetensors is not there" in refused.stderr
+
+
+def test_best_weights_that_cannot_be_read_just_now_are_not_overwritten(run: Any, fox: None) -> None:
+    before = (FOX / "model.safetensors").read_bytes()
+    opened = Path.open
+
+    def closed(path: Path, *rest: Any, **more: Any) -> Any:
+        if path.name == "model.safetensors":
+            raise OSError(errno.EIO, "Input/output error")
+        return opened(path, *rest, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "open", closed)
+        refused = run("train", "--resume", "--steps", "7")
+    assert refused.exit_code == 1
+    assert "model.safetensors could not be read (input/output error)" in refused.stderr
+    assert (FOX / "model.safetensors").read_bytes() == before
 
 
 def test_a_run_of_another_text_of_that_name_is_not_taken_up(run: Any, here: Path, tiny: list[str]) -> None:

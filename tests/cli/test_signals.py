@@ -1,0 +1,50 @@
+"""What the signals of a run mean, without a run."""
+
+import os
+import signal
+
+import pytest
+
+from minigpt.cli.signals import HANGUP, STOPS, heeding_signals
+from minigpt.training.control import Control
+
+needs_hangup = pytest.mark.skipif(HANGUP is None, reason="this system has no SIGHUP")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_asks_to_stop_and_the_second_stops_at_once(number: int) -> None:
+    control = Control()
+    with heeding_signals(control) as received:
+        signal.raise_signal(number)
+        assert control.stop
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert received == [number]
+
+
+@needs_hangup
+@pytest.mark.parametrize("first", STOPS)
+def test_a_closed_terminal_that_says_so_again_hurries_nobody(first: int) -> None:
+    assert HANGUP is not None
+    with heeding_signals(Control()) as received:
+        signal.raise_signal(first)
+        signal.raise_signal(HANGUP)
+    assert received == [first]
+
+
+@needs_hangup
+def test_a_hangup_that_is_ignored_stays_so_and_all_handlers_come_back() -> None:
+    assert HANGUP is not None
+    before = [signal.getsignal(number) for number in STOPS]
+    with heeding_signals(Control()):
+        pass
+    assert [signal.getsignal(number) for number in STOPS] == before
+    earlier = signal.signal(HANGUP, signal.SIG_IGN)  # as nohup does
+    try:
+        control = Control()
+        with heeding_signals(control):
+            os.kill(os.getpid(), HANGUP)
+        assert not control.stop
+        assert signal.getsignal(HANGUP) is signal.SIG_IGN
+    finally:
+        signal.signal(HANGUP, earlier)
