@@ -149,7 +149,7 @@ def main() -> NoReturn:
     except KeyboardInterrupt:  # one more, while the first is answered
         code = 130
     except OSError as error:
-        if error.filename is not None or error.errno not in _UNWRITTEN or _can_be_written():
+        if error.filename is not None or error.errno not in _UNWRITTEN:
             raise
         code = _say_unwritten(error)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is left to do is to end
@@ -160,14 +160,6 @@ def main() -> NoReturn:
     except OSError as error:
         code = code or _say_unwritten(error)
     sys.exit(code)
-
-
-def _can_be_written() -> bool:
-    try:
-        sys.stdout.flush()
-    except OSError:
-        return False
-    return True
 
 
 def _say_unwritten(error: OSError) -> int:

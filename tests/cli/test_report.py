@@ -65,7 +65,7 @@ def test_what_is_wrong_is_one_line(run: Any, here: Path, tiny: list[str]) -> Non
     (here / "checkpoints/fox/training.json").write_text("{}")
     damaged = run("report", "fox")
     assert damaged.exit_code == 1
-    assert "training.json is damaged" in damaged.stderr
+    assert "training.json has no 'corpus'" in damaged.stderr
     assert damaged.stderr.count("\n") == 1
     (here / "checkpoints/fox/training.json").unlink()
     imported = run("report", "fox")
