@@ -52,6 +52,7 @@ SHAPES = {
     "chars-mini": Shape(6, 6, 384, context=256, batch=16, vocabulary=65),
     "bpe-mini": Shape(6, 6, 384, context=256, batch=16, vocabulary=50257),
     "gpt2": Shape(12, 12, 768, context=512, batch=1, vocabulary=50257),
+    "gpt2-planned": Shape(12, 12, 768, context=512, batch=6, vocabulary=50257),  # as minigpt plans a step on a CPU
     "gpt2-1024": Shape(12, 12, 768, context=1024, batch=32, vocabulary=50257, cuda_only=True),
 }
 ENGINES = (

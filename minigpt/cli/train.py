@@ -61,7 +61,10 @@ def train(
         str | None,
         typer.Option("--tokenizer", help="bytes, chars, bpe:N (N words, trained here) or gpt2 [default: chosen]"),
     ] = None,
-    base: Annotated[str | None, typer.Option("--from", help="fine-tune this model: a run's name, or the path of a model of any format")] = None,
+    base: Annotated[
+        str | None,
+        typer.Option("--from", help="fine-tune this model: a run's name, or the path of a model of any format"),
+    ] = None,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="go on with the run of that name, else the newest of that text, else of all"),
