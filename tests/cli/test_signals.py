@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -9,6 +10,15 @@ from minigpt.cli.signals import HANGUP, STOPS, heeding_signals
 from minigpt.training.control import Control
 
 needs_hangup = pytest.mark.skipif(HANGUP is None, reason="this system has no SIGHUP")
+
+
+@pytest.fixture(autouse=True)
+def heard() -> Iterator[None]:
+    """Lets a hangup be heard here, though the tests may have been started under nohup."""
+    before = None if HANGUP is None else signal.signal(HANGUP, signal.SIG_DFL)
+    yield
+    if HANGUP is not None:
+        signal.signal(HANGUP, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
