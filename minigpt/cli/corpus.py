@@ -141,14 +141,14 @@ def _shown(report: "Report") -> "Iterator[RenderableType]":
 
 def _facts(report: "Report") -> dict[str, str]:
     from minigpt.analysis.labels import visible
-    from minigpt.cli.render import size
+    from minigpt.cli.render import count, size
 
-    ends = ", ".join(f"{count:,} {kind}" for kind, count in report.line_ends.items() if count) or "none"
+    ends = ", ".join(f"{found:,} {kind}" for kind, found in report.line_ends.items() if found) or "none"
     scripts = ", ".join(f"{name} {share:.1%}" for name, share in list(report.scripts.items())[:5])
     languages = ", ".join(f"{name} {share:.0%}" for name, share in list(report.languages.items())[:5])
     held_out = f"{size(report.validation_bytes)} ({report.held_out})" if report.validation_bytes else "nothing"
     rows = {
-        "size": f"{size(report.text_bytes)} in {_number(report.documents, 'document')}",
+        "size": f"{size(report.text_bytes)} in {count(report.documents, 'document')}",
         "characters": f"{report.characters:,}, {report.different_characters:,} different",
         "lines": f"{report.lines:,}, the longest of {report.longest_line:,} characters; line ends: {ends}",
         "scripts": f"{scripts or 'no letters'} of the letters",
@@ -157,7 +157,7 @@ def _facts(report: "Report") -> dict[str, str]:
     }
     if report.skipped:
         names = ", ".join(map(visible, report.skipped[:3]))
-        rows["skipped"] = f"{_number(len(report.skipped), 'file')} that are not text: {names}"
+        rows["skipped"] = f"{count(len(report.skipped), 'file')} that are not text: {names}"
     return rows
 
 
@@ -248,10 +248,6 @@ def _size(n_bytes: int) -> str:
     from minigpt.cli.render import size
 
     return size(n_bytes)
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
 def _part(share: float) -> str:

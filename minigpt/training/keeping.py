@@ -104,9 +104,8 @@ class Keeper:
             progress.evaluated_step, progress.evaluated_best = -1, False
             progress.best_loss, progress.lowest_loss, progress.stale_evaluations = None, None, 0
             self.notices.append("the best weights are gone or damaged: those of the last state take their place")
-        elif (
-            best and progress.best_loss is not None and best[1] < progress.best_loss
-        ):  # the run ended between two writes
+        elif best and progress.best_loss is not None and best[1] < progress.best_loss:
+            # The run ended between two writes.
             progress.best_step, progress.best_loss = best
             progress.evaluated_best = progress.evaluated_step == progress.best_step
         self.saved_step, self.saved_at = progress.step, progress.seconds
