@@ -13,11 +13,11 @@ $(BIN)/python:
 		{ echo "minigpt needs Python 3.11 or newer; $(PYTHON) is older: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: pyproject.toml setup.py constraints.txt $(wildcard minigpt/generation/*.[ch]) | $(BIN)/python
+$(VENV)/.demo: pyproject.toml setup.py constraints.txt $(wildcard minigpt/generation/engines/*.[ch]) | $(BIN)/python
 	$(INSTALL) -e '.[plot]'
 	@touch $@
 
-$(VENV)/.test: pyproject.toml setup.py constraints.txt $(wildcard minigpt/generation/*.[ch]) | $(BIN)/python
+$(VENV)/.test: pyproject.toml setup.py constraints.txt $(wildcard minigpt/generation/engines/*.[ch]) | $(BIN)/python
 	$(INSTALL) -e '.[plot,test]'
 	@touch $@ $(VENV)/.demo
 

@@ -7,7 +7,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
-SOURCES = ["minigpt/generation/decode.c", "minigpt/generation/kernels.h"]
+SOURCES = ["minigpt/generation/engines/decode.c", "minigpt/generation/engines/kernels.h"]
 FINGERPRINT = hashlib.sha256(b"".join(Path(source).read_bytes() for source in SOURCES)).hexdigest()
 
 
@@ -34,7 +34,7 @@ class BuildDecode(build_ext):
 setup(
     ext_modules=[
         Extension(
-            "minigpt.generation._decode",
+            "minigpt.generation.engines._decode",
             SOURCES[:1],
             depends=SOURCES[1:],
             # native.py compares it with the sources that stand beside it: an older library would be another program

@@ -1,4 +1,4 @@
-// What the scripts of minigpt/analysis/pages/assets are held to: plain scripts, run one after the other in one page.
+// What the scripts of minigpt/reports/assets are held to: plain scripts, run one after the other in one page.
 const browser = ["Event", "Uint16Array", "Uint8Array", "atob", "document", "getComputedStyle", "globalThis", "matchMedia"];
 const ours = ["page", "inspection", "chart", "report"]; // each is made by the script of its name, for those behind it
 

@@ -59,8 +59,8 @@ def minigpt_engine(kind: str, folder: Path) -> Callable[[list[int], int], Any]:
 
     from minigpt.config import SamplingConfig
     from minigpt.generation.decoding import generate
-    from minigpt.generation.eager import TorchEngine
-    from minigpt.generation.engine import resolve_engine
+    from minigpt.generation.engines.engine import resolve_engine
+    from minigpt.generation.engines.pytorch import TorchEngine
     from minigpt.storage.checkpoint import load_checkpoint
 
     model = load_checkpoint(folder / "model", "cpu", mapped=True).model
@@ -221,7 +221,7 @@ def make_models(folder: Path, engines: list[str]) -> None:
     from minigpt.config import GPTConfig
     from minigpt.model.gpt import GPT
     from minigpt.storage.checkpoint import save_checkpoint
-    from minigpt.text.tokenizer import Tokenizer
+    from minigpt.tokenizer.tokenizer import Tokenizer
 
     torch.manual_seed(0)
     model, tokenizer = GPT(GPTConfig()), Tokenizer.named("gpt2")
@@ -365,7 +365,7 @@ def measure_quality(model: Path, text: Path) -> str:
     """How far the next token's distributions by float32 and int8 weights are apart, on the end of a text."""
     import torch
 
-    from minigpt.generation.engine import Engine, resolve_engine
+    from minigpt.generation.engines.engine import Engine, resolve_engine
     from minigpt.storage.checkpoint import load_checkpoint
 
     checkpoint = load_checkpoint(model, "cpu")

@@ -62,7 +62,7 @@ def measure_one(path: Path, warm: Path, way: str) -> dict[str, float]:
     """One measurement: seconds, and by how many bytes the peak of memory rose."""
     import torch
 
-    from minigpt.interop.opening import load_model
+    from minigpt.importers.open_model import load_model
 
     load_model(warm, "cpu")  # brings in whatever is imported late
     before, began, worked = peak(), time.perf_counter(), time.process_time()
@@ -155,7 +155,7 @@ def write_tiny(folder: Path) -> None:
     from minigpt.config import GPTConfig
     from minigpt.model.gpt import GPT
     from minigpt.storage.checkpoint import save_checkpoint
-    from minigpt.text.tokenizer import Tokenizer
+    from minigpt.tokenizer.tokenizer import Tokenizer
 
     model = GPT(GPTConfig(n_embd=4, n_layer=1, n_head=1, n_positions=4))
     save_checkpoint(folder, model, Tokenizer.named("gpt2"))

@@ -15,7 +15,7 @@ from minigpt import GPT, Corpus, GPTConfig, TrainConfig, train
 from minigpt.device import autocast, resolve_device, resolve_dtype
 from minigpt.training.events import Step
 from minigpt.training.loss import next_token_loss
-from minigpt.training.optimization import build_optimizers
+from minigpt.training.optimizers import build_optimizers
 
 
 def random_corpus(data: Path, vocabulary: int) -> Corpus:

@@ -4,8 +4,8 @@
     python benchmarks/scaling.py fit
 
 `run` trains every setting of the grid that the table does not hold yet, by `minigpt.train` with a budget in steps, so
-that a row does not depend on how fast the machine is, and appends it to minigpt/training/scaling.jsonl. `fit` makes the
-constants of `minigpt/training/forecast.py` from the table and prints how far they are off.
+that a row does not depend on how fast the machine is, and appends it to minigpt/planning/scaling.jsonl. `fit` makes the
+constants of `minigpt/planning/scaling_law.py` from the table and prints how far they are off.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-TABLE = Path(__file__).parents[1] / "minigpt" / "training" / "scaling.jsonl"
+TABLE = Path(__file__).parents[1] / "minigpt" / "planning" / "scaling.jsonl"
 SHAPES = {"nano": (4, 4, 128), "micro": (6, 6, 192), "milli": (6, 4, 256), "mini": (6, 6, 384)}
 
 SETTINGS = (
@@ -61,8 +61,8 @@ def experiment(setting: dict) -> dict:
     import torch
 
     from minigpt import GPT, Corpus, GPTConfig, TrainConfig, train
+    from minigpt.planning.scaling_law import entropy
     from minigpt.training.events import Finished
-    from minigpt.training.forecast import entropy
 
     corpus = Corpus.build([setting["path"]], setting["tokenizer"])
     layers, heads, width = SHAPES[setting["shape"]]
@@ -138,7 +138,7 @@ def fit() -> None:
     import numpy as np
 
     from minigpt.config import GPTConfig
-    from minigpt.training.forecast import effective_bytes
+    from minigpt.planning.scaling_law import effective_bytes
 
     rows = [json.loads(line) for line in TABLE.read_text().splitlines()]
     shapes = [GPTConfig(n_layer=row["layers"], n_embd=row["width"], n_head=1) for row in rows]

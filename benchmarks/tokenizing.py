@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from minigpt import Corpus, Tokenizer
-from minigpt.text.sources import scan
+from minigpt.data.sources import scan
 
 PIECE = 1_000_000  # characters
 

@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 from minigpt.config import GPTConfig
-from minigpt.interop import runners
-from minigpt.interop.agreement import Agreement, Tokenize, compare, reference_of
-from minigpt.interop.exporting import export_model
-from minigpt.interop.gguf_writer import GGUF_DTYPES, write_gguf
-from minigpt.interop.pretrained import import_gpt2
+from minigpt.exporters import runners
+from minigpt.exporters.export import export_model
+from minigpt.exporters.gguf import GGUF_DTYPES, write_gguf
+from minigpt.exporters.parity import Parity, Tokenize, compare, reference_of
+from minigpt.importers.gpt2 import import_gpt2
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import save_checkpoint
-from minigpt.text.tokenizer import Tokenizer
+from minigpt.tokenizer.tokenizer import Tokenizer
 
 CORPUS = "“It’s naïve — really”, he said… 日本語 と 日曜日, 1234½ Привет 🙂🙃 ▁▂▃\t\n" * 8
 PACKAGES = ("torch", "transformers", "gguf", "llama_cpp_python", "onnx", "onnxruntime", "ctranslate2")
@@ -176,7 +176,7 @@ _IN_LLAMA = tuple(f"GGUF {dtype} in llama.cpp" for dtype in GGUF_DTYPES)
 TARGETS = ("transformers", "GGUF, read back", *_IN_LLAMA, "ONNX", "CTranslate2")
 
 
-def cell(source: str, target: str, folder: Path) -> Agreement:
+def cell(source: str, target: str, folder: Path) -> Parity:
     """One crossing, in a folder to work in: how near its end is to the model at its beginning."""
     make, name, activation = SOURCES[source]
     model, tokenizer = original(name, activation, OfCharacters if make is characters else GPT)

@@ -12,9 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from minigpt.analysis.evaluation import evaluate
-    from minigpt.analysis.inspection import inspect
     from minigpt.config import PRESETS, GPTConfig, SamplingConfig, TrainConfig
+    from minigpt.data.corpus import Corpus
     from minigpt.errors import (
         CheckpointError,
         ConfigError,
@@ -25,19 +24,20 @@ if TYPE_CHECKING:
         TokenizerError,
         TrainingError,
     )
+    from minigpt.evaluation.perplexity import evaluate
     from minigpt.generation.decoding import generate
     from minigpt.generation.streaming import generate_text
-    from minigpt.interop.pretrained import load_gpt2
+    from minigpt.importers.gpt2 import load_gpt2
+    from minigpt.inspection.activations import inspect
     from minigpt.model.attention import KVCache
     from minigpt.model.gpt import GPT
     from minigpt.storage.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-    from minigpt.text.corpus import Corpus
-    from minigpt.text.tokenizer import Tokenizer
+    from minigpt.tokenizer.tokenizer import Tokenizer
     from minigpt.training.loop import train
 
 _HOME = {
-    "analysis.evaluation": ("evaluate",),
-    "analysis.inspection": ("inspect",),
+    "evaluation.perplexity": ("evaluate",),
+    "inspection.activations": ("inspect",),
     "config": ("PRESETS", "GPTConfig", "SamplingConfig", "TrainConfig"),
     "errors": (
         "CheckpointError",
@@ -54,9 +54,9 @@ _HOME = {
     "model.attention": ("KVCache",),
     "model.gpt": ("GPT",),
     "storage.checkpoint": ("Checkpoint", "load_checkpoint", "save_checkpoint"),
-    "interop.pretrained": ("load_gpt2",),
-    "text.corpus": ("Corpus",),
-    "text.tokenizer": ("Tokenizer",),
+    "importers.gpt2": ("load_gpt2",),
+    "data.corpus": ("Corpus",),
+    "tokenizer.tokenizer": ("Tokenizer",),
     "training.loop": ("train",),
 }
 _MODULE_OF = {name: f"minigpt.{module}" for module, names in _HOME.items() for name in names}

@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
+# From the ground up: a room imports only rooms above its own row, and of those only the ones it needs.
 MAY_IMPORT: Mapping[str, set[str]] = {
     "errors": set(),
     "seeds": set(),
@@ -16,41 +17,54 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "config": {"errors", "settings"},
     "device": {"errors", "config"},
     "model": {"errors", "config", "device"},
-    "text": {"errors", "config", "seeds", "device"},
-    "storage": {"errors", "config", "device", "model", "text"},
-    "interop": {"errors", "config", "device", "model", "text", "storage"},
-    "generation": {"errors", "config", "seeds", "device", "model", "text"},
-    "analysis": {"errors", "config", "device", "model", "text", "storage", "interop", "generation"},
+    "foundations": {"errors", "model"},
+    "tokenizer": {"errors", "config", "seeds"},
+    "data": {"errors", "config", "seeds", "device", "tokenizer"},
+    "storage": {"errors", "config", "device", "model", "tokenizer", "data"},
+    "importers": {"errors", "config", "device", "model", "tokenizer", "storage"},
+    "exporters": {"errors", "config", "device", "model", "tokenizer", "storage", "importers"},
+    "generation": {"errors", "config", "seeds", "device", "model", "tokenizer"},
+    "evaluation": {"errors", "config", "device", "model", "tokenizer", "data", "storage", "importers"},
+    "inspection": {"errors", "config", "device", "model", "tokenizer", "data", "storage", "evaluation"},
+    "corpus_report": {"errors", "config", "model", "tokenizer", "data", "evaluation"},
     "training": {
         "errors",
         "config",
         "seeds",
         "device",
         "model",
-        "text",
+        "tokenizer",
+        "data",
         "storage",
-        "interop",
         "generation",
-        "analysis",
+        "evaluation",
+        "inspection",
     },
+    "planning": {"errors", "config", "device", "model", "tokenizer", "data", "storage", "training"},
+    "reports": {"errors", "config", "model", "tokenizer", "data", "storage", "evaluation", "inspection"},
     "cli": {
         "errors",
         "settings",
         "config",
         "device",
         "model",
-        "text",
+        "tokenizer",
+        "data",
         "storage",
-        "interop",
+        "importers",
+        "exporters",
         "generation",
-        "analysis",
+        "evaluation",
+        "inspection",
+        "corpus_report",
         "training",
+        "planning",
+        "reports",
     },
     "__main__": {"cli"},
 }
 STDLIB_ONLY = {"minigpt", "minigpt.errors", "minigpt.settings", "minigpt.config"}
 TERMINAL = {"typer", "click", "rich"}
-LESSONS = {"minigpt.model.foundations", "minigpt.model.foundations_transformer"}
 ONLY_FROM_THE_PACKAGE_ITSELF = {"__version__"}
 HEAVY = {"torch", "numpy", "tiktoken", "tokenizers", "safetensors", "huggingface_hub", "transformers", "matplotlib"}
 
@@ -142,13 +156,13 @@ def cycle_in(sources: Sources) -> list[str]:
     return []
 
 
-def readers_of_lessons(sources: Sources) -> list[str]:
+def importers_of_foundations(sources: Sources) -> list[str]:
     return [
         f"{name} imports {target}"
         for name in sources
-        if name not in LESSONS
+        if room_of(name) != "foundations"
         for target in imports_of(name, sources)
-        if target in LESSONS
+        if room_of(target) == "foundations"
     ]
 
 
@@ -186,9 +200,9 @@ def test_no_modules_import_one_another_in_a_circle() -> None:
     assert cycle_in(SOURCES) == []
 
 
-def test_the_lessons_are_read_and_not_imported() -> None:
-    assert set(SOURCES) >= LESSONS
-    assert readers_of_lessons(SOURCES) == []
+def test_nothing_imports_the_foundations() -> None:
+    assert "minigpt.foundations.attention" in SOURCES
+    assert importers_of_foundations(SOURCES) == []
 
 
 def test_settings_and_errors_need_the_standard_library_only() -> None:
@@ -225,13 +239,13 @@ def planted(name: str, source: str) -> dict[str, str]:
     [
         ("minigpt.config", "import minigpt.device"),
         ("minigpt.errors", "from minigpt import config"),
-        ("minigpt.model.gpt", "def build():\n    from minigpt.text.tokenizer import Tokenizer"),
+        ("minigpt.model.gpt", "def build():\n    from minigpt.tokenizer.tokenizer import Tokenizer"),
         ("minigpt.model.gpt", "from minigpt import GPTConfig"),
         ("minigpt.model.gpt", "from ..storage import checkpoint"),
-        ("minigpt.text.corpus", "from minigpt.model.gpt import GPT"),
+        ("minigpt.data.corpus", "from minigpt.model.gpt import GPT"),
         ("minigpt.generation.decoding", "import minigpt.storage.checkpoint as checkpoint"),
         (
-            "minigpt.analysis.evaluation",
+            "minigpt.evaluation.perplexity",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import minigpt.training",
         ),
         ("minigpt.training.loop", "from minigpt.cli.app import main"),
@@ -250,7 +264,7 @@ def test_an_import_that_points_up_is_seen(name: str, source: str) -> None:
             "from . import attention\nfrom .attention import attend\nfrom ..errors import ConfigError",
         ),
         ("minigpt.model", "from .gpt import GPT"),
-        ("minigpt.training.loop", "import torch\nfrom minigpt.analysis.evaluation import evaluate"),
+        ("minigpt.training.loop", "import torch\nfrom minigpt.evaluation.perplexity import evaluate"),
     ],
 )
 def test_an_import_that_points_down_or_sideways_is_left_alone(name: str, source: str) -> None:
@@ -262,9 +276,11 @@ def test_a_circle_inside_a_room_is_seen() -> None:
     assert set(cycle_in(circle)) == {"minigpt.model.attention", "minigpt.model.gpt"}
 
 
-def test_an_imported_lesson_is_seen() -> None:
-    assert readers_of_lessons(planted("minigpt.model.gpt", "from minigpt.model import foundations"))
-    assert readers_of_lessons(planted("minigpt.cli.app", "from minigpt.model.foundations import CausalAttention"))
+def test_an_import_of_the_foundations_is_seen() -> None:
+    assert importers_of_foundations(planted("minigpt.model.gpt", "from minigpt import foundations"))
+    assert importers_of_foundations(
+        planted("minigpt.cli.app", "from minigpt.foundations.attention import CausalAttention")
+    )
 
 
 def test_a_heavy_import_is_seen() -> None:

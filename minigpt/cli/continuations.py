@@ -8,7 +8,7 @@ from minigpt.cli.terminal import show
 if TYPE_CHECKING:
     from minigpt.cli.novelty import Novelty
     from minigpt.generation.streaming import Piece
-    from minigpt.text.tokenizer import Tokenizer
+    from minigpt.tokenizer.tokenizer import Tokenizer
 
 
 class Sample:

@@ -16,8 +16,8 @@ from minigpt.config import ReadingConfig
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from minigpt.analysis.corpus.doctor import Passage, Progress, Report
-    from minigpt.analysis.corpus.places import Place
+    from minigpt.corpus_report.locations import Place
+    from minigpt.corpus_report.report import Passage, Progress, Report
 
 _NEIGHBOUR = 4  # times the vocabulary that training would choose, to compare it with
 
@@ -50,9 +50,9 @@ def corpus(
     """
     reading = ReadingConfig(**given)
 
-    from minigpt.analysis.corpus.doctor import examine
     from minigpt.cli.render import console
-    from minigpt.text.sources import scan
+    from minigpt.corpus_report.report import examine
+    from minigpt.data.sources import scan
 
     out = console()
     other = None
@@ -80,8 +80,8 @@ def corpus(
 
 def _tokenizers(text_bytes: int) -> list[str]:
     """The tokenizers that are compared: those without a size, what training would choose, and a larger one."""
-    from minigpt.text.tokenizer import trained_size
-    from minigpt.training.planning import plan_tokenizer
+    from minigpt.planning.plan import plan_tokenizer
+    from minigpt.tokenizer.tokenizer import trained_size
 
     size = trained_size(plan_tokenizer(text_bytes)) or (512 if text_bytes < 2**20 else 16_384)
     return ["bytes", "chars", f"bpe:{size}", f"bpe:{_NEIGHBOUR * size}", "gpt2"]
@@ -115,9 +115,9 @@ def _record(report: "Report") -> dict[str, Any]:
 
 def _shown(report: "Report") -> "Iterator[RenderableType]":
     """The report's parts, from what the text is to what to do first."""
-    from minigpt.analysis.corpus.symptoms import LICENCE
-    from minigpt.analysis.labels import visible
     from minigpt.cli.render import facts
+    from minigpt.corpus_report.issue_kinds import LICENCE
+    from minigpt.tokenizer.display import visible
 
     name = visible(report.files[0]) if len(report.files) == 1 else f"{len(report.files):,} files"
     yield facts(name, _facts(report))
@@ -140,8 +140,8 @@ def _shown(report: "Report") -> "Iterator[RenderableType]":
 
 
 def _facts(report: "Report") -> dict[str, str]:
-    from minigpt.analysis.labels import visible
     from minigpt.cli.render import count, size
+    from minigpt.tokenizer.display import visible
 
     ends = ", ".join(f"{found:,} {kind}" for kind, found in report.line_ends.items() if found) or "none"
     scripts = ", ".join(f"{name} {share:.1%}" for name, share in list(report.scripts.items())[:5])
@@ -162,9 +162,9 @@ def _facts(report: "Report") -> dict[str, str]:
 
 
 def _copies(report: "Report") -> Iterator[str]:
-    from minigpt.analysis.corpus.doctor import search_key
-    from minigpt.analysis.corpus.duplicates import LEAST_LINE, LEAST_PARAGRAPH, SHINGLE, SIMILAR
-    from minigpt.analysis.corpus.repeats import WINDOW
+    from minigpt.corpus_report.duplicates import LEAST_LINE, LEAST_PARAGRAPH, SHINGLE, SIMILAR
+    from minigpt.corpus_report.overlap import WINDOW
+    from minigpt.corpus_report.report import search_key
 
     least = {"paragraphs": f" of {LEAST_PARAGRAPH} characters or more", "lines": f" of {LEAST_LINE} characters or more"}
     yield "copies"
@@ -206,7 +206,7 @@ def _copies(report: "Report") -> Iterator[str]:
 def _tables(report: "Report") -> "Iterator[RenderableType]":
     from rich.table import Table
 
-    from minigpt.analysis.labels import visible
+    from minigpt.tokenizer.display import visible
 
     table = Table(title="tokenizers", title_justify="left", title_style="bold", box=None, header_style="dim")
     table.add_column("")
@@ -255,7 +255,7 @@ def _part(share: float) -> str:
 
 
 def _at(report: "Report", example: str) -> str:
-    from minigpt.analysis.corpus.doctor import search_key
+    from minigpt.corpus_report.report import search_key
 
     places = report.copy_places.get(search_key(example), ())
     return _places(places, ", at ")
@@ -268,7 +268,7 @@ def _where(passage: "Passage | None") -> str:
 
 
 def _places(places: "Iterable[Place]", before: str, between: str = " and ") -> str:
-    from minigpt.analysis.labels import visible
+    from minigpt.tokenizer.display import visible
 
     shown = between.join(visible(str(place)) for place in places)
     return f"{before}{shown}" if shown else ""
@@ -276,7 +276,7 @@ def _places(places: "Iterable[Place]", before: str, between: str = " and ") -> s
 
 def _one_line(text: str) -> str:
     """The text's beginning, on one line, with nothing in it that acts on a terminal."""
-    from minigpt.analysis.labels import visible
+    from minigpt.tokenizer.display import visible
 
     shown = visible(" ".join(text.split()))
     return shown if len(shown) <= 100 else f"{shown[:99]}…"

@@ -17,8 +17,8 @@ from minigpt.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from minigpt.analysis.benchmarks.records import Options, Result
-    from minigpt.analysis.breakdown import Breakdown
+    from minigpt.evaluation.benchmarks.results import Options, Result
+    from minigpt.evaluation.breakdown import Breakdown
     from minigpt.storage.checkpoint import Checkpoint
 
 
@@ -77,11 +77,11 @@ def evaluate(
     """
     reading = ReadingConfig(**given)
 
-    from minigpt.analysis.benchmarks.records import Options
-    from minigpt.analysis.benchmarks.suite import BENCHMARKS, find_data, run_benchmark
-    from minigpt.analysis.evaluation import resolve_protocol
     from minigpt.cli import evaluation_view as view
     from minigpt.cli.render import console
+    from minigpt.evaluation.benchmarks.results import Options
+    from minigpt.evaluation.benchmarks.suite import BENCHMARKS, find_data, run_benchmark
+    from minigpt.evaluation.perplexity import resolve_protocol
 
     names = [text for text in texts if text in BENCHMARKS and not Path(text).exists()]
     sources = [text for text in texts if text not in names]
@@ -181,12 +181,12 @@ def _measure(
     """What to call each document, and the evaluation of them all."""
     import numpy as np
 
-    from minigpt.analysis.breakdown import break_down
-    from minigpt.analysis.labels import visible
     from minigpt.cli import evaluation_view as view
     from minigpt.cli.render import byte_progress
-    from minigpt.text.corpus import Corpus
-    from minigpt.text.sources import scan
+    from minigpt.data.corpus import Corpus
+    from minigpt.data.sources import scan
+    from minigpt.evaluation.breakdown import break_down
+    from minigpt.tokenizer.display import visible
 
     found = scan(sources, text_key=reading.text_key, encoding_errors=reading.encoding_errors)
     for name in found.skipped:

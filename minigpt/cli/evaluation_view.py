@@ -11,16 +11,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from minigpt.analysis.labels import visible
 from minigpt.cli.render import count
+from minigpt.tokenizer.display import visible
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from minigpt.analysis.benchmarks.records import Result
-    from minigpt.analysis.breakdown import Breakdown
-    from minigpt.analysis.evaluation import Evaluation
-    from minigpt.text.sources import Scan
+    from minigpt.data.sources import Scan
+    from minigpt.evaluation.benchmarks.results import Result
+    from minigpt.evaluation.breakdown import Breakdown
+    from minigpt.evaluation.perplexity import Evaluation
 
 _MOST_ROWS = 20  # of documents in a table; --json has all
 _BAR = 24  # characters: the table has room in a terminal of 60
@@ -225,7 +225,7 @@ def _value(value: float, unit: str) -> str:
 
 def benchmark_record(result: "Result", n_parameters: int) -> dict[str, Any]:
     """A benchmark's result and what was published, as data."""
-    from minigpt.analysis.benchmarks.published import nearest_size, published
+    from minigpt.evaluation.benchmarks.published_results import nearest_size, published
 
     nearest = nearest_size(n_parameters)
     return {
@@ -253,7 +253,7 @@ def benchmark_record(result: "Result", n_parameters: int) -> dict[str, Any]:
 
 def benchmark_sheet(result: "Result", n_parameters: int) -> Sheet:
     """A benchmark's result beside what was published of the GPT-2 nearest in size."""
-    from minigpt.analysis.benchmarks.published import SIZES, nearest_size, published
+    from minigpt.evaluation.benchmarks.published_results import SIZES, nearest_size, published
 
     nearest = nearest_size(n_parameters)
     known = published(result.benchmark, nearest)

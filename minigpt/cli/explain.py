@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from minigpt.analysis.colours import bits, colour, likelihood
-from minigpt.analysis.labels import token_label, visible
+from minigpt.inspection.colors import bits, color, likelihood
+from minigpt.tokenizer.display import token_label, visible
 
 if TYPE_CHECKING:
     from minigpt.generation.streaming import Piece
-    from minigpt.text.tokenizer import Tokenizer
+    from minigpt.tokenizer.tokenizer import Tokenizer
 
 _LEGEND = (0, 1, 2, 3, 5, 7, 10)  # bits
 _LABEL_WIDTH = 14
@@ -239,7 +239,7 @@ def percent(logprob: float) -> str:
 
 
 def _ground(logprob: float) -> Style:
-    red, green, blue = colour(likelihood(logprob))
+    red, green, blue = color(likelihood(logprob))
     light = 0.299 * red + 0.587 * green + 0.114 * blue > 120
     return Style(color="#000000" if light else "#ffffff", bgcolor=f"#{red:02x}{green:02x}{blue:02x}")
 

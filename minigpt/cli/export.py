@@ -11,7 +11,7 @@ import typer
 from minigpt.cli.options import CheckpointsOption, JsonOption
 
 if TYPE_CHECKING:
-    from minigpt.interop.agreement import Agreement
+    from minigpt.exporters.parity import Parity
 
 _LLAMA = "llama-completion -m {path} -p 'Once upon a time' -n {count}"
 _OPTIMUM = """
@@ -54,8 +54,8 @@ def export(
     - `minigpt export moby_dick --to onnx --output site/model`
     """
     from minigpt.cli.render import console, facts, size
-    from minigpt.interop.exporting import export_model
-    from minigpt.interop.opening import find_model
+    from minigpt.exporters.export import export_model
+    from minigpt.importers.open_model import find_model
 
     source = find_model(model, checkpoints)
     out = console()
@@ -80,7 +80,7 @@ def _command(target: str, path: str, count: int) -> str:
     return "python -c " + shlex.quote(program.format(path=path, count=count))
 
 
-def _shown(found: "Agreement") -> str:
+def _shown(found: "Parity") -> str:
     """What a program said of what it was given."""
     text = f"largest difference {found.difference:.2g}; {found.greedy} of {found.of} greedy tokens equal"
     return text if found.same_ids is None else f"{text}; ids equal"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from minigpt.cli.novelty import Novelty
     from minigpt.config import GPTConfig
     from minigpt.storage.checkpoint import Checkpoint
-    from minigpt.text.tokenizer import Tokenizer
+    from minigpt.tokenizer.tokenizer import Tokenizer
 
 _ALTERNATIVES = 5  # of each token, where they are wanted and nobody says how many
 _MOST_ROWS = 32  # side by side; more gain little
@@ -171,8 +171,8 @@ def _check_explanation(wanted: bool, others: dict[str, bool]) -> None:
 
 def _open_meter(checkpoint: "Checkpoint", corpus: list[str], copied_words: int | None) -> "Novelty":
     """What looks for copies; its imports cost a start that asks for none a tenth of a second."""
-    from minigpt.analysis.copying.copies import LONG_RUN
     from minigpt.cli.novelty import open_novelty
+    from minigpt.evaluation.memorization.copies import LONG_RUN
 
     return open_novelty(checkpoint, corpus, copied_words or LONG_RUN)
 

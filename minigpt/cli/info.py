@@ -26,7 +26,7 @@ def info(
     - `minigpt info gpt2 --json`
     """
     from minigpt.cli.render import console, facts, size
-    from minigpt.interop.opening import describe_model, find_model
+    from minigpt.importers.open_model import describe_model, find_model
     from minigpt.storage.checkpoint import TRAINING, WEIGHTS
     from minigpt.storage.files import read_json
 

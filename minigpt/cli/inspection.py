@@ -13,10 +13,10 @@ from minigpt.cli.prompts import read_prompts
 from minigpt.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from minigpt.analysis.inspection import Predictions
     from minigpt.cli.explain import Row
+    from minigpt.inspection.activations import Predictions
     from minigpt.storage.checkpoint import Checkpoint
-    from minigpt.text.tokenizer import Tokenizer
+    from minigpt.tokenizer.tokenizer import Tokenizer
 
 _MOST_SURPRISING = 5
 
@@ -57,12 +57,12 @@ def inspect(
         raise ConfigError("--json and --table contradict one another; give one of them")
     text = _text(prompt, file)
 
-    from minigpt.analysis.inspection import inspect as inspect_all
-    from minigpt.analysis.inspection import predict
-    from minigpt.analysis.labels import token_label
-    from minigpt.analysis.pages.inspection_page import inspection_page, most_tokens
-    from minigpt.analysis.picture import check_place, draw_map
     from minigpt.cli.render import console
+    from minigpt.inspection.activations import inspect as inspect_all
+    from minigpt.inspection.activations import predict
+    from minigpt.inspection.attention_map import check_place, draw_map
+    from minigpt.reports.inspection_page import inspection_page, most_tokens
+    from minigpt.tokenizer.display import token_label
 
     checkpoint = open_model(model, checkpoints, device)
     tokenizer, shape = checkpoint.tokenizer, checkpoint.model.config
@@ -114,8 +114,8 @@ def _write(path: Path, text: str) -> None:
 
 def _rows(tokenizer: "Tokenizer", ids: list[int], predictions: "Predictions") -> "list[Row]":
     """A row for every token, with what was predicted in its place, and one for the token that would come next."""
-    from minigpt.analysis.labels import token_label
     from minigpt.cli.explain import Row
+    from minigpt.tokenizer.display import token_label
 
     entropies, ranks = predictions.entropy.tolist(), predictions.ranks.tolist()
     told = zip(predictions.top_ids.tolist(), predictions.top_logprobs.tolist(), strict=True)
@@ -129,8 +129,8 @@ def _rows(tokenizer: "Tokenizer", ids: list[int], predictions: "Predictions") ->
 
 def _record(checkpoint: "Checkpoint", n_given: int, ids: list[int], predictions: "Predictions") -> dict[str, Any]:
     """The arrays, one entry per token; an entry is about the token's own place, so the first is null."""
-    from minigpt.analysis.inspection import mean_bits
-    from minigpt.analysis.labels import token_label
+    from minigpt.inspection.activations import mean_bits
+    from minigpt.tokenizer.display import token_label
 
     tokenizer = checkpoint.tokenizer
     per_token, per_byte = mean_bits(predictions, ids, tokenizer.token_lengths)
@@ -156,9 +156,9 @@ def _record(checkpoint: "Checkpoint", n_given: int, ids: list[int], predictions:
 
 def _show(tokenizer: "Tokenizer", ids: list[int], predictions: "Predictions", *, table: bool) -> None:
     """Prints the text, coloured or as a table, and what it comes to."""
-    from minigpt.analysis.inspection import mean_bits
     from minigpt.cli.explain import Painter, paint, write_rows
     from minigpt.cli.render import console
+    from minigpt.inspection.activations import mean_bits
 
     out = console(stderr=False)
     *rows, following = _rows(tokenizer, ids, predictions)

@@ -93,7 +93,7 @@ def _leaving(world: "World") -> Iterator[None]:
 def lead(world: "World", job: "Job") -> None:
     """Hands the main process's job to the others, who know nothing until then."""
     world.note("run", str(job.run.directory))
-    world.tell(
+    world.broadcast_object(
         {
             "model": job.model.config.to_dict(),
             "corpus": str(job.corpus.path.absolute()),
@@ -106,12 +106,12 @@ def lead(world: "World", job: "Job") -> None:
 def follow(world: "World") -> None:
     """What every process but the main one does: it takes the job over, and trains without a word."""
     from minigpt.config import GPTConfig, TrainConfig
-    from minigpt.text.corpus import Corpus
+    from minigpt.data.corpus import Corpus
     from minigpt.training.control import Control
     from minigpt.training.loop import train
 
     with world.together():
-        job = world.tell(None)
+        job = world.broadcast_object(None)
     try:
         corpus = Corpus.load(job["corpus"])
     except DataError as error:
@@ -155,7 +155,7 @@ def _devices_wanted(request: "Request", resume: bool) -> tuple[int, str]:
 def _check_devices(world: "World", request: "Request", resume: bool) -> None:
     """Raises ConfigError or DeviceError, before anything long is begun, where so many processes cannot train."""
     with world.together():  # other machines need not see the folder of the run that goes on
-        device = world.tell(_devices_wanted(request, resume)[1] if world.is_main else None)
+        device = world.broadcast_object(_devices_wanted(request, resume)[1] if world.is_main else None)
     world.device(device)
     if "batch_size" in request.given:
         world.rows(request.given["batch_size"])

@@ -40,7 +40,7 @@ def load_gpt2(
     - `minigpt load-gpt2 --from nanoGPT/out/ckpt.pt --name shakespeare`
     """
     from minigpt.cli.render import console, facts, size
-    from minigpt.interop.pretrained import import_gpt2
+    from minigpt.importers.gpt2 import import_gpt2
     from minigpt.storage.checkpoint import WEIGHTS
 
     out = console()

@@ -9,8 +9,8 @@ from minigpt.cli.terminal import note
 from minigpt.errors import ConfigError
 
 if TYPE_CHECKING:
-    from minigpt.generation.engine import Engine
-    from minigpt.generation.speculation import Drafter
+    from minigpt.generation.engines.engine import Engine
+    from minigpt.generation.speculative import Drafter
     from minigpt.model.gpt import GPT
     from minigpt.storage.checkpoint import Checkpoint
 
@@ -35,7 +35,7 @@ def open_model(
     Raises: MinigptError.
     """
     from minigpt.device import resolve_device, resolve_dtype
-    from minigpt.interop.opening import find_model, load_model
+    from minigpt.importers.open_model import find_model, load_model
 
     target = resolve_device(device)
     path = find_model(name, checkpoints)
@@ -50,8 +50,8 @@ def open_engine(model: "GPT", quantize: Literal["auto", "none", "int8"], *, comp
 
     Raises: ConfigError for int8 or `compiled` where it cannot be.
     """
-    from minigpt.generation import native
-    from minigpt.generation.engine import resolve_engine, runs_natively
+    from minigpt.generation.engines import native
+    from minigpt.generation.engines.engine import resolve_engine, runs_natively
 
     if native.missing() and model.token_embedding.weight.device.type == "cpu":
         note(f"PyTorch runs the model, several times slower than compiled code would: {native.missing()}")
@@ -68,9 +68,9 @@ def open_drafter(
 
     Raises: MinigptError.
     """
-    from minigpt.generation.eager import TorchEngine
-    from minigpt.generation.engine import resolve_engine
-    from minigpt.generation.speculation import DraftModel, PromptLookup
+    from minigpt.generation.engines.engine import resolve_engine
+    from minigpt.generation.engines.pytorch import TorchEngine
+    from minigpt.generation.speculative import DraftModel, PromptLookup
 
     if draft is not None:
         small = open_model(draft, checkpoints, str(engine.device))

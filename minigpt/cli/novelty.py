@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from minigpt.analysis.labels import LAYOUT, visible
 from minigpt.cli.render import byte_progress, console, count, size
 from minigpt.errors import ConfigError, DataError
+from minigpt.tokenizer.display import LAYOUT, visible
 
 if TYPE_CHECKING:
-    from minigpt.analysis.copying.copies import CopiedRun, CopyIndex, Copying
-    from minigpt.analysis.copying.origins import Origin
+    from minigpt.data.corpus import Corpus
+    from minigpt.evaluation.memorization.copies import CopiedRun, CopyIndex, Copying
+    from minigpt.evaluation.memorization.documents import Origin
     from minigpt.storage.checkpoint import Checkpoint
-    from minigpt.text.corpus import Corpus
 
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _QUOTED = 60  # characters of a run that are shown beside its place
@@ -120,7 +120,7 @@ def open_novelty(checkpoint: "Checkpoint", sources: list[str], at_least: int) ->
 
     Raises: ConfigError where the text is nowhere to be found; DataError for sources that cannot be read.
     """
-    from minigpt.analysis.copying.copies import CopyIndex
+    from minigpt.evaluation.memorization.copies import CopyIndex
 
     out = console()
     corpus, origins = _given_corpus(sources, checkpoint, out) if sources else _own_corpus(checkpoint, out)
@@ -137,9 +137,9 @@ def open_novelty(checkpoint: "Checkpoint", sources: list[str], at_least: int) ->
 
 
 def _given_corpus(sources: list[str], checkpoint: "Checkpoint", out: Console) -> "tuple[Corpus, list[Origin] | None]":
-    from minigpt.analysis.copying.origins import training_documents
-    from minigpt.text.corpus import Corpus
-    from minigpt.text.sources import scan
+    from minigpt.data.corpus import Corpus
+    from minigpt.data.sources import scan
+    from minigpt.evaluation.memorization.documents import training_documents
 
     found = scan(sources)
     with byte_progress(out, "tokenizing") as progress:
@@ -149,9 +149,9 @@ def _given_corpus(sources: list[str], checkpoint: "Checkpoint", out: Console) ->
 
 def _own_corpus(checkpoint: "Checkpoint", out: Console) -> "tuple[Corpus, list[Origin] | None]":
     """The corpus that a run was trained on: its tokens in the cache, and its documents' files where they still are."""
-    from minigpt.analysis.copying.origins import training_documents
-    from minigpt.text.corpus import Corpus
-    from minigpt.text.sources import scan
+    from minigpt.data.corpus import Corpus
+    from minigpt.data.sources import scan
+    from minigpt.evaluation.memorization.documents import training_documents
 
     record, directory = checkpoint.training or {}, checkpoint.directory
     known = record.get("corpus")

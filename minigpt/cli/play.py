@@ -16,8 +16,8 @@ from minigpt.errors import ConfigError, MinigptError
 from minigpt.settings import annotations_of, value_types
 
 if TYPE_CHECKING:
-    from minigpt.generation.engine import Engine
-    from minigpt.text.tokenizer import Tokenizer
+    from minigpt.generation.engines.engine import Engine
+    from minigpt.tokenizer.tokenizer import Tokenizer
 
 _NOT_HERE = {"samples", "beams", "length_penalty"}
 _HELP = """\

@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from minigpt.text.corpus import Corpus
+    from minigpt.data.corpus import Corpus
+    from minigpt.planning.plan import Plan
+    from minigpt.planning.throughput import Peak
     from minigpt.training.events import Finished
-    from minigpt.training.planning import Plan
-    from minigpt.training.throughput import Peak
 
 
 _CENTURY = 100 * 365.25 * 24 * 3600  # seconds; many systems know no later time
@@ -80,7 +80,7 @@ def byte_progress(out: Console, what: str) -> Iterator[Callable[[int, int], None
 
 def plan_table(made: "Plan", corpus: "Corpus", title: str, device: str) -> Table:
     """What was chosen for a run, and the flag that changes each."""
-    from minigpt.training.planning import FINE_TUNED
+    from minigpt.planning.plan import FINE_TUNED
 
     model, training = made.model, made.training
     length = (

@@ -35,7 +35,7 @@ def report(
     if names and len(names) > 2:
         raise ConfigError(f"a page compares two runs at most, not {len(names)}")
 
-    from minigpt.analysis.pages.report import write_report
+    from minigpt.reports.run_report import write_report
     from minigpt.storage.checkpoint import find_checkpoint
     from minigpt.storage.run import newest_run, runs_in
 

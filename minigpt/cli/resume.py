@@ -13,10 +13,10 @@ from minigpt.errors import CheckpointError, ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from minigpt.data.corpus import Corpus
     from minigpt.model.gpt import GPT
     from minigpt.storage.run import Run
-    from minigpt.text.corpus import Corpus
-    from minigpt.text.tokenizer import Tokenizer
+    from minigpt.tokenizer.tokenizer import Tokenizer
 
 
 def resumed_directory(request: Request) -> Path | None:
@@ -159,7 +159,7 @@ def _model_of(run: "Run") -> tuple["GPT", "Tokenizer"]:
     """The run's model and tokenizer; the best weights may be damaged where there is a state, which has its own."""
     from minigpt.model.gpt import GPT
     from minigpt.storage.checkpoint import load_checkpoint, read_config
-    from minigpt.text.tokenizer import Tokenizer
+    from minigpt.tokenizer.tokenizer import Tokenizer
 
     try:
         checkpoint = load_checkpoint(run.directory, "cpu")
@@ -189,26 +189,26 @@ def _settings_after(
 
 def _refuse_finished(run: "Run", progress: dict[str, Any], config: TrainConfig, n_tokens: int) -> None:
     """Raises ConfigError for a run that has come to its end, saying how it can go on."""
-    from minigpt.training.pace import Pace, steps_in
+    from minigpt.training.budget import Budget, planned_steps
     from minigpt.training.state import Progress
 
     if not run.record.get("result"):
         return
-    pace, stood = Pace(config, steps_in(config, n_tokens)), Progress(**progress)
+    budget, stood = Budget(config, planned_steps(config, n_tokens)), Progress(**progress)
     before = run.before_cooldown_progress()
-    if before is not None and stood.cooling_since is not None and pace.cooled_too_early(Progress(**before), stood):
+    if before is not None and stood.cooling_since is not None and budget.cooled_too_early(Progress(**before), stood):
         return
-    if pace.is_over(stood) and stood.cut is not None and config.patience:
+    if budget.is_over(stood) and stood.cut is not None and config.patience:
         raise ConfigError(
             f"{run.directory} stopped early at step {stood.step}: validation no longer improved, so the rate came down "
             "there; go on with it by --patience 0"
         )
-    if pace.is_over(stood):
+    if budget.is_over(stood):
         raise ConfigError(
             f"{run.directory} is finished ({stood.step} steps, {stood.seconds / 60:.1f} minutes); go on with it by a "
             "longer --steps, --epochs or --minutes"
         )
-    if pace.is_stale(stood):
+    if budget.is_stale(stood):
         raise ConfigError(
             f"{run.directory} stopped early at step {stood.step}, after {stood.stale_evaluations} evaluations without "
             "improvement; go on with it by --patience 0"
@@ -223,7 +223,7 @@ def _recorded_corpus(
 
     Raises: ConfigError where a text from a pipe would have to be read again.
     """
-    from minigpt.text.corpus import Corpus
+    from minigpt.data.corpus import Corpus
 
     if request.sources or "-" not in run.record["sources"]:
         return build_corpus(request.sources or run.record["sources"], tokenizer, reading, out)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from minigpt.cli.render import count
 
 if TYPE_CHECKING:
-    from minigpt.analysis.corpus.baselines import Baseline
+    from minigpt.evaluation.baselines import Baseline
     from minigpt.training.events import Finished
 
 _LAST_SAMPLES = 3  # that the summary speaks of
@@ -33,7 +33,7 @@ def standing(log: Iterable[Mapping[str, Any]], baselines: "Sequence[Baseline]", 
 
     The end is judged by its own figure, over all of the held-out text that there is time for; the log's are of a part.
     """
-    from minigpt.analysis.corpus.baselines import beaten_since
+    from minigpt.evaluation.baselines import beaten_since
 
     if finished.bits_per_byte is None:
         return None

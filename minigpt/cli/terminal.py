@@ -2,7 +2,7 @@
 
 import sys
 
-from minigpt.analysis.labels import LAYOUT, visible
+from minigpt.tokenizer.display import LAYOUT, visible
 
 
 def show(text: str) -> None:

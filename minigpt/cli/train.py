@@ -141,15 +141,15 @@ def train(
 
 def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: list[str], *, no_report: bool) -> None:
     """Trains and draws; ends with the result, or with the state saved and the exit code of the signal."""
-    from minigpt.analysis.standing import recorded_baselines
     from minigpt.cli.render import console, summary
     from minigpt.cli.standing import copied, standing
     from minigpt.cli.training_view import TrainingDisplay
     from minigpt.device import resolve_device
+    from minigpt.evaluation.recorded_baselines import recorded_baselines
+    from minigpt.training.budget import planned_steps
     from minigpt.training.control import Control
     from minigpt.training.events import Finished
     from minigpt.training.loop import train
-    from minigpt.training.pace import steps_in
 
     directory, control = job.run.directory, Control()
     baselines = recorded_baselines(job.run.record)
@@ -159,7 +159,7 @@ def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: 
         out,
         directory.name,
         resolve_device(job.config.device),
-        steps_in(job.config, len(job.corpus.train)),
+        planned_steps(job.config, len(job.corpus.train)),
         job.config.sequences_per_step * (job.config.context_length or job.model.config.n_positions),
         baselines,
     )
@@ -204,7 +204,7 @@ def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: 
 def _speed(job: Job, display: "TrainingDisplay", processes: int) -> str:
     from minigpt.cli.render import speed
     from minigpt.device import resolve_dtype
-    from minigpt.training.throughput import Peak, peak
+    from minigpt.planning.throughput import Peak, peak
 
     if not display.training_seconds:
         return "no step was taken"
@@ -218,7 +218,7 @@ def _speed(job: Job, display: "TrainingDisplay", processes: int) -> str:
 
 def _report(run: "Run", out: "Console") -> None:
     """Writes the run's page; a run that is done and saved does not fail because a page about it cannot be made."""
-    from minigpt.analysis.pages.report import write_report
+    from minigpt.reports.run_report import write_report
 
     path = run.directory / REPORT
     try:
@@ -229,12 +229,12 @@ def _report(run: "Run", out: "Console") -> None:
 
 
 def _draw_curve(run: "Run", out: "Console") -> None:
-    from minigpt.analysis.curves import draw_losses
-    from minigpt.analysis.standing import recorded_baselines
+    from minigpt.evaluation.recorded_baselines import recorded_baselines
+    from minigpt.reports.loss_curve import draw_loss_curve
 
     path = run.directory / "loss.png"
     try:
-        draw_losses(run.read_log(), path, {one.label: one.bits_per_byte for one in recorded_baselines(run.record)})
+        draw_loss_curve(run.read_log(), path, {one.label: one.bits_per_byte for one in recorded_baselines(run.record)})
         out.print(f"loss curve: {path}", markup=False)
     except ModuleNotFoundError:
         out.print("no loss curve was drawn: that takes matplotlib (pip install 'minigpt[plot]')", markup=False)

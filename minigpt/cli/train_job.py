@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     import torch
     from rich.console import Console
 
+    from minigpt.data.corpus import Corpus
     from minigpt.model.gpt import GPT
+    from minigpt.planning.plan import Plan
     from minigpt.storage.checkpoint import Checkpoint
     from minigpt.storage.run import Run
-    from minigpt.text.corpus import Corpus
-    from minigpt.text.tokenizer import Tokenizer
-    from minigpt.training.planning import Plan
+    from minigpt.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,10 @@ def draw_up(request: Request, out: "Console", processes: int, on_this_machine: i
 
     from minigpt.cli.render import plan_table
     from minigpt.device import free_memory, multiplies_bfloat16_faster, resolve_device, resolve_dtype
+    from minigpt.planning.plan import FINE_TUNED, CorpusStats, plan, plan_preset
+    from minigpt.planning.throughput import seconds_per_step
+    from minigpt.planning.timing import StepTimer
     from minigpt.storage.checkpoint import free_name
-    from minigpt.training.planning import FINE_TUNED, Survey, plan, plan_preset
-    from minigpt.training.throughput import seconds_per_step
-    from minigpt.training.timing import Clock
 
     device = resolve_device(request.given.get("device", "auto"))
     dtype = resolve_dtype(request.given.get("dtype", "auto"), device)
@@ -134,14 +134,14 @@ def draw_up(request: Request, out: "Console", processes: int, on_this_machine: i
     corpus = build_corpus(request.sources, tokenizer, ReadingConfig(**request.reading), out)
     began = time.perf_counter()
     with out.status("measuring this machine …"):
-        survey, given, memory = Survey.of(corpus), request.given, free_memory(device)
+        survey, given, memory = CorpusStats.of(corpus), request.given, free_memory(device)
         dtypes: tuple[str, ...] = ()
         if device.type == "cpu":
             memory //= on_this_machine
             dtypes = ("float32", "bfloat16") if multiplies_bfloat16_faster() else ("float32",)
         elif dtype != torch.float16:  # recorded by its name, so that the run goes on in it; not where a CPU could not
             given = given | {"dtype": str(dtype).removeprefix("torch.")}
-        clock = Clock(functools.partial(seconds_per_step, device=device, processes=processes), dtypes)
+        clock = StepTimer(functools.partial(seconds_per_step, device=device, processes=processes), dtypes)
         preset = request.preset or (
             FINE_TUNED if base else plan_preset(survey, device.type, memory, given, clock, processes)
         )
@@ -186,7 +186,7 @@ def begin(request: Request, draft: Draft, out: "Console", processes: int) -> Job
     import torch
 
     from minigpt import __version__
-    from minigpt.analysis.corpus.baselines import cheap_baselines
+    from minigpt.evaluation.baselines import cheap_baselines
     from minigpt.model.gpt import GPT
     from minigpt.storage.checkpoint import free_name
     from minigpt.storage.run import Run
@@ -258,10 +258,10 @@ def build_corpus(
 ) -> "Corpus":
     """The corpus, from the cache where it is there; a tokenizer of None is chosen by the text's size."""
     from minigpt.cli.render import byte_progress, count
-    from minigpt.text.corpus import Corpus
-    from minigpt.text.sources import scan
-    from minigpt.text.tokenizer import trained_size
-    from minigpt.training.planning import plan_tokenizer
+    from minigpt.data.corpus import Corpus
+    from minigpt.data.sources import scan
+    from minigpt.planning.plan import plan_tokenizer
+    from minigpt.tokenizer.tokenizer import trained_size
 
     wanted = trained_size(tokenizer) if isinstance(tokenizer, str) else None
     with out.status("reading the text …"):

@@ -20,7 +20,7 @@ from minigpt.cli.standing import challenge, to_beat
 if TYPE_CHECKING:
     import torch
 
-    from minigpt.analysis.corpus.baselines import Baseline
+    from minigpt.evaluation.baselines import Baseline
     from minigpt.training.events import Evaluation, Event, Sample, Step
 
 STOPPING = "finishing this step, then saving; once more stops at once"

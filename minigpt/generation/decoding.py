@@ -8,11 +8,11 @@ from torch import Tensor
 
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, GenerationError
-from minigpt.generation.diagnosis import first_nonfinite
-from minigpt.generation.engine import Engine, resolve_engine
+from minigpt.generation.engines.engine import Engine, resolve_engine
+from minigpt.generation.nonfinite import first_nonfinite
 from minigpt.generation.sampling import Sampler
-from minigpt.generation.speculation import Drafter, Gain
-from minigpt.model.gpt import GPT, at_rest
+from minigpt.generation.speculative import Drafter, Gain
+from minigpt.model.gpt import GPT, eval_mode
 
 
 def window_start(length: int, n_positions: int) -> int:
@@ -196,7 +196,7 @@ def generate(
     """
     engine = resolve_engine(model) if isinstance(model, GPT) else model
     decoder = Decoder(engine, ids.tolist(), Sampler(config), vocab_size=vocab_size)
-    with at_rest(engine.model):
+    with eval_mode(engine.model):
         for _ in range(config.max_new_tokens):
             yield torch.tensor([choices[0].id for choices in decoder.advance()], device=engine.device)
 
@@ -206,7 +206,7 @@ def generate_uncached(model: GPT, ids: Tensor, config: SamplingConfig) -> Iterat
     """The same tokens by the plain loop, the whole window through the model for every token: the oracle in tests."""
     sampler = Sampler(config)
     tokens = ids
-    with at_rest(model):
+    with eval_mode(model):
         for n_new in range(config.max_new_tokens):
             start = window_start(tokens.shape[1], model.config.n_positions)
             logits = model(tokens[:, start:])[:, -1]  # (B, V)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from minigpt.config import SamplingConfig, parse_logit_bias
 from minigpt.errors import ConfigError, GenerationError
-from minigpt.generation.filters import (
+from minigpt.generation.logits_processors import (
     ban_repeated_ngrams,
     ban_sequences,
     keep_min_p,
@@ -20,7 +20,7 @@ from minigpt.generation.filters import (
     penalize_repetition,
 )
 from minigpt.seeds import mix_seed
-from minigpt.text.tokenizer import Tokenizer
+from minigpt.tokenizer.tokenizer import Tokenizer
 
 # The likeliest tokens that are looked at first. torch's topk is several times slower beyond V / 64, and a nucleus of
 # more is rare.

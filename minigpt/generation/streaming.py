@@ -6,14 +6,14 @@ from typing import Literal
 
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError
-from minigpt.generation.beam import beam_search
+from minigpt.generation.beam_search import beam_search
 from minigpt.generation.decoding import Choice, Decoder
-from minigpt.generation.engine import Engine, resolve_engine
+from minigpt.generation.engines.engine import Engine, resolve_engine
 from minigpt.generation.sampling import Sampler
-from minigpt.generation.speculation import Drafter
+from minigpt.generation.speculative import Drafter
 from minigpt.generation.stopping import StopFilter
-from minigpt.model.gpt import GPT, at_rest
-from minigpt.text.tokenizer import Tokenizer
+from minigpt.model.gpt import GPT, eval_mode
+from minigpt.tokenizer.tokenizer import Tokenizer
 
 FinishReason = Literal["end_of_text", "stop", "length"]
 
@@ -85,7 +85,7 @@ def generate_pieces(
     engine = resolve_engine(model) if isinstance(model, GPT) else model
     sampler = sampler or Sampler(config, tokenizer)
     encoded = [encode_prompt(tokenizer, prompt) for prompt in prompts]
-    with at_rest(engine.model):
+    with eval_mode(engine.model):
         if config.beams > 1:
             yield from _beams(engine, tokenizer, encoded, config, sampler)
         else:

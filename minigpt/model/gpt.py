@@ -150,7 +150,7 @@ def initialize(model: GPT) -> None:
 
 
 @contextmanager
-def at_rest(model: GPT) -> Iterator[None]:
+def eval_mode(model: GPT) -> Iterator[None]:
     """Without dropout; whatever happens, the model's mode comes back."""
     was_training = model.training
     model.eval()

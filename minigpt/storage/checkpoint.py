@@ -16,7 +16,6 @@ from minigpt.config import GPTConfig
 from minigpt.device import resolve_device
 from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
-from minigpt.storage.card import CARD, may_write_card, model_card
 from minigpt.storage.files import atomic_folder, atomic_json, atomic_write, exists, read_json
 from minigpt.storage.huggingface import (
     config_from_huggingface,
@@ -24,8 +23,9 @@ from minigpt.storage.huggingface import (
     from_huggingface,
     to_huggingface,
 )
+from minigpt.storage.model_card import CARD, may_write_card, model_card
 from minigpt.storage.tensors import TensorFile, save_tensors
-from minigpt.text.tokenizer import Tokenizer
+from minigpt.tokenizer.tokenizer import Tokenizer
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"

@@ -23,13 +23,13 @@ from torch import Tensor
 
 from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
-from minigpt.storage.card import CARD, may_write_card, model_card
 from minigpt.storage.checkpoint import TRAINING, WEIGHTS, load_checkpoint, read_config, save_checkpoint, save_weights
 from minigpt.storage.files import atomic_json, atomic_write, read_json, sweep
-from minigpt.storage.lock import RunLock
-from minigpt.storage.log import Log, finite
+from minigpt.storage.model_card import CARD, may_write_card, model_card
+from minigpt.storage.run_lock import RunLock
+from minigpt.storage.run_log import Log, finite
 from minigpt.storage.tensors import TensorFile, load_tensors, save_tensors
-from minigpt.text.tokenizer import Tokenizer
+from minigpt.tokenizer.tokenizer import Tokenizer
 
 FORMAT = 2  # of training.json and the states
 

@@ -77,7 +77,7 @@ class World:
         """A context for every backward pass of a step but the last, in which gradients need not meet yet."""
         return nullcontext()
 
-    def reading(self, model: GPT) -> AbstractContextManager[object]:  # noqa: ARG002
+    def unsharded(self, model: GPT) -> AbstractContextManager[object]:  # noqa: ARG002
         """A context that all processes enter, in which each can call the model without the others."""
         return nullcontext()
 
@@ -97,27 +97,27 @@ class World:
         """A context in which the loss of another process is a ProcessLostError."""
         return nullcontext()
 
-    def add_up(self, figures: Tensor) -> Tensor:
+    def all_reduce_sum(self, figures: Tensor) -> Tensor:
         """The sum of every process's figures."""
         return figures
 
-    def agree(self, values: Sequence[float]) -> list[float]:
+    def all_reduce_max(self, values: Sequence[float]) -> list[float]:
         """The largest of every process's values, one by one: the clock that has gone furthest, a request of anyone."""
         return list(values)
 
-    def tell(self, value: Any) -> Any:
+    def broadcast_object(self, value: Any) -> Any:
         """The main process's plain value, on every process."""
         return value
 
-    def share(self, state: LastState | None) -> LastState | None:
+    def broadcast_state(self, state: LastState | None) -> LastState | None:
         """The main process's state, on every process; all of them go through its tensors alike."""
         return state
 
-    def collect(self, tensor: Tensor) -> Tensor:
+    def gather(self, tensor: Tensor) -> Tensor:
         """The whole of a tensor on the main process, to be written; elsewhere nothing that matters."""
         return tensor
 
-    def whole_model(self, model: GPT) -> GPT:
+    def unsharded_model(self, model: GPT) -> GPT:
         """The model with all of its weights on the main process, to be written."""
         return model
 
@@ -126,25 +126,25 @@ class World:
 # sharding makes any.
 
 
-def is_in_parts(tensor: Tensor) -> bool:
+def is_sharded_tensor(tensor: Tensor) -> bool:
     """Whether every process holds only a part of the tensor."""
     return hasattr(tensor, "full_tensor")
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """The whole of a tensor that may be in parts; all processes ask together."""
-    return tensor.full_tensor() if is_in_parts(tensor) else tensor  # type: ignore[attr-defined]
+    return tensor.full_tensor() if is_sharded_tensor(tensor) else tensor  # type: ignore[attr-defined]
 
 
-def held(tensor: Tensor) -> Tensor:
+def to_local(tensor: Tensor) -> Tensor:
     """What this process holds of a tensor that may be in parts, to be read or changed in place."""
-    return tensor.to_local() if is_in_parts(tensor) else tensor  # type: ignore[attr-defined]
+    return tensor.to_local() if is_sharded_tensor(tensor) else tensor  # type: ignore[attr-defined]
 
 
-def alike(value: Tensor, other: Tensor) -> Tensor:
+def distribute_like(value: Tensor, other: Tensor) -> Tensor:
     """A whole value where another tensor is, and in parts if that one of the same shape is."""
     value = value.to(other.device)
-    if not is_in_parts(other) or value.shape != other.shape:
+    if not is_sharded_tensor(other) or value.shape != other.shape:
         return value
     from torch.distributed.tensor import distribute_tensor
 

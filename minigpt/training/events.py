@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from minigpt.analysis.copying.copies import Copying, Passage
+from minigpt.evaluation.memorization.copies import Copying, Passage
 
 
 @dataclass(frozen=True)

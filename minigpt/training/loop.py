@@ -14,22 +14,22 @@ from typing import Literal
 import torch
 
 from minigpt.config import TrainConfig
+from minigpt.data.corpus import Corpus
 from minigpt.device import allow_tf32, resolve_dtype
 from minigpt.errors import CheckpointError, ConfigError, TrainingError
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import Run
-from minigpt.text.corpus import Corpus
+from minigpt.training.budget import Budget, planned_steps
+from minigpt.training.checkpointing import Checkpointer, NotFiniteError
 from minigpt.training.control import Control
 from minigpt.training.distributed import World
+from minigpt.training.evaluation import Examinations, Examiner
 from minigpt.training.events import Event, Finished, Notice
-from minigpt.training.examining import Examinations, Examiner
-from minigpt.training.keeping import Keeper, NotFiniteError
-from minigpt.training.memorizing import Memorizing
-from minigpt.training.optimization import learning_rate
-from minigpt.training.pace import Pace, steps_in
+from minigpt.training.memorization import Memorizing
+from minigpt.training.optimizers import learning_rate
 from minigpt.training.reporting import DivergedError, Reporter
 from minigpt.training.state import Parts, Progress
-from minigpt.training.stepping import Outcome, Stepper
+from minigpt.training.step import Outcome, TrainStep
 from minigpt.training.watch import Watch
 
 _TIMES_BACK = 3  # a run goes back after a divergence before it gives up
@@ -110,11 +110,11 @@ class _Training:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         self.model, self.corpus, self.run, self.world = model.to(self.device), corpus, run, world
-        self.stepper = Stepper(model, corpus, config, self.device, self.dtype, world)
+        self.stepper = TrainStep(model, corpus, config, self.device, self.dtype, world)
         self.tokens_per_step = self.stepper.batch_size * self.context
         self.parts = Parts(model, self.stepper.optimizers, self.stepper.scaler, self.stepper.guard)
-        self.pace = Pace(config, steps_in(config, len(corpus.train)))
-        (spent,) = world.agree([spent])
+        self.pace = Budget(config, planned_steps(config, len(corpus.train)))
+        (spent,) = world.all_reduce_max([spent])
         self.progress = Progress(
             seconds=spent,
             began_at=spent,
@@ -123,7 +123,7 @@ class _Training:
             corpus=corpus.fingerprint,
             learning_rate=config.learning_rate,
         )
-        self.keeper = Keeper(run, self.parts, world, config.optimizer, corpus.fingerprint)
+        self.keeper = Checkpointer(run, self.parts, world, config.optimizer, corpus.fingerprint)
         self.memorizing = Memorizing(corpus)
         self.watch = Watch(control, world)
         self.examiner = Examiner(model, corpus, config, self.dtype, world)

@@ -26,7 +26,10 @@ class _HeadAndLoss(torch.autograd.Function):
         total = torch.zeros((), dtype=torch.float32, device=features.device)
         feature_gradient = torch.empty_like(features)
         weight_gradient = torch.zeros_like(weight, dtype=torch.float32)
-        room = features.new_empty(min(n, HEAD_ROWS), -(-words // _ALIGNED) * _ALIGNED)[:, :words]  # (rows, V)
+        aligned = features.new_empty(min(n, HEAD_ROWS), -(-words // _ALIGNED) * _ALIGNED)  # (rows, V rounded up)
+        # oneDNN's AMX kernels read past a row's end and multiply what is there by 0, and 0 times NaN is NaN.
+        aligned[:, words:] = 0
+        room = aligned[:, :words]  # (rows, V)
         at_once = max(1, _IN_CACHE // words) if features.device.type == "cpu" else HEAD_ROWS
         for start in range(0, n, HEAD_ROWS):
             x, wanted = features[start : start + HEAD_ROWS], targets[start : start + HEAD_ROWS, None]

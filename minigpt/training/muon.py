@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minigpt.training.distributed import alike, held, whole
+from minigpt.training.distributed import distribute_like, full_tensor, to_local
 
 # Each row is a polynomial a X + b X X^T X + c (X X^T)^2 X, three matrix products. Together they lift small singular
 # values 134-fold: what lifts them less learns less.
@@ -92,9 +92,9 @@ class Muon(torch.optim.Optimizer):
 def _step_alike(matrices: list[Tensor], parts: int, rate: float, coarsely: bool) -> None:
     """Steps along the orthogonalized momenta that stand in the gradients' places, of matrices of one shape. Of matrices
     that lie in parts on several processes, each process orthogonalizes the whole, and steps with its part."""
-    stacked = torch.stack([whole(matrix.grad) for matrix in matrices if matrix.grad is not None])
+    stacked = torch.stack([full_tensor(matrix.grad) for matrix in matrices if matrix.grad is not None])
     pieces = stacked.view(parts * len(matrices), -1, stacked.shape[2])  # (n * parts, rows, columns)
     updates = orthogonalize(pieces, coarsely=coarsely).view(stacked.shape)
     scale = _SCALE * max(pieces.shape[1:]) ** 0.5
-    own = [held(alike(update, matrix)) for update, matrix in zip(updates, matrices, strict=True)]
-    torch._foreach_add_([held(matrix) for matrix in matrices], own, alpha=-rate * scale)
+    own = [to_local(distribute_like(update, matrix)) for update, matrix in zip(updates, matrices, strict=True)]
+    torch._foreach_add_([to_local(matrix) for matrix in matrices], own, alpha=-rate * scale)

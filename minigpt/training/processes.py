@@ -23,7 +23,7 @@ from minigpt.device import free_memory, resolve_device
 from minigpt.errors import ConfigError, DeviceError, MinigptError
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import LastState
-from minigpt.training.distributed import ProcessLostError, World, is_in_parts, whole
+from minigpt.training.distributed import ProcessLostError, World, full_tensor, is_sharded_tensor
 from minigpt.training.memory import activation_bytes, state_bytes
 
 # A process that ends closes its connections, and the others notice at once; this is for one that hangs. It has to
@@ -82,7 +82,7 @@ class Processes(World):
 
     def turns(self, own: int) -> int:
         # With the weights in parts all processes meet in every forward pass, so that all take as many.
-        return int(self.agree([own])[0]) if self.is_sharded else own
+        return int(self.all_reduce_max([own])[0]) if self.is_sharded else own
 
     # The model.
 
@@ -106,7 +106,7 @@ class Processes(World):
         on_cpu = device.type == "cpu"
         needed += activation_bytes(model.config, config.context_length or 1, 1, checkpointing=True, on_cpu=on_cpu)
         free = free_memory(device) // (self.local_size if on_cpu else 1)
-        (missing,) = self.agree([needed - free])
+        (missing,) = self.all_reduce_max([needed - free])
         return missing <= 0
 
     def wrap(self, module: nn.Module) -> nn.Module:
@@ -126,12 +126,12 @@ class Processes(World):
         # Gradients in parts meet every time: each process would keep all of them otherwise.
         return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
 
-    def reading(self, model: GPT) -> AbstractContextManager[object]:
+    def unsharded(self, model: GPT) -> AbstractContextManager[object]:
         if not self.is_sharded:
             return nullcontext()
-        from minigpt.training.sharding import reading
+        from minigpt.training.sharding import unsharded
 
-        return reading(model)
+        return unsharded(model)
 
     # What becomes one.
 
@@ -147,38 +147,38 @@ class Processes(World):
                 "stands, go on from it with --resume"
             ) from error
 
-    def add_up(self, figures: Tensor) -> Tensor:
+    def all_reduce_sum(self, figures: Tensor) -> Tensor:
         total = figures.clone()
         dist.all_reduce(total)
         return total
 
-    def agree(self, values: Sequence[float]) -> list[float]:
+    def all_reduce_max(self, values: Sequence[float]) -> list[float]:
         figures = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(figures, op=dist.ReduceOp.MAX)
         return figures.tolist()
 
-    def tell(self, value: Any) -> Any:
+    def broadcast_object(self, value: Any) -> Any:
         text = json.dumps(value).encode() if self.is_main else b""
-        (length,) = self.agree([len(text)])
+        (length,) = self.all_reduce_max([len(text)])
         data = torch.frombuffer(bytearray(text.ljust(int(length))), dtype=torch.uint8)
         dist.broadcast(data, 0)
         return json.loads(data.numpy().tobytes())
 
-    def share(self, state: LastState | None) -> LastState | None:
+    def broadcast_state(self, state: LastState | None) -> LastState | None:
         kinds = state and {name: (str(t.dtype), list(t.shape)) for name, t in state.tensors.items()}
-        facts = self.tell(state and {"progress": state.progress, "kinds": kinds})
+        facts = self.broadcast_object(state and {"progress": state.progress, "kinds": kinds})
         return LastState(_Broadcast(facts["kinds"], state), facts["progress"]) if facts else None
 
-    def collect(self, tensor: Tensor) -> Tensor:
-        if not is_in_parts(tensor):
+    def gather(self, tensor: Tensor) -> Tensor:
+        if not is_sharded_tensor(tensor):
             return tensor
-        tensor = whole(tensor.detach())
+        tensor = full_tensor(tensor.detach())
         return tensor.cpu() if self.is_main else tensor.new_empty(0)
 
-    def whole_model(self, model: GPT) -> GPT:
+    def unsharded_model(self, model: GPT) -> GPT:
         if not self.is_sharded:
             return model
-        tensors = {name: self.collect(tensor) for name, tensor in model.state_dict().items()}
+        tensors = {name: self.gather(tensor) for name, tensor in model.state_dict().items()}
         return GPT.from_tensors(model.config, tensors) if self.is_main else model
 
     # Ending: by way of the store, since a process that fails no longer meets the others.

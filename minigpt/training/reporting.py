@@ -3,10 +3,10 @@
 import math
 import time
 
+from minigpt.training.budget import Budget
 from minigpt.training.events import Event, Notice, Step
-from minigpt.training.pace import Pace
 from minigpt.training.state import Progress
-from minigpt.training.stepping import Outcome
+from minigpt.training.step import Outcome
 
 _BAD_IN_A_ROW = 5  # steps left out one after the other that make a divergence
 
@@ -18,7 +18,7 @@ class DivergedError(Exception):
 class Reporter:
     """Makes events of outcomes and counts those left out; `restart` says that the next step begins only now."""
 
-    def __init__(self, pace: Pace, tokens_per_step: int) -> None:
+    def __init__(self, pace: Budget, tokens_per_step: int) -> None:
         self.pace, self.tokens_per_step = pace, tokens_per_step
         self.restart()
 

@@ -29,7 +29,7 @@ def shard(model: GPT, device: torch.device, size: int) -> None:
 
 
 @contextmanager
-def reading(model: GPT) -> Iterator[None]:
+def unsharded(model: GPT) -> Iterator[None]:
     """A context in which this process has all the weights, and calls the model without the others."""
     model_part, *_ = parts = _parts(model)
     model_part.set_reshard_after_forward(False)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.storage.run import LastState
-from minigpt.training.distributed import alike
-from minigpt.training.guard import SpikeGuard
+from minigpt.training.distributed import distribute_like
+from minigpt.training.spike_detection import SpikeDetector
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Parts:
     model: nn.Module
     optimizers: list[torch.optim.Optimizer]
     scaler: torch.amp.GradScaler
-    guard: SpikeGuard
+    guard: SpikeDetector
 
     def optimizer_states(self) -> dict[str, dict[str, Tensor]]:
         """What the optimizers keep of each parameter that one of them has, by its name."""
@@ -103,12 +103,12 @@ def restore(state: LastState, parts: Parts, *, optimizer: str) -> Progress:
     for full_name, value in state.tensors.items():
         kind, name = full_name.split(".", 1)
         if kind == "model":
-            weights[name] = alike(value, present[name])
+            weights[name] = distribute_like(value, present[name])
         elif kind == "guard":
             parts.guard.statistics = value.to(parts.guard.statistics.device)
         elif state.progress["optimizer"] == optimizer:
             parameter_name, key = name.rsplit(".", 1)
-            states[parameter_name][key] = alike(value, parameters[parameter_name])
+            states[parameter_name][key] = distribute_like(value, parameters[parameter_name])
     parts.model.load_state_dict(weights)
     progress = Progress(**state.progress)
     if progress.scaler:  # empty where the run had no loss scale until now

@@ -28,6 +28,6 @@ class Watch:
         hears of requests too."""
         gone = time.perf_counter() - self._began
         asked, self.control.save = self.control.save, False  # a request that comes from here on is heard next time
-        progress.seconds, save, stop = self.world.agree([gone, asked, self.control.stop])
+        progress.seconds, save, stop = self.world.all_reduce_max([gone, asked, self.control.stop])
         self.save, self.stop = self.save or bool(save), bool(stop)
         return progress.seconds

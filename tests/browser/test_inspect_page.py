@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from minigpt.analysis.inspection import Inspection, inspect
-from minigpt.analysis.labels import token_label
-from minigpt.analysis.pages.inspection_page import inspection_page
 from minigpt.config import GPTConfig
+from minigpt.inspection.activations import Inspection, inspect
 from minigpt.model.gpt import GPT
-from minigpt.text.tokenizer import Tokenizer
+from minigpt.reports.inspection_page import inspection_page
+from minigpt.tokenizer.display import token_label
+from minigpt.tokenizer.tokenizer import Tokenizer
 
 TEXT = "The fox</script>\n<b>日 \u202e שלום"
 LAYERS, HEADS = 3, 4

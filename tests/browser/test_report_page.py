@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from minigpt.analysis.pages.report import report_page
 from minigpt.config import GPTConfig
 from minigpt.model.gpt import GPT
+from minigpt.reports.run_report import report_page
 from minigpt.storage.run import Run
-from minigpt.text.tokenizer import Tokenizer
+from minigpt.tokenizer.tokenizer import Tokenizer
 
 SHAPE = GPTConfig(vocab_size=257, n_positions=16, n_embd=16, n_layer=1, n_head=2)
 HOSTILE = "</script><script>alert(1)</script><b>x</b>"

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from minigpt.analysis.standing import recorded_baselines
 from minigpt.config import GPTConfig
+from minigpt.evaluation.recorded_baselines import recorded_baselines
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.storage.run import Run as RunFolder
-from minigpt.text.tokenizer import Tokenizer
+from minigpt.tokenizer.tokenizer import Tokenizer
 
 WORDS = ["whale", "ship", "sea", "captain", "harpoon", "deck", "storm", "sailor", "wind", "oil", "boat", "line"]
 

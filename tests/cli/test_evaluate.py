@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from minigpt.analysis.breakdown import Breakdown
-from minigpt.analysis.evaluation import Evaluation
-from minigpt.analysis.inspection import predict
 from minigpt.cli.evaluation_view import text_record, text_sheets
 from minigpt.config import GPTConfig
+from minigpt.evaluation.breakdown import Breakdown
+from minigpt.evaluation.perplexity import Evaluation
+from minigpt.inspection.activations import predict
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
-from minigpt.text.tokenizer import Tokenizer
+from minigpt.tokenizer.tokenizer import Tokenizer
 
 
 @pytest.fixture

@@ -16,11 +16,12 @@ import torch
 
 from minigpt.cli import export
 from minigpt.config import GPTConfig
-from minigpt.interop import exporting, runners
-from minigpt.interop.gguf_reader import open_gguf
+from minigpt.exporters import export as exporting
+from minigpt.exporters import runners
+from minigpt.importers.gguf import open_gguf
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import save_checkpoint
-from minigpt.text.tokenizer import Tokenizer
+from minigpt.tokenizer.tokenizer import Tokenizer
 
 pytest.importorskip("gguf")
 

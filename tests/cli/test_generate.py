@@ -16,10 +16,10 @@ import torch
 import minigpt.cli.generate
 import minigpt.cli.models
 from minigpt.config import GPTConfig
-from minigpt.generation import native
+from minigpt.generation.engines import native
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint, save_weights
-from minigpt.text.tokenizer import Tokenizer
+from minigpt.tokenizer.tokenizer import Tokenizer
 
 
 def make_model(name: str, seed: int = 0) -> Path:
@@ -90,7 +90,7 @@ def test_a_start_imports_nothing_that_generating_does_not_use(run: Any) -> None:
     code = (
         "import sys, atexit\n"
         "unused = {'torch._dynamo', 'sympy', 'tokenizers', 'transformers', 'huggingface_hub', 'matplotlib'}\n"
-        "unused |= {'rich', 'minigpt.analysis.copying', 'minigpt.text.sources', 'minigpt.cli.train'}\n"
+        "unused |= {'rich', 'minigpt.analysis.copying', 'minigpt.data.sources', 'minigpt.cli.train'}\n"
         "atexit.register(lambda: print('UNUSED', unused & set(sys.modules)))\n"
         "from minigpt.cli.app import main\n"
         "sys.argv = ['minigpt', 'generate', 'x', '--max-new-tokens', '1', '--device', 'cpu']\n"

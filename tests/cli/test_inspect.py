@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from minigpt.analysis.inspection import predict
 from minigpt.cli.explain import Continuation, Painter, Row, Spans, paint, percent, write_rows
 from minigpt.config import GPTConfig
 from minigpt.generation.decoding import Choice
 from minigpt.generation.streaming import Piece
+from minigpt.inspection.activations import predict
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
-from minigpt.text.tokenizer import Tokenizer
+from minigpt.tokenizer.tokenizer import Tokenizer
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 INSPECT = ["inspect", "one", "--device", "cpu"]

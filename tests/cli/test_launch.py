@@ -124,7 +124,7 @@ def test_more_processes_than_gpus_are_refused(run: Callable[..., Result], monkey
 @pytest.fixture
 def begun_on_two(run: Callable[..., Result], here: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that says it was begun by `--devices 2 --device cpu`, on a machine that has one GPU by now."""
-    monkeypatch.setattr("minigpt.analysis.curves.draw_losses", lambda *_: None)
+    monkeypatch.setattr("minigpt.reports.loss_curve.draw_loss_curve", lambda *_: None)
     assert run("train", "fox.txt", *tiny, "--no-report").exit_code == 0
     folder = Run.open(here / "checkpoints" / "fox")
     folder.update(training=folder.record["training"] | {"devices": 2})

@@ -11,7 +11,7 @@ import torch
 from minigpt.config import GPTConfig
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import save_checkpoint
-from minigpt.text.tokenizer import Tokenizer
+from minigpt.tokenizer.tokenizer import Tokenizer
 
 SHAPE = GPTConfig(vocab_size=257, n_positions=16, n_embd=16, n_layer=1, n_head=2)
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from minigpt.analysis.copying.copies import CopyIndex
 from minigpt.cli.novelty import Novelty, marked
-from minigpt.storage.log import Log
-from minigpt.text.corpus import Corpus
+from minigpt.data.corpus import Corpus
+from minigpt.evaluation.memorization.copies import CopyIndex
+from minigpt.storage.run_log import Log
 
 GREEDY = ["--temperature", "0", "--max-new-tokens", "12", "--device", "cpu"]
 

@@ -9,10 +9,10 @@ import torch
 from minigpt.cli import play
 from minigpt.cli.play import Session
 from minigpt.config import GPTConfig, SamplingConfig
-from minigpt.generation.eager import TorchEngine
+from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import save_checkpoint
-from minigpt.text.tokenizer import Tokenizer
+from minigpt.tokenizer.tokenizer import Tokenizer
 
 
 def new_session(**settings: Any) -> Session:

@@ -24,7 +24,7 @@ def test_a_page_that_cannot_be_made_fails_no_run(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("no luck")
 
-    monkeypatch.setattr("minigpt.analysis.pages.report.write_report", fail)
+    monkeypatch.setattr("minigpt.reports.run_report.write_report", fail)
     result = run("train", "fox.txt", *tiny)
     assert result.exit_code == 0
     assert "no report was made: ZeroDivisionError: no luck" in result.stderr

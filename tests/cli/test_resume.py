@@ -24,7 +24,7 @@ FOX = Path("checkpoints/fox")
 @pytest.fixture(autouse=True)
 def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than training here."""
-    monkeypatch.setattr("minigpt.analysis.curves.draw_losses", lambda *_: None)
+    monkeypatch.setattr("minigpt.reports.loss_curve.draw_loss_curve", lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("MINIGPT_CACHE", str(folder / "cache"))
-        patch.setattr("minigpt.analysis.curves.draw_losses", lambda *_: None)
+        patch.setattr("minigpt.reports.loss_curve.draw_loss_curve", lambda *_: None)
         options = ["--n-layer", "1", "--n-head", "2", "--n-embd", "16", "--context-length", "16", "--batch-size", "4",
                    "--tokenizer", "bytes", "--steps", "6", "--eval-every", "3", "--device", "cpu",
                    "--dtype", "float32", "--learning-rate", "0.001"]  # fmt: skip

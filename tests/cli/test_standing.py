@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from minigpt.analysis.corpus.baselines import Baseline
 from minigpt.cli.standing import challenge, copied, standing, to_beat
+from minigpt.evaluation.baselines import Baseline
 from minigpt.training.events import Finished
 
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from minigpt.analysis.standing import recorded_baselines
 from minigpt.cli.signals import STOPS
 from minigpt.config import TrainConfig
 from minigpt.errors import CheckpointError
+from minigpt.evaluation.recorded_baselines import recorded_baselines
 from minigpt.storage.run import Run as RunFolder
 
 
@@ -52,7 +52,7 @@ def test_the_arithmetic_on_a_cpu_is_measured_said_and_recorded_unless_it_is_give
         return 0.1 if config.dtype == "bfloat16" else 0.2
 
     monkeypatch.setattr("minigpt.device.multiplies_bfloat16_faster", lambda: natively)
-    monkeypatch.setattr("minigpt.training.throughput.seconds_per_step", seconds_per_step)
+    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", seconds_per_step)
     at = tiny.index("--dtype")
     command = ["train", "fox.txt", *tiny[:at], *tiny[at + 2 :], *flags]
     result = run(*command)
@@ -145,7 +145,7 @@ def test_a_run_whose_name_another_has_taken_while_it_was_made_ready_takes_the_ne
         (here / "checkpoints/fox/training.json").write_text("theirs")
         return []
 
-    monkeypatch.setattr("minigpt.analysis.corpus.baselines.cheap_baselines", cheap_baselines)
+    monkeypatch.setattr("minigpt.evaluation.baselines.cheap_baselines", cheap_baselines)
     result = run("train", "fox.txt", *tiny)
     assert result.exit_code == 0, result.stderr
     assert "another run has just taken checkpoints/fox, so this one is fox-2" in result.stderr
@@ -261,7 +261,7 @@ def test_while_the_baselines_are_measured_that_is_said(
         return []
 
     monkeypatch.setattr("rich.console.Console.status", status)
-    monkeypatch.setattr("minigpt.analysis.corpus.baselines.cheap_baselines", cheap_baselines)
+    monkeypatch.setattr("minigpt.evaluation.baselines.cheap_baselines", cheap_baselines)
     assert run("train", "fox.txt", *tiny).exit_code == 0
 
 
@@ -272,7 +272,7 @@ def test_the_summary_says_of_how_much_of_the_held_out_text_its_figure_is(
     folder = RunFolder.open(here / "checkpoints/fox")
     n_scored = folder.record["corpus"]["validation_tokens"] - 1
     assert f"nats per token, all {n_scored} tokens" in whole.stdout
-    monkeypatch.setattr("minigpt.training.examining.Examiner._final_tokens", lambda _: 64)
+    monkeypatch.setattr("minigpt.training.evaluation.Examiner._final_tokens", lambda _: 64)
     part = run("train", "fox.txt", *tiny, "--no-report", "--name", "part")
     assert f"nats per token, 64 of {n_scored} tokens" in part.stdout
 
@@ -297,10 +297,10 @@ def test_a_disk_that_is_full_at_the_end_leaves_the_figures_to_be_read(
 def test_a_run_that_is_done_does_not_fail_of_its_curve(
     run: Any, tiny: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def draw_losses(*_: object) -> None:
+    def draw_loss_curve(*_: object) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("minigpt.analysis.curves.draw_losses", draw_losses)
+    monkeypatch.setattr("minigpt.reports.loss_curve.draw_loss_curve", draw_loss_curve)
     result = run("train", "fox.txt", *tiny, "--no-report")
     assert result.exit_code == 0
     assert "no loss curve was drawn: OSError: No space left on device" in result.stderr

@@ -8,9 +8,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from minigpt.analysis.copying.copies import CopiedRun, Copying, Passage
-from minigpt.analysis.corpus.baselines import Baseline
 from minigpt.cli.training_view import TrainingDisplay, sample_panel
+from minigpt.evaluation.baselines import Baseline
+from minigpt.evaluation.memorization.copies import CopiedRun, Copying, Passage
 from minigpt.training.events import Evaluation, Sample, Step
 
 BASELINES = [Baseline("bytes", 4.5, 9, 9), Baseline("gzip", 3.0, 0, 9), Baseline("xz of old", 2.0, 9, 9, 99, 9)]

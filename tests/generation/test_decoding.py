@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.errors import ConfigError, GenerationError
-from minigpt.generation import native
 from minigpt.generation.decoding import Decoder, generate, generate_uncached, visible, window_start
-from minigpt.generation.eager import TorchEngine
-from minigpt.generation.engine import Engine
-from minigpt.generation.native import NativeEngine
+from minigpt.generation.engines import native
+from minigpt.generation.engines.engine import Engine
+from minigpt.generation.engines.native import NativeEngine
+from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.sampling import Sampler
 from minigpt.model.gpt import GPT
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, GenerationError, MinigptError
 from minigpt.generation.sampling import Sampler, draw, uniform
-from minigpt.text.tokenizer import Tokenizer
+from minigpt.tokenizer.tokenizer import Tokenizer
 
 LOGITS = torch.tensor([[0.1, 0.4, 0.2, 0.3]]).log()
 NOTHING = torch.empty(1, 0, dtype=torch.int64)

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.errors import ConfigError
-from minigpt.generation import native
-from minigpt.generation.engine import resolve_engine
+from minigpt.generation.engines import native
+from minigpt.generation.engines.engine import resolve_engine
 from minigpt.generation.streaming import Piece, encode_prompt, generate_pieces, generate_text
 from minigpt.model.gpt import GPT
-from minigpt.text.tokenizer import Tokenizer
+from minigpt.tokenizer.tokenizer import Tokenizer
 
 BYTES = Tokenizer.named("bytes")
 

@@ -21,7 +21,7 @@ from minigpt.storage.checkpoint import (
     save_weights,
 )
 from minigpt.storage.tensors import TensorFile
-from minigpt.text.tokenizer import Tokenizer
+from minigpt.tokenizer.tokenizer import Tokenizer
 
 CONFIG = GPTConfig(vocab_size=257, n_positions=8, n_embd=12, n_layer=2, n_head=3, dropout=0.2)
 BYTES = Tokenizer.named("bytes")

@@ -9,7 +9,7 @@ import torch
 from minigpt.config import PRESETS, GPTConfig, SamplingConfig
 from minigpt.errors import CheckpointError
 from minigpt.generation.decoding import generate
-from minigpt.generation.eager import TorchEngine
+from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.model.gpt import GPT
 from minigpt.storage.files import atomic_json, read_json
 from minigpt.storage.huggingface import (

@@ -18,7 +18,7 @@ from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import find_checkpoint, load_checkpoint
 from minigpt.storage.run import LastState, Run, newest_run, runs_in
-from minigpt.text.tokenizer import Tokenizer
+from minigpt.tokenizer.tokenizer import Tokenizer
 
 Patch = pytest.MonkeyPatch
 

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from minigpt.config import GPTConfig, TrainConfig
+from minigpt.data.corpus import Corpus
 from minigpt.errors import CheckpointError, ConfigError, DeviceError
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import Run
-from minigpt.text.corpus import Corpus
 from minigpt.training.control import Control
 from minigpt.training.distributed import World
 from minigpt.training.events import Evaluation, Finished, Sample, Saved, Step

@@ -14,22 +14,22 @@ import torch
 from torch import Tensor
 
 from minigpt.config import GPTConfig, TrainConfig
+from minigpt.data.corpus import Corpus
 from minigpt.errors import CheckpointError, TrainingError
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import LastState, Run
 from minigpt.storage.tensors import TensorFile
-from minigpt.text.corpus import Corpus
 from minigpt.training import loop
+from minigpt.training.budget import Budget
 from minigpt.training.control import Control
 from minigpt.training.distributed import World
+from minigpt.training.evaluation import Examiner
 from minigpt.training.events import Finished, Notice, Saved, Step
-from minigpt.training.examining import Examiner
 from minigpt.training.loop import train
 from minigpt.training.loss import next_token_loss
-from minigpt.training.pace import Pace
 from minigpt.training.reporting import DivergedError, Reporter
 from minigpt.training.state import Parts, Progress, capture, restore
-from minigpt.training.stepping import Outcome, Stepper
+from minigpt.training.step import Outcome, TrainStep
 
 CPU = torch.device("cpu")
 
@@ -64,8 +64,8 @@ def saved_step(run: Run) -> int:
     return int(progress["step"])
 
 
-def stepper_of(model: GPT, corpus: Corpus, world: World | None = None, **changes: Any) -> Stepper:
-    return Stepper(model, corpus, settings(**changes), CPU, torch.float32, world or World())
+def stepper_of(model: GPT, corpus: Corpus, world: World | None = None, **changes: Any) -> TrainStep:
+    return TrainStep(model, corpus, settings(**changes), CPU, torch.float32, world or World())
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
@@ -101,7 +101,7 @@ def test_where_one_gradient_overflows_under_a_loss_scale_no_weight_moves_and_the
 
 
 def test_a_loss_scale_may_be_halved_many_times_in_a_row_until_nothing_is_left_of_it() -> None:
-    reporter = Reporter(Pace(settings(), 100), 96)
+    reporter = Reporter(Budget(settings(), 100), 96)
     progress = Progress(step=100)
     for step in range(20):
         outcome = Outcome(step, 1e-3, 2.0, math.inf, left_out=True, scale=2.0 ** (16 - step))
@@ -153,7 +153,7 @@ def test_an_evaluation_that_memory_is_too_small_for_is_one_sentence(
     run = new_run(tmp_path / "run", model, corpus)
     events = train(model, corpus, settings(), run)
     next(event for event in events if isinstance(event, Saved) and event.what == "last" and event.step == 3)
-    monkeypatch.setattr("minigpt.training.examining.evaluate", out_of_memory)
+    monkeypatch.setattr("minigpt.training.evaluation.evaluate", out_of_memory)
     with pytest.raises(TrainingError, match=r"^evaluating is more than the memory of cpu holds; give a smaller"):
         list(events)
     assert saved_step(run) == 3
@@ -227,7 +227,7 @@ def test_a_request_to_save_that_comes_while_processes_agree_is_heard_the_next_ti
     class Asked(World):
         asks = 0
 
-        def agree(self, values: Sequence[float]) -> list[float]:
+        def all_reduce_max(self, values: Sequence[float]) -> list[float]:
             if len(values) == 3:
                 self.asks += 1
                 if self.asks == 6:
@@ -258,7 +258,7 @@ def test_a_run_taken_back_to_before_its_cool_down_diverges_no_further_than_there
     assert saved_step(run) == 10  # at once: whatever happens now, it goes on from there
     calls = iter(range(1000))
     monkeypatch.setattr(
-        "minigpt.training.stepping.next_token_loss",
+        "minigpt.training.step.next_token_loss",
         lambda *rest: next_token_loss(*rest) * (math.nan if next(calls) < 5 else 1.0),
     )
     back = next(event for event in events if isinstance(event, Notice) and "diverged" in event.text)
@@ -312,7 +312,7 @@ def test_best_weights_that_are_measured_again_after_a_kill_are_the_best_again(co
 
 def test_where_another_process_cannot_compile_this_one_does_not_either(corpus: Corpus) -> None:
     class Other(World):
-        def agree(self, values: Sequence[float]) -> list[float]:
+        def all_reduce_max(self, values: Sequence[float]) -> list[float]:
             return [max(value, 1.0) for value in values]
 
     stepper = stepper_of(new_model(), corpus, world=Other())

@@ -25,11 +25,11 @@ import pytest
 import torch
 
 from minigpt.config import GPTConfig, TrainConfig
+from minigpt.data.corpus import Corpus
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run
 from minigpt.storage.tensors import load_tensors
-from minigpt.text.corpus import Corpus
 from minigpt.training.loop import train
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither fork nor SIGKILL")

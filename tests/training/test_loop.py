@@ -15,13 +15,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from minigpt.analysis.evaluation import evaluate
 from minigpt.config import GPTConfig, TrainConfig
+from minigpt.data.corpus import Corpus
 from minigpt.errors import CheckpointError, ConfigError, TrainingError
+from minigpt.evaluation.perplexity import evaluate
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run
-from minigpt.text.corpus import Corpus
 from minigpt.training import watch
 from minigpt.training.control import Control
 from minigpt.training.events import Evaluation, Event, Finished, Notice, Sample, Saved, Step
@@ -285,7 +285,7 @@ def holding(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return next_token_loss(features, *rest)
 
-    monkeypatch.setattr("minigpt.training.stepping.next_token_loss", loss)
+    monkeypatch.setattr("minigpt.training.step.next_token_loss", loss)
     monkeypatch.setattr(torch, "compile", lambda function: function)
 
 
@@ -434,7 +434,7 @@ def test_a_run_that_diverges_again_and_again_stops_with_a_diagnosis(
     model = new_model()
     run = new_run(tmp_path / "run", model, corpus)
     list(train(model, corpus, settings(schedule="constant"), run))
-    monkeypatch.setattr("minigpt.training.stepping.next_token_loss", lambda *rest: next_token_loss(*rest) * math.nan)
+    monkeypatch.setattr("minigpt.training.step.next_token_loss", lambda *rest: next_token_loss(*rest) * math.nan)
     said = (
         r"after step 15, 3 times with half the rate again \(the loss is nan .* state of step 10 stands: lower --learn"
     )
@@ -452,7 +452,7 @@ def test_a_spike_of_the_loss_is_left_out_and_counted(corpus: Corpus, monkeypatch
     def loss(*rest: Tensor) -> Tensor:
         return next_token_loss(*rest) * spiking.get(next(calls), 1.0)
 
-    monkeypatch.setattr("minigpt.training.stepping.next_token_loss", loss)
+    monkeypatch.setattr("minigpt.training.step.next_token_loss", loss)
     events = list(train(new_model(dropout=0.0), corpus, config))
     assert [event.step for event in events if isinstance(event, Step) and event.left_out] == [191, 195]
     notices = [event.text for event in events if isinstance(event, Notice)]
@@ -465,7 +465,7 @@ def test_a_spike_of_the_loss_is_left_out_and_counted(corpus: Corpus, monkeypatch
 
 def test_a_gradient_left_out_moves_nothing_but_the_momentum(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     model = new_model(dropout=0.0)
-    monkeypatch.setattr("minigpt.training.stepping.next_token_loss", lambda *rest: next_token_loss(*rest) * math.nan)
+    monkeypatch.setattr("minigpt.training.step.next_token_loss", lambda *rest: next_token_loss(*rest) * math.nan)
     events = train(model, corpus, settings(weight_decay=0.0, optimizer="adamw"))
     next(event for event in events if isinstance(event, Step))
     assert same_weights(model, new_model(dropout=0.0))  # there was no momentum yet

@@ -69,3 +69,26 @@ def test_bfloat16_autocast_stays_close_and_gives_float32_gradients() -> None:
     for ours, theirs in zip(torch.autograd.grad(loss, (features, head)), exact, strict=True):
         assert ours.dtype == torch.float32
         assert (ours - theirs).norm() / theirs.norm() < 1e-2
+
+
+def test_nothing_undefined_lies_between_the_rows_of_the_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN's AMX kernels read past the end of a row and multiply by 0, so NaN there becomes NaN in the gradient."""
+    rows_end = []
+    new_empty, mm = torch.Tensor.new_empty, torch.mm
+
+    def undefined(tensor: torch.Tensor, *shape: int) -> torch.Tensor:
+        return new_empty(tensor, *shape).fill_(torch.nan)
+
+    def spy(one: torch.Tensor, other: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+        if one.stride(0) > one.shape[1]:
+            rows_end.append(one.as_strided((one.shape[0], one.stride(0)), one.stride())[:, one.shape[1] :])
+        return mm(one, other, out=out)
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", undefined)
+    monkeypatch.setattr(torch, "mm", spy)
+    features, head = torch.randn(2, 16, 16, requires_grad=True), torch.randn(257, 16, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = next_token_loss(features, head, torch.randint(257, (2, 16)))
+    assert rows_end
+    assert all(end.isfinite().all() for end in rows_end)
+    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, (features, head)))

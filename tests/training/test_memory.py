@@ -7,7 +7,7 @@ from torch import Tensor
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.model.gpt import GPT
 from minigpt.training.memory import activation_bytes, checkpoint_blocks, state_bytes
-from minigpt.training.optimization import build_optimizers
+from minigpt.training.optimizers import build_optimizers
 
 
 def kept_by_autograd(model: GPT, context: int, sequences: int) -> int:

@@ -7,8 +7,8 @@ from minigpt.config import GPTConfig, TrainConfig
 from minigpt.model.gpt import GPT
 from minigpt.training.distributed import World
 from minigpt.training.muon import Muon, orthogonalize
-from minigpt.training.optimization import build_optimizers
-from minigpt.training.stepping import Stepper
+from minigpt.training.optimizers import build_optimizers
+from minigpt.training.step import TrainStep
 
 
 class Unread:
@@ -92,7 +92,7 @@ def test_a_run_in_bfloat16_orthogonalizes_in_it_and_one_in_float32_does_not() ->
 def test_the_dtype_of_a_run_reaches_muon(dtype: torch.dtype) -> None:
     model = GPT(GPTConfig(vocab_size=20, n_positions=8, n_embd=16, n_layer=1, n_head=2))
     config = TrainConfig(steps=1, optimizer="muon", context_length=8)
-    _, muon = Stepper(model, Unread(), config, torch.device("cpu"), dtype, World()).optimizers
+    _, muon = TrainStep(model, Unread(), config, torch.device("cpu"), dtype, World()).optimizers
     assert isinstance(muon, Muon)
     assert muon.coarsely is (dtype == torch.bfloat16)
 

@@ -1,1 +1,0 @@
-"""HTML pages that need no other file: what a model sees, and how a run went."""

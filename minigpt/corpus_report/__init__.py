@@ -1,0 +1,1 @@
+"""What is wrong with a text before a model is trained on it."""

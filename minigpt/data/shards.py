@@ -1,0 +1,119 @@
+"""Text into tokens on disk, in parallel and in constant memory; it knows no sources and no cache."""
+
+import contextlib
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from minigpt.data.split import Part
+from minigpt.tokenizer.tokenizer import Tokenizer
+from minigpt.tokenizer.vocabulary import END_OF_TEXT
+
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
+
+CHUNK_SIZE = 2**20  # characters encoded at once: tiktoken is three times slower on paragraphs
+
+_LONGEST_CHUNK = 16  # times CHUNK_SIZE
+_MOST_WORKERS = 32  # each holds about 10 MB
+
+# Text may be cut where GPT-2's pattern ends a piece whatever follows: after an end of text, and between a character
+# that is not white space and one that is. No alternative of the pattern takes white space after anything else, and
+# none looks back, so both sides fall into the pieces that they fall into when they are joined. (Between two letters or
+# two spaces neither holds, and after a space the pattern's look-ahead would miss what follows.) Python's \S is narrower
+# than the pattern's: what it takes to be no white space is none there.
+_LAST_CUT = re.compile(rf"(?s).*(?:\S(?=[ \t\r\n])|{re.escape(END_OF_TEXT)})")
+
+
+@dataclass
+class Shard:
+    """How much one part of a corpus holds: its tokens, and the bytes of the text they stand for."""
+
+    tokens: int = 0
+    text_bytes: int = 0
+
+
+def token_type(vocab_size: int) -> np.dtype[Any]:
+    """The smallest unsigned type that holds every id, in the byte order that is on disk."""
+    return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
+
+
+def shard_path(folder: Path, part: Part) -> Path:
+    """The file of one part's tokens."""
+    return folder / f"{part}.bin"
+
+
+def chunks(parts: Iterable[tuple[Part, str]], size: int | None = None) -> Iterator[tuple[Part, str]]:
+    """The same text in chunks of at most `size` characters, or somewhat more, cut where that changes no token.
+
+    A text of 16 sizes that can be cut nowhere is cut all the same, so that memory is bounded; its tokens still decode
+    to it.
+    """
+    size = CHUNK_SIZE if size is None else size
+    longest = _LONGEST_CHUNK * size
+    waiting: dict[Part, list[str]] = {part: [] for part in get_args(Part)}
+    lengths: dict[Part, int] = dict.fromkeys(waiting, 0)
+    for part, text in parts:
+        waiting[part].append(text)
+        lengths[part] += len(text)
+        if lengths[part] < size:
+            continue
+        joined, start = "".join(waiting[part]), 0
+        while len(joined) - start >= size:
+            match = _LAST_CUT.match(joined, start, start + size) or _LAST_CUT.match(joined, start, start + longest)
+            if not match and len(joined) - start < longest:
+                break
+            end = match.end() if match else start + longest
+            yield part, joined[start:end]
+            start = end
+        waiting[part], lengths[part] = [joined[start:]], len(joined) - start
+    for part, texts in waiting.items():
+        if any(texts):
+            yield part, "".join(texts)
+
+
+def write_shards(
+    parts: Iterable[tuple[Part, str]], tokenizer: Tokenizer, folder: Path, advance: Callable[[int], None]
+) -> dict[Part, Shard]:
+    """Writes the tokens of each part as raw numbers and returns how many they are; `advance` hears of bytes done.
+
+    Raises: OSError where the folder cannot be written.
+    """
+    workers = min(
+        _MOST_WORKERS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    lengths, dtype = tokenizer.token_lengths, token_type(tokenizer.vocab_size)
+    shards: dict[Part, Shard] = {part: Shard() for part in get_args(Part)}
+
+    def encode(text: str) -> tuple[npt.NDArray[Any], int]:
+        tokens = tokenizer.encode_array(text, documents=True)
+        return tokens.astype(dtype), int(lengths[tokens].sum())
+
+    def write(part: Part, encoded: Future[tuple[npt.NDArray[Any], int]]) -> None:
+        tokens, text_bytes = encoded.result()
+        files[part].write(tokens.data)
+        shards[part].tokens += len(tokens)
+        shards[part].text_bytes += text_bytes
+        advance(text_bytes)
+
+    with contextlib.ExitStack() as stack:
+        files = {part: stack.enter_context(shard_path(folder, part).open("wb")) for part in shards}
+        pool = stack.enter_context(ThreadPoolExecutor(workers))
+        encoding: deque[tuple[Part, Future[tuple[npt.NDArray[Any], int]]]] = deque()
+        for part, text in chunks(parts):
+            encoding.append((part, pool.submit(encode, text)))
+            if len(encoding) > 2 * workers:  # the oldest first, so that the order stays and memory is bounded
+                write(*encoding.popleft())
+        while encoding:
+            write(*encoding.popleft())
+        for file in files.values():  # a power cut must not leave a shard of the right size with other content
+            file.flush()
+            os.fsync(file.fileno())
+    return shards

@@ -1,0 +1,1 @@
+"""What a generated text copies from the training text, and from where."""

@@ -1,0 +1,1 @@
+"""Writers of other programs' formats, each checked by comparing logits."""

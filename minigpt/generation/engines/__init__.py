@@ -1,0 +1,1 @@
+"""Engines that run a model: PyTorch, CUDA graphs, and C on CPUs."""

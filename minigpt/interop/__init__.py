@@ -1,1 +1,0 @@
-"""Models in other programs' formats, read and written: what comes in becomes a checkpoint, what goes out is one."""

@@ -1,0 +1,1 @@
+"""Self-contained HTML pages: the inspection page and the report of a run."""

@@ -1,0 +1,86 @@
+"""Pictures of a run's log, drawn with matplotlib where it is installed."""
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+
+def draw_loss_curve(log: Iterable[Mapping[str, Any]], path: Path, baselines: Mapping[str, float] = {}) -> None:
+    """Draws the training loss, smoothed and raw, and the validation loss against the steps, as a PNG or SVG.
+
+    `baselines`, in bits per byte of the held-out text, are lines across it, those that the untrained model is not below
+    already; a second axis is in that unit.
+    Raises: ModuleNotFoundError without matplotlib.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    records = list(log)
+    training, validation = (
+        [(record["step"], record[name]) for record in records if record.get(name) is not None]  # None: not finite
+        for name in ("loss", "validation_loss")
+    )
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    if training:
+        steps, losses = zip(*training, strict=True)
+        axes.plot(steps, losses, color="tab:blue", alpha=0.25, linewidth=0.8)
+        axes.plot(steps, moving_mean(losses), color="tab:blue", label="training, smoothed")
+    if validation:
+        steps, losses = zip(*validation, strict=True)
+        axes.plot(steps, losses, color="tab:orange", marker="o", markersize=3, label="validation")
+    bits = bits_per_nat(records)
+    if bits is not None:
+        to_bits, to_nats = functools.partial(_times, bits), functools.partial(_times, 1 / bits)
+        right = axes.secondary_yaxis("right", functions=(to_bits, to_nats))
+        right.set_ylabel("bits per byte (validation)")
+        first = validation[0][1] * bits
+        for name, level in baselines.items():
+            if level > first:
+                continue
+            axes.axhline(level / bits, color="gray", linestyle="--", linewidth=0.8)
+            axes.annotate(
+                name,
+                (1, level / bits),
+                xycoords=axes.get_yaxis_transform(),
+                ha="right",
+                va="bottom",
+                fontsize=8,
+                color="dimgray",
+            )
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss (nats per token)")
+    axes.grid(alpha=0.3)
+    if training or validation:
+        axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def bits_per_nat(log: Sequence[Mapping[str, Any]]) -> float | None:
+    """What turns nats per token of the validation text into bits per byte, None where the log measures none.
+
+    It is the tokenizer's: how many tokens a byte of that text has, by ln 2; a run that went on with another text has
+    that one's.
+    """
+    for record in reversed(log):
+        if record.get("validation_loss") and record.get("bits_per_byte"):
+            return float(record["bits_per_byte"] / record["validation_loss"])
+    return None
+
+
+def moving_mean(values: Sequence[float]) -> list[float]:
+    """The mean of each value and its neighbours, a fiftieth of all on either side, or as many as there are.
+
+    Unlike a running mean of what came before it does not lag behind a loss that falls.
+    """
+    count, sums = len(values), [0.0, *accumulate(values)]
+    reach = max(1, count // 50)
+    windows = [(max(0, at - reach), min(count, at + reach + 1)) for at in range(count)]
+    return [(sums[end] - sums[start]) / (end - start) for start, end in windows]
+
+
+def _times(factor: float, values: Any) -> Any:
+    return factor * values

@@ -1,1 +1,0 @@
-"""From text to ids to batches: tokenizers, corpora, batches."""

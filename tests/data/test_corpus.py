@@ -1,0 +1,356 @@
+"""Tokens on disk: that they are the text's, what is held out, and what the cache promises."""
+
+import json
+import shutil
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minigpt.data import corpus as corpus_module
+from minigpt.data import shards, sources
+from minigpt.data.batches import batch
+from minigpt.data.corpus import Corpus
+from minigpt.data.sources import scan
+from minigpt.data.split import Holdout
+from minigpt.errors import ConfigError, DataError, TokenizerError
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+END = "<|endoftext|>"
+STORY = "".join(f"Line {n} of the story, which goes on — and on — for a while.\n" for n in range(400))
+GPT2 = Tokenizer.named("gpt2")
+
+
+@pytest.fixture
+def build(tmp_path):
+    """Builds the corpus of some texts, one file each, in a cache of the test's own."""
+
+    def build(*texts, tokenizer="bytes", **options):
+        paths = []
+        for number, text in enumerate(texts):
+            paths.append(tmp_path / f"{number}.txt")
+            paths[-1].write_bytes(text.encode())
+        return Corpus.build(paths, tokenizer, **{"cache": tmp_path / "cache"} | options)
+
+    return build
+
+
+def texts_of(corpus):
+    """The text of both parts, where the end of text is the literal."""
+    return corpus.tokenizer.decode(corpus.train), corpus.tokenizer.decode(corpus.validation)
+
+
+def test_the_tokens_are_the_texts_and_every_document_ends(build):
+    corpus = build("one", f"two{END}three", tokenizer=GPT2, validation_fraction=0)
+    expected = [id for text in ("one", "two", "three") for id in [*GPT2.encode(text), GPT2.end_of_text]]
+    assert corpus.train.tolist() == expected
+    assert (corpus.train_bytes, corpus.validation_bytes, corpus.n_documents) == (11, 0, 3)
+    assert (len(corpus.validation), corpus.held_out) == (0, "nothing")
+    assert isinstance(corpus.train, np.memmap)
+
+
+PIECES = [*" \n\t\r'!1aé中\u00a0\u2028\u0085\x1c", " the", "'s", "   ", "\n\n", END, "<|", "endoftext|>", "x" * 40]
+
+
+@given(st.lists(st.sampled_from(PIECES)).map("".join), st.integers(1, 30), st.integers(1, 30))
+@settings(deadline=None, max_examples=300)
+def test_no_token_depends_on_where_blocks_and_chunks_end(tmp_path_factory, text, block, chunk):
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "a.txt").write_bytes(("x" + text).encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "BLOCK_SIZE", block)
+        patch.setattr(shards, "CHUNK_SIZE", chunk)
+        patch.setattr(shards, "_LONGEST_CHUNK", 1000)
+        found = scan([folder / "a.txt"])
+        shards.write_shards(Holdout.plan(found, 0).divide(found.pieces()), GPT2, folder, lambda text_bytes: None)
+    kept = [document for document in ("x" + text).split(END) if document.strip()]
+    tokens = np.fromfile(folder / "train.bin", dtype="<u2").tolist()
+    assert tokens == [id for document in kept for id in [*GPT2.encode(document), GPT2.end_of_text]]
+
+
+def test_text_that_can_be_cut_nowhere_is_cut_all_the_same_so_that_memory_is_bounded(build, monkeypatch):
+    monkeypatch.setattr(shards, "CHUNK_SIZE", 10)
+    monkeypatch.setattr(sources, "BLOCK_SIZE", 7)
+    text = "abcdefghij" * 100
+    assert max(len(chunk) for _, chunk in shards.chunks([("train", piece) for piece in text])) == 160
+    assert texts_of(build(text, tokenizer=GPT2, validation_fraction=0))[0] == text + END
+
+
+@pytest.mark.parametrize(("size", "kind"), [(2**16, "<u2"), (2**16 + 1, "<u4")])
+def test_tokens_take_two_bytes_while_the_vocabulary_allows(size, kind):
+    assert shards.token_type(size) == np.dtype(kind)
+
+
+def test_a_vocabulary_beyond_two_bytes_is_kept_whole(build):
+    every = [chr(code) for code in range(0x4E00, 0x4E00 + 70_000) if not 0xD800 <= code <= 0xDFFF]
+    tokenizer = Tokenizer.train(every, "chars")
+    assert tokenizer.vocab_size > 2**16
+    corpus = build(every[-1] + every[0], tokenizer=tokenizer, validation_fraction=0)
+    assert corpus.train.tolist() == [tokenizer.vocab_size - 2, 256, tokenizer.end_of_text]
+
+
+@given(
+    st.lists(st.sampled_from(["word ", "\n", "é", "中", "x" * 30, " "]), min_size=1, max_size=80).map("".join),
+    st.integers(1, 25),
+    st.integers(1, 40),
+    st.sampled_from([None, 0.0, 0.1, 0.5, 0.9]),
+)
+@settings(deadline=None, max_examples=150)
+def test_the_two_parts_are_the_text_and_never_overlap(tmp_path_factory, text, copies, block, fraction):
+    folder = tmp_path_factory.mktemp("corpus")
+    documents = [f"{number}:{text}" for number in range(copies)]
+    (folder / "a.txt").write_bytes(END.join(documents).encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "BLOCK_SIZE", block)
+        corpus = Corpus.build([folder / "a.txt"], "bytes", cache=folder, validation_fraction=fraction)
+    train, validation = (part.split(END)[:-1] for part in texts_of(corpus))
+    if corpus.held_out == "the end of each document":
+        tails = iter(validation)
+        rebuilt = [head if head == whole else head + next(tails) for head, whole in zip(train, documents, strict=True)]
+        assert rebuilt == documents
+        assert next(tails, None) is None
+    else:
+        assert sorted(train + validation) == sorted(documents)
+    assert all(train)
+    assert all(validation)
+    assert corpus.train_bytes == sum(len(part.encode()) for part in train)
+    assert corpus.validation_bytes == sum(len(part.encode()) for part in validation)
+    for part in (corpus.train, corpus.validation):
+        assert len(part) == 0 or part[-1] == corpus.tokenizer.end_of_text
+
+
+def test_the_end_of_few_documents_is_held_out_from_a_line_on(build):
+    corpus = build(STORY, STORY.upper())
+    assert corpus.held_out == "the end of each document"
+    train, validation = texts_of(corpus)
+    assert [part.startswith(("Line 36", "LINE 36")) for part in validation.split(END)] == [True, True, False]
+    assert train.count("\n" + END) == 2
+    assert 0.08 < corpus.validation_bytes / (corpus.train_bytes + corpus.validation_bytes) <= 0.1
+
+
+def test_a_text_without_lines_is_cut_before_a_word(build):
+    train, validation = texts_of(build("words and words " * 50))
+    assert validation.startswith((" words", " and"))
+    assert not train.endswith(" " + END)
+
+
+def test_every_tenth_of_many_documents_is_held_out(build):
+    corpus = build(END.join(f"document {number}" for number in range(40)))
+    assert corpus.held_out == "every 10th document"
+    assert texts_of(corpus)[1] == "".join(f"document {number}{END}" for number in (9, 19, 29, 39))
+
+
+def test_a_small_share_of_many_documents_takes_their_ends_rather_than_a_single_document(build):
+    corpus = build(END.join([STORY] * 30), validation_fraction=0.01)
+    assert corpus.held_out == "the end of each document"
+    assert 0.005 < corpus.validation_bytes / (corpus.train_bytes + corpus.validation_bytes) <= 0.011
+
+
+def test_of_very_many_documents_whole_ones_are_held_out_however_small_the_share(build, monkeypatch):
+    corpus = build(END.join(f"document {number}" for number in range(5000)), validation_fraction=1e-6)
+    assert corpus.held_out == "every 2500th document"
+    assert texts_of(corpus)[1] == f"document 2499{END}document 4999{END}"
+
+
+def test_a_tenth_is_held_out_but_no_more_than_two_megabytes(tmp_path):
+    (tmp_path / "a.txt").write_text(STORY)
+    found = scan([tmp_path / "a.txt"])
+    assert Holdout.plan(found).fraction == 0.1
+    assert Holdout.plan(replace(found, text_bytes=10**9)).fraction == 0.002
+
+
+@pytest.mark.parametrize("text", ["ab", "abcdefgh", "To be, or not to be: that is\n", STORY[:1024], "a\n" * 3])
+@pytest.mark.parametrize("tokenizer", ["bytes", "chars", "bpe:300"])
+def test_a_tiny_text_is_a_corpus_with_something_on_either_side_or_nothing_held_out(build, text, tokenizer):
+    corpus = build(text, tokenizer=tokenizer)
+    assert len(corpus.train) >= 2
+    assert (len(corpus.validation) >= 2) == (corpus.held_out != "nothing") == (len(text) > 5)
+    assert corpus.train_bytes + corpus.validation_bytes == len(text.encode())
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1, 1.5, float("nan")])
+def test_a_share_out_of_bounds_is_refused(build, fraction):
+    with pytest.raises(ConfigError, match=r"validation_fraction \(.*\) must be at least 0 and below 1"):
+        build("text", validation_fraction=fraction)
+
+
+def test_a_trained_tokenizer_learns_from_the_training_part_alone(build):
+    assert "é" not in build("a" * 900 + "é" * 50, tokenizer="chars").tokenizer.characters
+    assert "é" in build("é" * 50 + "a" * 900, tokenizer="chars").tokenizer.characters
+    bpe = build("abc " * 900 + "xyz " * 100, tokenizer="bpe:300").tokenizer
+    assert (b"a", b"b") in bpe.merges
+    assert not any(b"x" in left + right for left, right in bpe.merges)
+
+
+def test_merges_are_learnt_from_a_sample_spread_over_the_text(build, monkeypatch):
+    monkeypatch.setattr(corpus_module, "_TRAINING_SAMPLE", 4000)
+    monkeypatch.setattr(corpus_module, "_TRAINING_CHUNK", 100)
+    read = []
+    train = Tokenizer.train
+    monkeypatch.setattr(Tokenizer, "train", lambda texts, spec: train(read.extend(texts) or read, spec))
+    build(STORY, tokenizer="bpe:300", validation_fraction=0)
+    assert 3000 < sum(map(len, read)) <= 4200
+    assert any(text.startswith("Line 1") for text in "".join(read[: len(read) // 4]).split("\n"))
+    assert "Line 39" in "".join(read[-10:])
+
+
+def test_the_second_build_comes_from_the_cache(build, monkeypatch):
+    first = build(STORY, tokenizer="bpe:300")
+    monkeypatch.setattr(corpus_module, "write_shards", None)
+    monkeypatch.setattr(Tokenizer, "train", None)
+    second = build(STORY, tokenizer="bpe:300")
+    assert second.path == first.path == Corpus.load(first.path).path
+    assert second.train.tolist() == first.train.tolist()
+    # A run that resumes brings the tokenizer that was trained, and finds the same tokens.
+    assert build(STORY, tokenizer=first.tokenizer).fingerprint == first.fingerprint
+
+
+def test_the_fingerprint_tells_text_tokenizer_and_division_apart(build):
+    made = [
+        build(STORY),
+        build(STORY[:-1]),
+        build(STORY, tokenizer="gpt2"),
+        build(STORY, tokenizer="chars"),
+        build(STORY, validation_fraction=0.2),
+        build(STORY, validation_fraction=0),
+        build(STORY[:1000], STORY[1000:]),
+    ]
+    assert len({corpus.fingerprint for corpus in made}) == len(made)
+    assert build(STORY).fingerprint == made[0].fingerprint
+
+
+def test_the_sources_are_this_builds_own_even_where_the_cache_knew_the_text_by_another_name(tmp_path):
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(STORY)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "c.txt").write_text(STORY)
+    (tmp_path / "folder" / "d.bin").write_bytes(b"\0")
+    names = [(Corpus.build([tmp_path / name], "bytes", cache=tmp_path).sources) for name in ("a.txt", "b.txt")]
+    assert names == [(str(tmp_path / "a.txt"),), (str(tmp_path / "b.txt"),)]
+    corpus = Corpus.build([tmp_path / "folder"], "bytes", cache=tmp_path)
+    assert corpus.skipped == (str(tmp_path / "folder" / "d.bin"),)
+
+
+@pytest.mark.parametrize("name", ["train.bin", "validation.bin", "corpus.json", "tokenizer.json"])
+@pytest.mark.parametrize("how", ["cut", "gone"])
+def test_a_damaged_cache_is_refused_by_load_and_built_again(build, name, how):
+    first = build(STORY)
+    content = (first.path / name).read_bytes()
+    (first.path / name).unlink()
+    if how == "cut":
+        (first.path / name).write_bytes(content[:-4])
+    elif name == "tokenizer.json":  # which two other files could stand in for
+        (first.path / "vocab.json").unlink()
+    with pytest.raises(DataError, match="holds no whole corpus"):
+        Corpus.load(first.path)
+    build(STORY)
+    assert (first.path / name).read_bytes() == content
+    assert sorted(path.name for path in first.path.parent.iterdir()) == [first.path.name]
+
+
+def test_builds_at_the_same_time_are_all_whole(tmp_path):
+    (tmp_path / "a.txt").write_text(STORY)
+    found = scan([tmp_path / "a.txt"])
+    with ThreadPoolExecutor(4) as pool:
+        built = list(pool.map(lambda _: Corpus.build(found, "bpe:300", cache=tmp_path), range(8)))
+    assert len({texts_of(corpus) for corpus in built}) == 1
+    assert len(list(built[0].path.parent.iterdir())) == 1
+
+
+def test_nothing_half_written_is_left_when_a_build_is_interrupted(build, tmp_path):
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(STORY, progress=interrupt)
+    assert list((tmp_path / "cache" / "corpora").iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_written_is_said(build, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(DataError, match=r"cannot be kept in .*file \(not a directory\); .*MINIGPT_CACHE"):
+        build(STORY, cache=tmp_path / "file")
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(corpus_module, "write_shards", full)
+    with pytest.raises(DataError, match=r"\(no space left on device\); free some space there or set MINIGPT_CACHE"):
+        build(STORY)
+    assert list((tmp_path / "cache" / "corpora").iterdir()) == []
+
+
+def test_a_file_that_changes_between_the_readings_is_said(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text(STORY)
+    found = scan([path])
+    path.write_text(STORY + "more")
+    with pytest.raises(DataError, match=r"a\.txt or another file changed while it was read"):
+        Corpus.build(found, "bytes", cache=tmp_path)
+
+
+def test_the_cache_is_where_the_environment_says(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    path.write_text(STORY)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.delenv("MINIGPT_CACHE", raising=False)
+    assert Corpus.build(str(path), "bytes").path.parent == tmp_path / "xdg" / "minigpt" / "corpora"
+    monkeypatch.setenv("MINIGPT_CACHE", str(tmp_path / "own"))
+    assert Corpus.build(path, "bytes").path.parent == tmp_path / "own" / "corpora"
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
+def test_progress_rises_to_all_of_the_bytes(build, tokenizer, monkeypatch):
+    monkeypatch.setattr(shards, "CHUNK_SIZE", 1000)
+    heard = []
+    build(STORY, "é" * 100, tokenizer=tokenizer, progress=lambda done, total: heard.append((done, total)))
+    assert len(heard) > 10
+    assert heard == sorted(heard)
+    assert heard[-1][0] == heard[-1][1] == (len(STORY.encode()) + 200) * (1 if tokenizer == "bytes" else 2)
+
+
+def test_an_unknown_tokenizer_is_said_before_the_text_is_read(tmp_path):
+    with pytest.raises(TokenizerError, match=r"tokenizer \('bpe'\) must be gpt2, bytes, chars or bpe:N"):
+        Corpus.build([tmp_path / "not there"], "bpe")
+
+
+def test_a_scan_is_not_repeated(tmp_path, monkeypatch):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"body": STORY}))
+    found = scan([path], text_key="body")
+    monkeypatch.setattr(corpus_module, "scan", None)
+    assert Corpus.build(found, "bytes", cache=tmp_path).source_hash == found.content_hash
+
+
+def test_batches_come_from_the_training_part(build):
+    corpus = build(STORY)
+    inputs, targets = corpus.batch(3, 4, 16, 7, slice(1, 3))
+    expected = batch(corpus.train, 3, 4, 16, 7, slice(1, 3))
+    assert torch.equal(inputs, expected[0])
+    assert torch.equal(targets, expected[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["txt", "jsonl"])
+def test_a_corpus_is_built_in_constant_memory(tmp_path, kind, monkeypatch):
+    """Python's own allocations stay below 60 MB for 60 MB of text, and do not grow from 30 MB to 60 MB."""
+    monkeypatch.setattr(shards, "_MOST_WORKERS", 2)  # each has its share of the memory
+    peaks = []
+    for repeats in (1000, 2000):
+        path = tmp_path / f"a.{kind}"
+        with path.open("w") as file:
+            for _ in range(repeats):
+                file.write(STORY if kind == "txt" else json.dumps({"text": STORY}) + "\n")
+        tracemalloc.start()
+        corpus = Corpus.build([path], "gpt2", cache=tmp_path / "cache")
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert corpus.train_bytes + corpus.validation_bytes == repeats * len(STORY.encode())
+        shutil.rmtree(tmp_path / "cache")
+    assert peaks[1] < 60e6
+    assert peaks[1] < 1.2 * peaks[0]

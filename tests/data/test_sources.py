@@ -1,0 +1,240 @@
+"""Finding files, decoding them, and the documents in them."""
+
+import codecs
+import gzip
+import io
+import json
+import os
+import threading
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minigpt.data import sources
+from minigpt.data.sources import scan
+from minigpt.errors import ConfigError, DataError
+
+END = "<|endoftext|>"
+
+
+def documents(*paths, **options):
+    """The whole documents that these sources hold."""
+    found, texts = [""], scan(paths, **options)
+    for piece, ends in texts.pieces():
+        found[-1] += piece
+        if ends:
+            found.append("")
+    assert found.pop() == ""
+    assert texts.n_documents == len(found)
+    assert texts.document_lengths == tuple(map(len, found))
+    assert texts.text_bytes == sum(len(text.encode()) for text in found)
+    return found
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, content):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write
+
+
+@pytest.fixture
+def standard_input(monkeypatch):
+    def give(content):
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(content)))
+
+    return give
+
+
+def lines(*rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+TEXT = st.lists(st.sampled_from([END, "<|", "endoftext|>", "<|endoftext|", "a", "é", "中", "😀", " ", "\n", "\r\n"]))
+
+
+@given(TEXT.map("".join), st.integers(1, 20), st.booleans())
+@settings(deadline=None, max_examples=200)
+def test_documents_do_not_depend_on_where_the_blocks_of_a_file_end(tmp_path_factory, text, block, zipped):
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_bytes(gzip.compress(("x" + text).encode()) if zipped else ("x" + text).encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "BLOCK_SIZE", block)
+        assert documents(path) == [part for part in ("x" + text).split(END) if part.strip()]
+
+
+def test_text_is_kept_to_the_byte_line_ends_and_all(write):
+    assert documents(write("a.txt", " a\r\nb\rc\n\n")) == [" a\r\nb\rc\n\n"]
+
+
+def test_a_byte_order_mark_is_no_text(write):
+    assert documents(write("a.txt", codecs.BOM_UTF8 + b"hello")) == ["hello"]
+    assert documents(write("a.jsonl", codecs.BOM_UTF8 + lines({"text": "hello"}).encode())) == ["hello"]
+
+
+def test_a_folder_gives_its_text_files_in_order_without_hidden_and_binary_ones(write, tmp_path):
+    for name in ("b/2.md", "b/1.txt", "a.txt", "c.py", ".hidden", ".git/config", "b/.secret/x.txt", "d/3.txt"):
+        write(name, name)
+    write("b/model.bin", b"\x00\x01")
+    write("latin.txt", "café".encode("latin-1"))
+    write("empty.txt", b"")
+    write("z.jsonl.gz", gzip.compress(lines({"text": "zipped"}).encode()))
+    assert documents(tmp_path) == ["a.txt", "c.py", "zipped", "b/1.txt", "b/2.md", "d/3.txt"]
+    assert scan([tmp_path]).skipped == (str(tmp_path / "latin.txt"), str(tmp_path / "b" / "model.bin"))
+
+
+def test_globs_are_expanded_and_a_file_named_twice_is_read_once(write, tmp_path):
+    for name in ("a.txt", "b.txt", "sub/deep/c.txt", "d.md", "e[1].txt"):
+        write(name, name)
+    assert documents(str(tmp_path / "*.txt")) == ["a.txt", "b.txt", "e[1].txt"]
+    assert documents(str(tmp_path / "**/c.txt"), tmp_path / "d.md", tmp_path / "sub") == ["sub/deep/c.txt", "d.md"]
+    assert documents(str(tmp_path / "e[1].txt")) == ["e[1].txt"]
+
+
+def test_standard_input_can_be_read_twice_and_leaves_nothing_behind(standard_input, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    standard_input("first<|endoftext|>zweïter".encode())
+    found = scan(["-"])
+    assert list(found.pieces()) == list(found.pieces()) != []
+    assert found.files[0].name == "standard input"
+    assert len(list(tmp_path.iterdir())) == 1
+    del found
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_can_be_read_twice(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    threading.Thread(target=pipe.write_bytes, args=(b"through a pipe",), daemon=True).start()
+    assert documents(pipe) == ["through a pipe"]
+
+
+def test_json_lines_give_one_document_a_line_under_any_key(write):
+    path = write(
+        "a.jsonl",
+        lines({"text": "one\ntwo", "body": "x"}, {"text": "", "body": "y"})
+        + "\n\r\n"
+        + lines({"text": f"three{END}four", "body": "z"}),
+    )
+    assert documents(path) == ["one\ntwo", "three", "four"]
+    assert documents(path, text_key="body") == ["x", "y", "z"]
+
+
+def test_the_content_hash_tells_documents_apart_and_not_the_files_they_come_from(write):
+    one = scan([write("a.txt", f"one{END}two")]).content_hash
+    assert (
+        scan([write("b.jsonl.gz", gzip.compress(lines({"text": "one"}, {"text": "two"}).encode()))]).content_hash == one
+    )
+    assert scan([write("one.txt", "one"), write("two.txt", "two")]).content_hash == one
+    for other in ("onetwo", f"on{END}etwo", f"two{END}one"):
+        assert scan([write("c.txt", other)]).content_hash != one
+
+
+@given(
+    st.integers(0, 60),
+    st.sampled_from([b"\xff", b"\xc3(", b"\xe4\xb8", b"\xf0\x9f\x98", b"\xed\xa0\x80"]),
+    st.integers(1, 9),
+    st.booleans(),
+)
+@settings(deadline=None, max_examples=100)
+def test_a_byte_that_is_not_utf8_is_named_with_its_offset(tmp_path_factory, before, wrong, block, zipped):
+    start = ("é中😀a" * 20).encode()[:before].decode(errors="ignore").encode()
+    path = tmp_path_factory.mktemp("text") / "wrong.txt"
+    path.write_bytes(gzip.compress(start + wrong + b"(") if zipped else start + wrong + b"(")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "BLOCK_SIZE", block)
+        with pytest.raises(DataError, match=rf"wrong\.txt is not UTF-8: byte {len(start)} is 0x{wrong[0]:02x};"):
+            scan([path])
+        assert documents(path, encoding_errors="replace") == [(start + wrong + b"(").decode(errors="replace")]
+
+
+def test_the_offset_counts_lines_and_byte_order_marks_too(write):
+    with pytest.raises(DataError, match="byte 4 is 0xff"):
+        scan([write("a.txt", codecs.BOM_UTF8 + b"a\xff")])
+    first = lines({"text": "é"})
+    with pytest.raises(DataError, match=f"byte {len(first) + 10} is 0xff; .*--encoding-errors replace"):
+        scan([write("a.jsonl", first.encode() + b'{"text": "\xff"}\n')])
+    assert documents(write("b.jsonl", b'{"text": "\xff"}\n'), encoding_errors="replace") == ["\ufffd"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32", "utf-32-be"])
+@pytest.mark.parametrize("errors", ["strict", "replace"])
+def test_utf16_and_utf32_are_recognized(write, encoding, errors):
+    mark = "" if encoding in ("utf-16", "utf-32") else "\ufeff"
+    with pytest.raises(DataError, match=f"is {encoding[:6].upper()}; save it as UTF-8, or: iconv -f"):
+        scan([write("a.txt", (mark + "hello").encode(encoding))], encoding_errors=errors)
+
+
+JSON_FAULTS = [
+    ('{"text": "a"}\n{"text": "b"\n', r"a\.jsonl, line 2 is not JSON \(Expecting .*column 13"),
+    ('{"text": "a"}\n\n["b"]\n', r"line 3 must be an object such as"),
+    ('{"body": "a", "id": 3}\n', r"line 1 has no key 'text'; its keys are 'body', 'id'"),
+    ("{}\n", r"line 1 has no key 'text'; its keys are none"),
+    ('{"text": 3}\n', r"line 1: the value of 'text' must be a text, and is 3"),
+    ('{"text": null}\n', r"line 1: .* and is null"),
+    ('{"text": "a\\ud83dz"}\n', r"line 1: \\ud83d is half of a character; .*--encoding-errors replace"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), JSON_FAULTS)
+def test_a_faulty_line_is_named_with_its_number(write, content, message):
+    with pytest.raises(DataError, match=message):
+        scan([write("a.jsonl", content)])
+
+
+def test_half_a_character_in_json_can_be_replaced(write):
+    assert documents(write("a.jsonl", '{"text": "a\\ud83dz"}\n'), encoding_errors="replace") == ["a\ufffdz"]
+
+
+def test_what_is_not_there_is_said(tmp_path):
+    with pytest.raises(DataError, match=r"no\.txt does not exist; give a text file"):
+        scan([tmp_path / "no.txt"])
+    with pytest.raises(DataError, match=r"\*\.txt matches no file"):
+        scan([str(tmp_path / "*.txt")])
+    with pytest.raises(DataError, match="does not exist"):
+        scan(["Once upon a time. " * 100])
+
+
+def test_what_holds_no_text_is_said(write, tmp_path, standard_input):
+    with pytest.raises(DataError, match=r"empty\.txt holds no text"):
+        scan([write("empty.txt", b"")])
+    with pytest.raises(DataError, match=r"the 2 files hold no text"):
+        scan([write("empty.txt", b""), write("blank.txt", f" \n{END}\n\t")])
+    with pytest.raises(DataError, match=r"empty\.jsonl holds no text"):
+        scan([write("empty.jsonl", b"\n")])
+    with pytest.raises(DataError, match=r"zeros\.bin is not a text: it holds zero bytes"):
+        scan([write("zeros.bin", b"abc\0def")])
+    write("sub/image.png", b"\x89PNG\0")
+    with pytest.raises(DataError, match=r"sub has no text file among the 1 in it"):
+        scan([tmp_path / "sub"])
+    standard_input(b"")
+    with pytest.raises(DataError, match="standard input holds no text"):
+        scan(["-"])
+
+
+def test_a_gzip_that_is_cut_short_or_damaged_is_said(write):
+    whole = gzip.compress(os.urandom(3000).hex().encode())
+    with pytest.raises(DataError, match=r"a\.txt\.gz is cut short"):
+        scan([write("a.txt.gz", whole[:-500])])
+    with pytest.raises(DataError, match=r"a\.txt\.gz is damaged"):
+        scan([write("a.txt.gz", whole[:100] + bytes(100) + whole[200:])])
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="the superuser may read everything")
+def test_a_file_that_may_not_be_read_is_said(write):
+    path = write("a.txt", "text")
+    path.chmod(0)
+    with pytest.raises(DataError, match=r"a\.txt cannot be read \(permission denied\)"):
+        scan([path])
+
+
+def test_an_unknown_way_with_encoding_errors_is_refused(write):
+    with pytest.raises(ConfigError, match=r"encoding_errors \('ignore'\) must be strict or replace"):
+        scan([write("a.txt", "a")], encoding_errors="ignore")

@@ -1,0 +1,324 @@
+"""The formats that benchmarks are published in, what is wrong with other files, and what was published."""
+
+import bz2
+import gzip
+import json
+import logging
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from huggingface_hub.errors import HfHubHTTPError
+
+from minigpt.config import GPTConfig
+from minigpt.errors import DataError
+from minigpt.evaluation.benchmarks import cbt, hellaswag, lambada
+from minigpt.evaluation.benchmarks import language_modeling as perplexities
+from minigpt.evaluation.benchmarks.detokenizers import detokenize_cbt, detokenize_ptb, detokenize_wikitext
+from minigpt.evaluation.benchmarks.published_results import PUBLISHED, nearest_size, published
+from minigpt.evaluation.benchmarks.results import Data
+from minigpt.evaluation.benchmarks.suite import BENCHMARKS, find_data, run_benchmark
+from minigpt.model.gpt import GPT
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+EVAL = Path("/work/shared/data/eval")
+HELLASWAG = {
+    "ind": 24, "activity_label": "Roof shingle removal", "ctx_a": "A man is sitting on a roof.", "ctx_b": "he",
+    "ctx": "A man is sitting on a roof. he", "endings": ["is [step] up.", "rips.", "is", "starts [title] pulling."],
+    "label": 3,
+}  # fmt: skip
+CBT = "".join(f"{number} line {number} .\n" for number in range(1, 21)) + "21 a XXXXX b\tcat\t\tdog|cat\n\n"
+WIKITEXT = " \n = Robert Boulter = \n \n Robert Boulter is an English actor . \n"
+PTB = " no it was n't black monday \n but N <unk> \n"
+
+
+def data(path: Path, content: str | bytes) -> Data:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return Data(path, path.name)
+
+
+def test_hellaswag_is_prepared_as_lm_eval_does_and_left_raw(tmp_path: Path) -> None:
+    (prepared,), (raw,) = hellaswag.questions(data(tmp_path / "h.jsonl", json.dumps(HELLASWAG)))
+    assert prepared.context == "Roof shingle removal: A man is sitting on a roof. He"
+    assert prepared.endings == ("is up.", "rips.", "is", "starts.  pulling.".replace("  ", " "))
+    assert prepared.label == raw.label == 3
+    assert raw.context == HELLASWAG["ctx"]
+    assert raw.endings == tuple(HELLASWAG["endings"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress)])
+def test_packed_files_are_read_as_they_are(tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]) -> None:
+    text = b"a text\n2\nno\nnor\nyes\nnot\n"
+    prepared, raw = hellaswag.questions(data(tmp_path / f"hellaswag_val_full.txt{suffix}", pack(text)))
+    assert prepared == [hellaswag.Question("a text", ("no", "nor", "yes", "not"), 2)]
+    assert raw == []
+    passage = json.dumps({"text": "the last word"}).encode()
+    assert lambada.passages(data(tmp_path / f"l.jsonl{suffix}", pack(passage))) == ["the last word"]
+
+
+def test_wikitext_comes_out_of_a_zip(tmp_path: Path) -> None:
+    path = tmp_path / "w.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("wikitext-2-raw/wiki.train.raw", "x")
+        archive.writestr("wikitext-2-raw/wiki.test.raw", WIKITEXT)
+    found = perplexities.wikitext_lines(Data(path, "w.zip", "wikitext-2-raw/wiki.test.raw"))
+    assert "".join(found) == WIKITEXT
+    with pytest.raises(DataError, match=r"w.zip holds .*, expected 'elsewhere'"):
+        list(perplexities.wikitext_lines(Data(path, "w.zip", "elsewhere")))
+
+
+def test_cbt_has_its_sentences_its_question_and_its_candidates(tmp_path: Path) -> None:
+    (question,) = cbt.questions(data(tmp_path / "cbtest_NE_valid_2000ex.txt", CBT))
+    assert question.before.startswith("line 1 . line 2 .")
+    assert (question.sentence, question.candidates, question.answer) == ("a XXXXX b", ("dog", "cat"), 1)
+    names = ["x/cbtest_CN_valid_2000ex.txt", "CN/NE/validation-00000.parquet", "other.txt", "NEWS_CNN.txt"]
+    assert [cbt.kind_of(Data(Path(name), name)) for name in names] == ["CN", "NE", "all", "all"]
+
+
+def test_parquet_rows_are_the_published_text(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+
+    def table(name: str, rows: list[dict[str, Any]]) -> Data:
+        path = tmp_path / f"{name}.parquet"
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+        return Data(path, name)
+
+    lines = WIKITEXT.splitlines(keepends=True)
+    rows = [{"text": line if line.strip() else ""} for line in lines]
+    assert "".join(perplexities.wikitext_lines(table("wikitext", rows))) == WIKITEXT
+    rows = [{"sentence": line.strip()} for line in PTB.splitlines()]
+    assert "".join(perplexities.ptb_lines(table("ptb", rows))) == PTB
+    row = {**HELLASWAG, "label": "3"}
+    assert hellaswag.questions(table("h", [row])) == hellaswag.questions(data(tmp_path / "h.jsonl", json.dumps(row)))
+    rows = [{"sentences": ["one .", "two ."], "question": "a XXXXX", "answer": "cat", "options": ["dog", "cat"]}]
+    assert cbt.questions(table("CN", rows)) == [cbt.Question("one . two .", "a XXXXX", ("dog", "cat"), 1)]
+    with pytest.raises(DataError, match="row 1 is not a question of HellaSwag"):
+        hellaswag.questions(table("w", [{"text": "x"}]))
+    with pytest.raises(DataError, match="cannot be read as parquet"):
+        hellaswag.questions(data(tmp_path / "bad.parquet", "x"))
+
+
+def without(row: dict[str, Any], key: str) -> str:
+    return json.dumps({name: value for name, value in row.items() if name != key})
+
+
+def changed(row: dict[str, Any], **values: Any) -> str:
+    return json.dumps({**row, **values})
+
+
+GOOD = json.dumps(HELLASWAG)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("lambada", '{"text": "a b"}\n\n{"text": "ab"}', r"line 3 has no text that ends in a word .*\"a passage\""),
+        ("lambada", '{"text": "a b"}\n{"text": 3}', "line 2 has no text"),
+        ("lambada", '{"text": "a b "}', "line 1 has no text that ends in a word"),
+        ("lambada", '{"text": "a b"}\nplain', "line 2 is not JSON; expected"),
+        ("lambada", '["a b"]', "line 1 is not an object; expected"),
+        ("lambada", "", r"is empty; expected \{\"text\": \"a passage\"\} on each line"),
+        ("lambada.txt", "a b\nab", r"line 2 has no text that ends in a word .*; expected one passage$"),
+        ("lambada.txt", "", "is empty; expected one passage on each line"),
+        ("lambada", b'{"text": "a b"}\n\xff\xfe', "line 2 is not UTF-8 text"),
+        ("lambada", b'{"text": "a b"}\n\0', "line 2 holds zero bytes"),
+        ("hellaswag", f"{GOOD}\n{without(HELLASWAG, 'ctx_b')}", "line 2 is not a question of HellaSwag; expected"),
+        ("hellaswag", changed(HELLASWAG, label=4), "line 1 is not a question"),
+        ("hellaswag", changed(HELLASWAG, label=""), "line 1 has no label, as in the test part; give the validation"),
+        ("hellaswag", changed(HELLASWAG, endings=["a", "b", "c"]), "line 1 is not a question"),
+        ("hellaswag", changed(HELLASWAG, endings=["a", "b", "c", " "]), "line 1 is not a question"),
+        ("hellaswag", changed(HELLASWAG, ctx=" "), "line 1 is not a question"),
+        ("hellaswag", '{"text": "a b"}', "line 1 is not a question"),
+        ("hellaswag", "", "is empty"),
+        ("hellaswag.txt", "a\n7\nb", "line 2 is '7', expected the right ending's number, 0 to 3"),
+        ("hellaswag.txt", "a\n1\n\nb\nc\nd", "line 3 is empty; expected six lines"),
+        ("hellaswag.txt", "a\n1\nb\nc\nd", "ends within a question"),
+        ("wikitext2", "\n\nOnce upon a time\n", "line 3 is 'Once upon a time', expected a heading"),
+        ("wikitext103", "\n", "is empty; expected a heading"),
+        ("ptb", " no it was \n The cat\n", "line 2 has the word 'The', expected Mikolov's"),
+        ("ptb", "", "is empty; expected Mikolov's"),
+        ("cbt", CBT.replace("7 line", "8 line"), "line 7 must start with 7 and a space"),
+        ("cbt", CBT.replace("5 line 5 .\n", "\n", 1), "line 5 is empty before a question"),
+        ("cbt", CBT.replace("XXXXX", "cat"), "line 21 has no XXXXX to fill"),
+        ("cbt", CBT.replace("dog|cat", "dog|cow"), "line 21 has the answer 'cat', which is not among the candidates"),
+        ("cbt", CBT.replace("\t\t", " "), "line 21 is no question"),
+        ("cbt", CBT.partition("21 a")[0], "ends before a question"),
+        ("cbt", "", "is empty"),
+        ("ptb", "version https://git-lfs.github.com/spec/v1\n", "only points to the file, which Git LFS holds"),
+    ],
+)
+def test_another_format_is_told_with_its_line_and_what_was_expected(
+    tmp_path: Path, name: str, content: str | bytes, message: str
+) -> None:
+    benchmark, _, suffix = name.partition(".")
+    file = data(tmp_path / (f"x.{suffix}" if suffix else "x.jsonl"), content)
+    tokenizer = Tokenizer.named("bytes")
+    model = GPT(GPTConfig(vocab_size=257, n_positions=8, n_embd=8, n_layer=1, n_head=1))
+    with pytest.raises(DataError, match=message):
+        run_benchmark(benchmark, model, tokenizer, data=file.path)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".zip"])
+def test_a_damaged_archive_is_one_sentence(tmp_path: Path, suffix: str) -> None:
+    with pytest.raises(DataError, match=r"is damaged: it cannot be unpacked|cannot be read"):
+        lambada.passages(data(tmp_path / f"l.jsonl{suffix}", "not packed at all"))
+
+
+def test_a_folder_is_searched_for_the_file(tmp_path: Path) -> None:
+    (tmp_path / "wikitext-2-raw").mkdir()
+    data(tmp_path / "wikitext-2-raw" / "wiki.test.raw", WIKITEXT)
+    data(tmp_path / "lambada_test.jsonl.gz", b"")
+    for kind in ("CN", "NE"):
+        data(tmp_path / f"cbtest_{kind}_test_2500ex.txt", CBT)
+        data(tmp_path / f"cbtest_{kind}_valid_2000ex.txt", CBT)
+    names = {name: [file.path.name for file in find_data(name, tmp_path)]
+             for name in ("wikitext2", "wikitext103", "lambada", "cbt")}  # fmt: skip
+    assert names == {
+        "wikitext2": ["wiki.test.raw"],
+        "wikitext103": ["wiki.test.raw"],
+        "lambada": ["lambada_test.jsonl.gz"],
+        "cbt": ["cbtest_CN_valid_2000ex.txt", "cbtest_NE_valid_2000ex.txt"],
+    }
+    with pytest.raises(DataError, match=r"holds no file of ptb: none is called ptb\.test\.txt"):
+        find_data("ptb", tmp_path)
+    with pytest.raises(DataError, match="nowhere is not there; give a file of ptb"):
+        find_data("ptb", Path("nowhere"))
+
+
+@pytest.mark.parametrize("name", list(BENCHMARKS))
+def test_offline_the_file_and_the_way_out_are_named(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    hub = BENCHMARKS[name].hub[0]
+    with pytest.raises(DataError, match=f"{hub.file} of {hub.repository} could not be downloaded .* --data PATH"):
+        find_data(name)
+
+
+def test_a_hub_out_of_reach_is_known_at_the_first_attempt_and_its_client_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hub = logging.getLogger("huggingface_hub")
+    hub.setLevel(logging.WARNING)
+    monkeypatch.setattr(hub, "propagate", True)
+    attempts: list[str] = []
+
+    def unreachable(url: str) -> None:
+        attempts.append(url)
+        hub.warning("%s thrown while requesting", url)
+        raise ConnectionError("Name or service not known")
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", unreachable)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_, **__: attempts.append("a download"))
+    with pytest.raises(DataError, match=r"downloaded \(Name or service not known\); offline, give lambada"):
+        find_data("lambada")
+    assert [attempt.endswith("lambada_test_en.jsonl") for attempt in attempts] == [True]
+    assert caplog.records == []
+    assert hub.level == logging.WARNING
+
+
+def test_a_hub_that_answers_with_an_error_is_left_to_its_client(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def busy(url: str) -> None:
+        raise HfHubHTTPError("503", response=SimpleNamespace(headers={}, request=None))  # type: ignore[arg-type]
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", busy)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_, **__: str(tmp_path / "there"))
+    assert [file.path for file in find_data("lambada")] == [tmp_path / "there"]
+
+
+def test_what_the_hub_gives_is_named_by_its_repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def download(repository: str, file: str, *, repo_type: str, revision: str | None) -> str:
+        asked.append((repository, file, repo_type, revision))
+        return str(tmp_path / "there")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda url: None)
+    found = find_data("cbt")
+    assert asked == [
+        ("cam-cst/cbt", f"{kind}/validation-00000-of-00001.parquet", "dataset", None) for kind in ("CN", "NE")
+    ]
+    assert [cbt.kind_of(file) for file in found] == ["CN", "NE"]
+
+
+def test_wikitext_stands_again_as_it_was_written() -> None:
+    text = (
+        " = Robert <unk> = \n \n = = Career = = \n He had a guest @-@ starring role , in $ 1 @,@ 000"
+        " ( about £ 2 @.@ 5 )"
+        " ; Teddy 's \" The Long Firm \" did n't . It didn 't \n"
+    )
+    assert detokenize_wikitext(text) == (
+        "= Robert <unk> =\n\n== Career ==\nHe had a guest-starring role, in $1,000 (about £2.5); Teddy's"
+        " \"The Long Firm\" didn't. It didn't\n"
+    )
+
+
+def test_penn_treebank_stands_again_as_it_was_written() -> None:
+    text = " mr. <unk> does n't own N N of the investors ' $ N million but it 's u.s. money \n that they 'll get \n"
+    assert detokenize_ptb(text) == (
+        "mr. <unk> doesn't own N N of the investors' $N million but it's u.s. money\nthat they'll get\n"
+    )
+
+
+def test_childrens_books_stand_again_as_they_were_written() -> None:
+    text = "`` They are very kind , '' XXXXX the king ; `` I do n't -LRB- you know -RRB- mind . ''"
+    assert detokenize_cbt(text) == '"They are very kind," XXXXX the king; "I don\'t (you know) mind."'
+
+
+@pytest.mark.skipif(not EVAL.exists(), reason="the texts are not on this machine")
+@pytest.mark.parametrize("part", ["test", "valid"])
+def test_detokenizing_wikitext_loses_no_difference_between_two_lines(part: str) -> None:
+    lines = set((EVAL / f"wikitext2-{part}.txt").read_text(encoding="utf-8").splitlines())
+    assert len({detokenize_wikitext(line) for line in lines}) == len(lines)
+
+
+@pytest.mark.skipif(not EVAL.exists(), reason="the texts are not on this machine")
+def test_the_published_files_are_read_whole() -> None:
+    (path,) = (file.path for file in find_data("lambada", EVAL))
+    assert len(lambada.passages(Data(path, "lambada"))) == 5153
+    (path,) = (file.path for file in find_data("hellaswag", EVAL))
+    assert len(hellaswag.questions(Data(path, "hellaswag"))[0]) == 10042
+    (path,) = (file.path for file in find_data("wikitext2", EVAL))
+    text = "".join(perplexities.wikitext_lines(Data(path, "wikitext2")))
+    assert len(text.split()) + text.count("\n") == 245_569  # Merity et al. 2016, table 1
+
+
+def test_published_figures_are_of_metrics_that_there_are(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.named("bytes")
+    model = GPT(GPTConfig(vocab_size=257, n_positions=8, n_embd=8, n_layer=1, n_head=1))
+    for kind in ("CN", "NE"):
+        data(tmp_path / f"cbtest_{kind}_valid.txt", CBT)
+    data(tmp_path / "lambada_test.jsonl", '{"text": "a b"}')
+    data(tmp_path / "hellaswag_val.jsonl", GOOD)
+    data(tmp_path / "wiki.test.raw", WIKITEXT)
+    data(tmp_path / "ptb.test.txt", PTB)
+    for name in BENCHMARKS:
+        own = {metric.name: metric.unit for metric in run_benchmark(name, model, tokenizer, data=tmp_path).metrics}
+        known = [each for each in PUBLISHED if each.benchmark == name]
+        assert known
+        for each in known:
+            assert (each.figure < 1) == (own[each.metric] == "share")
+
+
+def test_a_figure_of_the_paper_never_stands_beside_a_perplexity_as_if_the_paper_said_which() -> None:
+    names = ("wikitext2", "wikitext103", "ptb")
+    texts = [each for each in PUBLISHED if each.source == "GPT-2 paper" and each.benchmark in names]
+    assert len(texts) == 12
+    for each in texts:
+        assert "'canonical unit'" in each.differs
+        assert ("the pairing is ours" if each.metric == "perplexity_token" else "we take for a word") in each.differs
+
+
+def test_the_nearest_size_is_so_by_ratio() -> None:
+    sizes = {1_000_000: "gpt2", 124_439_808: "gpt2", 200_000_000: "gpt2", 220_000_000: "gpt2-medium", 10**10: "gpt2-xl"}
+    assert {count: nearest_size(count) for count in sizes} == sizes
+    table = {each.metric: each.figure for each in published("lambada", "gpt2-xl") if each.source == "GPT-2 paper"}
+    assert table == {"perplexity_last_word": 8.63, "accuracy_last_word": 0.6324}

@@ -1,0 +1,100 @@
+"""The byte model: by hand, against the plainest form of its equations, and as a distribution."""
+
+from collections import Counter, defaultdict
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minigpt.evaluation import ngrams
+from minigpt.evaluation.ngrams import ByteModel, word_bits
+
+SHORT = st.text("abc", min_size=1, max_size=60).map(str.encode)
+
+
+def plain_discounts(counts: list[int]) -> dict[int, Fraction]:
+    n = Counter(counts)
+    if not (n[1] and n[2]):
+        return dict.fromkeys((1, 2, 3), Fraction(1, 2))
+    ney = Fraction(n[1], n[1] + 2 * n[2])
+    discounts = {}
+    for k in (1, 2, 3):
+        modified = k - (k + 1) * ney * Fraction(n[k + 1], n[k]) if n[k] and n[k + 1] else ney
+        discounts[k] = modified if modified > 0 else ney
+    return discounts
+
+
+def plain_probability(text: bytes, order: int, context: bytes, byte: int) -> Fraction:
+    """Chen & Goodman's interpolated modified Kneser-Ney with dictionaries and fractions, one byte at a time."""
+    padded = b"\xff" * (order - 1) + text
+    counts = [Counter(padded[i : i + order] for i in range(len(padded) - order + 1))]
+    for _ in range(order - 1):
+        before: defaultdict[bytes, set[int]] = defaultdict(set)
+        for seen in counts[0] if len(counts) == 1 else counts[-1]:
+            before[seen[1:]].add(seen[0])
+        counts.append(Counter({seen: len(first) for seen, first in before.items()}))
+    probability = Fraction(1, 256)
+    for length, table in enumerate(reversed(counts)):
+        ending = context[len(context) - length :]
+        after = {seen: count for seen, count in table.items() if seen[:-1] == ending}
+        if not after:
+            continue
+        discounts, total = plain_discounts(list(table.values())), sum(after.values())
+        count = after.get(ending + bytes([byte]), 0)
+        share = (count - discounts[min(count, 3)]) / total if count else Fraction(0)
+        freed = sum((discounts[min(c, 3)] for c in after.values()), Fraction(0)) / total
+        probability = share + freed * probability
+    return probability
+
+
+def test_ten_letters_by_hand() -> None:
+    # The bigrams: |a ab br ra ac ca ad da ab br. Six occur once, ab and br twice, so that Ney's discount
+    # is 6 / (6 + 2 * 2) = 0.6; it is 1 - 2 * 0.6 * 2 / 6 = 0.6 for counts of one, and no count of three tells another
+    # for two. As the second of a bigram, a stands behind four letters, b, r, c and d behind one: no two, so a half.
+    model = ByteModel.fit(b"abracadabr", order=2)
+    a = 3.5 / 8 + 5 * 0.5 / 8 / 256
+    b = 0.5 / 8 + 5 * 0.5 / 8 / 256
+    unseen = 5 * 0.5 / 8 / 256
+    assert model.probabilities(b"ab") == pytest.approx([0.4 / 1 + 0.6 * a, 1.4 / 4 + 0.45 * b], rel=1e-12)
+    assert model.probabilities(b"azb")[1:] == pytest.approx([0.45 * unseen, b], rel=1e-12)
+
+
+@settings(deadline=None, max_examples=40)
+@given(train=SHORT, text=SHORT, order=st.integers(1, 5))
+def test_every_probability_is_that_of_the_plain_equations(train: bytes, text: bytes, order: int) -> None:
+    text = text[:8]
+    padded = b"\xff" * (order - 1) + text
+    expected = [
+        float(plain_probability(train, order, padded[i : i + order - 1], byte)) for i, byte in enumerate(text)
+    ]  # fmt: skip
+    assert ByteModel.fit(train, order).probabilities(text) == pytest.approx(expected, rel=1e-9)
+
+
+@settings(deadline=None, max_examples=25)
+@given(train=st.binary(min_size=1, max_size=300), context=st.binary(max_size=8), order=st.integers(1, 7))
+def test_what_may_follow_adds_up_to_one(train: bytes, context: bytes, order: int) -> None:
+    model = ByteModel.fit(train, order)
+    total = sum(model.probabilities(context + bytes([byte]))[-1] for byte in range(256))
+    assert total == pytest.approx(1, rel=1e-9)
+
+
+def test_bits_are_the_logarithms_added_up() -> None:
+    model = ByteModel.fit(b"the cat sat on the mat and the hat " * 3)
+    text = b"a cat that sat"
+    assert model.bits(text) == pytest.approx(-np.log2(model.probabilities(text)).sum())
+
+
+def test_a_text_in_blocks_is_counted_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = bytes(np.random.default_rng(0).choice(np.frombuffer(b"abcd", np.uint8), 500))
+    whole = ByteModel.fit(text, 4).probabilities(b"abcdabcdbbaacd")
+    monkeypatch.setattr(ngrams, "_BLOCK", 37)
+    assert ByteModel.fit(text, 4).probabilities(b"abcdabcdbbaacd") == pytest.approx(whole, rel=1e-12)
+
+
+def test_words_cost_what_their_counts_and_their_spelling_say() -> None:
+    # a and the space twice, b once: five tokens, three of them different, so a seen one costs log2(8 / count) bits.
+    # The one word seen once was spelt b and an end, among 256 more for what was not seen.
+    unseen = np.log2(8 / 3) + np.log2(258 / 1) + np.log2(258 / 2)
+    assert word_bits(b"a a b", b"a c") == pytest.approx(2 + 2 + unseen)

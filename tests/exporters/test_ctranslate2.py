@@ -1,0 +1,63 @@
+"""CTranslate2's own converter on our folders: it opens them, for every tokenizer, and says what the model says."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from minigpt.config import GPTConfig
+from minigpt.exporters.export import export_model
+from minigpt.model.gpt import GPT
+from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # the converter's, and those of what it imports
+]
+TEXT = "“It’s naïve — really”, he said… 日本語 1234 🙂\n"
+
+
+def save(folder: Path, name: str, *, padding: int = 0, dtype: torch.dtype | None = None) -> Path:
+    tokenizer = Tokenizer.named(name) if name in ("gpt2", "bytes") else Tokenizer.train([TEXT * 8], name)
+    torch.manual_seed(0)
+    size = tokenizer.vocab_size + padding
+    model = GPT(GPTConfig(vocab_size=size, n_positions=64, n_embd=32, n_layer=2, n_head=4, layer_norm_epsilon=1e-4))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.15)
+    return save_checkpoint(folder / "model", model, tokenizer, dtype=dtype)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bytes", "chars", "bpe:400"])
+def test_the_converter_reads_our_folder_and_the_generator_says_what_we_say(tmp_path: Path, name: str) -> None:
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    transformers = pytest.importorskip("transformers")
+    folder = save(tmp_path, name)
+    done = export_model(folder, "ctranslate2", output=tmp_path / "out")
+    (found,) = done.agreements
+    assert found.difference < 1e-4
+    assert found.greedy == found.of == 16
+
+    checkpoint = load_checkpoint(folder, "cpu")
+    prompt = checkpoint.tokenizer.encode("He said: “日本")
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer.encode("He said: “日本") == prompt
+    generator = ctranslate2.Generator(str(tmp_path / "out"), device="cpu")
+    start = [tokenizer.convert_ids_to_tokens(prompt)]
+    result = generator.generate_batch(start, max_length=12, sampling_topk=1, include_prompt_in_result=False)
+    ids = list(prompt)
+    while len(ids) < len(prompt) + len(result[0].sequences_ids[0]):
+        ids.append(int(checkpoint.model(torch.tensor([ids]))[0, -1].argmax()))
+    assert result[0].sequences_ids[0] == ids[len(prompt) :]
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "int8"])
+def test_smaller_dtypes_are_smaller_and_near(tmp_path: Path, dtype: str) -> None:
+    pytest.importorskip("ctranslate2")
+    pytest.importorskip("transformers")
+    folder = save(tmp_path, "bytes")
+    whole = export_model(folder, "ctranslate2", output=tmp_path / "f32")
+    done = export_model(folder, "ctranslate2", dtype=dtype, output=tmp_path / dtype)
+    assert done.size < 0.7 * whole.size
+    assert 0 < done.agreements[0].deviations < {"f16": 0.01, "bf16": 0.06, "int8": 0.25}[dtype]

@@ -1,0 +1,371 @@
+"""What every engine promises: a text read in any parts, beside any others, gives the logits of the whole alone."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from minigpt.config import GPTConfig
+from minigpt.errors import ConfigError
+from minigpt.generation.engines import cuda_graphs as graphed
+from minigpt.generation.engines import native
+from minigpt.generation.engines.cuda_graphs import GraphEngine, Replay
+from minigpt.generation.engines.engine import Engine, resolve_engine
+from minigpt.generation.engines.native import NativeEngine
+from minigpt.generation.engines.pytorch import TorchEngine
+from minigpt.model.attention import KVCache
+from minigpt.model.gpt import GPT
+
+needs_native = pytest.mark.skipif(native.library() is None, reason="decode.c was not built: no C compiler at hand")
+every_engine = pytest.mark.parametrize(
+    "kind", ["torch", "graph", pytest.param("native", marks=needs_native), pytest.param("int8", marks=needs_native)]
+)
+some = settings(deadline=None, max_examples=15)
+
+
+def random_model(vocab_size: int = 37, n_positions: int = 12, n_embd: int = 18, n_head: int = 3, seed: int = 0) -> GPT:
+    """Two layers whose every part is felt in the logits."""
+    generator = torch.Generator().manual_seed(seed)
+    config = GPTConfig(vocab_size=vocab_size, n_positions=n_positions, n_embd=n_embd, n_layer=2, n_head=n_head)
+    model = GPT(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.dim() == 1:
+                parameter.copy_(0.3 * noise + name.endswith("norm.weight"))
+            else:
+                parameter.copy_(noise * (1 if name.endswith("embedding.weight") else 2 / math.sqrt(n_embd)))
+    return model
+
+
+def build(kind: str, model: GPT) -> Engine:
+    """An engine over a model; torch's in float64, where the order of work does not show."""
+    if kind == "torch":
+        return TorchEngine(model.double())
+    if kind == "graph":
+        return GraphEngine(model.double())
+    return NativeEngine(model, "int8" if kind == "int8" else "none")
+
+
+def assert_same(kind: str, found: Tensor, expected: Tensor) -> None:
+    """decode.c does the same for a row wherever it stands, to the last bit; torch's kernels depend on the shape."""
+    if kind in ("torch", "graph"):
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    else:
+        assert torch.equal(found, expected)
+
+
+def one_by_one(engine: Engine, ids: Sequence[int]) -> Tensor:
+    """The logits behind each of one text's ids: (T, V)."""
+    first = engine.start([ids[:1]])
+    return torch.cat([first, *(engine.read(torch.tensor([[id]]))[0] for id in ids[1:])])
+
+
+def beside(engine: Engine, ids: Sequence[Sequence[int]]) -> Tensor:
+    """What the rows say next once each has read its T ids of these: (B, V)."""
+    return engine.read(torch.tensor(ids))[:, -1]
+
+
+def alone(engine: Engine, *ids: int) -> Tensor:
+    return one_by_one(engine, ids)[-1]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_spans() -> Iterator[None]:
+    """Steps that look at two cached positions, then four, eight: every test's texts outgrow some."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graphed, "_SHORTEST_SPAN", 2)
+        yield
+
+
+@every_engine
+@some
+@given(parts=st.lists(st.integers(1, 7), min_size=1, max_size=6), seed=st.integers(0, 2**31))
+def test_a_text_gives_the_same_logits_in_whatever_parts_it_is_read(kind: str, parts: list[int], seed: int) -> None:
+    model = random_model(n_positions=42, seed=seed)
+    ids = torch.randint(37, (sum(parts),), generator=torch.Generator().manual_seed(seed))
+    engine = build(kind, model)
+    every = one_by_one(engine, ids.tolist())
+    pieces = ids.split(parts)
+    first = engine.start([pieces[0].tolist()])
+    found = torch.cat([first, *(engine.read(piece[None])[0] for piece in pieces[1:])])
+    assert_same(kind, found, every[parts[0] - 1 :])
+    assert engine.length == len(ids)
+    if kind != "int8":
+        with torch.no_grad():
+            whole = model.double()(ids[None])[0]
+        torch.testing.assert_close(every.double(), whole, rtol=1e-5, atol=1e-5 * float(whole.abs().max()))
+
+
+@every_engine
+@some
+@given(lengths=st.lists(st.integers(1, 10), min_size=1, max_size=5), seed=st.integers(0, 2**31))
+def test_rows_of_any_lengths_side_by_side_are_what_each_is_alone(kind: str, lengths: list[int], seed: int) -> None:
+    engine = build(kind, random_model(seed=seed))
+    generator = torch.Generator().manual_seed(seed)
+    texts = [torch.randint(37, (length + 2,), generator=generator).tolist() for length in lengths]
+    started = engine.start([text[:-2] for text in texts])
+    read = engine.read(torch.tensor([text[-2:] for text in texts]))
+    assert engine.length == max(lengths) + 2
+    for row, text in enumerate(texts):
+        every = one_by_one(engine, text)
+        assert_same(kind, started[row], every[-3])
+        assert_same(kind, read[row], every[-2:])
+
+
+@every_engine
+@pytest.mark.parametrize("order", [[2, 1, 0], [1], [0, 0, 2, 1, 1], [1, 1, 1], [0, 2], [0, 1, 2]], ids=str)
+def test_rows_that_are_kept_go_on_as_they_were(kind: str, order: list[int]) -> None:
+    texts = [[5, 6, 7, 8], [9], [3, 2]]
+    engine = build(kind, random_model())
+    engine.start(texts)
+    engine.keep(order)
+    found = beside(engine, [[row + 20] for row in range(len(order))])
+    again = beside(engine, [[30, row] for row in range(len(order))])
+    for place, row in enumerate(order):
+        assert_same(kind, found[place], alone(engine, *texts[row], place + 20))
+        assert_same(kind, again[place], alone(engine, *texts[row], place + 20, 30, place))
+
+
+@every_engine
+def test_rows_may_be_kept_again_and_again_and_a_new_start_forgets_them(kind: str) -> None:
+    engine = build(kind, random_model())
+    engine.start([[1, 2, 3], [4, 5]])
+    engine.keep([1, 0, 1])
+    engine.read(torch.tensor([[6], [7], [8]]))
+    engine.keep([2, 1])
+    found = beside(engine, [[9], [10]])
+    fresh = engine.start([[7, 7], [1]])
+    assert_same(kind, found[0], alone(engine, 4, 5, 8, 9))
+    assert_same(kind, found[1], alone(engine, 1, 2, 3, 7, 10))
+    assert_same(kind, fresh[0], alone(engine, 7, 7))
+    assert_same(kind, fresh[1], alone(engine, 1))
+
+
+@every_engine
+def test_what_is_rewound_was_never_read(kind: str) -> None:
+    engine = build(kind, random_model())
+    engine.start([[1, 2, 3], [4]])
+    engine.read(torch.tensor([[9, 9, 9], [8, 8, 8]]))
+    engine.rewind(2)
+    assert engine.length == 4
+    found = beside(engine, [[5], [6]])
+    assert_same(kind, found[0], alone(engine, 1, 2, 3, 9, 5))
+    assert_same(kind, found[1], alone(engine, 4, 8, 6))
+
+
+@every_engine
+def test_a_row_has_the_room_of_its_own_length_once_longer_ones_have_gone(kind: str) -> None:
+    engine = build(kind, random_model(n_positions=12))
+    engine.start([[1] * 10, [2, 3], [4]])
+    engine.keep([1, 2])
+    assert engine.length == 2
+    ids = list(range(10, 20))
+    found = beside(engine, [ids, ids])
+    with pytest.raises(ConfigError, match=r"13 positions are more than the model's context length \(12\)"):
+        engine.read(torch.tensor([[1], [1]]))
+    assert_same(kind, found[0], alone(engine, 2, 3, *ids))
+    assert_same(kind, found[1], alone(engine, 4, *ids))
+
+
+@every_engine
+def test_what_does_not_fit_the_context_is_refused(kind: str) -> None:
+    engine = build(kind, random_model(n_positions=4))
+    engine.start([[1, 2, 3]])
+    with pytest.raises(ConfigError, match=r"5 positions are more than the model's context length \(4\)"):
+        engine.read(torch.tensor([[1, 2]]))
+    assert_same(kind, beside(engine, [[5]])[0], alone(engine, 1, 2, 3, 5))
+    with pytest.raises(ConfigError, match=r"5 positions are more than the model's context length \(4\)"):
+        engine.start([[1], [1] * 5])
+
+
+@every_engine
+@pytest.mark.parametrize("id", [-1, 37, 2**40])
+def test_an_id_outside_the_vocabulary_reads_no_foreign_memory(kind: str, id: int) -> None:
+    engine = build(kind, random_model())
+    with pytest.raises(IndexError):
+        engine.start([[1, id, 2]])
+    engine.start([[1]])
+    with pytest.raises(IndexError):
+        engine.read(torch.tensor([[2, id]]))
+
+
+@every_engine
+def test_one_position_is_context_enough(kind: str) -> None:
+    model = random_model(n_positions=1)
+    found = build(kind, model).start([[3], [4]])
+    with torch.no_grad():
+        expected = model.double()(torch.tensor([[3], [4]]))[:, -1]
+    tolerance = 0.1 if kind == "int8" else 1e-5
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=tolerance * float(expected.abs().max()))
+
+
+@needs_native
+@pytest.mark.parametrize("first", [1, 16, 17, 30])
+def test_long_float32_prompts_go_through_torch_and_the_step_goes_on_from_there(first: int) -> None:
+    model = random_model(n_positions=40)
+    texts = [[(7 * at + row) % 37 for at in range(40)] for row in range(3)]
+    engine = NativeEngine(model)
+    started = engine.start([texts[0][:first], texts[1][: first + 5], texts[2][:2]])
+    read = beside(engine, [texts[0][first : first + 5], texts[1][first + 5 : first + 10], texts[2][2:7]])
+    with torch.no_grad():
+        whole = model.double()(torch.tensor(texts))  # (3, T, V)
+    model.float()
+    scale = float(whole.abs().max())
+    for row, length in enumerate([first, first + 5, 2]):
+        for found, at in ((started, length - 1), (read, length + 4)):
+            torch.testing.assert_close(found[row].double(), whole[row, at], rtol=0, atol=1e-5 * scale)
+        own = engine.start([texts[row][:length]])[0]
+        torch.testing.assert_close(started[row], own, rtol=0, atol=0)
+
+
+# Recorded steps, which on a CPU are run anew each time.
+
+
+def test_a_step_is_made_once_per_span_and_again_only_for_another_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    make = Replay.__init__
+
+    def counted(self: Replay, step: Any, model: GPT, cache: KVCache, span: int) -> None:
+        made.append(span)
+        make(self, step, model, cache, span)
+
+    monkeypatch.setattr(Replay, "__init__", counted)
+    engine = GraphEngine(random_model(n_positions=12))
+    one_by_one(engine, range(12))
+    assert made == [2, 4, 8, 12]
+    one_by_one(engine, range(5))
+    assert made == [2, 4, 8, 12]  # the same cache, begun anew
+    engine.start([[1], [2], [3]])
+    beside(engine, [[4], [5], [6]])
+    engine.keep([2, 0, 1])
+    beside(engine, [[7], [8], [9]])
+    assert made[4:] == [2, 4]  # three rows, in whatever order
+    engine.keep([0, 2])
+    beside(engine, [[1], [1]])
+    engine.keep([0, 1, 1])
+    beside(engine, [[1], [1], [1]])
+    assert made[6:] == [4, 8]  # two rows in the same memory; then three again, in other memory
+
+
+def test_a_step_knows_no_padding_of_the_texts_before() -> None:
+    engine = build("graph", random_model())
+    for texts in ([[1, 2, 3], [4]], [[1, 2, 3], [4, 5, 6]]):
+        engine.start(texts)
+        found = beside(engine, [[7], [8]])
+    assert_same("graph", found[1], alone(engine, 4, 5, 6, 8))
+
+
+def test_a_step_writes_into_no_cache_that_has_gone() -> None:
+    engine = build("graph", random_model())
+    engine.start([[1], [2]])
+    beside(engine, [[3], [4]])
+    engine.start([[1], [2], [3]])
+    engine.start([[5], [6]])
+    beside(engine, [[7], [8]])
+    found = beside(engine, [[9], [9]])
+    assert_same("graph", found[1], alone(engine, 6, 8, 9))
+
+
+def test_several_ids_at_once_go_through_the_model_and_single_ones_through_the_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[int] = []
+    monkeypatch.setattr(Replay, "__call__", lambda *_: pytest.fail("a step for several ids"))
+    engine = GraphEngine(random_model())
+    engine.start([[1, 2, 3]])
+    engine.read(torch.tensor([[4, 5]]))
+    monkeypatch.setattr(Replay, "__call__", lambda _self, _ids, at, _padding: read.append(at) or torch.zeros(1, 1, 37))
+    engine.read(torch.tensor([[6]]))
+    assert read == [5]
+    assert engine.length == 6
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own compiler uses it
+def test_a_compiled_step_gives_the_same_logits() -> None:
+    model = random_model(n_positions=12)
+    ids = list(range(3, 15))
+    torch.testing.assert_close(
+        one_by_one(GraphEngine(model, compiled=True), ids), one_by_one(TorchEngine(model), ids), rtol=1e-4, atol=1e-4
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True])
+def test_recorded_steps_give_the_logits_of_steps_that_are_not(compiled: bool) -> None:
+    model = random_model(n_positions=12).to("cuda")
+    plain, recorded = TorchEngine(model), GraphEngine(model, compiled=compiled)
+    for texts in ([[1, 2, 3], [4]], [[5]], [[1, 2], [3, 4], [5]]):
+        found, expected = recorded.start(texts), plain.start(texts)
+        for at in range(6):
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+            ids = torch.tensor([[7 * at + row] for row in range(len(texts))], device="cuda") % 37
+            found, expected = recorded.read(ids), plain.read(ids)
+        recorded.keep([0])
+        plain.keep([0])
+        last = torch.tensor([[9]], device="cuda")
+        torch.testing.assert_close(recorded.read(last), plain.read(last), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.gpu
+def test_a_model_on_cuda_is_run_by_recorded_steps() -> None:
+    engine = resolve_engine(random_model().to("cuda", torch.bfloat16))
+    assert isinstance(engine, GraphEngine)
+    assert engine.description == "cuda:0, bfloat16, CUDA graphs"
+
+
+# Which engine runs what.
+
+
+@needs_native
+def test_decode_c_runs_float32_on_a_cpu_and_torch_all_else() -> None:
+    assert isinstance(resolve_engine(random_model()), NativeEngine)
+    for dtype in (torch.float64, torch.bfloat16):
+        assert isinstance(resolve_engine(random_model().to(dtype)), TorchEngine)
+
+
+def test_torch_runs_everything_where_decode_c_was_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "_library", lambda: "there is no compiler")
+    engine = resolve_engine(random_model())
+    assert isinstance(engine, TorchEngine)
+    assert engine.description == "cpu, float32, PyTorch"
+    with pytest.raises(ConfigError) as caught:
+        resolve_engine(random_model(), "int8")
+    assert str(caught.value) == (
+        "quantize ('int8') needs float32 weights on a CPU and the compiled step; there is no compiler"
+    )
+
+
+def test_fusing_kernels_is_refused_where_there_is_no_cuda() -> None:
+    with pytest.raises(ConfigError, match=r"^compile is for CUDA, and the model is on cpu; leave it out$"):
+        resolve_engine(random_model(), compiled=True)
+
+
+@needs_native
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_int8_of_other_than_float32_on_a_cpu_is_refused_in_one_sentence(device: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve_engine(random_model().to(device, torch.bfloat16), "int8")
+    assert str(caught.value) == (
+        "quantize ('int8') needs float32 weights on a CPU and the compiled step; the weights are bfloat16 on " + device
+    )
+
+
+@every_engine
+def test_an_engine_says_what_it_is(kind: str) -> None:
+    engine = build(kind, random_model(n_positions=12))
+    assert engine.n_positions == 12
+    assert engine.device == torch.device("cpu")
+    assert engine.length == 0
+    assert {
+        "torch": "float64, PyTorch",
+        "graph": "float64, CUDA graphs",
+        "native": "float32, compiled",
+        "int8": "int8, compiled",
+    }[kind] in (engine.description)

@@ -1,0 +1,485 @@
+"""decode.c against PyTorch in float64: every form of the weights, every instruction set, int8 to its last digit."""
+
+import ctypes
+import importlib.machinery
+import math
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from minigpt.config import PRESETS, GPTConfig
+from minigpt.generation.engines import native
+from minigpt.generation.engines.native import NativeEngine
+from minigpt.model.gpt import GPT
+
+needs_native = pytest.mark.skipif(native.library() is None, reason="decode.c was not built: no C compiler at hand")
+Use = Callable[[str], None]
+HERE = Path(__file__).parent
+SOURCES = Path(native.__file__).parent
+
+# Odd on purpose: widths that are no multiple of 4, 16 or 64, vocabularies of none of 16, and the smallest there are.
+SHAPES = [
+    GPTConfig(vocab_size=37, n_positions=40, n_embd=51, n_layer=2, n_head=3),
+    GPTConfig(vocab_size=1, n_positions=2, n_embd=1, n_layer=1, n_head=1),
+    GPTConfig(vocab_size=17, n_positions=20, n_embd=16, n_layer=2, n_head=16),
+    GPTConfig(vocab_size=101, n_positions=33, n_embd=66, n_layer=1, n_head=11, layer_norm_epsilon=1e-2),
+    GPTConfig(vocab_size=257, n_positions=140, n_embd=130, n_layer=2, n_head=2),
+]
+every_shape = pytest.mark.parametrize("config", SHAPES, ids=lambda config: f"{config.n_embd}x{config.n_head}")
+
+
+def sets() -> list[str]:
+    """The instruction sets of this processor."""
+    library = native.library()
+    if library is None:
+        return []
+    names = ["plain", "avx2", "avx512-vnni", "neon-dotprod"]
+    found = [name for name in names if native.use(library, name) == name]
+    native.use(library)
+    return found
+
+
+SETS = sets()
+every_set = pytest.mark.parametrize("instructions", SETS)
+
+
+@pytest.fixture
+def use() -> Iterator[Use]:
+    """Chooses an instruction set, until the end of the test."""
+    library = native.library()
+    assert library is not None
+
+    def choose(name: str) -> None:
+        assert native.use(library, name) == name
+
+    yield choose
+    native.use(library)
+
+
+def random_model(config: GPTConfig, seed: int = 0) -> GPT:
+    """Weights of which every one is felt in the logits."""
+    generator = torch.Generator().manual_seed(seed)
+    model = GPT(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.dim() == 1:
+                parameter.copy_(0.3 * noise + name.endswith("norm.weight"))
+            else:
+                parameter.copy_(noise * (1 if "embedding" in name else 1.5 / math.sqrt(parameter.shape[1])))
+    return model
+
+
+def by_columns(model: GPT) -> GPT:
+    """The same model with its matrices lying as in a Hugging Face file, turned."""
+    for name, parameter in model.named_parameters():
+        if name.endswith("proj.weight"):
+            parameter.data = parameter.data.t().contiguous().t()
+    return model
+
+
+def some_ids(config: GPTConfig, count: int | None = None, seed: int = 1) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(config.vocab_size, (count or config.n_positions,), generator=generator).tolist()
+
+
+def logits(engine: NativeEngine, ids: list[int]) -> Tensor:
+    """Those behind every id, all read by decode.c, however many there are: (T, V)."""
+    first = engine.start([ids[:1]])
+    return torch.cat([first, engine.read(torch.tensor([ids[1:]]))[0]]) if len(ids) > 1 else first
+
+
+@torch.no_grad()
+def exact(model: GPT, ids: list[int]) -> Tensor:
+    found = model.double()(torch.tensor([ids]))[0]
+    model.float()
+    return found
+
+
+def assert_near(found: Tensor, expected: Tensor, tolerance: float) -> None:
+    """Within so much of the largest there is."""
+    torch.testing.assert_close(found.double(), expected.double(), rtol=0, atol=tolerance * float(expected.abs().max()))
+
+
+# float32
+
+
+@needs_native
+@every_set
+@every_shape
+@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
+def test_float32_logits_are_those_of_the_model(use: Use, instructions: str, config: GPTConfig, columns: bool) -> None:
+    use(instructions)
+    model, ids = random_model(config), some_ids(config)
+    expected = exact(model, ids)
+    found = logits(NativeEngine(by_columns(model) if columns else model), ids)
+    assert_near(found, expected, 2e-6)
+
+
+@needs_native
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(name for name in PRESETS if name not in ("gpt2-large", "gpt2-xl")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt2-large", "gpt2-xl")),
+    ],
+)
+def test_every_presets_layer_is_computed_right(name: str, quantization: str) -> None:
+    config = PRESETS[name].replace(n_layer=1, vocab_size=301)
+    model, ids = by_columns(random_model(config)), some_ids(config, 24)
+    expected = exact(model, ids)
+    found = logits(NativeEngine(model, quantization), ids)
+    assert_near(found, expected, 3e-6 if quantization == "none" else 0.03)
+
+
+@needs_native
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
+def test_the_whole_of_gpt2_is_computed_right_to_the_end_of_its_context(columns: bool) -> None:
+    model = GPT(PRESETS["gpt2"]).eval()
+    ids = some_ids(model.config)
+    with torch.no_grad():
+        expected = model(torch.tensor([ids]))[0, 1000:]
+    engine = NativeEngine(by_columns(model) if columns else model)
+    engine.start([ids[:1000]])
+    found = engine.read(torch.tensor([ids[1000:]]))[0]
+    assert_near(found, expected, 1e-5)
+
+
+@needs_native
+@every_set
+@every_shape
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+def test_reading_together_reading_apart_and_any_number_of_threads_agree_to_the_last_bit(
+    use: Use, instructions: str, config: GPTConfig, quantization: str
+) -> None:
+    use(instructions)
+    engine = NativeEngine(by_columns(random_model(config)), quantization)
+    ids = some_ids(config)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        together = logits(engine, ids)
+        apart = torch.cat([engine.start([ids[:1]]), *(engine.read(torch.tensor([[id]]))[0] for id in ids[1:])])
+        torch.set_num_threads(3)
+        shared = logits(engine, ids)
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(together, apart)
+    assert torch.equal(together, shared)
+
+
+@needs_native
+def test_weights_are_used_where_they_lie() -> None:
+    model, ids = by_columns(random_model(SHAPES[0])), [1, 2, 3]
+    engine = NativeEngine(model)
+    before = engine.start([ids])
+    model.get_parameter("blocks.1.mlp.up_proj.weight").data.mul_(1.5)
+    model.get_parameter("final_norm.bias").data.add_(1)
+    after = engine.start([ids])
+    assert not torch.equal(before, after)
+    assert_near(after[0], exact(model, ids)[-1], 2e-6)
+
+
+@needs_native
+def test_weights_that_lie_in_neither_order_are_copied() -> None:
+    model, ids = random_model(SHAPES[0]), some_ids(SHAPES[0], 5)
+    expected = exact(model, ids)
+    for parameter in model.parameters():
+        wide = torch.full((*parameter.shape[:-1], 2 * parameter.shape[-1]), math.nan)
+        wide[..., ::2] = parameter.data
+        parameter.data = wide[..., ::2]
+    assert_near(logits(NativeEngine(model), ids), expected, 2e-6)
+
+
+# int8
+
+
+def to_int8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Whole numbers from -127 to 127, of halves the even ones, and the scale: (..., K) -> (..., K), (..., 1)."""
+    largest = x.abs().amax(dim=-1, keepdim=True)
+    scaled = torch.where(largest > 0, x * 127 / largest, 0.0)
+    return scaled.round(), largest / 127
+
+
+def int8_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x W^T + bias of weights in int8, a scale for each output, and inputs in int8, a scale for each 64: in float64."""
+    whole, scale = to_int8(weight)
+    padding = (0, -x.shape[-1] % 64)
+    inputs, scales = to_int8(F.pad(x, padding).unflatten(-1, (-1, 64)))  # (T, blocks, 64), (T, blocks, 1)
+    products = torch.einsum("tbk,obk->tbo", inputs, F.pad(whole, padding).unflatten(-1, (-1, 64)))
+    y = (products * scales).sum(dim=1) * scale.squeeze(-1)
+    return y if bias is None else y + bias
+
+
+@torch.no_grad()
+def int8_oracle(model: GPT, ids: list[int]) -> Tensor:
+    """What int8 means, written out: the logits behind every id, (T, V)."""
+    config, at = model.config, {name: value.double() for name, value in model.state_dict().items()}
+    shape, mask = (len(ids), 3, config.n_head, config.head_width), torch.ones(len(ids), len(ids)).tril() == 1
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], at[f"{name}.weight"], at[f"{name}.bias"], config.layer_norm_epsilon)
+
+    def linear(x: Tensor, name: str) -> Tensor:
+        return int8_linear(x, at[f"{name}.weight"], at[f"{name}.bias"])
+
+    x = at["token_embedding.weight"][ids] + at["position_embedding.weight"][: len(ids)]
+    for block in (f"blocks.{layer}" for layer in range(config.n_layer)):
+        qkv = linear(norm(x, f"{block}.attention_norm"), f"{block}.attention.qkv_proj").view(shape)
+        q, k, v = qkv.permute(1, 2, 0, 3)  # 3 x (H, T, D)
+        weights = (q @ k.mT / math.sqrt(config.head_width)).masked_fill(~mask, -math.inf).softmax(-1)
+        x = x + linear((weights @ v).transpose(0, 1).flatten(1), f"{block}.attention.out_proj")
+        hidden = F.gelu(linear(norm(x, f"{block}.mlp_norm"), f"{block}.mlp.up_proj"), approximate="tanh")
+        x = x + linear(hidden, f"{block}.mlp.down_proj")
+    return int8_linear(norm(x, "final_norm"), at["token_embedding.weight"], None)
+
+
+@needs_native
+@every_set
+@every_shape
+@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
+def test_int8_logits_are_those_of_whole_numbers(use: Use, instructions: str, config: GPTConfig, columns: bool) -> None:
+    use(instructions)
+    model, ids = random_model(config), some_ids(config, min(config.n_positions, 12))
+    expected = int8_oracle(model, ids)
+    found = logits(NativeEngine(by_columns(model) if columns else model, "int8"), ids)
+    assert_near(found, expected, 1e-4)
+
+
+@needs_native
+@every_shape
+def test_int8_is_the_same_from_rows_and_from_columns_on_every_instruction_set(use: Use, config: GPTConfig) -> None:
+    ids = some_ids(config, min(config.n_positions, 12))
+    results = []
+    for instructions in SETS:
+        use(instructions)
+        rows = logits(NativeEngine(random_model(config), "int8"), ids)
+        assert torch.equal(rows, logits(NativeEngine(by_columns(random_model(config)), "int8"), ids))
+        results.append(rows)
+    for found in results[1:]:
+        assert_near(found, results[0], 1e-4)
+
+
+@needs_native
+@every_set
+def test_outputs_and_inputs_of_any_size_survive_int8(use: Use, instructions: str) -> None:
+    use(instructions)
+    config = SHAPES[0]
+    model, ids = random_model(config), [3, 4, 5]
+    head = model.token_embedding.weight.data
+    head[10] = 0
+    head[11] *= 1e30
+    head[12] *= 1e-30
+    head[13] *= 1e-42  # even what float32 has no full precision for
+    head[14, 1:] = 0
+    model.get_parameter("blocks.0.mlp.up_proj.weight").data.zero_()
+    model.get_parameter("blocks.0.mlp.up_proj.bias").data.zero_()  # whose GELU is 0: inputs of 0 for the next matrix
+    model.get_parameter("blocks.1.mlp.down_proj.weight").data[5] = 0
+    model.get_parameter("blocks.1.mlp_norm.weight").data.mul_(1e-38)
+    model.get_parameter("blocks.1.mlp_norm.bias").data.zero_()
+    expected = int8_oracle(model, ids)[-1]
+    found = logits(NativeEngine(model, "int8"), ids)[-1]
+    ordinary = [token for token in range(config.vocab_size) if token not in (11, 12, 13)]
+    assert_near(found[ordinary], expected[ordinary], 1e-4)
+    assert found[10] == 0
+    assert abs(float(found[13])) < 1e-40
+    assert float(found[11]) == pytest.approx(float(expected[11]), rel=1e-4, abs=0)
+    assert float(found[12]) == pytest.approx(float(expected[12]), rel=1e-4, abs=0)
+
+
+@needs_native
+@every_set
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("token_embedding.weight", (3, 7)),
+        ("position_embedding.weight", (0, 50)),
+        ("blocks.0.attention_norm.weight", (1,)),
+        ("blocks.0.attention.qkv_proj.weight", (0, 20)),
+        ("blocks.0.attention.qkv_proj.bias", (51,)),
+        ("blocks.0.attention.qkv_proj.bias", (152,)),
+        ("blocks.1.attention.out_proj.weight", (50, 0)),
+        ("blocks.1.mlp.up_proj.weight", (203, 49)),
+        ("blocks.1.mlp.down_proj.weight", (0, 203)),
+        ("final_norm.bias", (0,)),
+    ],
+)
+def test_a_weight_that_is_no_number_shows_in_the_logits(
+    use: Use, instructions: str, quantization: str, value: float, name: str, place: tuple[int, ...]
+) -> None:
+    use(instructions)
+    model = random_model(SHAPES[0])
+    model.get_parameter(name).data[place] = value
+    found = logits(NativeEngine(model, quantization), [3, 4])
+    if math.isnan(value):
+        assert found.isnan().all(dim=-1)[0 if "position" in name or "token" in name else 1]
+    else:
+        assert not found.isfinite().all() or "qkv_proj" in name  # an infinite query or key may only make it certain
+
+
+def language(count: int) -> Tensor:
+    """Words of a made-up language, in which three may follow each, and which three depends on the one before: (N,)."""
+    generator = torch.Generator().manual_seed(3)
+    follow = torch.randint(40, (40, 2, 3), generator=generator).tolist()
+    draws, ids = torch.randint(3, (count,), generator=generator).tolist(), [0, 0]
+    for draw in draws:
+        ids.append(follow[ids[-1]][ids[-2] % 2][draw])
+    return torch.tensor(ids)
+
+
+@needs_native
+def test_int8_hardly_moves_what_a_trained_model_says() -> None:
+    torch.manual_seed(0)
+    model, data = GPT(GPTConfig(vocab_size=40, n_positions=32, n_embd=48, n_layer=2, n_head=4)), language(4000)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for step in range(110):
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-2 * min(1, step / 10) * (1 - step / 110)
+        rows = data[torch.randint(2000, (16, 1)) + torch.arange(33)]  # (B, T + 1)
+        loss = F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss < 1.8  # of log 40 = 3.7 nats, and log 3 = 1.1 at best
+    model.eval()
+    engine, divergence, losses = NativeEngine(model, "int8"), 0.0, [0.0, 0.0]
+    starts = range(2100, 2900, 32)
+    for start in starts:
+        ids, targets = data[start : start + 32], data[start + 1 : start + 33]
+        ours = logits(engine, ids.tolist()).double().log_softmax(-1)
+        theirs = exact(model, ids.tolist()).log_softmax(-1)
+        divergence += float(F.kl_div(ours, theirs, log_target=True, reduction="batchmean")) / len(starts)
+        for place, found in enumerate((ours, theirs)):
+            losses[place] += float(F.nll_loss(found, targets)) / len(starts)
+    assert 0 < divergence < 0.005
+    assert math.exp(losses[0] - losses[1]) == pytest.approx(1, abs=0.01)
+
+
+# The library
+
+
+@needs_native
+def test_an_instruction_set_that_is_not_here_is_not_chosen() -> None:
+    library = native.library()
+    assert library is not None
+    best = native.use(library)
+    assert native.use(library, "mmx") is None
+    assert NativeEngine(random_model(SHAPES[1])).description == f"cpu, float32, compiled for {best}"
+
+
+def test_without_a_compiled_file_there_is_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.machinery, "EXTENSION_SUFFIXES", [".nowhere"])
+    monkeypatch.setattr(native, "_library", native._library.__wrapped__)
+    assert native.library() is None
+    assert native.missing().startswith("minigpt was installed without a C compiler at hand: install gcc")
+
+
+@needs_native
+def test_a_library_compiled_from_other_sources_counts_as_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert native.missing() == ""
+    for name in ("native.py", "decode.c", "kernels.h", *(path.name for path in SOURCES.glob("_decode*"))):
+        shutil.copy(SOURCES / name, tmp_path)
+    monkeypatch.setattr(native, "_library", native._library.__wrapped__)
+    monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
+    assert native.library() is not None
+    with (tmp_path / "kernels.h").open("a") as header:
+        header.write("\n")
+    assert native.library() is None
+    assert native.missing() == "decode.c has changed since it was compiled: install minigpt again"
+
+
+# The source
+
+
+def compilers() -> list[str]:
+    return [name for name in ("gcc", "clang") if shutil.which(name)]
+
+
+@pytest.fixture(scope="module")
+def exercise(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """decode_shapes.c, compiled to watch every access to memory and every undefined operation."""
+    if "gcc" not in compilers():
+        pytest.skip("no gcc at hand")
+    flags = ["-O0", "-g", "-fopenmp", "-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all"]
+    binary = tmp_path_factory.mktemp("decode") / "decode_shapes"
+    command = ["gcc", *flags, "-Wno-psabi", f"-I{SOURCES}", str(HERE / "decode_shapes.c"), "-o", str(binary), "-lm"]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "cannot find" in built.stderr:
+        pytest.skip("gcc is without its sanitizers' libraries")
+    assert built.returncode == 0, built.stderr
+    return binary
+
+
+def run(binary: Path, *arguments: str) -> list[str]:
+    environment = {"ASAN_OPTIONS": "detect_leaks=0", "OMP_NUM_THREADS": "3"}
+    done = subprocess.run(
+        [str(binary), *arguments], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_sanitizers_find_nothing_at_odd_shapes_on_any_instruction_set(exercise: Path) -> None:
+    assert set(run(exercise)) >= {"plain", *SETS}
+
+
+def test_the_structures_are_the_same_in_python_and_in_c(exercise: Path) -> None:
+    expected = []
+    for kind in (native._Matrix, native._Layer, native._Model, native._Rows):
+        name = kind.__name__.removeprefix("_")
+        expected.append(f"{name} {ctypes.sizeof(kind)}")
+        fields = [(field[0], getattr(kind, field[0])) for field in kind._fields_]
+        expected += [f"{name}.{own} {field.offset} {field.size}" for own, field in fields]
+    assert run(exercise, "structures") == expected
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_the_source_compiles_without_a_warning(compiler: str, tmp_path: Path) -> None:
+    if compiler not in compilers():
+        pytest.skip(f"no {compiler} at hand")
+    command = [compiler, "-std=c11", "-D_DEFAULT_SOURCE", "-Wall", "-Wextra", "-Wno-psabi", "-Werror", "-fPIC"]
+    source, object_file = str(SOURCES / "decode.c"), str(tmp_path / "decode.o")
+    for way in (["-O1", "-fopenmp"], ["-fsyntax-only", "-Wno-unknown-pragmas"]):
+        done = subprocess.run(
+            [*command, *way, "-c", source, "-o", object_file], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0 or "'omp.h' file not found" in done.stderr, done.stderr  # clang may be without it
+
+
+@needs_native
+def test_a_library_whose_openmp_is_not_here_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def refuse(path: str, *_: object) -> None:
+        asked.append(path)
+        raise OSError("undefined symbol: GOMP_parallel")
+
+    monkeypatch.setattr(native.ctypes, "CDLL", refuse)
+    monkeypatch.setattr(native, "_library", native._library.__wrapped__)
+    assert native.library() is None
+    assert "finds no OpenMP" in native.missing()
+    assert any("libgomp" in path for path in asked)
+
+
+def test_gccs_openmp_is_loaded_where_torch_keeps_its_own_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+
+    def load(path: str, *_: object) -> str:
+        if path == "decode" and "libgomp.so.1" not in loaded:
+            raise OSError("undefined symbol: GOMP_parallel")
+        loaded.append(path)
+        return path
+
+    monkeypatch.setattr(native.ctypes, "CDLL", load)
+    assert native._linked("decode") == "decode"
+    assert loaded == ["libgomp.so.1", "decode"]

@@ -1,0 +1,569 @@
+"""GGUF files as llama.cpp's converter lays them out, written by the gguf package."""
+
+import ctypes
+import os
+import struct
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from minigpt.config import GPTConfig
+from minigpt.errors import CheckpointError, MinigptError
+from minigpt.importers.byte_file import ByteFile
+from minigpt.importers.gguf import open_gguf
+from minigpt.importers.gguf_file import GgufFile
+from minigpt.importers.imported_model import ImportedModel
+from minigpt.model.gpt import GPT
+from minigpt.storage.huggingface import from_huggingface
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+gguf = pytest.importorskip("gguf")
+
+CONFIG = GPTConfig(vocab_size=259, n_positions=8, n_embd=32, n_layer=2, n_head=4, dropout=0.1)
+IDS = torch.arange(8)[None]
+TOKENIZER = Tokenizer.train(["the theory of the thing"], "bpe:259")
+
+# llama.cpp's converter, by its own table of names and its own orientation.
+MODULES = {
+    "token_embedding": "token_embd", "position_embedding": "position_embd", "final_norm": "output_norm",
+    "attention_norm": "attn_norm", "attention.qkv_proj": "attn_qkv", "attention.out_proj": "attn_output",
+    "mlp_norm": "ffn_norm", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+}  # fmt: skip
+
+
+def model(config: GPTConfig = CONFIG) -> GPT:
+    torch.manual_seed(0)
+    built = GPT(config).eval()
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter.normal_(0, 0.3)
+    return built
+
+
+def tensors_of(gpt: GPT) -> dict[str, np.ndarray[Any, Any]]:
+    tensors = {}
+    for ours, tensor in gpt.state_dict().items():
+        module, _, ending = ours.rpartition(".")
+        block = ""
+        if module.startswith("blocks."):
+            _, number, module = module.split(".", 2)
+            block = f"blk.{number}."
+        tensors[f"{block}{MODULES[module]}.{ending}"] = tensor.numpy()
+    return tensors
+
+
+def words_of(tokenizer: Tokenizer = TOKENIZER) -> dict[str, Any]:
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": list(tokenizer.written_words),
+        "tokenizer.ggml.token_type": [1] * (tokenizer.vocab_size - 1) + [3],
+        "tokenizer.ggml.merges": list(tokenizer.written_merges),
+        "tokenizer.ggml.bos_token_id": tokenizer.end_of_text,
+        "tokenizer.ggml.eos_token_id": tokenizer.end_of_text,
+    }
+
+
+def write(
+    path: Path,
+    gpt: GPT | None = None,
+    *,
+    kind: str = "F32",
+    tensors: Mapping[str, np.ndarray[Any, Any] | None] = {},
+    kinds: Mapping[str, str] = {},
+    values: Mapping[str, Any] = {},
+) -> Path:
+    """A file of a model; `tensors` and `values` replace what it would have, None leaves it out."""
+    gpt = gpt or model()
+    config = gpt.config
+    said: dict[str, Any] = {
+        "general.architecture": "gpt2",
+        "gpt2.block_count": config.n_layer,
+        "gpt2.context_length": config.n_positions,
+        "gpt2.embedding_length": config.n_embd,
+        "gpt2.feed_forward_length": 4 * config.n_embd,
+        "gpt2.attention.head_count": config.n_head,
+        "gpt2.attention.layer_norm_epsilon": config.layer_norm_epsilon,
+        **words_of(),
+        **values,
+    }
+    writer = gguf.GGUFWriter(path, "gpt2")
+    del writer.kv_data[0]["general.architecture"]
+    for key, value in said.items():
+        match value:
+            case None:
+                pass
+            case bool():
+                writer.add_bool(key, value)
+            case int():
+                writer.add_uint32(key, value)
+            case float():
+                writer.add_float32(key, value)
+            case str():
+                writer.add_string(key, value)
+            case _:
+                writer.add_array(key, value)
+    for name, value in (tensors_of(gpt) | dict(tensors)).items():
+        if value is None:
+            continue
+        own = kinds.get(name, kind if value.ndim == 2 and name != "position_embd.weight" else "F32")
+        quantized = gguf.GGMLQuantizationType[own]
+        if own == "F32":
+            writer.add_tensor(name, value)
+        else:
+            writer.add_tensor(name, gguf.quantize(value, quantized), raw_dtype=quantized)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[ImportedModel]:
+    foreign = open_gguf(path)
+    try:
+        yield foreign
+    finally:
+        foreign.tensors.close()
+
+
+def read(path: Path) -> GPT:
+    with opened(path) as foreign:
+        return from_huggingface(foreign.tensors, foreign.config)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write(tmp_path / "tiny.gguf")
+
+
+def test_a_file_is_the_model_it_was_made_of(path: Path) -> None:
+    with opened(path) as foreign:
+        assert foreign.config == CONFIG
+        assert foreign.notes == ()
+        assert foreign.tokenizer.fingerprint == TOKENIZER.fingerprint
+        read = from_huggingface(foreign.tensors, foreign.config)
+    for name, tensor in model().state_dict().items():
+        assert torch.equal(read.state_dict()[name], tensor), name
+    assert torch.equal(read(IDS), model()(IDS))
+
+
+def test_a_tensor_read_is_not_overwritten_by_one_borrowed(path: Path) -> None:
+    with opened(path) as foreign:
+        first = foreign.tensors.read("h.0.mlp.c_fc.weight")
+        second = foreign.tensors.borrow("h.1.mlp.c_fc.weight")
+        assert torch.equal(first, model().blocks[0].mlp.up_proj.weight.t())
+        assert torch.equal(second, model().blocks[1].mlp.up_proj.weight.t())
+        assert foreign.tensors.shapes["h.0.mlp.c_fc.weight"] == (32, 128)
+        assert foreign.tensors.map("wte.weight", torch.float32) is None
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("F16", torch.float16), ("BF16", torch.bfloat16)])
+def test_halves_become_float32_without_a_word(tmp_path: Path, kind: str, dtype: torch.dtype) -> None:
+    path = write(tmp_path / "half.gguf", kind=kind)
+    expected = model()
+    with torch.no_grad():
+        for name, parameter in expected.named_parameters():
+            if parameter.dim() == 2 and name != "position_embedding.weight":
+                parameter.copy_(parameter.to(dtype))
+    assert torch.equal(read(path)(IDS), expected(IDS))
+    with opened(path) as foreign:
+        assert foreign.notes == ()
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
+def test_quantized_weights_are_what_they_were_rounded_to(tmp_path: Path, kind: str) -> None:
+    path = write(tmp_path / "quantized.gguf", kind=kind)
+    expected = model()
+    quantized = gguf.GGMLQuantizationType[kind]
+    with torch.no_grad():
+        for name, parameter in expected.named_parameters():
+            if parameter.dim() == 2 and name != "position_embedding.weight":
+                blocks = gguf.quantize(parameter.numpy(), quantized)
+                parameter.copy_(torch.from_numpy(gguf.dequantize(blocks, quantized)))
+    assert torch.equal(read(path)(IDS), expected(IDS))
+    assert not torch.equal(expected(IDS), model()(IDS))
+    with opened(path) as foreign:
+        assert foreign.notes == (f"quantized tensors (9 {kind}) are taken as they were rounded, in float32",)
+
+
+def test_a_matrix_of_more_rows_than_are_made_at_once_is_whole(tmp_path: Path) -> None:
+    config = CONFIG.replace(n_positions=2500)
+    tensor = tensors_of(model(config))["position_embd.weight"]
+    path = write(tmp_path / "long.gguf", model(config), kinds={"position_embd.weight": "Q8_0"})
+    with opened(path) as foreign:
+        read = foreign.tensors.read("wpe.weight")
+    kind = gguf.GGMLQuantizationType.Q8_0
+    assert torch.equal(read, torch.from_numpy(gguf.dequantize(gguf.quantize(tensor, kind), kind)))
+
+
+def test_kinds_that_only_llama_quantize_writes_are_read_through_the_package(tmp_path: Path) -> None:
+    """A matrix of super-blocks is 256 numbers wide at least, and any bytes are such numbers."""
+    config = CONFIG.replace(n_embd=256, n_layer=1)
+    path = write(tmp_path / "k.gguf", model(config))
+    values = np.random.default_rng(0).integers(0, 60, (259, 144), np.uint8)
+    writer = gguf.GGUFWriter(tmp_path / "other.gguf", "gpt2")
+    writer.add_tensor("token_embd.weight", values, raw_dtype=gguf.GGMLQuantizationType.Q4_K)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    file = GgufFile(tmp_path / "other.gguf")
+    expected = torch.from_numpy(gguf.dequantize(values, gguf.GGMLQuantizationType.Q4_K))
+    assert file.tensors["token_embd.weight"].shape == (259, 256)
+    assert torch.equal(file.read("token_embd.weight"), expected)
+    file.close()
+    assert torch.equal(read(path)(IDS), model(config)(IDS))
+
+
+def test_an_output_matrix_that_is_the_token_embedding_is_tied(tmp_path: Path) -> None:
+    tied = tensors_of(model())["token_embd.weight"]
+    path = write(tmp_path / "tied.gguf", tensors={"output.weight": tied})
+    assert torch.equal(read(path)(IDS), model()(IDS))
+    other = tied.copy()
+    other[7, 3] += 1e-3
+    path = write(tmp_path / "untied.gguf", tensors={"output.weight": other})
+    with pytest.raises(CheckpointError, match=r"untied.gguf differs from .*: an output head of its own is not"):
+        read(path)
+
+
+@pytest.mark.parametrize(("coarse", "fine"), [("Q4_0", "Q8_0"), ("Q8_0", "Q4_0"), ("Q8_0", "F16"), ("BF16", "F32")])
+def test_one_matrix_rounded_twice_is_tied_by_the_finer_rounding(tmp_path: Path, coarse: str, fine: str) -> None:
+    tied = tensors_of(model())["token_embd.weight"]
+    kinds = {"token_embd.weight": coarse, "output.weight": fine}
+    path = write(tmp_path / "both.gguf", tensors={"output.weight": tied}, kinds=kinds)
+    finer = {"token_embd.weight": "Q8_0"} if "Q8_0" in (coarse, fine) and fine != "F16" else {"token_embd.weight": fine}
+    only = write(tmp_path / "one.gguf", kinds=finer)
+    assert torch.equal(read(path)(IDS), read(only)(IDS))
+    with opened(path) as foreign:
+        assert foreign.notes[0].startswith(f"token_embd.weight ({coarse}) and output.weight ({fine}), which differ by ")
+        assert "%, are taken for one matrix, rounded twice: " in foreign.notes[0]
+
+
+def test_one_matrix_that_is_there_twice_needs_no_word(tmp_path: Path) -> None:
+    tied = tensors_of(model())["token_embd.weight"]
+    path = write(tmp_path / "twice.gguf", kind="Q8_0", tensors={"output.weight": tied})
+    with opened(path) as foreign:
+        assert foreign.notes == ("quantized tensors (9 Q8_0) are taken as they were rounded, in float32",)
+
+
+def test_two_matrices_that_no_rounding_makes_one_are_refused(tmp_path: Path) -> None:
+    tied = tensors_of(model())["token_embd.weight"]
+    other = tied + 0.1 * np.random.default_rng(0).standard_normal(tied.shape).astype(np.float32)
+    kinds = {"token_embd.weight": "Q8_0", "output.weight": "F16"}
+    path = write(tmp_path / "untied.gguf", tensors={"output.weight": other}, kinds=kinds)
+    with pytest.raises(CheckpointError, match=r"'output.weight' in .* differs from 'token_embd.weight' by 3\d%: an"):
+        open_gguf(path)
+    path = write(tmp_path / "nan.gguf", tensors={"output.weight": tied * np.float32("nan")}, kinds=kinds)
+    with pytest.raises(CheckpointError, match=r"differs from 'token_embd.weight' by nan%"):
+        open_gguf(path)
+
+
+# The tokenizer.
+
+
+def test_gpt2s_own_words_are_known(tmp_path: Path) -> None:
+    gpt2 = Tokenizer.named("gpt2")
+    config = CONFIG.replace(vocab_size=50257, n_layer=1)
+    with opened(write(tmp_path / "words.gguf", model(config), values=words_of(gpt2))) as foreign:
+        assert foreign.tokenizer.name == "gpt2"
+        assert foreign.tokenizer.encode("Hello, wörld") == gpt2.encode("Hello, wörld")
+
+
+def test_rows_beyond_the_words_are_said(tmp_path: Path) -> None:
+    """llama.cpp's converter gives them tokens that it calls unused."""
+    words = words_of()
+    words["tokenizer.ggml.tokens"] += [f"[PAD{id}]" for id in range(259, 264)]
+    words["tokenizer.ggml.token_type"] += [5] * 5
+    path = write(tmp_path / "padded.gguf", model(CONFIG.replace(vocab_size=264)), values=words)
+    with opened(path) as foreign:
+        assert foreign.tokenizer.fingerprint == TOKENIZER.fingerprint
+        assert foreign.notes == ("ids 259 to 263 have no word and are never drawn",)
+    path = write(tmp_path / "short.gguf", model(CONFIG.replace(vocab_size=258)))
+    with pytest.raises(CheckpointError, match=r"has a model of 258 words, and its tokenizer \(bpe:259\) has 259$"):
+        open_gguf(path)
+
+
+def test_a_file_without_kinds_of_tokens_knows_its_end_of_text_by_its_id(tmp_path: Path) -> None:
+    for missing in ({}, {"tokenizer.ggml.bos_token_id": None}, {"tokenizer.ggml.eos_token_id": None}):
+        values = {"tokenizer.ggml.token_type": None} | missing
+        with opened(write(tmp_path / "old.gguf", values=values)) as foreign:
+            assert foreign.tokenizer.fingerprint == TOKENIZER.fingerprint
+    values = {f"tokenizer.ggml.{name}": None for name in ("token_type", "bos_token_id", "eos_token_id")}
+    with opened(write(tmp_path / "older.gguf", values=values)) as foreign:
+        assert foreign.tokenizer.fingerprint == TOKENIZER.fingerprint
+
+
+def test_special_and_added_tokens_keep_their_ids(tmp_path: Path) -> None:
+    words = words_of()
+    words["tokenizer.ggml.tokens"] += ["<|pad|>", "<name>"]
+    words["tokenizer.ggml.token_type"] += [3, 4]
+    path = write(tmp_path / "more.gguf", model(CONFIG.replace(vocab_size=261)), values=words)
+    with opened(path) as foreign:
+        assert dict(foreign.tokenizer.special) == {"<|endoftext|>": 258, "<|pad|>": 259}
+        assert foreign.tokenizer.encode("a<name>")[-1] == 260
+        assert 259 not in foreign.tokenizer.encode("<|pad|>")
+
+
+@pytest.mark.parametrize("split", [None, "default"])
+def test_a_split_that_is_not_said_is_assumed_and_said(tmp_path: Path, split: str | None) -> None:
+    with opened(write(tmp_path / "old.gguf", values={"tokenizer.ggml.pre": split})) as foreign:
+        (note,) = foreign.notes
+        assert note.endswith("does not say how its texts are split (tokenizer.ggml.pre): as GPT-2's, presumably")
+
+
+def test_a_start_token_that_llama_cpp_adds_is_said(tmp_path: Path) -> None:
+    with opened(write(tmp_path / "bos.gguf", values={"tokenizer.ggml.add_bos_token": True})) as foreign:
+        assert foreign.notes == ("llama.cpp puts a start token before every prompt to this model, minigpt does not",)
+
+
+@pytest.mark.parametrize("spec", ["bytes", "chars", "bpe:259"])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "q8_0"])
+def test_what_our_exporter_writes_reads_back_equal(tmp_path: Path, spec: str, dtype: str) -> None:
+    from minigpt.exporters.gguf import write_gguf
+
+    tokenizer = Tokenizer.named("bytes") if spec == "bytes" else Tokenizer.train(["the thé thing the thé"], spec)
+    original = model(CONFIG.replace(vocab_size=tokenizer.vocab_size))
+    path = tmp_path / "ours.gguf"
+    with path.open("w+b") as file:
+        write_gguf(file, original, tokenizer, dtype=dtype)
+    with opened(path) as foreign:
+        assert foreign.tokenizer.fingerprint == tokenizer.fingerprint
+        assert foreign.tokenizer.name == tokenizer.name
+        assert foreign.config.replace(dropout=0.0) == original.config.replace(dropout=0.0)
+        back = from_huggingface(foreign.tensors, foreign.config)
+    largest = (back(IDS) - original(IDS)).abs().max() / original(IDS).abs().max()
+    assert largest <= {"f32": 0, "f16": 2e-3, "bf16": 2e-2, "q8_0": 2e-2}[dtype]
+
+
+# What is no GPT-2, and damage.
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"general.architecture": "llama"}, r"general.architecture \('llama'\) in .* must be 'gpt2'"),
+        ({"general.architecture": None}, r"general.architecture \(None\) in .* must be 'gpt2'"),
+        ({"general.architecture": [1, 2]}, r"general.architecture \(array\('i', \[1, 2\]\)\) in .* must be 'gpt2'"),
+        ({"general.type": "adapter"}, r"general.type \('adapter'\) in .* must be 'model'"),
+        ({"split.count": 3}, "is one of 3 parts of a model, which must be whole; join them with llama-gguf-split"),
+        ({"gpt2.context_length": None}, "has no gpt2.context_length, which llama.cpp's converter writes for every"),
+        ({"gpt2.context_length": 9}, r"'position_embd.weight' in .* is of shape \(8, 32\), expected \(9, 32\)"),
+        ({"gpt2.context_length": "8"}, r"n_positions \('8'\)"),
+        ({"gpt2.attention.head_count": [4, 4]}, r"n_head \(array"),
+        ({"gpt2.attention.head_count": 5}, r"n_embd \(32\) must be divisible by n_head \(5\)"),
+        ({"gpt2.attention.head_count_kv": 2}, r"head_count_kv \(2\) in .* makes another model than GPT-2's: 4"),
+        ({"gpt2.feed_forward_length": 64}, r"feed_forward_length \(64\) in .* makes another model than GPT-2's: 128"),
+        ({"gpt2.attention.layer_norm_epsilon": float("nan")}, r"layer_norm_epsilon \(nan\)"),
+        ({"gpt2.block_count": 4_000_000_000}, r"has no tensor 'blk.2.attn_norm.weight', expected of shape \(32,\)"),
+        ({"gpt2.block_count": 1}, "has a tensor 'blk.1.attn_norm.bias' that a GPT-2 of 1 blocks does not have"),
+        ({"tokenizer.ggml.model": "llama"}, r"tokenizer.ggml.model \('llama'\) in .* must be 'gpt2'"),
+        ({"tokenizer.ggml.model": None}, r"tokenizer.ggml.model \(None\) in .* must be 'gpt2'"),
+        ({"tokenizer.ggml.model": "rwkv"}, r"tokenizer.ggml.model \('rwkv'\) in .* must be one that minigpt wrote"),
+        ({"tokenizer.ggml.pre": "llama-bpe"}, r"tokenizer.ggml.pre \('llama-bpe'\) in .* splits texts in another way"),
+        ({"tokenizer.ggml.tokens": None}, "must have tokenizer.ggml.tokens"),
+        ({"tokenizer.ggml.tokens": "words"}, "must have tokenizer.ggml.tokens"),
+        ({"tokenizer.ggml.token_type": [1, 2]}, "as many tokenizer.ggml.token_type"),
+        ({"tokenizer.ggml.token_type": "x" * 259}, "as many tokenizer.ggml.token_type"),
+        ({"tokenizer.ggml.token_type": [1.5] * 259}, "as many tokenizer.ggml.token_type"),
+        ({"tokenizer.ggml.merges": None}, "has no tokenizer.ggml.merges"),
+        ({"tokenizer.ggml.merges": ["a", "b"]}, "the tokenizer in .*other.gguf cannot be used: .*merge"),
+        ({"tokenizer.ggml.eos_token_id": 259}, r"eos_token_id \(259\) in .* must be the id of one of its 259 tokens"),
+        ({"tokenizer.ggml.eos_token_id": "<|endoftext|>"}, r"eos_token_id \('<\|endoftext\|>'\) in"),
+        ({"tokenizer.ggml.tokens": ["a"] * 259}, "has the token 'a' twice, as 0 and 1"),
+        ({"tokenizer.ggml.tokens": [f"w{id}" for id in range(259)]}, "the tokenizer in .* cannot be used: .*byte"),
+        ({"general.alignment": 24}, "its alignment is 24, which must be a power of two"),
+        ({"general.alignment": "x"}, "its alignment is 'x', which must be a power of two"),
+    ],
+)  # fmt: skip
+def test_what_is_no_gpt2_is_refused_by_name_and_value(tmp_path: Path, values: dict[str, Any], message: str) -> None:
+    path = write(tmp_path / "other.gguf", values=values)
+    with pytest.raises(MinigptError, match=message) as refused:
+        open_gguf(path)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"token_embd.weight": None}, "has no tensor 'token_embd.weight'"),
+        ({"blk.1.ffn_up.bias": None}, r"has no tensor 'blk.1.ffn_up.bias', expected of shape \(128,\)"),
+        ({"rope_freqs.weight": np.ones(4, np.float32)}, "has a tensor 'rope_freqs.weight' that a GPT-2 of 2"),
+        ({"blk.0.ffn_up.weight": np.ones((32, 128), np.float32)}, r"'blk.0.ffn_up.weight' in .* \(32, 128\), expec"),
+        ({"output.weight": np.ones((9, 32), np.float32)}, r"'output.weight' in .* is of shape \(9, 32\), expected"),
+        ({"output_norm.bias": np.ones(32, np.int32)}, "'output_norm.bias' in .* is of ggml's type 26, which"),
+    ],
+)  # fmt: skip
+def test_tensors_of_another_model_are_refused_by_name(
+    tmp_path: Path, tensors: dict[str, np.ndarray[Any, Any] | None], message: str
+) -> None:
+    path = write(tmp_path / "other.gguf", tensors=tensors)
+    with pytest.raises(CheckpointError, match=message):
+        read(path)
+
+
+def text(value: bytes) -> bytes:
+    return struct.pack("<Q", len(value)) + value
+
+
+def header(n_tensors: int, n_values: int, rest: bytes = b"", version: int = 3) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", version, n_tensors, n_values) + rest
+
+
+def tensor(name: bytes, shape: tuple[int, ...], kind: int, offset: int) -> bytes:
+    return text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset)
+
+
+HUGE = 2**64 - 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"it starts with b'', not with b'GGUF'|ends within its header"),
+        (b"GGML" + bytes(20), "it starts with b'GGML', not with b'GGUF'"),
+        (header(0, 0, version=1), "is of version 1 of GGUF, expected 2 or 3"),
+        (header(0, 0, version=3 << 24), "expected 2 or 3; it is for big-endian machines"),
+        (header(HUGE, 0), "it claims 18446744073709551615 tensors and 0 values"),
+        (header(0, HUGE), "it claims 0 tensors and 18446744073709551615 values"),
+        (header(0, 1, struct.pack("<Q", HUGE)), "its header has more than 67108864 bytes"),
+        (header(0, 1, struct.pack("<Q", 10**6)), "it ends within its header"),
+        (header(0, 1, text(b"k") + struct.pack("<I", 13)), "a value in it is of type 13"),
+        (header(0, 1, text(b"k") + struct.pack("<IIQ", 9, 4, HUGE)), "its header has more than"),
+        (header(0, 1, text(b"k") + struct.pack("<IIQ", 9, 8, HUGE)), "it ends within its header"),
+        (header(0, 1, text(b"k") + struct.pack("<IIQIQ", 9, 9, HUGE, 9, HUGE)), "a value in it is of type 9"),
+        (header(1, 0, text(b"t") + struct.pack("<I", 2**31)), "a tensor in it has 2147483648 dimensions"),
+        (header(2, 0, tensor(b"t", (1,), 0, 0) + tensor(b"t", (1,), 0, 0) + bytes(64)), "it names a tensor twice"),
+        (header(1, 0, tensor(b"t", (HUGE, HUGE), 0, 0)), r"ends after \d+ bytes, expected \d+ from byte"),
+        (header(1, 0, tensor(b"t", (4,), 0, HUGE)), "ends after .* bytes, expected 16 from byte"),
+        (header(2, 0, tensor(b"a", (4,), 0, 0) + tensor(b"b", (4,), 0, 8) + bytes(99)), "'b' in .* overlaps another"),
+        (header(1, 0, tensor(b"t", (31,), 8, 0)), r"'t' in .* is of shape \(31,\), which cannot be cut into blocks"),
+        (header(1, 0, tensor(b"t", (), 8, 0)), r"is of shape \(\), which cannot be cut into blocks of 32 numbers"),
+        (header(1, 0, tensor(b"t", (32, 0), 8, 0)), r"is of shape \(0, 32\), which cannot be cut into"),
+        (header(1, 0, tensor(b"t", (32,), 99, 0)), "'t' in .* is of ggml's type 99, which cannot be read here"),
+        (header(0, 0), r"general.architecture \(None\)"),
+    ],
+)  # fmt: skip
+def test_headers_that_lie_are_one_sentence(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "lies.gguf"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=message) as refused:
+        open_gguf(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_more_bytes_than_there_are_are_all_there_are(path: Path) -> None:
+    with ByteFile(path) as file:
+        assert file.take(2**62) == path.read_bytes()
+        assert file.take(2**62) == b""
+
+
+def test_a_file_that_is_not_there_or_cut_short_is_one_sentence(path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"none.gguf is not there$"):
+        open_gguf(path.with_name("none.gguf"))
+    with pytest.raises(CheckpointError, match=r"could not be read \(is a directory\)$"):
+        open_gguf(path.parent)
+    os.truncate(path, path.stat().st_size - 4096)
+    with pytest.raises(CheckpointError, match=r"tiny.gguf ends after \d+ bytes, expected \d+ from byte \d+ on; copy"):
+        open_gguf(path)
+
+
+def test_a_file_that_shrinks_while_it_is_open_is_one_sentence(path: Path) -> None:
+    with opened(path) as foreign:
+        os.truncate(path, 5000)
+        with pytest.raises(CheckpointError, match=r"tiny.gguf was cut short while it was read; copy or download"):
+            foreign.tensors.read("ln_f.bias")
+
+
+def test_without_the_package_whole_numbers_are_read_and_quantized_ones_are_not(
+    tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quantized = write(tmp_path / "quantized.gguf", kind="Q8_0")
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    assert torch.equal(read(path)(IDS), model()(IDS))
+    with pytest.raises(CheckpointError, match=r"quantized weights, .* not installed; pip install 'minigpt\[gguf\]'$"):
+        read(quantized)
+
+
+def test_numbers_that_are_none_stay_none(tmp_path: Path) -> None:
+    """A scale that is infinite is no reason for a warning of numpy's: what a model says shows it."""
+    weight = tensors_of(model())["blk.0.ffn_up.weight"].copy()
+    path = write(tmp_path / "infinite.gguf", kind="Q8_0", tensors={"blk.0.ffn_up.weight": weight})
+    content = bytearray(path.read_bytes())
+    file = GgufFile(path)
+    start = file.tensors["blk.0.ffn_up.weight"].start
+    file.close()
+    content[start : start + 3] = b"\x00\x7c\x00"  # infinity in float16, times 0
+    path.write_bytes(content)
+    assert not read(path)(IDS).isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["F32", "Q8_0"])
+def test_damaged_files_are_read_or_refused_and_nothing_else(
+    tmp_path: Path, fuzz: Callable[..., dict[str, int]], kind: str
+) -> None:
+    path = write(tmp_path / "damaged.gguf", kind=kind)
+    counts = fuzz(path, lambda: read(path), 100)
+    assert counts["refused"] > 50
+
+
+# Against llama.cpp.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0"])
+def test_llama_cpp_says_of_a_file_what_we_say(tmp_path: Path, kind: str) -> None:
+    llama_cpp = pytest.importorskip("llama_cpp")
+    gpt2 = Tokenizer.named("gpt2")
+    config = GPTConfig(n_positions=64, n_embd=64, n_layer=2, n_head=4)
+    path = write(tmp_path / "model.gguf", model(config), kind=kind, values=words_of(gpt2))
+    prompt = "Llamas read what we read: 12345, naïve, don't."
+    with opened(path) as foreign:
+        ours = from_huggingface(foreign.tensors, foreign.config)
+        ids = foreign.tokenizer.encode(prompt)
+    theirs = llama_cpp.Llama(str(path), n_ctx=64, logits_all=True, verbose=False, n_threads=1)
+    assert theirs.tokenize(prompt.encode(), add_bos=False, special=False) == ids
+    theirs.eval(ids)
+    scores = torch.from_numpy(np.array(theirs.scores[: len(ids)]))
+    with torch.no_grad():
+        logits = ours(torch.tensor([ids]))[0]
+    scale = logits.abs().max()
+    assert float((scores - logits).abs().max() / scale) < {"F32": 2e-3, "F16": 5e-3, "Q8_0": 2e-2}[kind]
+    assert torch.equal(scores.argmax(-1), logits.argmax(-1)) or kind == "Q8_0"
+    theirs.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.parametrize("kind", ["Q4_K_M", "Q6_K", "Q2_K", "IQ4_XS"])
+def test_what_llama_quantize_makes_is_read_as_llama_cpp_reads_it(tmp_path: Path, kind: str, twice: bool) -> None:
+    """Older converters wrote the tied matrix twice, and llama-quantize rounds the two differently."""
+    llama_cpp = pytest.importorskip("llama_cpp")
+    config = GPTConfig(n_positions=64, n_embd=256, n_layer=2, n_head=4)
+    original = model(config)
+    with torch.no_grad():
+        for parameter in original.parameters():
+            parameter.mul_(0.2)
+    again = {"output.weight": tensors_of(original)["token_embd.weight"]} if twice else {}
+    source = write(tmp_path / "f32.gguf", original, tensors=again, values=words_of(Tokenizer.named("gpt2")))
+    path = tmp_path / "quantized.gguf"
+    how = llama_cpp.llama_model_quantize_default_params()
+    how.ftype, how.nthread = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind}"), 1
+    assert llama_cpp.llama_model_quantize(str(source).encode(), str(path).encode(), ctypes.byref(how)) == 0
+    ids = Tokenizer.named("gpt2").encode("Llamas read what we read: 12345, naïve, don't.")
+    theirs = llama_cpp.Llama(str(path), n_ctx=64, logits_all=True, verbose=False, n_threads=1)
+    theirs.eval(ids)
+    scores = torch.from_numpy(np.array(theirs.scores[: len(ids)]))
+    theirs.close()
+    with torch.no_grad():
+        logits, exact = read(path)(torch.tensor([ids]))[0], original(torch.tensor([ids]))[0]
+    # llama.cpp rounds what flows through the model to 8 bits, and here the embedding is as fine as the head.
+    assert (scores - logits).norm() < (0.1 if twice else 0.02) * logits.norm()
+    assert (exact - logits).norm() <= 1.1 * (exact - scores).norm()

@@ -1,0 +1,377 @@
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from minigpt.config import PRESETS, GPTConfig
+from minigpt.errors import CheckpointError, TokenizerError
+from minigpt.importers import gpt2 as pretrained
+from minigpt.importers.gpt2 import import_gpt2, load_gpt2, verify_gpt2
+from minigpt.model.gpt import GPT
+from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
+from minigpt.storage.huggingface import to_huggingface
+from minigpt.storage.tensors import TensorFile, save_tensors
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+CONFIG = GPTConfig(vocab_size=257, n_positions=8, n_embd=12, n_layer=2, n_head=3)
+IDS = torch.arange(8)[None]
+
+
+def model(config: GPTConfig = CONFIG, seed: int = 0) -> GPT:
+    torch.manual_seed(seed)
+    return GPT(config).eval()
+
+
+def has_weights_of(one: GPT, other: GPT) -> bool:
+    """Whether two models have the same shape and bit for bit the same weights, whatever their dropout.
+
+    Their logits may still differ in the last bits: on some processors matrix kernels take another path through mapped
+    memory than through allocated memory.
+    """
+    weights = one.state_dict()
+    equal = (torch.equal(weights[name], value) for name, value in other.state_dict().items())
+    return one.config.replace(dropout=other.config.dropout) == other.config and all(equal)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A folder as transformers leaves one, of a tiny model over bytes."""
+    return save_checkpoint(tmp_path / "source" / "tiny", model(), Tokenizer.named("bytes"))
+
+
+def everything_in(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_folder_is_imported_under_its_name_and_gives_the_same_logits(tmp_path: Path, source: Path) -> None:
+    imported = import_gpt2(source, checkpoints=tmp_path / "to", device="cpu")
+    assert imported.checkpoint.directory == tmp_path / "to" / "tiny"
+    assert imported.source == str(source)
+    assert imported.notes == ()
+    assert has_weights_of(imported.checkpoint.model, model())
+    saved = load_checkpoint(tmp_path / "to" / "tiny", "cpu")
+    assert torch.equal(saved.model(IDS), model()(IDS))
+    assert saved.tokenizer.name == "bytes"
+    assert saved.training is None
+
+
+def test_a_source_beside_a_name_is_imported_under_that_name(tmp_path: Path, source: Path) -> None:
+    assert load_gpt2("gpt2", source=source, checkpoints=tmp_path, device="cpu").directory == tmp_path / "gpt2"
+    assert load_gpt2(source=source, name="mine", checkpoints=tmp_path, device="cpu").directory == tmp_path / "mine"
+    assert load_gpt2(source=source, checkpoints=tmp_path, device="cpu").directory == tmp_path / "tiny"
+
+
+@pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "..", ""])
+def test_a_name_cannot_lead_out_of_the_folder_of_checkpoints(tmp_path: Path, source: Path, name: str) -> None:
+    with pytest.raises(CheckpointError, match=r"^name \(.*\) must be a folder's name, without a path"):
+        load_gpt2(source, name=name, checkpoints=tmp_path / "to", device="cpu")
+    assert not (tmp_path / "to").exists()
+
+
+def test_a_file_is_imported_with_the_config_beside_it(tmp_path: Path, source: Path) -> None:
+    imported = import_gpt2(source / "model.safetensors", checkpoints=tmp_path / "to", device="cpu")
+    assert imported.checkpoint.directory == tmp_path / "to" / "tiny"
+    assert imported.notes == ()
+    assert has_weights_of(imported.checkpoint.model, model())
+
+
+def test_a_file_alone_tells_its_shape_and_the_heads_are_an_assumption_that_is_said(tmp_path: Path) -> None:
+    alone = model(GPTConfig(n_positions=8, n_embd=128, n_layer=1, n_head=2))
+    save_tensors(tmp_path / "fine-tune.safetensors", to_huggingface(alone))
+    imported = import_gpt2(tmp_path / "fine-tune.safetensors", checkpoints=tmp_path / "to", device="cpu")
+    assert imported.notes == (
+        "no config.json beside fine-tune.safetensors: 2 heads of 64 are assumed, as in every GPT-2",
+        "no tokenizer beside the weights: its words are taken to be GPT-2's",
+    )
+    assert imported.checkpoint.directory == tmp_path / "to" / "fine-tune"
+    assert imported.checkpoint.tokenizer.name == "gpt2"
+    assert has_weights_of(imported.checkpoint.model, alone)
+
+
+def test_an_import_of_half_precision_is_saved_as_float32(tmp_path: Path) -> None:
+    half = save_checkpoint(tmp_path / "half", model(), Tokenizer.named("bytes"), dtype=torch.float16)
+    load_gpt2(half, checkpoints=tmp_path / "to", device="cpu")
+    with TensorFile(tmp_path / "to" / "half" / "model.safetensors") as file:
+        assert file.read("transformer.ln_f.weight").dtype == torch.float32
+    assert json.loads((tmp_path / "to" / "half" / "config.json").read_text())["torch_dtype"] == "float32"
+
+
+def test_the_card_tells_what_was_made_of_the_source_and_no_path(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = json.loads((source / "config.json").read_text()) | {"scale_attn_weights": False}
+    (source / "config.json").write_text(json.dumps(values))
+    monkeypatch.chdir(tmp_path)
+    load_gpt2("source/tiny", checkpoints="to", device="cpu")
+    card = Path("to/tiny/README.md").read_text()
+    assert "imported by minigpt from `tiny`. Its weights are the same, in float32, but for" in card
+    assert "is put into the weights of the queries" in card
+    assert "source/tiny" not in card
+
+
+def test_a_name_beside_a_source_that_is_a_model_too_is_refused(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(source, tmp_path / "half")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=r"^half and .*/source/tiny are two models.*--name"):
+        load_gpt2("half", source=source, checkpoints="to", device="cpu")
+
+
+@pytest.mark.parametrize("given", [{"model": ""}, {"source": ""}])
+def test_no_name_at_all_is_not_the_working_directory(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str]
+) -> None:
+    monkeypatch.chdir(source)
+    with pytest.raises(CheckpointError, match=r"^model \(''\) must be gpt2, "):
+        import_gpt2(**given, checkpoints=tmp_path / "to")
+
+
+@pytest.mark.parametrize("given", [{"model": "x" * 300}, {"source": "x" * 300}, {"model": "gpt2", "name": "x" * 300}])
+def test_names_that_are_too_long_are_one_sentence(tmp_path: Path, given: dict[str, str]) -> None:
+    with pytest.raises(CheckpointError, match=r"x could not be read \(file name too long\)|training.json could not"):
+        import_gpt2(**given, checkpoints=tmp_path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path, source: Path) -> None:
+    os.mkfifo(tmp_path / "model.safetensors")
+    for path in (tmp_path / "model.safetensors", Path("/dev/null")):
+        with pytest.raises(CheckpointError, match="is neither a folder nor a file of its own; give a folder of"):
+            load_gpt2(path, checkpoints=tmp_path / "to", device="cpu")
+
+
+def test_an_identical_import_stays_as_it_is(tmp_path: Path, source: Path) -> None:
+    first = load_gpt2(source, checkpoints=tmp_path / "to", device="cpu").directory
+    time = (first / "model.safetensors").stat().st_mtime_ns
+    assert load_gpt2(source, checkpoints=tmp_path / "to", device="cpu").directory == first
+    assert (first / "model.safetensors").stat().st_mtime_ns == time
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        model(seed=1),
+        model(CONFIG.replace(n_positions=9)),
+        model(CONFIG.replace(dropout=0.5)),
+    ],
+    ids=["weights", "shape", "dropout"],
+)
+def test_another_model_under_the_name_is_never_replaced(tmp_path: Path, source: Path, other: GPT) -> None:
+    save_checkpoint(tmp_path / "to" / "tiny", other, Tokenizer.named("bytes"))
+    before = everything_in(tmp_path / "to")
+    with pytest.raises(CheckpointError, match=f"^{tmp_path}/to/tiny holds something else.*another --name$"):
+        load_gpt2(source, checkpoints=tmp_path / "to", device="cpu")
+    assert everything_in(tmp_path / "to") == before
+
+
+def test_a_damaged_import_under_the_name_is_not_taken_for_the_same(tmp_path: Path, source: Path) -> None:
+    directory = load_gpt2(source, checkpoints=tmp_path / "to", device="cpu").directory
+    os.truncate(directory / "model.safetensors", 1000)
+    with pytest.raises(CheckpointError, match="holds something else; remove it or choose another --name"):
+        load_gpt2(source, checkpoints=tmp_path / "to", device="cpu")
+
+
+def test_a_training_run_under_the_name_is_never_replaced_not_even_by_the_same_weights(
+    tmp_path: Path, source: Path
+) -> None:
+    save_checkpoint(tmp_path / "to" / "tiny", model(), Tokenizer.named("bytes"), {"steps": 5})
+    before = everything_in(tmp_path / "to")
+    with pytest.raises(CheckpointError, match=f"^{tmp_path}/to/tiny holds a training run.*another --name$"):
+        load_gpt2(source, checkpoints=tmp_path / "to", device="cpu")
+    assert everything_in(tmp_path / "to") == before
+
+
+def test_a_full_disk_leaves_nothing_half_imported(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(
+        CheckpointError, match=rf"^{tmp_path}/to/tiny/\S+ could not be written \(no space left on device"
+    ):
+        load_gpt2(source, checkpoints=tmp_path / "to", device="cpu")
+    assert list((tmp_path / "to").iterdir()) == []
+
+
+def config(**changes: Any) -> Any:
+    def damage(folder: Path) -> None:
+        values = json.loads((folder / "config.json").read_text()) | changes
+        (folder / "config.json").write_text(json.dumps(values))
+
+    return damage
+
+
+def content(name: str, data: bytes) -> Any:
+    return lambda folder: (folder / name).write_bytes(data)
+
+
+def truncate(folder: Path) -> None:
+    os.truncate(folder / "model.safetensors", 3000)
+
+
+def instead_of_weights(name: str) -> Any:
+    return lambda folder: (folder / "model.safetensors").rename(folder / name)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (config(model_type="llama"), r"model_type \('llama'\) in PATH/config.json must be 'gpt2'"),
+        (config(activation_function="relu"), r"activation_function \('relu'\) in PATH/config.json"),
+        (config(n_layer=3), r"PATH/model.safetensors has no tensor 'h.2.ln_1.weight', expected of shape \(12,\)"),
+        (config(n_layer=1), "PATH/model.safetensors has a tensor 'transformer.h.1.ln_1.weight'"),
+        (config(n_positions=9), r"'transformer.wpe.weight' in PATH/.* is of shape \(8, 12\), expected \(9, 12\)"),
+        (config(vocab_size=200), r"PATH has a model of 200 words, and its tokenizer \(bytes\) has 257"),
+        (config(vocab_size=300), r"'transformer.wte.weight' in PATH/.* is of shape \(257, 12\), expected \(300, 12\)"),
+        (content("config.json", b"<html>"), "PATH/config.json is not JSON"),
+        (content("model.safetensors", b""), "PATH/model.safetensors is empty"),
+        (content("model.safetensors", b"\x40" + bytes(7) + b"{" * 99), "PATH/model.safetensors is truncated, corr"),
+        (truncate, "PATH/model.safetensors is truncated, corrupted or not safetensors"),
+        (lambda folder: (folder / "config.json").unlink(), "PATH has no config.json; put it beside model.safetensors"),
+        (instead_of_weights("model.safetensors.index.json"), "PATH/model.safetensors.index.json is not JSON"),
+        (instead_of_weights("weights"), "PATH holds no model, but .*config.json.*; give a folder of"),
+        (shutil.rmtree, "PATH is not there; give a folder of Hugging Face's, nanoGPT's or OpenAI's"),
+    ],
+)
+def test_wrong_input_is_one_sentence_and_writes_nothing(
+    tmp_path: Path, source: Path, damage: Any, message: str
+) -> None:
+    damage(source)
+    with pytest.raises(CheckpointError, match="^" + message.replace("PATH", str(source))) as refused:
+        load_gpt2(source, checkpoints=tmp_path / "to", device="cpu")
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "to").exists()
+
+
+def test_a_source_that_is_missing_or_of_no_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=f"^{tmp_path}/none is not there; give a folder of Hugging Face's, nano"):
+        load_gpt2("gpt2", source=tmp_path / "none", checkpoints=tmp_path)
+    (tmp_path / "model.txt").write_text("Call me Ishmael. Some years ago")
+    with pytest.raises(CheckpointError, match=f"^{tmp_path}/model.txt is of no format that is known here; give a fold"):
+        load_gpt2(tmp_path / "model.txt", checkpoints=tmp_path)
+    with pytest.raises(
+        CheckpointError, match=r"^revision \('v1'\) is of a model on the hub, and .*/model.txt is a path"
+    ):
+        load_gpt2(tmp_path / "model.txt", revision="v1", checkpoints=tmp_path)
+
+
+def test_a_vocabulary_without_its_tokenizer_is_refused(tmp_path: Path, source: Path) -> None:
+    for path in source.glob("*"):
+        if path.name not in ("config.json", "model.safetensors"):
+            path.unlink()
+    with pytest.raises(CheckpointError, match=r"has no tokenizer, and its model of 257 words is none of GPT-2's size"):
+        load_gpt2(source, checkpoints=tmp_path)
+
+
+def test_a_tokenizer_that_is_not_ours_is_refused_rather_than_replaced(tmp_path: Path, source: Path) -> None:
+    values = json.loads((source / "tokenizer.json").read_text())
+    values["model"]["type"] = "Unigram"
+    (source / "tokenizer.json").write_text(json.dumps(values))
+    with pytest.raises(TokenizerError, match="'Unigram'"):
+        load_gpt2(source, checkpoints=tmp_path)
+
+
+def test_the_tokenizer_file_of_the_published_gpt2_is_known(tmp_path: Path) -> None:
+    """It is older than `use_regex`, and leaves it out."""
+    small = GPTConfig(n_positions=8, n_embd=2, n_layer=1, n_head=1)
+    folder = save_checkpoint(tmp_path / "small", model(small), Tokenizer.named("gpt2"))
+    values = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    values["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    (folder / "tokenizer.json").write_text(json.dumps(values), encoding="utf-8")
+    assert load_gpt2(folder, checkpoints=tmp_path / "to", device="cpu").tokenizer.name == "gpt2"
+
+
+def test_the_published_ids_are_the_published_texts() -> None:
+    tokenizer = Tokenizer.named("gpt2")
+    assert tokenizer.encode("One two three four") == list(pretrained._COUNTING)
+    assert tokenizer.encode(" five") == [pretrained._FIVE]
+    (dog, _), (end, first_time) = pretrained._GREEDY
+    assert tokenizer.decode(dog) == "The dog"
+    assert end == (tokenizer.end_of_text,)
+    assert tokenizer.decode(first_time) == "\nThe first time I saw the new version of"
+
+
+def test_a_shape_of_which_nothing_was_published_is_unknown() -> None:
+    assert verify_gpt2(model()).status == "unknown"
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> GPT:
+    """A small model that takes the place of the 124M one, its own outputs standing in for the published ones."""
+    small = GPTConfig(n_positions=32, n_embd=8, n_layer=2, n_head=2, dropout=0.1)
+    monkeypatch.setattr(pretrained, "PRESETS", PRESETS | {"gpt2": small.replace(dropout=0.0)})
+    torch.manual_seed(3)
+    stand_in = GPT(small).eval()
+    with torch.no_grad():
+        for parameter in stand_in.parameters():
+            parameter.normal_()
+        ids = torch.tensor([pretrained._COUNTING])
+        logits = stand_in(ids)[0, -1]
+        published = []
+        for prompt, continuation in pretrained._GREEDY:
+            ids = torch.tensor([prompt])
+            for _ in continuation:
+                ids = torch.cat([ids, stand_in(ids)[:, -1:].argmax(-1)], dim=1)
+            published.append((prompt, tuple(ids[0, len(prompt) :].tolist())))
+    monkeypatch.setattr(pretrained, "_FIVE", int(logits.argmax()))
+    monkeypatch.setattr(pretrained, "_FIVE_LOGIT", float(logits.max()))
+    monkeypatch.setattr(pretrained, "_GREEDY", tuple(published))
+    return stand_in
+
+
+def test_a_model_that_gives_the_published_outputs_is_verified(stand_in: GPT) -> None:
+    report = verify_gpt2(stand_in)
+    assert report.status == "verified"
+    assert report.details[1].endswith("the first 18 of 18 tokens as published")
+
+
+def test_the_import_carries_the_verification(tmp_path: Path, stand_in: GPT) -> None:
+    save_checkpoint(tmp_path / "real", stand_in, Tokenizer.named("gpt2"))
+    assert import_gpt2(tmp_path / "real", checkpoints=tmp_path / "to", device="cpu").verification.status == "verified"
+
+
+def test_a_logit_that_is_a_little_off_differs(stand_in: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretrained, "_FIVE_LOGIT", pretrained._FIVE_LOGIT + 0.01)
+    assert verify_gpt2(stand_in).status == "differs"
+
+
+def test_another_next_token_differs(stand_in: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = pretrained._FIVE - 1
+    with torch.no_grad():
+        logits = stand_in(torch.tensor([pretrained._COUNTING]))[0, -1]
+    monkeypatch.setattr(pretrained, "_FIVE", other)
+    monkeypatch.setattr(pretrained, "_FIVE_LOGIT", float(logits[other]))
+    assert verify_gpt2(stand_in).status == "differs"
+
+
+def test_another_greedy_token_differs_and_is_counted(stand_in: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt, continuation = pretrained._GREEDY[1]
+    other = (*continuation[:4], continuation[4] + 1, *continuation[5:])
+    monkeypatch.setattr(pretrained, "_GREEDY", (pretrained._GREEDY[0], (prompt, other)))
+    report = verify_gpt2(stand_in)
+    assert report.status == "differs"
+    assert report.details[2] == "greedy after [50256]: the first 4 of 10 tokens as published"
+
+
+@pytest.mark.slow
+def test_random_weights_of_the_124m_shape_differ_from_the_published_outputs() -> None:
+    report = verify_gpt2(model(PRESETS["gpt2"]))
+    assert report.status == "differs"
+    assert "published: 1936, -69.4948" in report.details[0]
+
+
+def test_a_genuine_hub_directory_is_imported(tmp_path: Path) -> None:
+    folder = Path(__file__).parents[3] / "shared/data/hf/sshleifer-tiny-gpt2"
+    if not folder.exists():
+        pytest.skip("the shared data are not here")
+    imported = import_gpt2(folder, checkpoints=tmp_path, device="cpu")
+    assert imported.checkpoint.tokenizer.name == "gpt2"
+    assert imported.checkpoint.model.config.n_embd == 2
+    assert imported.verification.status == "unknown"

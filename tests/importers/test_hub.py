@@ -1,0 +1,461 @@
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from minigpt.config import GPTConfig
+from minigpt.errors import CheckpointError
+from minigpt.importers import hub as hub_module
+from minigpt.importers.gpt2 import import_gpt2, load_gpt2
+from minigpt.model.gpt import GPT
+from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
+from minigpt.storage.huggingface import to_huggingface
+from minigpt.storage.tensors import save_tensors
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+IDS = torch.arange(8)[None]
+COMMIT, OLDER = "0" * 40, "1" * 40
+GPT2_MEDIUM, TINY = "openai-community/gpt2-medium", "someone/tiny"
+
+
+def small_model(seed: int, words: int) -> GPT:
+    torch.manual_seed(seed)
+    return GPT(GPTConfig(vocab_size=words, n_positions=8, n_embd=4, n_layer=1, n_head=1)).eval()
+
+
+class FakeHub(BaseHTTPRequestHandler):
+    """Answers as the hub does for the files of a few repositories, and notes what it was asked."""
+
+    protocol_version = "HTTP/1.1"
+    repositories: dict[str, dict[str, bytes]]
+    asked: list[tuple[str, str, str | None]]  # method, file, range
+    breaking_off: set[str]  # files whose first download ends halfway
+    lying: set[str]  # files whose content is not what the hash says
+
+    def do_HEAD(self) -> None:
+        self.answer(with_body=False)
+
+    def do_GET(self) -> None:
+        self.answer(with_body=True)
+
+    def answer(self, *, with_body: bool) -> None:
+        repository, _, rest = self.path.removeprefix("/").partition("/resolve/")
+        revision, _, name = rest.partition("/")
+        wanted = self.headers.get("Range")
+        self.asked.append((self.command, name, wanted))
+        if repository == "someone/gated":
+            return self.refuse(403, "GatedRepo")
+        if repository not in self.repositories:
+            return self.refuse(404, "RepoNotFound")
+        if revision not in ("main", COMMIT, "v1", OLDER):
+            return self.refuse(404, "RevisionNotFound")
+        content = self.repositories[repository].get(name)
+        if content is None:
+            return self.refuse(404, "EntryNotFound")
+        tag = hashlib.sha256(content).hexdigest()
+        start = int(wanted.removeprefix("bytes=").split("-")[0]) if wanted else 0
+        if name in self.lying:
+            content = bytes(len(content))
+        self.send_response(206 if start else 200)
+        self.send_header("X-Repo-Commit", OLDER if revision in ("v1", OLDER) else COMMIT)
+        self.send_header("ETag", f'"{tag}"')
+        self.send_header("Content-Length", str(len(content) - start))
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        self.end_headers()
+        if with_body and name in self.breaking_off:
+            self.breaking_off.discard(name)
+            self.wfile.write(content[start : len(content) // 2])
+            self.wfile.flush()
+            self.close_connection = True
+            self.connection.shutdown(2)
+        elif with_body:
+            self.wfile.write(content[start:])
+        return None
+
+    def refuse(self, status: int, code: str) -> None:
+        self.send_response(status)
+        self.send_header("X-Error-Code", code)
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def serve(repositories: dict[str, dict[str, bytes]]) -> Iterator[type[FakeHub]]:
+    handler: Any = type(
+        "Handler", (FakeHub,), {"repositories": repositories, "asked": [], "breaking_off": set(), "lying": set()}
+    )
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    handler.endpoint = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield handler
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A hub on this machine, with a small model where OpenAI's medium one would be, and one over bytes."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
+
+    medium = save_checkpoint(tmp_path / "hub" / "medium", small_model(0, 50257), Tokenizer.named("gpt2"))
+    tiny = save_checkpoint(tmp_path / "hub" / "tiny", small_model(1, 257), Tokenizer.named("bytes"))
+    repositories = {
+        GPT2_MEDIUM: {name: data for name, data in files_of(medium).items() if not name.startswith("tokenizer")},
+        TINY: files_of(tiny) | {"README.md": b"tiny", "tf_model.h5": b"another form", "pytorch_model.bin": b"another"},
+    }
+    with serve(repositories) as handler:
+        monkeypatch.setattr(constants, "ENDPOINT", handler.endpoint)
+        template = handler.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        disable_progress_bars()
+        yield handler
+        enable_progress_bars()
+
+
+def downloaded(hub: Any) -> list[str]:
+    return [name for method, name, _ in hub.asked if method == "GET" and name]
+
+
+def test_a_name_is_downloaded_from_the_hub(tmp_path: Path, hub: Any) -> None:
+    imported = import_gpt2("gpt2-medium", checkpoints=tmp_path / "to", device="cpu")
+    assert imported.source == GPT2_MEDIUM
+    assert imported.checkpoint.directory == tmp_path / "to" / "gpt2-medium"
+    assert imported.checkpoint.tokenizer.name == "gpt2"
+    assert torch.equal(load_checkpoint(tmp_path / "to" / "gpt2-medium", "cpu").model(IDS), small_model(0, 50257)(IDS))
+    assert downloaded(hub) == ["config.json", "model.safetensors"]
+
+
+def test_any_model_on_the_hub_is_downloaded_with_its_tokenizer_and_no_more_than_it_needs(
+    tmp_path: Path, hub: Any
+) -> None:
+    imported = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+    assert imported.checkpoint.directory == tmp_path / "to" / "tiny"
+    assert imported.checkpoint.tokenizer.name == "bytes"
+    assert torch.equal(imported.checkpoint.model(IDS), small_model(1, 257)(IDS))
+    assert not {"README.md", "tf_model.h5", "pytorch_model.bin"} & set(downloaded(hub))
+
+
+def test_pickled_weights_are_taken_where_there_are_no_others(tmp_path: Path, hub: Any) -> None:
+    files = hub.repositories[TINY]
+    weights = {name: tensor.contiguous() for name, tensor in to_huggingface(small_model(1, 257)).items()}
+    torch.save(weights, tmp_path / "weights")
+    files["pytorch_model.bin"] = (tmp_path / "weights").read_bytes()
+    del files["model.safetensors"]
+    imported = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+    assert torch.equal(imported.checkpoint.model(IDS), small_model(1, 257)(IDS))
+
+
+def test_all_parts_of_sharded_weights_are_downloaded(tmp_path: Path, hub: Any) -> None:
+    files, places = hub.repositories[TINY], {}
+    del files["model.safetensors"]
+    for number, (name, tensor) in enumerate(to_huggingface(small_model(1, 257)).items()):
+        save_tensors(tmp_path / "part", {name: tensor})
+        places[name] = f"part-{number}.safetensors"
+        files[places[name]] = (tmp_path / "part").read_bytes()
+    files["model.safetensors.index.json"] = json.dumps({"weight_map": places}).encode()
+    imported = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+    assert torch.equal(imported.checkpoint.model(IDS), small_model(1, 257)(IDS))
+    places["lm_head.weight"] = "../../../secret"
+    files["model.safetensors.index.json"] = json.dumps({"weight_map": places}).encode()
+    shutil.rmtree(tmp_path / "cache")
+    with pytest.raises(CheckpointError, match=r"names '../../../secret', which must be a file beside it"):
+        import_gpt2(TINY, name="other", checkpoints=tmp_path / "to", device="cpu")
+
+
+def test_every_file_is_of_the_commit_that_the_revision_names(tmp_path: Path, hub: Any) -> None:
+    import_gpt2(TINY, revision="v1", checkpoints=tmp_path / "to", device="cpu")
+    assert [path.name for path in (tmp_path / "cache" / "models--someone--tiny" / "snapshots").iterdir()] == [OLDER]
+    with pytest.raises(CheckpointError, match=r"^someone/tiny has no revision 'v9'; give a branch, a tag or a commit$"):
+        import_gpt2(TINY, revision="v9", checkpoints=tmp_path / "to", device="cpu")
+
+
+def test_what_stands_already_is_not_downloaded_again(tmp_path: Path, hub: Any) -> None:
+    first = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+    shutil.rmtree(tmp_path / "cache")
+    hub.asked.clear()
+    again = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+    assert downloaded(hub) == []
+    assert again.notes == ("it stands already, as the hub has it",)
+    assert torch.equal(again.checkpoint.model(IDS), first.checkpoint.model(IDS))
+
+
+def test_another_version_on_the_hub_is_not_taken_for_what_stands(tmp_path: Path, hub: Any) -> None:
+    import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+    other = save_checkpoint(tmp_path / "other", small_model(2, 257), Tokenizer.named("bytes"))
+    hub.repositories[TINY]["model.safetensors"] = (other / "model.safetensors").read_bytes()
+    shutil.rmtree(tmp_path / "cache")
+    with pytest.raises(CheckpointError, match="tiny holds something else; remove it or choose another --name"):
+        import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+
+
+def test_an_interrupted_download_goes_on_where_it_ended(
+    tmp_path: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)  # between attempts
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 512)
+    hub.breaking_off.add("model.safetensors")
+    with contextlib.suppress(CheckpointError):
+        import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+    imported = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+    assert torch.equal(imported.checkpoint.model(IDS), small_model(1, 257)(IDS))
+    ranges = [wanted for method, name, wanted in hub.asked if method == "GET" and name == "model.safetensors"]
+    assert ranges[0] is None
+    assert ranges[1] is not None
+    assert int(ranges[1].removeprefix("bytes=").rstrip("-")) > 0
+
+
+def test_a_file_whose_hash_is_not_the_hubs_is_named_and_nothing_is_written(tmp_path: Path, hub: Any) -> None:
+    hub.lying.add("model.safetensors")
+    with pytest.raises(
+        CheckpointError, match=r"^model.safetensors of someone/tiny is damaged: its hash is "
+    ) as refused:
+        import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+    assert not (tmp_path / "to").exists()
+    blob = Path(str(refused.value).partition("remove ")[2].partition(" and try")[0])
+    hub.lying.clear()
+    blob.unlink()
+    assert import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu").checkpoint.tokenizer.name == "bytes"
+
+
+def test_small_files_are_checked_as_git_names_them(tmp_path: Path) -> None:
+    content = b'{"n_embd": 4}'
+    named = tmp_path / hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    named.write_bytes(content)
+    (tmp_path / "config.json").symlink_to(named)
+    hub_module._check(tmp_path / "config.json", "a/b")
+    named.write_bytes(content + b" ")
+    with pytest.raises(CheckpointError, match=r"^config.json of a/b is damaged"):
+        hub_module._check(tmp_path / "config.json", "a/b")
+
+
+def test_offline_the_cache_is_enough(tmp_path: Path, hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+    hub.asked.clear()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    imported = import_gpt2(TINY, name="again", checkpoints=tmp_path / "to", device="cpu")
+    assert torch.equal(imported.checkpoint.model(IDS), small_model(1, 257)(IDS))
+    assert hub.asked == []
+    with pytest.raises(CheckpointError, match=r"^openai-community/gpt2 could not be downloaded .*offline.*--from PATH"):
+        import_gpt2("gpt2", checkpoints=tmp_path / "to")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gpt2-xl", "the hub has no model 'openai-community/gpt2-xl', nor is there such a path; "),
+        ("gpt2-meduim", "the hub has no model 'gpt2-meduim', nor is there such a path; did you mean 'gpt2-medium'?"),
+        (
+            "nobody/nothing",
+            "the hub has no model 'nobody/nothing', nor is there such a path; a private one needs a tok",
+        ),
+        ("someone/gated", "someone/gated is gated: ask for it at https://huggingface.co/someone/gated, then name your"),
+        ("someone/empty", "someone/empty has no config.json, so it is no model of transformers'"),
+        ("someone/unweighted", "someone/unweighted has none of model.safetensors, model.safetensors.index.json, pyt"),
+        ("out/ckpt.pt", "model ('out/ckpt.pt') must be gpt2, gpt2-medium, gpt2-large, gpt2-xl, the hub's name of"),
+        ("one/two/three", "model ('one/two/three') must be gpt2, gpt2-medium, gpt2-large, gpt2-xl, the hub's name of"),
+    ],
+)
+def test_what_the_hub_does_not_have_is_one_sentence(tmp_path: Path, hub: Any, name: str, message: str) -> None:
+    hub.repositories |= {"someone/empty": {}, "someone/unweighted": {"config.json": b"{}"}}
+    with pytest.raises(CheckpointError) as refused:
+        load_gpt2(name, checkpoints=tmp_path / "to")
+    assert str(refused.value).startswith(message)
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "to").exists()
+
+
+def test_a_file_that_only_the_network_keeps_away_is_not_taken_for_none(
+    tmp_path: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a model would be given GPT-2's words for its own."""
+    import huggingface_hub
+
+    genuine = huggingface_hub.hf_hub_download
+
+    def fail(repository: str, name: str, **options: Any) -> str:
+        if name == "tokenizer.json":
+            raise no_network()
+        return genuine(repository, name, **options)
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", fail)
+    with pytest.raises(CheckpointError, match=r"could not be downloaded \(Name or service not known\)"):
+        load_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+
+
+def wait_no_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, names: set[str]) -> None:
+    """Goes offline with a cache of these files alone, as `hf download` leaves one: it notes no files that are none."""
+    from huggingface_hub import constants
+
+    shutil.rmtree(tmp_path / "cache" / "models--someone--tiny" / ".no_exist", ignore_errors=True)
+    for path in (tmp_path / "cache" / "models--someone--tiny" / "snapshots" / COMMIT).iterdir():
+        if path.name not in names:
+            path.unlink()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+
+def test_offline_a_cache_without_the_tokenizer_is_not_a_model_without_one(
+    tmp_path: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a model of 50,257 words of its own would be given GPT-2's."""
+    padded = save_checkpoint(tmp_path / "padded", small_model(1, 50257), Tokenizer.named("bytes"))
+    hub.repositories[TINY] = files_of(padded)
+    import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+    wait_no_more(monkeypatch, tmp_path, {"config.json", "model.safetensors"})
+    with pytest.raises(CheckpointError, match=r"^someone/tiny could not be downloaded \("):
+        import_gpt2(TINY, name="again", checkpoints=tmp_path / "to", device="cpu")
+
+
+@pytest.mark.parametrize(
+    "tokenizer", [{"tokenizer.json"}, {"vocab.json", "merges.txt"}], ids=lambda names: "+".join(sorted(names))
+)
+def test_offline_a_cache_that_has_the_weights_and_the_words_is_enough(
+    tmp_path: Path, hub: Any, monkeypatch: pytest.MonkeyPatch, tokenizer: set[str]
+) -> None:
+    if "tokenizer.json" not in tokenizer:
+        for name in [name for name in hub.repositories[TINY] if "token" in name]:
+            del hub.repositories[TINY][name]
+    import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+    wait_no_more(monkeypatch, tmp_path, {"config.json", "model.safetensors", *tokenizer})
+    imported = import_gpt2(TINY, name="again", checkpoints=tmp_path / "to", device="cpu")
+    assert imported.checkpoint.tokenizer.vocab_size == 257
+
+
+@pytest.mark.parametrize("name", ["tokenizer.model", "sentencepiece.bpe.model", "vocab.txt", "spiece.model"])
+def test_words_of_another_kind_on_the_hub_are_refused(tmp_path: Path, hub: Any, name: str) -> None:
+    files = files_of(save_checkpoint(tmp_path / "own", small_model(1, 50257), Tokenizer.named("bytes")))
+    hub.repositories[TINY] = {kept: files[kept] for kept in ("config.json", "model.safetensors")} | {name: b"words"}
+    with pytest.raises(CheckpointError, match=f"has its words in {name}, which is no byte-level BPE"):
+        import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+
+
+def test_openais_own_words_are_no_assumption_and_those_of_others_are(tmp_path: Path, hub: Any) -> None:
+    assert import_gpt2("gpt2-medium", checkpoints=tmp_path / "to", device="cpu").notes == ()
+    hub.repositories[TINY] = hub.repositories[GPT2_MEDIUM]
+    for name in [name for name in hub.repositories[TINY] if name in ("vocab.json", "merges.txt")]:
+        del hub.repositories[TINY][name]
+    imported = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+    assert imported.notes == ("no tokenizer beside the weights: its words are taken to be GPT-2's",)
+
+
+def test_without_a_network_what_stands_is_compared_with_the_cache(
+    tmp_path: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+    save_checkpoint(tmp_path / "to" / "other", small_model(2, 257), Tokenizer.named("bytes"))
+    from huggingface_hub import constants
+
+    nowhere = "http://127.0.0.1:9"
+    monkeypatch.setattr(constants, "ENDPOINT", nowhere)
+    template = nowhere + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    again = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+    assert again.notes[0].startswith("the hub cannot be reached (")
+    assert again.notes[0].endswith("; it stands already, as the hub's cache has it")
+    assert torch.equal(again.checkpoint.model(IDS), small_model(1, 257)(IDS))
+    with pytest.raises(CheckpointError, match="other holds something else"):
+        import_gpt2(TINY, name="other", checkpoints=tmp_path / "to", device="cpu")
+    shutil.rmtree(tmp_path / "cache")
+    with pytest.raises(CheckpointError, match=r"^someone/tiny could not be downloaded \((?!.*cache)"):
+        import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+
+
+def test_a_source_may_be_a_name_on_the_hub(tmp_path: Path, hub: Any) -> None:
+    imported = import_gpt2(source=TINY, checkpoints=tmp_path / "to", device="cpu")
+    assert imported.source == TINY
+    assert imported.checkpoint.directory == tmp_path / "to" / "tiny"
+    assert f"from `{TINY}`" in (tmp_path / "to" / "tiny" / "README.md").read_text()
+    named = import_gpt2("mine", source=TINY, revision="v1", checkpoints=tmp_path / "to", device="cpu")
+    assert named.checkpoint.directory == tmp_path / "to" / "mine"
+
+
+_IMPORT = """
+import sys, minigpt
+print(minigpt.load_gpt2("someone/tiny", checkpoints=sys.argv[1], device="cpu").directory)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_at_once_import_the_same_model(tmp_path: Path, hub: Any) -> None:
+    variables = os.environ | {"HF_ENDPOINT": hub.endpoint, "HF_HUB_CACHE": str(tmp_path / "shared")}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _IMPORT, str(tmp_path / "to")], env=variables, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
+    for process in processes:
+        _, errors = process.communicate(timeout=200)
+        assert process.returncode == 0, errors
+    assert torch.equal(load_checkpoint(tmp_path / "to" / "tiny", "cpu").model(IDS), small_model(1, 257)(IDS))
+    assert [path.name for path in (tmp_path / "to").iterdir()] == ["tiny"]
+
+
+def no_network() -> BaseException:
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    error = LocalEntryNotFoundError("An error happened.\nPlease check your connection.")
+    error.__cause__ = ConnectionError("[Errno -2] Name or service not known")
+    return error
+
+
+def broken_off(message: str = "peer closed connection") -> BaseException:
+    from huggingface_hub.errors import HfHubHTTPError
+
+    (http_error,) = (base for base in HfHubHTTPError.__bases__ if base is not OSError)
+    return http_error(message)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (no_network, "(Name or service not known); offline, give a local copy with --from PATH; a mirror is named by"),
+        (broken_off, "(peer closed connection); offline, give a local copy with --from PATH"),
+        (lambda: broken_off(""), "(HTTPError); offline, give a local copy with --from PATH"),
+        (
+            lambda: OSError(errno.ENOSPC, "No space left on device"),
+            "(No space left on device); free some space, or move the hub's cache with HF_HOME",
+        ),
+    ],
+)
+def test_a_download_that_fails_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Any, message: str
+) -> None:
+    def fail(repository: str, name: str, **_: object) -> str:
+        raise error()
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", fail)
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda *_: None)  # as if it could be reached
+    with pytest.raises(CheckpointError) as refused:
+        load_gpt2("gpt2", checkpoints=tmp_path)
+    assert str(refused.value).startswith(f"openai-community/gpt2 could not be downloaded {message}")
+    assert "\n" not in str(refused.value)

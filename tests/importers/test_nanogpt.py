@@ -1,0 +1,264 @@
+import pickle
+import shutil
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from minigpt.errors import CheckpointError
+from minigpt.generation.engines.engine import TorchEngine, resolve_engine
+from minigpt.importers.gpt2 import import_gpt2
+from minigpt.importers.open_model import load_model, open_imported
+from minigpt.importers.plain_pickle import read_plain_pickle
+from minigpt.storage.checkpoint import load_checkpoint
+
+TEXT = "Ein Fuß im Schnee, 1 naïve Æsche.\n"
+CHARACTERS = sorted(set(TEXT))
+
+
+def weights(words: int, *, c: int = 48, layers: int = 2, biased: bool = False, seed: int = 0) -> dict[str, Tensor]:
+    """Weights as nanoGPT's model has them after some training: nothing is zero or one."""
+    torch.manual_seed(seed)
+    shapes: dict[str, tuple[int, ...]] = {"transformer.wte.weight": (words, c), "transformer.wpe.weight": (16, c)}
+    for layer in range(layers):
+        h = f"transformer.h.{layer}"
+        shapes |= {f"{h}.ln_1.weight": (c,), f"{h}.attn.c_attn.weight": (3 * c, c), f"{h}.attn.c_proj.weight": (c, c)}
+        shapes |= {f"{h}.ln_2.weight": (c,), f"{h}.mlp.c_fc.weight": (4 * c, c), f"{h}.mlp.c_proj.weight": (c, 4 * c)}
+    shapes["transformer.ln_f.weight"] = (c,)
+    if biased:
+        names = [name for name in shapes if not name.endswith(("wte.weight", "wpe.weight"))]
+        shapes |= {name.removesuffix("weight") + "bias": shapes[name][:1] for name in names}
+    tensors = {name: torch.randn(shape) * 0.3 + ("ln_" in name) for name, shape in shapes.items()}
+    tensors["lm_head.weight"] = tensors["transformer.wte.weight"]
+    return tensors
+
+
+def nanogpt(tensors: dict[str, Tensor], ids: Tensor, heads: int = 4) -> Tensor:
+    """The logits of nanoGPT's model.py, written out: exact GELU, linear layers as torch has them, no bias if none."""
+    w = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w.get(f"{name}.bias"), 1e-5)
+
+    def linear(x: Tensor, name: str) -> Tensor:
+        return F.linear(x, w[f"{name}.weight"], w.get(f"{name}.bias"))
+
+    x = w["wte.weight"][ids] + w["wpe.weight"][: ids.shape[1]]
+    layer = 0
+    while f"h.{layer}.ln_1.weight" in w:
+        h = f"h.{layer}"
+        q, k, v = (
+            each.unflatten(-1, (heads, -1)).transpose(1, 2)
+            for each in linear(norm(x, f"{h}.ln_1"), f"{h}.attn.c_attn").chunk(3, -1)
+        )
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        x = x + linear(attended, f"{h}.attn.c_proj")
+        x = x + linear(F.gelu(linear(norm(x, f"{h}.ln_2"), f"{h}.mlp.c_fc")), f"{h}.mlp.c_proj")
+        layer += 1
+    return F.linear(norm(x, "ln_f"), w["lm_head.weight"])
+
+
+def save(folder: Path, tensors: dict[str, Tensor], *, prefix: str = "", **changes: Any) -> Path:
+    """A ckpt.pt as train.py writes it, with an optimizer's state and the settings."""
+    words, c = tensors["transformer.wte.weight"].shape
+    arguments = {
+        "n_layer": sum(name.endswith("ln_1.weight") for name in tensors), "n_head": 4, "n_embd": c, "block_size": 16,
+        "bias": "transformer.ln_f.bias" in tensors, "vocab_size": words, "dropout": 0.1,
+    }  # fmt: skip
+    state = {0: {"step": torch.tensor(3.0), "exp_avg": torch.zeros(words, c)}}
+    content = {
+        "model": {prefix + name: tensor for name, tensor in tensors.items()},
+        "optimizer": {"state": state, "param_groups": [{"lr": 1e-3, "betas": (0.9, 0.95), "params": [0]}]},
+        "model_args": arguments | changes.pop("model_args", {}),
+        "iter_num": 30, "best_val_loss": torch.tensor(2.9), "config": {"dataset": "fuss", "out_dir": "out"},
+    }  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save(content | changes, folder / "ckpt.pt")
+    return folder / "ckpt.pt"
+
+
+def save_meta(folder: Path, characters: list[str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    words = dict(enumerate(characters))
+    meta = {"vocab_size": len(words), "itos": words, "stoi": {c: i for i, c in words.items()}}
+    (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("prefix", ["", "_orig_mod."])
+def test_a_checkpoint_of_characters_gives_nanogpts_logits_and_probabilities(
+    tmp_path: Path, prefix: str, biased: bool
+) -> None:
+    tensors = weights(len(CHARACTERS), biased=biased)
+    path = save(tmp_path / "out", tensors, prefix=prefix)
+    save_meta(tmp_path / "out", CHARACTERS)
+    model, tokenizer = (checkpoint := load_model(path, "cpu").checkpoint).model, checkpoint.tokenizer
+    text = TEXT[:16]
+    theirs = nanogpt(tensors, torch.tensor([[CHARACTERS.index(c) for c in text]]))
+    ours = model(torch.tensor([tokenizer.encode(text)]))
+    ids = [tokenizer.encode(character)[0] for character in CHARACTERS]
+    torch.testing.assert_close(ours[..., ids], theirs, atol=2e-4, rtol=1e-5)
+    torch.testing.assert_close(ours.softmax(-1)[..., ids], theirs.softmax(-1), atol=1e-5, rtol=1e-4)
+    others = [id for id in range(tokenizer.vocab_size) if id not in ids]
+    assert ours[..., others].max() < -990
+    assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
+
+
+def test_gelu_in_the_tanh_form_would_be_seen(tmp_path: Path) -> None:
+    tensors = weights(50257, c=8, layers=1)
+    opened = load_model(save(tmp_path, tensors), "cpu")
+    ids = torch.tensor([[464, 3290, 373, 1043]])
+    theirs = nanogpt(tensors, ids)
+    torch.testing.assert_close(opened.checkpoint.model(ids), theirs, atol=1e-5, rtol=1e-5)
+    mlp = opened.checkpoint.model.blocks[0].mlp
+    mlp.gelu_form = "tanh"
+    assert (opened.checkpoint.model(ids) - theirs).abs().max() > 1e-4
+
+
+def test_a_padded_vocabulary_keeps_its_rows_and_its_logits(tmp_path: Path) -> None:
+    tensors = weights(50304, c=8, layers=1, biased=True)
+    opened = load_model(save(tmp_path, tensors), "cpu")
+    ids = torch.tensor([[464, 3290, 373, 1043]])
+    torch.testing.assert_close(opened.checkpoint.model(ids), nanogpt(tensors, ids), atol=1e-5, rtol=1e-5)
+    assert opened.checkpoint.tokenizer.vocab_size == 50257
+    assert "ids 50257 to 50303 have no word and are never drawn" in opened.notes
+
+
+def test_the_characters_are_found_beside_and_in_the_data_folder_beside_but_not_where_one_happens_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(tmp_path / "nanoGPT" / "out", weights(len(CHARACTERS)))
+    with pytest.raises(
+        CheckpointError, match=r"words, and what they are is not said; put the meta.pkl .*data/fuss, bes"
+    ):
+        open_imported(path)
+    save_meta(tmp_path / "nanoGPT" / "data" / "fuss", CHARACTERS)
+    foreign = open_imported(path)
+    foreign.tensors.close()
+    assert f"its {len(CHARACTERS)} characters are those of the data/fuss/meta.pkl" in foreign.notes
+    shutil.move(tmp_path / "nanoGPT" / "out", tmp_path / "elsewhere")
+    monkeypatch.chdir(tmp_path / "nanoGPT")
+    with pytest.raises(CheckpointError, match=r"put the meta\.pkl of its data"):
+        open_imported(tmp_path / "elsewhere")
+    save_meta(tmp_path / "elsewhere", CHARACTERS[::-1])
+    foreign = open_imported(tmp_path / "elsewhere" / "ckpt.pt")
+    foreign.tensors.close()
+    assert f"its {len(CHARACTERS)} characters are those of the meta.pkl beside it" in foreign.notes
+
+
+@pytest.mark.parametrize("dataset", ["../secret", "/etc", "..", 5])
+def test_the_data_folder_cannot_be_named_elsewhere(tmp_path: Path, dataset: object) -> None:
+    save_meta(tmp_path / "secret", CHARACTERS)
+    path = save(tmp_path / "run" / "out", weights(len(CHARACTERS)), config={"dataset": dataset})
+    with pytest.raises(CheckpointError, match=r"what they are is not said"):
+        open_imported(path)
+
+
+def test_an_import_is_saved_and_runs_on_an_engine_that_has_its_gelu(tmp_path: Path) -> None:
+    tensors = weights(len(CHARACTERS))
+    save_meta(tmp_path / "out", CHARACTERS)
+    imported = import_gpt2(save(tmp_path / "out", tensors), checkpoints=tmp_path / "to", device="cpu")
+    saved = load_checkpoint(tmp_path / "to" / "out", "cpu")
+    ids = torch.tensor([saved.tokenizer.encode(TEXT[:16])])
+    assert torch.equal(saved.model(ids), imported.checkpoint.model(ids))
+    assert saved.model.config.activation_function == "gelu"
+    assert isinstance(resolve_engine(saved.model), TorchEngine)
+
+
+def test_words_that_fill_all_directions_are_refused_unless_the_bias_leaves_one(tmp_path: Path) -> None:
+    characters = [chr(0x4E00 + number) for number in range(64)]
+    save_meta(tmp_path, characters)
+    path = save(tmp_path, weights(64, c=48))
+    with pytest.raises(CheckpointError, match=r"ckpt.pt has 64 words in 48 features, which leave no direction"):
+        open_imported(path)
+    tensors = weights(64, c=48, biased=True)
+    tensors["transformer.ln_f.bias"] += 1
+    opened = load_model(save(tmp_path, tensors), "cpu").checkpoint
+    ids = torch.tensor([[0, 5, 63, 9]])
+    ours = opened.model(torch.tensor([opened.tokenizer.encode("".join(characters[id] for id in ids[0]))]))
+    order = [opened.tokenizer.encode(character)[0] for character in characters]
+    torch.testing.assert_close(ours[..., order], nanogpt(tensors, ids), atol=2e-4, rtol=1e-5)
+    assert ours[..., :256].max() < -990
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_args": {"n_head": 5}}, r"model_args in PATH: n_embd \(48\) must be divisible by n_head \(5\)"),
+        ({"model_args": {"n_layer": "2"}}, r"model_args in PATH: n_layer \('2'\) must be a whole number"),
+        ({"model_args": {"n_layer": 3}}, r"PATH has no tensor 'h.2.ln_1.weight', expected of shape \(48,\)"),
+        ({"model_args": {"bias": True}}, r"PATH has no tensor 'ln_f.bias' of shape \(48,\)"),
+        ({"model_args": {"vocab_size": 7}}, r"PATH has a model of 7 words, and 21 characters are named"),
+        ({"model": 5}, r"PATH must hold its weights under 'model'"),
+        ({"model": {"wte.weight": 5}}, r"PATH holds a int named 'wte.weight', expected tensors alone"),
+    ],
+    ids=str,
+)
+def test_what_is_no_model_of_nanogpts_is_one_sentence(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    save_meta(tmp_path, CHARACTERS)
+    path = save(tmp_path, weights(21), **changes)
+    with pytest.raises(CheckpointError, match="^" + message.replace("PATH", str(path))):
+        load_model(path, "cpu")
+
+
+def test_an_untied_head_is_refused(tmp_path: Path) -> None:
+    tensors = weights(len(CHARACTERS))
+    tensors["lm_head.weight"] = tensors["lm_head.weight"] + 1
+    save_meta(tmp_path, CHARACTERS)
+    with pytest.raises(CheckpointError, match=r"'lm_head.weight' in .* differs from 'wte.weight': an output head"):
+        load_model(save(tmp_path, tensors), "cpu")
+
+
+# meta.pkl
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_plain_values_of_every_protocol_are_read(protocol: int) -> None:
+    value = {"vocab_size": 3, "itos": {0: "\n", 1: "ß", 2: "漢" * 300}, "big": 2**80, "minus": -7, "same": "\n"}
+    assert read_plain_pickle(pickle.dumps(value, protocol), "here") == value
+
+
+class Attack:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path("/tmp/minigpt-was-attacked").touch, ())
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_pickle_that_would_run_something_is_refused_and_runs_nothing(tmp_path: Path, protocol: int) -> None:
+    (tmp_path / "meta.pkl").write_bytes(pickle.dumps({"itos": {0: Attack()}, "stoi": {}}, protocol))
+    path = save(tmp_path, weights(len(CHARACTERS)))
+    with pytest.raises(
+        CheckpointError, match=r"meta.pkl (asks for .* to be run|holds more than data).*, expected dict"
+    ):
+        open_imported(path)
+    assert not Path("/tmp/minigpt-was-attacked").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "meta.pkl is damaged or no pickle"),
+        (pickle.dumps([1]), r"holds more than data \(EMPTY_LIST\)"),
+        (pickle.dumps({"itos": {1: "a"}}), "must have 'itos', a dictionary of the ids from 0 on to their characters"),
+        (pickle.dumps({"itos": {0: "ab"}}), "has words of several characters"),
+        (pickle.dumps({}), "must have 'itos'"),
+        (bytes(2**20 + 1), "is larger than 1,048,576 bytes, which no list of characters is"),
+        (b"\x80\x04r\xff\xff\xff\xff.", "is damaged or no pickle"),  # stores under a huge number
+    ],
+)
+def test_a_list_of_characters_that_is_none_is_one_sentence(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "meta.pkl").write_bytes(content)
+    path = save(tmp_path, weights(len(CHARACTERS)))
+    with pytest.raises(CheckpointError, match=message) as refused:
+        open_imported(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_pickle_of_many_marks_is_read_in_time_that_grows_with_its_size() -> None:
+    started = process_time()
+    assert read_plain_pickle(b"(d" * 200_000 + b".", "here") == {}  # dictionaries, each above its mark
+    assert process_time() - started < 5

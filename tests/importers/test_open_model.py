@@ -1,0 +1,319 @@
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from typer.testing import CliRunner
+
+from minigpt.cli.app import app
+from minigpt.config import GPTConfig
+from minigpt.errors import CheckpointError
+from minigpt.importers.gpt2 import import_gpt2
+from minigpt.importers.open_model import describe_model, find_model, is_checkpoint, load_model, open_imported
+from minigpt.model.gpt import GPT
+from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
+from minigpt.storage.huggingface import to_huggingface
+from minigpt.storage.tensors import save_tensors
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+CONFIG = GPTConfig(vocab_size=257, n_positions=16, n_embd=12, n_layer=2, n_head=3)
+IDS = torch.arange(16)[None] * 7
+
+
+@pytest.fixture
+def model() -> GPT:
+    torch.manual_seed(0)
+    model = GPT(CONFIG).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model
+
+
+@pytest.fixture
+def folder(tmp_path: Path, model: GPT) -> Path:
+    """A model's folder as transformers leaves one."""
+    return save_checkpoint(tmp_path / "model", model, Tokenizer.named("bytes"))
+
+
+def tensors_of(model: GPT) -> dict[str, Tensor]:
+    return {name: tensor.contiguous() for name, tensor in to_huggingface(model).items()}
+
+
+def in_safetensors(folder: Path, tensors: dict[str, Tensor]) -> None:
+    save_tensors(folder / "model.safetensors", tensors)
+
+
+def in_bin(folder: Path, tensors: dict[str, Tensor]) -> None:
+    torch.save(tensors, folder / "pytorch_model.bin")
+
+
+def in_old_bin(folder: Path, tensors: dict[str, Tensor]) -> None:
+    torch.save(tensors, folder / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+
+
+def in_shards(folder: Path, tensors: dict[str, Tensor]) -> None:
+    save_in_shards(folder, tensors, "model.safetensors", save_tensors)
+
+
+def in_bin_shards(folder: Path, tensors: dict[str, Tensor]) -> None:
+    save_in_shards(folder, tensors, "pytorch_model.bin", lambda path, part: torch.save(part, path))
+
+
+def save_in_shards(folder: Path, tensors: dict[str, Tensor], name: str, save: Callable[..., object]) -> None:
+    stem, _, ending = name.rpartition(".")
+    places: dict[str, str] = {}
+    for number in (1, 2, 3):
+        part = dict(list(tensors.items())[number - 1 :: 3])
+        shard = f"{stem}-0000{number}-of-00003.{ending}"
+        save(folder / shard, part)
+        places |= dict.fromkeys(part, shard)
+    index = {"metadata": {"total_size": 1}, "weight_map": places}
+    (folder / f"{name}.index.json").write_text(json.dumps(index))
+
+
+FORMS = [in_safetensors, in_bin, in_old_bin, in_shards, in_bin_shards]
+
+
+@pytest.mark.parametrize("prefix", ["transformer.", "", "module.transformer.", "_orig_mod.module.", "model."])
+@pytest.mark.parametrize("form", FORMS)
+def test_weights_of_all_forms_and_ages_give_the_same_logits(
+    folder: Path, model: GPT, form: Callable[..., None], prefix: str
+) -> None:
+    (folder / "model.safetensors").unlink()
+    tensors = {prefix + name.removeprefix("transformer."): tensor for name, tensor in tensors_of(model).items()}
+    masks = {f"{prefix}h.0.attn.bias": torch.ones(1, 1, 16, 16).tril().bool()}
+    masks |= {f"{prefix}h.0.attn.masked_bias": torch.tensor(-1e4), "lm_head.weight": tensors[f"{prefix}wte.weight"]}
+    form(folder, tensors | masks)
+    opened = load_model(folder, "cpu")
+    assert torch.equal(opened.checkpoint.model(IDS), model(IDS))
+    assert opened.checkpoint.tokenizer.name == "bytes"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("form", FORMS)
+def test_weights_in_half_precision_are_the_numbers_they_are(
+    folder: Path, model: GPT, form: Callable[..., None], dtype: torch.dtype
+) -> None:
+    (folder / "model.safetensors").unlink()
+    form(folder, {name: tensor.to(dtype) for name, tensor in tensors_of(model).items()})
+    loaded = load_model(folder, "cpu").checkpoint.model.state_dict()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded[name], tensor.to(dtype).float()), name
+
+
+def test_tensors_that_were_saved_as_views_are_read_in_their_order(folder: Path, model: GPT) -> None:
+    (folder / "model.safetensors").unlink()
+    in_bin(folder, to_huggingface(model))  # matrices turned, and not made anew
+    assert torch.equal(load_model(folder, "cpu").checkpoint.model(IDS), model(IDS))
+
+
+@pytest.mark.parametrize("under", ["state_dict", "model", "model_state_dict"])
+def test_weights_are_found_where_trainers_put_them(folder: Path, model: GPT, under: str) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({under: tensors_of(model), "epoch": 3}, folder / "pytorch_model.bin")
+    assert torch.equal(load_model(folder, "cpu").checkpoint.model(IDS), model(IDS))
+
+
+def test_a_vocabulary_padded_beyond_its_words_keeps_its_rows(folder: Path, model: GPT, tmp_path: Path) -> None:
+    padded = GPT(CONFIG.replace(vocab_size=320)).eval()
+    save_checkpoint(tmp_path / "padded", padded, Tokenizer.named("bytes"))
+    imported = import_gpt2(tmp_path / "padded", checkpoints=tmp_path / "to", device="cpu")
+    assert torch.equal(load_checkpoint(tmp_path / "to" / "padded", "cpu").model(IDS), padded(IDS))
+    assert imported.notes == ("ids 257 to 319 have no word and are never drawn",)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scale_attn_by_inverse_layer_idx": True},
+        {"scale_attn_weights": False},
+        {"scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": False},
+        {"scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True},
+        {"activation_function": "gelu"},
+        {"activation_function": "gelu_fast"},
+        {"n_inner": 48},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("form", [in_safetensors, in_old_bin])
+def test_options_of_the_config_give_the_logits_that_transformers_gives(
+    tmp_path: Path, options: dict[str, Any], form: Callable[..., None]
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=257, n_positions=16, n_embd=12, n_layer=3, n_head=3, attn_implementation="eager", **options
+    )
+    theirs = transformers.GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    Tokenizer.named("bytes").save(tmp_path / "theirs")
+    (tmp_path / "theirs" / "config.json").write_text(config.to_json_string())
+    form(tmp_path / "theirs", {name: tensor.detach() for name, tensor in theirs.transformer.state_dict().items()})
+    opened = load_model(tmp_path / "theirs", "cpu", mapped=True)
+    with torch.no_grad():
+        expected = theirs(IDS).logits
+        torch.testing.assert_close(opened.checkpoint.model(IDS), expected, atol=2e-5, rtol=1e-5)
+    imported = import_gpt2(tmp_path / "theirs", checkpoints=tmp_path / "to", device="cpu")
+    assert any("put into the weights" in note for note in imported.notes) == any("scale" in name for name in options)
+    saved = load_checkpoint(tmp_path / "to" / "theirs", "cpu").model
+    torch.testing.assert_close(saved(IDS), expected, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("multiple_choice_head.summary.weight", (1, 12)), ("v_head.summary.bias", (1,))]
+)
+def test_heads_that_predict_no_words_are_left_out_and_said(
+    folder: Path, model: GPT, name: str, shape: tuple[int, ...]
+) -> None:
+    in_safetensors(folder, tensors_of(model) | {name: torch.ones(shape)})
+    opened = load_model(folder / "model.safetensors", "cpu")
+    assert torch.equal(opened.checkpoint.model(IDS), model(IDS))
+    assert opened.notes == (f"{name.partition('.')[0]} is left out: it is no part of what predicts words",)
+
+
+@pytest.mark.parametrize("name", ["score.weight", "classifier.weight", "qa_outputs.bias"])
+def test_models_that_were_made_for_something_else_are_refused_by_their_head(
+    folder: Path, model: GPT, name: str
+) -> None:
+    in_safetensors(folder, tensors_of(model) | {name: torch.ones(2, 12)})
+    with pytest.raises(CheckpointError, match=rf"predicts .* \('{name}'\) rather than words"):
+        load_model(folder / "model.safetensors", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda index: index["weight_map"].pop("transformer.wpe.weight"), "has a tensor 'transformer.wpe.weight' that"),
+        (
+            lambda index: index["weight_map"].update(x=index["weight_map"]["transformer.wpe.weight"]),
+            "has no tensor 'x'",
+        ),
+        (lambda index: index.pop("weight_map"), "must have a weight_map of names to files"),
+    ],
+)
+def test_an_index_that_is_at_odds_with_its_files_names_the_tensor(
+    folder: Path, model: GPT, change: Callable[[Any], Any], message: str
+) -> None:
+    (folder / "model.safetensors").unlink()
+    in_shards(folder, tensors_of(model))
+    path = folder / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    change(index)
+    path.write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=message):
+        open_imported(folder)
+
+
+def test_a_tensor_in_two_shards_is_named(folder: Path, model: GPT) -> None:
+    (folder / "model.safetensors").unlink()
+    in_shards(folder, tensors_of(model))
+    part = {"transformer.wpe.weight": torch.ones(16, 12), "transformer.ln_f.bias": torch.ones(12)}
+    save_tensors(folder / "extra.safetensors", part)
+    path = folder / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    index["weight_map"]["transformer.ln_f.bias"] = "extra.safetensors"
+    path.write_text(json.dumps(index))
+    with pytest.raises(
+        CheckpointError, match=r"'transformer\.\S+' is in extra.safetensors and in model-0000\d-of-00003"
+    ):
+        open_imported(folder)
+
+
+def test_links_to_a_cache_are_followed(folder: Path, model: GPT, tmp_path: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    in_shards(folder, tensors_of(model))
+    shutil.move(folder, tmp_path / "blobs")
+    folder.mkdir()
+    for path in (tmp_path / "blobs").iterdir():
+        (folder / path.name).symlink_to(path)
+    assert torch.equal(load_model(folder, "cpu").checkpoint.model(IDS), model(IDS))
+
+
+def test_words_of_another_kind_are_refused_and_not_replaced_by_gpt2s(tmp_path: Path) -> None:
+    small = GPT(GPTConfig(n_positions=4, n_embd=4, n_layer=1, n_head=1))
+    folder = save_checkpoint(tmp_path / "model", small, Tokenizer.named("gpt2"))
+    for path in folder.iterdir():
+        if path.name not in ("config.json", "model.safetensors"):
+            path.unlink()
+    assert load_model(folder, "cpu").checkpoint.tokenizer.name == "gpt2"
+    (folder / "vocab.txt").write_text("[UNK]\n")
+    with pytest.raises(CheckpointError, match=r"has its words in vocab.txt, which is no byte-level BPE as GPT-2's"):
+        load_model(folder, "cpu")
+
+
+def test_a_run_of_ones_own_goes_before_a_path_of_the_same_name(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(folder, tmp_path / "checkpoints" / "whale")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "whale").mkdir()
+    assert find_model("whale", "checkpoints") == Path("checkpoints/whale")
+    assert find_model("model", "checkpoints") == Path("model")
+    assert find_model(None, "checkpoints") == Path("checkpoints/whale")
+    with pytest.raises(CheckpointError, match=r"no model 'whole' in checkpoints; did you mean 'whale'"):
+        find_model("whole", "checkpoints")
+    assert is_checkpoint(Path("model"))
+
+
+def test_a_name_of_the_hub_is_told_the_command_that_gets_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("owner/tiny-gpt", "gpt2-xl"):
+        with pytest.raises(CheckpointError, match=f"^no model '{name}' in checkpoints, .*`minigpt load-gpt2 {name}`"):
+            find_model(name, "checkpoints")
+    with pytest.raises(CheckpointError, match=r"^no model 'whale', nor any in checkpoints; train one"):
+        find_model("whale", "checkpoints")
+    shutil.copytree(folder, tmp_path / "owner" / "tiny-gpt")
+    assert find_model("owner/tiny-gpt", "checkpoints") == Path("owner/tiny-gpt")
+    monkeypatch.chdir(folder)
+    with pytest.raises(CheckpointError, match=r"^no model ''"):  # and not the working directory
+        find_model("", "checkpoints")
+
+
+def test_a_name_that_is_too_long_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"x could not be read \(file name too long\)"):
+        find_model("x" * 300, tmp_path)
+
+
+def test_a_folder_as_minigpt_writes_it_is_told_of_what_others_put_there(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    padded = GPT(CONFIG.replace(vocab_size=320)).eval()
+    folder = save_checkpoint(tmp_path / "padded", padded, Tokenizer.named("bytes"))
+    in_safetensors(folder, tensors_of(padded) | {"v_head.summary.bias": torch.ones(1)})
+    assert is_checkpoint(folder)
+    notes = (
+        "ids 257 to 319 have no word and are never drawn",
+        "v_head is left out: it is no part of what predicts words",
+    )
+    assert load_model(folder, "cpu").notes == notes
+    assert describe_model(folder)[2] == notes
+
+
+def test_every_command_that_takes_a_model_takes_a_path_of_any_format(
+    folder: Path, model: GPT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shutil.move(folder / "model.safetensors", tmp_path / "weights")
+    in_old_bin(folder, tensors_of(model) | {"v_head.summary.bias": torch.ones(1)})
+    (tmp_path / "text.txt").write_text("All the whales of the world. " * 40)
+    note = "note: v_head is left out: it is no part of what predicts words"
+    for command in (
+        ["generate", "a", "--model", "model", "--max-new-tokens", "2", "--seed", "1"],
+        ["evaluate", "model/pytorch_model.bin", "text.txt"],
+        ["info", "model"],
+        ["info", "model", "--json"],
+        ["train", "text.txt", "--from", "model", "--steps", "1", "--device", "cpu", "--eval-every", "1"],
+    ):
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0, (command, done.output, done.stderr)
+        assert note in done.stderr, command
+    assert (tmp_path / "checkpoints" / "text" / "model.safetensors").exists()

@@ -1,0 +1,233 @@
+"""Files made to do harm: nothing in them runs, nothing is written, memory stays bounded, one line says what it is."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from minigpt.config import GPTConfig
+from minigpt.errors import MinigptError
+from minigpt.importers.gpt2 import import_gpt2
+from minigpt.model.gpt import GPT
+from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
+from minigpt.storage.huggingface import to_huggingface
+from minigpt.storage.tensors import save_tensors
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+CONFIG = GPTConfig(vocab_size=257, n_positions=8, n_embd=12, n_layer=1, n_head=3)
+
+
+class Attack:
+    """What a pickle calls when it is opened carelessly."""
+
+    def __init__(self, proof: Path) -> None:
+        self.proof = proof
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.system, (f"touch {self.proof}",))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model's folder whose weights are still to be written."""
+    torch.manual_seed(0)
+    folder = save_checkpoint(tmp_path / "model", GPT(CONFIG), Tokenizer.named("bytes"))
+    (folder / "model.safetensors").unlink()
+    return folder
+
+
+def weights() -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    return {name: tensor.contiguous() for name, tensor in to_huggingface(GPT(CONFIG)).items()}
+
+
+def refused(folder: Path, message: str) -> None:
+    with pytest.raises(MinigptError, match=message) as error:
+        import_gpt2(folder, checkpoints=folder.parent / "to", device="cpu")
+    assert "\n" not in str(error.value)
+    assert not (folder.parent / "to").exists()
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["new form", "old form"])
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "ckpt.pt"])
+def test_a_pickle_that_runs_a_command_does_not_run_it(tmp_path: Path, folder: Path, name: str, zipped: bool) -> None:
+    proof = tmp_path / "attacked"
+    content: dict[str, Any] = {"model": weights(), "model_args": {"n_layer": 1}} if name == "ckpt.pt" else weights()
+    torch.save(content | {"x": Attack(proof)}, folder / name, _use_new_zipfile_serialization=zipped)
+    refused(folder, f"{name} asks for posix.system when it is opened, which is more than weights .*as safetensors$")
+    assert not proof.exists()
+    torch.load(folder / name, weights_only=False)  # as the attack was meant
+    assert proof.exists()
+
+
+def test_a_bare_pickle_that_runs_a_command_does_not_run_it(tmp_path: Path, folder: Path) -> None:
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Attack(tmp_path / "attacked"), protocol))
+        refused(folder, "pytorch_model.bin (asks for|is truncated, damaged or no file of weights)")
+    assert not (tmp_path / "attacked").exists()
+
+
+def test_a_bomb_in_a_zip_is_not_unpacked(folder: Path) -> None:
+    with zipfile.ZipFile(folder / "pytorch_model.bin", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps({}, 2))
+        archive.writestr("archive/data/0", bytes(2**24))
+    refused(folder, r"is a packed zip \('archive/data.pkl' would unpack to \d+ bytes\), which torch.save never writes")
+
+
+def test_members_that_overlap_hold_no_more_than_the_file(folder: Path) -> None:
+    path = folder / "pytorch_model.bin"
+    torch.save(weights(), path)
+    content = bytearray(path.read_bytes())
+    at = content.rindex(b"PK\x01\x02")  # the last member in the directory: 4 GB, it says
+    content[at + 20 : at + 28] = (2**32 - 2).to_bytes(4, "little") * 2
+    path.write_bytes(content)
+    refused(folder, "claims to hold 4,29|is truncated or damaged")
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["new form", "old form"])
+def test_a_tensor_that_claims_more_than_the_file_holds_is_refused(folder: Path, zipped: bool) -> None:
+    huge = torch.zeros(1).expand(2**20, 2**14)
+    torch.save(weights() | {"transformer.wte.weight": huge}, folder / "pytorch_model.bin",
+               _use_new_zipfile_serialization=zipped)  # fmt: skip
+    refused(folder, r"claims to hold 68,7\d\d,\d\d\d,\d\d\d bytes of tensors in")
+
+
+def header(entries: dict[str, Any], size: int | None = None) -> bytes:
+    text = json.dumps(entries).encode()
+    return (len(text) if size is None else size).to_bytes(8, "little") + text
+
+
+def entry(start: int, end: int, shape: list[int]) -> dict[str, Any]:
+    return {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        header({"a": entry(0, 8, [1])}) + bytes(8),
+        header({"a": entry(0, 4, [2**62])}) + bytes(4),
+        header({"a": entry(0, 4, [1]), "b": entry(0, 4, [1])}) + bytes(8),
+        header({"a": entry(0, 4, [1]), "b": entry(2, 6, [1])}) + bytes(8),
+        header({"a": entry(4, 0, [1])}) + bytes(4),
+        header({"a": entry(0, 2**40, [2**38])}) + bytes(4),
+        header({"a": entry(0, 4, [1])}) + bytes(400),
+        header({"a": entry(0, 4, [1])}, size=2**30) + bytes(4),
+        header({"a": entry(0, 4, [1])}, size=2**63) + bytes(4),
+        header({"a": {"dtype": "F32", "shape": [1]}}) + bytes(4),
+        header({"a": entry(-4, 0, [1])}) + bytes(4),
+        header({}) + bytes(4),
+        b"\x08" + bytes(7) + b"[[[[[[[[",
+    ],
+    ids=range(13),
+)
+def test_a_safetensors_header_that_lies_is_refused(folder: Path, content: bytes) -> None:
+    (folder / "model.safetensors").write_bytes(content)
+    refused(folder, "model.safetensors is truncated, corrupted or not safetensors|does not have|has no tensor")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("../model/part.safetensors", "names '../model/part.safetensors', which must be a file beside it"),
+        ("/etc/passwd", "names '/etc/passwd', which must be a file beside it"),
+        ("sub/part.safetensors", "names 'sub/part.safetensors', which must be"),
+        ("..\\part.safetensors", "names .*, which must be a file beside it"),
+        ("..", r"names '\.\.', which must be a file beside it"),
+        ("", "names '', which must be a file beside it"),
+        ("none.safetensors", "model/none.safetensors is not there"),
+        (5, "must have a weight_map of names to files"),
+    ],
+)
+def test_an_index_leads_to_files_beside_it_alone(folder: Path, name: Any, message: str) -> None:
+    save_tensors(folder / "part.safetensors", weights())
+    index = {"weight_map": dict.fromkeys(weights(), name)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    refused(folder, message)
+
+
+def test_files_of_other_kinds_in_a_models_place_are_one_line(folder: Path) -> None:
+    (folder / "pytorch_model.bin").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    refused(folder, "Git LFS pointer|is of no format")
+    (folder / "pytorch_model.bin").write_bytes(b"<html>")
+    refused(folder, "pytorch_model.bin is of no format that is known here")
+    (folder / "pytorch_model.bin").unlink()
+    (folder / "pytorch_model.bin").mkdir()
+    refused(folder, "pytorch_model.bin")
+
+
+_MEASURED = """
+import sys
+from pathlib import Path
+from minigpt.errors import MinigptError
+from minigpt.importers.open_model import load_model
+
+def peak():  # not ru_maxrss, which begins with the parent's
+    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+
+load_model(Path(sys.argv[1]), "cpu")  # brings in whatever is imported late
+before = peak()
+try:
+    load_model(Path(sys.argv[2]), "cpu")
+    print("read")
+except MinigptError as error:
+    print(error)
+print(peak() - before)
+"""
+
+
+def kilobytes(small: Path, path: Path) -> tuple[str, int]:
+    """What came of opening a path, and by how much the peak of memory rose over that of opening a small one."""
+    done = subprocess.run([sys.executable, "-c", _MEASURED, str(small), str(path)], capture_output=True, text=True,
+                          check=True)  # fmt: skip
+    *said, peak = done.stdout.splitlines()
+    return "\n".join(said), int(peak)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from Linux's /proc")
+def test_refusing_a_bomb_takes_no_memory(folder: Path) -> None:
+    torch.save(weights(), folder / "pytorch_model.bin")
+    bomb = folder.parent / "bomb.bin"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", bytes(2**28))
+    said, peak = kilobytes(folder, bomb)
+    assert "is a packed zip" in said
+    assert peak < 20_000
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from Linux's /proc")
+@pytest.mark.parametrize("form", ["safetensors", "bin, new form", "bin, old form", "ckpt.pt"])
+def test_opening_takes_the_weights_once(folder: Path, form: str) -> None:
+    config = GPTConfig(vocab_size=50257, n_positions=64, n_embd=256, n_layer=8, n_head=4)
+    words = Tokenizer.named("gpt2")
+    small = save_checkpoint(folder.parent / "small", GPT(config.replace(n_embd=8, n_layer=1)), words)
+    if form != "safetensors":
+        little = {
+            name: tensor.contiguous() for name, tensor in to_huggingface(load_checkpoint(small, "cpu").model).items()
+        }
+        (small / "model.safetensors").unlink()
+        torch.save(little, small / "pytorch_model.bin", _use_new_zipfile_serialization="old" not in form)
+    large = save_checkpoint(folder.parent / "large", GPT(config), words)
+    tensors = {name: tensor.contiguous() for name, tensor in to_huggingface(GPT(config)).items()}
+    size = sum(tensor.nbytes for tensor in tensors.values())
+    if form != "safetensors":
+        (large / "model.safetensors").unlink()
+    if form == "ckpt.pt":
+        turned = {n: t.t().contiguous() if "c_" in n and t.dim() == 2 else t for n, t in tensors.items()}
+        arguments = {"n_layer": 8, "n_head": 4, "n_embd": 256, "block_size": 64, "vocab_size": 50257, "bias": True}
+        state = {name: {"exp_avg": tensor + 1, "exp_avg_sq": tensor + 2} for name, tensor in turned.items()}
+        torch.save({"model": turned, "model_args": arguments, "optimizer": {"state": state}}, large / "ckpt.pt")
+        large /= "ckpt.pt"
+    elif form != "safetensors":
+        torch.save(tensors, large / "pytorch_model.bin", _use_new_zipfile_serialization="new" in form)
+    said, peak = kilobytes(small, large)
+    assert said == "read"
+    assert peak * 1024 < 1.2 * size

@@ -1,0 +1,297 @@
+"""What is chosen where nothing is said, on machines and texts made up for the purpose."""
+
+import base64
+import itertools
+import random
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from minigpt.config import PRESETS, GPTConfig, TrainConfig
+from minigpt.data.corpus import Corpus
+from minigpt.errors import ConfigError, TrainingError
+from minigpt.planning import plan as planning
+from minigpt.planning.plan import CorpusStats, Plan, plan, plan_preset, plan_tokenizer
+from minigpt.planning.scaling_law import entropy
+from minigpt.planning.timing import StepTimer
+from minigpt.training.memory import state_bytes
+
+BOOK = CorpusStats(n_tokens=400_000, n_bytes=1_200_000, vocab_size=2048, entropy=2.3)
+
+
+def machine(flops: float, *dtypes: str, gain: float = 1.0) -> StepTimer:
+    """A machine that does so many floating-point operations a second, whatever they are, in bfloat16 `gain` times as
+    many; `dtypes` are those to choose from."""
+
+    def seconds_per_step(model: GPTConfig, config: TrainConfig) -> float:
+        assert config.context_length is not None
+        rate = flops * (gain if config.dtype == "bfloat16" else 1.0)
+        return 6 * model.n_parameters * config.sequences_per_step * config.context_length / rate
+
+    return StepTimer(seconds_per_step, dtypes)
+
+
+def planned(survey: CorpusStats = BOOK, free_memory: int = sys.maxsize, flops: float = 1e11, **given: Any) -> Plan:
+    device_type, processes = given.pop("device_type", "cpu"), given.pop("processes", 1)
+    preset, base = given.pop("preset", "nano"), given.pop("base", None)
+    clock = given.pop("clock", None) or machine(flops)
+    return plan(
+        survey, device_type=device_type, free_memory=free_memory, given=given, preset=preset, base=base, clock=clock,
+        processes=processes,
+    )  # fmt: skip
+
+
+def chosen_preset(survey: CorpusStats = BOOK, free_memory: int = sys.maxsize, *, clock: StepTimer, **given: Any) -> str:
+    return plan_preset(survey, "cpu", free_memory, given, clock)
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen"), [({"minutes": 1.0}, "nano"), ({"minutes": 3.0}, "micro"), ({"epochs": 9}, "gpt2-medium")]
+)
+def test_measuring_ends_with_a_tenth_of_the_minutes_but_for_the_smallest(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], chosen: str
+) -> None:
+    seconds = itertools.count(step=10)  # at each look at the clock
+    monkeypatch.setattr(planning, "time", SimpleNamespace(perf_counter=lambda: next(seconds)))
+    library = replace(BOOK, n_tokens=10**9, n_bytes=3 * 10**9)
+    assert chosen_preset(library, clock=machine(1e17), **given) == chosen
+
+
+def test_a_faster_machine_or_more_time_gets_a_larger_model() -> None:
+    def chosen(flops: float, minutes: float) -> int:
+        return PRESETS[chosen_preset(minutes=minutes, clock=machine(flops))].n_parameters
+
+    assert chosen(1e10, 1) == PRESETS["nano"].n_parameters
+    assert chosen(1e13, 1) > chosen(1e10, 1)
+    assert chosen(1e11, 600) > chosen(1e11, 1)
+
+
+def test_a_short_text_and_a_few_steps_get_a_small_model_however_fast_the_machine() -> None:
+    tiny = CorpusStats(n_tokens=2000, n_bytes=5000, vocab_size=257, entropy=3.0)
+    assert chosen_preset(tiny, clock=machine(1e15)) == "nano"
+    assert chosen_preset(minutes=600, clock=machine(1e15)) == "micro"
+    assert chosen_preset(steps=100_000, clock=machine(1e10)) == "nano"
+
+
+def test_a_size_too_large_for_the_memory_is_neither_measured_nor_chosen() -> None:
+    large = replace(BOOK, n_bytes=10**9, n_tokens=300_000_000)
+    measured: set[int] = set()
+
+    def seconds_per_step(model: GPTConfig, config: TrainConfig) -> float:
+        measured.add(model.n_embd)
+        return machine(1e15).measure(model, config)
+
+    assert chosen_preset(large, minutes=600, clock=StepTimer(seconds_per_step)) == "gpt2-medium"
+    assert measured == {128, 192, 384, 512, 768, 1024}
+    measured.clear()
+    assert chosen_preset(large, free_memory=10**9, minutes=600, clock=StepTimer(seconds_per_step)) == "small"
+    assert measured == {128, 192, 384, 512}
+
+
+def test_a_size_that_runs_out_of_memory_while_it_is_measured_is_not_chosen() -> None:
+    def seconds_per_step(model: GPTConfig, config: TrainConfig) -> float:
+        if model.n_embd > least:
+            raise TrainingError("more than the memory holds")
+        return machine(1e15).measure(model, config)
+
+    least = 128
+    assert chosen_preset(minutes=600, clock=StepTimer(seconds_per_step)) == "nano"
+    least = 0  # then the plan itself says why
+    assert chosen_preset(minutes=600, clock=StepTimer(seconds_per_step)) == "nano"
+    with pytest.raises(TrainingError, match="more than the memory holds"):
+        planned(minutes=600, clock=StepTimer(seconds_per_step))
+
+
+@pytest.mark.parametrize(
+    ("preset", "tokens"), [("nano", 1024), ("micro", 1024), ("mini", 1536), ("small", 2048), ("gpt2", 3072)]
+)
+def test_a_step_of_muons_on_a_cpu_holds_four_tokens_for_each_feature(preset: str, tokens: int) -> None:
+    assert planned(preset=preset).tokens_per_step == tokens
+    assert planned(preset=preset, optimizer="adamw").tokens_per_step == 1024
+    assert planned(preset=preset, device_type="cuda").tokens_per_step == 16_384
+
+
+def test_what_is_given_is_kept() -> None:
+    given = {
+        "n_embd": 64,
+        "n_head": 2,
+        "dropout": 0.3,
+        "batch_size": 3,
+        "learning_rate": 0.5,
+        "steps": 7,
+        "patience": 9,
+    }
+    made = planned(**given)
+    assert {name: getattr(made.model, name, None) or getattr(made.training, name, None) for name in given} == given
+    assert made.training.minutes is None
+
+
+def test_the_faster_arithmetic_is_chosen_counted_with_recorded_and_said() -> None:
+    exact = planned(minutes=3)
+    clock = machine(1e11, "float32", "bfloat16", gain=1.5)
+    made = planned(minutes=3, clock=clock)
+    assert made.training.dtype == "bfloat16"
+    assert made.seconds_per_step == pytest.approx(exact.seconds_per_step / 1.5)
+    assert made.why_dtype == "1.5 times as fast here as float32"
+    assert made.expected is not None
+    assert exact.expected is not None
+    assert made.expected < exact.expected  # more is learnt in the same time
+    short = planned(minutes=0.5, clock=clock)  # planned twice over, for the shorter context
+    assert (short.training.dtype, short.training.context_length) == ("bfloat16", 64)
+    for given in ("float32", "bfloat16"):
+        made = planned(minutes=3, dtype=given, clock=machine(1e11, "float32", "bfloat16", gain=1.5))
+        assert (made.training.dtype, made.why_dtype) == (given, "")
+
+
+def test_where_only_float32_is_worth_trying_it_is_recorded() -> None:
+    assert planned(clock=machine(1e11, "float32", gain=9.0)).training.dtype == "float32"
+
+
+def test_a_forecast_falls_with_time_and_a_harder_text_has_a_higher_one() -> None:
+    expected = [planned(minutes=minutes).expected for minutes in (1, 3, 10)]
+    assert None not in expected
+    assert expected == sorted(expected, reverse=True)  # type: ignore[type-var]
+    harder = planned(CorpusStats(400_000, 1_200_000, 2048, entropy=2.8), minutes=3).expected
+    assert harder is not None
+    assert expected[1] is not None
+    assert harder > expected[1]
+
+
+def test_a_texts_entropy_is_that_of_its_first_megabyte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINIGPT_CACHE", str(tmp_path / "cache"))
+    noise = base64.b64encode(random.Random(0).randbytes(900_000)).decode()  # 1.2 MB of 6 bits each
+    (tmp_path / "noise.txt").write_text(noise + 400_000 * "again and again ")
+    survey = CorpusStats.of(Corpus.build([str(tmp_path / "noise.txt")], "bytes"))
+    assert survey.entropy == entropy(noise.encode()) == entropy(noise[:1_000_000].encode())
+    assert survey.entropy == pytest.approx(6, rel=0.02)
+
+
+def test_nothing_is_forecast_far_from_the_experiments() -> None:
+    assert planned(CorpusStats(n_tokens=2700, n_bytes=2700, vocab_size=257, entropy=3.0)).expected is None
+    assert planned(steps=3).expected is None
+    assert planned(minutes=1).expected is not None
+
+
+def test_a_text_of_a_few_tokens_gets_steps_and_a_context_that_fits() -> None:
+    made = planned(CorpusStats(n_tokens=50, n_bytes=50, vocab_size=257, entropy=8.0))
+    assert made.training.steps == 300
+    assert made.model.n_positions == made.training.context_length == 49
+    assert "only 50 tokens" in made.notes[0]
+
+
+def test_a_short_run_gets_a_short_context_unless_one_is_given() -> None:
+    assert planned(minutes=0.5).training.context_length == 64
+    assert planned(minutes=50).training.context_length == 128
+    assert planned(minutes=0.5, context_length=128).training.context_length == 128
+
+
+def test_a_text_seen_many_times_gets_words_in_other_tokens_and_at_last_dropout() -> None:
+    once, often = planned(minutes=0.1), planned(minutes=100)
+    assert once.model.dropout == once.training.bpe_dropout == once.training.token_noise == 0
+    assert often.model.dropout > 0
+    assert often.training.bpe_dropout == 0.05
+    assert often.training.token_noise == 0
+    assert planned(minutes=2).training.bpe_dropout == 0.03
+    assert planned(minutes=100, bpe_dropout=0.0).training.token_noise == 0  # what was turned off comes by no other name
+
+
+def test_a_tokenizer_without_merges_has_noise_instead_and_refuses_to_leave_any_out() -> None:
+    bytes_only = replace(BOOK, has_merges=False)
+    often = planned(bytes_only, minutes=100)
+    assert often.training.bpe_dropout == 0
+    assert often.training.token_noise == 0.1
+    with pytest.raises(ConfigError, match=r"bpe_dropout \(0\.1\) needs a tokenizer that merges bytes into words"):
+        planned(bytes_only, bpe_dropout=0.1)
+
+
+def test_a_batch_larger_than_the_text_is_refused_with_what_fits() -> None:
+    with pytest.raises(ConfigError, match=r"larger than the training text \(400000 tokens\); .* at most 3125"):
+        planned(batch_size=4000)
+
+
+def test_memory_bounds_what_is_computed_at_once_then_what_is_kept_then_refuses() -> None:
+    needs = planned(batch_size=64).memory
+    tight = planned(batch_size=64, free_memory=needs - 1)
+    assert tight.training.micro_batch_size == 32
+    assert tight.memory < needs
+    assert "32 sequences pass through the model at once" in tight.notes[0]
+    one = planned(batch_size=64, micro_batch_size=1)
+    tighter = planned(batch_size=64, free_memory=one.memory - 1)
+    assert tighter.training.micro_batch_size == 1
+    assert tighter.training.checkpoint_activations == "on"
+    with pytest.raises(ConfigError, match=r"takes about 0\.0 GB, but 0\.0 GB are free: no preset fits"):
+        planned(free_memory=1000)
+    with pytest.raises(ConfigError, match=r"takes about 18\.\d GB, but 8\.0 GB are free: the largest preset that fits"):
+        planned(preset="gpt2-xl", free_memory=8 * 10**9)
+
+
+def test_a_model_too_large_for_one_device_fits_in_parts_on_several() -> None:
+    xl: dict[str, Any] = {"preset": "gpt2-xl", "optimizer": "adamw", "free_memory": 23_500_000_000}
+    for sharding in ("auto", "on"):
+        for device_type in ("cuda", "cpu"):
+            options = xl | {"device_type": device_type, "sharding": sharding}
+            made = planned(processes=4, **options)
+            assert made.memory < 23_500_000_000 < state_bytes(made.model, "adamw")
+            assert made.training.sharding == "on"  # so that the processes do as was planned
+    with pytest.raises(ConfigError, match="or share the weights out over several devices with --devices N --sharding"):
+        planned(processes=4, device_type="cuda", sharding="off", **xl)
+    with pytest.raises(ConfigError, match=r"on each device, .* over more devices than 4 with --devices N --sharding"):
+        planned(processes=4, device_type="cuda", **xl | {"free_memory": 6 * 10**9})
+
+
+def test_a_model_that_fits_whole_is_not_planned_in_parts_unless_that_is_asked_for() -> None:
+    alone = planned(batch_size=8)
+    several = planned(batch_size=16, processes=2)
+    assert several.memory == alone.memory
+    assert planned(batch_size=16, processes=2, sharding="on").memory != alone.memory
+
+
+def test_the_xl_fits_into_a_machine_with_its_state_and_a_little_more() -> None:
+    free = int(state_bytes(PRESETS["gpt2-xl"], "adamw") * 1.04)
+    made = planned(base=PRESETS["gpt2-xl"], preset="", free_memory=free)
+    assert made.training.optimizer == "adamw"
+    assert made.training.checkpoint_activations == "on"
+
+
+def test_a_model_to_fine_tune_keeps_its_shape_and_takes_a_small_rate() -> None:
+    made = planned(base=PRESETS["gpt2"], preset="", minutes=5)
+    assert made.model.replace(dropout=0.0) == PRESETS["gpt2"]
+    assert made.training.context_length == 256
+    assert made.training.learning_rate == 5e-5
+    assert made.expected is None
+    with pytest.raises(ConfigError, match=r"context_length \(2048\) must be at most the model's own \(1024\)"):
+        planned(base=PRESETS["gpt2"], preset="", context_length=2048)
+
+
+@pytest.mark.parametrize(("width", "rate"), [(32, 1e-3), (128, 7.35e-4), (384, 1.41e-4), (768, 5e-5), (1600, 1.66e-5)])
+def test_a_smaller_model_is_fine_tuned_at_a_larger_rate(width: int, rate: float) -> None:
+    made = planned(base=PRESETS["gpt2"].replace(n_embd=width, n_head=1), preset="", minutes=5)
+    assert made.training.learning_rate == pytest.approx(rate, rel=0.01)
+
+
+def test_vocabularies_grow_with_the_text() -> None:
+    sizes = (1000, 40_000, 300_000, 1_115_394, 3_262_608, 10**8, 10**9)
+    assert [plan_tokenizer(size) for size in sizes] == [
+        "bytes", "bpe:512", "bpe:1024", "bpe:4096", "bpe:8192", "bpe:16384", "gpt2"
+    ]  # fmt: skip
+
+
+def test_evaluations_take_a_small_share_of_a_run() -> None:
+    for minutes in (1, 10, 100):
+        made = planned(minutes=minutes)
+        seen = made.steps(BOOK.n_tokens) * made.tokens_per_step
+        evaluated = 20 * made.training.eval_tokens / 3  # an evaluation costs a third of training on the same
+        assert evaluated < 0.04 * seen or made.training.eval_tokens == 4096
+
+
+@pytest.mark.parametrize("kind", ["token_noise", "bpe_dropout"])
+def test_dropout_is_less_beside_noise(kind: str) -> None:
+    other = {"token_noise": 0.0, "bpe_dropout": 0.0}
+    noisy, plain = (
+        planned(minutes=100, preset="micro", **(other | {kind: share})).model.dropout for share in (0.1, 0.0)
+    )
+    assert noisy < plain

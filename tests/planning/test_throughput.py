@@ -1,0 +1,180 @@
+"""The peak that arithmetic is compared with, and measuring a step without leaving traces."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from minigpt.config import PRESETS, GPTConfig, TrainConfig
+from minigpt.errors import TrainingError
+from minigpt.planning import throughput
+from minigpt.planning.throughput import Peak, peak, seconds_per_step
+from minigpt.training.memory import state_bytes
+from minigpt.training.step import TrainStep
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+TINY = GPTConfig(vocab_size=50, n_positions=8, n_embd=8, n_layer=1, n_head=2)
+
+
+@pytest.fixture
+def unmeasured() -> Iterator[None]:
+    """Lets peaks be found anew, in the test and after it."""
+    peak.cache_clear()
+    yield
+    peak.cache_clear()
+
+
+@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.parametrize(
+    ("name", "teraflops"),
+    [
+        ("NVIDIA H200", 989),
+        ("NVIDIA H200 NVL", 835),
+        ("NVIDIA H100 80GB HBM3", 989),
+        ("NVIDIA H100 PCIe", 756),
+        ("NVIDIA A100-SXM4-80GB", 312),
+        ("NVIDIA A40", 150),
+        ("NVIDIA L4", 121),
+        ("NVIDIA L40S", 362),
+        ("NVIDIA GeForce RTX 4090", 165),
+        ("NVIDIA L40", None),
+        ("NVIDIA RTX A4000", None),
+        ("NVIDIA RTX A1000", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA GeForce RTX 4090 D", None),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
+    ],
+)
+def test_a_known_gpu_has_its_data_sheet_and_any_other_is_measured(
+    monkeypatch: pytest.MonkeyPatch, name: str, teraflops: int | None
+) -> None:
+    monkeypatch.setattr(throughput, "_matmul_flops", lambda *_: 7e12)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
+    found = peak(CUDA, torch.bfloat16)
+    assert found.flops == (teraflops or 7) * 1e12
+    assert ("data sheet" in found.source) == (teraflops is not None)
+
+
+@pytest.mark.usefixtures("unmeasured")
+def test_the_peak_of_float32_on_a_gpu_is_measured_in_the_tf32_that_training_runs_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = torch.get_float32_matmul_precision()
+    seen = []
+
+    def measured(*_: object) -> float:
+        seen.append(torch.get_float32_matmul_precision())
+        return 7e12
+
+    monkeypatch.setattr(throughput, "_matmul_flops", measured)
+    try:
+        torch.set_float32_matmul_precision("highest")
+        assert "measured" in peak(CUDA, torch.float32).source
+        peak(CPU, torch.float32)
+        assert seen == ["high", "high"]
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.usefixtures("unmeasured")
+def test_the_peak_of_a_cpu_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = peak(CPU, torch.float32)
+    assert first.flops > 1e8
+    monkeypatch.setattr(throughput, "_matmul_flops", lambda *_: 1.0)
+    assert peak(CPU, torch.float32) is first
+
+
+def test_nothing_of_a_measured_model_is_held_on_to() -> None:
+    code = """if True:
+        import gc, weakref, torch
+        from minigpt.config import GPTConfig, TrainConfig
+        from minigpt.planning import throughput
+
+        class Watched(throughput.TrainStep):
+            def __init__(self, *rest):
+                super().__init__(*rest)
+                made.append(weakref.ref(self))
+
+        gc.disable()  # of itself it would come at some time or other
+        made, throughput.TrainStep = [], Watched
+        shape = GPTConfig(vocab_size=50, n_positions=8, n_embd=8, n_layer=1, n_head=2)
+        throughput.seconds_per_step(shape, TrainConfig(steps=1, context_length=8), torch.device("cpu"), seconds=0.01)
+        assert made[0]() is None
+    """
+    # In a process of its own: only the first optimizer of all imports what holds on to it.
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_measuring_a_step_leaves_the_random_state_alone() -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    config = TrainConfig(steps=1, context_length=8, batch_size=4)
+    assert seconds_per_step(TINY, config, CPU, seconds=0.01) > 0
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(("processes", "rows"), [(1, 6), (2, 3), (8, 1)])
+def test_one_of_several_processes_is_measured_on_its_part_of_the_batch(
+    monkeypatch: pytest.MonkeyPatch, processes: int, rows: int
+) -> None:
+    seen = []
+    batch = throughput._RandomTokens.batch
+
+    def watched(self: throughput._RandomTokens, *rest: object) -> object:
+        seen.append(len(rest[4]))  # type: ignore[arg-type]
+        return batch(self, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(throughput._RandomTokens, "batch", watched)
+    config = TrainConfig(steps=1, context_length=8, batch_size=6)
+    seconds_per_step(TINY, config, CPU, processes=processes, seconds=0.01)
+    assert set(seen) == {rows}
+
+
+def test_a_step_too_long_to_wait_for_is_measured_in_small() -> None:
+    config = TrainConfig(steps=1, context_length=1024, batch_size=8)
+    small, less, scale = throughput._affordable(PRESETS["gpt2-xl"], config, 1e11, sys.maxsize, on_cpu=True)
+    assert (small.n_layer, less.batch_size) == (1, 1)
+    assert less.context_length is not None
+    work = small.flops_per_token(less.context_length) * less.context_length
+    assert work == pytest.approx(1e11, rel=0.1)
+    assert scale == pytest.approx(PRESETS["gpt2-xl"].flops_per_token(1024) * 8 * 1024 / work)
+    assert throughput._affordable(TINY, config.replace(context_length=8), 1e11, sys.maxsize, on_cpu=True) == (
+        TINY, config.replace(context_length=8), 1.0
+    )  # fmt: skip
+
+
+def test_a_model_too_large_for_the_memory_is_measured_with_as_many_layers_as_fit() -> None:
+    model, config = PRESETS["gpt2-xl"], TrainConfig(steps=1, context_length=64, batch_size=1, optimizer="adamw")
+    small, less, scale = throughput._affordable(model, config, 1e18, 8 * 10**9, on_cpu=False)
+    assert less == config
+    assert state_bytes(small, "adamw") < 8 * 10**9 < state_bytes(small.replace(n_layer=small.n_layer + 2), "adamw")
+    assert scale == model.flops_per_token(64) / small.flops_per_token(64)
+
+
+def test_the_gradients_time_is_scaled_by_their_arithmetic_and_the_updates_by_the_layers_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, config = TINY.replace(n_layer=6), TrainConfig(steps=1, context_length=8, batch_size=16)
+    flops = model.flops_per_token(8) * 8 * 16
+    monkeypatch.setattr(TrainStep, "timed_step", lambda *_: (0.7, 0.5))
+    for share, layers in ((1, 6), (4, 6), (64, 1)):  # of what a step takes only so much is affordable
+        monkeypatch.setattr(throughput, "peak", lambda *_, share=share: Peak(flops / share / 0.8, "made up"))
+        small, _, scale = throughput._affordable(model, config, flops / share, sys.maxsize, on_cpu=True)
+        assert small.n_layer == layers
+        assert (scale > 1) == (share > 1)
+        expected = scale * 0.7 + 6 / layers * 0.5
+        assert seconds_per_step(model, config, CPU) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_running_out_of_memory_while_measuring_is_one_sentence(monkeypatch: pytest.MonkeyPatch, ours: bool) -> None:
+    def runs_out(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory") if ours else RuntimeError("a bug")
+
+    monkeypatch.setattr(TrainStep, "timed_step", runs_out)
+    config = TrainConfig(steps=1, context_length=8, batch_size=4)
+    message = r"8 features \(n_embd\) is more than the memory of cpu holds" if ours else "^a bug$"
+    with pytest.raises(TrainingError if ours else RuntimeError, match=message):
+        seconds_per_step(TINY, config, CPU)

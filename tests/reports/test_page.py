@@ -1,0 +1,210 @@
+"""Pages: one file, nothing loaded, and no text in the data that could act; the inspection's page holds its numbers."""
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minigpt.config import PRESETS, GPTConfig
+from minigpt.errors import ConfigError
+from minigpt.inspection.activations import inspect
+from minigpt.inspection.attention_map import draw_map
+from minigpt.inspection.colors import CIVIDIS, bits, color, likelihood
+from minigpt.model.gpt import GPT
+from minigpt.reports.inspection_page import inspection_page, most_tokens
+from minigpt.reports.page import page
+from minigpt.tokenizer.display import LAYOUT, token_label, visible
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+HOSTILE = [
+    "</script><script>alert(1)</script>",
+    "<!-- <script>",
+    "]]>",
+    "\u2028\u2029",
+    "&lt;/script&gt;",
+    "\\u003c/script",
+    "\x00\x1b[31m",
+    "$data ${data}",
+]
+ASSETS = resources.files("minigpt.reports") / "assets"
+
+
+class Parts(HTMLParser):
+    """What a page is made of, as a browser splits it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.inside = False
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self.texts.append("")
+        self.inside = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = False
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.texts[-1] += data
+
+    def of(self, tag: str) -> list[tuple[dict[str, str | None], str]]:
+        return [
+            (attributes, text)
+            for (name, attributes), text in zip(self.elements, self.texts, strict=True)
+            if name == tag
+        ]
+
+
+def data_of(text: str) -> Any:
+    (found,) = [content for attributes, content in Parts(text).of("script") if attributes.get("id") == "data"]
+    return json.loads(found)
+
+
+def make_model(**shape: int) -> GPT:
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(**{"vocab_size": 257, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2} | shape))
+    for parameter in model.parameters():
+        parameter.data.mul_(10 if parameter.dim() == 2 else 1)
+    return model.eval()
+
+
+def test_hostile_text_stays_data() -> None:
+    made = page("</title><script>alert(1)</script>", ["inspection"], {"texts": HOSTILE})
+    assert data_of(made)["texts"] == HOSTILE
+    parts = Parts(made)
+    assert [attributes for attributes, _ in parts.of("script")] == [{"type": "application/json", "id": "data"}, {}, {}]
+    assert parts.of("title")[0][1] == "</title><script>alert(1)</script>"
+    assert {tag for tag, _ in parts.elements} == {"html", "head", "meta", "title", "style", "body", "script"}
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.text(st.characters(codec=None)))
+def test_any_text_comes_back_as_it_went_in(text: str) -> None:
+    made = page(text.encode(errors="replace").decode(), [], {"text": text, text: 1})
+    assert data_of(made)["text"] == (1 if text == "text" else text)
+    assert len(Parts(made).of("script")) == 2
+    made.encode()
+
+
+def test_only_the_page_s_own_scripts_and_styles_may_run_and_nothing_may_be_loaded() -> None:
+    parts = Parts(page("t", ["inspection", "tokens"], {}))
+    policies = [attributes["content"] for attributes, _ in parts.of("meta") if "http-equiv" in attributes]
+    (policy,) = policies
+    assert policy is not None
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules.keys() == {"default-src", "script-src", "style-src"}
+    assert rules["default-src"] == "'none'"
+    for tag in ("script", "style"):
+        texts = [text for attributes, text in parts.of(tag) if "id" not in attributes]
+        hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in texts]
+        assert rules[f"{tag}-src"].split() == hashes
+
+
+def test_a_page_names_no_other_place() -> None:
+    for asset in ASSETS.iterdir():
+        for address in re.findall(r"https?:[^\s\"'`]+|url\((?!#)[^)]*\)|@import", asset.read_text(encoding="utf-8")):
+            assert address.startswith("http://www.w3.org/"), (asset.name, address)  # the names of HTML and SVG
+
+
+def test_a_number_that_json_lacks_is_refused() -> None:
+    with pytest.raises(ValueError, match="JSON compliant"):
+        page("t", [], {"value": float("nan")})
+
+
+@pytest.mark.parametrize("script", sorted(asset.name for asset in ASSETS.iterdir() if asset.name.endswith(".js")))
+def test_the_scripts_are_javascript(script: str) -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    subprocess.run([node, "--check", str(ASSETS / script)], check=True)
+
+
+def test_the_inspection_s_page_holds_its_numbers() -> None:
+    model, tokenizer = make_model(), Tokenizer.named("bytes")
+    ids = tokenizer.encode("The </script> fox é\n")
+    found = inspect(model, ids, top=4)
+    data = data_of(inspection_page(found, tokenizer, "model"))
+    n = len(ids)
+    packed = np.frombuffer(base64.b64decode(data["attention"]), dtype="<u2").reshape(2, 2, n * (n + 1) // 2) / 65535
+    rows, columns = np.tril_indices(n)
+    assert np.abs(packed - found.attention.numpy()[:, :, rows, columns]).max() < 8e-6
+    assert [data["words"][token] for token in data["tokens"]] == [token_label(tokenizer, id) for id in ids]
+    for layer in range(2):
+        told = data["lens"][layer]
+        labels = [[token_label(tokenizer, id) for id in each] for each in found.lens.top_ids[layer].tolist()]
+        assert [[data["words"][word] for word in each] for each in told["words"]] == labels
+        assert np.allclose(told["logprobs"], found.lens.top_logprobs[layer], atol=6e-5)
+        assert told["actual"][-1] is None
+        assert np.allclose(told["actual"][:-1], found.lens.logprobs[layer][:-1], atol=6e-5)
+        assert told["ranks"] == found.lens.ranks[layer].tolist()
+    assert np.allclose(data["norms"]["residual"], found.residual_norms, atol=6e-5)
+
+
+def test_twelve_layers_of_twelve_heads_over_64_tokens_take_less_than_five_megabytes() -> None:
+    model = make_model(n_layer=12, n_head=12, n_embd=24, n_positions=64)
+    made = inspection_page(inspect(model, list(range(64)), top=10), Tokenizer.named("bytes"), "model")
+    assert len(made.encode()) < 5_000_000
+
+
+def test_a_page_has_room_for_a_context_or_for_as_much_as_a_browser_bears() -> None:
+    assert most_tokens(GPTConfig(n_layer=4, n_head=4, n_embd=128, n_positions=64)) == 64
+    most = most_tokens(PRESETS["gpt2"])
+    assert 200 < most < 1024
+    assert 144 * most * (most + 1) // 2 <= 6_000_000 < 144 * (most + 1) * (most + 2) // 2
+
+
+def test_labels_show_what_acts_or_hides() -> None:
+    tokenizer = Tokenizer.named("gpt2")
+    labels = [token_label(tokenizer, id) for id in tokenizer.encode(" the\n\t\x1bé日")]
+    assert labels == ["␣the", "↵", "␉", "␛", "é", "⟨e6 97⟩", "⟨a5⟩"]
+    assert token_label(tokenizer, 50256) == "<|endoftext|>"
+    assert token_label(tokenizer, 50300) == "⟨id 50300⟩"
+    assert visible("a\u202eb\x9bc\x7f\n") == "a⟨202E⟩b␡c␡␊"
+    assert visible("שלום\u200f\n\t", keep=LAYOUT) == "שלום\u200f\n\t"
+
+
+def test_the_scale_is_cividis_and_a_tenth_darker_for_each_bit() -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    for step in range(101):
+        theirs = [255 * part for part in matplotlib.colormaps["cividis"](step / 100)[:3]]
+        assert max(abs(a - b) for a, b in zip(color(step / 100), theirs, strict=True)) <= 9, step
+    assert color(0) == (0x00, 0x22, 0x4E)
+    assert color(1) == tuple(bytes.fromhex(CIVIDIS[-1]))
+    brightness = [0.299 * r + 0.587 * g + 0.114 * b for r, g, b in map(color, np.linspace(0, 1, 50))]
+    assert brightness == sorted(brightness)
+    assert [likelihood(nats) for nats in (0.0, -np.log(2), -50)] == pytest.approx([1, 0.9, 0])
+    assert bits(-0.0) == 0
+
+
+def test_a_map_is_drawn_and_one_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    found = inspect(make_model(), [36, 65, 36, 66], top=1)
+    labels = ["$", "A", "$", "日"]  # no mathematics, and no complaint of a font
+    draw_map(found, labels, tmp_path / "map.png", layer=1, head=0)
+    assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
+    for layer, head, message in [
+        (2, 0, r"layer \(2\) must be from 0 to 1"),
+        (0, -1, r"head \(-1\) must be from 0 to 1"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            draw_map(found, labels, tmp_path / "no.png", layer=layer, head=head)
+    for name in ("missing/map.png", "map.wrong"):
+        with pytest.raises(ConfigError, match="cannot be written"):
+            draw_map(found, labels, tmp_path / name, layer=0, head=0)

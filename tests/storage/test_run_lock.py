@@ -1,0 +1,217 @@
+"""The lock on a run's folder, held and lost by real processes, and by name where the file system has no locks."""
+
+import errno
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from minigpt.errors import CheckpointError
+from minigpt.storage.run_lock import RunLock
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither fork nor flock")
+
+PROGRAM = """
+import os, subprocess, sys, time
+from pathlib import Path
+from minigpt.storage.run_lock import RunLock
+lock = RunLock(Path(sys.argv[1]))
+lock.acquire()
+child = 0
+if sys.argv[2] == "forks":
+    born, bear = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(bear, b"!")
+        time.sleep(60)
+    os.read(born, 1)
+elif sys.argv[2] == "starts a program":
+    child = subprocess.Popen(["sleep", "60"], close_fds=False).pid
+print(child, flush=True)
+time.sleep(60)
+"""
+
+Start = Callable[..., tuple["subprocess.Popen[str]", int]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a process that holds the lock on tmp_path, and the child that it may have: the process, and its child."""
+    processes = []
+    children = []
+
+    def run(what: str = "waits") -> tuple["subprocess.Popen[str]", int]:
+        command = [sys.executable, "-c", PROGRAM, str(tmp_path), what]
+        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        assert processes[-1].stdout is not None
+        children.append(int(processes[-1].stdout.readline()))
+        return processes[-1], children[-1]
+
+    yield run
+    for child in filter(None, children):
+        os.kill(child, signal.SIGKILL)
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that has no locks, as some network ones."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+
+
+def name_owner(folder: Path, pid: int, host: str) -> None:
+    (folder / ".lock").write_text(json.dumps({"pid": pid, "host": host, "since": "yesterday"}))
+
+
+def ended_pid() -> int:
+    """The number of a process that has run and ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_a_second_process_is_refused_and_told_who_trains(tmp_path: Path, start: Start) -> None:
+    process, _ = start()
+    who = rf"process {process.pid} on {re.escape(socket.gethostname())} since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d"
+    with pytest.raises(CheckpointError, match=rf"{tmp_path} is being trained by {who}; wait for it or stop it$"):
+        RunLock(tmp_path).acquire()
+
+
+def test_the_lock_of_a_killed_process_is_taken_over(tmp_path: Path, start: Start) -> None:
+    process, _ = start()
+    process.kill()
+    process.wait()
+    assert json.loads((tmp_path / ".lock").read_text())["pid"] == process.pid
+    lock = RunLock(tmp_path)
+    lock.acquire()
+    assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
+
+
+@posix
+@pytest.mark.parametrize("what", ["forks", "starts a program"])
+def test_children_of_a_killed_process_do_not_keep_its_lock(tmp_path: Path, start: Start, what: str) -> None:
+    process, child = start(what)
+    process.kill()
+    process.wait()
+    os.kill(child, 0)  # it lives
+    RunLock(tmp_path).acquire()
+
+
+@posix
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_neither_has_the_lock_nor_takes_it_from_its_parent(tmp_path: Path) -> None:
+    lock = RunLock(tmp_path)
+    lock.acquire()
+    child = os.fork()
+    if child == 0:
+        had = lock.is_held
+        lock.release()
+        try:
+            lock.acquire()
+        except CheckpointError:
+            os._exit(2 if had else 0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with pytest.raises(CheckpointError):
+        RunLock(tmp_path).acquire()
+
+
+def test_a_second_lock_in_one_process_is_refused_until_the_first_is_given_back(tmp_path: Path) -> None:
+    first, second = RunLock(tmp_path), RunLock(tmp_path)
+    first.acquire()
+    first.acquire()  # having it already is fine
+    with pytest.raises(CheckpointError, match="is being trained in this process already; close that run first"):
+        second.acquire()
+    first.release()
+    assert not first.is_held
+    second.acquire()
+    first.release()  # has nothing to give back
+    assert second.is_held
+    assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
+
+
+def test_a_lock_ends_with_its_object(tmp_path: Path) -> None:
+    first = RunLock(tmp_path)
+    first.acquire()
+    del first
+    RunLock(tmp_path).acquire()
+
+
+def test_a_full_disk_keeps_nobody_from_locking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    lock = RunLock(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        lock.acquire()
+    with pytest.raises(CheckpointError, match=r"is being trained by another process; wait for it or stop it$"):
+        RunLock(tmp_path).acquire()
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(CheckpointError, match=r"\.lock could not be written \(permission denied\); training needs"):
+        RunLock(tmp_path).acquire()
+
+
+@posix
+def test_without_file_locks_a_process_that_lives_is_respected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_locks(monkeypatch)
+    name_owner(tmp_path, os.getppid(), socket.gethostname())
+    with pytest.raises(CheckpointError, match=rf"by process {os.getppid()} on .* or remove .*\.lock if it has ended$"):
+        RunLock(tmp_path).acquire()
+
+
+@posix
+def test_without_file_locks_one_on_another_machine_is_respected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_locks(monkeypatch)
+    name_owner(tmp_path, ended_pid(), "elsewhere")
+    with pytest.raises(CheckpointError, match=r"by process \d+ on elsewhere since yesterday; .* or remove"):
+        RunLock(tmp_path).acquire()
+
+
+@posix
+@pytest.mark.parametrize("whose", ["of a process that has ended", "of our number in an earlier life", "torn"])
+def test_without_file_locks_a_stale_one_is_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    without_locks(monkeypatch)
+    name_owner(tmp_path, ended_pid() if "ended" in whose else os.getpid(), socket.gethostname())
+    if whose == "torn":
+        (tmp_path / ".lock").write_text('{"pid": 1')
+    lock = RunLock(tmp_path)
+    lock.acquire()
+    assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
+
+
+@posix
+def test_without_file_locks_two_of_one_process_exclude_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_locks(monkeypatch)
+    first, second = RunLock(tmp_path), RunLock(tmp_path)
+    first.acquire()
+    with pytest.raises(CheckpointError, match="in this process already"):
+        second.acquire()
+    first.release()
+    assert (tmp_path / ".lock").read_text() == ""  # another machine could not ask whether we live
+    second.acquire()
+    assert second.is_held

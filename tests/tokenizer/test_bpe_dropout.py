@@ -1,0 +1,153 @@
+"""Words that come in other tokens each time."""
+
+import random
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from minigpt.data.corpus import Corpus
+from minigpt.errors import TokenizerError
+from minigpt.tokenizer.bpe_dropout import BPEDropout
+from minigpt.tokenizer.tokenizer import Tokenizer
+from minigpt.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
+
+TEXT = (
+    "The miller's daughters weren't walking; they walked, and they'd been walkers for 1234 days.\n\n"
+    "\tRückwärts ging's über Straßen — „Привет, мир“, sagte 世界 einer… and a walker walks walking walked.\n"
+) * 40
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train([TEXT], "bpe:420")
+
+
+def in_order(*merges: tuple[bytes, bytes]) -> Tokenizer:
+    """The tokenizer of the bytes and these merges."""
+    words = dict.fromkeys([*(bytes([byte]) for byte in range(256)), *(left + right for left, right in merges)])
+    return Tokenizer(Vocabulary({word: id for id, word in enumerate(words)}, merges, {END_OF_TEXT: len(words)}))
+
+
+def seeds(n: int, first: int = 0):
+    return np.arange(first, first + n, dtype=np.uint64)
+
+
+def rows_of(tokenizer: Tokenizer, text: str, copies: int, spare: int = 40):
+    """The same text in several rows, with room behind it; and how many tokens of a row it is."""
+    ids = tokenizer.encode(text)
+    return np.tile(np.array(ids + tokenizer.encode("\n") * spare), (copies, 1)), len(ids)
+
+
+def whole(tokenizer: Tokenizer, row, text: str) -> tuple[bytes, ...]:
+    """The pieces at the start of a row that make the text."""
+    pieces: list[bytes] = []
+    for id in row.tolist():
+        if len(b"".join(pieces)) >= len(text.encode()):
+            break
+        pieces.append(tokenizer.token_bytes(id))
+    assert b"".join(pieces) == text.encode()
+    return tuple(pieces)
+
+
+def cut_as_published(word: str, tokenizer: Tokenizer, share: float, draw: random.Random) -> tuple[bytes, ...]:
+    """Algorithm 1 of Provilkov et al. 2020, one word at a time."""
+    ranks = {merge: rank for rank, merge in enumerate(tokenizer.merges)}
+    pieces = [bytes([byte]) for byte in word.encode()]
+    while True:
+        can = [(ranks[pair], place) for place, pair in enumerate(pairwise(pieces)) if pair in ranks]
+        can = [each for each in can if draw.random() >= share]
+        if not can:
+            return tuple(pieces)
+        _, place = min(can)
+        pieces[place : place + 2] = [pieces[place] + pieces[place + 1]]
+
+
+@pytest.mark.parametrize("share", [0.05, 0.4])
+@pytest.mark.parametrize(
+    "words",
+    [[" walking"], [" '", "tis", " walked"], ["aaaaaaa"], [" weren", "'t", "'s"], [" 1234", "walking"]],
+    ids="".join,
+)
+def test_words_are_cut_as_often_in_each_way_as_by_the_published_algorithm(words, share, tokenizer):
+    if words == ["aaaaaaa"]:
+        tokenizer = in_order((b"a", b"a"), (b"aa", b"a"), (b"aa", b"aa"))
+    copies, draw, text = 20_000, random.Random(0), "".join(words)
+    rows, _ = rows_of(tokenizer, text, copies)
+    cut = BPEDropout(tokenizer)(rows, seeds(copies), share, 20)
+    ours = Counter(whole(tokenizer, row, text) for row in cut)
+    theirs = Counter(
+        tuple(piece for word in words for piece in cut_as_published(word, tokenizer, share, draw))
+        for _ in range(copies)
+    )
+    assert len(theirs) > 1
+    for way in ours | theirs:
+        assert ours[way] / copies == pytest.approx(theirs[way] / copies, abs=0.015), way
+
+
+def test_the_text_stays_what_it_is_whatever_is_left_out(tokenizer):
+    ids, n = rows_of(tokenizer, TEXT[:400], copies=8, spare=400)
+    for share in (0.05, 0.5, 0.99):
+        cut = BPEDropout(tokenizer)(ids, seeds(8), share, n + 390)
+        texts = {tokenizer.decode(row)[:400] for row in cut.tolist()}
+        assert texts == {TEXT[:400]}
+        assert len({tuple(row) for row in cut.tolist()}) > 4
+
+
+def test_pieces_never_cross_the_words_of_gpt2(tokenizer):
+    ids, n = rows_of(tokenizer, TEXT[:190], copies=200, spare=200)
+    for row in BPEDropout(tokenizer)(ids, seeds(200), 0.3, n + 100).tolist():
+        for id in row:
+            piece = tokenizer.decode([id]).replace("\ufffd", "")  # half a character belongs to its letters
+            assert piece.lstrip(" ").isalpha() or not any(map(str.isalpha, piece)) or piece.startswith("'")
+
+
+def test_a_row_depends_on_its_own_seed_and_not_on_the_rows_beside_it(tokenizer):
+    ids, n = rows_of(tokenizer, TEXT[:200], copies=6)
+    ids[3:] = np.roll(ids[3:], 5, axis=1)
+    dropout = BPEDropout(tokenizer)
+    together = dropout(ids, seeds(6), 0.2, n)
+    apart = np.concatenate(
+        [dropout(ids[rows], seeds(6)[rows], 0.2, n) for rows in (slice(0, 1), slice(1, 4), slice(4, 6))]
+    )
+    assert (together == apart).all()
+    assert not (together == dropout(ids, seeds(6, first=6), 0.2, n)).all()
+
+
+def test_a_word_that_comes_twice_in_a_row_is_cut_twice(tokenizer):
+    ids, _ = rows_of(tokenizer, " walking walking", copies=400)
+    pieces = [whole(tokenizer, row, " walking walking") for row in BPEDropout(tokenizer)(ids, seeds(400), 0.2, 16)]
+    alike = sum(both[: len(both) // 2] == both[len(both) // 2 :] for both in pieces)
+    assert 0.02 < alike / 400 < 0.8
+
+
+def test_long_rows_of_signs_and_special_tokens_stay_as_they_are():
+    tokenizer = Tokenizer.named("gpt2")
+    text = "-" * 300 + "\n"
+    ids = np.array([[*tokenizer.encode(text), tokenizer.end_of_text] * 3])
+    assert (BPEDropout(tokenizer)(ids, seeds(1), 0.9, ids.shape[1]) == ids).all()
+
+
+@pytest.mark.parametrize("spec", ["chars", "bytes"])
+def test_a_tokenizer_that_merges_nothing_is_refused_by_name(spec):
+    tokenizer = Tokenizer.named(spec) if spec == "bytes" else Tokenizer.train([TEXT], spec)
+    with pytest.raises(TokenizerError, match=f"bpe_dropout needs a tokenizer that merges .* which {spec} does not"):
+        BPEDropout(tokenizer)
+
+
+def test_a_batch_is_the_same_whoever_reads_its_rows_and_other_in_every_step(tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    corpus = Corpus.build([tmp_path / "text.txt"], "bpe:420", cache=tmp_path / "cache")
+    whole_batch = corpus.batch(5, 6, 16, 1, bpe_dropout=0.3, noise=0.1)
+    parts = [
+        corpus.batch(5, 6, 16, 1, rows, bpe_dropout=0.3, noise=0.1) for rows in (range(2), range(2, 5), slice(5, 6))
+    ]
+    for side in (0, 1):
+        assert whole_batch[side].equal(parts[0][side].new_tensor([r for p in parts for r in p[side].tolist()]))
+    assert corpus.batch(5, 6, 16, 1, range(0), bpe_dropout=0.3)[0].shape == (0, 16)
+    inputs, targets = corpus.batch(5, 6, 16, 1, bpe_dropout=0.3)
+    assert inputs[:, 1:].equal(targets[:, :-1])
+    plain, _ = corpus.batch(5, 6, 16, 1)
+    assert inputs[:, 0].tolist() != inputs[:, 1].tolist()
+    assert not inputs.equal(plain)

@@ -1,0 +1,420 @@
+"""Tokenizers of other programs: their ids are ours, in whatever files they come, or they are refused by name."""
+
+import json
+
+import pytest
+import tokenizers
+import transformers
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
+
+from minigpt.errors import TokenizerError
+from minigpt.tokenizer import files as tokenizer_files
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+TEXT = (
+    "It was the best of times, it was the worst of times; it's said.\n\n" * 9
+    + "naïve 中文字符 русский 😀 1234 \t x = {}\r\n" * 5
+)
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+TRICKY = st.lists(st.sampled_from([*" \t\n\r\x0b\x1c\x85\xa0\u3000'!a1é中😀\u0301\0<|>", "'s", "'LL", "the", "ſ", "²"]))
+TEXTS = st.one_of(TRICKY.map("".join), st.text(), st.text(alphabet=sorted(set(TEXT))))
+GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+PLAIN = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>"}
+
+
+def trained(special=SPECIAL):
+    """A tokenizer as people train them with Hugging Face's library: special tokens come first, then the bytes."""
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(
+        [TEXT],
+        trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False),
+    )
+    return tokenizer
+
+
+def content_of(tokenizer):
+    return json.loads(tokenizer.to_str())
+
+
+def put(folder, content, config=PLAIN):
+    """A folder as Hugging Face's hub has them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text('{"model_type": "gpt2"}')
+    return folder
+
+
+def check_ids(ours, encode, texts=TEXTS, examples=40):
+    @settings(deadline=None, max_examples=examples)
+    @given(texts)
+    @example(TEXT)
+    @example("")
+    def check(text):
+        ids = ours.encode(text)
+        assert ids == encode(text)
+        assert ours.encode_array(text).tolist() == ids
+        assert ours.decode(ids) == text
+
+    check()
+
+
+def by_transformers(folder):
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    return lambda text: theirs(text).input_ids
+
+
+def shuffled(content):
+    """The same tokenizer with its ids the other way round, and gaps between them."""
+    model = content["model"]
+    last = len(model["vocab"]) - 1
+    model["vocab"] = {word: 2 * (last - id) for word, id in model["vocab"].items()}
+    for token in content["added_tokens"]:
+        token["id"] = model["vocab"][token["content"]]
+    return content
+
+
+@pytest.mark.parametrize("way", ["special first", "shuffled with gaps"])
+def test_special_tokens_that_come_first_and_ids_in_any_order_are_met(way, tmp_path):
+    content = content_of(trained())
+    folder = put(tmp_path / "theirs", shuffled(content) if way.startswith("shuffled") else content)
+    ours = Tokenizer.load(folder)
+    theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    check_ids(ours, lambda text: theirs.encode(text).ids)
+    assert {name: theirs.token_to_id(name) for name in SPECIAL} == ours.special
+    assert ours.end_of_text == theirs.token_to_id("</s>")
+    assert ours.decode(ours.special.values()) == "".join(ours.special)
+    ours.save(tmp_path / "ours")
+    again = Tokenizer.load(tmp_path / "ours")
+    assert (again.fingerprint, again.end_of_text) == (ours.fingerprint, ours.end_of_text)
+    check_ids(ours, by_transformers(tmp_path / "ours"))
+    saved = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
+    assert saved.get_vocab() == theirs.get_vocab()
+    assert set(saved.all_special_tokens) == {"</s>"}
+    assert saved.decode([*ours.special.values(), 300], skip_special_tokens=True) == ours.decode([300])
+
+
+def test_a_special_token_in_a_text_is_text_and_a_document_ends_by_the_one_that_ends_texts(tmp_path):
+    ours = Tokenizer.load(put(tmp_path, shuffled(content_of(trained()))))
+    for name in SPECIAL:
+        assert ours.special[name] not in ours.encode(f"a {name} b")
+        assert ours.decode(ours.encode(f"a {name} b")) == f"a {name} b"
+    separated = ours.encode_array("a<|endoftext|> b</s>", documents=True).tolist()
+    assert separated == [*ours.encode("a"), ours.end_of_text, *ours.encode(" b</s>")]
+    assert ours.token_lengths[list(ours.special.values())].tolist() == [0] * len(SPECIAL)
+
+
+def test_roles_of_special_tokens_are_kept(tmp_path):
+    roles = {"bos_token": "<s>", "pad_token": {"content": "<pad>", "special": True}, "unk_token": "<unk>"}
+    ours = Tokenizer.load(put(tmp_path / "theirs", content_of(trained()), PLAIN | roles))
+    ours.save(tmp_path / "ours")
+    saved = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
+    assert (saved.bos_token, saved.pad_token, saved.unk_token, saved.eos_token) == ("<s>", "<pad>", "<unk>", "</s>")
+
+
+@pytest.mark.parametrize("prefix", ["", "x", "<", "12"])
+def test_added_tokens_that_are_not_special_are_found_in_a_text_as_transformers_finds_them(prefix, tmp_path):
+    tokenizer = trained()
+    tokenizer.add_tokens(["<speaker1>", "<speaker2>", "[x] ", "times"])
+    folder = put(tmp_path / "theirs", content_of(tokenizer))
+    ours = Tokenizer.load(folder)
+    pieces = st.lists(st.sampled_from(["<speaker1>", "<speaker2>", "[x] ", "[x]", "times", " ", "a", "\n", "'s", "<"]))
+    check_ids(ours, lambda text: tokenizer.encode(text).ids, pieces.map(lambda parts: prefix + "".join(parts)))
+    check_ids(ours, by_transformers(folder), pieces.map("".join))
+    assert ours.encode(f"{prefix} <speaker2>\n")[-2] == tokenizer.token_to_id("<speaker2>")
+    ours.save(tmp_path / "ours")
+    check_ids(Tokenizer.load(tmp_path / "ours"), by_transformers(tmp_path / "ours"), pieces.map("".join))
+    assert ours.token_lengths[ours.encode("times<speaker1>")].tolist() == [5, 10]
+
+
+def test_a_word_that_was_added_although_merges_make_it_is_met(tmp_path):
+    tokenizer = trained()
+    made = sorted(word for word in tokenizer.get_vocab() if word.isascii() and word.isalpha() and len(word) > 1)
+    word = next(word for word in made if word not in "<|endoftext|>")  # a document's end must be found as a whole
+    tokenizer.add_tokens([word])
+    ours = Tokenizer.load(put(tmp_path, content_of(tokenizer)))
+    assert ours.encode(word) == [tokenizer.token_to_id(word)]
+    pieces = st.lists(st.sampled_from([word, word[0], word[1:], " ", "e", "1"])).map("".join)
+    check_ids(ours, lambda text: tokenizer.encode(text).ids, pieces)
+
+
+SPLITS = {
+    "a sequence of one": pre_tokenizers.Sequence([pre_tokenizers.ByteLevel(add_prefix_space=False)]),
+    "GPT-2's expression": pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(tokenizers.Regex(GPT2_SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    ),
+}
+
+
+def test_the_file_written_for_gpt2_is_known_by_its_hash_unless_others_beside_it_add_to_it(tmp_path, monkeypatch):
+    tokenizer = Tokenizer.named("gpt2")
+    tokenizer.save(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(tokenizer_files, "read_content", lambda *_, **__: pytest.fail("it was read"))
+        assert Tokenizer.load(tmp_path).fingerprint == tokenizer.fingerprint
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"pad_token": "<pad>"}))
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"<pad>": 50257}))
+    assert Tokenizer.load(tmp_path).special_id("pad_token") == 50257
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_other_ways_to_say_gpt2s_split_are_met(split, tmp_path):
+    tokenizer = trained()
+    tokenizer.pre_tokenizer = SPLITS[split]
+    ours = Tokenizer.load(put(tmp_path, content_of(tokenizer)))
+    check_ids(ours, lambda text: tokenizer.encode(text).ids)
+
+
+def test_the_oldest_files_name_no_type_of_model_and_write_merges_as_lines(tmp_path):
+    content = content_of(trained(["<|endoftext|>"]))
+    del content["model"]["type"], content["model"]["byte_fallback"], content["model"]["ignore_merges"]
+    content["model"] |= {"continuing_subword_prefix": "", "end_of_word_suffix": ""}
+    content["model"]["merges"] = [" ".join(merge) for merge in content["model"]["merges"]]
+    content["post_processor"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False}
+    theirs = tokenizers.Tokenizer.from_str(json.dumps(content))
+    ours = Tokenizer.load(put(tmp_path, content, {}))
+    check_ids(ours, lambda text: theirs.encode(text).ids)
+    assert ours.end_of_text == 0
+
+
+OLD = {
+    "transformers": ("vocab.json", "merges.txt"),
+    "openai": ("encoder.json", "vocab.bpe"),
+}
+
+
+def put_old(folder, layout, special=("<|endoftext|>",)):
+    """Words and merges in two files, as before there were tokenizer.json files."""
+    model = content_of(trained(list(special)))["model"]
+    words, merges = OLD[layout]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / words).write_text(json.dumps(model["vocab"]))
+    lines = ["#version: 0.2", *(" ".join(merge) for merge in model["merges"]), ""]
+    (folder / merges).write_text("\r\n".join(lines) if layout == "openai" else "\n".join(lines), newline="")
+    (folder / "config.json").write_text('{"model_type": "gpt2"}')
+    return model
+
+
+@pytest.mark.parametrize("layout", OLD)
+def test_a_pair_of_files_is_read(layout, tmp_path):
+    put_old(tmp_path / "old", layout)
+    put_old(tmp_path / "known", "transformers")
+    ours = Tokenizer.load(tmp_path / "old")
+    check_ids(ours, by_transformers(tmp_path / "known"))
+    assert ours.end_of_text == 0
+
+
+def test_tokens_that_old_transformers_added_beside_are_read(tmp_path):
+    put_old(tmp_path, "transformers", ["<s>", "</s>"])
+    last = len(json.loads((tmp_path / "vocab.json").read_text()))
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"[PAD]": last, "<speaker>": last + 1}))
+    roles = {"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": False}, "pad_token": "[PAD]"}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(roles))
+    ours = Tokenizer.load(tmp_path)
+    assert ours.special == {"<s>": 0, "</s>": 1, "[PAD]": last}
+    assert ours.end_of_text == 1
+    check_ids(ours, by_transformers(tmp_path))
+    check_ids(ours, by_transformers(tmp_path), st.lists(st.sampled_from(["<speaker>", " ", "a"])).map("".join))
+
+
+def test_tokens_described_in_the_config_are_read(tmp_path):
+    put_old(tmp_path, "transformers")
+    last = len(json.loads((tmp_path / "vocab.json").read_text()))
+    described = {"content": "[PAD]", "special": True, "lstrip": False, "rstrip": False, "normalized": False}
+    config = {"added_tokens_decoder": {str(last): described}, "pad_token": "[PAD]", "additional_special_tokens": None}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    assert Tokenizer.load(tmp_path).special == {"<|endoftext|>": 0, "[PAD]": last}
+
+
+def test_who_says_which_token_ends_a_text(tmp_path):
+    content = content_of(trained())
+    named = {name: content["model"]["vocab"][name] for name in SPECIAL}
+    folder = put(tmp_path, content, {"eos_token": "<s>"})
+    (folder / "config.json").write_text(json.dumps({"eos_token_id": named["<mask>"]}))
+    assert Tokenizer.load(folder).end_of_text == named["<s>"]
+    assert Tokenizer.load(folder, end_of_text="</s>").end_of_text == named["</s>"]
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "<|endoftext|>"}')  # which has no id
+    assert Tokenizer.load(folder).end_of_text == named["<mask>"]
+    with pytest.raises(TokenizerError, match="must say which token ends a text, and '<nothing>' has no id"):
+        Tokenizer.load(folder, end_of_text="<nothing>")
+    (folder / "config.json").write_text(json.dumps({"eos_token_id": content["model"]["vocab"]["a"]}))
+    with pytest.raises(TokenizerError, match="must say which token ends a text, and no eos_token has an id"):
+        Tokenizer.load(folder)
+
+
+def test_a_space_in_front_that_transformers_does_not_put_there_is_no_obstacle(tmp_path):
+    content = content_of(trained())
+    content["pre_tokenizer"]["add_prefix_space"] = True
+    folder = put(tmp_path, content, {"tokenizer_class": "GPT2TokenizerFast", "eos_token": "</s>"})
+    check_ids(Tokenizer.load(folder), by_transformers(folder))
+
+
+def change(content, config, way):
+    model, vocab = content["model"], content["model"]["vocab"]
+    added = {"id": 500, "content": "<new>", "single_word": False, "lstrip": False, "rstrip": False, "special": False}
+    match way:
+        case "type":
+            model["type"] = "WordPiece"
+        case "prefix":
+            content["pre_tokenizer"]["add_prefix_space"] = True
+        case "prefix by default":
+            content["pre_tokenizer"] = {"type": "ByteLevel"}
+        case "prefix in the config":
+            config["add_prefix_space"] = True
+        case "bos":
+            config["add_bos_token"] = True
+        case "digits":
+            steps = [{"type": "Digits", "individual_digits": True}, content["pre_tokenizer"]]
+            content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
+        case "no split":
+            content["pre_tokenizer"]["use_regex"] = False
+        case "other expression":
+            content["pre_tokenizer"]["use_regex"] = False
+            split = {"type": "Split", "pattern": {"Regex": r"\s+"}, "behavior": "Isolated", "invert": False}
+            content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, content["pre_tokenizer"]]}
+        case "other behaviour":
+            content["pre_tokenizer"]["use_regex"] = False
+            split = {"type": "Split", "pattern": {"Regex": GPT2_SPLIT}, "behavior": "MergedWithNext", "invert": False}
+            content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, content["pre_tokenizer"]]}
+        case "normalizer":
+            content["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]}
+        case "decoder":
+            content["decoder"] = {"type": "WordPiece"}
+        case "template":
+            single = [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+            content["post_processor"] = {"type": "TemplateProcessing", "single": single}
+        case "stripping":
+            content["added_tokens"].append(added | {"lstrip": True})
+        case "two ids":
+            content["added_tokens"].append(added)
+            config["added_tokens_decoder"] = {"501": added}
+        case "overlap":
+            content["added_tokens"] += [added, added | {"id": 501, "content": "new>>"}]
+        case "dropout":
+            model["dropout"] = 0.1
+        case "twice":
+            vocab["a"] = vocab["b"]
+        case "alphabet":
+            vocab["中"] = 600
+        case "no byte":
+            del vocab["a"]
+        case "ordinary":
+            config["pad_token"] = next(word for word in vocab if word.isalpha() and word.isascii() and len(word) > 1)
+        case "character":
+            config["pad_token"] = "!"
+        case "order":
+            model["merges"].reverse()
+        case "ignore":
+            model["ignore_merges"], vocab["zzz"] = True, 600
+        case "characters":
+            split = {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "behavior": "Isolated", "invert": False}
+            steps = [split, content["pre_tokenizer"] | {"use_regex": False}]
+            content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
+    return content, config
+
+
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [
+        ("type", "its model ('WordPiece') must be 'BPE'"),
+        ("prefix", "its pre_tokenizer must put no space in front of a text (add_prefix_space), as GPT-2's"),
+        ("prefix by default", "its pre_tokenizer must put no space in front of a text (add_prefix_space), as GPT-2's"),
+        ("digits", "its split of the text (pre_tokenizer, Digits, ByteLevel) must be GPT-2's"),
+        ("no split", "its split of the text (pre_tokenizer, by None) must be GPT-2's"),
+        ("other expression", r"its split of the text (pre_tokenizer, by '\\s+') must be GPT-2's"),
+        ("other behaviour", "its split of the text (pre_tokenizer, by"),
+        ("normalizer", "its normalizer (NFC, Lowercase) must be null, so that text comes back as it was"),
+        ("decoder", "its decoder (WordPiece) must be ByteLevel"),
+        ("template", "its post_processor (TemplateProcessing) must add no tokens to a text"),
+        ("stripping", "its added token '<new>' must not be found by rules of its own (lstrip)"),
+        ("two ids", "its token '<new>' must have one id, and has 500 and 501"),
+        ("overlap", "its added tokens '<new>' and 'new>>' must not overlap"),
+        ("dropout", "its dropout (0.1) must be null"),
+        ("twice", "must be of one word, and is of b'a' and b'b'"),
+        ("alphabet", "its word '中' must be written in GPT-2's alphabet of bytes"),
+        ("no byte", "it must have a word for each of the 256 bytes, and has none for 0x61"),
+        ("ordinary", "which must be an ordinary word"),
+        ("character", "its special token '!' must be no character of ordinary text"),
+        ("order", "must come after the merges that make these"),
+        ("ignore", "its ignore_merges must be false: no merge makes its word 'zzz'"),
+        ("characters", "it splits the text into characters, so its words must be characters"),
+    ],
+)
+def test_what_would_give_other_ids_is_refused_by_name(way, message, tmp_path):
+    folder = put(tmp_path, *change(content_of(trained()), dict(PLAIN), way))
+    with pytest.raises(TokenizerError) as caught:
+        Tokenizer.load(folder)
+    assert message in str(caught.value)
+    assert str(folder / "tokenizer.json") in str(caught.value)
+
+
+@pytest.mark.parametrize(("way", "option"), [("prefix in the config", "add_prefix_space"), ("bos", "add_bos_token")])
+def test_what_the_config_asks_for_beside_words_is_refused(way, option, tmp_path):
+    folder = put(tmp_path, *change(content_of(trained()), dict(PLAIN), way))
+    with pytest.raises(TokenizerError, match=rf"tokenizer_config\.json cannot be used: its {option} \(True\) must be"):
+        Tokenizer.load(folder)
+
+
+def test_characters_that_are_never_looked_up_are_refused(tmp_path):
+    Tokenizer.train(["é"], "chars").save(tmp_path)
+    content = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    content["model"]["ignore_merges"] = False
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(TokenizerError, match="so its ignore_merges must be true"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"null", b"{}", b"\xff\xfe", b'{"model": 3}', b"[" * 10**5], ids=lambda c: c[:9]
+)
+@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.json", "added_tokens.json", "tokenizer_config.json"])
+def test_a_damaged_file_is_one_sentence(name, content, tmp_path):
+    put_old(tmp_path, "transformers")
+    if name.startswith(("added", "tokenizer_config")) and content.endswith(b"}"):  # which would say nothing
+        content = b'{"eos_token": 3}'
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(TokenizerError, match=r"cannot be used: (it|its|the id) ") as caught:
+        Tokenizer.load(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_a_tokenizer_is_one_sentence(tmp_path):
+    with pytest.raises(TokenizerError, match=r"must hold a tokenizer\.json, or a vocab\.json and a merges\.txt"):
+        Tokenizer.load(tmp_path / "nowhere")
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    with pytest.raises(TokenizerError, match=r"and has no vocab\.json"):
+        Tokenizer.load(tmp_path)
+
+
+def test_an_added_token_as_transformers_describes_it_can_be_special_or_not():
+    tokenizer = trained(["<|endoftext|>"])
+    tokenizer.add_tokens([AddedToken("<a>", normalized=False), AddedToken("<b>", special=True)])
+    vocab = tokenizer.get_vocab()
+    ours = Tokenizer.from_vocabulary(
+        vocab,
+        [tuple(merge) for merge in content_of(tokenizer)["model"]["merges"]],
+        special={name: vocab[name] for name in ("<|endoftext|>", "<b>")},
+        added={"<a>": vocab["<a>"]},
+        end_of_text="<|endoftext|>",
+    )
+    assert ours.encode("x<a>y") == tokenizer.encode("x<a>y").ids
+    assert vocab["<b>"] not in ours.encode("x<b>y")
+
+
+def test_merges_are_learnt_from_pieces_of_long_words_and_from_whole_short_ones() -> None:
+    short = "a few words, " + 256 * "x" + "\n\nand no more "
+    assert tokenizer_files._with_short_words(short) == short
+    pieces = tokenizer_files._with_short_words(257 * "é" + " " + 1000 * "ab")
+    assert max(map(len, pieces.split())) == 256
+    assert pieces.replace("\n", "") == 257 * "é" + " " + 1000 * "ab"
+    assert tokenizer_files.train_merges([1000 * "ab"], 1) == [(b"a", b"b")]

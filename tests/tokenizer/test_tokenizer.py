@@ -1,0 +1,231 @@
+"""Text to ids and back, and that Hugging Face reads the same ids from our files."""
+
+import hashlib
+import subprocess
+import sys
+from importlib import resources
+
+import pytest
+import tokenizers
+import transformers
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from minigpt.errors import TokenizerError
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+ENGLISH = "It was the best of times, it was the worst of times; it was the age of wisdom, it's said.\n\n" * 20
+MIXED = ENGLISH + "naïve café, Ünïcödé — 中文字符 日本語 русский язык 😀👍🏽 1234 don't we'll I'VE  \t x = {}\r\n" * 5
+
+# Signs that tokenizers have tripped over, often next to one another, and any text besides.
+TRICKY = st.lists(
+    st.sampled_from([*" \t\n\r\x0b\x1c\x85\xa0\u2028\u3000'!a1é中😀\u0301\u200d\u00ad\0", "'s", "'LL", "the", " age"])
+).map("".join)
+TEXTS = st.one_of(TRICKY, st.text(), st.text(alphabet=sorted(set(MIXED))))
+KINDS = ("gpt2", "bytes", "chars", "bpe:350")
+
+
+def make(kind):
+    return Tokenizer.named(kind) if kind in ("gpt2", "bytes") else Tokenizer.train([MIXED], kind)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Every kind of tokenizer, with the folder it is saved in."""
+    result = {}
+    for kind in KINDS:
+        folder = tmp_path_factory.mktemp("tokenizer")
+        result[kind] = make(kind), folder
+        result[kind][0].save(folder)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("As the spaceship was approaching the", [1722, 262, 40663, 373, 13885, 262]),
+        ("IEEE VIS conference highlights the", [40, 31909, 50035, 4495, 11330, 262]),
+    ],
+)
+def test_gpt2_gives_the_published_ids(made, text, ids):
+    assert made["gpt2"][0].encode(text) == ids
+
+
+def test_gpt2_has_50257_words_and_the_last_merge(made):
+    gpt2 = made["gpt2"][0]
+    assert (gpt2.vocab_size, gpt2.end_of_text) == (50257, 50256)
+    assert gpt2.token_bytes(50255) == b" gazed"
+    assert gpt2.encode(" gazed") == [50255]
+
+
+def test_gpt2s_merges_are_the_ones_openai_released():
+    data = (resources.files("minigpt.tokenizer.gpt2") / "vocab.bpe").read_bytes()
+    assert hashlib.sha256(data).hexdigest() == "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_equal_those_of_hugging_face_on_the_saved_file(made, kind):
+    tokenizer, folder = made[kind]
+    theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+    @given(TEXTS)
+    @example(MIXED)
+    @settings(deadline=None, max_examples=200)
+    def check(text):
+        assert tokenizer.encode(text) == theirs.encode(text).ids
+
+    check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_text_comes_back_from_its_ids_and_the_array_holds_the_same_ids(made, kind):
+    tokenizer = made[kind][0]
+
+    @given(TEXTS)
+    @example("<|endoftext|>")
+    @settings(deadline=None, max_examples=100)
+    def check(text):
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode(ids) == text
+        assert tokenizer.encode_array(text).tolist() == ids
+        assert sum(tokenizer.token_lengths[ids]) == len(text.encode())
+
+    check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_streamed_pieces_join_to_the_decoded_whole_even_where_bytes_are_broken(made, kind):
+    tokenizer = made[kind][0]
+
+    @given(st.one_of(TEXTS.map(tokenizer.encode), st.lists(st.integers(0, tokenizer.end_of_text))))
+    @settings(deadline=None, max_examples=100)
+    def check(ids):
+        decoder = tokenizer.decoder()
+        pieces = [decoder.feed(id) for id in ids] + [decoder.flush()]
+        assert "".join(pieces) == tokenizer.decode(ids)
+
+    check()
+
+
+def test_a_stream_holds_a_character_back_until_it_is_whole(made):
+    decoder = made["bytes"][0].decoder()
+    assert [decoder.feed(byte) for byte in "é中!".encode()] == ["", "é", "", "", "中", "!"]
+    assert decoder.feed(0xC3) == ""
+    assert decoder.flush() == "\ufffd"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_save_and_load_is_the_identity(made, kind, tmp_path):
+    tokenizer, folder = made[kind]
+    loaded = Tokenizer.load(folder)
+    assert (loaded.name, loaded.vocab_size, loaded.end_of_text) == (
+        tokenizer.name,
+        tokenizer.vocab_size,
+        tokenizer.end_of_text,
+    )
+    assert loaded.fingerprint == tokenizer.fingerprint
+    assert loaded.encode(MIXED) == tokenizer.encode(MIXED)
+    loaded.save(tmp_path)
+    for path in folder.iterdir():
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bytes", "bpe:350"])
+def test_words_of_merges_are_saved_in_the_two_files_of_older_programs_too(made, kind, tmp_path):
+    tokenizer, folder = made[kind]
+    for name in ("vocab.json", "merges.txt"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    assert Tokenizer.load(tmp_path).fingerprint == tokenizer.fingerprint
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs(MIXED).input_ids == tokenizer.encode(MIXED)
+    assert theirs.eos_token_id == tokenizer.end_of_text
+
+
+def test_characters_are_not_saved_as_merges_which_they_are_not(made):
+    assert sorted(path.name for path in made["chars"][1].iterdir()) == ["tokenizer.json", "tokenizer_config.json"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_transformers_opens_the_folder_beside_a_gpt2_config(made, kind, tmp_path):
+    tokenizer = made[kind][0]
+    tokenizer.save(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    text = MIXED + "spaces , before . signs don 't go"
+    assert theirs(text).input_ids == tokenizer.encode(text)
+    assert theirs.decode(tokenizer.encode(text)) == text
+    assert (len(theirs), theirs.eos_token_id) == (tokenizer.vocab_size, tokenizer.end_of_text)
+
+
+def test_names_and_fingerprints_tell_tokenizers_apart(made):
+    made_ones = [tokenizer for tokenizer, _ in made.values()]
+    assert [tokenizer.name for tokenizer in made_ones] == list(KINDS)
+    others = [Tokenizer.train([MIXED], "bpe:351"), Tokenizer.train(["é"], "chars"), Tokenizer.train(["a"], "chars")]
+    assert len({tokenizer.fingerprint for tokenizer in made_ones + others}) == len(made_ones) + len(others)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_literal_end_of_text_is_text_unless_documents_are_asked_for(made, kind):
+    tokenizer = made[kind][0]
+    end = tokenizer.end_of_text
+    assert end == tokenizer.vocab_size - 1
+    assert end not in tokenizer.encode("a<|endoftext|>b")
+    separated = [*tokenizer.encode("a  \n"), end, *tokenizer.encode(" b"), end]
+    assert tokenizer.encode_array("a  \n<|endoftext|> b<|endoftext|>", documents=True).tolist() == separated
+    assert tokenizer.decode([end]) == "<|endoftext|>"
+    assert tokenizer.token_lengths[end] == 0
+
+
+def test_a_byte_is_its_own_id_and_a_character_one_id(made):
+    assert made["bytes"][0].encode("Aé") == [0x41, 0xC3, 0xA9]
+    chars = made["chars"][0]
+    assert len(chars.encode("naïve 中文 😀")) == len("naïve 中文 😀")
+    assert chars.encode("A") == [0x41]
+    assert Tokenizer.train(["\ud800é"], "chars").characters == ["é"]  # half a pair is no character
+    assert chars.encode("ß") == list("ß".encode())  # a character that the text did not hold falls back on bytes
+
+
+def test_bpe_learns_the_merges_that_hugging_face_learns(made):
+    trained = tokenizers.ByteLevelBPETokenizer()
+    trained.train_from_iterator([MIXED], vocab_size=349, min_frequency=2, show_progress=False)
+    assert made["bpe:350"][0].encode(MIXED) == trained.encode(MIXED).ids
+
+
+def test_bpe_stops_short_of_its_size_where_the_text_supports_fewer_words():
+    tokenizer = Tokenizer.train(iter(["abab", "cdcd"]), "bpe:1000")
+    assert tokenizer.merges == [(b"a", b"b"), (b"c", b"d")]
+    assert tokenizer.name == "bpe:259"
+    assert Tokenizer.train([], "bpe:257").encode("A") == [32]  # GPT-2's order of bytes
+
+
+@pytest.mark.parametrize("spec", ["bpe:256", "bpe:0", "bpe:", "bpe:-5", "bpe", "words", "", "bpe:4k", "gpt2"])
+def test_a_specification_that_cannot_be_trained_is_refused(spec):
+    with pytest.raises(TokenizerError, match=r"^tokenizer \('"):
+        Tokenizer.train(["text"], spec)
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(TokenizerError, match="must be gpt2 or bytes"):
+        Tokenizer.named("gpt3")
+
+
+@pytest.mark.parametrize("id", [-1, 257, 10**9])
+def test_an_id_that_no_token_has_is_named(made, id):
+    with pytest.raises(TokenizerError, match=rf"token id \({id}\) must be from 0 to 256 for bytes"):
+        made["bytes"][0].decode([65, id])
+    with pytest.raises(TokenizerError, match=str(id)):
+        made["bytes"][0].decoder().feed(id)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "chars"])
+def test_half_a_surrogate_pair_and_a_vast_run_of_spaces_encode(made, kind):
+    tokenizer = made[kind][0]
+    assert tokenizer.decode(tokenizer.encode("a\ud800b")) == "a\ufffdb"
+    vast = " " * 10**6 + "x"
+    assert tokenizer.decode(tokenizer.encode(vast)) == vast
+
+
+def test_importing_the_tokenizer_loads_neither_torch_nor_the_trainer():
+    code = "import sys, minigpt.tokenizer.tokenizer; print({'torch', 'tokenizers', 'transformers'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
