@@ -1,0 +1,43 @@
+"""Tiny models and runs for the tests, so that a test states only what it is about."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from minigpt.config import GPTConfig
+from minigpt.model.gpt import GPT
+from minigpt.storage.run import Run
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+TINY = {"vocab_size": 257, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
+
+
+def new_model(config: GPTConfig | None = None, *, seed: int = 0, scale: float = 1.0, **fields: Any) -> GPT:
+    """A model with GPT-2's initial weights, its matrices times `scale`, in eval mode.
+
+    Its shape is `config`, or TINY with these config `fields`. A scale of about 8 makes the logits depend on the context.
+    """
+    torch.manual_seed(seed)
+    model = GPT(config or GPTConfig(**(TINY | fields)))
+    for parameter in model.parameters():
+        parameter.data.mul_(scale if parameter.dim() == 2 else 1)
+    return model.eval()
+
+
+def random_model(config: GPTConfig | None = None, *, seed: int = 0, std: float = 0.3, **fields: Any) -> GPT:
+    """A model whose every tensor is random, biases and norms too, so that a mix-up of any two shows in the logits."""
+    generator = torch.Generator().manual_seed(seed)
+    model = GPT(config or GPTConfig(**(TINY | fields)))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, std, generator=generator)
+    return model.eval()
+
+
+def new_run(
+    folder: Path, model: GPT | None = None, tokenizer: Tokenizer | str = "bytes", record: dict[str, Any] | None = None
+) -> Run:
+    """A run's folder as it is before the first step, with these entries in its record."""
+    tokenizer = Tokenizer.named(tokenizer) if isinstance(tokenizer, str) else tokenizer
+    return Run.create(folder, model or new_model(), tokenizer, {"started": "now", **(record or {})})
