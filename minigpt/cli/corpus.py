@@ -50,7 +50,7 @@ def corpus(
     """
     reading = ReadingConfig(**given)
 
-    from minigpt.cli.render import console
+    from minigpt.cli.render.console import console
     from minigpt.corpus_report.report import examine
     from minigpt.data.sources import scan
 
@@ -115,7 +115,7 @@ def _record(report: "Report") -> dict[str, Any]:
 
 def _shown(report: "Report") -> "Iterator[RenderableType]":
     """The report's parts, from what the text is to what to do first."""
-    from minigpt.cli.render import facts
+    from minigpt.cli.render.console import facts
     from minigpt.corpus_report.issue_kinds import LICENCE
     from minigpt.tokenizer.display import visible
 
@@ -140,7 +140,7 @@ def _shown(report: "Report") -> "Iterator[RenderableType]":
 
 
 def _facts(report: "Report") -> dict[str, str]:
-    from minigpt.cli.render import count, size
+    from minigpt.cli.render.units import count, size
     from minigpt.tokenizer.display import visible
 
     ends = ", ".join(f"{found:,} {kind}" for kind, found in report.line_ends.items() if found) or "none"
@@ -245,7 +245,7 @@ def _verdict(report: "Report") -> str:
 
 
 def _size(n_bytes: int) -> str:
-    from minigpt.cli.render import size
+    from minigpt.cli.render.units import size
 
     return size(n_bytes)
 

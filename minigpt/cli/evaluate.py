@@ -78,7 +78,7 @@ def evaluate(
     reading = ReadingConfig(**given)
 
     from minigpt.cli import evaluation_view as view
-    from minigpt.cli.render import console
+    from minigpt.cli.render.console import console
     from minigpt.evaluation.benchmarks.results import Options
     from minigpt.evaluation.benchmarks.suite import BENCHMARKS, find_data, run_benchmark
     from minigpt.evaluation.perplexity import resolve_protocol
@@ -182,7 +182,7 @@ def _measure(
     import numpy as np
 
     from minigpt.cli import evaluation_view as view
-    from minigpt.cli.render import byte_progress
+    from minigpt.cli.render.console import byte_progress
     from minigpt.data.corpus import Corpus
     from minigpt.data.sources import scan
     from minigpt.evaluation.breakdown import break_down

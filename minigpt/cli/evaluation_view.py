@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from minigpt.cli.render import count
+from minigpt.cli.render.units import count
 from minigpt.tokenizer.display import visible
 
 if TYPE_CHECKING:

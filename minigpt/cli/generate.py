@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from minigpt.cli.continuations import Explained, Marked, Output, Plain, Records, Sample
 from minigpt.cli.models import CompileOption, DtypeOption, QuantizeOption, open_drafter, open_engine, open_model
 from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, names_of, settings_options
 from minigpt.cli.prompts import PromptFormat, read_prompts
-from minigpt.cli.terminal import note
+from minigpt.cli.render.continuations import Explained, Marked, Output, Plain, Records, Sample
+from minigpt.cli.render.terminal import note
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError
 

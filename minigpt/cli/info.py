@@ -25,7 +25,8 @@ def info(
 
     - `minigpt info gpt2 --json`
     """
-    from minigpt.cli.render import console, facts, size
+    from minigpt.cli.render.console import console, facts
+    from minigpt.cli.render.units import size
     from minigpt.importers.open_model import describe_model, find_model
     from minigpt.storage.checkpoint import TRAINING, WEIGHTS
     from minigpt.storage.files import read_json

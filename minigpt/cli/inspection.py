@@ -13,7 +13,7 @@ from minigpt.cli.prompts import read_prompts
 from minigpt.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from minigpt.cli.explain import Row
+    from minigpt.cli.render.token_colors import Row
     from minigpt.inspection.activations import Predictions
     from minigpt.storage.checkpoint import Checkpoint
     from minigpt.tokenizer.tokenizer import Tokenizer
@@ -57,7 +57,7 @@ def inspect(
         raise ConfigError("--json and --table contradict one another; give one of them")
     text = _text(prompt, file)
 
-    from minigpt.cli.render import console
+    from minigpt.cli.render.console import console
     from minigpt.inspection.activations import inspect as inspect_all
     from minigpt.inspection.activations import predict
     from minigpt.inspection.attention_map import check_place, draw_map
@@ -114,7 +114,7 @@ def _write(path: Path, text: str) -> None:
 
 def _rows(tokenizer: "Tokenizer", ids: list[int], predictions: "Predictions") -> "list[Row]":
     """A row for every token, with what was predicted in its place, and one for the token that would come next."""
-    from minigpt.cli.explain import Row
+    from minigpt.cli.render.token_colors import Row
     from minigpt.tokenizer.display import token_label
 
     entropies, ranks = predictions.entropy.tolist(), predictions.ranks.tolist()
@@ -156,8 +156,8 @@ def _record(checkpoint: "Checkpoint", n_given: int, ids: list[int], predictions:
 
 def _show(tokenizer: "Tokenizer", ids: list[int], predictions: "Predictions", *, table: bool) -> None:
     """Prints the text, coloured or as a table, and what it comes to."""
-    from minigpt.cli.explain import Painter, paint, write_rows
-    from minigpt.cli.render import console
+    from minigpt.cli.render.console import console
+    from minigpt.cli.render.token_colors import Painter, paint, write_rows
     from minigpt.inspection.activations import mean_bits
 
     out = console(stderr=False)

@@ -39,7 +39,8 @@ def load_gpt2(
 
     - `minigpt load-gpt2 --from nanoGPT/out/ckpt.pt --name shakespeare`
     """
-    from minigpt.cli.render import console, facts, size
+    from minigpt.cli.render.console import console, facts
+    from minigpt.cli.render.units import size
     from minigpt.importers.gpt2 import import_gpt2
     from minigpt.storage.checkpoint import WEIGHTS
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from minigpt.cli.terminal import note
+from minigpt.cli.render.terminal import note
 from minigpt.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from minigpt.cli.render import byte_progress, console, count, size
+from minigpt.cli.render.console import byte_progress, console
+from minigpt.cli.render.units import count, size
 from minigpt.errors import ConfigError, DataError
 from minigpt.tokenizer.display import LAYOUT, visible
 

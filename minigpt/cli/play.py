@@ -10,7 +10,7 @@ import typer
 
 from minigpt.cli.models import CompileOption, DtypeOption, QuantizeOption, open_engine, open_model
 from minigpt.cli.options import CheckpointsOption, DeviceOption, names_of, settings_options
-from minigpt.cli.terminal import note, show
+from minigpt.cli.render.terminal import note, show
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, MinigptError
 from minigpt.settings import annotations_of, value_types

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from minigpt.cli.render import count
+from minigpt.cli.render.units import count
 
 if TYPE_CHECKING:
     from minigpt.evaluation.baselines import Baseline

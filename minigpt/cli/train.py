@@ -20,7 +20,7 @@ from minigpt.errors import CheckpointError, ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from minigpt.cli.training_view import TrainingDisplay
+    from minigpt.cli.render.training_display import TrainingDisplay
     from minigpt.storage.run import Run
     from minigpt.training.distributed import World
 
@@ -107,7 +107,7 @@ def train(
     request.check()  # before anything heavy is loaded
     check_trackers(log or [])
 
-    from minigpt.cli.render import console
+    from minigpt.cli.render.console import console
 
     if plan:
         if not request.sources:
@@ -141,9 +141,10 @@ def train(
 
 def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: list[str], *, no_report: bool) -> None:
     """Trains and draws; ends with the result, or with the state saved and the exit code of the signal."""
-    from minigpt.cli.render import console, summary
+    from minigpt.cli.render.console import console
+    from minigpt.cli.render.run_summary import summary
+    from minigpt.cli.render.training_display import TrainingDisplay
     from minigpt.cli.standing import copied, standing
-    from minigpt.cli.training_view import TrainingDisplay
     from minigpt.device import resolve_device
     from minigpt.evaluation.recorded_baselines import recorded_baselines
     from minigpt.training.budget import planned_steps
@@ -202,7 +203,7 @@ def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: 
 
 
 def _speed(job: Job, display: "TrainingDisplay", processes: int) -> str:
-    from minigpt.cli.render import speed
+    from minigpt.cli.render.run_summary import speed
     from minigpt.device import resolve_dtype
     from minigpt.planning.throughput import Peak, peak
 

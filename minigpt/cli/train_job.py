@@ -114,7 +114,7 @@ def draw_up(request: Request, out: "Console", processes: int, on_this_machine: i
     """Reads the corpus, measures the machine, plans for so many processes, some of them on it, and says all of it."""
     import torch
 
-    from minigpt.cli.render import plan_table
+    from minigpt.cli.render.plan_table import plan_table
     from minigpt.device import free_memory, multiplies_bfloat16_faster, resolve_device, resolve_dtype
     from minigpt.planning.plan import FINE_TUNED, CorpusStats, plan, plan_preset
     from minigpt.planning.throughput import seconds_per_step
@@ -257,7 +257,8 @@ def build_corpus(
     sources: list[str], tokenizer: "Tokenizer | str | None", reading: ReadingConfig, out: "Console"
 ) -> "Corpus":
     """The corpus, from the cache where it is there; a tokenizer of None is chosen by the text's size."""
-    from minigpt.cli.render import byte_progress, count
+    from minigpt.cli.render.console import byte_progress
+    from minigpt.cli.render.units import count
     from minigpt.data.corpus import Corpus
     from minigpt.data.sources import scan
     from minigpt.planning.plan import plan_tokenizer

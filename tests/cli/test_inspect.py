@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from minigpt.cli.explain import Continuation, Painter, Row, Spans, paint, percent, write_rows
+from minigpt.cli.render.token_colors import Continuation, Painter, Row, Spans, paint, percent, write_rows
 from minigpt.config import GPTConfig
 from minigpt.generation.decoding import Choice
 from minigpt.generation.streaming import Piece

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from minigpt.cli.render import console
+from minigpt.cli.render.console import console
 from minigpt.cli.train_job import Request, draw_up
 from minigpt.config import TrainConfig
 from minigpt.errors import ConfigError

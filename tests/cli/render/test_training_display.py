@@ -8,7 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from minigpt.cli.training_view import TrainingDisplay, sample_panel
+from minigpt.cli.render.training_display import TrainingDisplay, sample_panel
 from minigpt.evaluation.baselines import Baseline
 from minigpt.evaluation.memorization.copies import CopiedRun, Copying, Passage
 from minigpt.training.events import Evaluation, Sample, Step

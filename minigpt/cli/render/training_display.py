@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from minigpt.cli.novelty import described, figures, marked, on_terminal
-from minigpt.cli.render import duration, size
+from minigpt.cli.render.units import duration, size
 from minigpt.cli.standing import challenge, to_beat
 
 if TYPE_CHECKING:

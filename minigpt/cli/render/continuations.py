@@ -3,7 +3,7 @@
 import json
 from typing import TYPE_CHECKING, Any
 
-from minigpt.cli.terminal import show
+from minigpt.cli.render.terminal import show
 
 if TYPE_CHECKING:
     from minigpt.cli.novelty import Novelty
@@ -82,8 +82,8 @@ class Explained(Output):
     streams = True
 
     def __init__(self, tokenizer: "Tokenizer", *, table: bool) -> None:
-        from minigpt.cli.explain import Continuation  # which brings rich along
-        from minigpt.cli.render import console
+        from minigpt.cli.render.console import console
+        from minigpt.cli.render.token_colors import Continuation  # which brings rich along
 
         self._continuation = Continuation(console(stderr=False), tokenizer, table=table)
 

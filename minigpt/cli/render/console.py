@@ -1,0 +1,45 @@
+"""The rich parts that every command uses: a console, a table of facts, a progress bar over bytes."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+
+def console(*, stderr: bool = True) -> Console:
+    """A console for one of the two streams; nothing in it is highlighted by guesswork."""
+    return _Console(stderr=stderr, highlight=False, soft_wrap=False)
+
+
+class _Console(Console):
+    """A console that leaves it to `minigpt.cli.app` when its reader has gone; rich's would exit with code 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def facts(title: str, rows: Mapping[str, str]) -> RenderableType:
+    """Names and values in two columns under a title."""
+    table = Table(
+        title=title, title_justify="left", title_style="bold", show_header=False, box=None, padding=(0, 2, 0, 0)
+    )
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows.items():
+        table.add_row(name.replace("_", " "), Text(value))
+    return table
+
+
+@contextmanager
+def byte_progress(out: Console, what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar over bytes that is told (done, total); it vanishes when done, and only a terminal has it."""
+    if not out.is_terminal:
+        yield lambda *_: None
+        return
+    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=out, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

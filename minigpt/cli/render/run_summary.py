@@ -1,0 +1,39 @@
+"""The result of a training run as a table."""
+
+import math
+from typing import TYPE_CHECKING
+
+from rich.console import RenderableType
+
+from minigpt.cli.render.console import facts
+from minigpt.cli.render.units import duration
+
+if TYPE_CHECKING:
+    from minigpt.planning.throughput import Peak
+    from minigpt.training.events import Finished
+
+
+def speed(tokens_per_second: float, flops_per_token: float, peak: "Peak") -> str:
+    """How fast training went, as tokens and as a share of what the device's arithmetic could do."""
+    flops = tokens_per_second * flops_per_token
+    return f"{tokens_per_second:,.0f} tokens/s, {flops / peak.flops:.0%} of the arithmetic here ({peak.source})"
+
+
+def summary(
+    event: "Finished", n_scored: int, speed: str, directory: str, better: str | None, copied: str | None
+) -> RenderableType:
+    """What a run came to; `n_scored` are the tokens of its validation part that can be measured."""
+    rows = {"steps": f"{event.step:,} in {duration(event.seconds)}", "speed": speed}
+    if event.validation_loss is not None and event.bits_per_byte is not None:
+        rows["best weights"] = f"step {event.best_step:,}"
+        read = event.validation_tokens
+        tokens = f"all {read:,} tokens" if read >= n_scored else f"{read:,} of {n_scored:,} tokens"
+        rows["validation loss"] = f"{event.validation_loss:.4f} nats per token, {tokens}"
+        rows["perplexity"] = f"{math.exp(min(700.0, event.validation_loss)):.2f} per token"
+        rows["bits per byte"] = f"{event.bits_per_byte:.4f}"
+    if better is not None:
+        rows["better than"] = better
+    if copied is not None:
+        rows["copied"] = copied
+    rows["saved in"] = directory
+    return facts("stopped early: validation no longer improves" if event.reason == "early stop" else "done", rows)

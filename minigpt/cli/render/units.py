@@ -1,0 +1,22 @@
+"""Numbers with their units, as text: bytes, counts, durations."""
+
+
+def size(n_bytes: float) -> str:
+    """A number of bytes in decimal units: 1.2 MB."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.0f} {unit}" if unit == "bytes" else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.1f} TB"
+
+
+def count(number: int, what: str) -> str:
+    """So many of something: 1 word, 1,200 words."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def duration(seconds: float) -> str:
+    """A time span: 0:07, 12:40, 1:02:03."""
+    whole = round(seconds)
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
