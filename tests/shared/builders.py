@@ -16,7 +16,7 @@ TINY = {"vocab_size": 257, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_hea
 def new_model(config: GPTConfig | None = None, *, seed: int = 0, scale: float = 1.0, **fields: Any) -> GPT:
     """A model with GPT-2's initial weights, its matrices times `scale`, in eval mode.
 
-    Its shape is `config`, or TINY with these config `fields`. A scale of about 8 makes the logits depend on the context.
+    Its shape is `config`, or TINY with these config `fields`. With a scale of about 8 the logits depend on the context.
     """
     torch.manual_seed(seed)
     model = GPT(config or GPTConfig(**(TINY | fields)))
