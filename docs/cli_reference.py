@@ -37,7 +37,8 @@ def _command(name: str, command: Any) -> Iterator[str]:
         "| argument or option | what it is |",
         "|---|---|",
     )
-    for parameter in sorted(command.params, key=lambda parameter: parameter.param_type_name):  # arguments first
+    shown = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
+    for parameter in sorted(shown, key=lambda parameter: parameter.param_type_name):  # arguments first
         names, text = parameter.get_help_record(context)
         yield "| `{}` | {} |".format(*(part.replace("|", "\\|") for part in (names, text)))
     yield ""

@@ -15,7 +15,7 @@ from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError
 
 if TYPE_CHECKING:
-    from minigpt.cli.novelty import Novelty
+    from minigpt.cli.memorization import MemorizationMeter
     from minigpt.config import GPTConfig
     from minigpt.storage.checkpoint import Checkpoint
     from minigpt.tokenizer.tokenizer import Tokenizer
@@ -59,15 +59,17 @@ def generate(
     table: Annotated[
         bool, typer.Option("--table", help="explain by a row for every token, with its likeliest rivals")
     ] = False,
-    novelty: Annotated[
-        bool, typer.Option("--novelty", help="say what is copied from the training text, word for word, and from where")
+    memorization: Annotated[
+        bool,
+        typer.Option("--memorization", help="mark what is copied word for word from the training text, and say where"),
     ] = False,
+    novelty: Annotated[bool, typer.Option("--novelty", hidden=True)] = False,  # the former name of --memorization
     corpus: Annotated[
-        list[str] | None, typer.Option("--corpus", help="with --novelty: a text to look in [the run's own]")
+        list[str] | None, typer.Option("--corpus", help="with --memorization: a text to search [the training text]")
     ] = None,
     copied_words: Annotated[
         int | None,
-        typer.Option("--copied-words", help="with --novelty: words that make a copied run a long one [8]", min=1),
+        typer.Option("--copied-words", help="with --memorization: the fewest words of a long run [8]", min=1),
     ] = None,
     as_json: JsonOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
@@ -82,20 +84,25 @@ def generate(
 
     - `cat letter.txt | minigpt generate --prompt-file - --until paragraph --json`
 
-    - `minigpt generate "Call me" --novelty`
+    - `minigpt generate "Call me" --memorization`
     """
     config = SamplingConfig(**given)  # before anything heavy is loaded
     prompts = read_prompts(prompt, prompt_file, prompt_format)
-    if corpus and not novelty:
-        raise ConfigError(f"--corpus {corpus[0]} is what --novelty looks in; give both")
-    if copied_words is not None and not novelty:
-        raise ConfigError(f"--copied-words {copied_words} is about what --novelty finds; give both")
+    if novelty:
+        note("--novelty is now called --memorization")
+        memorization = True
+    if corpus and not memorization:
+        raise ConfigError(f"--corpus {corpus[0]} needs --memorization, which searches it")
+    if copied_words is not None and not memorization:
+        raise ConfigError(f"--copied-words {copied_words} needs --memorization")
     if alternatives is not None and not (as_json or table):
         raise ConfigError(f"--alternatives {alternatives} are shown by --json and --table; give one of them too")
     if config.beams > 1 and draft is not None:
         raise ConfigError(f"beams ({config.beams}) and --draft contradict one another: a search draws nothing to guess")
 
-    _check_explanation(explain or table, {"--json": as_json, "--novelty": novelty, "--beams": config.beams > 1})
+    _check_explanation(
+        explain or table, {"--json": as_json, "--memorization": memorization, "--beams": config.beams > 1}
+    )
 
     from minigpt.generation.sampling import Sampler
     from minigpt.generation.streaming import generate_pieces
@@ -103,7 +110,7 @@ def generate(
     checkpoint = open_model(model, checkpoints, device, dtype=dtype)
     tokenizer, shape = checkpoint.tokenizer, checkpoint.model.config
     _check_lengths(prompts, tokenizer, shape, config, strict=strict)
-    meter = _open_meter(checkpoint, corpus or [], copied_words) if novelty else None
+    meter = _open_meter(checkpoint, corpus or [], copied_words) if memorization else None
     engine = open_engine(checkpoint.model, quantize, compiled=compiled)
     sampler = Sampler(config, tokenizer)
     drafter = open_drafter(draft, speculate, checkpoint, engine, checkpoints)
@@ -122,7 +129,7 @@ def generate(
             "tokenizer": tokenizer.name,
             "engine": engine.description,
         }
-        output = Records(tokenizer, about, meter)
+        output = Records(tokenizer, about, meter, "novelty" if novelty else "memorization")
     elif meter:
         output = Marked(meter)
     elif explain or table:
@@ -169,12 +176,12 @@ def _check_explanation(wanted: bool, others: dict[str, bool]) -> None:
         raise ConfigError(f"--explain and --table contradict {other}; give one of them")
 
 
-def _open_meter(checkpoint: "Checkpoint", corpus: list[str], copied_words: int | None) -> "Novelty":
-    """What looks for copies; its imports cost a start that asks for none a tenth of a second."""
-    from minigpt.cli.novelty import open_novelty
-    from minigpt.evaluation.memorization.copies import LONG_RUN
+def _open_meter(checkpoint: "Checkpoint", corpus: list[str], copied_words: int | None) -> "MemorizationMeter":
+    """Imports the search only if it is used: that takes a tenth of a second."""
+    from minigpt.cli.memorization import open_meter
+    from minigpt.evaluation.memorization.index import LONG_RUN
 
-    return open_novelty(checkpoint, corpus, copied_words or LONG_RUN)
+    return open_meter(checkpoint, corpus, copied_words or LONG_RUN)
 
 
 def _check_lengths(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from minigpt.evaluation.memorization.copies import Copying, Passage
+from minigpt.evaluation.memorization.index import Memorization, TrainingLocation
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,15 @@ class Evaluation:
 class Sample:
     """What the model writes after `step` steps, always from the same prompt and seed, and how much of it is copied.
 
-    `copying` is None before the first step, where nothing can be, and on other processes than the main one; `passage`
-    is where the longest copied run stands first, None where that is no long one.
+    `memorization` is None before the first step and on all processes but the main one. `location` is where the longest
+    copied run occurs first in the training text; None unless that run is a long one.
     """
 
     step: int
     prompt: str
     text: str
-    copying: Copying | None = None
-    passage: Passage | None = None
+    memorization: Memorization | None = None
+    location: TrainingLocation | None = None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from minigpt.data.corpus import Corpus
-from minigpt.evaluation.memorization.copies import LONG_RUN, MOST_BYTES, CopyIndex, Copying, Passage
+from minigpt.evaluation.memorization.index import (
+    LONG_RUN,
+    MOST_BYTES,
+    Memorization,
+    MemorizationIndex,
+    TrainingLocation,
+)
 
 _SHARE = 0.01  # of a run, the most that indexing its text may take
 _BYTES_PER_SECOND = 4_000_000  # indexed, on a slow or busy machine
@@ -22,7 +28,7 @@ class Memorizing:
     def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
         self.notices: list[str] = []
-        self._index: CopyIndex | None = None
+        self._index: MemorizationIndex | None = None
         self._losses: list[tuple[int, float]] = []
         self._longest: list[tuple[int, int]] = []
         self._warned = False
@@ -39,12 +45,12 @@ class Memorizing:
         """Remembers a validation loss; what was measured later than `step` is forgotten, for the run has gone back."""
         self._losses = [*(line for line in self._losses if line[0] < step), (step, loss)]
 
-    def measure(self, step: int, text: str, prompt: str, run_seconds: float) -> Copying:
+    def measure(self, step: int, text: str, prompt: str, run_seconds: float) -> Memorization:
         """How much of a sample is copied; `run_seconds` is what the whole run will take, and bounds the index."""
         if self._index is None:
             most = max(_FEWEST_BYTES, int(_SHARE * run_seconds * _BYTES_PER_SECOND))
-            self._index = CopyIndex.open(self.corpus, min(most, MOST_BYTES))
-            if not self._index.is_whole:
+            self._index = MemorizationIndex.open(self.corpus, min(most, MOST_BYTES))
+            if not self._index.is_complete:
                 self.notices.append(
                     f"copies are looked for in {self._index.indexed_bytes / 1e6:.1f} MB of the training text's "
                     f"{self.corpus.train_bytes / 1e6:.1f} MB, spread evenly: more would take over 1 % of the run"
@@ -61,12 +67,12 @@ class Memorizing:
             )
         return copying
 
-    def locate(self, copying: Copying) -> Passage | None:
+    def locate(self, copying: Memorization) -> TrainingLocation | None:
         """Where the longest run of a sample that was measured stands in the training part, if it is a long one."""
         longest = copying.longest
-        if self._index is None or longest is None or longest.words < copying.at_least:
+        if self._index is None or longest is None or longest.words < copying.min_words:
             return None
-        return self._index.locate(longest.place)
+        return self._index.locate(longest.position)
 
     def _reciting_since(self) -> int | None:
         """The step since which validation is flat or rises while the last sample copies more than any up to there."""

@@ -90,7 +90,7 @@ def test_a_start_imports_nothing_that_generating_does_not_use(run: Any) -> None:
     code = (
         "import sys, atexit\n"
         "unused = {'torch._dynamo', 'sympy', 'tokenizers', 'transformers', 'huggingface_hub', 'matplotlib'}\n"
-        "unused |= {'rich', 'minigpt.analysis.copying', 'minigpt.data.sources', 'minigpt.cli.train'}\n"
+        "unused |= {'rich', 'minigpt.evaluation.memorization.index', 'minigpt.data.sources', 'minigpt.cli.train'}\n"
         "atexit.register(lambda: print('UNUSED', unused & set(sys.modules)))\n"
         "from minigpt.cli.app import main\n"
         "sys.argv = ['minigpt', 'generate', 'x', '--max-new-tokens', '1', '--device', 'cpu']\n"
@@ -365,7 +365,7 @@ def test_beams_give_the_likeliest_of_what_they_find(run: Any) -> None:
         (["x", "--prompt-format", "lines"], "--prompt-format lines is about a file"),
         (["x", "--context", "keep-last:3"], "context ('keep-last:3') must be slide or keep-first:N"),
         (["x", "--min-new-tokens", "300"], "min_new_tokens (300) must be at most max_new_tokens (200)"),
-        (["x", "--copied-words", "8"], "--copied-words 8 is about what --novelty finds; give both"),
+        (["x", "--copied-words", "8"], "--copied-words 8 needs --memorization"),
         (["x", "--alternatives", "0"], "--alternatives 0 are shown by --json and --table; give one of them too"),
         (["x", "--alternatives", "3", "--explain"], "--alternatives 3 are shown by --json and --table"),
         (["x", "--beams", "2", "--draft", "y"], "beams (2) and --draft contradict"),

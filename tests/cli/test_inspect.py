@@ -284,7 +284,7 @@ def test_several_texts_are_explained_one_after_the_other(run: Any, one: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("others", "name"), [(["--json"], "--json"), (["--novelty"], "--novelty"), (["--beams", "2"], "--beams")]
+    ("others", "name"), [(["--json"], "--json"), (["--memorization"], "--memorization"), (["--beams", "2"], "--beams")]
 )
 def test_an_explanation_beside_what_contradicts_it_is_refused(
     run: Any, one: Path, others: list[str], name: str

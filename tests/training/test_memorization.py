@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from minigpt.data.corpus import Corpus
-from minigpt.evaluation.memorization.copies import CopyIndex, Passage
+from minigpt.evaluation.memorization.index import MemorizationIndex, TrainingLocation
 from minigpt.training import memorization as memorizing
 from minigpt.training.memorization import Memorizing
 
@@ -96,13 +96,13 @@ def test_the_index_is_bounded_by_the_time_the_run_takes_and_that_is_said(
 ) -> None:
     asked = []
 
-    def open_index(corpus: Corpus, most_bytes: int) -> CopyIndex:
+    def open_index(corpus: Corpus, most_bytes: int) -> MemorizationIndex:
         asked.append(most_bytes)
-        return CopyIndex.build(corpus, most_bytes)
+        return MemorizationIndex.build(corpus, most_bytes)
 
-    monkeypatch.setattr("minigpt.evaluation.memorization.copies._BLOCK", 64)
+    monkeypatch.setattr("minigpt.evaluation.memorization.index._BLOCK", 64)
     monkeypatch.setattr(memorizing, "_FEWEST_BYTES", 1000)
-    monkeypatch.setattr(CopyIndex, "open", open_index)
+    monkeypatch.setattr(MemorizationIndex, "open", open_index)
     short = Memorizing(corpus)
     short.measure(1, copied(5), "", run_seconds=0.1)
     (notice,) = short.notices
@@ -116,15 +116,15 @@ def test_the_index_is_bounded_by_the_time_the_run_takes_and_that_is_said(
 def test_the_index_is_made_once(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = Memorizing(corpus)
     first = watch.measure(1, copied(5), "", 60)
-    monkeypatch.delattr(CopyIndex, "open")
+    monkeypatch.delattr(MemorizationIndex, "open")
     assert watch.measure(2, copied(5), "", 60) == first
 
 
 def test_the_longest_run_of_a_sample_is_located_if_it_is_a_long_one(corpus: Corpus, tmp_path: Path) -> None:
     watch = Memorizing(corpus)
     assert watch.locate(watch.measure(1, copied(5), "", 60)) is None
-    assert watch.locate(watch.measure(2, copied(8), "", 60)) == Passage(document=1, line=1)
+    assert watch.locate(watch.measure(2, copied(8), "", 60)) == TrainingLocation(document=1, line=1)
     lines = tmp_path / "lines.txt"
     lines.write_text("\n".join(TEXT.split()))
     watch = Memorizing(Corpus.build(lines, "bytes", cache=tmp_path / "cache", validation_fraction=0))
-    assert watch.locate(watch.measure(1, copied(8), "", 60)) == Passage(document=1, line=101)
+    assert watch.locate(watch.measure(1, copied(8), "", 60)) == TrainingLocation(document=1, line=101)

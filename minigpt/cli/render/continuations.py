@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from minigpt.cli.render.terminal import show
 
 if TYPE_CHECKING:
-    from minigpt.cli.novelty import Novelty
+    from minigpt.cli.memorization import MemorizationMeter
     from minigpt.generation.streaming import Piece
     from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -103,7 +103,7 @@ class Explained(Output):
 class Marked(Output):
     """The text with what in it is copied from the training text."""
 
-    def __init__(self, meter: "Novelty") -> None:
+    def __init__(self, meter: "MemorizationMeter") -> None:
         self._meter = meter
 
     def write(self, sample: Sample) -> None:
@@ -113,8 +113,10 @@ class Marked(Output):
 class Records(Output):
     """One JSON object a line; `about` is what is the same for all samples."""
 
-    def __init__(self, tokenizer: "Tokenizer", about: dict[str, Any], meter: "Novelty | None") -> None:
-        self._tokenizer, self._about, self._meter = tokenizer, about, meter
+    def __init__(
+        self, tokenizer: "Tokenizer", about: dict[str, Any], meter: "MemorizationMeter | None", meter_key: str
+    ) -> None:
+        self._tokenizer, self._about, self._meter, self._meter_key = tokenizer, about, meter, meter_key
 
     def write(self, sample: Sample) -> None:
         for others in sample.alternatives:
@@ -124,5 +126,5 @@ class Records(Output):
         own = {name: getattr(sample, name) for name in names} | {"sample": sample.number}
         record = own | self._about | sample.timing
         if self._meter:
-            record["novelty"] = self._meter.record(sample.prompt, sample.text)
+            record[self._meter_key] = self._meter.record(sample.prompt, sample.text)
         print(json.dumps(record))

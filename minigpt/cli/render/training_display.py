@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from minigpt.cli.novelty import described, figures, marked, on_terminal
+from minigpt.cli.memorization import for_terminal, highlighted, run_line, summary_line
 from minigpt.cli.render.units import duration, size
 from minigpt.cli.standing import challenge, to_beat
 
@@ -174,16 +174,16 @@ def sample_panel(event: "Sample", *, acts: bool) -> RenderableType:
 
     `acts` says that it goes to a terminal, where control characters would act.
     """
-    shown = on_terminal if acts else str
+    shown = for_terminal if acts else str
     parts = [Text(shown(event.prompt), style="bold")]
-    if event.copying is None:
+    if event.memorization is None:
         parts[0].append(shown(event.text), style="not bold")
     else:
-        parts[0].append_text(Text(style="not bold").append_text(marked(event.text, event.copying, shown)))
-        parts.append(Text(f"copied: {figures(event.copying)}", style="dim"))
-        if event.passage is not None and event.copying.longest is not None:
-            where = f"the training text, document {event.passage.document:,}, line {event.passage.line:,}"
-            parts.append(Text(described(event.copying.longest, event.copying, event.text, where), style="dim"))
+        parts[0].append_text(Text(style="not bold").append_text(highlighted(event.text, event.memorization, shown)))
+        parts.append(Text(summary_line(event.memorization), style="dim"))
+        if event.location is not None and event.memorization.longest is not None:
+            where = f"the training text, document {event.location.document:,}, line {event.location.line:,}"
+            parts.append(Text(run_line(event.memorization.longest, event.memorization, event.text, where), style="dim"))
     parts[0].rstrip()
     return Panel(Group(*parts), title=f"sample at step {event.step:,}", title_align="left", border_style="dim")
 

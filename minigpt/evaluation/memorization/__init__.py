@@ -1,1 +1,1 @@
-"""What a generated text copies from the training text, and from where."""
+"""What of a text is copied from the training text, word for word, and from where."""

@@ -1,7 +1,7 @@
-"""The sorted suffixes of a long sequence of small numbers, and what of another sequence occurs in it; it knows no text.
+"""Builds a suffix array over integer ids, and finds the longest prefix of a query that occurs in the sequence.
 
-A suffix array: the places of the sequence, ordered by what follows from there on. All places where some numbers occur
-side by side lie side by side in it, so binary search finds the longest beginning of any query that occurs at all.
+A suffix array holds the positions of a sequence, sorted by the suffixes that start there. All occurrences of a
+subsequence are adjacent in it, so a binary search finds them.
 """
 
 from bisect import bisect_left, bisect_right
@@ -13,40 +13,40 @@ import numpy.typing as npt
 
 Ids = npt.NDArray[np.int32]
 
-_FIRST_LOOK = 32  # numbers of a query compared at first; few matches are longer
+_FIRST_LENGTH = 32  # ids of the query that are compared first; few matches are longer
 
 
 @dataclass(frozen=True)
 class Match:
-    """The longest beginning of a query that occurs: its length, its first place in the sequence, and how often."""
+    """The longest prefix of a query that occurs: its length, its first position, and its number of occurrences."""
 
     length: int
-    place: int
-    times: int
+    position: int
+    occurrences: int
 
 
-def sort_suffixes(ids: Ids) -> Ids:
-    """The places of a sequence in the order of its suffixes; one that ends is before one that goes on. Shapes: (N,).
+def build_suffix_array(ids: Ids) -> Ids:
+    """The positions of `ids`, sorted by the suffixes that start there; a prefix comes before the longer suffix.
 
-    Prefix doubling: suffixes sorted by their first k numbers are sorted by 2k once each has for its second half the
-    rank of the suffix k places on. Those that stand alone already are left where they are.
-    Source: Manber & Myers 1990; Larsson & Sadakane 1999 for leaving alone.
+    Prefix doubling: when suffixes are sorted by their first k ids, the rank of the suffix k positions later sorts them
+    by 2k. Suffixes whose order is already decided are not sorted again. Shapes: (N,).
+    Source: Manber & Myers 1990; Larsson & Sadakane 1999 for not sorting decided suffixes again.
     """
     n = len(ids)
     order = np.argsort(ids, kind="stable")
-    rank = np.zeros(n, dtype=np.int64)  # where the group of equals begins in the order, by place
-    slots = np.arange(n)  # of the order, not settled yet
+    rank = np.zeros(n, dtype=np.int64)  # by position: the first slot of its group of equal prefixes
+    slots = np.arange(n)  # slots of `order` that are not decided yet
     keys = ids[order].astype(np.int64)
     length = 1
     while len(slots):
-        begins = np.ones(len(slots), dtype=bool)
-        np.not_equal(keys[1:], keys[:-1], out=begins[1:])
-        rank[order[slots]] = slots[np.maximum.accumulate(np.where(begins, np.arange(len(slots)), 0))]
-        alone = begins & np.append(begins[1:], True)
-        slots = slots[~alone]
+        is_first = np.ones(len(slots), dtype=bool)
+        np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
+        rank[order[slots]] = slots[np.maximum.accumulate(np.where(is_first, np.arange(len(slots)), 0))]
+        is_unique = is_first & np.append(is_first[1:], True)
+        slots = slots[~is_unique]
         suffixes = order[slots]
         after = suffixes + length
-        # A group's rank is its first slot, so sorting all groups at once keeps each in its slots.
+        # A group's rank is its first slot, so sorting all groups together keeps each group in its slots.
         keys = rank[suffixes] * (n + 1) + np.where(after < n, rank[np.minimum(after, n - 1)] + 1, 0)
         sorting = np.argsort(keys, kind="stable")
         keys = keys[sorting]
@@ -55,30 +55,30 @@ def sort_suffixes(ids: Ids) -> Ids:
     return order.astype(np.int32)
 
 
-def find_longest(ids: Ids, suffixes: Ids, query: Sequence[int]) -> Match:
-    """The longest beginning of the query that occurs in the sequence whose sorted suffixes these are."""
-    look = _FIRST_LOOK
+def find_longest_prefix(ids: Ids, suffix_array: Ids, query: Sequence[int]) -> Match:
+    """The longest prefix of `query` that occurs in `ids`; length 0 if its first id does not occur."""
+    compared = _FIRST_LENGTH
     while True:
-        wanted = list(query[:look])
+        wanted = list(query[:compared])
 
-        def head(place: int, length: int = len(wanted)) -> list[int]:
-            return ids[place : place + length].tolist()
+        def ids_at(position: int, length: int = len(wanted)) -> list[int]:
+            return ids[position : position + length].tolist()
 
-        slot = bisect_left(suffixes, wanted, key=head)
-        length = max((_common(wanted, head(place)) for place in suffixes[max(0, slot - 1) : slot + 1]), default=0)
-        if length == look and look < len(query):
-            look *= 2
+        slot = bisect_left(suffix_array, wanted, key=ids_at)
+        neighbors = suffix_array[max(0, slot - 1) : slot + 1]
+        length = max((_common_prefix_length(wanted, ids_at(position)) for position in neighbors), default=0)
+        if length == compared and compared < len(query):
+            compared *= 2
             continue
         if not length:
             return Match(0, 0, 0)
         wanted = wanted[:length]
-        first = bisect_left(suffixes, wanted, key=lambda place: head(place, length))
-        end = bisect_right(suffixes, wanted, lo=first, key=lambda place: head(place, length))
-        return Match(length, int(suffixes[first:end].min()), end - first)
+        first = bisect_left(suffix_array, wanted, key=lambda position: ids_at(position, length))
+        end = bisect_right(suffix_array, wanted, lo=first, key=lambda position: ids_at(position, length))
+        return Match(length, int(suffix_array[first:end].min()), end - first)
 
 
-def _common(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many numbers two sequences begin with in common."""
+def _common_prefix_length(left: Sequence[int], right: Sequence[int]) -> int:
     for count, (a, b) in enumerate(zip(left, right, strict=False)):
         if a != b:
             return count

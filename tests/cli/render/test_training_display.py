@@ -10,7 +10,7 @@ from rich.console import Console
 
 from minigpt.cli.render.training_display import TrainingDisplay, sample_panel
 from minigpt.evaluation.baselines import Baseline
-from minigpt.evaluation.memorization.copies import CopiedRun, Copying, Passage
+from minigpt.evaluation.memorization.index import CopiedRun, Memorization, TrainingLocation
 from minigpt.training.events import Evaluation, Sample, Step
 
 BASELINES = [Baseline("bytes", 4.5, 9, 9), Baseline("gzip", 3.0, 0, 9), Baseline("xz of old", 2.0, 9, 9, 99, 9)]
@@ -81,14 +81,14 @@ def test_a_run_that_goes_back_is_told_of_line_by_line_again() -> None:
     assert told[-7:] == [60, 21, 22, 24, 26, 28, 30]
 
 
-def copying(text: str, copied: str, words: int) -> Copying:
+def copying(text: str, copied: str, words: int) -> Memorization:
     start = text.index(copied)
     run = CopiedRun(start, start + len(copied), words, 0, 1)
     long = words >= 8
-    return Copying(10, (run,), 8, words if long else 0, ((run.start, run.end),) if long else ())
+    return Memorization(10, (run,), 8, words if long else 0, ((run.start, run.end),) if long else ())
 
 
-def panel(sample: Sample, *, acts: bool = True, width: int = 120) -> str:
+def panel(sample: Sample, *, acts: bool = True, width: int = 160) -> str:
     out = Console(file=StringIO(), width=width)
     out.print(sample_panel(sample, acts=acts))
     return out.file.getvalue()  # type: ignore[attr-defined, no-any-return]
@@ -97,24 +97,25 @@ def panel(sample: Sample, *, acts: bool = True, width: int = 120) -> str:
 def test_a_sample_shows_what_is_copied_how_much_and_from_where() -> None:
     text = " new\x1b[31m one two three four five six seven eight [bold]new\n"
     found = copying(text, "one two three four five six seven eight", 8)
-    shown = panel(Sample(1200, "Once", text, found, Passage(2, 93)))
+    shown = panel(Sample(1200, "Once", text, found, TrainingLocation(2, 93)))
     assert "sample at step 1,200" in shown
     assert "Once new␛[31m ⟦one two three four five six seven eight⟧¹ [bold]new" in shown
-    assert "copied: longest run 8 words, 39 characters; 80% of 10 words in runs of 8 words or more" in shown
+    assert "copied from the training text: 80% of 10 words, in runs of 8 words or more; longest run 8 words" in shown
+    assert "longest run 8 words (39 characters)" in shown
     assert "¹ 8 words “one two three four five six seven eight”: the training text, document 2, line 93" in shown
 
 
 @pytest.mark.parametrize("width", [40, 60])
 def test_a_narrow_terminal_loses_nothing(width: int) -> None:
     text = " one two three four five six seven eight"
-    shown = panel(Sample(1, "", text, copying(text, text.strip(), 8), Passage(2, 93)), width=width)
+    shown = panel(Sample(1, "", text, copying(text, text.strip(), 8), TrainingLocation(2, 93)), width=width)
     assert "line 93" in " ".join(shown.replace("│", " ").split())
     assert max(map(len, shown.splitlines())) <= width
 
 
 def test_a_sample_that_copies_little_or_is_not_measured_has_no_place() -> None:
     few = panel(Sample(5, "a", " one two new", copying(" one two new", "one two", 2)))
-    assert "copied: longest run 2 words" in few
+    assert "longest run 2 words (7 characters)" in few
     assert "⟦" not in few
     assert "training text," not in few
     assert "copied" not in panel(Sample(0, "a", " one two new"))

@@ -1,4 +1,4 @@
-"""From which file each document of a corpus's training part came; it reads the sources again and keeps no text."""
+"""Finds the source file of each document in a corpus's training part, by reading the sources again."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -10,32 +10,35 @@ from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
 @dataclass(frozen=True)
 class Origin:
-    """A document's file, by the user's name for it, and its number there, counted from 1; None where it is alone."""
+    """The file of a document, as the user named it, and the document's number there.
+
+    Units: `document` counts from 1; it is None if the file has only one document.
+    """
 
     file: str
     document: int | None
 
 
-def training_documents(found: Scan, validation_fraction: float | None) -> list[Origin]:
-    """The origins of the documents in the training part, in its order."""
+def document_origins(found: Scan, validation_fraction: float | None) -> list[Origin]:
+    """The origin of each document in the training part, in its order."""
     if found.n_documents == 1 and len(found.files) == 1:
         return [Origin(found.files[0].name, None)]
     reader = _Reader(found)
-    places: list[tuple[int, int]] = []
+    origins: list[tuple[int, int]] = []
     for part, text in Holdout.plan(found, validation_fraction).divide(reader.pieces()):
         if part == "train" and text.endswith(END_OF_TEXT):
-            places.append((reader.file, reader.document))  # nothing of the next document is read yet
+            origins.append((reader.file, reader.document))  # the reader has not reached the next document yet
     return [
-        Origin(found.files[file].name, document if reader.documents[file] > 1 else None) for file, document in places
+        Origin(found.files[file].name, document if reader.documents[file] > 1 else None) for file, document in origins
     ]
 
 
 class _Reader:
-    """Reads the documents file by file and knows which one it is at."""
+    """Reads the documents file by file and counts them."""
 
     def __init__(self, found: Scan) -> None:
         self.found = found
-        self.file = self.document = 0
+        self.file = self.document = 0  # of the piece that was read last
         self.documents = [0] * len(found.files)
 
     def pieces(self) -> Iterator[Piece]:

@@ -1,4 +1,4 @@
-"""The copy meter as a user sees it: `generate --novelty`, and the samples of a training run."""
+"""The memorization meter as a user sees it: `generate --memorization`, and the samples of a training run."""
 
 import json
 import shutil
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from minigpt.cli.novelty import Novelty, marked
+from minigpt.cli.memorization import MemorizationMeter, highlighted
 from minigpt.data.corpus import Corpus
-from minigpt.evaluation.memorization.copies import CopyIndex
+from minigpt.evaluation.memorization.index import MemorizationIndex
 from minigpt.storage.run_log import Log
 
 GREEDY = ["--temperature", "0", "--max-new-tokens", "12", "--device", "cpu"]
@@ -46,12 +46,13 @@ def says(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_copied_runs_are_marked_and_their_place_is_named(run: Any, trained: Path, says: Any) -> None:
     says("fox jumps over the lazy dog; the quick red fox")
-    result = run("generate", "the quick brown ", "--novelty", "--copied-words", "4", *GREEDY)
+    result = run("generate", "the quick brown ", "--memorization", "--copied-words", "4", *GREEDY)
     assert result.exit_code == 0, result.stderr
     assert "the quick brown ⟦fox jumps over the lazy dog; the quick⟧¹ red fox\n" in result.stdout
-    assert "longest run 8 words, 38 characters; 80% of 10 words in runs of 4 words or more" in result.stdout
+    assert "\ncopied from the training text: 80% of 10 words, in runs of 4 words or more; " in result.stdout
+    assert "; longest run 8 words (38 characters)\n" in result.stdout
     assert "¹ 8 words “fox jumps over the lazy dog; the quick”: " in result.stdout
-    assert "fox.txt, line 1, the first of " in result.stdout
+    assert "fox.txt, line 1 (first of " in result.stdout
 
 
 def test_without_the_option_nothing_is_said_of_copies(run: Any, trained: Path) -> None:
@@ -62,19 +63,19 @@ def test_without_the_option_nothing_is_said_of_copies(run: Any, trained: Path) -
 
 def test_short_runs_leave_the_text_as_it_is_and_the_longest_is_named(run: Any, trained: Path, says: Any) -> None:
     says(" lazy dog; and cat")
-    result = run("generate", "the", "--novelty", *GREEDY)
+    result = run("generate", "the", "--memorization", *GREEDY)
     assert "⟦" not in result.stdout
-    assert "longest run 2 words, 9 characters; 0% of 4 words in runs of 8 words or more" in result.stdout
+    assert "0% of 4 words, in runs of 8 words or more; longest run 2 words (9 characters)" in result.stdout
     assert "\n  2 words “lazy dog;”: " in result.stdout
     says("nothing at all")
-    assert "copied: none of the 3 words stands in the training text" in run("generate", "x ", "--novelty").stdout
+    assert "copied from the training text: none of 3 words" in run("generate", "x ", "--memorization").stdout
 
 
 def test_json_has_the_figures_and_the_places(run: Any, trained: Path, says: Any, here: Path) -> None:
     says(" jumps over the lazy dog; and")
-    result = run("generate", "fox", "--novelty", "--json", "--copied-words", "3", "--samples", "2", *GREEDY,
+    result = run("generate", "fox", "--memorization", "--json", "--copied-words", "3", "--samples", "2", *GREEDY,
                  "--temperature", "1")  # fmt: skip
-    records = [json.loads(line)["novelty"] for line in result.stdout.splitlines()]
+    records = [json.loads(line)["memorization"] for line in result.stdout.splitlines()]
     assert len(records) == 2
     found = records[0]
     assert (found["longest_copied_words"], found["longest_copied_characters"]) == (5, 24)
@@ -86,17 +87,26 @@ def test_json_has_the_figures_and_the_places(run: Any, trained: Path, says: Any,
     assert Path(copied["file"]).resolve() == (here / "fox.txt").resolve()
 
 
+def test_the_former_name_of_the_option_and_its_json_key_still_work(run: Any, trained: Path, says: Any) -> None:
+    says(" jumps over the lazy dog; and")
+    now = run("generate", "fox", "--memorization", "--json", "--seed", "1", *GREEDY)
+    former = run("generate", "fox", "--novelty", "--json", "--seed", "1", *GREEDY)
+    assert json.loads(former.stdout)["novelty"] == json.loads(now.stdout)["memorization"]
+    assert former.stderr.count("--novelty is now called --memorization\n") == 1
+    assert "--novelty" not in now.stderr
+
+
 def test_a_text_that_has_changed_or_gone_is_said_and_the_trained_one_is_looked_in(
     run: Any, trained: Path, says: Any, here: Path
 ) -> None:
     says("fox jumps over the lazy dog; the quick red fox")
     (here / "fox.txt").write_text("something else by now\n" * 40)
-    changed = run("generate", "", "--novelty", *GREEDY)
-    assert "has changed since: places are those of the text as it was trained on" in changed.stderr
+    changed = run("generate", "", "--memorization", *GREEDY)
+    assert "has changed since training; locations refer to the text used in training" in changed.stderr
     assert "the training text, document 1, line 1" in changed.stdout
     (here / "fox.txt").unlink()
-    gone = run("generate", "", "--novelty", *GREEDY)
-    assert "cannot be read again: places are those" in gone.stderr
+    gone = run("generate", "", "--memorization", *GREEDY)
+    assert "can no longer be read; locations refer" in gone.stderr
     assert gone.stdout == changed.stdout
 
 
@@ -105,16 +115,16 @@ def test_a_cleared_cache_is_filled_again_from_the_text_and_else_one_line_says_wh
 ) -> None:
     says("fox jumps over the lazy dog; the quick red fox")
     shutil.rmtree(here / "cache")
-    assert "⟦fox jumps" in run("generate", "", "--novelty", *GREEDY).stdout
+    assert "⟦fox jumps" in run("generate", "", "--memorization", *GREEDY).stdout
     shutil.rmtree(here / "cache")
     (here / "fox.txt").write_text("something else by now\n" * 40)
-    other = run("generate", "", "--novelty", *GREEDY)
+    other = run("generate", "", "--memorization", *GREEDY)
     assert other.exit_code == 1
-    assert "is another by now; give it with --corpus" in other.stderr
+    assert "has changed since; name the text with --corpus" in other.stderr
     (here / "fox.txt").unlink()
-    none = run("generate", "", "--novelty", *GREEDY)
+    none = run("generate", "", "--memorization", *GREEDY)
     assert none.exit_code == 1
-    assert "cannot be read; give it with --corpus" in none.stderr
+    assert "cannot be read; name the text with --corpus" in none.stderr
     assert none.stderr.count("\n") == 1
 
 
@@ -125,16 +135,16 @@ def test_another_text_can_be_looked_in_and_a_model_without_a_run_needs_one(
     for number, text in enumerate(["nothing", "so\n\nthe rain in Spain stays mainly in the plain"]):
         (here / f"other{number}.txt").write_text(text)
     both = ["--corpus", "other0.txt", "--corpus", "other1.txt"]
-    assert "⟦the rain in Spain stays mainly in the plain⟧¹ today" in run("generate", "", "--novelty", *both).stdout
-    assert "other1.txt, line 3" in run("generate", "", "--novelty", *both).stdout
+    assert "⟦the rain in Spain stays mainly in the plain⟧¹ today" in run("generate", "", "--memorization", *both).stdout
+    assert "other1.txt, line 3" in run("generate", "", "--memorization", *both).stdout
     (trained / "training.json").unlink()
-    refused = run("generate", "", "--novelty", "--model", "fox")
+    refused = run("generate", "", "--memorization", "--model", "fox")
     assert refused.exit_code == 1
-    assert "does not say what it was trained on; give that text with --corpus" in refused.stderr
-    assert run("generate", "", "--novelty", "--model", "fox", *both).exit_code == 0
+    assert "does not record what it was trained on; name that text with --corpus" in refused.stderr
+    assert run("generate", "", "--memorization", "--model", "fox", *both).exit_code == 0
     alone = run("generate", "", *both)
     assert alone.exit_code == 1
-    assert "--corpus other0.txt is what --novelty looks in; give both" in alone.stderr
+    assert "--corpus other0.txt needs --memorization, which searches it" in alone.stderr
 
 
 def test_a_fine_tuned_model_is_compared_with_its_own_text_and_says_so(
@@ -143,8 +153,8 @@ def test_a_fine_tuned_model_is_compared_with_its_own_text_and_says_so(
     (here / "cat.txt").write_text("a cat sat on a mat and sat " * 40)
     tuned = run("train", "cat.txt", "--from", "fox", "--steps", "2", "--device", "cpu")
     assert tuned.exit_code == 0, tuned.stderr
-    result = run("generate", "a cat", "--model", "cat", "--novelty", *GREEDY)
-    assert "not with what checkpoints/fox had learnt from" in result.stderr
+    result = run("generate", "a cat", "--model", "cat", "--memorization", *GREEDY)
+    assert "not with the training text of checkpoints/fox" in result.stderr
 
 
 @pytest.mark.parametrize("environment", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
@@ -152,13 +162,13 @@ def test_the_marks_survive_without_colours(
     tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "text.txt").write_text(sentence(0, 40))
-    index = CopyIndex.build(Corpus.build(tmp_path / "text.txt", "bytes", cache=tmp_path, validation_fraction=0))
+    index = MemorizationIndex.build(Corpus.build(tmp_path / "text.txt", "bytes", cache=tmp_path, validation_fraction=0))
     text = f"new\x1b[31m\n{sentence(4, 9)} new {sentence(20, 8)}"
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     out = Console(force_terminal=True, width=200, color_system=None if environment else "truecolor")
     with out.capture() as captured:
-        out.print(marked(text, Novelty(index, None, 8).measure(text, "")), soft_wrap=True)
+        out.print(highlighted(text, MemorizationMeter(index, None, 8).measure(text, "")), soft_wrap=True)
     shown = captured.get()
     assert f"⟦{sentence(4, 9)}⟧¹" in shown
     assert f"⟦{sentence(20, 8)}⟧²" in shown
@@ -168,7 +178,7 @@ def test_the_marks_survive_without_colours(
 def test_training_tells_what_its_samples_copy_and_logs_it(run: Any, here: Path, tiny: list[str]) -> None:
     result = run("train", "fox.txt", *tiny, "--sample-every", "3")
     assert "sample at step 3" in result.stderr
-    assert "copied: " in result.stderr
+    assert "copied from the training text: " in result.stderr
     assert "of the last 2 samples, in runs of 8 words or more; longest" in " ".join(result.stdout.split())
     samples = [line for line in Log(here / "checkpoints/fox/log.jsonl").read() if "sample" in line]
     assert [line["step"] for line in samples] == [3, 6]

@@ -1,0 +1,278 @@
+"""Measures how much of a text is copied word for word from a corpus's training part, and from where.
+
+Words are separated by white space; punctuation and case belong to them. A copy with other line breaks is still a copy;
+a copy with another comma is not. In scripts without spaces between words, every character is a word. A copied run is a
+stretch of whole words that occurs, in this order, in one document of the training part.
+"""
+
+import contextlib
+import re
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from minigpt.data.corpus import Corpus
+from minigpt.errors import CheckpointError
+from minigpt.evaluation.memorization.suffix_array import Ids, Match, build_suffix_array, find_longest_prefix
+from minigpt.storage.tensors import load_tensors, save_tensors
+from minigpt.tokenizer.vocabulary import END_OF_TEXT
+
+LONG_RUN = 8  # words: shorter runs are mostly common phrases
+MOST_BYTES = 100_000_000  # of training text indexed; ten times that takes minutes and gigabytes
+
+_FORMAT = "1"  # of the index on disk; change it when the format or the definition of a word changes
+_FILE = "copies.safetensors"
+_BLOCK = 2**14  # tokens decoded together
+_UNKNOWN = -1  # a word that does not occur in the training part
+
+_SPACELESS = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
+    "\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Chinese, Japanese
+)
+_WORD = re.compile(rf"[{_SPACELESS}]|[^\s{_SPACELESS}]+")
+_ANY_SPACELESS = re.compile(f"[{_SPACELESS}]")
+
+
+@dataclass(frozen=True)
+class CopiedRun:
+    """A stretch of a text that occurs in the training part.
+
+    Units: `start` and `end` are characters of the text; `words` is its length. `position` is the word of the index at
+    which it occurs first; `occurrences` counts how often it occurs in the indexed text.
+    """
+
+    start: int
+    end: int
+    words: int
+    position: int
+    occurrences: int
+
+
+@dataclass(frozen=True)
+class Memorization:
+    """How much of a text is copied from the training part.
+
+    `words` is the length of the text. `runs` are the copied runs that no longer run contains, in order; they may
+    overlap. `copied_words` counts the words in runs of at least `min_words` words, each once; `spans` are the
+    characters (start, end) of the text that these runs cover.
+    """
+
+    words: int
+    runs: tuple[CopiedRun, ...]
+    min_words: int
+    copied_words: int
+    spans: tuple[tuple[int, int], ...]
+
+    @property
+    def longest(self) -> CopiedRun | None:
+        """The first of the runs with the most words; None if no word occurs in the training part."""
+        return max(self.runs, key=lambda run: run.words, default=None)
+
+    @property
+    def longest_words(self) -> int:
+        """The number of words in the longest run; 0 if there is none."""
+        return self.longest.words if self.longest else 0
+
+    @property
+    def share(self) -> float:
+        """The fraction of the text's words that are in long runs."""
+        return self.copied_words / self.words if self.words else 0.0
+
+    @property
+    def long_runs(self) -> list[CopiedRun]:
+        """The runs of at least `min_words` words, in order."""
+        return [run for run in self.runs if run.words >= self.min_words]
+
+    def figures(self) -> dict[str, Any]:
+        """The figures under the keys of log.jsonl."""
+        longest = self.longest
+        return {
+            "longest_copied_words": self.longest_words,
+            "longest_copied_characters": longest.end - longest.start if longest else 0,
+            "copied_share": self.share,
+            "copied_at_least": self.min_words,
+            "copied_spans": [list(span) for span in self.spans],
+        }
+
+
+@dataclass(frozen=True)
+class TrainingLocation:
+    """A location in the training part: the document, and the line in it, both counted from 1."""
+
+    document: int
+    line: int
+
+
+@dataclass(frozen=True, eq=False)
+class MemorizationIndex:
+    """A suffix array over the words of a corpus's training part.
+
+    `vocabulary` numbers the different words. `ids` (N,) are the words as these numbers, `suffix_array` (N,) their
+    suffix array. `blocks` (K, 3) are the indexed stretches of the text: first word, first token, end token.
+    `indexed_bytes` is how much of the training text is indexed.
+    """
+
+    corpus: Corpus
+    vocabulary: Mapping[str, int]
+    ids: Ids
+    suffix_array: Ids
+    blocks: npt.NDArray[np.int64]
+    indexed_bytes: int
+
+    @classmethod
+    def build(cls, corpus: Corpus, most_bytes: int = MOST_BYTES) -> Self:
+        """Indexes the training part, or evenly spaced blocks of it if it has more than `most_bytes`."""
+        all_blocks = _blocks(corpus)
+        count = min(len(all_blocks), max(1, len(all_blocks) * most_bytes // max(1, corpus.train_bytes)))
+        chosen = all_blocks[np.arange(count) * len(all_blocks) // count] if count else all_blocks
+        vocabulary: defaultdict[str, int] = defaultdict()
+        vocabulary.default_factory = vocabulary.__len__
+        block_ids, first_words, n_words = [], [], 0
+        for start, end in chosen.tolist():
+            words = _split(_decode(corpus, start, end))
+            if count < len(all_blocks):
+                words.append(END_OF_TEXT)  # no run may cross from one block into the next
+            block_ids.append(np.fromiter(map(vocabulary.__getitem__, words), np.int32, len(words)))
+            first_words.append(n_words)
+            n_words += len(words)
+        ids = np.concatenate(block_ids) if block_ids else np.empty(0, np.int32)
+        lengths = corpus.tokenizer.token_lengths
+        indexed_bytes = sum(int(lengths[corpus.train[start:end]].sum()) for start, end in chosen.tolist())
+        blocks = np.column_stack([np.array(first_words, np.int64), chosen])
+        return cls(corpus, dict(vocabulary), ids, build_suffix_array(ids), blocks, indexed_bytes)
+
+    @classmethod
+    def open(cls, corpus: Corpus, most_bytes: int = MOST_BYTES) -> Self:
+        """Loads the index from the corpus's cache, or builds it; a built one is saved there if it is complete."""
+        index = cls.find(corpus)
+        if index is None:
+            index = cls.build(corpus, most_bytes)
+            if index.is_complete:
+                with contextlib.suppress(CheckpointError):  # a cache that cannot be written costs time only
+                    index._save()
+        return index
+
+    @classmethod
+    def find(cls, corpus: Corpus) -> Self | None:
+        """Loads the complete index from the corpus's cache; None if there is none, or it is damaged or stale."""
+        try:
+            tensors, metadata = load_tensors(corpus.path / _FILE)
+        except CheckpointError:
+            return None
+        if metadata != {"format": _FORMAT, "fingerprint": corpus.fingerprint}:
+            return None
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        words = arrays["vocabulary"].tobytes().decode().split("\n")
+        vocabulary = {word: number for number, word in enumerate(words)}
+        return cls(corpus, vocabulary, arrays["ids"], arrays["suffixes"], arrays["blocks"], corpus.train_bytes)
+
+    def _save(self) -> None:
+        words = np.frombuffer("\n".join(self.vocabulary).encode(), np.uint8)  # in the order of their numbers
+        arrays = {"ids": self.ids, "suffixes": self.suffix_array, "blocks": self.blocks, "vocabulary": words.copy()}
+        save_tensors(
+            self.corpus.path / _FILE,
+            {name: torch.from_numpy(array) for name, array in arrays.items()},
+            {"format": _FORMAT, "fingerprint": self.corpus.fingerprint},
+        )
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of the training part is indexed."""
+        return self.indexed_bytes == self.corpus.train_bytes
+
+    def measure(self, text: str, prompt: str = "", min_words: int = LONG_RUN) -> Memorization:
+        """Measures how much of `text`, the continuation of `prompt`, is copied; the prompt does not count.
+
+        A word that the prompt begins and the text ends is a word of the text. A run starts at the text's first word at
+        the earliest, even if the words of the prompt before it occur in the training part too.
+        """
+        origin = len(prompt)
+        words = [match for match in _WORD.finditer(prompt + text) if match.end() > origin]
+        query = [_UNKNOWN if word[0] == END_OF_TEXT else self.vocabulary.get(word[0], _UNKNOWN) for word in words]
+        runs: list[CopiedRun] = []
+        spans: list[tuple[int, int]] = []
+        copied_words = covered = first = (
+            0  # `covered`: the end of the last long run; `first`: the start of the next run
+        )
+        while first < len(words):
+            match = self._match(query[first:])
+            end = first + match.length
+            if match.length:
+                start, stop = max(0, words[first].start() - origin), words[end - 1].end() - origin
+                runs.append(CopiedRun(start, stop, match.length, match.position, match.occurrences))
+            if match.length >= min_words:
+                copied_words += end - max(first, covered)
+                if spans and first <= covered:
+                    spans[-1] = (spans[-1][0], stop)
+                else:
+                    spans.append((start, stop))
+                covered = end
+            first = self._next_start(query, first, end)
+        return Memorization(len(words), tuple(runs), min_words, copied_words, tuple(spans))
+
+    def _next_start(self, query: list[int], first: int, end: int) -> int:
+        """The start of the next run that no other contains, after the run from `first` to `end`.
+
+        That run includes the word at `end`. If the words from a start through `end` occur, so do those from any later
+        start, so a binary search finds the earliest.
+        """
+        if end == len(query):
+            return end
+        starts = range(first + 1, end + 1)
+        return first + 1 + bisect_left(starts, True, key=lambda start: self._occurs(query[start : end + 1]))
+
+    def _occurs(self, query: list[int]) -> bool:
+        return self._match(query).length == len(query)
+
+    def _match(self, query: list[int]) -> Match:
+        return find_longest_prefix(self.ids, self.suffix_array, query)
+
+    def locate(self, position: int) -> TrainingLocation:
+        """The document and line of a word of the index."""
+        block = int(np.searchsorted(self.blocks[:, 0], position, side="right")) - 1
+        first, start, end = self.blocks[block].tolist()
+        text = _decode(self.corpus, start, end)
+        before = text[: next(islice(_WORD.finditer(text), position - first, None)).start()]
+        *earlier_documents, line = before.split(END_OF_TEXT)
+        tokens, end_of_text = self.corpus.train, self.corpus.tokenizer.end_of_text
+        ends = np.flatnonzero(tokens[:start] == end_of_text)
+        lines = line.count("\n")
+        if not earlier_documents:
+            document_start = int(ends[-1]) + 1 if len(ends) else 0
+            lines += int(_byte_counts(self.corpus, b"\n")[tokens[document_start:start]].sum())
+        return TrainingLocation(len(ends) + len(earlier_documents) + 1, lines + 1)
+
+
+def _split(text: str) -> list[str]:
+    """The words of a text; `str.split` is faster than the pattern and enough for most scripts."""
+    return text.split() if text.isascii() or not _ANY_SPACELESS.search(text) else _WORD.findall(text)
+
+
+def _decode(corpus: Corpus, start: int, end: int) -> str:
+    """The text of the training tokens from `start` to `end`, each end-of-text as a separate word."""
+    return corpus.tokenizer.decode(corpus.train[start:end].tolist()).replace(END_OF_TEXT, f" {END_OF_TEXT} ")
+
+
+def _blocks(corpus: Corpus) -> npt.NDArray[np.int64]:
+    """The start and end tokens of the blocks of the training part; no word or character is cut. Shapes: (K, 2)."""
+    tokenizer, n = corpus.tokenizer, len(corpus.train)
+    starts_word = np.array([tokenizer.token_bytes(id)[:1] in (b" ", b"\n") for id in range(tokenizer.vocab_size)])
+    starts_word[tokenizer.end_of_text] = True
+    cuts = np.flatnonzero(starts_word[corpus.train])
+    wanted = np.arange(_BLOCK, n, _BLOCK)
+    inner = cuts[np.searchsorted(cuts, wanted[wanted <= (cuts[-1] if len(cuts) else -1)])]
+    edges = np.unique(np.array(list(chain([0] if n else [], inner.tolist(), [n] if n else [])), np.int64))
+    return np.column_stack([edges[:-1], edges[1:]])
+
+
+def _byte_counts(corpus: Corpus, byte: bytes) -> npt.NDArray[np.int64]:
+    """How often a byte occurs in each token of the vocabulary. Shapes: (V,)."""
+    tokenizer = corpus.tokenizer
+    return np.array([tokenizer.token_bytes(id).count(byte) for id in range(tokenizer.vocab_size)], np.int64)
