@@ -168,7 +168,7 @@ def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: 
         events = train(
             job.model, job.corpus, job.config, job.run, resume=job.resume, control=control, world=world, spent=job.spent
         )
-        display.recall(job.run.read_log())  # of which what comes after the state it goes on from is gone by now
+        display.read_log(job.run.read_log())  # of which what comes after the state it goes on from is gone by now
         try:
             for event in events:
                 display.show(event)

@@ -314,7 +314,7 @@ def test_the_summary_compares_its_own_figure(run: Any, here: Path, tiny: list[st
     assert result.exit_code == 0, result.stderr
     folder = RunFolder.open(here / "checkpoints/count")
     bits = folder.record["result"]["bits_per_byte"]
-    better = " ".join(result.stdout.split()).partition("better than ")[2]
+    better = " ".join(result.stdout.split()).partition("baselines ")[2]
     for one in recorded_baselines(folder.record):
         if f"not than {one.label}" in better:
             assert bits >= one.bits_per_byte

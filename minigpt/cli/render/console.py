@@ -10,12 +10,12 @@ from rich.text import Text
 
 
 def console(*, stderr: bool = True) -> Console:
-    """A console for one of the two streams; nothing in it is highlighted by guesswork."""
+    """A console on standard error, or on standard output; it does not highlight numbers and paths."""
     return _Console(stderr=stderr, highlight=False, soft_wrap=False)
 
 
 class _Console(Console):
-    """A console that leaves it to `minigpt.cli.app` when its reader has gone; rich's would exit with code 1."""
+    """A console that raises when its reader closes the pipe, so that `minigpt.cli.app` exits with 0; rich exits with 1."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -35,7 +35,7 @@ def facts(title: str, rows: Mapping[str, str]) -> RenderableType:
 
 @contextmanager
 def byte_progress(out: Console, what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar over bytes that is told (done, total); it vanishes when done, and only a terminal has it."""
+    """A progress bar, in a terminal only; yields a function that takes the bytes done and their total."""
     if not out.is_terminal:
         yield lambda *_: None
         return

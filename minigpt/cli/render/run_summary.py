@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 def speed(tokens_per_second: float, flops_per_token: float, peak: "Peak") -> str:
-    """How fast training went, as tokens and as a share of what the device's arithmetic could do."""
+    """The speed of training: tokens per second, and the share of the device's peak arithmetic that they use."""
     flops = tokens_per_second * flops_per_token
-    return f"{tokens_per_second:,.0f} tokens/s, {flops / peak.flops:.0%} of the arithmetic here ({peak.source})"
+    return f"{tokens_per_second:,.0f} tokens/s, {flops / peak.flops:.0%} of peak arithmetic ({peak.source})"
 
 
 def summary(
     event: "Finished", n_scored: int, speed: str, directory: str, better: str | None, copied: str | None
 ) -> RenderableType:
-    """What a run came to; `n_scored` are the tokens of its validation part that can be measured."""
+    """The result of a run; `n_scored` is the number of validation tokens that have a predecessor."""
     rows = {"steps": f"{event.step:,} in {duration(event.seconds)}", "speed": speed}
     if event.validation_loss is not None and event.bits_per_byte is not None:
         rows["best weights"] = f"step {event.best_step:,}"
@@ -32,8 +32,8 @@ def summary(
         rows["perplexity"] = f"{math.exp(min(700.0, event.validation_loss)):.2f} per token"
         rows["bits per byte"] = f"{event.bits_per_byte:.4f}"
     if better is not None:
-        rows["better than"] = better
+        rows["baselines"] = better
     if copied is not None:
         rows["copied"] = copied
     rows["saved in"] = directory
-    return facts("stopped early: validation no longer improves" if event.reason == "early stop" else "done", rows)
+    return facts("stopped early: the validation loss no longer improves" if event.reason == "early stop" else "done", rows)

@@ -1,4 +1,4 @@
-"""How a training run looks while it goes on: a live panel in a terminal, plain lines elsewhere."""
+"""The display of a training run: a live panel in a terminal, plain lines elsewhere."""
 
 import math
 from collections import deque
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from minigpt.evaluation.baselines import Baseline
     from minigpt.training.events import Evaluation, Event, Sample, Step
 
-STOPPING = "finishing this step, then saving; once more stops at once"
+STOPPING = "stopping: finishes this step, then saves; press Ctrl-C again to stop without saving"
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
@@ -41,7 +41,7 @@ class TrainingDisplay:
     ) -> None:
         self.out, self.name, self.device, self.total_steps = out, name, device, total_steps
         self.tokens_per_step, self.baselines = tokens_per_step, baselines
-        self.unbeaten: Sequence[Baseline] | None = None  # until the model was measured once
+        self.unbeaten: Sequence[Baseline] | None = None  # until the first evaluation
         self.stopping = False
         self.step = 0
         self.losses: list[float] = []  # the finite ones
@@ -49,7 +49,7 @@ class TrainingDisplay:
         self.last_step: Step | None = None
         self.last_evaluation: Evaluation | None = None
         self.recent: deque[float] = deque(maxlen=20)  # seconds of the last steps
-        self.steps, self.training_seconds = 0, 0.0  # evaluations and saves left out
+        self.steps, self.training_seconds = 0, 0.0  # without evaluations and saves
         self.live: Live | None = None
         if out.is_terminal:
             self.live = Live(console=out, refresh_per_second=4, transient=True, get_renderable=self._panel)
@@ -66,17 +66,17 @@ class TrainingDisplay:
         if self.live:
             self.live.stop()
 
-    def recall(self, log: Iterable[Mapping[str, Any]]) -> None:
-        """Takes from the log of a run that goes on what was beaten, and so said, before it stopped."""
-        if measured := [line for line in log if line.get("bits_per_byte") is not None]:
-            self._say_what_is_to_beat(measured)
+    def read_log(self, log: Iterable[Mapping[str, Any]]) -> None:
+        """Reads from a resumed run's log which baselines it has already beaten, so that none is announced twice."""
+        if evaluations := [line for line in log if line.get("bits_per_byte") is not None]:
+            self._print_baselines(evaluations)
 
     def stop(self) -> None:
-        """Draws that the run is about to stop."""
+        """Shows that the run is about to stop."""
         self.stopping = True
 
     def show(self, event: "Event") -> None:
-        """Takes in one event and draws what changed."""
+        """Draws what an event changes."""
         from minigpt.training.events import Evaluation, Notice, Sample, Step
 
         if isinstance(event, Step):
@@ -84,12 +84,12 @@ class TrainingDisplay:
         elif isinstance(event, Evaluation):
             self._evaluation(event)
         elif isinstance(event, Sample):
-            self.out.print(sample_panel(event, acts=self.out.is_terminal))
+            self.out.print(sample_panel(event, is_terminal=self.out.is_terminal))
         elif isinstance(event, Notice):
             self.out.print(Text(event.text, style="yellow"))
 
     def _step(self, event: "Step") -> None:
-        if event.step <= self.step:  # the run has gone back to an earlier state
+        if event.step <= self.step:  # the run rolled back to an earlier state
             self.next_line = min(self.next_line, event.progress)
         self.last_step, self.step = event, event.step
         if math.isfinite(event.loss):
@@ -103,13 +103,14 @@ class TrainingDisplay:
             self.next_line = math.floor(event.progress * 50 + 1) / 50
             self.out.print(
                 f"step {self._of_total(event.step)}  loss {event.loss:.4f}  "
-                f"{self._rate():,.0f} tokens/s  rate {event.learning_rate:.2e}  {duration(event.seconds_left)} left"
+                f"{self._tokens_per_second():,.0f} tokens/s  learning rate {event.learning_rate:.3g}  "
+                f"{duration(event.seconds_left)} left"
             )
 
     def _of_total(self, step: int) -> str:
         return f"{step:,}" if self.total_steps is None else f"{step:,}/{self.total_steps:,}"
 
-    def _rate(self) -> float:
+    def _tokens_per_second(self) -> float:
         return len(self.recent) * self.tokens_per_step / sum(self.recent)
 
     def _evaluation(self, event: "Evaluation") -> None:
@@ -120,15 +121,15 @@ class TrainingDisplay:
         log = [{"step": event.step, "bits_per_byte": event.bits_per_byte}]
         if self.unbeaten is None:
             self.out.print(line)
-            self._say_what_is_to_beat(log)
+            self._print_baselines(log)
             return
         still = to_beat(self.unbeaten, log)
         if beaten := [baseline.label for baseline in self.unbeaten if baseline not in still]:
-            line.append(f"  better than {', '.join(beaten)}", style="green")
+            line.append(f"  now beats {', '.join(beaten)}", style="green")
         self.unbeaten = still
         self.out.print(line)
 
-    def _say_what_is_to_beat(self, log: Sequence[Mapping[str, Any]]) -> None:
+    def _print_baselines(self, log: Sequence[Mapping[str, Any]]) -> None:
         self.unbeaten = to_beat(self.baselines, log)
         if text := challenge(self.unbeaten, self.baselines):
             self.out.print(text, markup=False)
@@ -138,7 +139,7 @@ class TrainingDisplay:
 
         event = self.last_step
         if event is None:
-            what = "measuring the untrained model" if self.unbeaten is None else "taking the first step"
+            what = "evaluating the untrained model" if self.unbeaten is None else "running the first step"
             return Text(f"{self.name}: {what} …", style="dim")
         bar_width = 30
         filled = round(event.progress * bar_width)
@@ -147,7 +148,7 @@ class TrainingDisplay:
         head.append("━" * (bar_width - filled), style="dim")
         head.append(
             f"  {event.progress:4.0%}  step {self._of_total(event.step)}  "
-            f"{duration(event.seconds)} gone, {duration(event.seconds_left)} left",
+            f"{duration(event.seconds)} elapsed, {duration(event.seconds_left)} left",
             style="not bold",
         )
         grid = Table.grid(padding=(0, 3, 0, 0))
@@ -158,8 +159,8 @@ class TrainingDisplay:
         smoothed = "-" if self.smoothed is None else f"{self.smoothed:.4f}"
         grid.add_row(f"loss {event.loss:.4f}", f"smoothed {smoothed}", f"validation {validation}")
         grid.add_row(
-            f"{self._rate():,.0f} tokens/s",
-            f"rate {event.learning_rate:.2e}",
+            f"{self._tokens_per_second():,.0f} tokens/s",
+            f"learning rate {event.learning_rate:.3g}",
             f"memory {size(peak_memory(self.device))}",
         )
         loss_line = Text(sparkline(self.losses, max(10, min(60, self.out.width - 10))), style="cyan")
@@ -169,12 +170,12 @@ class TrainingDisplay:
         return Group(*parts)
 
 
-def sample_panel(event: "Sample", *, acts: bool) -> RenderableType:
-    """A sample with its long copied runs marked, what is copied in figures, and where the longest run stands.
+def sample_panel(event: "Sample", *, is_terminal: bool) -> RenderableType:
+    """A sample with its long copied runs marked, how much is copied, and where the longest run comes from.
 
-    `acts` says that it goes to a terminal, where control characters would act.
+    Where `is_terminal`, control characters are shown as pictures, so that the terminal does not obey them.
     """
-    shown = for_terminal if acts else str
+    shown = for_terminal if is_terminal else str
     parts = [Text(shown(event.prompt), style="bold")]
     if event.memorization is None:
         parts[0].append(shown(event.text), style="not bold")
@@ -189,7 +190,7 @@ def sample_panel(event: "Sample", *, acts: bool) -> RenderableType:
 
 
 def sparkline(values: list[float], width: int) -> str:
-    """The values as a row of blocks, averaged down to `width` of them, the lowest at the bottom."""
+    """The values as a row of at most `width` blocks, each the mean of its neighbors; higher blocks are higher values."""
     if not values:
         return ""
     count = min(width, len(values))

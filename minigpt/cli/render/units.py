@@ -2,7 +2,7 @@
 
 
 def size(n_bytes: float) -> str:
-    """A number of bytes in decimal units: 1.2 MB."""
+    """A number of bytes, in decimal units: 1.2 MB."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if n_bytes < 1000:
             return f"{n_bytes:.0f} {unit}" if unit == "bytes" else f"{n_bytes:.1f} {unit}"
@@ -11,12 +11,12 @@ def size(n_bytes: float) -> str:
 
 
 def count(number: int, what: str) -> str:
-    """So many of something: 1 word, 1,200 words."""
+    """A count and its noun: 1 token, 1,200 tokens."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def duration(seconds: float) -> str:
-    """A time span: 0:07, 12:40, 1:02:03."""
+    """A duration as minutes and seconds, with hours where there are any: 0:07, 12:40, 1:02:03."""
     whole = round(seconds)
     hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,4 +1,4 @@
-"""The lines and panels of a run that goes on, from made-up events."""
+"""The lines and panels of a training run, drawn from made-up events."""
 
 import math
 from io import StringIO
@@ -16,41 +16,41 @@ from minigpt.training.events import Evaluation, Sample, Step
 BASELINES = [Baseline("bytes", 4.5, 9, 9), Baseline("gzip", 3.0, 0, 9), Baseline("xz of old", 2.0, 9, 9, 99, 9)]
 
 
-def said(*bits: float, log: list[dict[str, Any]] | None = None) -> list[str]:
-    """What is printed of evaluations, and before them of a log."""
+def printed(*bits: float, log: list[dict[str, Any]] | None = None) -> list[str]:
+    """The lines printed for the evaluations with these bits per byte, after those for a log."""
     out = Console(file=StringIO(), width=200)
     display = TrainingDisplay(out, "fox", torch.device("cpu"), 100, 800, BASELINES)
-    display.recall(log or [])
+    display.read_log(log or [])
     for number, figure in enumerate(bits):
         display.show(Evaluation(10 * number, figure, figure, 100, 1.0, best=False))
     return out.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 
-def test_what_is_to_beat_is_said_once_the_untrained_model_is_measured() -> None:
-    first, to_beat, partial, second, third = said(3.4, 2.9, 2.8)
+def test_the_baselines_to_beat_are_printed_after_the_first_evaluation() -> None:
+    first, to_beat, partial, second, third = printed(3.4, 2.9, 2.8)
     assert "step      0" in first
-    assert "better than" not in first
+    assert "beats" not in first
     assert to_beat == "to beat, in bits per byte of the held-out text: gzip 3.00"  # not bytes: 3.4 is below already
     assert partial.endswith("xz of old of 9 B 2.00")
-    assert second.endswith("better than gzip")
-    assert "better than" not in third
+    assert second.endswith("now beats gzip")
+    assert "beats" not in third
 
 
-def test_what_was_beaten_before_a_resume_is_not_beaten_again() -> None:
+def test_a_baseline_beaten_before_a_resume_is_not_announced_again() -> None:
     evaluations = [{"step": 0, "bits_per_byte": 5.0}, {"step": 10, "bits_per_byte": 4.0}]
-    to_beat, _, first, second = said(4.1, 2.9, log=[{"step": 1, "loss": 1.0}, *evaluations])
+    to_beat, _, first, second = printed(4.1, 2.9, log=[{"step": 1, "loss": 1.0}, *evaluations])
     assert to_beat == "to beat, in bits per byte of the held-out text: gzip 3.00"
-    assert "better than" not in first
-    assert second.endswith("better than gzip")
+    assert "beats" not in first
+    assert second.endswith("now beats gzip")
 
 
 def step(number: int, loss: float = 2.0, *, rate: float = 800.0) -> Step:
-    """One of a hundred steps of 800 tokens."""
+    """One of 100 steps of 800 tokens."""
     return Step(number, number / 100, loss, 1e-3, 1.0, 800 * number, float(number), 1.0, rate)
 
 
 @pytest.mark.parametrize("losses", [(math.nan,), (2.0, math.nan, 1.0), (math.inf, 3.0)])
-def test_a_loss_that_is_no_number_does_not_end_the_display(losses: tuple[float, ...]) -> None:
+def test_a_nan_or_infinite_loss_does_not_break_the_display(losses: tuple[float, ...]) -> None:
     out = Console(file=StringIO(), force_terminal=True, width=120)
     display = TrainingDisplay(out, "fox", torch.device("cpu"), 100, 800, [])
     with display:
@@ -62,23 +62,23 @@ def test_a_loss_that_is_no_number_does_not_end_the_display(losses: tuple[float, 
     assert display.smoothed == (pytest.approx(finite[0] + 0.05 * (finite[-1] - finite[0])) if finite else None)
 
 
-def test_the_speed_shown_is_all_tokens_by_all_seconds_of_the_last_steps() -> None:
+def test_the_speed_shown_is_the_tokens_of_the_last_steps_over_their_seconds() -> None:
     out = Console(file=StringIO(), width=200)
     display = TrainingDisplay(out, "fox", torch.device("cpu"), 100, 800, [])
     display.show(step(1, rate=1.0))  # 800 seconds
     for number in range(2, 23):
         display.show(step(number, rate=100.0 if number % 2 else 800.0))  # 8 seconds, 1 second
-    assert display._rate() == pytest.approx(20 * 800 / (10 * 8 + 10 * 1))
+    assert display._tokens_per_second() == pytest.approx(20 * 800 / (10 * 8 + 10 * 1))
     assert "178 tokens/s" in out.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_a_run_that_goes_back_is_told_of_line_by_line_again() -> None:
+def test_a_run_that_rolls_back_prints_its_steps_again() -> None:
     out = Console(file=StringIO(), width=200)
     display = TrainingDisplay(out, "fox", torch.device("cpu"), 100, 800, [])
     for number in (*range(1, 61), *range(21, 31)):
         display.show(step(number))
-    told = [int(line.split()[1].split("/")[0]) for line in out.file.getvalue().splitlines()]  # type: ignore[attr-defined]
-    assert told[-7:] == [60, 21, 22, 24, 26, 28, 30]
+    printed_steps = [int(line.split()[1].split("/")[0]) for line in out.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert printed_steps[-7:] == [60, 21, 22, 24, 26, 28, 30]
 
 
 def copying(text: str, copied: str, words: int) -> Memorization:
@@ -88,9 +88,9 @@ def copying(text: str, copied: str, words: int) -> Memorization:
     return Memorization(10, (run,), 8, words if long else 0, ((run.start, run.end),) if long else ())
 
 
-def panel(sample: Sample, *, acts: bool = True, width: int = 160) -> str:
+def panel(sample: Sample, *, is_terminal: bool = True, width: int = 160) -> str:
     out = Console(file=StringIO(), width=width)
-    out.print(sample_panel(sample, acts=acts))
+    out.print(sample_panel(sample, is_terminal=is_terminal))
     return out.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
@@ -106,14 +106,14 @@ def test_a_sample_shows_what_is_copied_how_much_and_from_where() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 60])
-def test_a_narrow_terminal_loses_nothing(width: int) -> None:
+def test_a_narrow_terminal_shows_everything(width: int) -> None:
     text = " one two three four five six seven eight"
     shown = panel(Sample(1, "", text, copying(text, text.strip(), 8), TrainingLocation(2, 93)), width=width)
     assert "line 93" in " ".join(shown.replace("│", " ").split())
     assert max(map(len, shown.splitlines())) <= width
 
 
-def test_a_sample_that_copies_little_or_is_not_measured_has_no_place() -> None:
+def test_a_sample_without_a_long_copied_run_shows_no_location() -> None:
     few = panel(Sample(5, "a", " one two new", copying(" one two new", "one two", 2)))
     assert "longest run 2 words (7 characters)" in few
     assert "⟦" not in few
