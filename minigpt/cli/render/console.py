@@ -15,7 +15,7 @@ def console(*, stderr: bool = True) -> Console:
 
 
 class _Console(Console):
-    """A console that raises when its reader closes the pipe, so that `minigpt.cli.app` exits with 0; rich exits with 1."""
+    """A console that raises where its reader has closed the pipe; `minigpt.cli.app` then exits with 0, rich with 1."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError

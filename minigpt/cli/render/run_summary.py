@@ -20,9 +20,9 @@ def speed(tokens_per_second: float, flops_per_token: float, peak: "Peak") -> str
 
 
 def summary(
-    event: "Finished", n_scored: int, speed: str, directory: str, better: str | None, copied: str | None
+    event: "Finished", n_scored: int, speed: str, directory: str, baselines: str | None, copied: str | None
 ) -> RenderableType:
-    """The result of a run; `n_scored` is the number of validation tokens that have a predecessor."""
+    """The result of a run; `n_scored` is the number of validation tokens that have a token before them."""
     rows = {"steps": f"{event.step:,} in {duration(event.seconds)}", "speed": speed}
     if event.validation_loss is not None and event.bits_per_byte is not None:
         rows["best weights"] = f"step {event.best_step:,}"
@@ -31,9 +31,7 @@ def summary(
         rows["validation loss"] = f"{event.validation_loss:.4f} nats per token, {tokens}"
         rows["perplexity"] = f"{math.exp(min(700.0, event.validation_loss)):.2f} per token"
         rows["bits per byte"] = f"{event.bits_per_byte:.4f}"
-    if better is not None:
-        rows["baselines"] = better
-    if copied is not None:
-        rows["copied"] = copied
+    rows |= {name: text for name, text in (("baselines", baselines), ("copied", copied)) if text is not None}
     rows["saved in"] = directory
-    return facts("stopped early: the validation loss no longer improves" if event.reason == "early stop" else "done", rows)
+    stopped_early = event.reason == "early stop"
+    return facts("stopped early: the validation loss no longer improves" if stopped_early else "done", rows)
