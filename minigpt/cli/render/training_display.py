@@ -190,7 +190,7 @@ def sample_panel(event: "Sample", *, is_terminal: bool) -> RenderableType:
 
 
 def sparkline(values: list[float], width: int) -> str:
-    """The values as a row of at most `width` blocks, each the mean of some neighbors; the lowest is the lowest block."""
+    """The values as a row of at most `width` blocks, each the mean of some neighbors, lowest to highest."""
     if not values:
         return ""
     count = min(width, len(values))
