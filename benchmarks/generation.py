@@ -1,16 +1,17 @@
-"""Generation on a CPU: minigpt beside transformers, nanoGPT, CTranslate2 and llama.cpp, and beside the memory's limit.
+"""Generation speed on a CPU: minigpt, transformers, nanoGPT, CTranslate2, llama.cpp and the limit of the memory.
 
     python benchmarks/generation.py --nanogpt PATH/TO/nanoGPT --json generation.json --plot generation.svg
 
-Peers are optional: `pip install transformers ctranslate2 llama-cpp-python gguf`; one that is missing is named and left
-out. All have the same random weights in GPT-2 small's shape and the same prompt; each writes 128 tokens greedily, one
-sequence. Every measurement is a process of its own and rounds go over the engines in turn, so that a machine whose
-speed drifts slows all of them alike: what counts is the ratio within a round. Tokens per second are those behind the
-first token. "Limit" is what reading all weights once per token allows at the bandwidth of a plain read measured in the
-same round: float32 4 bytes a weight, int8 1; positions, of which one row is read, do not count.
+Peers are optional: `pip install transformers ctranslate2 llama-cpp-python gguf`; a missing peer is reported and
+skipped. All engines use the same prompt and random weights in GPT-2 small's shape (nanoGPT its own); each generates 128
+tokens greedily, one sequence. Every measurement runs in a separate process, and each round measures all engines in
+turn. If the speed of the machine drifts, it affects all engines, so compare ratios within a round. Tokens per second
+exclude the first token. "Limit" is the speed at which all weights can be read once per token at the bandwidth of a
+plain read in the same round: 4 bytes a weight in float32, 1 in int8. Position embeddings are not counted, since each
+token reads one row of them.
 
-`--start` measures instead what a whole `minigpt generate x --max-new-tokens 1` takes beyond `import torch`;
-`--quality MODEL TEXT` what int8 weights cost a trained model on a text.
+`--start` measures the time of a whole `minigpt generate x --max-new-tokens 1` beyond `import torch`.
+`--quality MODEL TEXT` measures how much int8 weights change a trained model's predictions on a text.
 """
 
 import argparse
@@ -51,7 +52,7 @@ ENGINES = (
 BANDWIDTH = "bandwidth"
 
 
-# The worker's side: one engine in one process. Each gives a function from (prompt ids, count) to an iterator of ids.
+# The worker: one engine in one process. Each engine is a function from (prompt ids, count) to an iterator of ids.
 
 
 def minigpt_engine(kind: str, folder: Path) -> Callable[[list[int], int], Any]:
@@ -77,7 +78,7 @@ def transformers_engine(_kind: str, folder: Path) -> Callable[[list[int], int], 
     model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32).eval()
     model.generation_config.eos_token_id = None
 
-    class Tokens:  # transformers' own way to hand tokens out as they come
+    class Tokens:  # transformers' streamer interface
         def __init__(self) -> None:
             self.times: list[float] = []
 
@@ -93,7 +94,7 @@ def transformers_engine(_kind: str, folder: Path) -> Callable[[list[int], int], 
             model.generate(
                 ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count, streamer=tokens
             )
-        return tokens.times[1:]  # the first was the prompt's
+        return tokens.times[1:]  # the first call passes the prompt
 
     return generate
 
@@ -105,7 +106,7 @@ def nanogpt_engine(_kind: str, folder: Path, nanogpt: str) -> Callable[[list[int
     from model import GPT, GPTConfig
 
     del folder
-    model = GPT(GPTConfig(dropout=0.0)).eval()  # its own random weights: it reads no files but OpenAI's
+    model = GPT(GPTConfig(dropout=0.0)).eval()  # its own random weights: it loads only OpenAI's weights
 
     def generate(prompt: list[int], count: int) -> Any:
         ids = torch.tensor([prompt])
@@ -122,11 +123,11 @@ def ctranslate2_engine(kind: str, folder: Path, threads: int) -> Callable[[list[
     generator = ctranslate2.Generator(
         str(folder / "ct2"), device="cpu", compute_type=kind, inter_threads=1, intra_threads=threads
     )
-    words = json.loads((folder / "ct2" / "vocabulary.json").read_text())
+    tokens = json.loads((folder / "ct2" / "vocabulary.json").read_text())
 
     def generate(prompt: list[int], count: int) -> Any:
         stream = generator.generate_tokens(
-            [words[id] for id in prompt], max_length=count, min_length=count, sampling_topk=1, end_token=[]
+            [tokens[id] for id in prompt], max_length=count, min_length=count, sampling_topk=1, end_token=[]
         )
         yield from stream
 
@@ -141,13 +142,13 @@ def llama_engine(kind: str, folder: Path, threads: int) -> Callable[[list[int], 
         str(folder / f"{kind}.gguf"), n_threads=threads, n_threads_batch=threads, n_ctx=1024, n_batch=N_LONG,
         n_ubatch=N_LONG, verbose=False,
     )  # fmt: skip
-    words = llama.n_vocab()
+    vocab_size = llama.n_vocab()
 
     def read(ids: list[int]) -> int:
         array = (llama_cpp.llama_token * len(ids))(*ids)
         if llama_cpp.llama_decode(llama.ctx, llama_cpp.llama_batch_get_one(array, len(ids))):
             raise RuntimeError("llama_decode failed")
-        logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(llama.ctx, -1), (words,))
+        logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(llama.ctx, -1), (vocab_size,))
         return int(logits.argmax())
 
     def generate(prompt: list[int], count: int) -> Any:
@@ -162,7 +163,7 @@ def llama_engine(kind: str, folder: Path, threads: int) -> Callable[[list[int], 
 
 
 def read_bandwidth(threads: int) -> dict[str, float]:
-    """Bytes per second of summing 512 MB, the best of several."""
+    """Bytes per second when summing 512 MB, the best of several tries."""
     import torch
 
     torch.set_num_threads(threads)
@@ -183,7 +184,7 @@ def times(tokens: Any, began: float) -> list[float]:
 
 
 def work(job: dict[str, Any]) -> dict[str, Any]:
-    """One measurement, in the process that is there for it."""
+    """Runs one measurement in this process."""
     engine, folder, threads = job["engine"], Path(job["folder"]), job["threads"]
     if engine == BANDWIDTH:
         return read_bandwidth(threads)
@@ -211,11 +212,11 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     return {"tokens_per_second": (len(at) - 1) / (at[-1] - at[0]), "first_token": at[0], "long_prompt": min(first)}
 
 
-# The models, made once.
+# The models, built once.
 
 
 def make_models(folder: Path, engines: list[str]) -> None:
-    """The same random weights in everyone's format; it runs in a process of its own."""
+    """Writes the same random weights in the format of every engine; runs in a separate process."""
     import torch
 
     from minigpt.config import GPTConfig
@@ -236,7 +237,7 @@ def make_models(folder: Path, engines: list[str]) -> None:
 
 
 def write_gguf(path: Path, model: Any, tokenizer: Any, kind: str) -> None:
-    """The model in llama.cpp's format, its matrices in one of its types."""
+    """Writes the model as GGUF, with its matrices in one of llama.cpp's types."""
     import gguf
 
     config, state = model.config, model.state_dict()
@@ -248,11 +249,11 @@ def write_gguf(path: Path, model: Any, tokenizer: Any, kind: str) -> None:
     writer.add_head_count(config.n_head)
     writer.add_layer_norm_eps(config.layer_norm_epsilon)
     vocabulary = json.loads((path.parent / "model" / "tokenizer.json").read_text())
-    words = sorted(vocabulary["model"]["vocab"], key=vocabulary["model"]["vocab"].__getitem__)
+    tokens = sorted(vocabulary["model"]["vocab"], key=vocabulary["model"]["vocab"].__getitem__)
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in vocabulary["model"]["merges"]]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list([*words, "<|endoftext|>"][: tokenizer.vocab_size])
+    writer.add_token_list([*tokens, "<|endoftext|>"][: tokenizer.vocab_size])
     writer.add_token_merges(merges)
     writer.add_eos_token_id(tokenizer.end_of_text)
     writer.add_bos_token_id(tokenizer.end_of_text)
@@ -280,17 +281,17 @@ def write_gguf(path: Path, model: Any, tokenizer: Any, kind: str) -> None:
     writer.close()
 
 
-# The parent's side.
+# The parent process.
 
 
 def weights_read() -> float:
-    """How many weights one token of GPT-2 small reads: all but the positions."""
+    """The number of weights that GPT-2 small reads per token: all except the position embeddings."""
     c = 768
     return 50257 * c + 12 * (12 * c * c + 13 * c) + 2 * c
 
 
 def report(results: list[dict[str, Any]], engines: list[str]) -> str:
-    """The table in markdown: medians, and the median of the ratios within each round."""
+    """A Markdown table: medians, and medians of the ratios within each round."""
     rows = []
     rounds = sorted({result["round"] for result in results})
     found = {(result["round"], result["engine"]): result for result in results if "error" not in result}
@@ -317,7 +318,7 @@ def report(results: list[dict[str, Any]], engines: list[str]) -> str:
             spread(of_limit(engine), ".0f"),
             spread([r and 1e3 * r["long_prompt"] for r in own], ".0f"),
         ])  # fmt: skip
-    header = ["engine", "tokens/s", "× transformers", "% of the limit", f"first token behind {N_LONG}, ms"]
+    header = ["engine", "tokens/s", "× transformers", "% of the limit", f"first token, {N_LONG}-token prompt, ms"]
     bandwidth = spread(
         [found[turn, BANDWIDTH]["bandwidth"] / 1e9 for turn in rounds if (turn, BANDWIDTH) in found], ".1f"
     )
@@ -325,7 +326,7 @@ def report(results: list[dict[str, Any]], engines: list[str]) -> str:
 
 
 def picture(path: Path, results: list[dict[str, Any]], engines: list[str]) -> None:
-    """A bar for every engine: its median tokens per second."""
+    """Draws a bar for every engine: its median tokens per second."""
     drawing, (axes,) = figure(1, 0.4 * len(engines) + 1.2)
     middles = [
         median([r.get("tokens_per_second") for r in results if r["engine"] == engine]) or 0.0 for engine in engines
@@ -340,9 +341,9 @@ def picture(path: Path, results: list[dict[str, Any]], engines: list[str]) -> No
 
 
 def measure_start(folder: Path, rounds: int, threads: int) -> str:
-    """Seconds of whole processes, `import torch` and a first token in turn."""
+    """Seconds of whole processes: `import torch`, and one generated token, in turn."""
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # modules are compiled once, as where anybody installs it
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # modules are compiled once, as in an ordinary installation
     commands = {
         "import torch": [sys.executable, "-c", "import torch"],
         "first token": [
@@ -362,7 +363,7 @@ def measure_start(folder: Path, rounds: int, threads: int) -> str:
 
 
 def measure_quality(model: Path, text: Path) -> str:
-    """How far the next token's distributions by float32 and int8 weights are apart, on the end of a text."""
+    """Compares the next-token distributions of float32 and int8 weights on the end of a text."""
     import torch
 
     from minigpt.generation.engines.engine import Engine, resolve_engine
@@ -399,8 +400,10 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES, metavar="ENGINE")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=N_NEW, help="new tokens, 128 in the published figures")
-    parser.add_argument("--start", action="store_true", help="measure the start of a process instead")
-    parser.add_argument("--quality", type=Path, nargs=2, metavar=("MODEL", "TEXT"), help="what int8 costs instead")
+    parser.add_argument("--start", action="store_true", help="measure the start-up time instead")
+    parser.add_argument(
+        "--quality", type=Path, nargs=2, metavar=("MODEL", "TEXT"), help="measure what int8 costs instead"
+    )
     parser.add_argument("--models", type=Path, help="keep the models in this folder and use those in it [temporary]")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -414,7 +417,7 @@ def main() -> None:
     engines = present(arguments.engines, arguments.nanogpt)
     for name, package in (("ctranslate2", "ctranslate2"), ("llama.cpp", "llama_cpp"), ("llama.cpp", "gguf")):
         if importlib.util.find_spec(package) is None and any(engine.startswith(name) for engine in engines):
-            say(f"{name} is left out: {package} is not installed")
+            say(f"{name} is skipped: {package} is not installed")
             engines = [engine for engine in engines if not engine.startswith(name)]
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.models or Path(temporary)

@@ -1,11 +1,10 @@
-"""What importing costs beside reading the file: seconds, and peak memory beside the weights' size.
+"""The cost of importing a model: seconds compared with reading the file, peak memory compared with the weights.
 
     python benchmarks/importing.py [--shape gpt2-xl] [--folder /tmp]
 
-It writes seeded random weights of the shape, one tensor after the other, as a safetensors file and as the two forms of
-torch.save, and removes them again. Every figure is of a process of its own, and beyond what importing torch and minigpt
-takes there; the files lie in the page cache. Seconds of the processor tell more than the clock's on a machine that has
-other things to do. The peak of memory is Linux's VmHWM.
+Writes seeded random weights of the shape as a safetensors file and in the two formats of torch.save, and deletes them
+at the end. Every figure comes from a separate process and excludes importing torch and minigpt. The files are in the
+page cache. On a busy machine processor seconds say more than wall-clock seconds. Peak memory is Linux's VmHWM.
 """
 
 import argparse
@@ -23,7 +22,7 @@ FORMS = ("model.safetensors", "pytorch_model.bin", "old/pytorch_model.bin")
 
 
 def write(folder: Path, shape: str) -> dict[str, float]:
-    """Writes the model as safetensors, and the smallest of all models in every form; gives the bytes of its weights."""
+    """Writes the model as safetensors, and a tiny model in every format; returns the size of the weights in bytes."""
     import torch
 
     from minigpt.config import preset_config
@@ -35,7 +34,7 @@ def write(folder: Path, shape: str) -> dict[str, float]:
     config = preset_config(shape)
     torch.manual_seed(0)
     scratch = torch.empty(max(math.prod(stored.shape) for stored in stored_tensors(config))).normal_(std=0.02)
-    # Views of the same numbers: what is written is whole, what is held is one tensor.
+    # All tensors are views of one: the file is complete, but memory holds only the largest tensor.
     tensors = {
         PREFIX + stored.theirs: scratch[: math.prod(stored.shape)].view(stored.shape)
         for stored in stored_tensors(config)
@@ -49,7 +48,7 @@ def write(folder: Path, shape: str) -> dict[str, float]:
 
 
 def write_pickled(folder: Path, name: str) -> None:
-    """The same weights as torch.save writes them: this holds them all."""
+    """Writes the same weights with torch.save, which needs them all in memory."""
     import torch
 
     from minigpt.storage.tensors import load_tensors
@@ -59,12 +58,12 @@ def write_pickled(folder: Path, name: str) -> None:
 
 
 def measure_one(path: Path, warm: Path, way: str) -> dict[str, float]:
-    """One measurement: seconds, and by how many bytes the peak of memory rose."""
+    """Runs one measurement: seconds, and the rise of peak memory in bytes."""
     import torch
 
     from minigpt.importers.open_model import load_model
 
-    load_model(warm, "cpu")  # brings in whatever is imported late
+    load_model(warm, "cpu")  # triggers late imports
     before, began, worked = peak(), time.perf_counter(), time.process_time()
     if way == "read":
         buffer = torch.empty(path.stat().st_size, dtype=torch.uint8)
@@ -77,13 +76,13 @@ def measure_one(path: Path, warm: Path, way: str) -> dict[str, float]:
 
 
 def peak() -> float:
-    """The most memory that this process has had so far, in bytes."""
+    """The peak memory of this process so far, in bytes."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return 1024.0 * int(status.partition("VmHWM:")[2].split()[0])
 
 
 def work(job: dict[str, str]) -> dict[str, float]:
-    """Does what a job asks for, in this process."""
+    """Runs one job in this process."""
     folder = Path(job["folder"])
     if job["task"] == "write":
         return write(folder, job["shape"])
@@ -96,9 +95,9 @@ def work(job: dict[str, str]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
-    parser.add_argument("--shape", default="gpt2", help="a preset: gpt2, … gpt2-xl [gpt2]")
+    parser.add_argument("--shape", default="gpt2", help="a preset, gpt2 to gpt2-xl [gpt2]")
     parser.add_argument("--folder", type=Path, help="where to write the files [the system's temporary folder]")
-    parser.add_argument("--repeats", type=int, default=5, help="processes for each figure [5]")
+    parser.add_argument("--repeats", type=int, default=5, help="number of processes per figure [5]")
     parser.add_argument("--forms", nargs="*", default=list(FORMS), choices=FORMS, help="the files to import [all]")
     measuring.add_options(parser)
     options = parser.parse_args()
@@ -113,11 +112,13 @@ def main() -> None:
         shutil.rmtree(folder)
     measuring.keep(options.json, machine, results)
     print(measuring.describe(machine), end="\n\n")
-    print(measuring.table(("file", "way", "processor, s", "of reading", "clock, s", "peak, of the weights"), rows))
+    print(
+        measuring.table(("file", "method", "processor, s", "× reading", "wall clock, s", "peak memory / weights"), rows)
+    )
 
 
 def measure(folder: Path, options: argparse.Namespace) -> tuple[list[list[str]], list[dict[str, Any]]]:
-    """The table's rows, and every measurement."""
+    """Returns the rows of the table and all measurements."""
 
     def run(task: str, form: str = "") -> dict[str, Any]:
         job = {"task": task, "folder": str(folder), "form": form, "shape": options.shape}
@@ -133,7 +134,7 @@ def measure(folder: Path, options: argparse.Namespace) -> tuple[list[list[str]],
             ways.append("map")
         else:
             run("pickle", form)
-        # By turns, so that what else the machine does falls on all.
+        # In turn, so that other load on the machine affects all of them.
         done = [run(way, form) for _ in range(options.repeats) for way in ways]
         results += done
         reading = min(each["processor"] for each in done if each["task"] == "read")
@@ -151,7 +152,7 @@ def measure(folder: Path, options: argparse.Namespace) -> tuple[list[list[str]],
 
 
 def write_tiny(folder: Path) -> None:
-    """The smallest model in every form."""
+    """Writes a tiny model in every format."""
     from minigpt.config import GPTConfig
     from minigpt.model.gpt import GPT
     from minigpt.storage.checkpoint import save_checkpoint

@@ -1,6 +1,6 @@
-"""What the benchmarks have in common: workers in processes of their own, a stopwatch, medians, tables, the machine.
+"""Shared parts of the benchmarks: worker processes, a stopwatch, medians, tables and a description of the machine.
 
-It imports no torch: a process that is light starts workers whose peak memory is their own.
+It does not import torch, so that the parent process stays small and each worker measures its own peak memory.
 """
 
 import argparse
@@ -20,12 +20,12 @@ from typing import Any
 
 from minigpt.config import GPTConfig
 
-Point = tuple[int, float, float]  # steps, seconds of training, nats of a validation text
+Point = tuple[int, float, float]  # steps, seconds of training, total nats of the validation text
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A model and the batch it is trained on."""
+    """The shape of a model and of its training batch."""
 
     n_layer: int
     n_head: int
@@ -42,16 +42,16 @@ class Shape:
 
     @property
     def flops_per_token(self) -> int:
-        """Floating-point operations of one training token, forwards and backwards, as `GPTConfig` counts them."""
+        """Floating-point operations per training token, forward and backward, as `GPTConfig` counts them."""
         shape = GPTConfig(vocab_size=self.vocabulary, n_layer=self.n_layer, n_head=self.n_head, n_embd=self.n_embd)
         return shape.flops_per_token(self.context)
 
 
 class Stopwatch:
-    """Times a training loop that calls `step()` after every optimizer step, until that returns True.
+    """Times a training loop, which calls `step()` after every optimizer step until it returns True.
 
-    The first `warmup` steps do not count; then `steps` do, or as many as begin within `seconds`, at least three.
-    `synchronize` waits for the device.
+    The first `warmup` steps are not measured. Then `steps` steps are measured, or, without `steps`, at least three and
+    as many as start within `seconds`. `synchronize` waits for the device.
     """
 
     def __init__(self, *, warmup: int, seconds: float, steps: int | None, synchronize: Callable[[], object]) -> None:
@@ -60,7 +60,7 @@ class Stopwatch:
         self.began = time.perf_counter()
 
     def step(self) -> bool:
-        """Notes a step; returns whether that was the last."""
+        """Counts one step; returns whether it was the last."""
         self.done += 1
         if self.done == 1:
             self.first_step = self._since_began()  # compilation included
@@ -79,7 +79,7 @@ class Stopwatch:
 
     @property
     def measured(self) -> int:
-        """Steps that count so far."""
+        """Number of steps measured so far."""
         return self.done - self.warmup
 
     def _since_began(self) -> float:
@@ -88,11 +88,11 @@ class Stopwatch:
 
 
 class WorkerError(Exception):
-    """A worker failed; the message is the last line it wrote."""
+    """A worker failed; the message is the last line of its stderr."""
 
 
 def run_worker(command: Sequence[str], threads: int, **environment: str) -> str:
-    """Runs a command to its end with so many threads; returns what it printed.
+    """Runs a command with this number of threads; returns its stdout.
 
     Raises: WorkerError.
     """
@@ -106,7 +106,7 @@ def run_worker(command: Sequence[str], threads: int, **environment: str) -> str:
 
 
 def run_job(script: str, job: dict[str, Any], threads: int) -> dict[str, Any]:
-    """What `script --worker JOB` answers: the JSON of its last line.
+    """Runs `script --worker JOB`; returns the JSON in the last line of its stdout.
 
     Raises: WorkerError.
     """
@@ -114,7 +114,7 @@ def run_job(script: str, job: dict[str, Any], threads: int) -> dict[str, Any]:
 
 
 def missing_peers(nanogpt: Path | None) -> dict[str, str]:
-    """What each peer that is not at hand lacks: the start of its engines' names -> one sentence."""
+    """The peers that cannot run here: the prefix of their engines' names -> the reason in one sentence."""
     missing = {}
     if nanogpt is None or not (nanogpt / "model.py").is_file():
         missing["nanogpt"] = "nanoGPT needs a checkout of github.com/karpathy/nanoGPT, given by --nanogpt PATH"
@@ -127,29 +127,29 @@ def missing_peers(nanogpt: Path | None) -> dict[str, str]:
 
 
 def present(engines: Iterable[str], nanogpt: Path | None) -> list[str]:
-    """The engines that can run here; says on stderr, in one line each, why another cannot."""
+    """The engines that can run here; prints one line on stderr for each that cannot, with the reason."""
     missing, kept = missing_peers(nanogpt), []
     for engine in engines:
         reason = next((why for start, why in missing.items() if engine.startswith(start)), None)
         if reason:
-            say(f"{engine} is left out: {reason}")
+            say(f"{engine} is skipped: {reason}")
         else:
             kept.append(engine)
     return kept
 
 
 def say(text: str) -> None:
-    """One line of progress on stderr; stdout is for tables."""
+    """Prints one line of progress on stderr; stdout is for tables."""
     print(text, file=sys.stderr, flush=True)
 
 
 def cores() -> int:
-    """Logical processors that this process may use."""
+    """Number of logical processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def machine(threads: int) -> dict[str, Any]:
-    """The machine, the versions and the date, for the head of a table."""
+    """The machine, the versions and the date, which go above each table."""
     information = Path("/proc/cpuinfo")
     lines = information.read_text(encoding="utf-8").splitlines() if information.exists() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -174,7 +174,7 @@ def machine(threads: int) -> dict[str, Any]:
 
 
 def describe(machine: dict[str, Any]) -> str:
-    """The machine in one line of markdown."""
+    """The machine in one line of Markdown."""
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     gpu = f", {machine['gpu']}" if machine["gpu"] else ""
     return (
@@ -184,13 +184,13 @@ def describe(machine: dict[str, Any]) -> str:
 
 
 def median(values: Iterable[float | None]) -> float | None:
-    """The median of the values that are there, None where none is."""
+    """The median of the values that are not None; None if all are."""
     there = [value for value in values if value is not None]
     return statistics.median(there) if there else None
 
 
 def spread(values: Iterable[float | None], form: str = ",.0f") -> str:
-    """The median with the lowest and the highest in brackets: "120 (110–130)"; a dash where there is nothing."""
+    """The median with the lowest and highest value in brackets, "120 (110–130)"; a dash if there are no values."""
     there = [value for value in values if value is not None]
     if not there:
         return "–"
@@ -199,31 +199,31 @@ def spread(values: Iterable[float | None], form: str = ",.0f") -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in markdown."""
+    """A Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def keep(path: Path | None, machine: dict[str, Any], results: list[dict[str, Any]]) -> None:
-    """Writes the raw numbers so far, where a file for them is given."""
+    """Writes the raw numbers so far if a file is given."""
     if path is not None:
         record = {"command": " ".join(sys.argv), "machine": machine, "results": results}
         path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options that every benchmark has."""
+    """Adds the options that every benchmark has."""
     parser.add_argument("--nanogpt", type=Path, help="a checkout of github.com/karpathy/nanoGPT")
-    parser.add_argument("--threads", type=int, default=cores(), help="threads of every engine [all cores]")
+    parser.add_argument("--threads", type=int, default=cores(), help="number of threads for every engine [all cores]")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda [auto]")
     parser.add_argument("--json", type=Path, help="write the raw numbers to this file")
     parser.add_argument("--plot", type=Path, help="draw a picture (.svg or .png; needs matplotlib)")
 
 
 def figure(columns: int, height: float = 4.0) -> tuple[Any, list[Any]]:
-    """A matplotlib figure and its axes side by side.
+    """A matplotlib figure and its axes, side by side.
 
-    Raises: ModuleNotFoundError without matplotlib.
+    Raises: ModuleNotFoundError if matplotlib is not installed.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -234,10 +234,10 @@ def figure(columns: int, height: float = 4.0) -> tuple[Any, list[Any]]:
 
 
 def draw(path: Path | None, picture: Callable[[Path], None]) -> None:
-    """Draws the picture where a file for it is given and matplotlib is installed, and says so where it is not."""
+    """Draws the picture if a file is given; prints a note if matplotlib is not installed."""
     if path is None:
         return
     try:
         picture(path)
     except ModuleNotFoundError:
-        say(f"{path} was not drawn: that takes matplotlib (pip install matplotlib)")
+        say(f"{path} was not drawn: it needs matplotlib (pip install matplotlib)")

@@ -1,4 +1,4 @@
-"""minigpt's own training loop as the benchmarks time it, and the bare loop that it is held against."""
+"""minigpt's training loop as the benchmarks time it, and the bare loop it is compared with."""
 
 import statistics
 import time
@@ -19,7 +19,7 @@ from minigpt.training.optimizers import build_optimizers
 
 
 def random_corpus(data: Path, vocabulary: int) -> Corpus:
-    """A minigpt corpus of a file of uint16 tokens, with nothing held out and no words to its tokens."""
+    """A minigpt corpus made from a file of uint16 tokens, without validation data and without a real tokenizer."""
     return Corpus(
         path=data.parent,
         tokenizer=SimpleNamespace(vocab_size=vocabulary),  # type: ignore[arg-type]
@@ -38,7 +38,7 @@ def random_corpus(data: Path, vocabulary: int) -> Corpus:
 
 
 def minigpt_parts(shape: Shape, device: str, **options: Any) -> tuple[GPT, TrainConfig]:
-    """The model, and the settings of a loop that only trains."""
+    """The model, and settings for a loop that only trains: no evaluations, samples or saves."""
     never = 10**9
     shared = {"n_layer": shape.n_layer, "n_head": shape.n_head, "n_embd": shape.n_embd}
     torch.manual_seed(1)
@@ -49,18 +49,18 @@ def minigpt_parts(shape: Shape, device: str, **options: Any) -> tuple[GPT, Train
 
 
 def minigpt_steps(model: GPT, config: TrainConfig, data: Path) -> Iterator[None]:
-    """Every step of minigpt's own loop."""
+    """Runs minigpt's training loop; yields after every step."""
     for event in train(model, random_corpus(data, model.config.vocab_size), config):
         if isinstance(event, Step):
             yield
 
 
 def measure_minigpt(
-    shape: Shape, data: Path, device: torch.device, watch: Callable[[], Stopwatch], **options: Any
+    shape: Shape, data: Path, device: torch.device, stopwatch: Callable[[], Stopwatch], **options: Any
 ) -> Stopwatch:
-    """Trains minigpt until the stopwatch, started once the model stands, says so."""
+    """Trains minigpt until the stopwatch, which starts after the model is built, ends the measurement."""
     model, config = minigpt_parts(shape, device.type, **options)
-    clock = watch()
+    clock = stopwatch()
     for _ in minigpt_steps(model, config, data):
         if clock.step():
             break
@@ -68,7 +68,7 @@ def measure_minigpt(
 
 
 def bare_steps(model: GPT, config: TrainConfig, data: Path) -> Iterator[None]:
-    """Forward, backward, clipping and update of the same model on one batch again and again, and nothing else."""
+    """Repeats forward, backward, clipping and update on one batch, and nothing else; yields after every step."""
     device = resolve_device(config.device)
     dtype = resolve_dtype(config.dtype, device)
     model = model.to(device)
@@ -91,7 +91,7 @@ def bare_steps(model: GPT, config: TrainConfig, data: Path) -> Iterator[None]:
 def measure_outside(
     shape: Shape, data: Path, device: torch.device, seconds: float, warmup: int, synchronize: Callable[[], object]
 ) -> dict[str, float]:
-    """The share of the loop's step that a bare step does not take: the median over pairs of blocks, one of each."""
+    """The fraction of a step that minigpt's loop spends outside a bare step: the median over pairs of timed blocks."""
     loops = []
     for steps in (minigpt_steps, bare_steps):
         loops.append(steps(*minigpt_parts(shape, device.type), data))

@@ -1,8 +1,7 @@
-"""The peers that the benchmarks train beside minigpt: nanoGPT, a plain transformers loop and its Trainer.
+"""The peers that the benchmarks compare minigpt with: nanoGPT, a plain transformers loop and its Trainer.
 
-nanoGPT's train.py is a script that trains when it is imported, so its step, batches and schedule are written out again
-here around the model and the optimizer of its own model.py, which comes from a checkout; with the same seed the losses
-are those that train.py prints.
+nanoGPT's train.py is a script that trains when it is imported. Its step, batches and schedule are therefore repeated
+here, around the model and optimizer of the model.py in a checkout. With the same seed the losses equal train.py's.
 """
 
 import functools
@@ -32,7 +31,7 @@ def nanogpt_module(checkout: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["nanogpt_model"] = module  # its dataclass looks there for its own module
+    sys.modules["nanogpt_model"] = module  # the dataclass decorator looks the module up there
     spec.loader.exec_module(module)
     return module
 
@@ -53,7 +52,7 @@ def nanogpt_model(module: ModuleType, shape: Shape) -> nn.Module:
 
 
 def nanogpt_batch(data: Path, shape: Shape, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Random places of a file of uint16 tokens, as train.py's get_batch draws them: (B, T) int64 twice."""
+    """Random windows of a file of uint16 tokens, drawn as in train.py's get_batch: two (B, T) int64 tensors."""
     tokens = np.memmap(data, dtype=np.uint16, mode="r")
     length = shape.context
     starts = torch.randint(len(tokens) - length, (shape.batch,))
@@ -67,7 +66,7 @@ def nanogpt_batch(data: Path, shape: Shape, device: torch.device) -> tuple[Tenso
 def nanogpt_rate(step: int, *, peak: float, steps: int) -> float:
     """train.py's get_lr: a linear warmup, then a cosine down to a tenth of the peak at `steps`.
 
-    The recipe's warmup of 100 steps is a tenth of a run that is shorter than 1000.
+    The warmup is the recipe's 100 steps, or a tenth of a run shorter than 1000 steps.
     """
     floor, warmup = peak / 10, min(100, steps // 10)
     if step < warmup:
@@ -87,9 +86,9 @@ def nanogpt_steps(
     rate: Callable[[int], float] = lambda _: 1e-3,
     compiled: bool = False,
 ) -> Iterator[Tensor]:
-    """Makes the optimizer, then takes train.py's steps, yielding after each its loss, (); bfloat16 on CUDA.
+    """Builds the optimizer and runs train.py's steps; yields the loss, a scalar tensor, after each. bfloat16 on CUDA.
 
-    Weight decay 0.1, betas 0.9 and 0.99, clipping at 1: those of config/train_shakespeare_char.py.
+    Weight decay 0.1, betas 0.9 and 0.99, clipping at 1, as in config/train_shakespeare_char.py.
     """
     optimizer = model.configure_optimizers(0.1, rate(0), (0.9, 0.99), device.type)  # type: ignore[operator]
     run = torch.compile(model) if compiled else model
@@ -102,13 +101,13 @@ def nanogpt_steps(
                 group["lr"] = rate(step)
             with _autocast(device):
                 _, loss = run(x, y)
-            x, y = nanogpt_batch(data, shape, device)  # the next, while the GPU is busy
+            x, y = nanogpt_batch(data, shape, device)  # prefetch while the GPU is busy
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             if step % 10 == 0:
-                loss.item()  # train.py logs at this interval, and so waits for the GPU
+                loss.item()  # train.py logs at this interval, which waits for the GPU
             yield loss.detach()
 
     return loop()
@@ -116,9 +115,9 @@ def nanogpt_steps(
 
 @torch.inference_mode()
 def nanogpt_nats(model: nn.Module, tokens: np.ndarray, context: int, device: torch.device) -> float:
-    """The summed loss of all tokens but the first, in windows of `context` that do not overlap.
+    """The summed loss of all tokens except the first, in non-overlapping windows of `context` tokens.
 
-    The windows are those of `minigpt.evaluate`; nanoGPT's model gives the mean of a batch.
+    The windows are the same as in `minigpt.evaluate`; nanoGPT's model returns the mean loss of a batch.
     """
     stream = torch.from_numpy(tokens.astype(np.int64))
     inputs, targets = stream[:-1], stream[1:]
@@ -137,12 +136,12 @@ def nanogpt_nats(model: nn.Module, tokens: np.ndarray, context: int, device: tor
 
 
 def nanogpt_tokens(training: str, validation: str, *, bpe: bool) -> tuple[list[int], list[int], int, int]:
-    """nanoGPT's tokens of both parts, its vocabulary's size, and the bytes of the validation tokens that are scored.
+    """nanoGPT's tokens of both parts, its vocabulary size, and the number of bytes of the scored validation tokens.
 
-    Characters are those of the whole text, as its prepare.py has them; the BPE is GPT-2's.
+    The character vocabulary is taken from the whole text, as in prepare.py; the BPE is GPT-2's.
     """
     if bpe:
-        from minigpt import Tokenizer  # here, so that a peer's memory is not charged with it
+        from minigpt import Tokenizer  # imported here, so that it does not count in a peer's memory
 
         tokenizer = Tokenizer.named("gpt2")
         ids = tokenizer.encode(validation)
@@ -154,7 +153,7 @@ def nanogpt_tokens(training: str, validation: str, *, bpe: bool) -> tuple[list[i
 
 
 class NanoGPT:
-    """nanoGPT's model at the start of a cosine schedule over so many steps."""
+    """nanoGPT's model and training loop, with a cosine schedule over the given number of steps."""
 
     def __init__(self, job: dict[str, Any], steps: int) -> None:
         self.shape, self.device = Shape(**job["shape"]), resolve_device(job["device"])
@@ -164,7 +163,7 @@ class NanoGPT:
         self.loop = nanogpt_steps(self.model, Path(job["train"]), self.shape, self.device, rate=rate)
 
     def take(self, steps: int) -> float:
-        """Takes so many steps; returns the seconds that took."""
+        """Runs this many steps; returns the seconds they took."""
         began = time.perf_counter()
         for _ in range(steps):
             loss = next(self.loop)
@@ -172,12 +171,12 @@ class NanoGPT:
         return time.perf_counter() - began
 
     def nats(self, path: str) -> float:
-        """What the validation part costs."""
+        """The total loss of the validation part in nats."""
         return nanogpt_nats(self.model, np.fromfile(path, np.uint16), self.shape.context, self.device)
 
 
 def nanogpt_curve(job: dict[str, Any], steps: int, every: int) -> list[Point]:
-    """Trains for so many steps, and measures after each `every` of them and at the end."""
+    """Trains for `steps` steps; evaluates after every `every` steps and at the end."""
     run, curve, seconds = NanoGPT(job, steps), [], 0.0
     for start in range(0, steps, every):
         seconds += run.take(min(every, steps - start))
@@ -186,7 +185,7 @@ def nanogpt_curve(job: dict[str, Any], steps: int, every: int) -> list[Point]:
 
 
 def nanogpt_steps_within(job: dict[str, Any]) -> int:
-    """How many steps a budget in seconds allows, by a trial of a tenth of it, 10 s at most."""
+    """The number of steps that fit a budget in seconds, from a trial of a tenth of it, at most 10 s."""
     trial, steps, seconds = NanoGPT(job, 10**6), 0, 0.0
     trial.take(3)
     while seconds < min(10.0, 0.1 * job["seconds"]):
@@ -196,12 +195,12 @@ def nanogpt_steps_within(job: dict[str, Any]) -> int:
 
 
 def measure_nanogpt(
-    checkout: Path, shape: Shape, data: Path, device: torch.device, watch: Callable[[], Stopwatch], compiled: bool
+    checkout: Path, shape: Shape, data: Path, device: torch.device, stopwatch: Callable[[], Stopwatch], compiled: bool
 ) -> Stopwatch:
-    """Trains nanoGPT until the stopwatch, started once the model stands, says so."""
+    """Trains nanoGPT until the stopwatch, which starts after the model is built, ends the measurement."""
     torch.backends.cuda.matmul.allow_tf32 = True
     model = nanogpt_model(nanogpt_module(checkout), shape).to(device)
-    clock = watch()
+    clock = stopwatch()
     for _ in nanogpt_steps(model, data, shape, device, compiled=compiled):
         if clock.step():
             break
@@ -209,7 +208,7 @@ def measure_nanogpt(
 
 
 def transformers_model(shape: Shape) -> Any:
-    """transformers' GPT-2 of this shape, without dropout and without a cache of keys and values."""
+    """transformers' GPT-2 of this shape, without dropout and without a key-value cache."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
@@ -228,18 +227,20 @@ def transformers_model(shape: Shape) -> Any:
     return GPT2LMHeadModel(config)
 
 
-def measure_transformers(shape: Shape, data: Path, device: torch.device, watch: Callable[[], Stopwatch]) -> Stopwatch:
-    """A plain loop over transformers' model: fused AdamW, clipping, and nanoGPT's batches."""
+def measure_transformers(
+    shape: Shape, data: Path, device: torch.device, stopwatch: Callable[[], Stopwatch]
+) -> Stopwatch:
+    """A plain training loop over transformers' model, with fused AdamW, clipping and nanoGPT's batches."""
     torch.backends.cuda.matmul.allow_tf32 = True
     model = transformers_model(shape).to(device)
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1, fused=True)
     context = _autocast(device)
-    clock = watch()
+    clock = stopwatch()
     while True:
         ids, _ = nanogpt_batch(data, shape, device)
         with context:
-            loss = model(input_ids=ids, labels=ids).loss  # it shifts the labels itself
+            loss = model(input_ids=ids, labels=ids).loss  # the model shifts the labels
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -248,8 +249,8 @@ def measure_transformers(shape: Shape, data: Path, device: torch.device, watch: 
             return clock
 
 
-def measure_trainer(shape: Shape, data: Path, device: torch.device, watch: Callable[[], Stopwatch]) -> Stopwatch:
-    """Hugging Face's Trainer on the same windows, with its own defaults but for logging and saving, which are off."""
+def measure_trainer(shape: Shape, data: Path, device: torch.device, stopwatch: Callable[[], Stopwatch]) -> Stopwatch:
+    """Hugging Face's Trainer on the same windows, with its defaults, but without logging and saving."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     tokens = np.memmap(data, dtype=np.uint16, mode="r")
@@ -265,7 +266,7 @@ def measure_trainer(shape: Shape, data: Path, device: torch.device, watch: Calla
 
     class Timing(TrainerCallback):
         def on_train_begin(self, *_: Any, **__: Any) -> None:
-            self.clock = watch()
+            self.clock = stopwatch()
 
         def on_step_end(self, *about: Any, **_: Any) -> None:
             _, _, control = about

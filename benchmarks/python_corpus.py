@@ -1,8 +1,8 @@
-"""Writes about 2 MB of English that every Python ships with: the language reference's help topics and docstrings.
+"""Writes about 2 MB of English text that ships with Python: the help topics and the docstrings of the library.
 
     python benchmarks/python_corpus.py OUT.txt
 
-The text is the same for one version of Python; documents are separated by <|endoftext|>.
+The text depends only on the version of Python; <|endoftext|> separates documents.
 """
 
 import ast
@@ -16,9 +16,9 @@ from pydoc_data.topics import topics
 
 
 def docstrings(source: str) -> Iterator[str]:
-    """Every docstring of a module's source, in order."""
+    """Every long docstring of a module's source, in order."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # old escapes in the library's own strings
+        warnings.simplefilter("ignore")  # invalid escapes in old library modules
         tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -28,7 +28,7 @@ def docstrings(source: str) -> Iterator[str]:
 
 
 def documents() -> Iterator[str]:
-    """The help topics, then one document per library module."""
+    """The help topics, followed by one document per library module."""
     for name in sorted(topics):
         yield topics[name].strip()
     library = Path(sysconfig.get_paths()["stdlib"])
@@ -39,7 +39,7 @@ def documents() -> Iterator[str]:
         try:
             texts = list(docstrings(path.read_text(encoding="utf-8")))
         except (SyntaxError, UnicodeDecodeError):
-            continue  # a few files of the library are broken on purpose
+            continue  # a few library files are invalid on purpose
         if texts:
             yield "\n\n".join(texts)
 

@@ -1,11 +1,11 @@
-"""Small scaling experiments: what a model of each size comes to after so much text, the table that plans are made from.
+"""Small scaling experiments: the loss of models of several sizes after different amounts of text.
 
     python benchmarks/scaling.py run --texts tinyshakespeare.txt moby_dick.txt --jobs 2
     python benchmarks/scaling.py fit
 
-`run` trains every setting of the grid that the table does not hold yet, by `minigpt.train` with a budget in steps, so
-that a row does not depend on how fast the machine is, and appends it to minigpt/planning/scaling.jsonl. `fit` makes the
-constants of `minigpt/planning/scaling_law.py` from the table and prints how far they are off.
+`run` trains every setting of the grid that is not in minigpt/planning/scaling.jsonl yet and appends the result. The
+budget is in steps, so that a result does not depend on the speed of the machine. `fit` computes the constants of
+`minigpt/planning/scaling_law.py` from that table and prints the error for every row.
 """
 
 import argparse
@@ -34,7 +34,7 @@ SETTINGS = (
     "seed",
 )
 
-NEW = [  # what is added to the table: edit it here
+NEW = [  # experiments to add to the table
     ("tinyshakespeare.txt", "bpe:4096", "nano", 64, 488, 0.0),
     ("war_and_peace.txt", "bpe:16384", "nano", 64, 488, 0.0),
     ("moby_dick.txt", "bpe:4096", "nano", 64, 488, 0.0),
@@ -57,7 +57,7 @@ def known() -> dict[tuple, dict]:
 
 
 def experiment(setting: dict) -> dict:
-    """Trains one setting; returns its row of the table."""
+    """Trains one setting; returns its row for the table."""
     import torch
 
     from minigpt import GPT, Corpus, GPTConfig, TrainConfig, train
@@ -95,7 +95,7 @@ def experiment(setting: dict) -> dict:
 
 
 def run(settings: list[dict], jobs: int) -> None:
-    """Runs the settings that are not known yet, each in a process of one thread, `jobs` at a time."""
+    """Runs the settings that are not in the table, each in a single-threaded process, `jobs` at a time."""
     todo = [setting for setting in settings if key(setting) not in known()]
     running: list[subprocess.Popen] = []
     while todo or running:
@@ -118,7 +118,7 @@ def run(settings: list[dict], jobs: int) -> None:
 
 
 def grid(paths: dict[str, str]) -> list[dict]:
-    """The settings of the shipped table and the new ones, as far as their texts are at hand."""
+    """The settings of the table and the new ones, if their texts are available."""
     settings = [{name: row[name] for name in SETTINGS} for row in known().values()]
     for text, tokenizer, shape, context, steps, bpe_dropout in NEW:
         settings.append(
@@ -130,10 +130,10 @@ def grid(paths: dict[str, str]) -> list[dict]:
 
 
 def fit() -> None:
-    """Prints the law's constants: exponents and repeats by search over a grid, the rest by least squares.
+    """Prints the constants of the law: exponents and repeats by grid search, the others by least squares.
 
-    A text is harder or easier than its compressed size tells: each has a factor of its own beside the law's constants,
-    which a text that no experiment was made on does not have; its spread is what a forecast is unsure of.
+    A text can be harder or easier than its compressed size suggests, so each text gets its own factor in the fit. A new
+    text has no factor; the spread of the factors is the uncertainty of a prediction.
     """
     import numpy as np
 
@@ -143,7 +143,7 @@ def fit() -> None:
     rows = [json.loads(line) for line in TABLE.read_text().splitlines()]
     shapes = [GPTConfig(n_layer=row["layers"], n_embd=row["width"], n_head=1) for row in rows]
     inner = np.array([shape.n_inner_parameters / 1e6 for shape in shapes])
-    words = np.array([np.log2(row["vocabulary"]) for row in rows])
+    vocabulary_bits = np.array([np.log2(row["vocabulary"]) for row in rows])
     texts = sorted({row["text"] for row in rows})
     of_text = np.array([texts.index(row["text"]) for row in rows])
     best = None
@@ -151,7 +151,7 @@ def fit() -> None:
         seen = [row["tokens"] * row["bytes_per_token"] for row in rows]
         data = np.array([effective_bytes(s, r["train_bytes"], repeats) for s, r in zip(seen, rows, strict=True)])
         for alpha, beta in itertools.product(np.arange(0.1, 0.8, 0.05), np.arange(0.1, 1.5, 0.05)):
-            terms = np.stack([np.ones_like(inner), inner**-alpha, (data / 1e6) ** -beta, -words], axis=1)
+            terms = np.stack([np.ones_like(inner), inner**-alpha, (data / 1e6) ** -beta, -vocabulary_bits], axis=1)
             factors = np.ones(len(texts))
             for _ in range(20):
                 wanted = np.array([row["bits_per_byte"] / row["entropy"] for row in rows]) / factors[of_text]
@@ -166,10 +166,10 @@ def fit() -> None:
     score, (floor, width, data_factor, per_word), alpha, beta, repeats, off, factors = best
     print(f"FLOOR, WIDTH, ALPHA, DATA, BETA = {floor:.4f}, {width:.4f}, {alpha:.2f}, {data_factor:.4f}, {beta:.2f}\n"
           f"WORDS, REPEATS = {per_word:.4f}, {repeats:.1f}")  # fmt: skip
-    print("each text's own factor:", ", ".join(f"{text} {own:.3f}" for text, own in zip(texts, factors, strict=True)))
+    print("factor of each text:", ", ".join(f"{text} {own:.3f}" for text, own in zip(texts, factors, strict=True)))
     for row, share in zip(rows, off, strict=True):
         print(f"{row['text']:24} {row['shape']:6} {row['tokenizer']:10} {row['tokens']:>10,} tokens  "
-              f"{row['bits_per_byte']:.3f} bits per byte, forecast {share:+.1%}")  # fmt: skip
+              f"{row['bits_per_byte']:.3f} bits per byte, predicted {share:+.1%}")  # fmt: skip
 
 
 def main() -> None:
@@ -181,8 +181,8 @@ def main() -> None:
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["run", "fit"])
-    parser.add_argument("--texts", nargs="+", type=Path, required=True, help="the folder's texts that the table names")
-    parser.add_argument("--jobs", type=int, default=2, help="processes of one thread at a time")
+    parser.add_argument("--texts", nargs="+", type=Path, required=True, help="text files whose names are in the table")
+    parser.add_argument("--jobs", type=int, default=2, help="number of single-threaded processes at a time")
     options = parser.parse_args()
     run(grid({path.name: str(path.resolve()) for path in options.texts}), options.jobs)
 

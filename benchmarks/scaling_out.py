@@ -1,12 +1,12 @@
-"""Tokens per second against the number of processes: one model and one batch, trained by 1, 2, ... processes.
+"""Training speed over the number of processes: one model and one batch, trained by 1, 2, ... processes.
 
     python benchmarks/scaling_out.py --json scaling_out.json
 
-Every measurement starts its processes anew, and rounds go over them in turn, so that a machine whose speed drifts slows
-all of them alike. The batch is the same however many share it; with --weak it grows with them. Each of n processes has
-1/n of the threads or, on CUDA, a GPU of its own. It is minigpt's own loop (`minigpt.train`) without a run's folder, so
-that nothing is evaluated, sampled, logged or saved. "Exchange" is the time that the processes take to add up as many
-numbers as the model has parameters and do nothing else; memory is each process's peak above its imports.
+Every measurement starts new processes, and each round measures all settings in turn. If the speed of the machine
+drifts, it affects all settings. The batch is the same for every number of processes; with --weak it grows with them.
+Each of n processes has 1/n of the threads or, on CUDA, one GPU. The loop is `minigpt.train` without a run folder, so it
+does not evaluate, sample, log or save. "Exchange" is the time of one all-reduce of as many numbers as the model has
+parameters. Memory is the peak of each process above its imports.
 """
 
 import argparse
@@ -30,11 +30,11 @@ SHAPES = {
 }
 
 
-# One of the processes that train.
+# One training process.
 
 
 def work(job: dict[str, Any]) -> dict[str, Any]:
-    """One measurement by all processes together, as this one sees it."""
+    """Takes part in one measurement; returns the figures of this process."""
     import own_loop
     import torch
     import torch._dynamo
@@ -66,7 +66,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def exchange(world: Any, count: int, device: Any, synchronize: Any) -> float:
-    """Seconds in which so many float32 numbers become their sum on all processes; the median of five times."""
+    """Seconds of one all-reduce of `count` float32 numbers; the median of five."""
     import torch
 
     figures, taken = torch.zeros(count, device=device), []
@@ -79,11 +79,11 @@ def exchange(world: Any, count: int, device: Any, synchronize: Any) -> float:
     return statistics.median(taken[1:])
 
 
-# What starts them.
+# The parent process.
 
 
 def measure(job: dict[str, Any], processes: int) -> dict[str, Any]:
-    """One measurement by so many processes; the main one's answer."""
+    """Runs one measurement with this number of processes; returns the figures of the main process."""
     from minigpt.training.processes import meeting_place
 
     store, environments = meeting_place(processes) if processes > 1 else (None, [{}])
@@ -100,12 +100,12 @@ def measure(job: dict[str, Any], processes: int) -> dict[str, Any]:
     answers = [worker.communicate()[0] for worker in workers]
     del store
     if any(worker.returncode for worker in workers):
-        raise SystemExit(f"{processes} processes could not train; the reason stands above")
+        raise SystemExit(f"{processes} processes could not train; the reason is printed above")
     return json.loads(answers[0].splitlines()[-1])
 
 
 def report(results: list[dict[str, Any]], title: str) -> str:
-    """The table of all that was measured."""
+    """A table of all measurements."""
     rows = []
     ways = sorted({(result["processes"], result["sharding"]) for result in results})
     alone = {result["round"]: result["tokens_per_second"] for result in results if result["processes"] == 1}
@@ -117,23 +117,23 @@ def report(results: list[dict[str, Any]], title: str) -> str:
         moved = 4 * parameters * (n - 1) / n * (3 if sharding == "on" else 2) / 1e6
         milliseconds = spread([1000 * result["exchange_seconds"] for result in own], ".1f") if n > 1 else "–"
         memory = statistics.median(result["peak_bytes"] for result in own) / 1e6
-        way = "alone" if n == 1 else "in parts (FSDP)" if sharding == "on" else "copies (DDP)"
+        way = "one copy" if n == 1 else "sharded (FSDP)" if sharding == "on" else "copies (DDP)"
         row = [str(n), way, str(own[0]["threads"]), spread(speeds), spread(gains, ".2f")]
         rows.append([*row, f"{moved:,.0f}", milliseconds, f"{memory:,.0f}"])
-    header = ["processes", "weights", "threads each", "tokens/s", "× one process", "MB sent a step by each"]
+    header = ["processes", "weights", "threads each", "tokens/s", "× one process", "MB sent per step by each"]
     return f"### {title}\n\n" + table([*header, "exchange, ms", "memory each, MB"], rows) + "\n"
 
 
 def main() -> None:
-    """Measures, and prints the table."""
+    """Measures and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="mini", help="the model and the batch [mini]")
-    parser.add_argument("--processes", default="1,2", help="how many, separated by commas [1,2]")
+    parser.add_argument("--processes", default="1,2", help="numbers of processes, separated by commas [1,2]")
     parser.add_argument("--device", default="cpu", help="cpu or cuda [cpu]")
-    parser.add_argument("--threads", type=int, default=cores(), help="threads of all processes together [all cores]")
-    parser.add_argument("--steps", type=int, default=20, help="steps of a measurement [20]")
-    parser.add_argument("--warmup", type=int, default=5, help="steps before it [5]")
-    parser.add_argument("--rounds", type=int, default=5, help="measurements of each [5]")
+    parser.add_argument("--threads", type=int, default=cores(), help="total threads of all processes [all cores]")
+    parser.add_argument("--steps", type=int, default=20, help="measured steps [20]")
+    parser.add_argument("--warmup", type=int, default=5, help="unmeasured steps before them [5]")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of each setting [5]")
     parser.add_argument("--weak", action="store_true", help="let the batch grow with the processes")
     parser.add_argument("--json", type=Path, help="write the raw numbers to this file")
     parser.add_argument("--worker", help=argparse.SUPPRESS)

@@ -1,24 +1,25 @@
-"""How low the validation loss of minigpt gets in a number of steps, or of minutes, beside nanoGPT's own code.
+"""The validation loss that minigpt and nanoGPT reach in a number of steps or minutes.
 
     python benchmarks/time_to_quality.py recipe --nanogpt PATH/TO/nanoGPT --text tinyshakespeare.txt
     python benchmarks/time_to_quality.py budget --nanogpt PATH/TO/nanoGPT --texts tinyshakespeare.txt moby_dick.txt
 
-Needs a checkout of nanoGPT; `--plot` needs matplotlib. Both train on the same bytes and are measured on the same bytes,
-all of those that minigpt holds out (for a text in one piece its end, about 10 %), in windows of their own context that
-do not overlap. Rounds go over the engines in turn, one round for each seed.
+Needs a checkout of nanoGPT; `--plot` needs matplotlib. Both train on the same bytes. Both are evaluated on the same
+bytes: all that minigpt holds out (about 10 %; the end of a text that is one document), in non-overlapping windows of
+their own context. Each seed is one round, which runs all engines in turn.
 
-`recipe` is nanoGPT's recipe for a CPU: characters, 4 layers, 4 heads, 128 wide, context 64, batch 12, 2000 steps, no
-dropout, rate 1e-3 falling to 1e-4, beta2 0.99, warmup 100. minigpt has the same shape, batch and steps, its default
-optimizer and rate, and once more AdamW with a rate of 3e-3, the one that suits nanoGPT's own code: so one reads off
-what is gained by the rate alone. Its `chars` has 257 words, all bytes among them, where nanoGPT's has 65. The lowest of
-the evaluations counts, one every 100 steps; the time they take does not.
+`recipe` is nanoGPT's recipe for a CPU: characters, 4 layers, 4 heads, width 128, context 64, batch 12, 2000 steps, no
+dropout, learning rate 1e-3 decaying to 1e-4, beta2 0.99, warmup 100. minigpt uses the same shape, batch and steps. It
+runs once with its default optimizer and learning rate, and once with AdamW at a learning rate of 3e-3, which suits
+nanoGPT's code: this shows what the learning rate alone gains. minigpt's `chars` vocabulary has 257 tokens, including
+all bytes; nanoGPT's has 65. The result is the lowest of the evaluations, one every 100 steps; their time is not
+counted.
 
-`budget` is wall time. minigpt is `minigpt train TEXT --minutes M` with a seed; its evaluations and saves are inside the
-M minutes. nanoGPT has the recipe's model, with characters or with GPT-2's BPE, and a whole cosine schedule: as many
-steps as it was measured to take in M minutes (that measurement is free), taken to their end even where they last
-longer, and begun anew with more of them where they lasted less than 95 %; its four evaluations are free, and the best
-counts. Starting Python, reading and tokenizing the text and the last evaluation count for nobody; the time of the whole
-process is in the raw numbers (`process_seconds`).
+`budget` is wall-clock time. minigpt runs `minigpt train TEXT --minutes M` with a seed; its evaluations and saves count.
+nanoGPT uses the recipe's model, with characters or with GPT-2's BPE, and a complete cosine schedule. Its number of
+steps comes from a speed measurement, which is not counted. The run continues to the end of its schedule even if it
+takes longer than M minutes, and starts again with more steps if it took less than 95 % of them. nanoGPT's four
+evaluations are not counted, and the best one is its result. Starting Python, reading and tokenizing the text, and the
+last evaluation are not counted for either. The raw numbers hold the time of the whole process (`process_seconds`).
 """
 
 import argparse
@@ -52,7 +53,7 @@ from measuring import (
 
 RECIPE = Shape(n_layer=4, n_head=4, n_embd=128, context=64, batch=12, vocabulary=65)
 TUNED = 3e-3
-RECIPE_ENGINES = {  # nanoGPT's peak rate, or minigpt's own options
+RECIPE_ENGINES = {  # nanoGPT's peak learning rate, or minigpt's options
     "nanogpt": 1e-3,
     "nanogpt-3e-3": TUNED,
     "minigpt-adamw-3e-3": ("--optimizer", "adamw", "--learning-rate", str(TUNED)),
@@ -62,7 +63,7 @@ BUDGET_ENGINES = {"nanogpt": 1e-3, "nanogpt-3e-3": TUNED, "nanogpt-bpe": 1e-3, "
 
 
 def held_out(text: Path, cache: Path) -> tuple[str, str]:
-    """The text that minigpt trains on, and the text that it holds out."""
+    """The training text and the validation text, as minigpt splits them."""
     from minigpt import Corpus
 
     corpus = Corpus.build(text, "bytes", cache=cache)
@@ -71,7 +72,7 @@ def held_out(text: Path, cache: Path) -> tuple[str, str]:
 
 
 def work(job: dict[str, Any]) -> dict[str, Any]:
-    """The worker's side: one nanoGPT for so many steps, or as many as a budget in seconds allows."""
+    """The worker: trains nanoGPT for a number of steps, or for as many as fit a budget in seconds."""
     import peers
     import torch
 
@@ -88,18 +89,18 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     return {"curve": curve}
 
 
-# minigpt, by its command.
+# minigpt, run as a command.
 
 
 def minigpt_run(arguments: list[str], text: Path, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
-    """Runs `minigpt train` and measures the model it leaves on the whole validation part; also its curve.
+    """Runs `minigpt train`; evaluates its best weights on the whole validation part, and returns the loss curve too.
 
-    A curve's seconds are those of the steps alone. One that comes after something else, as an evaluation or a save,
-    is taken to be as long as the median step.
+    The seconds of the curve count training steps only. A step that follows an evaluation or a save is counted as one
+    median step.
     """
     from minigpt import Corpus, evaluate, load_checkpoint
 
-    # An empty folder for the cache too: every run does all of its own work.
+    # The cache is an empty folder too, so that every run tokenizes its text.
     command = [sys.executable, "-m", "minigpt", "train", str(text), "--checkpoints", str(folder), "--name", "run"]
     began = time.perf_counter()
     device = [] if given.device == "auto" else ["--device", given.device]
@@ -124,7 +125,7 @@ def minigpt_run(arguments: list[str], text: Path, folder: Path, given: argparse.
 
 
 def training_curve(log: list[dict[str, Any]], tokens: int) -> list[Point]:
-    """The evaluations of a minigpt log, by the seconds that the steps before them took."""
+    """The evaluations in a minigpt log, each with the seconds that the steps before it took."""
     own = {b["step"]: b["seconds"] - a["seconds"] for a, b in itertools.pairwise(log) if "loss" in a and "loss" in b}
     usual = median(own.values()) or 0.0
     curve: list[Point] = []
@@ -137,19 +138,19 @@ def training_curve(log: list[dict[str, Any]], tokens: int) -> list[Point]:
     return curve
 
 
-# Both.
+# Both engines.
 
 
 class Bench:
-    """One text's runs: the files that engines read, and a result for each."""
+    """Runs the engines on one text and holds the files that they read."""
 
     def __init__(self, given: argparse.Namespace, text: Path, folder: Path) -> None:
         self.given, self.text, self.folder = given, text, folder
         self.parts = held_out(text, folder / "corpus")
 
     def run(self, engine: str, seed: int, recipe: Any, *, steps: int = 0, minutes: float = 0.0) -> dict[str, Any]:
-        """One engine's result: `bits_per_byte`, `nats_per_character`, `seconds`, `curve` and what is its own."""
-        characters = len(self.parts[1]) - 1  # the first is not predicted
+        """One engine's result: `bits_per_byte`, `nats_per_character`, `seconds`, `curve` and more for minigpt."""
+        characters = len(self.parts[1]) - 1  # the first character is not predicted
         about = {"text": self.text.name, "engine": engine, "seed": seed, "minutes": minutes}
         if engine.startswith("minigpt"):
             found = self._minigpt(seed, recipe, steps, minutes)
@@ -165,7 +166,7 @@ class Bench:
             every = ["--eval-every", str(self.given.every), "--eval-tokens", str(10**9), "--sample-every", "0"]
             arguments += ["--steps", str(steps), "--patience", "0", "--tokenizer", "chars", "--dropout", "0", *every]
             shape = (("layer", RECIPE.n_layer), ("head", RECIPE.n_head), ("embd", RECIPE.n_embd))
-            arguments += [word for name, size in shape for word in (f"--n-{name}", str(size))]
+            arguments += [part for name, size in shape for part in (f"--n-{name}", str(size))]
             arguments += ["--context-length", str(RECIPE.context), "--batch-size", str(RECIPE.batch)]
         else:
             arguments += ["--minutes", str(minutes)]
@@ -191,17 +192,17 @@ class Bench:
 
 
 def reached(curve: list[Point], loss: float) -> Point | None:
-    """Where a curve first is at most so high."""
+    """The first point of a curve at or below this loss."""
     return next((point for point in curve if point[2] <= loss), None)
 
 
 def of(results: list[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
-    """The results that have these values."""
+    """The results with these values."""
     return [result for result in results if all(result[key] == value for key, value in wanted.items())]
 
 
 def recipe_report(results: list[dict[str, Any]]) -> str:
-    """The recipe's table, and how much of what is gained the learning rate alone gains."""
+    """The recipe's table, and the part of the gain that comes from the learning rate alone."""
     rows, losses = [], {}
     for engine in RECIPE_ENGINES:
         there, shares, steps = of(results, engine=engine), [], []
@@ -216,17 +217,23 @@ def recipe_report(results: list[dict[str, Any]]) -> str:
         figures = (("nats_per_character", ".4f"), ("bits_per_byte", ".4f"), ("seconds", ".0f"))
         columns = [spread([result[key] for result in there], form) for key, form in figures]
         rows.append([engine, *columns, spread(shares, ".0%"), spread(steps)])
-    header = ["engine", "nats per character", "bits per byte", "training, s", "reaches nanoGPT's own loss, of its time"]
+    header = [
+        "engine",
+        "nats per character",
+        "bits per byte",
+        "training, s",
+        "time to nanoGPT's final loss, % of its time",
+    ]
     text = table([*header, "at step"], rows) + "\n"
     first, last = losses.get("nanogpt"), losses.get("minigpt")
     if first and last and last < first:
         shares = [f"{name} {(first - losses[name]) / (first - last):.0%}" for name in losses if "3e-3" in name]
-        text += f"\nOf minigpt's gain of {first - last:.3f} nats, a rate of 3e-3 alone gains: {', '.join(shares)}.\n"
+        text += f"\nminigpt gains {first - last:.3f} nats; the learning rate 3e-3 alone gains: {', '.join(shares)}.\n"
     return text
 
 
 def budget_report(results: list[dict[str, Any]]) -> str:
-    """A row for each text and budget: bits per byte of each engine, and minigpt against the best other."""
+    """A row for each text and budget: bits per byte of each engine, and minigpt compared with the best other."""
     engines = [engine for engine in BUDGET_ENGINES if of(results, engine=engine)]
     rows = []
     for text, minutes in dict.fromkeys((result["text"], result["minutes"]) for result in results):
@@ -235,11 +242,11 @@ def budget_report(results: list[dict[str, Any]]) -> str:
         own = median(bits.get("minigpt", []))
         gain = f"{own / min(others) - 1:+.1%}" if own and others else "–"
         rows.append([text, f"{minutes:g}", *(spread(bits[engine], ".3f") for engine in engines), gain])
-    return table(["text", "minutes", *engines, "minigpt against the best other"], rows) + "\n"
+    return table(["text", "minutes", *engines, "minigpt vs. the best other"], rows) + "\n"
 
 
 def recipe_picture(results: list[dict[str, Any]], path: Path) -> None:
-    """Validation loss against seconds of training, a line for each run."""
+    """Validation loss over seconds of training, one line per run."""
     drawing, (axes,) = figure(1)
     for number, engine in enumerate(RECIPE_ENGINES):
         for turn, result in enumerate(of(results, engine=engine)):
@@ -254,7 +261,7 @@ def recipe_picture(results: list[dict[str, Any]], path: Path) -> None:
 
 
 def budget_picture(results: list[dict[str, Any]], path: Path) -> None:
-    """Bits per byte against the budget, a panel for each text."""
+    """Bits per byte over the budget, one panel per text."""
     texts = list(dict.fromkeys(result["text"] for result in results))
     drawing, panels = figure(len(texts))
     for axes, text in zip(panels, texts, strict=True):
@@ -276,16 +283,18 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("recipe", "budget"), nargs="?")
     parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)
-    parser.add_argument("--text", "--texts", type=Path, nargs="+", help="text files; one for recipe", metavar="PATH")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1337, 1, 2], help="one round for each [1337 1 2]")
+    parser.add_argument("--text", "--texts", type=Path, nargs="+", help="text files; recipe takes one", metavar="PATH")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1337, 1, 2], help="seeds, one round each [1337 1 2]")
     parser.add_argument("--engines", nargs="+", choices=sorted(RECIPE_ENGINES | BUDGET_ENGINES))
-    parser.add_argument("--minutes", type=float, nargs="+", default=[1.0, 3.0, 10.0], help="budgets [1 3 10]")
+    parser.add_argument(
+        "--minutes", type=float, nargs="+", default=[1.0, 3.0, 10.0], help="budgets in minutes [1 3 10]"
+    )
     parser.add_argument("--steps", type=int, default=2000, help="the recipe's steps [2000]")
     parser.add_argument("--every", type=int, default=100, help="steps between the recipe's evaluations [100]")
     add_options(parser)
     given = parser.parse_args()
     if not given.worker and (given.part is None or not given.text or (given.part == "recipe" and len(given.text) > 1)):
-        parser.error("say which part and on what: recipe --text PATH, or budget --texts PATH ...")
+        parser.error("give a part and its texts: recipe --text PATH, or budget --texts PATH ...")
     return given
 
 
@@ -309,7 +318,7 @@ def main() -> None:
                         result = bench.run(engine, seed, known[engine], **length)
                     except WorkerError as error:
                         engines.remove(engine)
-                        say(f"{engine} is left out, it failed: {error}")
+                        say(f"{engine} failed and is skipped: {error}")
                         continue
                     results.append(result)
                     keep(given.json, here, results)

@@ -1,12 +1,12 @@
-"""How fast a corpus is tokenized beside tiktoken's own best, whatever the lines of the text look like.
+"""Speed of tokenizing a corpus, compared with tiktoken, for texts with different line lengths.
 
     python benchmarks/tokenizing.py TEXT --megabytes 100 --rounds 3
 
-The text is repeated to the size asked and laid out in three ways: as it is, as a single line, and as lines of a few
-words. minigpt is the whole of `Corpus.build` with GPT-2's words after the scan of the text (reading it again, cutting
-it, encoding, writing the tokens); tiktoken is `encode_ordinary_batch` on all cores over the whole text in memory, in
-pieces of 1 MB cut at white space, its best, and in the text's own paragraphs. Rounds alternate; the ratio is within a
-round.
+The text is repeated to the given size and laid out in three ways: unchanged, as a single line, and as lines of four
+words. minigpt's time is that of `Corpus.build` with GPT-2's vocabulary after the text has been scanned: reading it,
+splitting it into blocks, encoding, and writing the tokens. tiktoken's time is that of `encode_ordinary_batch` on all
+cores over the text in memory, once in pieces of 1 MB that end at white space (its fastest way), and once in paragraphs.
+Rounds alternate between the engines; ratios are computed within a round.
 """
 
 import argparse
@@ -25,14 +25,14 @@ PIECE = 1_000_000  # characters
 def layouts(text: str) -> dict[str, str]:
     words = text.split()
     return {
-        "as it is": text,
+        "unchanged": text,
         "one line": " ".join(words),
         "short lines": "\n".join(" ".join(words[i : i + 4]) for i in range(0, len(words), 4)),
     }
 
 
 def pieces(text: str) -> list[str]:
-    """The text in pieces of about 1 MB that end before white space."""
+    """Splits the text into pieces of about 1 MB that end before white space."""
     cut, start = [], 0
     while start < len(text):
         end = min(start + PIECE, len(text))
@@ -52,7 +52,7 @@ def seconds_of_minigpt(path: Path) -> float:
 
 
 def seconds_of_tiktoken(texts: list[str]) -> float:
-    encoding = Tokenizer.named("gpt2")._encoding  # tiktoken's own object, with GPT-2's words from the package
+    encoding = Tokenizer.named("gpt2")._encoding  # the tiktoken object, with GPT-2's vocabulary from the package
     began = time.perf_counter()
     encoding.encode_ordinary_batch(texts, num_threads=os.cpu_count() or 1)
     return time.perf_counter() - began

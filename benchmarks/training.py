@@ -2,20 +2,21 @@
 
     python benchmarks/training.py --nanogpt PATH/TO/nanoGPT --json training.json --plot training.svg
 
-Needs a checkout of nanoGPT and, for the other peers, `pip install transformers accelerate`; a peer that is missing is
-named and left out. On a CPU `nanogpt-compiled` also needs a C++ compiler.
+Needs a checkout of nanoGPT and, for the other peers, `pip install transformers accelerate`; a missing peer is
+reported and skipped. On a CPU `nanogpt-compiled` also needs a C++ compiler.
 
-Every measurement is a process of its own, and rounds go over the engines in turn, so that a machine whose speed drifts
-slows all of them alike: what counts is the ratio within a round. Everyone has the same shape, batch and threads, and
-random tokens; arithmetic is float32 on a CPU but for the engines in `bf16`, which are what `minigpt train` chooses on a
-CPU that multiplies bfloat16 faster, and bfloat16 for all on CUDA. minigpt is its own loop, `minigpt.train`, at its
-defaults and without a run's folder, so that nothing is evaluated, sampled, logged or saved. nanoGPT keeps what favours
-it: no biases, no wait for the loss but every tenth step. Memory is the peak of the resident set on a CPU, of torch's
-allocations on CUDA; "above imports" leaves out what stood before the model was built.
+Every measurement runs in a separate process, and each round measures all engines in turn. If the speed of the machine
+drifts, it affects all engines, so compare ratios within a round. All engines use the same shape, batch, threads and
+random tokens. On a CPU they compute in float32, except the `bf16` engines: `minigpt train` chooses bfloat16 on a CPU
+where it is faster. On CUDA all use bfloat16. minigpt runs `minigpt.train` with its defaults and without a run folder,
+so it does not evaluate, sample, log or save. nanoGPT keeps its advantages: no biases, and it reads the loss only every
+tenth step. Memory is the peak resident set size on a CPU and torch's peak allocation on CUDA; "above imports" excludes
+the memory in use before the model is built.
 
-"Outside" is the share of minigpt's step that is not forward, backward, clipping and update: steps of its loop and of a
-bare loop over the same model, loss and optimizer on one fixed batch alternate within one process. MFU (on CUDA) is
-6 N + 12 L C T floating-point operations per token over what a large bfloat16 product reaches in the same round.
+"Outside" is the fraction of minigpt's step that is not forward, backward, clipping or update. It is measured in one
+process, which alternates steps of minigpt's loop with steps of a bare loop over the same model, loss and optimizer on
+one fixed batch. MFU (on CUDA) is 6 N + 12 L C T floating-point operations per token, divided by the throughput of a
+large bfloat16 matrix product in the same round.
 """
 
 import argparse
@@ -52,7 +53,7 @@ SHAPES = {
     "chars-mini": Shape(6, 6, 384, context=256, batch=16, vocabulary=65),
     "bpe-mini": Shape(6, 6, 384, context=256, batch=16, vocabulary=50257),
     "gpt2": Shape(12, 12, 768, context=512, batch=1, vocabulary=50257),
-    "gpt2-planned": Shape(12, 12, 768, context=512, batch=6, vocabulary=50257),  # as minigpt plans a step on a CPU
+    "gpt2-planned": Shape(12, 12, 768, context=512, batch=6, vocabulary=50257),  # the step that minigpt plans on a CPU
     "gpt2-1024": Shape(12, 12, 768, context=1024, batch=32, vocabulary=50257, cuda_only=True),
 }
 ENGINES = (
@@ -65,14 +66,14 @@ ENGINES = (
     "transformers",
     "trainer",
 )
-OUTSIDE, CEILING = "outside", "ceiling"  # measured beside the engines
+OUTSIDE, CEILING = "outside", "ceiling"  # additional measurements
 
 
-# The worker's side: one engine in one process.
+# The worker: one engine in one process.
 
 
 def measure_ceiling() -> dict[str, float]:
-    """Floating-point operations per second of a large bfloat16 product on the GPU."""
+    """Floating-point operations per second of a large bfloat16 matrix product on the GPU."""
     import torch
 
     size, times = 8192, 50
@@ -88,7 +89,7 @@ def measure_ceiling() -> dict[str, float]:
 
 
 def work(job: dict[str, Any]) -> dict[str, Any]:
-    """One measurement, in the process that is there for it."""
+    """Runs one measurement in this process."""
     engine, shape, data = job["engine"], Shape(**job["shape"]), Path(job["data"])
     import torch
 
@@ -103,7 +104,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     timing = {"warmup": job["warmup"], "seconds": job["seconds"]}
     if engine == CEILING:
         return measure_ceiling()
-    # Everyone's imports come before memory is read, and only its own; torch's optimizers import dynamo in any case.
+    # Each engine imports its modules before memory is read; torch's optimizers import dynamo in any case.
     import torch._dynamo
 
     if engine.startswith("minigpt") or engine == OUTSIDE:
@@ -115,20 +116,20 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     import peers
 
     before = peak_memory(device)
-    watch = functools.partial(Stopwatch, steps=job["steps"], synchronize=synchronize, **timing)
+    stopwatch = functools.partial(Stopwatch, steps=job["steps"], synchronize=synchronize, **timing)
     if engine == OUTSIDE:
         return own_loop.measure_outside(shape, data, device, synchronize=synchronize, **timing)
     if engine.startswith("minigpt"):
         options = ({"optimizer": "adamw"} if "adamw" in engine else {}) | (
             {"dtype": "bfloat16"} if "bf16" in engine else {}
         )
-        clock = own_loop.measure_minigpt(shape, data, device, watch, **options)
+        clock = own_loop.measure_minigpt(shape, data, device, stopwatch, **options)
     elif engine.startswith("nanogpt"):
         compiled = engine == "nanogpt-compiled"
-        clock = peers.measure_nanogpt(Path(job["nanogpt"]), shape, data, device, watch, compiled)
+        clock = peers.measure_nanogpt(Path(job["nanogpt"]), shape, data, device, stopwatch, compiled)
     else:
         measure = {"transformers": peers.measure_transformers, "trainer": peers.measure_trainer}[engine]
-        clock = measure(shape, data, device, watch)
+        clock = measure(shape, data, device, stopwatch)
     peak = peak_memory(device)
     return {
         "tokens_per_second": clock.measured * shape.tokens / clock.elapsed,
@@ -139,16 +140,16 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-# The reader's side.
+# The report.
 
 
 def figures_of(results: list[dict[str, Any]], shape: str, engine: str, key: str) -> list[Any]:
-    """One figure of an engine on a shape, over the rounds."""
+    """One figure of an engine on a shape, for every round."""
     return [result[key] for result in results if (result["shape"], result["engine"]) == (shape, engine)]
 
 
 def ratios(results: list[dict[str, Any]], shape: str, engine: str) -> list[float]:
-    """The engine's speed over the fastest peer's of the same round, over the rounds."""
+    """The engine's speed divided by the fastest peer's in the same round, for every round."""
     found = []
     for this in (r for r in results if (r["shape"], r["engine"]) == (shape, engine)):
         there = [r for r in results if (r["shape"], r["round"]) == (shape, this["round"])]
@@ -159,7 +160,7 @@ def ratios(results: list[dict[str, Any]], shape: str, engine: str) -> list[float
 
 
 def utilizations(results: list[dict[str, Any]], shape: str, engine: str) -> list[float]:
-    """The engine's share of the ceiling of the same round, over the rounds that have one."""
+    """The engine's fraction of the measured ceiling in the same round, for every round that has one."""
     ceilings = {r["round"]: r["flops"] for r in results if (r["shape"], r["engine"]) == (shape, CEILING)}
     return [
         SHAPES[shape].flops_per_token * this["tokens_per_second"] / ceilings[this["round"]]
@@ -169,7 +170,7 @@ def utilizations(results: list[dict[str, Any]], shape: str, engine: str) -> list
 
 
 def report(results: list[dict[str, Any]], shape: str) -> str:
-    """A table of one shape's engines, and what follows from it in words."""
+    """A table of the engines on one shape, and a short summary."""
     s, rows = SHAPES[shape], []
     ceiling = median(figures_of(results, shape, CEILING, "flops"))
     engines = [engine for engine in ENGINES if figures_of(results, shape, engine, "round")]
@@ -194,14 +195,14 @@ def report(results: list[dict[str, Any]], shape: str) -> str:
         text += f"\nminigpt's peak memory is {own / min(leanest):.2f} × the leanest peer's."
     outside = figures_of(results, shape, OUTSIDE, "outside")
     if outside:
-        text += f"\nOf minigpt's step {spread(outside, '.1%')} are outside forward, backward and update."
+        text += f"\n{spread(outside, '.1%')} of minigpt's step is outside forward, backward and update."
     if ceiling:
-        text += f"\nThe ceiling is {ceiling / 1e12:,.0f} TFLOP/s, a bfloat16 product of 8192 × 8192."
+        text += f"\nThe ceiling is {ceiling / 1e12:,.0f} TFLOP/s, an 8192 × 8192 bfloat16 matrix product."
     return text + "\n"
 
 
 def picture(results: list[dict[str, Any]], path: Path) -> None:
-    """A bar for the median of each engine on each shape, a whisker from the slowest round to the fastest."""
+    """Bars for the median of each engine on each shape, with whiskers from the slowest to the fastest round."""
     shapes = list(dict.fromkeys(result["shape"] for result in results))
     drawing, panels = figure(len(shapes), height=3.2)
     for axes, shape in zip(panels, shapes, strict=True):
@@ -224,13 +225,17 @@ def random_tokens(path: Path, vocabulary: int, count: int = 500_000) -> None:
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)
-    parser.add_argument("--shapes", nargs="+", choices=SHAPES, help="[all that the device is for]")
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, help="[all that suit the device]")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES), help="[all]")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each engine on each shape [3]")
-    parser.add_argument("--seconds", type=float, default=20.0, help="length of a measurement, at least 3 steps [20]")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="length of a measurement in seconds, at least 3 steps [20]"
+    )
     parser.add_argument("--steps", type=int, help="length of a measurement in steps, instead of --seconds")
-    parser.add_argument("--warmup", type=int, default=3, help="steps before a measurement [3]")
-    parser.add_argument("--no-outside", action="store_true", help="leave out the share outside forward and backward")
+    parser.add_argument("--warmup", type=int, default=3, help="unmeasured steps before a measurement [3]")
+    parser.add_argument(
+        "--no-outside", action="store_true", help="skip the measurement of time outside forward and backward"
+    )
     add_options(parser)
     return parser.parse_args()
 
@@ -264,7 +269,7 @@ def main() -> None:
                         result = run_job(__file__, this, given.threads)
                     except WorkerError as error:
                         failed.add(engine)
-                        say(f"{shape}: {engine} is left out, it failed: {error}")
+                        say(f"{shape}: {engine} failed and is skipped: {error}")
                         continue
                     results.append({"shape": shape, "engine": engine, "round": turn, **result})
                     keep(given.json, here, results)
