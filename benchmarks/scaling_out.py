@@ -42,9 +42,9 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     from minigpt.device import peak_memory
     from minigpt.training.events import Step
     from minigpt.training.loop import train
-    from minigpt.training.processes import join
+    from minigpt.training.process_group import init_world
 
-    world, shape = join(), Shape(**job["shape"])
+    world, shape = init_world(), Shape(**job["shape"])
     device = world.device(job["device"])
     torch.set_num_threads(job["threads"])
     synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
@@ -61,7 +61,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
         "exchange_seconds": exchange(world, model.config.n_parameters, device, synchronize),
         "peak_bytes": peak_memory(device) - before,
     }
-    world.leave()
+    world.close()
     return found
 
 
@@ -84,9 +84,9 @@ def exchange(world: Any, count: int, device: Any, synchronize: Any) -> float:
 
 def measure(job: dict[str, Any], processes: int) -> dict[str, Any]:
     """Runs one measurement with this number of processes; returns the figures of the main process."""
-    from minigpt.training.processes import meeting_place
+    from minigpt.training.process_group import rendezvous
 
-    store, environments = meeting_place(processes) if processes > 1 else (None, [{}])
+    store, environments = rendezvous(processes) if processes > 1 else (None, [{}])
     count = str(job["threads"])
     workers = [
         subprocess.Popen(

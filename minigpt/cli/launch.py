@@ -50,9 +50,9 @@ def world_of(request: "Request", *, resume: bool) -> Iterator["World"]:
         if count > 1:
             raise typer.Exit(_launch(count, device, request))
     from minigpt.training.distributed import ProcessLostError
-    from minigpt.training.processes import join
+    from minigpt.training.process_group import init_world
 
-    world = join()
+    world = init_world()
     try:
         with _leaving(world):
             _check_devices(world, request, resume)
@@ -60,12 +60,12 @@ def world_of(request: "Request", *, resume: bool) -> Iterator["World"]:
     except ProcessLostError as error:
         if _LAUNCHER in os.environ:
             os._exit(_LOST)  # at once: to take leave of who has gone can take for ever
-        if world.is_main or not world.main_fails():
+        if world.is_main or not world.main_failed():
             raise
         raise typer.Exit(1) from error
     except MinigptError as error:
-        if world.is_main or not world.main_fails():
-            world.note(f"failed/{world.rank}")
+        if world.is_main or not world.main_failed():
+            world.announce(f"failed/{world.rank}")
             raise
         raise typer.Exit(1) from error
     except KeyboardInterrupt as interrupt:
@@ -81,18 +81,18 @@ def _leaving(world: "World") -> Iterator[None]:
     try:
         yield
     except (typer.Exit, BrokenPipeError):  # a stop that was asked for, or a result that nobody reads
-        world.leave()
+        world.close()
         raise
     except BaseException as error:
         if world.size > 1:
             atexit.register(os._exit, 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1)
         raise
-    world.leave()
+    world.close()
 
 
 def lead(world: "World", job: "Job") -> None:
     """Hands the main process's job to the others, who know nothing until then."""
-    world.note("run", str(job.run.directory))
+    world.announce("run", str(job.run.directory))
     world.broadcast_object(
         {
             "model": job.model.config.to_dict(),
@@ -107,10 +107,10 @@ def follow(world: "World") -> None:
     """What every process but the main one does: it takes the job over, and trains without a word."""
     from minigpt.config import GPTConfig, TrainConfig
     from minigpt.data.corpus import Corpus
-    from minigpt.training.control import Control
+    from minigpt.training.clock import Control
     from minigpt.training.loop import train
 
-    with world.together():
+    with world.translate_errors():
         job = world.broadcast_object(None)
     try:
         corpus = Corpus.load(job["corpus"])
@@ -154,7 +154,7 @@ def _devices_wanted(request: "Request", resume: bool) -> tuple[int, str]:
 
 def _check_devices(world: "World", request: "Request", resume: bool) -> None:
     """Raises ConfigError or DeviceError, before anything long is begun, where so many processes cannot train."""
-    with world.together():  # other machines need not see the folder of the run that goes on
+    with world.translate_errors():  # other machines need not see the folder of the run that goes on
         device = world.broadcast_object(_devices_wanted(request, resume)[1] if world.is_main else None)
     world.device(device)
     if "batch_size" in request.given:
@@ -169,10 +169,10 @@ def _check_devices(world: "World", request: "Request", resume: bool) -> None:
 
 def check_count(count: int, device: str) -> None:
     """Raises ConfigError or DeviceError where so many processes cannot train on that device of this machine."""
-    from minigpt.training.processes import cores, local_device
+    from minigpt.training.process_group import available_cores, local_device
 
-    if count > 1 and local_device(device, count).type == "cpu" and count > cores():
-        raise DeviceError(f"devices ({count}) must be at most {cores()}, the cores of this machine")
+    if count > 1 and local_device(device, count).type == "cpu" and count > available_cores():
+        raise DeviceError(f"devices ({count}) must be at most {available_cores()}, the cores of this machine")
 
 
 def _launch(count: int, device: str, request: "Request") -> int:
@@ -180,10 +180,10 @@ def _launch(count: int, device: str, request: "Request") -> int:
 
     Raises: TrainingError where one of them died; typer.Exit where it has said itself why.
     """
-    from minigpt.training.processes import meeting_place
+    from minigpt.training.process_group import rendezvous
 
     check_count(count, device)
-    store, environments = meeting_place(count)
+    store, environments = rendezvous(count)
     command = [sys.executable, *sys.orig_argv[1:]]
     children: list[subprocess.Popen[bytes]] = []
     received: list[int] = []

@@ -190,13 +190,17 @@ def _settings_after(
 def _refuse_finished(run: "Run", progress: dict[str, Any], config: TrainConfig, n_tokens: int) -> None:
     """Raises ConfigError for a run that has come to its end, saying how it can go on."""
     from minigpt.training.budget import Budget, planned_steps
-    from minigpt.training.state import Progress
+    from minigpt.training.progress import Progress
 
     if not run.record.get("result"):
         return
-    budget, stood = Budget(config, planned_steps(config, n_tokens)), Progress(**progress)
+    budget, stood = Budget(config, planned_steps(config, n_tokens)), Progress.from_dict(progress)
     before = run.before_cooldown_progress()
-    if before is not None and stood.cooling_since is not None and budget.cooled_too_early(Progress(**before), stood):
+    if (
+        before is not None
+        and stood.cooling_since is not None
+        and budget.cooled_too_early(Progress.from_dict(before), stood)
+    ):
         return
     if budget.is_over(stood) and stood.cut is not None and config.patience:
         raise ConfigError(

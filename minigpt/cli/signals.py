@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from minigpt.training.control import Control
+    from minigpt.training.clock import Control
 
 Handler = Callable[[int, object], None]
 HANGUP: int | None = getattr(signal, "SIGHUP", None)  # the terminal was closed; Windows has none

@@ -148,7 +148,7 @@ def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: 
     from minigpt.device import resolve_device
     from minigpt.evaluation.recorded_baselines import recorded_baselines
     from minigpt.training.budget import planned_steps
-    from minigpt.training.control import Control
+    from minigpt.training.clock import Control
     from minigpt.training.events import Finished
     from minigpt.training.loop import train
 
@@ -166,7 +166,14 @@ def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: 
     )
     with tracking(trackers, job.run, out) as track, display, heeding_signals(control, display.stop) as signals:
         events = train(
-            job.model, job.corpus, job.config, job.run, resume=job.resume, control=control, world=world, spent=job.spent
+            job.model,
+            job.corpus,
+            job.config,
+            job.run,
+            resume=job.resume,
+            control=control,
+            world=world,
+            elapsed=job.spent,
         )
         display.read_log(job.run.read_log())  # of which what comes after the state it goes on from is gone by now
         try:

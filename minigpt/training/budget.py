@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from minigpt.config import TrainConfig
 from minigpt.data.batches import windows_per_epoch
 from minigpt.errors import ConfigError
-from minigpt.training.state import Progress
+from minigpt.training.progress import Progress
 
 _EVALUATIONS, _SAMPLES = 20, 5  # in a run, where the settings do not say
 
@@ -33,7 +33,7 @@ class Budget:
     config: TrainConfig
     total_steps: int | None
 
-    def share_done(self, progress: Progress) -> float:
+    def progress_fraction(self, progress: Progress) -> float:
         """How much of the run is done, from 0 to 1; by the clock it ends early, for what comes after."""
         cut = progress.cut or 1.0
         if self.total_steps is not None:
@@ -43,7 +43,7 @@ class Budget:
 
     def seconds_left(self, progress: Progress) -> float:
         """How long the run still takes: by the clock, or as its steps have taken so far; infinite before the first."""
-        gone, share = progress.seconds - progress.began_at, self.share_done(progress)
+        gone, share = progress.seconds - progress.began_at, self.progress_fraction(progress)
         if self.total_steps is not None:
             return gone * (1 / share - 1) if share else math.inf
         whole = (progress.cut or 1.0) * (self._training_seconds(progress) - progress.began_at)
@@ -61,7 +61,7 @@ class Budget:
 
     def is_over(self, progress: Progress) -> bool:
         """Whether the budget is spent."""
-        return self.share_done(progress) >= 1
+        return self.progress_fraction(progress) >= 1
 
     def is_stale(self, progress: Progress) -> bool:
         """Whether as many evaluations in a row as the patience allows have brought no improvement."""
@@ -71,7 +71,7 @@ class Budget:
         """Whether the cool-down that began at one point of the run and has come to another should not have begun there:
         the budget is longer by now, or what cut it short is no longer wanted."""
         given_up = now.cut is not None and not self.config.patience
-        return given_up or self.share_done(replace(began, cut=now.cut)) < self.cooling_from * (1 - 1e-6)
+        return given_up or self.progress_fraction(replace(began, cut=now.cut)) < self.cooling_from * (1 - 1e-6)
 
     def evaluation_is_due(self, progress: Progress) -> bool:
         """Whether to evaluate now; by the clock, training first gets thirty times what one takes."""

@@ -13,7 +13,7 @@ from minigpt.storage.run import LastState, Run
 from minigpt.training.budget import Budget
 from minigpt.training.distributed import World, distribute_like, to_local
 from minigpt.training.events import Event, Notice, Saved
-from minigpt.training.state import Parts, Progress, capture, restore
+from minigpt.training.progress import Progress, TrainingState, capture, restore
 
 
 class NotFiniteError(Exception):
@@ -27,7 +27,7 @@ class Checkpointer:
     seconds of the run; `failure` is what the last save failed of.
     """
 
-    def __init__(self, run: Run | None, parts: Parts, world: World, optimizer: str, corpus: str) -> None:
+    def __init__(self, run: Run | None, parts: TrainingState, world: World, optimizer: str, corpus: str) -> None:
         self.run, self.parts, self.world, self.optimizer, self.corpus = run, parts, world, optimizer, corpus
         (keeps,) = world.all_reduce_max([run is not None])
         self.keeps = bool(keeps)
@@ -47,7 +47,7 @@ class Checkpointer:
         """The last saved state, on every process."""
         return self.world.broadcast_state(self.run.load_last() if self.run is not None else None)
 
-    def resume(self, pace: Budget) -> Progress | None:
+    def resume(self, budget: Budget) -> Progress | None:
         """Puts the last state back in place, or the one before its cool-down where the budget has become longer; None
         where the run never saved one and starts at its beginning."""
         last = self.last()
@@ -55,19 +55,19 @@ class Checkpointer:
             if self.run is not None:
                 self.run.truncate_log(-1, frozenset())
             return None
-        stood = Progress(**last.progress)
+        stood = Progress.from_dict(last.progress)
         if stood.cooling_since is not None:
             before = self.world.broadcast_state(self.run.load_before_cooldown() if self.run is not None else None)
             if before is None:
                 self.notices.append("the state from before the cool-down is gone, so the run goes on from within it")
-            elif pace.cooled_too_early(Progress(**before.progress), stood):
+            elif budget.cooled_too_early(Progress.from_dict(before.progress), stood):
                 return self._warm_again(before, stood)
-        progress = self.put_back(last)
+        progress = self.restore(last)
         self._truncate_log(progress)
         return progress
 
     def _warm_again(self, before: LastState, stood: Progress) -> Progress:
-        progress = self.put_back(before)
+        progress = self.restore(before)
         progress.lowest_loss, progress.stale_evaluations, progress.evaluated_best = None, 0, False
         stays = stood.corpus == self.corpus and self._best_figures() is not False
         if stays:
@@ -82,23 +82,23 @@ class Checkpointer:
         )
         return progress
 
-    def go_back(self) -> Progress | None:
+    def roll_back(self) -> Progress | None:
         """Puts the last state in place of one that went wrong, and cuts the log back to it; None without one."""
         last = self.last()
         if last is None:
             return None
-        progress = self.put_back(last)
+        progress = self.restore(last)
         self._truncate_log(progress)
         return progress
 
-    def put_back(self, state: LastState) -> Progress:
+    def restore(self, state: LastState) -> Progress:
         """Puts a saved state in place of the present one."""
         progress = restore(state, self.parts, optimizer=self.optimizer)
         progress.optimizer = self.optimizer
         if progress.corpus != self.corpus:  # another text: what was measured of the first says nothing of it
             progress.corpus, progress.evaluated_step, progress.evaluated_best = self.corpus, -1, False
             progress.best_loss, progress.lowest_loss, progress.stale_evaluations = None, None, 0
-            self.parts.guard.forget()
+            self.parts.spike_detector.forget()
         best = self._best_figures()
         if best is False:
             progress.evaluated_step, progress.evaluated_best = -1, False
@@ -157,7 +157,7 @@ class Checkpointer:
         """Appends so much of an event to the log, and more."""
         self.log({name: getattr(event, name) for name in names} | more)
 
-    def told(self, step: int) -> list[Notice]:
+    def take_notices(self, step: int) -> list[Notice]:
         """What could not be written since the last time, to be told."""
         notices, self.notices = self.notices, []
         return [Notice(step, text) for text in notices]

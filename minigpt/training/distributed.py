@@ -1,8 +1,8 @@
 """One run on several processes as the training loop sees it: a world, here of one; it knows no torch.distributed.
 
 Every process runs the same loop over its own rows of each batch. Whatever that loop decides by, a loss, the clock, a
-request to stop, all processes have agreed on first, so that all of them decide alike. `minigpt.training.processes` has
-the worlds of several.
+request to stop, all processes have agreed on first, so that all of them decide alike.
+`minigpt.training.process_group` has the worlds of several.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class World:
     local_size: int = 1
     is_sharded: bool = False
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Lets go of the other processes."""
 
     @property
@@ -60,7 +60,7 @@ class World:
         """
         return range(batch_size)
 
-    def turns(self, own: int) -> int:
+    def accumulation_steps(self, own: int) -> int:
         """How many micro-batches a step takes on this process, whose rows make so many of them."""
         return own
 
@@ -73,7 +73,7 @@ class World:
         """The module whose backward pass leaves every process with the sum of all gradients."""
         return module
 
-    def accumulating(self, module: nn.Module) -> AbstractContextManager[object]:  # noqa: ARG002
+    def no_sync(self, module: nn.Module) -> AbstractContextManager[object]:  # noqa: ARG002
         """A context for every backward pass of a step but the last, in which gradients need not meet yet."""
         return nullcontext()
 
@@ -83,17 +83,17 @@ class World:
 
     # Ending.
 
-    def note(self, key: str, text: str = "") -> None:
+    def announce(self, key: str, text: str = "") -> None:
         """Leaves word where every process, and what started them, can read it."""
 
-    def main_fails(self) -> bool:
+    def main_failed(self) -> bool:
         """Whether the main process fails too, and says why: what is wrong with the settings is wrong for all, and is
         said once."""
         return False
 
     # What becomes one.
 
-    def together(self) -> AbstractContextManager[object]:
+    def translate_errors(self) -> AbstractContextManager[object]:
         """A context in which the loss of another process is a ProcessLostError."""
         return nullcontext()
 

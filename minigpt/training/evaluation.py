@@ -19,20 +19,20 @@ from minigpt.inspection.surprisal import passage, surprisal
 from minigpt.model.gpt import GPT
 from minigpt.training.budget import Budget
 from minigpt.training.checkpointing import Checkpointer
+from minigpt.training.clock import Clock
 from minigpt.training.distributed import World
 from minigpt.training.events import Evaluation as Evaluated
 from minigpt.training.events import Event, Notice, Sample, Saved
-from minigpt.training.memorization import Memorizing
+from minigpt.training.memorization import MemorizationMonitor
 from minigpt.training.memory import is_out_of_memory
+from minigpt.training.progress import Progress
 from minigpt.training.reporting import DivergedError
-from minigpt.training.state import Progress
-from minigpt.training.watch import Watch
 
 _SAMPLING = SamplingConfig(max_new_tokens=120, temperature=0.8, top_p=0.95, seed=0)
 _FINAL_SHARE = 0.1  # of a budget in minutes, the most that the last evaluation may take
 
 
-class Examiner:
+class Evaluator:
     """Measures the validation part, where there is one, and draws samples, always in the same way.
 
     On a CPU in float32 whatever the run trains in, so that its figures are those of the weights it saves, as
@@ -60,7 +60,7 @@ class Examiner:
                 readers=self.world,
             )
 
-    def heard(self, seconds: float, tokens: int | None = None) -> None:
+    def record_duration(self, seconds: float, tokens: int | None = None) -> None:
         """Learns how long an evaluation took; of so many tokens, or as a run in its middle reads."""
         tokens = tokens or min(self.config.eval_tokens, len(self.corpus.validation))
         self.seconds_per_token = seconds / max(1, tokens)
@@ -119,10 +119,21 @@ class Examinations:
     caller may leave at any of them."""
 
     def __init__(
-        self, examiner: Examiner, keeper: Checkpointer, memorizing: Memorizing, pace: Budget, watch: Watch
+        self,
+        evaluator: Evaluator,
+        checkpointer: Checkpointer,
+        memorization: MemorizationMonitor,
+        budget: Budget,
+        clock: Clock,
     ) -> None:
-        self.examiner, self.keeper, self.memorizing, self.pace, self.watch = examiner, keeper, memorizing, pace, watch
-        self.config = examiner.config
+        self.evaluator, self.checkpointer, self.memorization, self.budget, self.clock = (
+            evaluator,
+            checkpointer,
+            memorization,
+            budget,
+            clock,
+        )
+        self.config = evaluator.config
 
     def evaluate(self, progress: Progress) -> Iterator[Event]:
         """Measures the validation part and keeps the weights if they are the best; without one, keeps the latest.
@@ -131,18 +142,18 @@ class Examinations:
         """
         if progress.evaluated_step == progress.step:
             return
-        started = self.watch.read(progress)
-        measured = self.examiner.measure(self.config.eval_tokens)
+        started = self.clock.read(progress)
+        measured = self.evaluator.measure(self.config.eval_tokens)
         if measured is not None and not math.isfinite(measured.loss):
             raise DivergedError(f"the validation loss is {measured.loss}")
         saved = self._keep_if_best(progress, measured.loss if measured else None)
-        progress.evaluated_at = self.watch.read(progress)
+        progress.evaluated_at = self.clock.read(progress)
         progress.evaluation_seconds = progress.evaluated_at - started
         if progress.step == 0:
             progress.began_at = progress.evaluated_at
         if measured is not None:
             yield self._log(progress, measured)
-        yield from self.keeper.told(progress.step)
+        yield from self.checkpointer.take_notices(progress.step)
         if saved is not None:
             yield saved
 
@@ -150,8 +161,10 @@ class Examinations:
         """Writes the weights where none had a lower loss, and notes how the loss stands to those before."""
         best = loss is None or progress.best_loss is None or loss < progress.best_loss
         best = best or (loss, progress.step) == (progress.best_loss, progress.best_step)  # written, but no state since
-        saved = self.keeper.save_best(self.examiner.model, progress.step, loss) if best else None
-        best = best and not (self.keeper.keeps and saved is None)  # what the disk refused is not kept: not the best
+        saved = self.checkpointer.save_best(self.evaluator.model, progress.step, loss) if best else None
+        best = best and not (
+            self.checkpointer.keeps and saved is None
+        )  # what the disk refused is not kept: not the best
         if best:
             progress.best_loss, progress.best_step = loss, progress.step
         lower = loss is None or progress.lowest_loss is None or loss < progress.lowest_loss
@@ -161,10 +174,10 @@ class Examinations:
         return saved
 
     def _log(self, progress: Progress, measured: Evaluation) -> Evaluated:
-        self.examiner.heard(progress.evaluation_seconds, measured.tokens)
+        self.evaluator.record_duration(progress.evaluation_seconds, measured.tokens)
         if self.config.minutes is not None and progress.cooling_since is None:
             # What follows the last step: an evaluation with its saves, and the one over everything.
-            progress.closing_seconds = progress.evaluation_seconds + self.examiner.final_seconds()
+            progress.closing_seconds = progress.evaluation_seconds + self.evaluator.final_seconds()
         event = Evaluated(
             step=progress.step,
             validation_loss=measured.loss,
@@ -173,23 +186,23 @@ class Examinations:
             seconds=progress.seconds,
             best=progress.evaluated_best,
         )
-        self.keeper.log_event(
-            event, "step", "validation_loss", "bits_per_byte", "tokens", "seconds", **self.examiner.surprisal()
+        self.checkpointer.log_event(
+            event, "step", "validation_loss", "bits_per_byte", "tokens", "seconds", **self.evaluator.surprisal()
         )
-        self.memorizing.hear_loss(progress.step, measured.loss)
+        self.memorization.record_loss(progress.step, measured.loss)
         return event
 
     def sample(self, progress: Progress) -> Iterator[Event]:
         """Draws a sample, from the same prompt and seed each time, and sees what of it is copied."""
-        prompt, text, copying, passage = self.config.sample_prompt, self.examiner.sample(), None, None
-        if self.pace.share_done(progress) > 0 and self.keeper.world.is_main:
-            whole = progress.seconds + self.pace.seconds_left(progress)
-            copying = self.memorizing.measure(progress.step, text, prompt, whole)
-            passage = self.memorizing.locate(copying)
-        progress.sampled_step, progress.sampled_at = progress.step, self.watch.read(progress)
+        prompt, text, copying, passage = self.config.sample_prompt, self.evaluator.sample(), None, None
+        if self.budget.progress_fraction(progress) > 0 and self.checkpointer.world.is_main:
+            whole = progress.seconds + self.budget.seconds_left(progress)
+            copying = self.memorization.measure(progress.step, text, prompt, whole)
+            passage = self.memorization.locate(copying)
+        progress.sampled_step, progress.sampled_at = progress.step, self.clock.read(progress)
         figures = copying.figures() if copying else {}
-        self.keeper.log({"step": progress.step, "prompt": prompt, "sample": text, **figures})
+        self.checkpointer.log({"step": progress.step, "prompt": prompt, "sample": text, **figures})
         yield Sample(progress.step, prompt, text, copying, passage)
-        notices, self.memorizing.notices = self.memorizing.notices, []
+        notices, self.memorization.notices = self.memorization.notices, []
         for notice in notices:
             yield Notice(progress.step, notice)

@@ -9,7 +9,7 @@ from minigpt.evaluation.memorization.index import Memorization, TrainingLocation
 
 @dataclass(frozen=True)
 class Step:
-    """One optimizer step done. `left_out` says that its gradient was dropped.
+    """One optimizer step done. `skipped` says that its gradient was dropped.
 
     Units: loss nats per token of this step's batch; `seconds` of the run so far, measuring and what came before a
     resume included; `seconds_left` until its end.
@@ -24,7 +24,7 @@ class Step:
     seconds: float
     seconds_left: float
     tokens_per_second: float
-    left_out: bool = False
+    skipped: bool = False
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ _EVALUATIONS = 4  # over which validation must have moved
 _FLAT = 0.005  # of the loss, what is no improvement
 
 
-class Memorizing:
+class MemorizationMonitor:
     """Measures samples against the training part, whose index is made at the first of them, and remembers figures.
 
     `notices` are what the user should know, to be taken away by whoever tells it.
@@ -41,7 +41,7 @@ class Memorizing:
             elif line.get("validation_loss") is not None:
                 self._losses.append((line["step"], line["validation_loss"]))
 
-    def hear_loss(self, step: int, loss: float) -> None:
+    def record_loss(self, step: int, loss: float) -> None:
         """Remembers a validation loss; what was measured later than `step` is forgotten, for the run has gone back."""
         self._losses = [*(line for line in self._losses if line[0] < step), (step, loss)]
 

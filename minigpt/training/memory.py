@@ -25,7 +25,7 @@ def checkpoint_blocks(model: GPT) -> None:
 def state_bytes(config: GPTConfig, optimizer: str, processes: int = 1) -> int:
     """Bytes of weights, gradients and optimizer state, in float32: AdamW keeps two numbers a weight, Muon one.
 
-    One of several `processes` that hold the model in parts (minigpt.training.sharding) begins with all the weights;
+    One of several `processes` that hold the model in parts (minigpt.training.fsdp) begins with all the weights;
     later it has its part of all that, and the embeddings and two blocks, with their gradients, whole beside it; in an
     evaluation it has no gradients but all the weights.
     """

@@ -21,18 +21,18 @@ _SCALE = 0.15  # singular values come out at 1.3 on average, so that updates are
 _AT_ONCE = 2**26  # numbers orthogonalized together: they fill a GPU, and are little beside a model that has more
 
 
-def orthogonalize(matrices: Tensor, *, coarsely: bool = False) -> Tensor:
+def orthogonalize(matrices: Tensor, *, bfloat16: bool = False) -> Tensor:
     """Matrices of (almost) the same directions with singular values about equal: most come out between 0.4 and 1.9.
 
     First, of X lying on its longer side, row i is divided by the root of the sum over j of |X X^T|_ij: no singular
     value is above 1 then, and most are far higher than if all of X were divided by its norm. Then each polynomial lifts
-    the small ones towards the large. `coarsely` is in bfloat16, whose precision is enough; else in the dtype given.
+    the small ones towards the large. `bfloat16` is in bfloat16, whose precision is enough; else in the dtype given.
     Shapes: (n, rows, columns) -> (n, rows, columns).
     Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks" (the iteration); Amsel et al.
     2025, "The Polar Express", algorithm 1 (the polynomials: its first three); Boissin et al. 2025, "Turbo-Muon",
     after Prach and Lampert 2022, "Almost-orthogonal Lipschitz layers", theorem 1 (the rows).
     """
-    x = matrices.bfloat16() if coarsely else matrices
+    x = matrices.bfloat16() if bfloat16 else matrices
     tall = x.shape[1] > x.shape[2]
     x = x.mT if tall else x  # so that X X^T is the smaller of the two products
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)  # out of reach of under- and overflow
@@ -50,7 +50,7 @@ class Muon(torch.optim.Optimizer):
 
     An update's root mean square is 0.2 of the rate whatever the matrix's shape, which is what AdamW's comes to: one
     rate serves both. A group's `parts` cuts its matrices into so many along their rows first: queries, keys and values
-    are three matrices. `coarsely` is for machines that multiply bfloat16 faster.
+    are three matrices. `bfloat16` is for machines that multiply bfloat16 faster.
     Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks"; Liu et al. 2025, "Muon is
     scalable for LLM training", equation 4 (the scale).
     """
@@ -63,10 +63,10 @@ class Muon(torch.optim.Optimizer):
         momentum: float,
         weight_decay: float = 0.0,
         parts: int = 1,
-        coarsely: bool = False,
+        bfloat16: bool = False,
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "parts": parts})
-        self.coarsely = coarsely
+        self.bfloat16 = bfloat16
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
@@ -86,15 +86,15 @@ class Muon(torch.optim.Optimizer):
         for (shape, parts, rate), matrices in same.items():
             at_once = max(1, _AT_ONCE // shape.numel())
             for start in range(0, len(matrices), at_once):
-                _step_alike(matrices[start : start + at_once], parts, rate, self.coarsely)
+                _step_alike(matrices[start : start + at_once], parts, rate, self.bfloat16)
 
 
-def _step_alike(matrices: list[Tensor], parts: int, rate: float, coarsely: bool) -> None:
+def _step_alike(matrices: list[Tensor], parts: int, rate: float, bfloat16: bool) -> None:
     """Steps along the orthogonalized momenta that stand in the gradients' places, of matrices of one shape. Of matrices
     that lie in parts on several processes, each process orthogonalizes the whole, and steps with its part."""
     stacked = torch.stack([full_tensor(matrix.grad) for matrix in matrices if matrix.grad is not None])
     pieces = stacked.view(parts * len(matrices), -1, stacked.shape[2])  # (n * parts, rows, columns)
-    updates = orthogonalize(pieces, coarsely=coarsely).view(stacked.shape)
+    updates = orthogonalize(pieces, bfloat16=bfloat16).view(stacked.shape)
     scale = _SCALE * max(pieces.shape[1:]) ** 0.5
     own = [to_local(distribute_like(update, matrix)) for update, matrix in zip(updates, matrices, strict=True)]
     torch._foreach_add_([to_local(matrix) for matrix in matrices], own, alpha=-rate * scale)

@@ -59,8 +59,8 @@ def build_optimizers(
         others = [p for name, p in inner if not name.endswith("qkv_proj.weight")]
         muon_groups = [{"params": triples, "parts": 3}, {"params": others}]
         decay, momentum = config.weight_decay, config.momentum
-        coarsely, rate = dtype == torch.bfloat16, config.learning_rate
-        optimizers.append(Muon(muon_groups, rate, momentum=momentum, weight_decay=decay, coarsely=coarsely))
+        bfloat16, rate = dtype == torch.bfloat16, config.learning_rate
+        optimizers.append(Muon(muon_groups, rate, momentum=momentum, weight_decay=decay, bfloat16=bfloat16))
     return optimizers
 
 

@@ -5,8 +5,8 @@ import time
 
 from minigpt.training.budget import Budget
 from minigpt.training.events import Event, Notice, Step
-from minigpt.training.state import Progress
-from minigpt.training.step import Outcome
+from minigpt.training.progress import Progress
+from minigpt.training.step import StepResult
 
 _BAD_IN_A_ROW = 5  # steps left out one after the other that make a divergence
 
@@ -16,60 +16,60 @@ class DivergedError(Exception):
 
 
 class Reporter:
-    """Makes events of outcomes and counts those left out; `restart` says that the next step begins only now."""
+    """Makes events of results and counts those left out; `restart` says that the next step begins only now."""
 
-    def __init__(self, pace: Budget, tokens_per_step: int) -> None:
-        self.pace, self.tokens_per_step = pace, tokens_per_step
+    def __init__(self, budget: Budget, tokens_per_step: int) -> None:
+        self.budget, self.tokens_per_step = budget, tokens_per_step
         self.restart()
 
     def restart(self) -> None:
         """Leaves out of the next step's time what has passed since the last one."""
         self._began = time.perf_counter()
 
-    def events_of(self, outcome: Outcome, progress: Progress) -> list[Event]:
-        """The step that an outcome is of and, where it was left out, a line on that."""
+    def events_of(self, result: StepResult, progress: Progress) -> list[Event]:
+        """The step that an result is of and, where it was left out, a line on that."""
         now = time.perf_counter()
         step = Step(
-            step=outcome.step,
+            step=result.step,
             seconds=progress.seconds,
-            seconds_left=self.pace.seconds_left(progress),
-            progress=self.pace.share_done(progress),
-            loss=outcome.loss,
-            learning_rate=outcome.rate,
-            gradient_norm=outcome.norm,
-            tokens=progress.tokens - (progress.step - outcome.step) * self.tokens_per_step,  # it may be behind
+            seconds_left=self.budget.seconds_left(progress),
+            progress=self.budget.progress_fraction(progress),
+            loss=result.loss,
+            learning_rate=result.rate,
+            gradient_norm=result.norm,
+            tokens=progress.tokens - (progress.step - result.step) * self.tokens_per_step,  # it may be behind
             tokens_per_second=self.tokens_per_step / (now - self._began),
-            left_out=outcome.left_out,
+            skipped=result.skipped,
         )
         self._began = now
-        if not outcome.left_out:
-            progress.left_out_running = 0
+        if not result.skipped:
+            progress.consecutive_skips = 0
             return [step]
-        progress.left_out += 1
-        progress.left_out_running += not _overflows(outcome)
-        return [step, Notice(outcome.step, _left_out(outcome, progress.left_out))]
+        progress.skipped += 1
+        progress.consecutive_skips += not _overflows(result)
+        return [step, Notice(result.step, _left_out(result, progress.skipped))]
 
     @staticmethod
-    def check(outcome: Outcome, progress: Progress) -> None:
+    def check(result: StepResult, progress: Progress) -> None:
         """Raises DivergedError where too many steps in a row were left out, this one the last, or the loss scale has
         come to nothing: it is halved for every gradient that overflows, which may take many steps and is no harm."""
-        if outcome.scale is not None and outcome.scale < 1:
-            raise DivergedError(f"float16 gradients overflow whatever their scale, now {outcome.scale:g}")
-        if progress.left_out_running >= _BAD_IN_A_ROW:
+        if result.scale is not None and result.scale < 1:
+            raise DivergedError(f"float16 gradients overflow whatever their scale, now {result.scale:g}")
+        if progress.consecutive_skips >= _BAD_IN_A_ROW:
             raise DivergedError(
-                f"the loss is {outcome.loss:.4g} and the gradient's norm {outcome.norm:.4g}, {_BAD_IN_A_ROW} steps "
-                f"in a row were left out, at rate {outcome.rate:.3g}"
+                f"the loss is {result.loss:.4g} and the gradient's norm {result.norm:.4g}, {_BAD_IN_A_ROW} steps "
+                f"in a row were left out, at rate {result.rate:.3g}"
             )
 
 
-def _overflows(outcome: Outcome) -> bool:
+def _overflows(result: StepResult) -> bool:
     """Whether a gradient is too large for its loss scale only."""
-    return outcome.scale is not None and math.isfinite(outcome.loss) and not math.isfinite(outcome.norm)
+    return result.scale is not None and math.isfinite(result.loss) and not math.isfinite(result.norm)
 
 
-def _left_out(outcome: Outcome, count: int) -> str:
-    if math.isfinite(outcome.loss) and math.isfinite(outcome.norm):
-        why = f"loss {outcome.loss:.4g} is far above the recent ones"
+def _left_out(result: StepResult, count: int) -> str:
+    if math.isfinite(result.loss) and math.isfinite(result.norm):
+        why = f"loss {result.loss:.4g} is far above the recent ones"
     else:
-        why = f"loss {outcome.loss:.4g} or its gradient's norm {outcome.norm:.4g} is not finite"
-    return f"step {outcome.step:,}: its {why}, so it was left out ({count} so far)"
+        why = f"loss {result.loss:.4g} or its gradient's norm {result.norm:.4g} is not finite"
+    return f"step {result.step:,}: its {why}, so it was left out ({count} so far)"

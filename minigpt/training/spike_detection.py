@@ -12,7 +12,7 @@ class SpikeDetector:
     """A z-score over the training loss, kept in tensors on the device so that asking it waits for nothing.
 
     `statistics` is (3,) float32: mean and variance, both running, and how many losses they saw.
-    Source: the outlier guard of Karpathy's llm.c, there over a window of 128 steps.
+    Source: the outlier spike_detector of Karpathy's llm.c, there over a window of 128 steps.
     """
 
     def __init__(self, threshold: float, device: torch.device) -> None:

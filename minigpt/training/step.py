@@ -1,4 +1,4 @@
-"""One optimizer step: micro-batches, gradients, guard, update; it knows no schedule, no files and no events."""
+"""One optimizer step: micro-batches, gradients, spike detection, update."""
 
 import math
 import time
@@ -24,15 +24,15 @@ from minigpt.training.spike_detection import SpikeDetector
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What came of a step. Units: loss nats per token; `norm` of the gradient before clipping; `left_out` whether the
-    guard dropped that gradient; `scale` what losses are multiplied by in float16, else None."""
+class StepResult:
+    """What came of a step. Units: loss nats per token; `norm` of the gradient before clipping; `skipped` whether the
+    spike_detector dropped that gradient; `scale` what losses are multiplied by in float16, else None."""
 
     step: int
     rate: float
     loss: float
     norm: float
-    left_out: bool
+    skipped: bool
     scale: float | None = None
 
 
@@ -60,7 +60,7 @@ class LossModel(nn.Module):
 
 
 class TrainStep:
-    """Takes optimizer steps. On CUDA a step's outcome is read when the next one is on its way, so that the GPU never
+    """Takes optimizer steps. On CUDA a step's result is read when the next one is on its way, so that the GPU never
     waits for it to be read; elsewhere at once."""
 
     def __init__(
@@ -82,13 +82,13 @@ class TrainStep:
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizers = build_optimizers(model, config, dtype)
         self.scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
-        self.guard = SpikeDetector(config.spike_threshold, device)
+        self.spike_detector = SpikeDetector(config.spike_threshold, device)
         self.notices: list[str] = []
         self._updates = 0
         self._waiting: deque[tuple[int, float, Tensor, torch.cuda.Event | None]] = deque()
 
-    def step(self, step: int, rate: float) -> list[Outcome]:
-        """Takes the step that comes after `step` steps; returns the outcomes that are known by now, oldest first.
+    def step(self, step: int, rate: float) -> list[StepResult]:
+        """Takes the step that comes after `step` steps; returns the results that are known by now, oldest first.
 
         Raises: TrainingError where even one sequence at a time (on several processes: a micro-batch), or the update, is
         more than the memory holds.
@@ -96,7 +96,7 @@ class TrainStep:
         set_learning_rate(self.optimizers, rate)
         loss = self.world.all_reduce_sum(self._gradients(step))
         self._waiting.append(self._on_its_way(step, rate, self._update(loss)))
-        return self.outcomes(keep=1 if self.device.type == "cuda" else 0)
+        return self.results(keep=1 if self.device.type == "cuda" else 0)
 
     def timed_step(self, step: int, wait: Callable[[], None]) -> tuple[float, float]:
         """Takes a step of rate 0; returns what its gradients took and what its update took. Units: seconds.
@@ -112,16 +112,16 @@ class TrainStep:
         wait()
         return middle - began, time.perf_counter() - middle
 
-    def outcomes(self, keep: int = 0) -> list[Outcome]:
-        """Waits for the outcomes of the steps taken, all but the `keep` last."""
+    def results(self, keep: int = 0) -> list[StepResult]:
+        """Waits for the results of the steps taken, all but the `keep` last."""
         known = []
         while len(self._waiting) > keep:
             step, rate, figures, arrived = self._waiting.popleft()
             if arrived is not None:
                 arrived.synchronize()
-            loss, norm, left_out, scale = figures.tolist()
+            loss, norm, skipped, scale = figures.tolist()
             scaled = scale if self.scaler.is_enabled() else None
-            known.append(Outcome(step + 1, rate, loss, norm, bool(left_out), scaled))
+            known.append(StepResult(step + 1, rate, loss, norm, bool(skipped), scaled))
         return known
 
     def _on_its_way(
@@ -190,10 +190,10 @@ class TrainStep:
             self.rows[start : start + self.micro_batch_size]
             for start in range(0, len(self.rows), self.micro_batch_size)
         ]
-        turns = self.world.turns(len(own))
+        turns = self.world.accumulation_steps(len(own))
         for turn in range(turns):
             rows = own[turn] if turn < len(own) else self.rows[:0]
-            with self.world.accumulating(self.module) if turn < turns - 1 else nullcontext():
+            with self.world.no_sync(self.module) if turn < turns - 1 else nullcontext():
                 total += self._backward(step, rows)
         return total
 
@@ -221,7 +221,7 @@ class TrainStep:
     # Update.
 
     def _update(self, loss: Tensor) -> Tensor:
-        """Clips, asks the guard, applies the gradient: loss () -> figures (4,): loss, norm, left out, loss scale.
+        """Clips the gradient, detects spikes, updates: loss () -> (4,): loss, gradient norm, skipped, loss scale.
 
         A gradient that is left out counts as zero: the weights still move by the momentum of the steps before, with
         Muon as far as ever. Where one under a loss scale is not finite, the scale is lowered too.
@@ -242,7 +242,7 @@ class TrainStep:
             self.scaler.unscale_(optimizer)
         limit = self.config.grad_clip or math.inf
         norm = full_tensor(torch.nn.utils.clip_grad_norm_(self.parameters, limit))  # ()
-        bad = self.guard.judge(loss, norm)  # () bool
+        bad = self.spike_detector.judge(loss, norm)  # () bool
         if self.device.type == "cuda" or bad:  # only where asking costs a wait is the mask used unasked
             for parameter in self.parameters:
                 if parameter.grad is not None:
@@ -272,7 +272,7 @@ class TrainStep:
         plain, failure = self.losses.features, None
         self.losses.features = torch.compile(plain)
         try:
-            with self.world.accumulating(self.module):  # no process waits for another's gradients
+            with self.world.no_sync(self.module):  # no process waits for another's gradients
                 self._gradients(0)
         except TrainingError:
             raise

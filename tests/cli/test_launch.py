@@ -22,14 +22,14 @@ from minigpt.cli.train_job import Request
 from minigpt.errors import ConfigError, TrainingError
 from minigpt.storage.run import Run
 from minigpt.training.distributed import World
-from minigpt.training.processes import cores
+from minigpt.training.process_group import available_cores
 
 NOTHING: dict[str, Any] = {
     "sources": [], "name": None, "checkpoints": Path("checkpoints"), "preset": None, "tokenizer": None, "base": None,
     "reading": {}, "given": {},
 }  # fmt: skip
 LONG = ["train", "fox.txt", "--steps", "100000", "--patience", "0", "--sample-every", "0"]
-needs_two_cores = pytest.mark.skipif(cores() < 2, reason="one core is one process")
+needs_two_cores = pytest.mark.skipif(available_cores() < 2, reason="one core is one process")
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found in /proc")
 
 
@@ -110,7 +110,7 @@ def trains(here: Path) -> Callable[[], bool]:
 def test_more_processes_than_cores_are_refused(run: Callable[..., Result], tiny: list[str], plan: list[str]) -> None:
     result = run("train", "fox.txt", *tiny, "--devices", "999", *plan)
     assert result.exit_code == 1
-    assert result.stderr == f"minigpt: devices (999) must be at most {cores()}, the cores of this machine\n"
+    assert result.stderr == f"minigpt: devices (999) must be at most {available_cores()}, the cores of this machine\n"
 
 
 def test_more_processes_than_gpus_are_refused(run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def begun_on_two(run: Callable[..., Result], here: Path, tiny: list[str], monkey
     folder.update(training=folder.record["training"] | {"devices": 2})
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr("minigpt.training.processes.cores", lambda: 2)
+    monkeypatch.setattr("minigpt.training.process_group.available_cores", lambda: 2)
 
 
 class Started:
@@ -171,7 +171,7 @@ def test_each_process_takes_the_device_of_the_run_that_goes_on(
             taken.append(name)
             raise ConfigError("seen")
 
-    monkeypatch.setattr("minigpt.training.processes.join", OneOfTwo)
+    monkeypatch.setattr("minigpt.training.process_group.init_world", OneOfTwo)
     monkeypatch.setenv("WORLD_SIZE", "2")
     for flags in ([], ["--device", "cuda"]):
         assert run("train", "--resume", *flags).stderr == "minigpt: seen\n"
@@ -198,7 +198,7 @@ def test_processes_that_do_not_train_yet_ignore_a_request_to_save(
 ) -> None:
     before = signal.getsignal(signal.SIGUSR1)
     monkeypatch.setattr("minigpt.cli.launch.subprocess.Popen", Started)
-    monkeypatch.setattr("minigpt.training.processes.cores", lambda: 2)
+    monkeypatch.setattr("minigpt.training.process_group.available_cores", lambda: 2)
     monkeypatch.setattr(Started, "heeded", [])
     assert run("train", "fox.txt", *tiny, "--devices", "2").exit_code == 0
     assert Started.heeded == [signal.SIG_IGN, signal.SIG_IGN]
@@ -222,7 +222,7 @@ def test_a_process_that_cannot_be_started_takes_the_others_with_it(
         wait = Started.kill
 
     monkeypatch.setattr("minigpt.cli.launch.subprocess.Popen", Second)
-    monkeypatch.setattr("minigpt.training.processes.cores", lambda: 2)
+    monkeypatch.setattr("minigpt.training.process_group.available_cores", lambda: 2)
     monkeypatch.setattr(Started, "heeded", [])
     with pytest.raises(OSError, match="no more processes"):
         run("train", "fox.txt", *tiny, "--devices", "2")
@@ -230,19 +230,19 @@ def test_a_process_that_cannot_be_started_takes_the_others_with_it(
 
 
 class Several(World):
-    """A world of two that notes whether leave was taken of it."""
+    """A world of two that notes whether it was closed."""
 
     size = 2
 
     def __init__(self) -> None:
-        self.left = False
+        self.closed = False
 
-    def leave(self) -> None:
-        self.left = True
+    def close(self) -> None:
+        self.closed = True
 
 
 @pytest.mark.parametrize(
-    ("error", "left", "code"),
+    ("error", "closed", "code"),
     [
         (None, True, None),
         (typer.Exit(130), True, None),
@@ -253,11 +253,11 @@ class Several(World):
     ],
 )
 def test_a_process_that_fails_goes_without_waiting_for_the_others(
-    monkeypatch: pytest.MonkeyPatch, error: BaseException | None, left: bool, code: int | None
+    monkeypatch: pytest.MonkeyPatch, error: BaseException | None, closed: bool, code: int | None
 ) -> None:
     world, at_exit = Several(), []
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr("minigpt.training.processes.join", lambda: world)
+    monkeypatch.setattr("minigpt.training.process_group.init_world", lambda: world)
     monkeypatch.setattr("minigpt.cli.launch.atexit.register", lambda *call: at_exit.append(call))
     raised = None
     try:
@@ -267,7 +267,7 @@ def test_a_process_that_fails_goes_without_waiting_for_the_others(
     except BaseException as other:
         raised = other
     assert raised is error
-    assert world.left is left
+    assert world.closed is closed
     assert at_exit == ([] if code is None else [(os._exit, code)])
 
 

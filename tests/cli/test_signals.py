@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from minigpt.cli.signals import HANGUP, STOPS, heeding_signals
-from minigpt.training.control import Control
+from minigpt.training.clock import Control
 
 needs_hangup = pytest.mark.skipif(HANGUP is None, reason="this system has no SIGHUP")
 

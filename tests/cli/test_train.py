@@ -272,7 +272,7 @@ def test_the_summary_says_of_how_much_of_the_held_out_text_its_figure_is(
     folder = RunFolder.open(here / "checkpoints/fox")
     n_scored = folder.record["corpus"]["validation_tokens"] - 1
     assert f"nats per token, all {n_scored} tokens" in whole.stdout
-    monkeypatch.setattr("minigpt.training.evaluation.Examiner._final_tokens", lambda _: 64)
+    monkeypatch.setattr("minigpt.training.evaluation.Evaluator._final_tokens", lambda _: 64)
     part = run("train", "fox.txt", *tiny, "--no-report", "--name", "part")
     assert f"nats per token, 64 of {n_scored} tokens" in part.stdout
 

@@ -19,11 +19,11 @@ from minigpt.data.corpus import Corpus
 from minigpt.errors import CheckpointError, ConfigError, DeviceError
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import Run
-from minigpt.training.control import Control
+from minigpt.training.clock import Control
 from minigpt.training.distributed import World
 from minigpt.training.events import Evaluation, Finished, Sample, Saved, Step
 from minigpt.training.loop import train
-from minigpt.training.processes import join, local_device, meeting_place
+from minigpt.training.process_group import init_world, local_device, rendezvous
 
 TEXT = "the quick brown fox jumps over the lazy dog; " * 60
 SHAPE = {"vocab_size": 262, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
@@ -60,7 +60,7 @@ def refuse(run: Run, times: int) -> None:
     run.save_best = refusing  # type: ignore[method-assign]
 
 
-def outcome(case: Case, folder: Path, world: World) -> dict[str, Any]:
+def result(case: Case, folder: Path, world: World) -> dict[str, Any]:
     """Trains a case; what came of it, as plain values."""
     corpus = Corpus.build([folder / "fox.txt"], "bpe:262", cache=folder / "cache")
     torch.manual_seed(world.rank)  # only the main process's first weights count
@@ -88,13 +88,13 @@ def outcome(case: Case, folder: Path, world: World) -> dict[str, Any]:
 
 
 def outcomes_of(cases: dict[str, Case], folder: Path, world: World) -> dict[str, Any]:
-    return {name: outcome(case, folder, world) for name, case in cases.items()}
+    return {name: result(case, folder, world) for name, case in cases.items()}
 
 
 def on_processes(count: int, cases: dict[str, Case], folder: Path) -> dict[str, Any]:
     """What comes of the cases on so many processes."""
     (folder / "cases.json").write_text(json.dumps(cases))
-    _store, environments = meeting_place(count)
+    _store, environments = rendezvous(count)
     errors = folder / "errors.txt"
     with errors.open("w") as file:
         processes = [
@@ -113,7 +113,7 @@ def on_processes(count: int, cases: dict[str, Case], folder: Path) -> dict[str, 
             process.kill()
             process.wait()
     assert errors.read_text() == ""  # nor a warning
-    return json.loads((folder / "outcomes.json").read_text())
+    return json.loads((folder / "results.json").read_text())
 
 
 def new_folder(path: Path) -> Path:
@@ -161,25 +161,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(folder: Path) -> dict[str, Any]:
-    return outcome(case(run="undisturbed", steps=20, batch_size=7), folder, World())
+    return result(case(run="undisturbed", steps=20, batch_size=7), folder, World())
 
 
 @pytest.fixture(scope="module")
 def two(folder: Path) -> dict[str, Any]:
     for handed in HANDED_OVER.values():
-        outcome({**handed, "resume": False, "stop": 7}, folder, World())
+        result({**handed, "resume": False, "stop": 7}, folder, World())
     return on_processes(2, TWO | HANDED_OVER, folder)
 
 
 @pytest.mark.parametrize("name", ["copies, accumulated, with dropout", "in parts, uneven"])
 def test_two_processes_train_as_one(two: dict[str, Any], folder: Path, name: str) -> None:
-    check_alike(two[name], outcome(TWO[name], folder, World()))
+    check_alike(two[name], result(TWO[name], folder, World()))
 
 
 def test_a_save_that_the_disk_refuses_is_known_to_all(two: dict[str, Any], folder: Path) -> None:
     refused = two["with a disk that refuses"]
     assert refused["saved"] == [["last", 0], ["best", 6], ["last", 6], ["best", 9], ["last", 9]]
-    check_alike(refused, outcome({**TWO["with a disk that refuses"], "run": "refused to one"}, folder, World()))
+    check_alike(refused, result({**TWO["with a disk that refuses"], "run": "refused to one"}, folder, World()))
 
 
 @pytest.mark.parametrize("name", ["begun by several", "begun in parts"])
@@ -187,7 +187,7 @@ def test_one_process_goes_on_with_a_run_of_two(
     two: dict[str, Any], undisturbed: dict[str, Any], folder: Path, name: str
 ) -> None:
     assert two[name]["saved"][-1] == ["last", 7]
-    rest = outcome({**TWO[name], "stop": None, "resume": True}, folder, World())
+    rest = result({**TWO[name], "stop": None, "resume": True}, folder, World())
     assert two[name]["losses"] + rest["losses"] == pytest.approx(undisturbed["losses"], abs=1e-5)
     assert rest["figures"][-3:] == pytest.approx(undisturbed["figures"][-3:], abs=1e-5)
 
@@ -260,7 +260,7 @@ def test_gpus_train_as_one(tmp_path: Path) -> None:
 
 def test_a_process_of_its_own_is_a_world_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    world = join()
+    world = init_world()
     assert (world.rank, world.size, world.is_main) == (0, 1, True)
 
 
@@ -270,7 +270,7 @@ def test_half_a_world_in_the_environment_is_refused_by_name(monkeypatch: pytest.
         monkeypatch.setenv(name, value)
     monkeypatch.delenv(missing)
     with pytest.raises(ConfigError, match=rf"{missing} \(absent\) in the environment must be a number"):
-        join()
+        init_world()
 
 
 def test_every_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,11 +284,11 @@ def test_every_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def main(folder: Path) -> None:
-    world = join()
-    outcomes = outcomes_of(json.loads((folder / "cases.json").read_text()), folder, world)
+    world = init_world()
+    results = outcomes_of(json.loads((folder / "cases.json").read_text()), folder, world)
     if world.is_main:
-        (folder / "outcomes.json").write_text(json.dumps(outcomes))
-    world.leave()
+        (folder / "results.json").write_text(json.dumps(results))
+    world.close()
 
 
 if __name__ == "__main__":

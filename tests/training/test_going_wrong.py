@@ -21,15 +21,15 @@ from minigpt.storage.run import LastState, Run
 from minigpt.storage.tensors import TensorFile
 from minigpt.training import loop
 from minigpt.training.budget import Budget
-from minigpt.training.control import Control
+from minigpt.training.clock import Control
 from minigpt.training.distributed import World
-from minigpt.training.evaluation import Examiner
+from minigpt.training.evaluation import Evaluator
 from minigpt.training.events import Finished, Notice, Saved, Step
 from minigpt.training.loop import train
 from minigpt.training.loss import next_token_loss
+from minigpt.training.progress import Progress, TrainingState, capture, restore
 from minigpt.training.reporting import DivergedError, Reporter
-from minigpt.training.state import Parts, Progress, capture, restore
-from minigpt.training.step import Outcome, TrainStep
+from minigpt.training.step import StepResult, TrainStep
 
 CPU = torch.device("cpu")
 
@@ -64,7 +64,7 @@ def saved_step(run: Run) -> int:
     return int(progress["step"])
 
 
-def stepper_of(model: GPT, corpus: Corpus, world: World | None = None, **changes: Any) -> TrainStep:
+def new_train_step(model: GPT, corpus: Corpus, world: World | None = None, **changes: Any) -> TrainStep:
     return TrainStep(model, corpus, settings(**changes), CPU, torch.float32, world or World())
 
 
@@ -72,11 +72,11 @@ def stepper_of(model: GPT, corpus: Corpus, world: World | None = None, **changes
 def test_going_back_to_the_first_state_forgets_what_the_optimizers_have_gathered(
     corpus: Corpus, optimizer: str
 ) -> None:
-    stepper = stepper_of(new_model(), corpus, optimizer=optimizer)
-    parts = Parts(stepper.losses.model, stepper.optimizers, stepper.scaler, stepper.guard)
+    train_step = new_train_step(new_model(), corpus, optimizer=optimizer)
+    parts = TrainingState(train_step.losses.model, train_step.optimizers, train_step.scaler, train_step.spike_detector)
     first = capture(parts, Progress(optimizer=optimizer))
     first = type(first)({name: tensor.clone() for name, tensor in first.tensors.items()}, first.progress)
-    stepper.step(0, 1e-2)
+    train_step.step(0, 1e-2)
     assert any(parts.optimizer_states().values())
     restore(first, parts, optimizer=optimizer)
     assert not any(parts.optimizer_states().values())
@@ -87,16 +87,16 @@ def test_where_one_gradient_overflows_under_a_loss_scale_no_weight_moves_and_the
     corpus: Corpus, name: str
 ) -> None:
     model = new_model()
-    stepper = stepper_of(model, corpus, optimizer="muon")
-    stepper.scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    train_step = new_train_step(model, corpus, optimizer="muon")
+    train_step.scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     hook = model.get_parameter(name).register_hook(lambda gradient: gradient * math.inf)
-    (outcome,) = stepper.step(0, 1e-2)
-    assert (outcome.left_out, outcome.scale) == (True, 2.0)
+    (result,) = train_step.step(0, 1e-2)
+    assert (result.skipped, result.scale) == (True, 2.0)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     hook.remove()
-    (outcome,) = stepper.step(1, 1e-2)
-    assert (outcome.left_out, outcome.scale) == (False, 2.0)
+    (result,) = train_step.step(1, 1e-2)
+    assert (result.skipped, result.scale) == (False, 2.0)
     assert not torch.equal(model.get_parameter(name), before[name])
 
 
@@ -104,34 +104,34 @@ def test_a_loss_scale_may_be_halved_many_times_in_a_row_until_nothing_is_left_of
     reporter = Reporter(Budget(settings(), 100), 96)
     progress = Progress(step=100)
     for step in range(20):
-        outcome = Outcome(step, 1e-3, 2.0, math.inf, left_out=True, scale=2.0 ** (16 - step))
-        reporter.events_of(outcome, progress)
-        if outcome.scale is not None and outcome.scale < 1:
+        result = StepResult(step, 1e-3, 2.0, math.inf, skipped=True, scale=2.0 ** (16 - step))
+        reporter.events_of(result, progress)
+        if result.scale is not None and result.scale < 1:
             break
-        reporter.check(outcome, progress)
+        reporter.check(result, progress)
     assert step == 17
     with pytest.raises(DivergedError, match=r"overflow whatever their scale, now 0\.5"):
-        reporter.check(outcome, progress)
+        reporter.check(result, progress)
     for step in range(5):
-        outcome = Outcome(18 + step, 1e-3, math.nan, math.inf, left_out=True, scale=64.0)
-        reporter.events_of(outcome, progress)
+        result = StepResult(18 + step, 1e-3, math.nan, math.inf, skipped=True, scale=64.0)
+        reporter.events_of(result, progress)
         if step < 4:
-            reporter.check(outcome, progress)
+            reporter.check(result, progress)
     with pytest.raises(DivergedError, match="the loss is nan"):
-        reporter.check(outcome, progress)
+        reporter.check(result, progress)
 
 
 def test_an_update_that_memory_is_too_small_for_is_one_sentence(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stepper = stepper_of(new_model(), corpus)
+    train_step = new_train_step(new_model(), corpus)
 
     def out_of_memory() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(stepper.optimizers[0], "step", out_of_memory)
+    monkeypatch.setattr(train_step.optimizers[0], "step", out_of_memory)
     with pytest.raises(TrainingError, match=r"the optimizer's update is more than the memory of cpu holds; give"):
-        stepper.step(0, 1e-2)
+        train_step.step(0, 1e-2)
 
 
 @pytest.mark.parametrize(
@@ -177,11 +177,14 @@ def test_a_rate_that_is_lowered_after_a_divergence_counts_whole(corpus: Corpus, 
 def test_gradients_of_several_processes_stay_in_the_buffers_that_they_meet_in(corpus: Corpus) -> None:
     world = World()
     world.size = 2
-    for stays, stepper in ((True, stepper_of(new_model(), corpus, world)), (False, stepper_of(new_model(), corpus))):
-        stepper.step(0, 1e-2)
-        assert all(parameter.grad is None for parameter in stepper.parameters)
-        stepper.step(1, 1e-2)
-        kept = [parameter.grad for parameter in stepper.parameters]
+    for stays, train_step in (
+        (True, new_train_step(new_model(), corpus, world)),
+        (False, new_train_step(new_model(), corpus)),
+    ):
+        train_step.step(0, 1e-2)
+        assert all(parameter.grad is None for parameter in train_step.parameters)
+        train_step.step(1, 1e-2)
+        kept = [parameter.grad for parameter in train_step.parameters]
         assert all((gradient is not None and not gradient.any()) if stays else gradient is None for gradient in kept)
 
 
@@ -315,24 +318,24 @@ def test_where_another_process_cannot_compile_this_one_does_not_either(corpus: C
         def all_reduce_max(self, values: Sequence[float]) -> list[float]:
             return [max(value, 1.0) for value in values]
 
-    stepper = stepper_of(new_model(), corpus, world=Other())
-    plain = stepper.losses.features
+    train_step = new_train_step(new_model(), corpus, world=Other())
+    plain = train_step.losses.features
     compiled: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "compile", lambda function: compiled.append(function) or function.__call__)
-        assert stepper.compile() == "on another process"
+        assert train_step.compile() == "on another process"
     assert compiled == [plain]
-    assert stepper.losses.features == plain
+    assert train_step.losses.features == plain
 
 
 def test_a_run_resumed_without_an_evaluation_measures_its_end_on_no_more_than_its_budget_allows(
     corpus: Corpus,
 ) -> None:
     config = settings(minutes=0.01, steps=None, eval_tokens=20)
-    examiner = Examiner(new_model(), corpus, config, torch.float32, World())
-    assert examiner.final_seconds() == 0
-    examiner.heard(0.2)  # of 20 tokens: 0.6 seconds are budget, a tenth of them 6 tokens
-    measured = examiner.measure_finally()
+    evaluator = Evaluator(new_model(), corpus, config, torch.float32, World())
+    assert evaluator.final_seconds() == 0
+    evaluator.record_duration(0.2)  # of 20 tokens: 0.6 seconds are budget, a tenth of them 6 tokens
+    measured = evaluator.measure_finally()
     assert measured is not None
     assert measured.tokens <= 32 < len(corpus.validation)
 
@@ -342,15 +345,15 @@ def test_a_run_by_the_clock_ends_with_its_state_saved_however_quick_its_last_eva
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: str
 ) -> None:
     losses, closing = iter(range(1, 1000)), (max(0.01, 0.8 - 0.03 * count) for count in itertools.count())
-    measure = Examiner.measure
+    measure = Evaluator.measure
 
-    def ever_worse(self: Examiner, max_tokens: int | None) -> Any:
+    def ever_worse(self: Evaluator, max_tokens: int | None) -> Any:
         measured = measure(self, max_tokens)
         assert measured is not None
         return dataclasses.replace(measured, loss=float(next(losses)))
 
-    monkeypatch.setattr(Examiner, "measure", ever_worse)
-    monkeypatch.setattr(Examiner, "final_seconds", lambda _: next(closing))
+    monkeypatch.setattr(Evaluator, "measure", ever_worse)
+    monkeypatch.setattr(Evaluator, "final_seconds", lambda _: next(closing))
     model = new_model()
     run = new_run(tmp_path / "run", model, corpus)
     config = settings(steps=None, minutes=0.03, save_every=10**6, eval_every=None, schedule=schedule, patience=0)
@@ -381,10 +384,10 @@ def test_tokens_of_a_state_that_did_not_count_them_are_those_of_its_steps(corpus
 
 def test_the_parts_of_a_step_are_timed_apart_and_move_no_weight(corpus: Corpus) -> None:
     model = new_model()
-    stepper = stepper_of(model, corpus)
+    train_step = new_train_step(model, corpus)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     waits: list[Tensor | None] = []
-    seconds = stepper.timed_step(0, lambda: waits.append(model.token_embedding.weight.grad))
+    seconds = train_step.timed_step(0, lambda: waits.append(model.token_embedding.weight.grad))
     assert min(seconds) > 0
     assert [grad is None for grad in waits] == [False, True]  # after the gradients, and after the update
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())

@@ -22,8 +22,8 @@ from minigpt.evaluation.perplexity import evaluate
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run
-from minigpt.training import watch
-from minigpt.training.control import Control
+from minigpt.training import clock
+from minigpt.training.clock import Control
 from minigpt.training.events import Evaluation, Event, Finished, Notice, Sample, Saved, Step
 from minigpt.training.loop import train
 from minigpt.training.loss import next_token_loss
@@ -242,7 +242,7 @@ def test_a_longer_budget_by_the_clock_goes_on_evaluating(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = itertools.count(step=0.01)  # seconds: each look at the clock finds it a little later, on any machine
-    monkeypatch.setattr(watch, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
     model = new_model()
     run = new_run(tmp_path / "run", model, corpus)
     short = settings(steps=None, minutes=0.01, eval_every=None, sample_every=0)
@@ -454,13 +454,13 @@ def test_a_spike_of_the_loss_is_left_out_and_counted(corpus: Corpus, monkeypatch
 
     monkeypatch.setattr("minigpt.training.step.next_token_loss", loss)
     events = list(train(new_model(dropout=0.0), corpus, config))
-    assert [event.step for event in events if isinstance(event, Step) and event.left_out] == [191, 195]
+    assert [event.step for event in events if isinstance(event, Step) and event.skipped] == [191, 195]
     notices = [event.text for event in events if isinstance(event, Notice)]
     assert notices[1].startswith("step 195: its loss")
     assert notices[1].endswith("is far above the recent ones, so it was left out (2 so far)")
     calls = iter(range(1000))
     events = list(train(new_model(dropout=0.0), corpus, config.replace(spike_threshold=0)))
-    assert not [event for event in events if isinstance(event, Step) and event.left_out]
+    assert not [event for event in events if isinstance(event, Step) and event.skipped]
 
 
 def test_a_gradient_left_out_moves_nothing_but_the_momentum(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -600,7 +600,7 @@ def test_minutes_bound_the_run_by_the_clock(corpus: Corpus) -> None:
 
 def test_seconds_spent_before_the_first_step_shorten_the_run_but_not_its_warmup(corpus: Corpus) -> None:
     config = settings(steps=None, minutes=0.05, warmup_steps=None, eval_every=None, sample_every=0)
-    steps = [event for event in train(new_model(), corpus, config, spent=2.0) if isinstance(event, Step)]
+    steps = [event for event in train(new_model(), corpus, config, elapsed=2.0) if isinstance(event, Step)]
     assert steps[0].seconds > 2.0
     assert steps[0].learning_rate < 0.5 * 1e-2
     assert steps[-2].seconds < 3.0

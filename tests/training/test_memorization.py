@@ -7,7 +7,7 @@ import pytest
 from minigpt.data.corpus import Corpus
 from minigpt.evaluation.memorization.index import MemorizationIndex, TrainingLocation
 from minigpt.training import memorization as memorizing
-from minigpt.training.memorization import Memorizing
+from minigpt.training.memorization import MemorizationMonitor
 
 TEXT = " ".join(f"w{number}" for number in range(3000))
 
@@ -24,15 +24,15 @@ def copied(words: int) -> str:
     return "new " + " ".join(f"w{number}" for number in range(100, 100 + words)) + " new"
 
 
-def told(corpus: Corpus, losses: list[float], longest: dict[int, int]) -> list[int]:
+def steps_of_notices(corpus: Corpus, losses: list[float], longest: dict[int, int]) -> list[int]:
     """The steps of the samples at which something was told; an evaluation stands at every tenth step."""
-    watch, steps = Memorizing(corpus), []
+    monitor, steps = MemorizationMonitor(corpus), []
     for number, loss in enumerate(losses):
-        watch.hear_loss(10 * number, loss)
+        monitor.record_loss(10 * number, loss)
         if 10 * number in longest:
-            watch.measure(10 * number, copied(longest[10 * number]), "", 60)
-            steps += [10 * number] if watch.notices else []
-            watch.notices.clear()
+            monitor.measure(10 * number, copied(longest[10 * number]), "", 60)
+            steps += [10 * number] if monitor.notices else []
+            monitor.notices.clear()
     return steps
 
 
@@ -43,24 +43,26 @@ GROWING = {0: 0, 30: 2, 60: 9, 90: 20}
 
 
 def test_rising_or_flat_validation_while_copies_grow_is_told_once(corpus: Corpus) -> None:
-    assert told(corpus, RISING, GROWING) == [60]
-    assert told(corpus, FLAT, GROWING) == [60]
+    assert steps_of_notices(corpus, RISING, GROWING) == [60]
+    assert steps_of_notices(corpus, FLAT, GROWING) == [60]
 
 
 def test_nothing_is_told_while_validation_improves_or_copies_do_not_grow(corpus: Corpus) -> None:
-    assert told(corpus, FALLING, GROWING) == []
-    assert told(corpus, RISING, {0: 9, 30: 9, 60: 9, 90: 9}) == []
-    assert told(corpus, RISING, {0: 0, 30: 2, 60: 5, 90: 7}) == []  # no longer than the language's own phrases
-    assert told(corpus, RISING[:3], {0: 0, 20: 20}) == []
+    assert steps_of_notices(corpus, FALLING, GROWING) == []
+    assert steps_of_notices(corpus, RISING, {0: 9, 30: 9, 60: 9, 90: 9}) == []
+    assert (
+        steps_of_notices(corpus, RISING, {0: 0, 30: 2, 60: 5, 90: 7}) == []
+    )  # no longer than the language's own phrases
+    assert steps_of_notices(corpus, RISING[:3], {0: 0, 20: 20}) == []
 
 
 def test_what_it_says_names_the_steps_and_the_words(corpus: Corpus) -> None:
-    watch = Memorizing(corpus)
+    monitor = MemorizationMonitor(corpus)
     for number, loss in enumerate(RISING[:7]):
-        watch.hear_loss(10 * number, loss)
+        monitor.record_loss(10 * number, loss)
         if number in (0, 6):
-            watch.measure(10 * number, copied(15 if number else 1), "", 60)
-    (notice,) = watch.notices
+            monitor.measure(10 * number, copied(15 if number else 1), "", 60)
+    (notice,) = monitor.notices
     assert notice.startswith("step 60: validation has not improved since step 30")
     assert "15 words" in notice
 
@@ -68,27 +70,27 @@ def test_what_it_says_names_the_steps_and_the_words(corpus: Corpus) -> None:
 def test_a_run_taken_up_again_remembers_its_log(corpus: Corpus) -> None:
     log = [{"step": 10 * number, "validation_loss": loss} for number, loss in enumerate(RISING[:6])]
     log += [{"step": 30, "sample": "…", "longest_copied_words": 2}, {"step": 31, "loss": 1.0}]
-    watch = Memorizing(corpus)
-    watch.recall(log)
-    watch.hear_loss(60, RISING[6])
-    watch.measure(60, copied(12), "", 60)
-    assert len(watch.notices) == 1
-    fresh = Memorizing(corpus)
-    fresh.hear_loss(60, RISING[6])
+    monitor = MemorizationMonitor(corpus)
+    monitor.recall(log)
+    monitor.record_loss(60, RISING[6])
+    monitor.measure(60, copied(12), "", 60)
+    assert len(monitor.notices) == 1
+    fresh = MemorizationMonitor(corpus)
+    fresh.record_loss(60, RISING[6])
     fresh.measure(60, copied(12), "", 60)
     assert fresh.notices == []
 
 
 def test_a_run_that_goes_back_forgets_what_came_after(corpus: Corpus) -> None:
-    watch = Memorizing(corpus)
+    monitor = MemorizationMonitor(corpus)
     for step in (0, 10, 20, 30):
-        watch.hear_loss(step, 1.0)
+        monitor.record_loss(step, 1.0)
         if step == 0:
-            watch.measure(0, copied(1), "", 60)
-    watch.measure(30, copied(3), "", 60)
-    watch.hear_loss(12, 1.0)  # the run has gone back to step 10
-    watch.measure(12, copied(20), "", 60)
-    assert watch.notices == []
+            monitor.measure(0, copied(1), "", 60)
+    monitor.measure(30, copied(3), "", 60)
+    monitor.record_loss(12, 1.0)  # the run has gone back to step 10
+    monitor.measure(12, copied(20), "", 60)
+    assert monitor.notices == []
 
 
 def test_the_index_is_bounded_by_the_time_the_run_takes_and_that_is_said(
@@ -103,28 +105,28 @@ def test_the_index_is_bounded_by_the_time_the_run_takes_and_that_is_said(
     monkeypatch.setattr("minigpt.evaluation.memorization.index._BLOCK", 64)
     monkeypatch.setattr(memorizing, "_FEWEST_BYTES", 1000)
     monkeypatch.setattr(MemorizationIndex, "open", open_index)
-    short = Memorizing(corpus)
+    short = MemorizationMonitor(corpus)
     short.measure(1, copied(5), "", run_seconds=0.1)
     (notice,) = short.notices
     assert "spread evenly: more would take over 1 % of the run" in notice
-    long = Memorizing(corpus)
+    long = MemorizationMonitor(corpus)
     long.measure(1, copied(5), "", run_seconds=1e6)
     assert long.notices == []
     assert asked[0] < len(TEXT) < asked[1] <= 100_000_000
 
 
 def test_the_index_is_made_once(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = Memorizing(corpus)
-    first = watch.measure(1, copied(5), "", 60)
+    monitor = MemorizationMonitor(corpus)
+    first = monitor.measure(1, copied(5), "", 60)
     monkeypatch.delattr(MemorizationIndex, "open")
-    assert watch.measure(2, copied(5), "", 60) == first
+    assert monitor.measure(2, copied(5), "", 60) == first
 
 
 def test_the_longest_run_of_a_sample_is_located_if_it_is_a_long_one(corpus: Corpus, tmp_path: Path) -> None:
-    watch = Memorizing(corpus)
-    assert watch.locate(watch.measure(1, copied(5), "", 60)) is None
-    assert watch.locate(watch.measure(2, copied(8), "", 60)) == TrainingLocation(document=1, line=1)
+    monitor = MemorizationMonitor(corpus)
+    assert monitor.locate(monitor.measure(1, copied(5), "", 60)) is None
+    assert monitor.locate(monitor.measure(2, copied(8), "", 60)) == TrainingLocation(document=1, line=1)
     lines = tmp_path / "lines.txt"
     lines.write_text("\n".join(TEXT.split()))
-    watch = Memorizing(Corpus.build(lines, "bytes", cache=tmp_path / "cache", validation_fraction=0))
-    assert watch.locate(watch.measure(1, copied(8), "", 60)) == TrainingLocation(document=1, line=101)
+    monitor = MemorizationMonitor(Corpus.build(lines, "bytes", cache=tmp_path / "cache", validation_fraction=0))
+    assert monitor.locate(monitor.measure(1, copied(8), "", 60)) == TrainingLocation(document=1, line=101)

@@ -36,14 +36,14 @@ def test_orthogonalizing_evens_the_strengths_and_keeps_the_directions_of_even_ro
         assert (inside - inside.diag().diag()).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("coarsely", [False, True])
+@pytest.mark.parametrize("bfloat16", [False, True])
 @pytest.mark.parametrize("size", [96, 128, 192])
-def test_one_direction_alone_comes_out_no_stronger_than_others(size: int, coarsely: bool) -> None:
+def test_one_direction_alone_comes_out_no_stronger_than_others(size: int, bfloat16: bool) -> None:
     generator = torch.Generator().manual_seed(6)
     alone = torch.ones(1, size, size)
     nearly = torch.randn(4, size, 1, generator=generator) @ torch.randn(4, 1, size, generator=generator)
     nearly += 0.1 * torch.randn(4, size, size, generator=generator)
-    for matrix in orthogonalize(torch.cat([alone, nearly]), coarsely=coarsely):
+    for matrix in orthogonalize(torch.cat([alone, nearly]), bfloat16=bfloat16):
         assert 0.4 < torch.linalg.svdvals(matrix).max() < 2.1
 
 
@@ -66,7 +66,7 @@ def test_how_large_a_matrix_is_makes_no_difference(size: float) -> None:
 
 def test_in_bfloat16_the_same_matrices_come_out_almost() -> None:
     matrices = torch.randn(3, 128, 96, generator=torch.Generator().manual_seed(5))
-    exact, coarse = orthogonalize(matrices), orthogonalize(matrices, coarsely=True)
+    exact, coarse = orthogonalize(matrices), orthogonalize(matrices, bfloat16=True)
     assert coarse.dtype == torch.float32
     assert not torch.equal(coarse, exact)
     assert (coarse - exact).norm() / exact.norm() < 0.1
@@ -94,7 +94,7 @@ def test_the_dtype_of_a_run_reaches_muon(dtype: torch.dtype) -> None:
     config = TrainConfig(steps=1, optimizer="muon", context_length=8)
     _, muon = TrainStep(model, Unread(), config, torch.device("cpu"), dtype, World()).optimizers
     assert isinstance(muon, Muon)
-    assert muon.coarsely is (dtype == torch.bfloat16)
+    assert muon.bfloat16 is (dtype == torch.bfloat16)
 
 
 def test_a_step_goes_about_where_torchs_muon_goes() -> None:

@@ -38,16 +38,16 @@ _DDP_HAS = signature(DistributedDataParallel).parameters
 _BUFFERS: Any = {_RENAMED if _RENAMED in _DDP_HAS else "broadcast_buffers": False}  # the masks are alike everywhere
 
 
-class Processes(World):
+class ProcessGroup(World):
     """Several processes, this one of them. They meet in most methods, so all call them alike and in the same order."""
 
     def __init__(self) -> None:
         self.rank, self.size = _number("RANK"), _number("WORLD_SIZE")
         self.local_rank, self.local_size = _number("LOCAL_RANK", self.rank), _number("LOCAL_WORLD_SIZE", self.size)
         if "OMP_NUM_THREADS" not in os.environ:
-            torch.set_num_threads(max(1, cores() // self.local_size))
+            torch.set_num_threads(max(1, available_cores() // self.local_size))
         nccl = torch.cuda.is_available() and dist.is_nccl_available()
-        with self.together():
+        with self.translate_errors():
             self.store = _store(self.rank)
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if nccl else "gloo",  # so that agreeing on the clock, on the CPU, waits for no GPU
@@ -56,9 +56,9 @@ class Processes(World):
                 world_size=self.size,
                 timeout=_PATIENCE,
             )
-        self.note(f"joined/{self.rank}")
+        self.announce(f"joined/{self.rank}")
 
-    def leave(self) -> None:
+    def close(self) -> None:
         dist.destroy_process_group()
         # Gloo's threads need Python's lock to let go of the last tensors; one that asks for it while Python ends aborts
         # the process. Here they get it.
@@ -80,7 +80,7 @@ class Processes(World):
         start = self.rank * each + min(self.rank, more)
         return range(start, start + each + (self.rank < more))
 
-    def turns(self, own: int) -> int:
+    def accumulation_steps(self, own: int) -> int:
         # With the weights in parts all processes meet in every forward pass, so that all take as many.
         return int(self.all_reduce_max([own])[0]) if self.is_sharded else own
 
@@ -91,7 +91,7 @@ class Processes(World):
         self.is_sharded = wanted == "on" or (wanted == "auto" and not self._fits(model, config, device))
         if not self.is_sharded:
             return
-        from minigpt.training.sharding import shard
+        from minigpt.training.fsdp import shard
 
         for tensor in (*model.parameters(), *model.buffers()):
             dist.broadcast(tensor.detach(), 0)
@@ -122,21 +122,21 @@ class Processes(World):
         wrapped.register_comm_hook(None, _sum_gradients)
         return wrapped
 
-    def accumulating(self, module: nn.Module) -> AbstractContextManager[object]:
+    def no_sync(self, module: nn.Module) -> AbstractContextManager[object]:
         # Gradients in parts meet every time: each process would keep all of them otherwise.
         return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
 
     def unsharded(self, model: GPT) -> AbstractContextManager[object]:
         if not self.is_sharded:
             return nullcontext()
-        from minigpt.training.sharding import unsharded
+        from minigpt.training.fsdp import unsharded
 
         return unsharded(model)
 
     # What becomes one.
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def translate_errors(self) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
@@ -183,11 +183,11 @@ class Processes(World):
 
     # Ending: by way of the store, since a process that fails no longer meets the others.
 
-    def note(self, key: str, text: str = "") -> None:
+    def announce(self, key: str, text: str = "") -> None:
         with suppress(RuntimeError):  # the store may have gone with who held it
             self.store.set(key, text)
 
-    def main_fails(self) -> bool:
+    def main_failed(self) -> bool:
         until = time.monotonic() + _GRACE
         while time.monotonic() < until:
             try:
@@ -199,13 +199,13 @@ class Processes(World):
         return False
 
 
-def join() -> World:
+def init_world() -> World:
     """The world that the environment names as torchrun does (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
     MASTER_ADDR, MASTER_PORT); a world of one where it names none.
 
     Raises: ConfigError where it names half of one; ProcessLostError where the others do not come.
     """
-    return World() if os.environ.get("WORLD_SIZE", "1") == "1" else Processes()
+    return World() if os.environ.get("WORLD_SIZE", "1") == "1" else ProcessGroup()
 
 
 class _Broadcast(Mapping[str, Tensor]):
@@ -232,7 +232,7 @@ class _Broadcast(Mapping[str, Tensor]):
         return len(self.kinds)
 
 
-def cores() -> int:
+def available_cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -272,7 +272,7 @@ def _number(name: str, default: int | None = None) -> int:
         ) from error
 
 
-def meeting_place(processes: int) -> tuple[Store, list[dict[str, str]]]:
+def rendezvous(processes: int) -> tuple[Store, list[dict[str, str]]]:
     """A store on this machine through which so many processes find one another, and the environment of each."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=_LIBUV)
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}

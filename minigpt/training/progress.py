@@ -1,6 +1,6 @@
 """Where a run stands, and how that becomes tensors and plain values and back; it knows no files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from minigpt.storage.run import LastState
 from minigpt.training.distributed import distribute_like
 from minigpt.training.spike_detection import SpikeDetector
+
+_OLD_NAMES = {"left_out": "skipped", "left_out_running": "consecutive_skips"}
 
 
 @dataclass
@@ -22,7 +24,7 @@ class Progress:
     of the run; `evaluation_seconds` is what the last evaluation took, `evaluated_best` whether it was the best of all.
     `lowest_loss` is the lowest since the run last went back to an earlier state, `stale_evaluations` how many in a row
     were none lower. `cooling_since` is the step at which the cool-down began, `times_back` how often the run went back,
-    `left_out` how many steps were left out, `left_out_running` how many in a row. `closing_seconds` is what the end of
+    `skipped` how many steps were left out, `consecutive_skips` how many in a row. `closing_seconds` is what the end of
     the run takes once training is over, `cut` the share of the budget that a run which no longer improves ends at.
     `rate_factor` is what going back after a divergence left of `learning_rate`, the peak that was given, `corpus` the
     fingerprint of the text that all losses are of.
@@ -48,22 +50,31 @@ class Progress:
     learning_rate: float | None = None
     rate_factor: float = 1.0
     times_back: int = 0
-    left_out: int = 0
-    left_out_running: int = 0
+    skipped: int = 0
+    consecutive_skips: int = 0
     micro_batch_size: int | None = None
     optimizer: str = ""
     corpus: str = ""
     scaler: dict[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Progress":
+        """The progress in a saved state."""
+        return cls(**{_OLD_NAMES.get(name, name): value for name, value in values.items()})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for a saved state."""
+        return asdict(self)
+
 
 @dataclass(frozen=True)
-class Parts:
+class TrainingState:
     """Everything of a run that has a state of its own, beside its progress."""
 
     model: nn.Module
     optimizers: list[torch.optim.Optimizer]
     scaler: torch.amp.GradScaler
-    guard: SpikeDetector
+    spike_detector: SpikeDetector
 
     def optimizer_states(self) -> dict[str, dict[str, Tensor]]:
         """What the optimizers keep of each parameter that one of them has, by its name."""
@@ -76,7 +87,9 @@ class Parts:
         }
 
 
-def capture(parts: Parts, progress: Progress, collect: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> LastState:
+def capture(
+    parts: TrainingState, progress: Progress, collect: Callable[[Tensor], Tensor] = lambda tensor: tensor
+) -> LastState:
     """Everything that resuming needs: `model.NAME`, `optimizer.PARAMETER.KEY` and `guard` tensors, and the progress.
 
     `collect` makes a whole tensor of one that several processes hold in parts.
@@ -86,11 +99,11 @@ def capture(parts: Parts, progress: Progress, collect: Callable[[Tensor], Tensor
     for name, kept in parts.optimizer_states().items():
         for key, value in kept.items():
             tensors[f"optimizer.{name}.{key}"] = collect(torch.as_tensor(value))
-    tensors["guard.statistics"] = parts.guard.statistics
-    return LastState(tensors, asdict(progress))
+    tensors["guard.statistics"] = parts.spike_detector.statistics
+    return LastState(tensors, progress.to_dict())
 
 
-def restore(state: LastState, parts: Parts, *, optimizer: str) -> Progress:
+def restore(state: LastState, parts: TrainingState, *, optimizer: str) -> Progress:
     """Puts a captured state back, on each parameter's own device; returns the progress.
 
     The state of another optimizer than the one named is left out; nothing of what the optimizers had stays.
@@ -105,12 +118,12 @@ def restore(state: LastState, parts: Parts, *, optimizer: str) -> Progress:
         if kind == "model":
             weights[name] = distribute_like(value, present[name])
         elif kind == "guard":
-            parts.guard.statistics = value.to(parts.guard.statistics.device)
+            parts.spike_detector.statistics = value.to(parts.spike_detector.statistics.device)
         elif state.progress["optimizer"] == optimizer:
             parameter_name, key = name.rsplit(".", 1)
             states[parameter_name][key] = distribute_like(value, parameters[parameter_name])
     parts.model.load_state_dict(weights)
-    progress = Progress(**state.progress)
+    progress = Progress.from_dict(state.progress)
     if progress.scaler:  # empty where the run had no loss scale until now
         parts.scaler.load_state_dict(progress.scaler)
     return progress

@@ -1,13 +1,21 @@
-"""A run's clock and what is asked of it, alike on all of its processes; it decides nothing."""
+"""The seconds of a run, and requests to save or stop it, as all of its processes see them."""
 
 import time
+from dataclasses import dataclass
 
-from minigpt.training.control import Control
 from minigpt.training.distributed import World
-from minigpt.training.state import Progress
+from minigpt.training.progress import Progress
 
 
-class Watch:
+@dataclass
+class Control:
+    """Requests that training looks at between two steps: to save now, or to save and stop."""
+
+    save: bool = False
+    stop: bool = False
+
+
+class Clock:
     """The clock goes on from the seconds of the run that `set` gives; `save` and `stop` are requests of any process."""
 
     def __init__(self, control: Control, world: World) -> None:
@@ -19,7 +27,7 @@ class Watch:
         """Sets the clock to so many seconds of the run."""
         self._began = time.perf_counter() - seconds
 
-    def glance(self, progress: Progress) -> None:
+    def read_local(self, progress: Progress) -> None:
         """Notes this process's own time, for the log; whatever is decided by has been agreed on first."""
         progress.seconds = time.perf_counter() - self._began
 
