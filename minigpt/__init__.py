@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from minigpt.generation.streaming import generate_text
     from minigpt.importers.gpt2 import load_gpt2
     from minigpt.inspection.activations import inspect
-    from minigpt.model.attention import KVCache
     from minigpt.model.gpt import GPT
+    from minigpt.model.kv_cache import KVCache
     from minigpt.storage.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
     from minigpt.tokenizer.tokenizer import Tokenizer
     from minigpt.training.loop import train
@@ -51,7 +51,7 @@ _HOME = {
     ),
     "generation.decoding": ("generate",),
     "generation.streaming": ("generate_text",),
-    "model.attention": ("KVCache",),
+    "model.kv_cache": ("KVCache",),
     "model.gpt": ("GPT",),
     "storage.checkpoint": ("Checkpoint", "load_checkpoint", "save_checkpoint"),
     "importers.gpt2": ("load_gpt2",),

@@ -21,8 +21,9 @@ from minigpt.device import (
     resolve_dtype,
 )
 from minigpt.errors import DeviceError
-from minigpt.model.attention import CausalSelfAttention, KVCache
+from minigpt.model.attention import CausalSelfAttention
 from minigpt.model.gpt import GPT
+from minigpt.model.kv_cache import KVCache
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

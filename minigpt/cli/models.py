@@ -51,10 +51,10 @@ def open_engine(model: "GPT", quantize: Literal["auto", "none", "int8"], *, comp
     Raises: ConfigError for int8 or `compiled` where it cannot be.
     """
     from minigpt.generation.engines import native
-    from minigpt.generation.engines.engine import resolve_engine, runs_natively
+    from minigpt.generation.engines.resolve import resolve_engine, runs_natively
 
-    if native.missing() and model.token_embedding.weight.device.type == "cpu":
-        note(f"PyTorch runs the model, several times slower than compiled code would: {native.missing()}")
+    if native.why_unavailable() and model.token_embedding.weight.device.type == "cpu":
+        note(f"PyTorch runs the model, several times slower than compiled code would: {native.why_unavailable()}")
     if quantize == "auto":
         quantize = "int8" if model.config.n_parameters >= _BEYOND_CACHES and runs_natively(model) else "none"
     return resolve_engine(model, quantize, compiled=compiled)
@@ -68,8 +68,8 @@ def open_drafter(
 
     Raises: MinigptError.
     """
-    from minigpt.generation.engines.engine import resolve_engine
     from minigpt.generation.engines.pytorch import TorchEngine
+    from minigpt.generation.engines.resolve import resolve_engine
     from minigpt.generation.speculative import DraftModel, PromptLookup
 
     if draft is not None:

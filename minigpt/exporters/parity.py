@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from minigpt.model.attention import KVCache
 from minigpt.model.gpt import GPT
+from minigpt.model.kv_cache import KVCache
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 # Words, punctuation, digits, accents, and characters of two, three and four bytes.

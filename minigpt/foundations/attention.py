@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.errors import ConfigError
-from minigpt.model.attention import CausalSelfAttention, causal_mask, check_room
+from minigpt.model.attention import CausalSelfAttention, causal_mask, check_length
 
 
 def simple_self_attention(x: Tensor) -> Tensor:
@@ -155,7 +155,7 @@ def crop_mask(mask: Tensor, x: Tensor) -> Tensor:
     Raises: ConfigError where x has more positions than the mask.
     """
     t = x.shape[-2]
-    check_room(t, None, len(mask))
+    check_length(t, len(mask))
     return mask[:t, :t]
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.foundations.attention import CrossAttention, MultiHeadAttention
-from minigpt.model.attention import check_room
+from minigpt.model.attention import check_length
 
 
 def sinusoidal_positions(length: int, d_model: int) -> Tensor:
@@ -154,7 +154,7 @@ class Transformer(nn.Module):
         Source: Vaswani et al. 2017, sections 3.4 and 3.5.
         """
         t, d_model = ids.shape[-1], embedding.embedding_dim
-        check_room(t, None, len(self.positions))
+        check_length(t, len(self.positions))
         return self.embedding_dropout(embedding(ids) * math.sqrt(d_model) + self.positions[:t])
 
 

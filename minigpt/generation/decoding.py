@@ -8,7 +8,8 @@ from torch import Tensor
 
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, GenerationError
-from minigpt.generation.engines.engine import Engine, resolve_engine
+from minigpt.generation.engines.engine import Engine
+from minigpt.generation.engines.resolve import resolve_engine
 from minigpt.generation.nonfinite import first_nonfinite
 from minigpt.generation.sampling import Sampler
 from minigpt.generation.speculative import Drafter, Gain

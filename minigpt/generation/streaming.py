@@ -8,7 +8,8 @@ from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError
 from minigpt.generation.beam_search import beam_search
 from minigpt.generation.decoding import Choice, Decoder
-from minigpt.generation.engines.engine import Engine, resolve_engine
+from minigpt.generation.engines.engine import Engine
+from minigpt.generation.engines.resolve import resolve_engine
 from minigpt.generation.sampling import Sampler
 from minigpt.generation.speculative import Drafter
 from minigpt.generation.stopping import StopFilter

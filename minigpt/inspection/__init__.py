@@ -1,1 +1,1 @@
-"""What a model computes, as arrays and pictures: attention maps, logit lens, norms, surprisal."""
+"""Inspection of what a model computes: attention maps, logit lens, norms and surprisal, as arrays and pictures."""

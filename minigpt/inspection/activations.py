@@ -1,4 +1,4 @@
-"""What a model computes while it reads a text, as arrays: attention, every layer's guess, norms. It draws nothing."""
+"""What a model computes for a text, as arrays: attention weights, every layer's prediction, and norms."""
 
 import math
 from collections.abc import Sequence
@@ -10,16 +10,20 @@ from torch import Tensor
 
 from minigpt.errors import ConfigError
 from minigpt.evaluation.perplexity import sliced_logits
-from minigpt.model.gpt import GPT, Block, eval_mode
+from minigpt.model.gpt import GPT, eval_mode
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What is said to come behind each position, and how well that fits what came.
+    """The predicted next token at each position, and how well it fits the actual next token.
 
-    Shapes: `top_ids` (int64) and `top_logprobs` (..., T, k), the likeliest first; (..., T) `entropy` of the whole
-    distribution and, of the token that came, `logprobs` and `ranks` (int64, 0 for the likeliest). Behind the last
-    position nothing came: NaN and -1.
+    | field                       | shape       | value                                                              |
+    |-----------------------------|-------------|--------------------------------------------------------------------|
+    | `top_ids`, `top_logprobs`   | (..., T, k) | the k likeliest next tokens (int64), the likeliest first           |
+    | `entropy`                   | (..., T)    | entropy of the whole distribution                                  |
+    | `logprobs`                  | (..., T)    | log-probability of the actual next token; NaN at the last position |
+    | `ranks`                     | (..., T)    | its rank (int64, 0 for the likeliest); -1 at the last position     |
+
     Units: nats.
     """
 
@@ -30,19 +34,24 @@ class Predictions:
     ranks: Tensor
 
     def __getitem__(self, layer: int) -> "Predictions":
-        """Those of one layer, where the first axis is layers."""
+        """The predictions of one layer, if the first axis is layers."""
         return Predictions(*(part[layer] for part in vars(self).values()))
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """A text as the model saw it, every tensor float32 on the CPU.
+    """What a model computes for a text; every tensor is float32 on the CPU.
 
-    `attention` (L, H, T, T): row t says how much position t takes from each; rows sum to one, nothing stands above the
-    diagonal. `lens`, predictions of shape (L, T): what each block's output would say if it were the last, through the
-    final norm and the head; the last layer's is the model's own.
-    Norms, each a vector's length: `token_norms` and `position_norms` (T,) of the two embeddings; (L, T)
-    `attention_norms` and `mlp_norms` of what a block's halves add, `residual_norms` of the stream behind it.
+    | field                             | shape        | value                                                       |
+    |-----------------------------------|--------------|-------------------------------------------------------------|
+    | `attention`                       | (L, H, T, T) | attention weights: row t is what position t attends to      |
+    | `lens`                            | (L, T)       | predictions from each block's output by the logit lens      |
+    | `token_norms`, `position_norms`   | (T,)         | Euclidean norms of the two embeddings                       |
+    | `attention_norms`, `mlp_norms`    | (L, T)       | norms of what each sublayer adds to the residual stream     |
+    | `residual_norms`                  | (L, T)       | norms of the residual stream after each block               |
+
+    The logit lens applies the final norm and the head to a block's output; for the last block, that is the model's own
+    prediction.
     Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
     """
 
@@ -57,59 +66,55 @@ class Inspection:
 
     @property
     def predictions(self) -> Predictions:
-        """The model's own, (T,)."""
+        """The model's own predictions, (T,)."""
         return self.lens[-1]
 
 
 def predict(model: GPT, ids: Sequence[int] | Tensor, *, top: int = 10) -> Predictions:
-    """What the model says comes behind each of `ids` (T,), with the `top` likeliest tokens.
+    """Predicts the token after each of `ids` (T,), with the `top` likeliest tokens.
 
-    Raises: ConfigError for no ids, more than the context holds, or some outside the vocabulary.
+    Raises: ConfigError if there are no ids, more than fit into the context, or ids outside the vocabulary.
     """
     row = _checked(model, ids)
     with eval_mode(model), torch.no_grad():
-        return _read_out(model, model.features(row[None])[0], row, top)
+        return _predictions(model, model.features(row[None])[0], row, top)
 
 
 def inspect(model: GPT, ids: Sequence[int] | Tensor, *, top: int = 10) -> Inspection:
-    """Everything the model computes while it reads `ids` (T,) that can be looked at.
+    """Collects what the model computes for `ids` (T,).
 
-    It takes 4 · L · H · T² bytes for the attention.
-    Raises: ConfigError for no ids, more than the context holds, or some outside the vocabulary.
+    The attention weights take 4 · L · H · T² bytes.
+    Raises: ConfigError if there are no ids, more than fit into the context, or ids outside the vocabulary.
     """
     row = _checked(model, ids)
     with eval_mode(model), torch.no_grad():
-        x = model.embed(row[None])  # (1, T, C)
-        maps, attended, transformed, residual, lens = [], [], [], [], []
-        for block in model.blocks:
-            assert isinstance(block, Block)
-            y, weights = block.attention.forward_with_weights(block.attention_norm(x))  # (1, T, C), (1, H, T, T)
-            x = x + y
-            z = block.mlp(block.mlp_norm(x))  # (1, T, C)
-            x = x + z
-            maps.append(weights[0].float().cpu())
-            attended.append(_lengths(y[0]))
-            transformed.append(_lengths(z[0]))
-            residual.append(_lengths(x[0]))
-            lens.append(_read_out(model, model.final_norm(x)[0], row, top))
+        weights, lens = [], []
+        norms: dict[str, list[Tensor]] = {"attention": [], "mlp": [], "mlp_residual": []}
+        for stage in model.trace(row[None], attention_weights=True):
+            if stage.name == "attention_weights":
+                weights.append(stage.output[0].float().cpu())  # (H, T, T)
+            if stage.name in norms:
+                norms[stage.name].append(_norms(stage.output[0]))  # (T,)
+            if stage.name == "mlp_residual":
+                lens.append(_predictions(model, model.final_norm(stage.output)[0], row, top))
         return Inspection(
             ids=row.cpu(),
-            attention=torch.stack(maps),  # (L, H, T, T)
+            attention=torch.stack(weights),  # (L, H, T, T)
             lens=Predictions(*(torch.stack(parts) for parts in zip(*(vars(p).values() for p in lens), strict=True))),
-            token_norms=_lengths(model.token_embedding.weight[row]),
-            position_norms=_lengths(model.position_embedding.weight[: len(row)]),
-            attention_norms=torch.stack(attended),
-            mlp_norms=torch.stack(transformed),
-            residual_norms=torch.stack(residual),
+            token_norms=_norms(model.token_embedding.weight[row]),
+            position_norms=_norms(model.position_embedding.weight[: len(row)]),
+            attention_norms=torch.stack(norms["attention"]),  # (L, T)
+            mlp_norms=torch.stack(norms["mlp"]),
+            residual_norms=torch.stack(norms["mlp_residual"]),
         )
 
 
 def mean_bits(
     predictions: Predictions, ids: Sequence[int], token_lengths: np.ndarray
 ) -> tuple[float | None, float | None]:
-    """How surprising a text was, per token and per byte, all but the first token counted; None where there is none.
+    """The mean surprisal of a text per token and per byte, without its first token; None if nothing remains.
 
-    Shapes: predictions (T,), ids (T,); `token_lengths` (V,), the bytes of each token the tokenizer knows.
+    Shapes: predictions (T,), ids (T,); `token_lengths` (V,), the bytes of each of the tokenizer's tokens.
     Units: bits.
     """
     bits = -float(predictions.logprobs[:-1].double().sum()) / math.log(2)
@@ -127,24 +132,24 @@ def _checked(model: GPT, ids: Sequence[int] | Tensor) -> Tensor:
     return row
 
 
-def _lengths(x: Tensor) -> Tensor:
-    """The vectors' lengths: (T, C) -> (T,)."""
+def _norms(x: Tensor) -> Tensor:
+    """The vectors' Euclidean norms: (T, C) -> (T,)."""
     return x.float().norm(dim=-1).cpu()
 
 
-def _read_out(model: GPT, features: Tensor, ids: Tensor, top: int) -> Predictions:
-    """What the head makes of features (T, C), beside the ids (T,); logits are made a slice of positions at a time."""
+def _predictions(model: GPT, features: Tensor, ids: Tensor, top: int) -> Predictions:
+    """What the head predicts from features (T, C) of ids (T,), with the logits of a slice of positions at a time."""
     following = ids.roll(-1)
     slices = [
         _describe(logits.log_softmax(dim=-1), following[rows], top) for rows, logits in sliced_logits(model, features)
     ]
     joined = Predictions(*(torch.cat(parts).cpu() for parts in zip(*slices, strict=True)))
-    joined.logprobs[-1], joined.ranks[-1] = torch.nan, -1  # what follows the last was rolled round from the first
+    joined.logprobs[-1], joined.ranks[-1] = torch.nan, -1  # `roll` put the first token there
     return joined
 
 
 def _describe(logprobs: Tensor, following: Tensor, top: int) -> tuple[Tensor, ...]:
-    """The fields of `Predictions` for distributions (T, V) and the tokens that came, (T,)."""
+    """The fields of `Predictions` for log-probabilities (T, V) and the actual next tokens (T,)."""
     likeliest = logprobs.topk(min(top, logprobs.shape[-1]), dim=-1)  # (T, k)
     actual = logprobs.gather(1, following[:, None])  # (T, 1)
     entropy = torch.special.entr(logprobs.exp()).sum(dim=-1)

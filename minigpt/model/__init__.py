@@ -1,1 +1,1 @@
-"""GPT-2 itself: attention, blocks, the model, and the attention forms that lead up to it."""
+"""GPT-2: attention, its key/value cache, and the model."""

@@ -1,8 +1,6 @@
-"""Causal multi-head self-attention and its key/value cache; it knows no blocks, no tokens and no training."""
+"""Causal multi-head self-attention."""
 
-import copy
 import math
-from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -10,16 +8,17 @@ from torch import Tensor, nn
 
 from minigpt.config import GPTConfig
 from minigpt.errors import ConfigError
+from minigpt.model.kv_cache import LayerCache
 
-# On CPUs torch's fused kernel takes bfloat16 1.5 to 5 times as long as the formula does up to so many positions: its
-# backward pass is made of small products. Past that the formula's (T, T) weights cost more than they save.
-_WRITTEN_OUT = 512
+# Up to this many positions, PyTorch's fused kernel takes 1.5 to 5 times as long as the formula in bfloat16 on a CPU,
+# because its backward pass consists of small products. For longer sequences the formula's (T, T) weights cost more.
+_FORMULA_POSITIONS = 512
 
 
 def causal_mask(length: int) -> Tensor:
     """A boolean (length, length) lower triangle: True where row t may attend to column s, s <= t."""
     device = torch.get_default_device()
-    # A comparison on the meta device imports torch's compiler, a second of every start: there it is made on the CPU.
+    # On the meta device a comparison imports PyTorch's compiler, which takes a second; the CPU needs no compiler.
     positions = torch.arange(length, device="cpu" if device.type == "meta" else device)
     return positions[:, None] >= positions  # (length, length)
 
@@ -27,7 +26,7 @@ def causal_mask(length: int) -> Tensor:
 def attend(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """softmax(Q K^T / sqrt(D)) V written out, and the attention weights themselves, after dropout.
+    """Computes softmax(Q K^T / sqrt(D)) V; returns it with the attention weights, after dropout.
 
     Shapes: query (..., T, D); key and value (..., S, D); mask broadcastable to (..., T, S), True = may attend;
     result (..., T, D) and (..., T, S).
@@ -40,83 +39,40 @@ def attend(
     return weights @ value, weights
 
 
-class KVCache:
-    """The keys and values of every position seen so far, in buffers allocated once; `length` counts positions.
+def attend_causally(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, padding: Tensor | None = None, dropout: float = 0.0
+) -> Tensor:
+    """Computes the result of `attend` for the last T of S positions, with PyTorch's fused kernel where that is faster.
 
-    One pair of buffers per layer, (B, H, n_positions, D). A forward pass writes its T new positions behind the
-    `length` old ones, and `GPT.features` then moves `length` on. Rows of different lengths end together: the first
-    `padding[b]` positions of row b hold nothing, are seen by no position that holds something, and counted by no
-    position embedding.
+    `mask` is the causal mask for all n_positions; `padding` is the number of unused positions at the start of each row.
+    Shapes: query (B, H, T, D); key and value (B, H, S, D); mask (n_positions, n_positions); padding (B,) int64;
+    result (B, H, T, D).
     """
+    t, s = query.shape[2], key.shape[2]
+    if padding is not None:
+        visible = mask[s - t : s, :s] & not_padding(padding, t, s)  # (B, 1, T, S)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=visible, dropout_p=dropout)
+    if t < s:  # `is_causal` would align the first query with the first key; a single query attends to every key
+        rows = None if t == 1 else mask[s - t : s, :s]  # (T, S)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=rows, dropout_p=dropout)
+    if t <= _FORMULA_POSITIONS and query.dtype == torch.bfloat16 and query.device.type == "cpu":
+        return attend(query, key, value, mask[:t, :t], dropout)[0]
+    return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
 
-    def __init__(
-        self,
-        config: GPTConfig,
-        batch_size: int,
-        *,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
-        shape = (batch_size, config.n_head, config.n_positions, config.head_width)
-        self.keys = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.n_layer)]
-        self.values = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.n_layer)]
-        self.length = 0
-        self.padding: Tensor | None = None  # (B,) int64
 
-    def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Writes T new keys and values of one layer behind the old ones; returns all S = length + T of them.
+def not_padding(padding: Tensor, t: int, s: int) -> Tensor:
+    """The mask that hides padding from the last T of S positions: (B,) -> (B, 1, T, S), True = may attend.
 
-        Shapes: key and value (B, H, T, D) -> (B, H, S, D) each.
-        """
-        end = self.length + key.shape[2]
-        self.keys[layer][:, :, self.length : end] = key
-        self.values[layer][:, :, self.length : end] = value
-        return self.keys[layer][:, :, :end], self.values[layer][:, :, :end]
-
-    def positions(self, new: int) -> Tensor:
-        """The positions of the next `new` ids, (T,), or (B, T) where rows are padded."""
-        device = self.keys[0].device
-        positions = torch.arange(self.length, self.length + new, device=device)  # (T,)
-        return positions if self.padding is None else (positions - self.padding[:, None]).clamp(min=0)
-
-    def keep(self, rows: Sequence[int]) -> None:
-        """Goes on with these rows, in this order; a row may go on as several."""
-        order = torch.tensor(rows, device=self.keys[0].device)
-        unused = 0  # positions at the beginning that none of these rows has
-        if self.padding is not None:
-            padding = self.padding[order]
-            unused = int(padding.min())
-            self.padding = padding - unused if padding.max() > unused else None
-        length = self.length - unused
-        for buffers in (self.keys, self.values):
-            for layer, old in enumerate(buffers):
-                moved = old[:, :, unused : self.length][order]  # (B', H, S, D), a copy
-                new = old[: len(rows)] if len(rows) <= len(old) else old.new_zeros(len(rows), *old.shape[1:])
-                new[:, :, :length] = moved
-                buffers[layer] = new
-        self.length = length
-
-    def row(self, row: int) -> "KVCache":
-        """A fresh cache of one row, in this one's memory."""
-        view = copy.copy(self)
-        view.keys, view.values = ([layer[row : row + 1] for layer in buffers] for buffers in (self.keys, self.values))
-        view.reset()
-        return view
-
-    def rewind(self, count: int) -> None:
-        """Forgets the last `count` positions."""
-        self.length -= count
-
-    def reset(self) -> None:
-        """Forgets every position; the buffers stay."""
-        self.length = 0
-        self.padding = None
+    A position that is padding attends to itself, because a softmax over no keys is NaN.
+    """
+    keys = torch.arange(s, device=padding.device)  # (S,)
+    return (keys >= padding[:, None, None, None]) | (keys == keys[s - t :, None])
 
 
 class CausalSelfAttention(nn.Module):
-    """Multi-head attention in which a position sees itself and what came before.
+    """Multi-head attention in which a position attends to itself and to earlier positions.
 
-    The mask is a registered, non-persistent boolean buffer, (n_positions, n_positions).
+    The causal mask is a registered, non-persistent boolean buffer, (n_positions, n_positions).
     Source: Vaswani et al. 2017, section 3.2; Radford et al. 2019, section 2.3.
     """
 
@@ -131,59 +87,39 @@ class CausalSelfAttention(nn.Module):
         self.residual_dropout = nn.Dropout(config.dropout)
         self.register_buffer("mask", causal_mask(config.n_positions), persistent=False)
 
-    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of every head: (B, T, C) -> three of (B, H, T, D)."""
+    def forward(self, x: Tensor, cache: LayerCache | None = None) -> Tensor:
+        """Attention of T new positions to themselves and to those in the cache: (B, T, C) -> (B, T, C)."""
+        query, key, value = self.project(x)  # 3 x (B, H, T, D)
+        padding = None
+        if cache is not None:
+            key, value = cache.append(key, value)  # 2 x (B, H, S, D)
+            padding = cache.padding
+        dropout = self.dropout if self.training else 0.0
+        return self.merge(attend_causally(query, key, value, self.mask, padding, dropout))
+
+    def forward_with_weights(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The same by the explicit formula, with its weights: (B, T, C) -> (B, T, C), (B, H, T, T)."""
+        query, key, value = self.project(x)  # 3 x (B, H, T, D)
+        t = x.shape[1]
+        y, weights = attend(query, key, value, self.mask[:t, :t], self.dropout if self.training else 0.0)
+        return self.merge(y), weights
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The queries, keys and values of every head: (B, T, C) -> three of (B, H, T, D)."""
         b, t, c = x.shape
         q, k, v = self.qkv_proj(x).split(c, dim=2)  # 3 x (B, T, C)
         q, k, v = (part.view(b, t, self.n_head, c // self.n_head).transpose(1, 2) for part in (q, k, v))
         return q, k, v  # 3 x (B, H, T, D)
 
-    def merge(self, x: Tensor) -> Tensor:
-        """The heads side by side again, mixed by the output projection: (B, H, T, D) -> (B, T, C)."""
-        merged = x.transpose(1, 2).flatten(2)  # (B, T, C)
-        return self.residual_dropout(self.out_proj(merged))
-
-    def forward(self, x: Tensor, cache: KVCache | None = None, layer: int = 0) -> Tensor:
-        """Attention by torch's fused kernel or, where that is slower (bfloat16 on a CPU, up to 512 positions), by the
-        formula written out: (B, T, C) -> (B, T, C).
-
-        With a cache, the T positions of `x` come behind the cached ones and attend to those too.
-        """
-        q, k, v = self.heads(x)
-        dropout = self.dropout if self.training else 0.0
-        if cache is not None:
-            k, v = cache.append(layer, k, v)  # (B, H, S, D)
-        t, s = q.shape[2], k.shape[2]
-        # torch aligns its own causal flag to the first key, so it is right only where T == S. One new position
-        # sees everything; several behind a cache need the mask's own rows.
-        padding = None if cache is None else cache.padding
-        mask = None if t in (1, s) and padding is None else self.mask[s - t : s, :s]  # (T, S)
-        if mask is not None and padding is not None:
-            # What is padded sees itself alone: a row without anything to see would have no softmax.
-            keys = torch.arange(s, device=x.device)
-            held = (keys >= padding[:, None, None, None]) | (keys == keys[s - t :, None])  # (B, 1, T, S)
-            mask = mask & held
-        causal = t == s and mask is None
-        if causal and t <= _WRITTEN_OUT and q.dtype == torch.bfloat16 and q.device.type == "cpu":
-            y, _ = attend(q, k, v, self.mask[:t, :t], dropout)
-        else:
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
-        return self.merge(y)
-
-    def forward_with_weights(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The same attention by the written-out formula, and its weights: (B, T, C) -> (B, T, C), (B, H, T, T)."""
-        q, k, v = self.heads(x)
-        t = x.shape[1]
-        y, weights = attend(q, k, v, self.mask[:t, :t], self.dropout if self.training else 0.0)
-        return self.merge(y), weights
+    def merge(self, y: Tensor) -> Tensor:
+        """Concatenates the heads and applies the output projection: (B, H, T, D) -> (B, T, C)."""
+        return self.residual_dropout(self.out_proj(y.transpose(1, 2).flatten(2)))
 
 
-def check_room(new: int, cache: KVCache | None, n_positions: int) -> int:
-    """The position of the first new token, where all of them fit into the context.
+def check_length(length: int, n_positions: int) -> None:
+    """Checks that a sequence fits into the context.
 
     Raises: ConfigError.
     """
-    start = cache.length if cache is not None else 0
-    if start + new > n_positions:
-        raise ConfigError(f"{start + new} positions are more than the model's context length ({n_positions})")
-    return start
+    if length > n_positions:
+        raise ConfigError(f"{length} positions are more than the model's context length ({n_positions})")

@@ -1,19 +1,23 @@
-"""GPT-2 on one page: MLP, Block, GPT, and the weights it starts from; it knows no files, text or training."""
+"""GPT-2 on one page: MLP, Block, GPT, its traced forward pass and its initial weights."""
 
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minigpt.config import GPTConfig
-from minigpt.model.attention import CausalSelfAttention, KVCache, check_room
+from minigpt.model.attention import CausalSelfAttention, check_length
+from minigpt.model.kv_cache import KVCache, LayerCache
 
 
 class MLP(nn.Module):
-    """Two projections, four times as wide between them, with GPT-2's tanh form of GELU, or its exact form if asked.
+    """Two projections with a GELU between them, four times as wide inside: (B, T, C) -> (B, T, C).
+
+    `activation_function` chooses GPT-2's tanh approximation of GELU ("gelu_new") or the exact function ("gelu").
 
     Source: Radford et al. 2018, section 4.1; Hendrycks and Gimpel 2016, section 2 (both forms).
     """
@@ -31,7 +35,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then MLP; each reads a normalised copy of the stream and adds to it (pre-norm).
+    """Attention, then MLP; each adds to the residual stream what it computes from its normalized copy (pre-norm).
 
     Source: Radford et al. 2019, section 2.3.
     """
@@ -43,18 +47,40 @@ class Block(nn.Module):
         self.mlp_norm = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, cache: KVCache | None = None, layer: int = 0) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), cache, layer)  # (B, T, C)
+    def forward(self, x: Tensor, cache: LayerCache | None = None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), cache)  # (B, T, C)
         return x + self.mlp(self.mlp_norm(x))  # (B, T, C)
+
+    def trace(self, x: Tensor, *, attention_weights: bool) -> Iterator[tuple[str, Tensor]]:
+        """Yields every stage of `forward` with its name, as `GPT.trace` does."""
+        yield "attention_norm", (normed := self.attention_norm(x))
+        if attention_weights:
+            attended, weights = self.attention.forward_with_weights(normed)
+            yield "attention_weights", weights
+        else:
+            attended = self.attention(normed)
+        yield "attention", attended
+        yield "attention_residual", (x := x + attended)
+        yield "mlp_norm", (normed := self.mlp_norm(x))
+        yield "mlp", (transformed := self.mlp(normed))
+        yield "mlp_residual", x + transformed
+
+
+class Stage(NamedTuple):
+    """One stage of a traced forward pass."""
+
+    name: str
+    layer: int | None  # the block, counted from 0; None outside the blocks
+    output: Tensor
 
 
 def _embedding(count: int, width: int) -> nn.Embedding:
-    """An embedding without first values: `nn.Embedding` draws its own, which on the meta device costs over a second."""
+    """An uninitialized embedding: `nn.Embedding` would draw values, which takes over a second on the meta device."""
     return nn.Embedding.from_pretrained(torch.empty(count, width), freeze=False)  # type: ignore[no-untyped-call]
 
 
 class GPT(nn.Module):
-    """A decoder-only transformer: ids (B, T) in, logits (B, T, V) out.
+    """A decoder-only transformer that maps ids (B, T) to logits (B, T, V).
 
     Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3.
     """
@@ -75,57 +101,80 @@ class GPT(nn.Module):
         return self.logits(self.features(ids))
 
     def embed(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
-        """Tokens plus their positions, behind those that the cache holds: (B, T) int64 -> (B, T, C).
+        """Token embeddings plus position embeddings: (B, T) int64 -> (B, T, C).
 
-        Raises: ConfigError where the positions would not fit into the context.
+        With a cache, positions continue after the cached ones.
+        Raises: ConfigError if the positions do not fit into the context.
         """
-        check_room(ids.shape[1], cache, self.config.n_positions)
-        positions = torch.arange(ids.shape[1], device=ids.device) if cache is None else cache.positions(ids.shape[1])
+        new = ids.shape[1]
+        check_length(new if cache is None else cache.length + new, self.config.n_positions)
+        positions = torch.arange(new, device=ids.device) if cache is None else cache.positions(new)
         return self.embedding_dropout(self.token_embedding(ids) + self.position_embedding(positions))
 
     def features(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
-        """What the head reads: (B, T) int64 -> (B, T, C). With a cache, `ids` continue what it holds.
+        """The final hidden states, the input of the head: (B, T) int64 -> (B, T, C).
 
-        Raises: ConfigError where the positions would not fit into the context.
+        With a cache, `ids` continue the cached sequence and are appended to it.
+        Raises: ConfigError if the positions do not fit into the context.
         """
+        if cache is not None:
+            cache.rewind(0)  # drops what an interrupted pass appended to its first layers only
         x = self.embed(ids, cache)  # (B, T, C)
         for layer, block in enumerate(self.blocks):
-            x = block(x, cache, layer)  # (B, T, C)
-        if cache is not None:
-            cache.length += ids.shape[1]
+            x = block(x, None if cache is None else cache.layers[layer])  # (B, T, C)
         return self.final_norm(x)
 
     def logits(self, features: Tensor) -> Tensor:
-        """The tied head: (..., C) -> (..., V)."""
+        """The head, tied to the token embedding: (..., C) -> (..., V)."""
         return F.linear(features, self.token_embedding.weight)
+
+    def trace(self, ids: Tensor, *, attention_weights: bool = False) -> Iterator[Stage]:
+        """Yields every stage of the forward pass of `ids` (B, T) in the order of computation; the last is the logits.
+
+        | stage                               | layer | output                                              |
+        |-------------------------------------|-------|-----------------------------------------------------|
+        | embedding                           | None  | (B, T, C)                                           |
+        | attention_norm, attention           | 0, 1… | (B, T, C), the sublayer's input and output          |
+        | attention_weights, only if asked    |       | (B, H, T, T), before `attention`                    |
+        | attention_residual                  |       | (B, T, C), the residual stream plus `attention`     |
+        | mlp_norm, mlp                       |       | (B, T, C), the sublayer's input and output          |
+        | mlp_residual                        |       | (B, T, C), the residual stream plus `mlp`           |
+        | final_norm                          | None  | (B, T, C)                                           |
+        | logits                              | None  | (B, T, V)                                           |
+
+        Attention weights need the explicit formula instead of PyTorch's fused kernel; the results are equal to within
+        rounding. A stage is computed when the caller asks for it.
+        Raises: ConfigError if the positions do not fit into the context.
+        """
+        yield Stage("embedding", None, x := self.embed(ids))
+        for layer, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
+            for name, output in block.trace(x, attention_weights=attention_weights):
+                yield Stage(name, layer, output)
+            x = output  # the last stage is the block's result
+        yield Stage("final_norm", None, x := self.final_norm(x))
+        yield Stage("logits", None, self.logits(x))
 
     @torch.no_grad()
     def attention_weights(self, ids: Tensor) -> list[Tensor]:
         """Every layer's attention weights: (B, T) -> L of (B, H, T, T), each row summing to one in eval mode."""
-        x = self.embed(ids)  # (B, T, C)
-        every_layer = []
-        for block in self.blocks:
-            assert isinstance(block, Block)
-            y, weights = block.attention.forward_with_weights(block.attention_norm(x))
-            every_layer.append(weights)
-            x = x + y
-            x = x + block.mlp(block.mlp_norm(x))  # (B, T, C)
-        return every_layer
+        stages = self.trace(ids, attention_weights=True)
+        return [stage.output for stage in stages if stage.name == "attention_weights"]
 
     @classmethod
     def from_tensors(cls, config: GPTConfig, tensors: Mapping[str, Tensor]) -> "GPT":
-        """A model around existing tensors, named as in `state_dict()`: neither copied nor initialised first."""
+        """A model that uses existing tensors, named as in `state_dict()`, without copying or initializing them."""
         with torch.device("meta"):
             model = cls(config)
         model.load_state_dict(dict(tensors), strict=True, assign=True)
         for module in model.modules():
-            if isinstance(module, CausalSelfAttention):  # not in the state, so still where it was made
+            if isinstance(module, CausalSelfAttention):  # the mask is not in the state
                 module.mask = module.mask.to(module.out_proj.weight.device)
         return model
 
 
 def initialize(model: GPT) -> None:
-    """GPT-2's initial weights, drawn from torch's global generator.
+    """Draws GPT-2's initial weights from PyTorch's global generator.
 
     | parameter                                | initial value                    |
     |------------------------------------------|----------------------------------|
@@ -136,7 +185,7 @@ def initialize(model: GPT) -> None:
     | layer norms                              | weight 1, bias 0                 |
 
     Source: Radford et al. 2019, section 2.3 (residual layers scaled by 1/sqrt(N), N = 2 n_layer residual
-    additions); OpenAI's code for 0.02. OpenAI drew positions from normal(0, 0.01); 0.02 is the field's habit since.
+    additions); OpenAI's code for 0.02. OpenAI drew positions from normal(0, 0.01); later implementations use 0.02.
     """
     residual_std = 0.02 / math.sqrt(2 * model.config.n_layer)
     for name, parameter in model.named_parameters():
@@ -151,7 +200,7 @@ def initialize(model: GPT) -> None:
 
 @contextmanager
 def eval_mode(model: GPT) -> Iterator[None]:
-    """Without dropout; whatever happens, the model's mode comes back."""
+    """A context in which the model is in eval mode, without dropout; afterwards its previous mode is restored."""
     was_training = model.training
     model.eval()
     try:

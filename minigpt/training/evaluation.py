@@ -12,8 +12,8 @@ from minigpt.config import SamplingConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import TrainingError
 from minigpt.evaluation.perplexity import Evaluation, evaluate
-from minigpt.generation.engines.engine import resolve_engine
 from minigpt.generation.engines.pytorch import TorchEngine
+from minigpt.generation.engines.resolve import resolve_engine
 from minigpt.generation.streaming import generate_text
 from minigpt.inspection.surprisal import passage, surprisal
 from minigpt.model.gpt import GPT

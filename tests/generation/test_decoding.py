@@ -18,7 +18,7 @@ from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.sampling import Sampler
 from minigpt.model.gpt import GPT
 
-needs_native = pytest.mark.skipif(native.library() is None, reason="decode.c was not built: no C compiler at hand")
+needs_native = pytest.mark.skipif(native.library() is None, reason="decode.c is not compiled")
 every_engine = pytest.mark.parametrize("kind", ["torch", pytest.param("native", marks=needs_native)])
 
 
@@ -294,6 +294,6 @@ def test_weights_that_are_no_numbers_are_named(kind: str, name: str, temperature
     message = str(caught.value)
     assert "logits must be finite" in message
     assert message.endswith(
-        f"the parameter {name}, 1 of whose {model.get_parameter(name).numel()} values are not finite"
+        f"the parameter {name} (1 of its {model.get_parameter(name).numel()} values are not finite)"
     )
     assert "\n" not in message

@@ -19,7 +19,7 @@ from minigpt.generation.streaming import generate_pieces
 from minigpt.model.gpt import GPT
 from minigpt.tokenizer.tokenizer import Tokenizer
 
-needs_native = pytest.mark.skipif(native.library() is None, reason="decode.c was not built: no C compiler at hand")
+needs_native = pytest.mark.skipif(native.library() is None, reason="decode.c is not compiled")
 every_engine = pytest.mark.parametrize(
     "kind", ["torch", pytest.param("native", marks=needs_native), pytest.param("int8", marks=needs_native)]
 )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.errors import ConfigError
 from minigpt.generation.engines import native
-from minigpt.generation.engines.engine import resolve_engine
+from minigpt.generation.engines.resolve import resolve_engine
 from minigpt.generation.streaming import Piece, encode_prompt, generate_pieces, generate_text
 from minigpt.model.gpt import GPT
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -219,7 +219,7 @@ def test_the_mode_is_put_back_even_where_the_reader_leaves_early(beams: int) -> 
     assert model.training
 
 
-@pytest.mark.skipif(native.library() is None, reason="decode.c was not built: no C compiler at hand")
+@pytest.mark.skipif(native.library() is None, reason="decode.c is not compiled")
 def test_the_compiled_step_says_the_same_text() -> None:
     config = SamplingConfig(max_new_tokens=40, temperature=1.0, seed=2, samples=2)
     model = small_model(seed=2)

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minigpt.errors import CheckpointError
-from minigpt.generation.engines.engine import TorchEngine, resolve_engine
+from minigpt.generation.engines.pytorch import TorchEngine
+from minigpt.generation.engines.resolve import resolve_engine
 from minigpt.importers.gpt2 import import_gpt2
 from minigpt.importers.open_model import load_model, open_imported
 from minigpt.importers.plain_pickle import read_plain_pickle

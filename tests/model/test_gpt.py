@@ -1,4 +1,4 @@
-"""The whole model: its size, its start, its causality, its cache and its tied head."""
+"""The model: its size, initial weights, causality, cache, tied head and traced forward pass."""
 
 import math
 from collections.abc import Sequence
@@ -6,28 +6,22 @@ from collections.abc import Sequence
 import pytest
 import torch
 import torch.nn.functional as F
+from builders import random_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from minigpt.config import PRESETS, GPTConfig
 from minigpt.errors import ConfigError
-from minigpt.model.attention import CausalSelfAttention, KVCache
+from minigpt.model.attention import CausalSelfAttention
 from minigpt.model.gpt import GPT, MLP
+from minigpt.model.kv_cache import KVCache
 
 CONFIG = GPTConfig(vocab_size=31, n_positions=10, n_embd=12, n_layer=3, n_head=3)
 
 
-def gpt_in_double(config: GPTConfig = CONFIG, seed: int = 0, scale: float = 10.0) -> GPT:
-    """A model whose weights are large enough for every part to be felt in the logits."""
-    torch.manual_seed(seed)
-    model = GPT(config).double()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(
-                parameter * scale if parameter.dim() == 2 else parameter + 0.1 * torch.randn_like(parameter)
-            )
-    return model
+def double_model(config: GPTConfig = CONFIG, seed: int = 0) -> GPT:
+    return random_model(config, seed=seed).double().train()
 
 
 def some_ids(b: int, t: int, seed: int = 1) -> Tensor:
@@ -76,7 +70,7 @@ def test_the_config_counts_the_parameters_that_the_model_has(v: int, p: int, n: 
         assert sum(parameter.numel() for parameter in GPT(config).parameters()) == config.n_parameters
 
 
-# The start
+# The initial weights
 
 
 def test_initial_weights_are_gpt2s() -> None:
@@ -93,7 +87,7 @@ def test_initial_weights_are_gpt2s() -> None:
             assert parameter.eq(0 if name.endswith("bias") else 1).all(), name
 
 
-def test_a_new_models_loss_is_that_of_a_blind_guess() -> None:
+def test_the_loss_of_a_new_model_is_that_of_a_uniform_distribution() -> None:
     torch.manual_seed(0)
     model = GPT(GPTConfig(vocab_size=500, n_positions=32, n_embd=64, n_layer=4, n_head=4))
     ids = torch.randint(500, (8, 33))
@@ -101,7 +95,7 @@ def test_a_new_models_loss_is_that_of_a_blind_guess() -> None:
     assert loss.item() == pytest.approx(math.log(500), abs=0.1)
 
 
-def test_one_seed_is_one_model() -> None:
+def test_the_seed_determines_the_initial_weights() -> None:
     def weights(seed: int) -> Tensor:
         torch.manual_seed(seed)
         return torch.cat([parameter.flatten() for parameter in GPT(CONFIG).parameters()])
@@ -122,9 +116,9 @@ def test_gelu_is_the_tanh_form_and_not_the_error_function() -> None:
     assert (mlp(x) - mlp.down_proj(F.gelu(u))).abs().max() > 1e-5
 
 
-def test_the_model_is_the_one_in_the_papers_words() -> None:
-    """Pre-norm blocks, residual sums, a final norm and the tied head, once more from torch's own parts."""
-    model, ids = gpt_in_double(CONFIG.replace(layer_norm_epsilon=0.01)), some_ids(2, 7)
+def test_the_model_equals_one_built_from_pytorchs_own_modules() -> None:
+    """Pre-norm blocks, residual sums, a final norm and the tied head."""
+    model, ids = double_model(CONFIG.replace(layer_norm_epsilon=0.01)), some_ids(2, 7)
 
     def norm(x: Tensor, layer: nn.LayerNorm) -> Tensor:
         centred = x - x.mean(dim=-1, keepdim=True)
@@ -143,8 +137,8 @@ def test_the_model_is_the_one_in_the_papers_words() -> None:
     torch.testing.assert_close(model(ids), logits, rtol=1e-9, atol=1e-10)
 
 
-def test_forward_is_the_head_on_the_features() -> None:
-    model, ids = gpt_in_double(), some_ids(2, 7)
+def test_forward_applies_the_head_to_the_features() -> None:
+    model, ids = double_model(), some_ids(2, 7)
     features = model.features(ids)
     assert features.shape == (2, 7, 12)
     assert model(ids).shape == (2, 7, 31)
@@ -152,16 +146,16 @@ def test_forward_is_the_head_on_the_features() -> None:
     torch.testing.assert_close(model.logits(features[:, -1]), model(ids)[:, -1])
 
 
-def test_the_head_is_the_token_embedding_and_no_second_parameter() -> None:
-    model = gpt_in_double()
+def test_the_head_is_the_token_embedding_and_not_a_second_parameter() -> None:
+    model = double_model()
     assert [name for name, parameter in model.named_parameters() if 31 in parameter.shape] == ["token_embedding.weight"]
     assert set(model.state_dict()) == {name for name, _ in model.named_parameters()}
     model.logits(torch.ones(1, 12, dtype=torch.float64)).sum().backward()
-    assert model.token_embedding.weight.grad.eq(1).all()  # the head alone reaches every word
+    assert model.token_embedding.weight.grad.eq(1).all()  # only the head reaches every token
 
 
 def test_every_parameter_is_trained() -> None:
-    model = gpt_in_double()
+    model = double_model()
     F.cross_entropy(model(some_ids(8, 10)).flatten(0, 1), some_ids(8, 10, seed=2).flatten()).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad.any(), name
@@ -169,9 +163,9 @@ def test_every_parameter_is_trained() -> None:
 
 @settings(deadline=None, max_examples=25)
 @given(t=st.integers(2, 10), data=st.data(), seed=st.integers(0, 2**32))
-def test_changing_a_token_moves_no_earlier_logit(t: int, data: st.DataObject, seed: int) -> None:
+def test_changing_a_token_changes_no_earlier_logit(t: int, data: st.DataObject, seed: int) -> None:
     at = data.draw(st.integers(0, t - 1))
-    model, ids = gpt_in_double(seed=seed), some_ids(2, t, seed)
+    model, ids = double_model(seed=seed), some_ids(2, t, seed)
     changed = ids.clone()
     changed[:, at] = (changed[:, at] + 1) % CONFIG.vocab_size
     moved = (model(changed) - model(ids)).abs().amax(dim=-1)  # (B, T)
@@ -180,7 +174,7 @@ def test_changing_a_token_moves_no_earlier_logit(t: int, data: st.DataObject, se
 
 
 def test_positions_matter() -> None:
-    model = gpt_in_double()
+    model = double_model()
     same = model(torch.full((1, 5), 3))[0]
     assert not torch.allclose(same[0], same[1], atol=1e-3)
 
@@ -189,7 +183,7 @@ def test_positions_matter() -> None:
 
 
 def in_pieces(model: GPT, ids: Tensor, ends: Sequence[int]) -> Tensor:
-    """Logits from one cache, the ids given up to each of `ends` in turn."""
+    """Logits of the ids read with one cache, up to each of `ends` in turn."""
     cache = KVCache(model.config, len(ids), dtype=torch.float64)
     logits, start = [], 0
     for end in ends:
@@ -201,21 +195,21 @@ def in_pieces(model: GPT, ids: Tensor, ends: Sequence[int]) -> Tensor:
 
 @pytest.mark.parametrize("split", range(1, 10))
 def test_cached_logits_equal_uncached_at_every_split(split: int) -> None:
-    model, ids = gpt_in_double(), some_ids(2, 10)
+    model, ids = double_model(), some_ids(2, 10)
     torch.testing.assert_close(in_pieces(model, ids, [split, 10]), model(ids), rtol=1e-9, atol=1e-10)
 
 
 @settings(deadline=None, max_examples=20)
 @given(ends=st.sets(st.integers(1, 10), min_size=1), seed=st.integers(0, 2**32))
 def test_cached_logits_equal_uncached_in_any_pieces(ends: set[int], seed: int) -> None:
-    model, ids = gpt_in_double(seed=seed), some_ids(2, max(ends), seed)
+    model, ids = double_model(seed=seed), some_ids(2, max(ends), seed)
     torch.testing.assert_close(in_pieces(model, ids, sorted(ends)), model(ids), rtol=1e-9, atol=1e-10)
 
 
 @settings(deadline=None, max_examples=15)
 @given(lengths=st.lists(st.integers(1, 10), min_size=1, max_size=4), seed=st.integers(0, 2**32), data=st.data())
-def test_padded_rows_have_the_logits_that_each_has_alone(lengths: list[int], seed: int, data: st.DataObject) -> None:
-    model, longest = gpt_in_double(seed=seed), max(lengths)
+def test_padded_rows_have_the_logits_of_each_row_alone(lengths: list[int], seed: int, data: st.DataObject) -> None:
+    model, longest = double_model(seed=seed), max(lengths)
     ids, split = some_ids(len(lengths), longest, seed), data.draw(st.integers(1, longest))
     cache = KVCache(CONFIG, len(lengths), dtype=torch.float64)
     cache.padding = longest - torch.tensor(lengths)
@@ -234,8 +228,8 @@ def test_more_tokens_than_positions_is_an_error_that_says_so() -> None:
         model.attention_weights(some_ids(1, 11))
 
 
-def test_a_full_cache_takes_no_more_and_stays_as_it_was() -> None:
-    model, ids = gpt_in_double(), some_ids(1, 10)
+def test_a_full_cache_refuses_more_tokens_and_stays_unchanged() -> None:
+    model, ids = double_model(), some_ids(1, 10)
     cache = KVCache(CONFIG, 1, dtype=torch.float64)
     model.features(ids[:, :8], cache)
     with pytest.raises(ConfigError, match=r"11 positions are more than"):
@@ -244,46 +238,104 @@ def test_a_full_cache_takes_no_more_and_stays_as_it_was() -> None:
     torch.testing.assert_close(model.features(ids[:, 8:], cache), model.features(ids)[:, 8:], rtol=1e-9, atol=1e-10)
 
 
-# Attention weights
+def test_an_interrupted_pass_leaves_no_trace_in_the_cache() -> None:
+    model, ids = double_model(), some_ids(1, 8)
+    cache = KVCache(CONFIG, 1, dtype=torch.float64)
+    model.features(ids[:, :3], cache)
+    interruption = model.blocks[1].mlp.register_forward_pre_hook(lambda *_: pytest.fail("interrupted"))
+    with pytest.raises(pytest.fail.Exception, match="interrupted"):
+        model.features(ids[:, 5:], cache)
+    interruption.remove()
+    assert cache.length == 3
+    torch.testing.assert_close(model.features(ids[:, 3:], cache), model.features(ids)[:, 3:], rtol=1e-9, atol=1e-10)
 
 
-def test_attention_weights_are_those_the_forward_pass_uses() -> None:
-    model, ids = gpt_in_double(), some_ids(2, 7)
+# The traced forward pass
+
+
+def test_attention_weights_are_those_of_the_forward_pass() -> None:
+    model, ids = double_model(), some_ids(2, 7)
     every_layer = model.attention_weights(ids)
-    streams: list[Tensor] = []
+    inputs: list[Tensor] = []
     for block in model.blocks:
-        block.attention.register_forward_pre_hook(lambda _module, arguments: streams.append(arguments[0]))
+        block.attention.register_forward_pre_hook(lambda _module, arguments: inputs.append(arguments[0]))
     model(ids)
-    assert len(every_layer) == len(streams) == 3
-    for weights, x, block in zip(every_layer, streams, model.blocks, strict=True):
+    assert len(every_layer) == len(inputs) == 3
+    for weights, x, block in zip(every_layer, inputs, model.blocks, strict=True):
         torch.testing.assert_close(weights, block.attention.forward_with_weights(x)[1], rtol=1e-9, atol=1e-10)
         torch.testing.assert_close(weights.sum(dim=-1), torch.ones(2, 3, 7, dtype=torch.float64))
         assert not weights.requires_grad
 
 
+@pytest.mark.parametrize("attention_weights", [False, True])
+def test_the_traced_forward_pass_gives_the_logits_and_gradients_of_the_forward_pass(attention_weights: bool) -> None:
+    model, ids = double_model(), some_ids(2, 7)
+    targets = some_ids(2, 7, seed=2).flatten()
+    *_, last = model.trace(ids, attention_weights=attention_weights)
+    logits = model(ids)
+    torch.testing.assert_close(last.output, logits, rtol=1e-10, atol=1e-12)
+    traced, expected = (
+        torch.autograd.grad(F.cross_entropy(y.flatten(0, 1), targets), list(model.parameters()))
+        for y in (last.output, logits)
+    )
+    for ours, theirs in zip(traced, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
+
+
+def test_every_stage_is_what_its_module_computes_in_the_forward_pass() -> None:
+    model, ids = double_model(), some_ids(2, 7)
+    outputs: dict[str, Tensor] = {}
+    for name, module in model.named_modules():
+        module.register_forward_hook(lambda _module, _inputs, output, name=name: outputs.update({name: output}))
+    expected = {"logits": model(ids), "embedding": outputs["embedding_dropout"], "final_norm": outputs["final_norm"]}
+    for layer in range(3):
+        for name in ("attention_norm", "attention", "mlp_norm", "mlp"):
+            expected[f"{layer} {name}"] = outputs[f"blocks.{layer}.{name}"]
+        before = expected["embedding"] if layer == 0 else expected[f"{layer - 1} mlp_residual"]
+        expected[f"{layer} attention_residual"] = before + expected[f"{layer} attention"]
+        expected[f"{layer} mlp_residual"] = outputs[f"blocks.{layer}"]
+    stages = list(model.trace(ids))
+    found = {stage.name if stage.layer is None else f"{stage.layer} {stage.name}": stage.output for stage in stages}
+    assert found.keys() == expected.keys()
+    for name, output in found.items():
+        assert torch.equal(output, expected[name]), name
+    within_a_block = ["attention_norm", "attention", "attention_residual", "mlp_norm", "mlp", "mlp_residual"]
+    assert [stage.name for stage in stages] == ["embedding", *3 * within_a_block, "final_norm", "logits"]
+
+
+def test_a_trace_computes_no_stage_before_it_is_asked_for() -> None:
+    model, ids = double_model(), some_ids(1, 3)
+    called: list[int] = []
+    for layer, block in enumerate(model.blocks):
+        block.mlp.register_forward_hook(lambda _module, _inputs, _output, layer=layer: called.append(layer))
+    for stage in model.trace(ids):
+        if stage.layer == 1:
+            break
+    assert called == [0]
+
+
 # Dropout
 
 
-def test_without_dropout_training_and_evaluation_are_one_function() -> None:
-    model, ids = gpt_in_double(), some_ids(2, 7)
+def test_without_dropout_train_and_eval_mode_give_the_same_logits() -> None:
+    model, ids = double_model(), some_ids(2, 7)
     assert torch.equal(model.train()(ids), model.eval()(ids))
 
 
-@pytest.mark.parametrize("place", ["embedding_dropout", "blocks.1.attention", "blocks.1.mlp.residual_dropout"])
-def test_dropout_acts_in_each_of_its_places_and_only_in_training(place: str) -> None:
-    model, ids = gpt_in_double(CONFIG.replace(dropout=0.5)), some_ids(2, 7)
+@pytest.mark.parametrize("name", ["embedding_dropout", "blocks.1.attention", "blocks.1.mlp.residual_dropout"])
+def test_dropout_acts_in_each_of_its_modules_and_only_in_train_mode(name: str) -> None:
+    model, ids = double_model(CONFIG.replace(dropout=0.5)), some_ids(2, 7)
     model.eval()
-    still = model(ids)
-    assert torch.equal(still, model(ids))
-    model.get_submodule(place).train()
+    assert torch.equal(model(ids), model(ids))
+    model.get_submodule(name).train()
     assert not torch.equal(model(ids), model(ids))
 
 
-# A model around given tensors
+# A model from existing tensors
 
 
-def test_a_model_from_tensors_shares_their_memory_and_needs_no_random_start() -> None:
-    source, ids = gpt_in_double(), some_ids(2, 10)
+def test_a_model_from_tensors_shares_their_memory_and_draws_no_random_numbers() -> None:
+    source, ids = double_model(), some_ids(2, 10)
     tensors = source.state_dict()
     before = torch.random.get_rng_state()
     model = GPT.from_tensors(CONFIG, tensors)
@@ -295,14 +347,14 @@ def test_a_model_from_tensors_shares_their_memory_and_needs_no_random_start() ->
 
 
 def test_a_model_from_tensors_has_a_working_mask() -> None:
-    source, ids = gpt_in_double(), some_ids(2, 10)
+    source, ids = double_model(), some_ids(2, 10)
     model = GPT.from_tensors(CONFIG, source.state_dict())
     torch.testing.assert_close(in_pieces(model, ids, [4, 10]), source(ids), rtol=1e-9, atol=1e-10)
     for ours, theirs in zip(model.attention_weights(ids), source.attention_weights(ids), strict=True):
         assert torch.equal(ours, theirs)
 
 
-def test_a_model_from_tensors_keeps_its_mask_where_the_tensors_are() -> None:
+def test_the_mask_of_a_model_from_tensors_is_on_the_device_of_the_tensors() -> None:
     tensors = {name: tensor.to("meta") for name, tensor in GPT(CONFIG).state_dict().items()}
     model = GPT.from_tensors(CONFIG, tensors)
     masks = [module.mask for module in model.modules() if isinstance(module, CausalSelfAttention)]

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minigpt.evaluation.perplexity import Progress, resolve_protocol, sliced_logits
-from minigpt.model.attention import KVCache
 from minigpt.model.gpt import GPT, eval_mode
+from minigpt.model.kv_cache import KVCache
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 Ids = tuple[int, ...]

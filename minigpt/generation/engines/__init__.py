@@ -1,1 +1,1 @@
-"""Engines that run a model: PyTorch, CUDA graphs, and C on CPUs."""
+"""Engines: implementations of a model's decode step in PyTorch, in CUDA graphs and in C."""

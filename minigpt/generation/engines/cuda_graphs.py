@@ -1,7 +1,7 @@
-"""Decoding on CUDA: a step whose every shape and address stays the same, recorded once and replayed.
+"""The engine for CUDA: a decode step with fixed shapes and addresses, recorded once as a CUDA graph and replayed.
 
-A step at batch 1 is some hundreds of small kernels, and starting them one by one takes the processor longer than the
-GPU needs to run them. A recorded step starts all of them at once. It knows no sampling and no text.
+A decode step at batch size 1 consists of hundreds of small kernels. Launching them one by one takes the CPU longer than
+the GPU needs to run them; a graph launches all of them at once.
 """
 
 from typing import Protocol
@@ -11,52 +11,54 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minigpt.generation.engines.pytorch import TorchEngine
-from minigpt.model.attention import KVCache, check_room
+from minigpt.model.attention import check_length
 from minigpt.model.gpt import GPT, Block
+from minigpt.model.kv_cache import KVCache
 
-_SHORTEST_SPAN = 128  # cached positions that a step looks at, at least; from there on they double
+_SHORTEST_SPAN = 128  # the fewest cached positions that a step attends to; longer spans are this times a power of two
 
 
 def static_step(model: GPT, cache: KVCache, ids: Tensor, at: Tensor, padding: Tensor, span: int) -> Tensor:
-    """The logits behind one more id of every row, which the cache then holds at position `at`.
+    """Computes the logits after one more id in every row and writes its keys and values at position `at`.
 
-    How far the rows are stands in tensors alone, so that the same work can be replayed for any of it: attention always
-    looks at the first `span` positions, and the mask hides those that are not written yet, or are padding. `at` must be
-    below `span`. `cache.length` is left to the caller.
+    The position and the padding are tensors, so that a recorded step can be replayed for any of them. Attention always
+    covers the first `span` positions; the mask hides padding and the positions after `at`, which must be less than
+    `span`. The caller advances the cache's length.
     Shapes: ids (B, 1), at (1,), padding (B,), all int64 -> (B, 1, V).
     """
     positions = torch.arange(span, device=ids.device)
     mask = ((positions <= at) & (positions >= padding[:, None]))[:, None, None]  # (B, 1, 1, span)
     x = model.token_embedding(ids) + model.position_embedding(at - padding)[:, None]  # (B, 1, C)
-    for block, keys, values in zip(model.blocks, cache.keys, cache.values, strict=True):
+    for block, layer in zip(model.blocks, cache.layers, strict=True):
         assert isinstance(block, Block)
-        q, k, v = block.attention.heads(block.attention_norm(x))  # 3 x (B, H, 1, D)
-        keys.index_copy_(2, at, k)
-        values.index_copy_(2, at, v)
-        y = F.scaled_dot_product_attention(q, keys[:, :, :span], values[:, :, :span], attn_mask=mask)  # (B, H, 1, D)
+        query, key, value = block.attention.project(block.attention_norm(x))  # 3 x (B, H, 1, D)
+        layer.keys.index_copy_(2, at, key)
+        layer.values.index_copy_(2, at, value)
+        keys, values = layer.keys[:, :, :span], layer.values[:, :, :span]  # 2 x (B, H, span, D)
+        y = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)  # (B, H, 1, D)
         x = x + block.attention.merge(y)  # (B, 1, C)
         x = x + block.mlp(block.mlp_norm(x))
     return model.logits(model.final_norm(x))
 
 
 class Step(Protocol):
-    """What is recorded: `static_step` as it is or compiled."""
+    """The type of `static_step` and of its compiled form."""
 
     def __call__(self, model: GPT, cache: KVCache, ids: Tensor, at: Tensor, padding: Tensor, span: int) -> Tensor: ...
 
 
 class Replay:
-    """`static_step` over one cache and span: recorded in a CUDA graph when it is made, replayed at every call.
+    """`static_step` for one cache and one span, recorded as a CUDA graph at the first call and replayed at each call.
 
-    On a CPU, where nothing is recorded, it is run anew: the same numbers, for tests.
+    On a CPU each call runs the step without recording, so that tests need no GPU.
     """
 
     def __init__(self, step: Step, model: GPT, cache: KVCache, span: int) -> None:
-        rows, device = len(cache.keys[0]), cache.keys[0].device
+        rows, device = cache.batch_size, cache.layers[0].keys.device
         self._ids = torch.zeros(rows, 1, dtype=torch.int64, device=device)
         self._at = torch.zeros(1, dtype=torch.int64, device=device)
         self._padding = torch.zeros(rows, dtype=torch.int64, device=device)
-        self._work = lambda: step(model, cache, self._ids, self._at, self._padding, span)
+        self._run = lambda: step(model, cache, self._ids, self._at, self._padding, span)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._logits = torch.empty(0)
         self._device = device
@@ -70,32 +72,32 @@ class Replay:
         else:
             self._padding.copy_(padding)
         if self._device.type != "cuda":
-            return self._work()  # type: ignore[no-untyped-call]
+            return self._run()  # type: ignore[no-untyped-call]
         if self._graph is None:
             self._record()
         assert self._graph is not None
         self._graph.replay()
-        return self._logits.clone()  # the graph's own memory is written anew by the next step
+        return self._logits.clone()  # the next replay overwrites the graph's own memory
 
     def _record(self) -> None:
         with torch.cuda.device(self._device):
-            # Libraries choose their kernels and take their workspaces at the first call, which must not be recorded. It
-            # writes the same keys and values that the replay will write.
-            aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            aside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(aside):
+            # The first call lets libraries choose kernels and allocate workspaces, which must not be recorded.
+            # These warm-up runs write the same keys and values as the replay.
+            warmup = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            warmup.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(warmup):
                 for _ in range(2):
-                    self._work()  # type: ignore[no-untyped-call]
-            torch.cuda.current_stream().wait_stream(aside)
+                    self._run()  # type: ignore[no-untyped-call]
+            torch.cuda.current_stream().wait_stream(warmup)
             self._graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graph):
-                self._logits = self._work()  # type: ignore[no-untyped-call]
+                self._logits = self._run()  # type: ignore[no-untyped-call]
 
 
 class GraphEngine(TorchEngine):
-    """`TorchEngine`, its steps of one id per row replayed; prompts and several ids at once go the usual way.
+    """A `TorchEngine` that replays a recorded step to read one id per row; it reads prompts and several ids as usual.
 
-    `compiled` fuses the step's kernels first, which takes about a minute and pays where much is generated.
+    `compiled` compiles the step with torch.compile first, which takes about a minute and pays off for long generations.
     """
 
     def __init__(self, model: GPT, *, compiled: bool = False) -> None:
@@ -103,7 +105,7 @@ class GraphEngine(TorchEngine):
         self._compiled = compiled
         self._step: Step = torch.compile(static_step, dynamic=False, fullgraph=True) if compiled else static_step
         self._replays: dict[int, Replay] = {}  # by span
-        self._recorded: list[Tensor] = []  # the buffers they were made for, kept so that no others take their place
+        self._recorded: list[Tensor] = []  # the buffers they use, referenced here so that they stay allocated
 
     @property
     def description(self) -> str:
@@ -115,7 +117,8 @@ class GraphEngine(TorchEngine):
     def read(self, ids: Tensor) -> Tensor:
         if ids.shape[1] != 1:
             return super().read(ids)
-        at = check_room(1, self._cache, self.n_positions)
+        at = self._cache.length
+        check_length(at + 1, self.n_positions)
         logits = self._replay(self._span(at))(ids, at, self._cache.padding)
         self._cache.length += 1
         return logits
@@ -127,7 +130,7 @@ class GraphEngine(TorchEngine):
         return min(span, self.n_positions)
 
     def _replay(self, span: int) -> Replay:
-        buffers = [*self._cache.keys, *self._cache.values]
+        buffers = [buffer for layer in self._cache.layers for buffer in (layer.keys, layer.values)]
         if not (self._recorded and _same_memory(self._recorded[0], buffers[0])):
             self._replays.clear()
             self._recorded = buffers

@@ -1,4 +1,4 @@
-"""The decode step in C (decode.c) over a model's own tensors, through ctypes; it knows no sampling and no text."""
+"""The engine that runs the decode step in C (decode.c) on a model's own tensors, through ctypes."""
 
 import contextlib
 import ctypes
@@ -13,13 +13,15 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from minigpt.model.attention import KVCache, check_room
+from minigpt.model.attention import check_length
 from minigpt.model.gpt import GPT, Block
+from minigpt.model.kv_cache import KVCache
 
+# As in decode.c: the forms of a matrix, the errors of minigpt_step, and the outputs in one int8 panel.
 _BY_ROWS, _BY_COLUMNS, _INT8 = range(3)
-_NO_MEMORY, _BEYOND = 1, 2
-_LANES = 16  # outputs side by side in an int8 panel
-_MANY_ROWS = 16  # ids from which on torch reads float32 prompts faster
+_OUT_OF_MEMORY, _OUT_OF_RANGE = 1, 2
+_LANES = 16
+_SHORT_PROMPT = 16  # ids; PyTorch reads longer float32 prompts faster
 
 
 class _Matrix(ctypes.Structure):
@@ -56,13 +58,13 @@ class _Rows(ctypes.Structure):
 
 
 def library() -> ctypes.CDLL | None:
-    """The compiled decode.c, None where there is none that can be used: `missing` says why."""
+    """The compiled decode.c; None if it cannot be used, for the reason that `why_unavailable` gives."""
     loaded = _library()
     return None if isinstance(loaded, str) else loaded
 
 
-def missing() -> str:
-    """Why decode.c is not used, and what to do; empty where it can be."""
+def why_unavailable() -> str:
+    """Why the compiled decode.c cannot be used, and what to do; empty if it can."""
     loaded = _library()
     return loaded if isinstance(loaded, str) else ""
 
@@ -72,12 +74,12 @@ def _library() -> ctypes.CDLL | str:
     here = Path(__file__).parent
     found = [path for end in importlib.machinery.EXTENSION_SUFFIXES if (path := here / f"_decode{end}").exists()]
     if not found:
-        return "minigpt was installed without a C compiler at hand: install gcc or clang, then minigpt again"
-    loaded = _linked(str(found[0]))
+        return "minigpt was installed without a C compiler; install gcc or clang, then reinstall minigpt"
+    loaded = _load(str(found[0]))
     if loaded is None:
-        return f"{found[0].name} finds no OpenMP (libgomp or libomp): install one"
+        return f"{found[0].name} needs OpenMP; install libgomp or libomp"
     if not _is_current(loaded, here):
-        return "decode.c has changed since it was compiled: install minigpt again"
+        return "decode.c has changed since it was compiled; reinstall minigpt"
     loaded.minigpt_use.restype = ctypes.c_char_p
     loaded.minigpt_use.argtypes = [ctypes.c_char_p]
     loaded.minigpt_pack.restype = None
@@ -91,7 +93,7 @@ def _library() -> ctypes.CDLL | str:
 
 
 def _is_current(loaded: ctypes.CDLL, sources: Path) -> bool:
-    """Whether a library was compiled from the sources that stand here: what it is told must lie as it expects."""
+    """Whether the library was compiled from these sources, so that the structures above have the layout it expects."""
     try:
         compiled_from = loaded.minigpt_sources
     except AttributeError:
@@ -101,8 +103,8 @@ def _is_current(loaded: ctypes.CDLL, sources: Path) -> bool:
     return bool(compiled_from() == hashlib.sha256(content).hexdigest().encode())
 
 
-def _linked(path: str) -> ctypes.CDLL | None:
-    """The library with an OpenMP: torch's own where it shows, for one pool of threads, else gcc's or clang's."""
+def _load(path: str) -> ctypes.CDLL | None:
+    """Loads the library with PyTorch's OpenMP if visible, so that they share one thread pool, else gcc's or clang's."""
     for openmp in ("", "libgomp.so.1", "libomp.so.5"):
         try:
             if openmp:
@@ -114,20 +116,22 @@ def _linked(path: str) -> ctypes.CDLL | None:
 
 
 def use(loaded: ctypes.CDLL, instructions: str | None = None) -> str | None:
-    """Chooses the processor's best instruction set or the one that is named; its name, None where it is not there."""
+    """Selects the named instruction set, by default the processor's best; returns its name, or None if unsupported."""
     name: bytes | None = loaded.minigpt_use(None if instructions is None else instructions.encode())
     return None if name is None else name.decode()
 
 
-def _room(size: int) -> Tensor:
-    """Memory for so many bytes, (size,) uint8: in huge pages where the system has them, of which 60 and not 30,000 are
-    to be made for GPT-2 small."""
+def _allocate(size: int) -> Tensor:
+    """Memory of `size` bytes, (size,) uint8, in huge pages if the system has them.
+
+    GPT-2 small takes 60 huge pages instead of 30,000 pages.
+    """
     if sys.platform != "linux" or size == 0:
         return torch.empty(size, dtype=torch.uint8)
-    area = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a system without them
-        area.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(area, dtype=torch.uint8)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a system without huge pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def _packed_size(weight: Tensor) -> int:
@@ -137,20 +141,20 @@ def _packed_size(weight: Tensor) -> int:
 
 
 class NativeEngine:
-    """An engine (see `engine.py`) that reads ids by decode.c.
+    """An `Engine` that runs decode.c.
 
-    float32 weights are used where they lie, int8 ones are made here, in one pass. The cache is torch's own, so that
-    long float32 prompts can go through torch, whose matrix products reach the processor's peak.
+    It uses float32 weights in place and packs int8 weights once. It shares the memory of a `KVCache`, so that PyTorch,
+    whose matrix products reach the processor's peak, can read long float32 prompts.
     """
 
     def __init__(self, model: GPT, quantization: str = "none") -> None:
         loaded = library()
         assert loaded is not None
         self.model, self.quantization, self._library = model, quantization, loaded
-        self._kept: list[object] = []  # what the structures point to
-        read_whole = [p for p in model.parameters() if p.dim() == 2 and p is not model.position_embedding.weight]
-        matrices = [] if quantization == "none" else read_whole
-        self._room = _room(sum(map(_packed_size, matrices)))  # for int8 weights, from here on
+        self._referenced: list[object] = []  # what the structures point to
+        matrices = [p for p in model.parameters() if p.dim() == 2 and p is not model.position_embedding.weight]
+        packed_size = 0 if quantization == "none" else sum(map(_packed_size, matrices))
+        self._free = _allocate(packed_size)  # what is left of the memory for int8 weights
         config = model.config
         self._layers = (_Layer * config.n_layer)(*(self._layer(block) for block in model.blocks))
         self._model = _Model(
@@ -183,19 +187,19 @@ class NativeEngine:
     @torch.inference_mode()
     def start(self, prompts: Sequence[Sequence[int]]) -> Tensor:
         for prompt in prompts:
-            check_room(len(prompt), None, self.n_positions)
-        if len(self._cache.keys[0]) != len(prompts):
-            self._use(KVCache(self.model.config, len(prompts)))
+            check_length(len(prompt), self.n_positions)
+        if self._cache.batch_size != len(prompts):
+            self._set_cache(KVCache(self.model.config, len(prompts)))
         self._lengths = [len(prompt) for prompt in prompts]
         logits = torch.empty(len(prompts), self.model.config.vocab_size)
-        # Each goes the way of its own length, so that its numbers are those of its run alone.
-        by_torch = self.quantization == "none"
-        long = [row for row, prompt in enumerate(prompts) if by_torch and len(prompt) > _MANY_ROWS]
+        # The choice depends on each prompt's own length, so that its logits do not depend on the other prompts.
+        use_pytorch = self.quantization == "none"
+        long = [row for row, prompt in enumerate(prompts) if use_pytorch and len(prompt) > _SHORT_PROMPT]
         short = [row for row in range(len(prompts)) if row not in long]
         for row in long:
-            logits[row] = self._read_by_torch(row, prompts[row])
+            logits[row] = self._read_with_pytorch(row, prompts[row])
         if short:
-            # All but the last ids first: the rows that logits are wanted of stand at the end.
+            # The prompts' last ids come last, because `_step` returns logits for the last ids only.
             rows = [(id, at, row) for row in short for at, id in enumerate(prompts[row][:-1])]
             rows += [(prompts[row][-1], self._lengths[row] - 1, row) for row in short]
             logits[short] = self._step(torch.tensor(rows), len(short))
@@ -205,7 +209,7 @@ class NativeEngine:
     def read(self, ids: Tensor) -> Tensor:
         batch, new = ids.shape
         for length in self._lengths:
-            check_room(length + new, None, self.n_positions)
+            check_length(length + new, self.n_positions)
         first = torch.tensor(self._lengths)[:, None]  # (B, 1)
         rows = torch.stack(
             [ids, first + torch.arange(new), torch.arange(batch)[:, None].expand(batch, new)], dim=-1
@@ -217,37 +221,41 @@ class NativeEngine:
     def keep(self, rows: Sequence[int]) -> None:
         self._cache.length = self.length
         self._cache.keep(rows)
-        self._use(self._cache)
+        self._set_cache(self._cache)
         self._lengths = [self._lengths[row] for row in rows]
 
     def rewind(self, count: int) -> None:
         self._lengths = [length - count for length in self._lengths]
 
-    def _step(self, rows: Tensor, wanted: int) -> Tensor:
-        """Reads ids at positions of sequences, (N, 3) int64; logits behind the last `wanted` of them, (wanted, V)."""
+    def _step(self, rows: Tensor, n_logits: int) -> Tensor:
+        """Reads N ids and returns the logits after the last `n_logits` of them.
+
+        Shapes: rows (N, 3) int64, each an id, its position and its sequence -> (n_logits, V).
+        """
         columns = rows.t().contiguous()  # (3, N)
-        logits = torch.empty(wanted, self.model.config.vocab_size)
+        logits = torch.empty(n_logits, self.model.config.vocab_size)
         ids, positions, sequences = (column.data_ptr() for column in columns)
         count = columns.shape[1]
-        told = _Rows(ids, positions, sequences, count, count - wanted)
-        failed = self._library.minigpt_step(self._model, told, logits.data_ptr(), torch.get_num_threads())
-        if failed == _NO_MEMORY:
-            raise MemoryError("no memory for the buffers of a decode step")
-        if failed == _BEYOND:
-            raise IndexError("an id is not in the vocabulary, or a position not in the context")
+        arguments = _Rows(ids, positions, sequences, count, count - n_logits)
+        error = self._library.minigpt_step(self._model, arguments, logits.data_ptr(), torch.get_num_threads())
+        if error == _OUT_OF_MEMORY:
+            raise MemoryError("out of memory for the buffers of a decode step")
+        if error == _OUT_OF_RANGE:
+            raise IndexError("an id is outside the vocabulary, or a position outside the context")
         return logits
 
-    def _read_by_torch(self, row: int, prompt: Sequence[int]) -> Tensor:
+    def _read_with_pytorch(self, row: int, prompt: Sequence[int]) -> Tensor:
         view = self._cache.row(row)
         features = self.model.features(torch.tensor([list(prompt)]), view)  # (1, T, C)
         return self.model.logits(features[0, -1])
 
-    def _use(self, cache: KVCache) -> None:
+    def _set_cache(self, cache: KVCache) -> None:
+        """Uses this cache, in decode.c too."""
         self._cache = cache
-        for layer, keys, values in zip(self._layers, cache.keys, cache.values, strict=True):
-            layer.keys, layer.values = keys.data_ptr(), values.data_ptr()
+        for layer, cached in zip(self._layers, cache.layers, strict=True):
+            layer.keys, layer.values = cached.keys.data_ptr(), cached.values.data_ptr()
 
-    # What decode.c sees of the model.
+    # The model's weights as decode.c's structures.
 
     def _layer(self, block: nn.Module) -> _Layer:
         assert isinstance(block, Block)
@@ -259,7 +267,7 @@ class NativeEngine:
         )
 
     def _matrix(self, weight: Tensor, bias: Tensor | None) -> _Matrix:
-        """A matrix (out, in), by rows or by columns as it lies in memory, or packed to int8."""
+        """A matrix (out, in): its memory, stored by rows or by columns, or a copy of it packed to int8."""
         out, width = weight.shape
         by_columns = not weight.is_contiguous() and weight.t().is_contiguous()
         pointer = self._floats(weight.t() if by_columns else weight)
@@ -273,16 +281,16 @@ class NativeEngine:
         )
         if self.quantization == "none":
             return matrix
-        packed, self._room = self._room.tensor_split([_packed_size(weight)])
+        packed, self._free = self._free.tensor_split([_packed_size(weight)])
         scale = torch.zeros(-(-out // _LANES) * _LANES)
         self._library.minigpt_pack(packed.data_ptr(), scale.data_ptr(), matrix, torch.get_num_threads())
-        self._kept += [packed, scale]
+        self._referenced += [packed, scale]
         return _Matrix(packed.data_ptr(), scale.data_ptr(), matrix.bias, width, out, _INT8)
 
     def _floats(self, tensor: Tensor) -> int:
-        """Where a float32 tensor's contiguous numbers begin; it is kept alive."""
-        numbers = tensor.detach().contiguous()
-        assert numbers.dtype == torch.float32
-        assert numbers.device.type == "cpu"
-        self._kept.append(numbers)
-        return numbers.data_ptr()
+        """The address of a float32 tensor's contiguous values; a reference keeps them allocated."""
+        values = tensor.detach().contiguous()
+        assert values.dtype == torch.float32
+        assert values.device.type == "cpu"
+        self._referenced.append(values)
+        return values.data_ptr()

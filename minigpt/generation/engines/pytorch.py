@@ -1,18 +1,19 @@
-"""The engine that runs wherever PyTorch does: the model's own forward pass with a cache; the oracle of the others."""
+"""The engine that runs wherever PyTorch runs: the model's own forward pass with a key/value cache."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from minigpt.model.attention import KVCache, check_room
+from minigpt.model.attention import check_length
 from minigpt.model.gpt import GPT
+from minigpt.model.kv_cache import KVCache
 
 
 class TorchEngine:
-    """An engine (see `engine.py`) that reads ids by the model's own forward pass.
+    """An `Engine` that runs the model's own forward pass; the reference for the other engines.
 
-    Rows of different lengths are padded on the left, so that they end together.
+    Prompts of different lengths are padded on the left, so that they end together.
     """
 
     def __init__(self, model: GPT) -> None:
@@ -43,8 +44,8 @@ class TorchEngine:
     @torch.inference_mode()
     def start(self, prompts: Sequence[Sequence[int]]) -> Tensor:
         longest = max(len(prompt) for prompt in prompts)
-        check_room(longest, None, self.n_positions)
-        if len(self._cache.keys[0]) == len(prompts):
+        check_length(longest, self.n_positions)
+        if self._cache.batch_size == len(prompts):
             self._cache.reset()
         else:
             self._cache = self._new_cache(len(prompts))

@@ -1,50 +1,38 @@
-"""What every engine promises: a text read in any parts, beside any others, gives the logits of the whole alone."""
+"""Every engine gives the same logits however a text is divided into calls and whatever the other rows are."""
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 import torch
+from builders import random_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minigpt.config import GPTConfig
 from minigpt.errors import ConfigError
-from minigpt.generation.engines import cuda_graphs as graphed
-from minigpt.generation.engines import native
+from minigpt.generation.engines import cuda_graphs, native
 from minigpt.generation.engines.cuda_graphs import GraphEngine, Replay
-from minigpt.generation.engines.engine import Engine, resolve_engine
+from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
 from minigpt.generation.engines.pytorch import TorchEngine
-from minigpt.model.attention import KVCache
+from minigpt.generation.engines.resolve import resolve_engine
 from minigpt.model.gpt import GPT
+from minigpt.model.kv_cache import KVCache
 
-needs_native = pytest.mark.skipif(native.library() is None, reason="decode.c was not built: no C compiler at hand")
+needs_native = pytest.mark.skipif(native.library() is None, reason="decode.c is not compiled")
 every_engine = pytest.mark.parametrize(
     "kind", ["torch", "graph", pytest.param("native", marks=needs_native), pytest.param("int8", marks=needs_native)]
 )
 some = settings(deadline=None, max_examples=15)
 
 
-def random_model(vocab_size: int = 37, n_positions: int = 12, n_embd: int = 18, n_head: int = 3, seed: int = 0) -> GPT:
-    """Two layers whose every part is felt in the logits."""
-    generator = torch.Generator().manual_seed(seed)
-    config = GPTConfig(vocab_size=vocab_size, n_positions=n_positions, n_embd=n_embd, n_layer=2, n_head=n_head)
-    model = GPT(config).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            if parameter.dim() == 1:
-                parameter.copy_(0.3 * noise + name.endswith("norm.weight"))
-            else:
-                parameter.copy_(noise * (1 if name.endswith("embedding.weight") else 2 / math.sqrt(n_embd)))
-    return model
+def small_model(n_positions: int = 12, seed: int = 0) -> GPT:
+    return random_model(vocab_size=37, n_positions=n_positions, n_embd=18, n_head=3, seed=seed)
 
 
 def build(kind: str, model: GPT) -> Engine:
-    """An engine over a model; torch's in float64, where the order of work does not show."""
+    """An engine for a model; PyTorch's run in float64, where the order of operations makes no visible difference."""
     if kind == "torch":
         return TorchEngine(model.double())
     if kind == "graph":
@@ -53,7 +41,7 @@ def build(kind: str, model: GPT) -> Engine:
 
 
 def assert_same(kind: str, found: Tensor, expected: Tensor) -> None:
-    """decode.c does the same for a row wherever it stands, to the last bit; torch's kernels depend on the shape."""
+    """Equal to the last bit for decode.c; nearly equal for PyTorch, whose results depend on the batch's shape."""
     if kind in ("torch", "graph"):
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
     else:
@@ -61,13 +49,13 @@ def assert_same(kind: str, found: Tensor, expected: Tensor) -> None:
 
 
 def one_by_one(engine: Engine, ids: Sequence[int]) -> Tensor:
-    """The logits behind each of one text's ids: (T, V)."""
+    """The logits after each of one text's ids: (T, V)."""
     first = engine.start([ids[:1]])
     return torch.cat([first, *(engine.read(torch.tensor([[id]]))[0] for id in ids[1:])])
 
 
-def beside(engine: Engine, ids: Sequence[Sequence[int]]) -> Tensor:
-    """What the rows say next once each has read its T ids of these: (B, V)."""
+def read_rows(engine: Engine, ids: Sequence[Sequence[int]]) -> Tensor:
+    """The next token's logits of every row after it has read its T ids: (B, V)."""
     return engine.read(torch.tensor(ids))[:, -1]
 
 
@@ -77,17 +65,17 @@ def alone(engine: Engine, *ids: int) -> Tensor:
 
 @pytest.fixture(autouse=True, scope="module")
 def short_spans() -> Iterator[None]:
-    """Steps that look at two cached positions, then four, eight: every test's texts outgrow some."""
+    """Spans of 2, 4 and 8 cached positions, so that every test's texts need several of them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graphed, "_SHORTEST_SPAN", 2)
+        patch.setattr(cuda_graphs, "_SHORTEST_SPAN", 2)
         yield
 
 
 @every_engine
 @some
 @given(parts=st.lists(st.integers(1, 7), min_size=1, max_size=6), seed=st.integers(0, 2**31))
-def test_a_text_gives_the_same_logits_in_whatever_parts_it_is_read(kind: str, parts: list[int], seed: int) -> None:
-    model = random_model(n_positions=42, seed=seed)
+def test_a_text_gives_the_same_logits_however_it_is_divided_into_calls(kind: str, parts: list[int], seed: int) -> None:
+    model = small_model(n_positions=42, seed=seed)
     ids = torch.randint(37, (sum(parts),), generator=torch.Generator().manual_seed(seed))
     engine = build(kind, model)
     every = one_by_one(engine, ids.tolist())
@@ -105,8 +93,8 @@ def test_a_text_gives_the_same_logits_in_whatever_parts_it_is_read(kind: str, pa
 @every_engine
 @some
 @given(lengths=st.lists(st.integers(1, 10), min_size=1, max_size=5), seed=st.integers(0, 2**31))
-def test_rows_of_any_lengths_side_by_side_are_what_each_is_alone(kind: str, lengths: list[int], seed: int) -> None:
-    engine = build(kind, random_model(seed=seed))
+def test_rows_of_any_lengths_give_the_logits_of_each_row_alone(kind: str, lengths: list[int], seed: int) -> None:
+    engine = build(kind, small_model(seed=seed))
     generator = torch.Generator().manual_seed(seed)
     texts = [torch.randint(37, (length + 2,), generator=generator).tolist() for length in lengths]
     started = engine.start([text[:-2] for text in texts])
@@ -120,26 +108,26 @@ def test_rows_of_any_lengths_side_by_side_are_what_each_is_alone(kind: str, leng
 
 @every_engine
 @pytest.mark.parametrize("order", [[2, 1, 0], [1], [0, 0, 2, 1, 1], [1, 1, 1], [0, 2], [0, 1, 2]], ids=str)
-def test_rows_that_are_kept_go_on_as_they_were(kind: str, order: list[int]) -> None:
+def test_kept_rows_continue_their_own_texts(kind: str, order: list[int]) -> None:
     texts = [[5, 6, 7, 8], [9], [3, 2]]
-    engine = build(kind, random_model())
+    engine = build(kind, small_model())
     engine.start(texts)
     engine.keep(order)
-    found = beside(engine, [[row + 20] for row in range(len(order))])
-    again = beside(engine, [[30, row] for row in range(len(order))])
+    found = read_rows(engine, [[row + 20] for row in range(len(order))])
+    again = read_rows(engine, [[30, row] for row in range(len(order))])
     for place, row in enumerate(order):
         assert_same(kind, found[place], alone(engine, *texts[row], place + 20))
         assert_same(kind, again[place], alone(engine, *texts[row], place + 20, 30, place))
 
 
 @every_engine
-def test_rows_may_be_kept_again_and_again_and_a_new_start_forgets_them(kind: str) -> None:
-    engine = build(kind, random_model())
+def test_rows_may_be_kept_repeatedly_and_a_new_start_clears_them(kind: str) -> None:
+    engine = build(kind, small_model())
     engine.start([[1, 2, 3], [4, 5]])
     engine.keep([1, 0, 1])
     engine.read(torch.tensor([[6], [7], [8]]))
     engine.keep([2, 1])
-    found = beside(engine, [[9], [10]])
+    found = read_rows(engine, [[9], [10]])
     fresh = engine.start([[7, 7], [1]])
     assert_same(kind, found[0], alone(engine, 4, 5, 8, 9))
     assert_same(kind, found[1], alone(engine, 1, 2, 3, 7, 10))
@@ -148,25 +136,25 @@ def test_rows_may_be_kept_again_and_again_and_a_new_start_forgets_them(kind: str
 
 
 @every_engine
-def test_what_is_rewound_was_never_read(kind: str) -> None:
-    engine = build(kind, random_model())
+def test_rewinding_undoes_reading(kind: str) -> None:
+    engine = build(kind, small_model())
     engine.start([[1, 2, 3], [4]])
     engine.read(torch.tensor([[9, 9, 9], [8, 8, 8]]))
     engine.rewind(2)
     assert engine.length == 4
-    found = beside(engine, [[5], [6]])
+    found = read_rows(engine, [[5], [6]])
     assert_same(kind, found[0], alone(engine, 1, 2, 3, 9, 5))
     assert_same(kind, found[1], alone(engine, 4, 8, 6))
 
 
 @every_engine
-def test_a_row_has_the_room_of_its_own_length_once_longer_ones_have_gone(kind: str) -> None:
-    engine = build(kind, random_model(n_positions=12))
+def test_a_short_row_can_use_the_whole_context_after_longer_rows_are_dropped(kind: str) -> None:
+    engine = build(kind, small_model(n_positions=12))
     engine.start([[1] * 10, [2, 3], [4]])
     engine.keep([1, 2])
     assert engine.length == 2
     ids = list(range(10, 20))
-    found = beside(engine, [ids, ids])
+    found = read_rows(engine, [ids, ids])
     with pytest.raises(ConfigError, match=r"13 positions are more than the model's context length \(12\)"):
         engine.read(torch.tensor([[1], [1]]))
     assert_same(kind, found[0], alone(engine, 2, 3, *ids))
@@ -174,20 +162,20 @@ def test_a_row_has_the_room_of_its_own_length_once_longer_ones_have_gone(kind: s
 
 
 @every_engine
-def test_what_does_not_fit_the_context_is_refused(kind: str) -> None:
-    engine = build(kind, random_model(n_positions=4))
+def test_ids_that_do_not_fit_into_the_context_are_refused(kind: str) -> None:
+    engine = build(kind, small_model(n_positions=4))
     engine.start([[1, 2, 3]])
     with pytest.raises(ConfigError, match=r"5 positions are more than the model's context length \(4\)"):
         engine.read(torch.tensor([[1, 2]]))
-    assert_same(kind, beside(engine, [[5]])[0], alone(engine, 1, 2, 3, 5))
+    assert_same(kind, read_rows(engine, [[5]])[0], alone(engine, 1, 2, 3, 5))
     with pytest.raises(ConfigError, match=r"5 positions are more than the model's context length \(4\)"):
         engine.start([[1], [1] * 5])
 
 
 @every_engine
 @pytest.mark.parametrize("id", [-1, 37, 2**40])
-def test_an_id_outside_the_vocabulary_reads_no_foreign_memory(kind: str, id: int) -> None:
-    engine = build(kind, random_model())
+def test_an_id_outside_the_vocabulary_is_an_error(kind: str, id: int) -> None:
+    engine = build(kind, small_model())
     with pytest.raises(IndexError):
         engine.start([[1, id, 2]])
     engine.start([[1]])
@@ -196,8 +184,8 @@ def test_an_id_outside_the_vocabulary_reads_no_foreign_memory(kind: str, id: int
 
 
 @every_engine
-def test_one_position_is_context_enough(kind: str) -> None:
-    model = random_model(n_positions=1)
+def test_a_context_of_one_position_works(kind: str) -> None:
+    model = small_model(n_positions=1)
     found = build(kind, model).start([[3], [4]])
     with torch.no_grad():
         expected = model.double()(torch.tensor([[3], [4]]))[:, -1]
@@ -207,12 +195,12 @@ def test_one_position_is_context_enough(kind: str) -> None:
 
 @needs_native
 @pytest.mark.parametrize("first", [1, 16, 17, 30])
-def test_long_float32_prompts_go_through_torch_and_the_step_goes_on_from_there(first: int) -> None:
-    model = random_model(n_positions=40)
+def test_decode_c_continues_long_float32_prompts_that_pytorch_has_read(first: int) -> None:
+    model = small_model(n_positions=40)
     texts = [[(7 * at + row) % 37 for at in range(40)] for row in range(3)]
     engine = NativeEngine(model)
     started = engine.start([texts[0][:first], texts[1][: first + 5], texts[2][:2]])
-    read = beside(engine, [texts[0][first : first + 5], texts[1][first + 5 : first + 10], texts[2][2:7]])
+    read = read_rows(engine, [texts[0][first : first + 5], texts[1][first + 5 : first + 10], texts[2][2:7]])
     with torch.no_grad():
         whole = model.double()(torch.tensor(texts))  # (3, T, V)
     model.float()
@@ -224,60 +212,60 @@ def test_long_float32_prompts_go_through_torch_and_the_step_goes_on_from_there(f
         torch.testing.assert_close(started[row], own, rtol=0, atol=0)
 
 
-# Recorded steps, which on a CPU are run anew each time.
+# Recorded steps, which a CPU runs again at every call.
 
 
-def test_a_step_is_made_once_per_span_and_again_only_for_another_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
-    make = Replay.__init__
+def test_a_step_is_recorded_once_per_span_and_again_only_for_another_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded: list[int] = []
+    initialize = Replay.__init__
 
     def counted(self: Replay, step: Any, model: GPT, cache: KVCache, span: int) -> None:
-        made.append(span)
-        make(self, step, model, cache, span)
+        recorded.append(span)
+        initialize(self, step, model, cache, span)
 
     monkeypatch.setattr(Replay, "__init__", counted)
-    engine = GraphEngine(random_model(n_positions=12))
+    engine = GraphEngine(small_model(n_positions=12))
     one_by_one(engine, range(12))
-    assert made == [2, 4, 8, 12]
+    assert recorded == [2, 4, 8, 12]
     one_by_one(engine, range(5))
-    assert made == [2, 4, 8, 12]  # the same cache, begun anew
+    assert recorded == [2, 4, 8, 12]  # the same cache, after a reset
     engine.start([[1], [2], [3]])
-    beside(engine, [[4], [5], [6]])
+    read_rows(engine, [[4], [5], [6]])
     engine.keep([2, 0, 1])
-    beside(engine, [[7], [8], [9]])
-    assert made[4:] == [2, 4]  # three rows, in whatever order
+    read_rows(engine, [[7], [8], [9]])
+    assert recorded[4:] == [2, 4]  # three rows, in any order
     engine.keep([0, 2])
-    beside(engine, [[1], [1]])
+    read_rows(engine, [[1], [1]])
     engine.keep([0, 1, 1])
-    beside(engine, [[1], [1], [1]])
-    assert made[6:] == [4, 8]  # two rows in the same memory; then three again, in other memory
+    read_rows(engine, [[1], [1], [1]])
+    assert recorded[6:] == [4, 8]  # two rows in the same memory; then three again, in other memory
 
 
-def test_a_step_knows_no_padding_of_the_texts_before() -> None:
-    engine = build("graph", random_model())
+def test_a_step_does_not_use_the_padding_of_earlier_prompts() -> None:
+    engine = build("graph", small_model())
     for texts in ([[1, 2, 3], [4]], [[1, 2, 3], [4, 5, 6]]):
         engine.start(texts)
-        found = beside(engine, [[7], [8]])
+        found = read_rows(engine, [[7], [8]])
     assert_same("graph", found[1], alone(engine, 4, 5, 6, 8))
 
 
-def test_a_step_writes_into_no_cache_that_has_gone() -> None:
-    engine = build("graph", random_model())
+def test_a_step_does_not_write_to_an_earlier_cache() -> None:
+    engine = build("graph", small_model())
     engine.start([[1], [2]])
-    beside(engine, [[3], [4]])
+    read_rows(engine, [[3], [4]])
     engine.start([[1], [2], [3]])
     engine.start([[5], [6]])
-    beside(engine, [[7], [8]])
-    found = beside(engine, [[9], [9]])
+    read_rows(engine, [[7], [8]])
+    found = read_rows(engine, [[9], [9]])
     assert_same("graph", found[1], alone(engine, 6, 8, 9))
 
 
-def test_several_ids_at_once_go_through_the_model_and_single_ones_through_the_step(
+def test_only_calls_with_one_id_per_row_replay_the_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     read: list[int] = []
     monkeypatch.setattr(Replay, "__call__", lambda *_: pytest.fail("a step for several ids"))
-    engine = GraphEngine(random_model())
+    engine = GraphEngine(small_model())
     engine.start([[1, 2, 3]])
     engine.read(torch.tensor([[4, 5]]))
     monkeypatch.setattr(Replay, "__call__", lambda _self, _ids, at, _padding: read.append(at) or torch.zeros(1, 1, 37))
@@ -287,9 +275,9 @@ def test_several_ids_at_once_go_through_the_model_and_single_ones_through_the_st
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own compiler uses it
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # used by torch.compile itself
 def test_a_compiled_step_gives_the_same_logits() -> None:
-    model = random_model(n_positions=12)
+    model = small_model(n_positions=12)
     ids = list(range(3, 15))
     torch.testing.assert_close(
         one_by_one(GraphEngine(model, compiled=True), ids), one_by_one(TorchEngine(model), ids), rtol=1e-4, atol=1e-4
@@ -298,8 +286,8 @@ def test_a_compiled_step_gives_the_same_logits() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("compiled", [False, True])
-def test_recorded_steps_give_the_logits_of_steps_that_are_not(compiled: bool) -> None:
-    model = random_model(n_positions=12).to("cuda")
+def test_recorded_steps_give_the_logits_of_unrecorded_steps(compiled: bool) -> None:
+    model = small_model(n_positions=12).to("cuda")
     plain, recorded = TorchEngine(model), GraphEngine(model, compiled=compiled)
     for texts in ([[1, 2, 3], [4]], [[5]], [[1, 2], [3, 4], [5]]):
         found, expected = recorded.start(texts), plain.start(texts)
@@ -314,52 +302,53 @@ def test_recorded_steps_give_the_logits_of_steps_that_are_not(compiled: bool) ->
 
 
 @pytest.mark.gpu
-def test_a_model_on_cuda_is_run_by_recorded_steps() -> None:
-    engine = resolve_engine(random_model().to("cuda", torch.bfloat16))
+def test_a_model_on_cuda_gets_the_graph_engine() -> None:
+    engine = resolve_engine(small_model().to("cuda", torch.bfloat16))
     assert isinstance(engine, GraphEngine)
     assert engine.description == "cuda:0, bfloat16, CUDA graphs"
 
 
-# Which engine runs what.
+# The choice of an engine.
 
 
 @needs_native
-def test_decode_c_runs_float32_on_a_cpu_and_torch_all_else() -> None:
-    assert isinstance(resolve_engine(random_model()), NativeEngine)
+def test_decode_c_runs_float32_on_a_cpu_and_pytorch_every_other_dtype() -> None:
+    assert isinstance(resolve_engine(small_model()), NativeEngine)
     for dtype in (torch.float64, torch.bfloat16):
-        assert isinstance(resolve_engine(random_model().to(dtype)), TorchEngine)
+        assert isinstance(resolve_engine(small_model().to(dtype)), TorchEngine)
 
 
-def test_torch_runs_everything_where_decode_c_was_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pytorch_runs_every_model_if_decode_c_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "_library", lambda: "there is no compiler")
-    engine = resolve_engine(random_model())
+    engine = resolve_engine(small_model())
     assert isinstance(engine, TorchEngine)
     assert engine.description == "cpu, float32, PyTorch"
     with pytest.raises(ConfigError) as caught:
-        resolve_engine(random_model(), "int8")
+        resolve_engine(small_model(), "int8")
     assert str(caught.value) == (
-        "quantize ('int8') needs float32 weights on a CPU and the compiled step; there is no compiler"
+        "quantize ('int8') needs float32 weights on a CPU and the compiled decode step; there is no compiler"
     )
 
 
-def test_fusing_kernels_is_refused_where_there_is_no_cuda() -> None:
-    with pytest.raises(ConfigError, match=r"^compile is for CUDA, and the model is on cpu; leave it out$"):
-        resolve_engine(random_model(), compiled=True)
+def test_compiling_the_step_needs_cuda() -> None:
+    with pytest.raises(ConfigError, match=r"^compile needs CUDA, but the model is on cpu; omit it$"):
+        resolve_engine(small_model(), compiled=True)
 
 
 @needs_native
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_int8_of_other_than_float32_on_a_cpu_is_refused_in_one_sentence(device: str) -> None:
+def test_int8_needs_float32_weights_on_a_cpu(device: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        resolve_engine(random_model().to(device, torch.bfloat16), "int8")
+        resolve_engine(small_model().to(device, torch.bfloat16), "int8")
     assert str(caught.value) == (
-        "quantize ('int8') needs float32 weights on a CPU and the compiled step; the weights are bfloat16 on " + device
+        "quantize ('int8') needs float32 weights on a CPU and the compiled decode step; the weights are bfloat16 on "
+        + device
     )
 
 
 @every_engine
 def test_an_engine_says_what_it_is(kind: str) -> None:
-    engine = build(kind, random_model(n_positions=12))
+    engine = build(kind, small_model(n_positions=12))
     assert engine.n_positions == 12
     assert engine.device == torch.device("cpu")
     assert engine.length == 0

@@ -1,4 +1,4 @@
-"""decode.c against PyTorch in float64: every form of the weights, every instruction set, int8 to its last digit."""
+"""decode.c gives the logits of PyTorch in float64, for every weight format and every instruction set."""
 
 import ctypes
 import importlib.machinery
@@ -18,12 +18,12 @@ from minigpt.generation.engines import native
 from minigpt.generation.engines.native import NativeEngine
 from minigpt.model.gpt import GPT
 
-needs_native = pytest.mark.skipif(native.library() is None, reason="decode.c was not built: no C compiler at hand")
+needs_native = pytest.mark.skipif(native.library() is None, reason="decode.c is not compiled")
 Use = Callable[[str], None]
 HERE = Path(__file__).parent
 SOURCES = Path(native.__file__).parent
 
-# Odd on purpose: widths that are no multiple of 4, 16 or 64, vocabularies of none of 16, and the smallest there are.
+# Difficult shapes: widths that are not multiples of 4, 16 or 64, vocabularies that are not multiples of 16, and size 1.
 SHAPES = [
     GPTConfig(vocab_size=37, n_positions=40, n_embd=51, n_layer=2, n_head=3),
     GPTConfig(vocab_size=1, n_positions=2, n_embd=1, n_layer=1, n_head=1),
@@ -34,7 +34,7 @@ SHAPES = [
 every_shape = pytest.mark.parametrize("config", SHAPES, ids=lambda config: f"{config.n_embd}x{config.n_head}")
 
 
-def sets() -> list[str]:
+def instruction_sets() -> list[str]:
     """The instruction sets of this processor."""
     library = native.library()
     if library is None:
@@ -45,13 +45,13 @@ def sets() -> list[str]:
     return found
 
 
-SETS = sets()
+SETS = instruction_sets()
 every_set = pytest.mark.parametrize("instructions", SETS)
 
 
 @pytest.fixture
 def use() -> Iterator[Use]:
-    """Chooses an instruction set, until the end of the test."""
+    """Selects an instruction set until the end of the test."""
     library = native.library()
     assert library is not None
 
@@ -62,8 +62,8 @@ def use() -> Iterator[Use]:
     native.use(library)
 
 
-def random_model(config: GPTConfig, seed: int = 0) -> GPT:
-    """Weights of which every one is felt in the logits."""
+def scaled_model(config: GPTConfig, seed: int = 0) -> GPT:
+    """A model whose random weights are scaled by their fan-in, so that float32 stays close to float64 at any width."""
     generator = torch.Generator().manual_seed(seed)
     model = GPT(config).eval()
     with torch.no_grad():
@@ -77,7 +77,7 @@ def random_model(config: GPTConfig, seed: int = 0) -> GPT:
 
 
 def by_columns(model: GPT) -> GPT:
-    """The same model with its matrices lying as in a Hugging Face file, turned."""
+    """The same model with its matrices stored by columns, as in a Hugging Face file."""
     for name, parameter in model.named_parameters():
         if name.endswith("proj.weight"):
             parameter.data = parameter.data.t().contiguous().t()
@@ -90,7 +90,7 @@ def some_ids(config: GPTConfig, count: int | None = None, seed: int = 1) -> list
 
 
 def logits(engine: NativeEngine, ids: list[int]) -> Tensor:
-    """Those behind every id, all read by decode.c, however many there are: (T, V)."""
+    """The logits after every id, all computed by decode.c: (T, V)."""
     first = engine.start([ids[:1]])
     return torch.cat([first, engine.read(torch.tensor([ids[1:]]))[0]]) if len(ids) > 1 else first
 
@@ -103,7 +103,7 @@ def exact(model: GPT, ids: list[int]) -> Tensor:
 
 
 def assert_near(found: Tensor, expected: Tensor, tolerance: float) -> None:
-    """Within so much of the largest there is."""
+    """Equal to within `tolerance` times the largest expected value."""
     torch.testing.assert_close(found.double(), expected.double(), rtol=0, atol=tolerance * float(expected.abs().max()))
 
 
@@ -114,9 +114,9 @@ def assert_near(found: Tensor, expected: Tensor, tolerance: float) -> None:
 @every_set
 @every_shape
 @pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
-def test_float32_logits_are_those_of_the_model(use: Use, instructions: str, config: GPTConfig, columns: bool) -> None:
+def test_float32_logits_are_those_of_pytorch(use: Use, instructions: str, config: GPTConfig, columns: bool) -> None:
     use(instructions)
-    model, ids = random_model(config), some_ids(config)
+    model, ids = scaled_model(config), some_ids(config)
     expected = exact(model, ids)
     found = logits(NativeEngine(by_columns(model) if columns else model), ids)
     assert_near(found, expected, 2e-6)
@@ -131,9 +131,9 @@ def test_float32_logits_are_those_of_the_model(use: Use, instructions: str, conf
         *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt2-large", "gpt2-xl")),
     ],
 )
-def test_every_presets_layer_is_computed_right(name: str, quantization: str) -> None:
+def test_a_layer_of_every_preset_gives_the_logits_of_pytorch(name: str, quantization: str) -> None:
     config = PRESETS[name].replace(n_layer=1, vocab_size=301)
-    model, ids = by_columns(random_model(config)), some_ids(config, 24)
+    model, ids = by_columns(scaled_model(config)), some_ids(config, 24)
     expected = exact(model, ids)
     found = logits(NativeEngine(model, quantization), ids)
     assert_near(found, expected, 3e-6 if quantization == "none" else 0.03)
@@ -142,7 +142,7 @@ def test_every_presets_layer_is_computed_right(name: str, quantization: str) -> 
 @needs_native
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
-def test_the_whole_of_gpt2_is_computed_right_to_the_end_of_its_context(columns: bool) -> None:
+def test_gpt2_gives_the_logits_of_pytorch_up_to_the_end_of_its_context(columns: bool) -> None:
     model = GPT(PRESETS["gpt2"]).eval()
     ids = some_ids(model.config)
     with torch.no_grad():
@@ -157,11 +157,11 @@ def test_the_whole_of_gpt2_is_computed_right_to_the_end_of_its_context(columns: 
 @every_set
 @every_shape
 @pytest.mark.parametrize("quantization", ["none", "int8"])
-def test_reading_together_reading_apart_and_any_number_of_threads_agree_to_the_last_bit(
+def test_logits_do_not_depend_on_the_number_of_ids_in_a_call_or_of_threads(
     use: Use, instructions: str, config: GPTConfig, quantization: str
 ) -> None:
     use(instructions)
-    engine = NativeEngine(by_columns(random_model(config)), quantization)
+    engine = NativeEngine(by_columns(scaled_model(config)), quantization)
     ids = some_ids(config)
     threads = torch.get_num_threads()
     try:
@@ -177,8 +177,8 @@ def test_reading_together_reading_apart_and_any_number_of_threads_agree_to_the_l
 
 
 @needs_native
-def test_weights_are_used_where_they_lie() -> None:
-    model, ids = by_columns(random_model(SHAPES[0])), [1, 2, 3]
+def test_float32_weights_are_used_in_place() -> None:
+    model, ids = by_columns(scaled_model(SHAPES[0])), [1, 2, 3]
     engine = NativeEngine(model)
     before = engine.start([ids])
     model.get_parameter("blocks.1.mlp.up_proj.weight").data.mul_(1.5)
@@ -189,8 +189,8 @@ def test_weights_are_used_where_they_lie() -> None:
 
 
 @needs_native
-def test_weights_that_lie_in_neither_order_are_copied() -> None:
-    model, ids = random_model(SHAPES[0]), some_ids(SHAPES[0], 5)
+def test_weights_that_are_not_contiguous_are_copied() -> None:
+    model, ids = scaled_model(SHAPES[0]), some_ids(SHAPES[0], 5)
     expected = exact(model, ids)
     for parameter in model.parameters():
         wide = torch.full((*parameter.shape[:-1], 2 * parameter.shape[-1]), math.nan)
@@ -203,35 +203,35 @@ def test_weights_that_lie_in_neither_order_are_copied() -> None:
 
 
 def to_int8(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Whole numbers from -127 to 127, of halves the even ones, and the scale: (..., K) -> (..., K), (..., 1)."""
+    """Integers from -127 to 127, rounded half to even, and their scale: (..., K) -> (..., K), (..., 1)."""
     largest = x.abs().amax(dim=-1, keepdim=True)
     scaled = torch.where(largest > 0, x * 127 / largest, 0.0)
     return scaled.round(), largest / 127
 
 
 def int8_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x W^T + bias of weights in int8, a scale for each output, and inputs in int8, a scale for each 64: in float64."""
-    whole, scale = to_int8(weight)
+    """x W^T + bias in float64, with int8 weights (a scale per output) and int8 inputs (a scale per 64)."""
+    integers, scale = to_int8(weight)
     padding = (0, -x.shape[-1] % 64)
     inputs, scales = to_int8(F.pad(x, padding).unflatten(-1, (-1, 64)))  # (T, blocks, 64), (T, blocks, 1)
-    products = torch.einsum("tbk,obk->tbo", inputs, F.pad(whole, padding).unflatten(-1, (-1, 64)))
+    products = torch.einsum("tbk,obk->tbo", inputs, F.pad(integers, padding).unflatten(-1, (-1, 64)))
     y = (products * scales).sum(dim=1) * scale.squeeze(-1)
     return y if bias is None else y + bias
 
 
 @torch.no_grad()
 def int8_oracle(model: GPT, ids: list[int]) -> Tensor:
-    """What int8 means, written out: the logits behind every id, (T, V)."""
-    config, at = model.config, {name: value.double() for name, value in model.state_dict().items()}
+    """The definition of int8 inference: the logits after every id, (T, V)."""
+    config, state = model.config, {name: value.double() for name, value in model.state_dict().items()}
     shape, mask = (len(ids), 3, config.n_head, config.head_width), torch.ones(len(ids), len(ids)).tril() == 1
 
     def norm(x: Tensor, name: str) -> Tensor:
-        return F.layer_norm(x, x.shape[-1:], at[f"{name}.weight"], at[f"{name}.bias"], config.layer_norm_epsilon)
+        return F.layer_norm(x, x.shape[-1:], state[f"{name}.weight"], state[f"{name}.bias"], config.layer_norm_epsilon)
 
     def linear(x: Tensor, name: str) -> Tensor:
-        return int8_linear(x, at[f"{name}.weight"], at[f"{name}.bias"])
+        return int8_linear(x, state[f"{name}.weight"], state[f"{name}.bias"])
 
-    x = at["token_embedding.weight"][ids] + at["position_embedding.weight"][: len(ids)]
+    x = state["token_embedding.weight"][ids] + state["position_embedding.weight"][: len(ids)]
     for block in (f"blocks.{layer}" for layer in range(config.n_layer)):
         qkv = linear(norm(x, f"{block}.attention_norm"), f"{block}.attention.qkv_proj").view(shape)
         q, k, v = qkv.permute(1, 2, 0, 3)  # 3 x (H, T, D)
@@ -239,16 +239,16 @@ def int8_oracle(model: GPT, ids: list[int]) -> Tensor:
         x = x + linear((weights @ v).transpose(0, 1).flatten(1), f"{block}.attention.out_proj")
         hidden = F.gelu(linear(norm(x, f"{block}.mlp_norm"), f"{block}.mlp.up_proj"), approximate="tanh")
         x = x + linear(hidden, f"{block}.mlp.down_proj")
-    return int8_linear(norm(x, "final_norm"), at["token_embedding.weight"], None)
+    return int8_linear(norm(x, "final_norm"), state["token_embedding.weight"], None)
 
 
 @needs_native
 @every_set
 @every_shape
 @pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
-def test_int8_logits_are_those_of_whole_numbers(use: Use, instructions: str, config: GPTConfig, columns: bool) -> None:
+def test_int8_logits_are_those_of_the_definition(use: Use, instructions: str, config: GPTConfig, columns: bool) -> None:
     use(instructions)
-    model, ids = random_model(config), some_ids(config, min(config.n_positions, 12))
+    model, ids = scaled_model(config), some_ids(config, min(config.n_positions, 12))
     expected = int8_oracle(model, ids)
     found = logits(NativeEngine(by_columns(model) if columns else model, "int8"), ids)
     assert_near(found, expected, 1e-4)
@@ -256,13 +256,15 @@ def test_int8_logits_are_those_of_whole_numbers(use: Use, instructions: str, con
 
 @needs_native
 @every_shape
-def test_int8_is_the_same_from_rows_and_from_columns_on_every_instruction_set(use: Use, config: GPTConfig) -> None:
+def test_int8_logits_depend_neither_on_the_weights_order_nor_on_the_instruction_set(
+    use: Use, config: GPTConfig
+) -> None:
     ids = some_ids(config, min(config.n_positions, 12))
     results = []
     for instructions in SETS:
         use(instructions)
-        rows = logits(NativeEngine(random_model(config), "int8"), ids)
-        assert torch.equal(rows, logits(NativeEngine(by_columns(random_model(config)), "int8"), ids))
+        rows = logits(NativeEngine(scaled_model(config), "int8"), ids)
+        assert torch.equal(rows, logits(NativeEngine(by_columns(scaled_model(config)), "int8"), ids))
         results.append(rows)
     for found in results[1:]:
         assert_near(found, results[0], 1e-4)
@@ -270,18 +272,20 @@ def test_int8_is_the_same_from_rows_and_from_columns_on_every_instruction_set(us
 
 @needs_native
 @every_set
-def test_outputs_and_inputs_of_any_size_survive_int8(use: Use, instructions: str) -> None:
+def test_int8_handles_outputs_and_inputs_of_any_magnitude(use: Use, instructions: str) -> None:
     use(instructions)
     config = SHAPES[0]
-    model, ids = random_model(config), [3, 4, 5]
+    model, ids = scaled_model(config), [3, 4, 5]
     head = model.token_embedding.weight.data
     head[10] = 0
     head[11] *= 1e30
     head[12] *= 1e-30
-    head[13] *= 1e-42  # even what float32 has no full precision for
+    head[13] *= 1e-42  # subnormal, so float32 has fewer digits
     head[14, 1:] = 0
     model.get_parameter("blocks.0.mlp.up_proj.weight").data.zero_()
-    model.get_parameter("blocks.0.mlp.up_proj.bias").data.zero_()  # whose GELU is 0: inputs of 0 for the next matrix
+    model.get_parameter(
+        "blocks.0.mlp.up_proj.bias"
+    ).data.zero_()  # GELU(0) is 0, so the next matrix gets zeros as inputs
     model.get_parameter("blocks.1.mlp.down_proj.weight").data[5] = 0
     model.get_parameter("blocks.1.mlp_norm.weight").data.mul_(1e-38)
     model.get_parameter("blocks.1.mlp_norm.bias").data.zero_()
@@ -314,21 +318,23 @@ def test_outputs_and_inputs_of_any_size_survive_int8(use: Use, instructions: str
         ("final_norm.bias", (0,)),
     ],
 )
-def test_a_weight_that_is_no_number_shows_in_the_logits(
+def test_a_nan_or_infinite_weight_makes_the_logits_nan_or_infinite(
     use: Use, instructions: str, quantization: str, value: float, name: str, place: tuple[int, ...]
 ) -> None:
     use(instructions)
-    model = random_model(SHAPES[0])
+    model = scaled_model(SHAPES[0])
     model.get_parameter(name).data[place] = value
     found = logits(NativeEngine(model, quantization), [3, 4])
     if math.isnan(value):
         assert found.isnan().all(dim=-1)[0 if "position" in name or "token" in name else 1]
     else:
-        assert not found.isfinite().all() or "qkv_proj" in name  # an infinite query or key may only make it certain
+        assert (
+            not found.isfinite().all() or "qkv_proj" in name
+        )  # an infinite query or key may only saturate the softmax
 
 
 def language(count: int) -> Tensor:
-    """Words of a made-up language, in which three may follow each, and which three depends on the one before: (N,)."""
+    """Tokens of an invented language: 3 of 40 may follow, depending on the last two tokens: (N,)."""
     generator = torch.Generator().manual_seed(3)
     follow = torch.randint(40, (40, 2, 3), generator=generator).tolist()
     draws, ids = torch.randint(3, (count,), generator=generator).tolist(), [0, 0]
@@ -338,7 +344,7 @@ def language(count: int) -> Tensor:
 
 
 @needs_native
-def test_int8_hardly_moves_what_a_trained_model_says() -> None:
+def test_int8_hardly_changes_the_distribution_of_a_trained_model() -> None:
     torch.manual_seed(0)
     model, data = GPT(GPTConfig(vocab_size=40, n_positions=32, n_embd=48, n_layer=2, n_head=4)), language(4000)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -350,7 +356,7 @@ def test_int8_hardly_moves_what_a_trained_model_says() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    assert loss < 1.8  # of log 40 = 3.7 nats, and log 3 = 1.1 at best
+    assert loss < 1.8  # from log 40 = 3.7 nats down to log 3 = 1.1 at best
     model.eval()
     engine, divergence, losses = NativeEngine(model, "int8"), 0.0, [0.0, 0.0]
     starts = range(2100, 2900, 32)
@@ -359,8 +365,8 @@ def test_int8_hardly_moves_what_a_trained_model_says() -> None:
         ours = logits(engine, ids.tolist()).double().log_softmax(-1)
         theirs = exact(model, ids.tolist()).log_softmax(-1)
         divergence += float(F.kl_div(ours, theirs, log_target=True, reduction="batchmean")) / len(starts)
-        for place, found in enumerate((ours, theirs)):
-            losses[place] += float(F.nll_loss(found, targets)) / len(starts)
+        for index, found in enumerate((ours, theirs)):
+            losses[index] += float(F.nll_loss(found, targets)) / len(starts)
     assert 0 < divergence < 0.005
     assert math.exp(losses[0] - losses[1]) == pytest.approx(1, abs=0.01)
 
@@ -369,24 +375,26 @@ def test_int8_hardly_moves_what_a_trained_model_says() -> None:
 
 
 @needs_native
-def test_an_instruction_set_that_is_not_here_is_not_chosen() -> None:
+def test_an_instruction_set_that_the_processor_lacks_is_not_selected() -> None:
     library = native.library()
     assert library is not None
     best = native.use(library)
     assert native.use(library, "mmx") is None
-    assert NativeEngine(random_model(SHAPES[1])).description == f"cpu, float32, compiled for {best}"
+    assert NativeEngine(scaled_model(SHAPES[1])).description == f"cpu, float32, compiled for {best}"
 
 
-def test_without_a_compiled_file_there_is_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_is_unavailable_without_a_compiled_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.machinery, "EXTENSION_SUFFIXES", [".nowhere"])
     monkeypatch.setattr(native, "_library", native._library.__wrapped__)
     assert native.library() is None
-    assert native.missing().startswith("minigpt was installed without a C compiler at hand: install gcc")
+    assert native.why_unavailable().startswith("minigpt was installed without a C compiler; install gcc")
 
 
 @needs_native
-def test_a_library_compiled_from_other_sources_counts_as_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert native.missing() == ""
+def test_the_library_is_unavailable_if_its_sources_have_changed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert native.why_unavailable() == ""
     for name in ("native.py", "decode.c", "kernels.h", *(path.name for path in SOURCES.glob("_decode*"))):
         shutil.copy(SOURCES / name, tmp_path)
     monkeypatch.setattr(native, "_library", native._library.__wrapped__)
@@ -395,7 +403,7 @@ def test_a_library_compiled_from_other_sources_counts_as_none(monkeypatch: pytes
     with (tmp_path / "kernels.h").open("a") as header:
         header.write("\n")
     assert native.library() is None
-    assert native.missing() == "decode.c has changed since it was compiled: install minigpt again"
+    assert native.why_unavailable() == "decode.c has changed since it was compiled; reinstall minigpt"
 
 
 # The source
@@ -407,15 +415,15 @@ def compilers() -> list[str]:
 
 @pytest.fixture(scope="module")
 def exercise(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """decode_shapes.c, compiled to watch every access to memory and every undefined operation."""
+    """decode_shapes.c, compiled with the sanitizers for memory errors and undefined behavior."""
     if "gcc" not in compilers():
-        pytest.skip("no gcc at hand")
+        pytest.skip("gcc is not installed")
     flags = ["-O0", "-g", "-fopenmp", "-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all"]
     binary = tmp_path_factory.mktemp("decode") / "decode_shapes"
     command = ["gcc", *flags, "-Wno-psabi", f"-I{SOURCES}", str(HERE / "decode_shapes.c"), "-o", str(binary), "-lm"]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     if "cannot find" in built.stderr:
-        pytest.skip("gcc is without its sanitizers' libraries")
+        pytest.skip("gcc's sanitizers are not installed")
     assert built.returncode == 0, built.stderr
     return binary
 
@@ -429,49 +437,49 @@ def run(binary: Path, *arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_the_sanitizers_find_nothing_at_odd_shapes_on_any_instruction_set(exercise: Path) -> None:
+def test_the_sanitizers_find_no_error_at_difficult_shapes_on_any_instruction_set(exercise: Path) -> None:
     assert set(run(exercise)) >= {"plain", *SETS}
 
 
-def test_the_structures_are_the_same_in_python_and_in_c(exercise: Path) -> None:
+def test_the_structures_have_the_same_layout_in_python_and_c(exercise: Path) -> None:
     expected = []
     for kind in (native._Matrix, native._Layer, native._Model, native._Rows):
         name = kind.__name__.removeprefix("_")
         expected.append(f"{name} {ctypes.sizeof(kind)}")
         fields = [(field[0], getattr(kind, field[0])) for field in kind._fields_]
-        expected += [f"{name}.{own} {field.offset} {field.size}" for own, field in fields]
+        expected += [f"{name}.{member} {field.offset} {field.size}" for member, field in fields]
     assert run(exercise, "structures") == expected
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_the_source_compiles_without_a_warning(compiler: str, tmp_path: Path) -> None:
     if compiler not in compilers():
-        pytest.skip(f"no {compiler} at hand")
+        pytest.skip(f"{compiler} is not installed")
     command = [compiler, "-std=c11", "-D_DEFAULT_SOURCE", "-Wall", "-Wextra", "-Wno-psabi", "-Werror", "-fPIC"]
     source, object_file = str(SOURCES / "decode.c"), str(tmp_path / "decode.o")
-    for way in (["-O1", "-fopenmp"], ["-fsyntax-only", "-Wno-unknown-pragmas"]):
+    for flags in (["-O1", "-fopenmp"], ["-fsyntax-only", "-Wno-unknown-pragmas"]):
         done = subprocess.run(
-            [*command, *way, "-c", source, "-o", object_file], capture_output=True, text=True, check=False
+            [*command, *flags, "-c", source, "-o", object_file], capture_output=True, text=True, check=False
         )
-        assert done.returncode == 0 or "'omp.h' file not found" in done.stderr, done.stderr  # clang may be without it
+        assert done.returncode == 0 or "'omp.h' file not found" in done.stderr, done.stderr  # clang may lack OpenMP
 
 
 @needs_native
-def test_a_library_whose_openmp_is_not_here_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+def test_the_library_is_unavailable_without_openmp(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
 
     def refuse(path: str, *_: object) -> None:
-        asked.append(path)
+        tried.append(path)
         raise OSError("undefined symbol: GOMP_parallel")
 
     monkeypatch.setattr(native.ctypes, "CDLL", refuse)
     monkeypatch.setattr(native, "_library", native._library.__wrapped__)
     assert native.library() is None
-    assert "finds no OpenMP" in native.missing()
-    assert any("libgomp" in path for path in asked)
+    assert "needs OpenMP" in native.why_unavailable()
+    assert any("libgomp" in path for path in tried)
 
 
-def test_gccs_openmp_is_loaded_where_torch_keeps_its_own_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gccs_openmp_is_loaded_if_pytorchs_is_not_visible(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[str] = []
 
     def load(path: str, *_: object) -> str:
@@ -481,5 +489,5 @@ def test_gccs_openmp_is_loaded_where_torch_keeps_its_own_to_itself(monkeypatch: 
         return path
 
     monkeypatch.setattr(native.ctypes, "CDLL", load)
-    assert native._linked("decode") == "decode"
+    assert native._load("decode") == "decode"
     assert loaded == ["libgomp.so.1", "decode"]
