@@ -81,9 +81,9 @@ def corpus(
 def _tokenizers(text_bytes: int) -> list[str]:
     """The tokenizers that are compared: those without a size, what training would choose, and a larger one."""
     from minigpt.planning.plan import plan_tokenizer
-    from minigpt.tokenizer.tokenizer import trained_size
+    from minigpt.tokenizer.tokenizer import requested_vocab_size
 
-    size = trained_size(plan_tokenizer(text_bytes)) or (512 if text_bytes < 2**20 else 16_384)
+    size = requested_vocab_size(plan_tokenizer(text_bytes)) or (512 if text_bytes < 2**20 else 16_384)
     return ["bytes", "chars", f"bpe:{size}", f"bpe:{_NEIGHBOUR * size}", "gpt2"]
 
 

@@ -262,9 +262,9 @@ def build_corpus(
     from minigpt.data.corpus import Corpus
     from minigpt.data.sources import scan
     from minigpt.planning.plan import plan_tokenizer
-    from minigpt.tokenizer.tokenizer import trained_size
+    from minigpt.tokenizer.tokenizer import requested_vocab_size
 
-    wanted = trained_size(tokenizer) if isinstance(tokenizer, str) else None
+    wanted = requested_vocab_size(tokenizer) if isinstance(tokenizer, str) else None
     with out.status("reading the text …"):
         found = scan(sources, text_key=reading.text_key, encoding_errors=reading.encoding_errors)
     with byte_progress(out, "tokenizing") as progress:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from minigpt.data.sources import BLOCK_SIZE, Scan, SourceFile, opened
+from minigpt.data.sources import BLOCK_SIZE, Scan, SourceFile, open_source
 
 LINE_END = re.compile(r"\r\n?|\n")
 
@@ -77,7 +77,7 @@ def find_passages(found: Scan, passages: Sequence[str]) -> dict[str, list[Place]
 def blocks(found: Scan) -> Iterator[Block]:
     """The text of all files as it stands in them, in blocks of whole lines."""
     for file in found.files:
-        with opened(file) as stream:
+        with open_source(file) as stream:
             if file.path.name.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson")):
                 yield from _records(file, stream, found.text_key)  # type: ignore[arg-type]
             else:

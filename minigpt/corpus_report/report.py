@@ -11,11 +11,11 @@ from minigpt.corpus_report.languages import language_shares
 from minigpt.corpus_report.locations import Place, find_passages
 from minigpt.corpus_report.overlap import MOST_BYTES, Overlap, Repeat, find_overlap, find_repeat
 from minigpt.data.sources import Piece, Scan
-from minigpt.data.split import Holdout
+from minigpt.data.split import ValidationSplit
 from minigpt.evaluation.baselines import Baseline, Stream, all_baselines, model_baseline, sample
 from minigpt.evaluation.ngrams import BOUNDARY
 from minigpt.model.gpt import GPT
-from minigpt.tokenizer.tokenizer import Tokenizer, trained_size
+from minigpt.tokenizer.tokenizer import Tokenizer, requested_vocab_size
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
 Progress = Callable[[str, int, int], None]  # what is being done, bytes done, bytes in all
@@ -155,12 +155,12 @@ def examine(
     Raises: ConfigError and TokenizerError for settings that are none.
     """
     for spec in tokenizers:
-        trained_size(spec)
+        requested_vocab_size(spec)
     troubles, characters = _read(found, progress)
     copies, near = find_copies(_told(found.pieces(), "comparing", found.text_bytes, progress), found.n_documents)
-    holdout = Holdout.plan(found, validation_fraction)
-    parts = _Parts(found, holdout, progress)
-    overlap = find_overlap(parts.validation, _train_pieces(found, holdout, progress), BOUNDARY)
+    split = ValidationSplit.plan(found, validation_fraction)
+    parts = _Parts(found, split, progress)
+    overlap = find_overlap(parts.validation, _train_pieces(found, split, progress), BOUNDARY)
     progress("looking for repeats", 0, 1)
     whole = sample(parts.whole, MOST_BYTES)
     repeat = find_repeat(whole)
@@ -192,7 +192,7 @@ def examine(
         repeat=repeat,
         repeat_passage=_passage(repeated, places),
         repeat_bytes=len(whole),
-        held_out=holdout.kind if parts.validation_bytes else "nothing",
+        held_out=split.kind if parts.validation_bytes else "nothing",
         validation_bytes=parts.validation_bytes,
         validation_looked_at=len(parts.validation),
         overlap=overlap,
@@ -218,10 +218,10 @@ class _Kept:
 class _Parts:
     """What training would train on and hold out, and the whole, each a sample where it is long."""
 
-    def __init__(self, found: Scan, holdout: Holdout, progress: Progress) -> None:
+    def __init__(self, found: Scan, split: ValidationSplit, progress: Progress) -> None:
         whole = _Kept(found.text_bytes, MOST_BYTES)
         train = _Kept(found.text_bytes, _MOST_TRAIN)
-        validation = _Kept(holdout.fraction * found.text_bytes, _MOST_VALIDATION)
+        validation = _Kept(split.fraction * found.text_bytes, _MOST_VALIDATION)
         self.train_bytes = self.validation_bytes = 0
 
         def tapped() -> Iterator[Piece]:
@@ -229,7 +229,7 @@ class _Parts:
                 whole.offer(piece.encode() + bytes([BOUNDARY]) * ends)
                 yield piece, ends
 
-        for part, text in holdout.divide(tapped()):
+        for part, text in split.apply(tapped()):
             stream = _stream(text)
             size = len(stream) - stream.count(BOUNDARY)
             if part == "train":
@@ -260,9 +260,9 @@ def _told(pieces: Iterable[Piece], what: str, total: int, progress: Progress) ->
         progress(what, done, max(done, total))
 
 
-def _train_pieces(found: Scan, holdout: Holdout, progress: Progress) -> Iterator[bytes]:
+def _train_pieces(found: Scan, split: ValidationSplit, progress: Progress) -> Iterator[bytes]:
     told = _told(found.pieces(), "looking for leaks", found.text_bytes, progress)
-    return (_stream(text) for part, text in holdout.divide(told) if part == "train")
+    return (_stream(text) for part, text in split.apply(told) if part == "train")
 
 
 def _stream(text: str) -> Stream:

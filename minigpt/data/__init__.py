@@ -1,1 +1,1 @@
-"""From files to documents, token shards and batches."""
+"""Files to documents, token shards and batches."""

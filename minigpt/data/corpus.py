@@ -1,4 +1,4 @@
-"""A text as two memory-mapped streams of tokens, one to train on and one held out, cached by what is in it."""
+"""The corpus: a text as memory-mapped training and validation tokens, cached by its content."""
 
 import contextlib
 import hashlib
@@ -18,25 +18,25 @@ from torch import Tensor
 from minigpt.data import batches
 from minigpt.data.shards import Progress, chunks, shard_path, token_type, write_shards
 from minigpt.data.sources import Scan, scan
-from minigpt.data.split import Holdout
+from minigpt.data.split import ValidationSplit
 from minigpt.errors import DataError, MinigptError, TokenizerError
 from minigpt.seeds import mix_seed
 from minigpt.tokenizer.bpe_dropout import BPEDropout
-from minigpt.tokenizer.tokenizer import Tokenizer, trained_size
+from minigpt.tokenizer.tokenizer import Tokenizer, requested_vocab_size
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
-_FORMAT = 1  # of the files below; a change of it, or of how text is divided, makes all that is cached stale
-_SPARE = 8  # tokens read beyond a window whose words are cut anew
-_TRAINING_SAMPLE = 50_000_000  # bytes of text that merges are learnt from
-_TRAINING_CHUNK = 2**16  # characters; Hugging Face's trainer needs a hundred times the memory of each text
+_FORMAT = 1  # of the cached files; increase it when they or the validation split change, to rebuild every cache
+_SPARE = 8  # tokens read after a window for BPE-dropout, which may give fewer tokens
+_TRAINING_SAMPLE = 50_000_000  # bytes of text that a tokenizer is trained on
+_TRAINING_CHUNK = 2**16  # characters; Hugging Face's trainer uses a hundred times the memory of each text
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Corpus:
-    """A tokenized text; every document, and every part of one, ends with the end of text.
+    """A tokenized text, in which every document and every part of one ends with an end-of-text token.
 
-    `train` and `validation` are arrays of ids on disk, (N,) each, and `validation` may be empty. `fingerprint` is the
-    same for two corpora exactly when these are. Bytes are those of the text in UTF-8.
+    `train` and `validation` are memory-mapped arrays of ids, (N,) each; `validation` may be empty. Two corpora have the
+    same `fingerprint` exactly if they have the same arrays. Byte counts are those of the text in UTF-8.
     """
 
     path: Path
@@ -46,7 +46,7 @@ class Corpus:
     train_bytes: int
     validation_bytes: int
     n_documents: int
-    held_out: str  # in words: "the end of each document"
+    held_out: str  # what the validation part is, as printed: "the end of each document"
     validation_fraction: float
     sources: tuple[str, ...]
     skipped: tuple[str, ...]
@@ -65,55 +65,55 @@ class Corpus:
         validation_fraction: float | None = None,
         progress: Progress | None = None,
     ) -> Self:
-        """The corpus of these sources, from the cache where the same text was tokenized in the same way before.
+        """Tokenizes these sources, or opens the cached corpus if the same text was tokenized in the same way before.
 
-        A tokenizer given by name is trained on the training part where it is `chars` or `bpe:N`. A Scan brings its own
-        `text_key` and `encoding_errors`. `progress` hears of the bytes done, and of those to do in all. The cache is
-        `$MINIGPT_CACHE`, else the user's cache folder.
+        A tokenizer given as `chars` or `bpe:N` is trained on the training part. A Scan has its own `text_key` and
+        `encoding_errors`, which replace the arguments. `progress` is called with the bytes done and the bytes in total.
+        The cache is in `$MINIGPT_CACHE`, by default in the user's cache folder.
 
-        Raises: DataError for sources as `scan` does, and for a cache that cannot be written. TokenizerError for an
-        unknown tokenizer. ConfigError for settings out of bounds.
+        Raises: DataError for sources as `scan` does, and for a cache that cannot be written; TokenizerError for an
+        unknown tokenizer; ConfigError for settings out of bounds.
         """
         if isinstance(tokenizer, str):
-            trained_size(tokenizer)  # a wrong name is said before a long scan
+            requested_vocab_size(tokenizer)  # reports a wrong name before a long scan
         if not isinstance(sources, Scan):
             sources = scan(sources, text_key=text_key, encoding_errors=encoding_errors)
-        holdout = Holdout.plan(sources, validation_fraction)
+        split = ValidationSplit.plan(sources, validation_fraction)
         root = _cache_root(cache)
-        report = _Report(progress, sources.text_bytes)
+        counter = _ProgressCounter(progress, sources.text_bytes)
         try:
             if isinstance(tokenizer, str):
-                tokenizer = _resolve_tokenizer(tokenizer, sources, holdout, root, report)
-            fingerprint = _hash(sources.content_hash, tokenizer.fingerprint, holdout.fraction, holdout.every)
+                tokenizer = _resolve_tokenizer(tokenizer, sources, split, root, counter)
+            fingerprint = _hash(sources.content_hash, tokenizer.fingerprint, split.fraction, split.every)
             folder = root / "corpora" / fingerprint[:32]
             try:
                 corpus = cls.load(folder)
             except DataError:
-                _write(folder, sources, tokenizer, holdout, fingerprint, report)
+                _write(folder, sources, tokenizer, split, fingerprint, counter)
                 corpus = cls._open(folder, tokenizer)
         except OSError as error:
             raise DataError(
-                f"the tokens cannot be kept in {root} ({(error.strerror or str(error)).lower()}); "
+                f"the tokens cannot be written to {root} ({(error.strerror or str(error)).lower()}); "
                 "free some space there or set MINIGPT_CACHE to another folder"
             ) from error
-        # The same text may have come from other files when it was cached.
+        # The cached text may have come from other files.
         return replace(corpus, sources=tuple(file.name for file in sources.files), skipped=sources.skipped)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """The corpus that `build` left at its `path`.
+        """Opens the corpus that `build` wrote to this `path`.
 
-        Raises: DataError where there is none or it is damaged.
+        Raises: DataError if there is none, or it is damaged.
         """
         return cls._open(Path(path), None)
 
     @classmethod
     def _open(cls, folder: Path, tokenizer: Tokenizer | None) -> Self:
-        """As `load`; a tokenizer that has just been written there need not be read again."""
+        """Like `load`; `tokenizer` is the one in the folder, if it is loaded already."""
         try:
             record = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
             if record.pop("format") != _FORMAT:
-                raise ValueError("of another version")
+                raise ValueError("another format")
             tokenizer = tokenizer or Tokenizer.load(folder)
             return cls(
                 path=folder,
@@ -125,7 +125,7 @@ class Corpus:
                 **record,
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"{folder} holds no whole corpus; build it again from its text") from error
+            raise DataError(f"{folder} is not a complete corpus; build it again from its text") from error
 
     def batch(
         self,
@@ -137,38 +137,38 @@ class Corpus:
         noise: float = 0.0,
         bpe_dropout: float = 0.0,
     ) -> tuple[Tensor, Tensor]:
-        """One step's inputs and targets from the training part, as `minigpt.data.batches.batch` gives them.
+        """One step's inputs and targets from the training part, as from `minigpt.data.batches.batch`.
 
-        With `bpe_dropout` the words are cut into other tokens, that share of the merges left out, and a window's last
-        words may be left to another epoch; with `noise` a share of the inputs, but of no targets, is random. Both are
-        pure functions of the seed, the step and the row.
+        `bpe_dropout` is the probability to drop a merge; the last tokens of a window may then fall out of it. `noise`
+        is the probability that an input token, but not its target, is replaced by a random one. Both are pure functions
+        of the seed, the step and the row.
         Shapes: (B, T) int64 each.
-        Raises: TokenizerError for `bpe_dropout` with a tokenizer that merges nothing.
+        Raises: TokenizerError for `bpe_dropout` with a tokenizer without merges.
         """
         if bpe_dropout:
-            spare = _SPARE + length // 8  # words that come in fewer tokens than before are rare
-            sequences = batches.windows(self.train, step, size, length, seed, rows, ahead=1 + spare)
+            spare = _SPARE + length // 8  # it is rare that a pre-token has fewer tokens than before
+            sequences = batches.windows(self.train, step, size, length, seed, rows, lookahead=1 + spare)
             first = np.uint64(mix_seed(seed, step))
-            seeds = first + np.array(batches.picked_rows(size, rows), dtype=np.uint64)
+            seeds = first + np.array(batches.select_rows(size, rows), dtype=np.uint64)
             sequences = self.bpe_dropout(sequences, seeds, bpe_dropout, length + 1)
         else:
             sequences = batches.windows(self.train, step, size, length, seed, rows)
         inputs, targets = batches.inputs_and_targets(sequences)
         if noise:
-            inputs = batches.noised(inputs, noise, self.tokenizer.vocab_size, step, size, seed, rows)
+            inputs = batches.add_noise(inputs, noise, self.tokenizer.vocab_size, step, size, seed, rows)
         return inputs, targets
 
     @cached_property
     def bpe_dropout(self) -> BPEDropout:
-        """What cuts this corpus's words anew.
+        """BPE-dropout for this corpus's tokenizer.
 
-        Raises: TokenizerError for a tokenizer that merges nothing.
+        Raises: TokenizerError for a tokenizer without merges.
         """
         return BPEDropout(self.tokenizer)
 
 
-class _Report:
-    """Adds up the bytes done and tells them."""
+class _ProgressCounter:
+    """Sums the bytes done and passes them to a progress callback."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
         self.progress, self.done, self.total = progress, 0, total
@@ -190,51 +190,55 @@ def _hash(*parts: object) -> str:
 
 
 def _map(path: Path, tokenizer: Tokenizer, count: int) -> npt.NDArray[Any]:
-    """The tokens in a file, mapped; ValueError where they are not `count`."""
+    """The memory-mapped tokens of a file; ValueError if they are not `count`."""
     dtype = token_type(tokenizer.vocab_size)
     if path.stat().st_size != count * dtype.itemsize:
         raise ValueError(f"{path} is damaged")
-    return np.memmap(path, dtype=dtype, mode="r") if count else np.empty(0, dtype)  # no system maps an empty file
+    return np.memmap(path, dtype=dtype, mode="r") if count else np.empty(0, dtype)  # an empty file cannot be mapped
 
 
-def _resolve_tokenizer(spec: str, found: Scan, holdout: Holdout, root: Path, report: _Report) -> Tokenizer:
-    """The tokenizer of that name, trained on the training part, once, where it is one that is trained."""
+def _resolve_tokenizer(
+    spec: str, found: Scan, split: ValidationSplit, root: Path, counter: _ProgressCounter
+) -> Tokenizer:
+    """The tokenizer with this name; `chars` and `bpe:N` are trained on the training part and cached."""
     if spec in ("gpt2", "bytes"):
         return Tokenizer.named(spec)
-    folder = root / "tokenizers" / _hash(found.content_hash, spec, holdout.fraction, holdout.every)[:32]
+    folder = root / "tokenizers" / _hash(found.content_hash, spec, split.fraction, split.every)[:32]
     try:
         return Tokenizer.load(folder)
     except TokenizerError:
-        report.total += found.text_bytes
-        tokenizer = Tokenizer.train(_training_texts(spec, found, holdout, report), spec)
-        with _published(folder, Tokenizer.load) as temporary:
+        counter.total += found.text_bytes
+        tokenizer = Tokenizer.train(_training_texts(spec, found, split, counter), spec)
+        with _publish(folder, Tokenizer.load) as temporary:
             tokenizer.save(temporary)
         return tokenizer
 
 
-def _training_texts(spec: str, found: Scan, holdout: Holdout, report: _Report) -> Iterator[str]:
-    """The training part for `chars`; for merges a sample of at most _TRAINING_SAMPLE bytes, evenly spread over it."""
+def _training_texts(spec: str, found: Scan, split: ValidationSplit, counter: _ProgressCounter) -> Iterator[str]:
+    """The text to train a tokenizer on: the training part for `chars`, else an evenly spread sample of at most about
+    _TRAINING_SAMPLE bytes.
+    """
     share = 1.0 if spec == "chars" else min(1.0, _TRAINING_SAMPLE / found.text_bytes)
     taken = 0.0
-    for part, text in chunks(holdout.divide(found.pieces()), _TRAINING_CHUNK):
+    for part, text in chunks(split.apply(found.pieces()), _TRAINING_CHUNK):
         documents = text.split(END_OF_TEXT)
         if part == "train":
             taken += share
             if taken >= 1:
                 taken -= 1
                 yield from documents
-        report.advance(sum(len(document.encode()) for document in documents))
+        counter.advance(sum(len(document.encode()) for document in documents))
 
 
 def _write(
-    folder: Path, found: Scan, tokenizer: Tokenizer, holdout: Holdout, fingerprint: str, report: _Report
+    folder: Path, found: Scan, tokenizer: Tokenizer, split: ValidationSplit, fingerprint: str, counter: _ProgressCounter
 ) -> None:
-    """Tokenizes the text into a folder, which is there only once it is whole."""
-    with _published(folder, Corpus.load) as temporary:
-        shards = write_shards(holdout.divide(found.pieces()), tokenizer, temporary, report.advance)
+    """Tokenizes the text into a folder, which exists only when it is complete."""
+    with _publish(folder, Corpus.load) as temporary:
+        shards = write_shards(split.apply(found.pieces()), tokenizer, temporary, counter.advance)
         train, validation = shards["train"], shards["validation"]
         if train.text_bytes + validation.text_bytes != found.text_bytes:
-            raise DataError(f"{found.files[0].name} or another file changed while it was read; start again")
+            raise DataError(f"{found.files[0].name} or another file changed while it was read; run the command again")
         record = {
             "format": _FORMAT,
             "train_tokens": train.tokens,
@@ -242,8 +246,8 @@ def _write(
             "train_bytes": train.text_bytes,
             "validation_bytes": validation.text_bytes,
             "n_documents": found.n_documents,
-            "held_out": holdout.kind if validation.tokens else "nothing",
-            "validation_fraction": holdout.fraction,
+            "held_out": split.kind if validation.tokens else "nothing",
+            "validation_fraction": split.fraction,
             "sources": [file.name for file in found.files],
             "skipped": found.skipped,
             "source_hash": found.content_hash,
@@ -254,10 +258,10 @@ def _write(
 
 
 @contextlib.contextmanager
-def _published(folder: Path, load: Callable[[Path], object]) -> Iterator[Path]:
-    """A temporary folder that becomes `folder` when all has been written, and vanishes when it has not.
+def _publish(folder: Path, load: Callable[[Path], object]) -> Iterator[Path]:
+    """A temporary folder that is renamed to `folder` on success and deleted on an error.
 
-    One that `load` can read is left as it is: another process was faster, and what it wrote is the same.
+    A `folder` that `load` can read is kept: another process wrote the same content in the meantime.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent, ignore_cleanup_errors=True) as scratch:

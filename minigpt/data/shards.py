@@ -1,4 +1,4 @@
-"""Text into tokens on disk, in parallel and in constant memory; it knows no sources and no cache."""
+"""Token shards: encodes text to arrays of ids on disk, in parallel and in constant memory."""
 
 import contextlib
 import os
@@ -17,31 +17,31 @@ from minigpt.data.split import Part
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
-Progress = Callable[[int, int], None]  # bytes done, bytes in all
+Progress = Callable[[int, int], None]  # called with the bytes done and the bytes in total
 
-CHUNK_SIZE = 2**20  # characters encoded at once: tiktoken is three times slower on paragraphs
+CHUNK_SIZE = 2**20  # characters per call of tiktoken, which is three times slower on paragraphs
 
-_LONGEST_CHUNK = 16  # times CHUNK_SIZE
-_MOST_WORKERS = 32  # each holds about 10 MB
+_MAX_CHUNK = 16  # times CHUNK_SIZE
+_MAX_WORKERS = 32  # each uses about 10 MB
 
-# Text may be cut where GPT-2's pattern ends a piece whatever follows: after an end of text, and between a character
-# that is not white space and one that is. No alternative of the pattern takes white space after anything else, and
-# none looks back, so both sides fall into the pieces that they fall into when they are joined. (Between two letters or
-# two spaces neither holds, and after a space the pattern's look-ahead would miss what follows.) Python's \S is narrower
-# than the pattern's: what it takes to be no white space is none there.
+# Text may be cut only where GPT-2's pattern ends a pre-token whatever follows: after an end-of-text, and between a
+# character that is not white space and one that is. No alternative of the pattern matches white space after another
+# character, and none looks back, so both sides split into the same pre-tokens as the joined text. (This does not hold
+# between two letters or two spaces, and after a space the pattern's look-ahead would miss what follows.) Python's \S
+# is narrower than the pattern's: a character that it matches is not white space in the pattern either.
 _LAST_CUT = re.compile(rf"(?s).*(?:\S(?=[ \t\r\n])|{re.escape(END_OF_TEXT)})")
 
 
 @dataclass
 class Shard:
-    """How much one part of a corpus holds: its tokens, and the bytes of the text they stand for."""
+    """The size of one part of a corpus: its tokens, and the bytes of their text."""
 
     tokens: int = 0
     text_bytes: int = 0
 
 
 def token_type(vocab_size: int) -> np.dtype[Any]:
-    """The smallest unsigned type that holds every id, in the byte order that is on disk."""
+    """The smallest unsigned type that holds every id, in little-endian byte order as on disk."""
     return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
 
 
@@ -51,21 +51,21 @@ def shard_path(folder: Path, part: Part) -> Path:
 
 
 def chunks(parts: Iterable[tuple[Part, str]], size: int | None = None) -> Iterator[tuple[Part, str]]:
-    """The same text in chunks of at most `size` characters, or somewhat more, cut where that changes no token.
+    """The same text in chunks of about `size` characters, cut where that changes no token.
 
-    A text of 16 sizes that can be cut nowhere is cut all the same, so that memory is bounded; its tokens still decode
+    A text with no such place within 16 `size` characters is cut there anyway, to bound memory; its tokens still decode
     to it.
     """
     size = CHUNK_SIZE if size is None else size
-    longest = _LONGEST_CHUNK * size
-    waiting: dict[Part, list[str]] = {part: [] for part in get_args(Part)}
-    lengths: dict[Part, int] = dict.fromkeys(waiting, 0)
+    longest = _MAX_CHUNK * size
+    buffers: dict[Part, list[str]] = {part: [] for part in get_args(Part)}
+    lengths: dict[Part, int] = dict.fromkeys(buffers, 0)
     for part, text in parts:
-        waiting[part].append(text)
+        buffers[part].append(text)
         lengths[part] += len(text)
         if lengths[part] < size:
             continue
-        joined, start = "".join(waiting[part]), 0
+        joined, start = "".join(buffers[part]), 0
         while len(joined) - start >= size:
             match = _LAST_CUT.match(joined, start, start + size) or _LAST_CUT.match(joined, start, start + longest)
             if not match and len(joined) - start < longest:
@@ -73,8 +73,8 @@ def chunks(parts: Iterable[tuple[Part, str]], size: int | None = None) -> Iterat
             end = match.end() if match else start + longest
             yield part, joined[start:end]
             start = end
-        waiting[part], lengths[part] = [joined[start:]], len(joined) - start
-    for part, texts in waiting.items():
+        buffers[part], lengths[part] = [joined[start:]], len(joined) - start
+    for part, texts in buffers.items():
         if any(texts):
             yield part, "".join(texts)
 
@@ -82,12 +82,13 @@ def chunks(parts: Iterable[tuple[Part, str]], size: int | None = None) -> Iterat
 def write_shards(
     parts: Iterable[tuple[Part, str]], tokenizer: Tokenizer, folder: Path, advance: Callable[[int], None]
 ) -> dict[Part, Shard]:
-    """Writes the tokens of each part as raw numbers and returns how many they are; `advance` hears of bytes done.
+    """Writes the tokens of each part as a raw array and returns their numbers.
 
-    Raises: OSError where the folder cannot be written.
+    `advance` is called with the bytes of each encoded chunk.
+    Raises: OSError if the folder cannot be written.
     """
     workers = min(
-        _MOST_WORKERS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        _MAX_WORKERS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
     lengths, dtype = tokenizer.token_lengths, token_type(tokenizer.vocab_size)
     shards: dict[Part, Shard] = {part: Shard() for part in get_args(Part)}
@@ -109,11 +110,11 @@ def write_shards(
         encoding: deque[tuple[Part, Future[tuple[npt.NDArray[Any], int]]]] = deque()
         for part, text in chunks(parts):
             encoding.append((part, pool.submit(encode, text)))
-            if len(encoding) > 2 * workers:  # the oldest first, so that the order stays and memory is bounded
+            if len(encoding) > 2 * workers:  # oldest first, which keeps the order and bounds memory
                 write(*encoding.popleft())
         while encoding:
             write(*encoding.popleft())
-        for file in files.values():  # a power cut must not leave a shard of the right size with other content
+        for file in files.values():  # after a power cut, a shard of the right size must have the right content
             file.flush()
             os.fsync(file.fileno())
     return shards

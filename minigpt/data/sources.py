@@ -1,6 +1,6 @@
-"""Files, folders and standard input as one stream of documents, decoded and checked; it knows no tokens.
+"""Sources of text: reads files, folders and standard input as one stream of documents.
 
-A document is yielded in pieces, so that no document has to fit into memory.
+Documents are yielded in pieces, so that no document has to fit into memory.
 """
 
 import codecs
@@ -25,17 +25,17 @@ from typing import BinaryIO
 from minigpt.errors import ConfigError, DataError
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
-BLOCK_SIZE = 2**20  # bytes read at once
-MANY_DOCUMENTS = 4096  # the lengths of so many are remembered
+BLOCK_SIZE = 2**20  # bytes per read
+MANY_DOCUMENTS = 4096  # a scan records the lengths of at most this many
 
-_SNIFFED = 2**16  # bytes of a folder's file that must look like text
+_SNIFFED = 2**16  # bytes that decide whether a file in a folder is text
 
 Piece = tuple[str, bool]  # a piece of a document, and whether it is the document's last
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file of text, and what to call it: the user's own name for it."""
+    """One file of text, and the name by which the user gave it."""
 
     path: Path
     name: str
@@ -43,32 +43,32 @@ class SourceFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Scan:
-    """What one reading of the sources found; `pieces` reads them again."""
+    """The result of one pass over the sources; `pieces` reads them again."""
 
     files: tuple[SourceFile, ...]
     skipped: tuple[str, ...]  # files in folders that are not text
     text_key: str
     encoding_errors: str
-    text_bytes: int  # of UTF-8, without what separates documents
+    text_bytes: int  # in UTF-8, without separators between documents
     n_documents: int
-    document_lengths: tuple[int, ...]  # in characters, of the first MANY_DOCUMENTS
+    document_lengths: tuple[int, ...]  # characters of the first MANY_DOCUMENTS documents
     content_hash: str
 
     def pieces(self) -> Iterator[Piece]:
-        """The documents, piece by piece."""
+        """All documents, piece by piece."""
         return _documents(self.files, self.text_key, self.encoding_errors)
 
 
 def scan(
     sources: str | Path | Sequence[str | Path], *, text_key: str = "text", encoding_errors: str = "strict"
 ) -> Scan:
-    """Finds the files, reads them through once in constant memory, and tells how much text they hold.
+    """Finds the files of these sources and reads them once, in constant memory, to measure their text.
 
-    A source is a file, a folder (its text files, recursively and in order, but none that are hidden), a glob, or `-`
-    for standard input. Files may be plain text, `.jsonl` with the text under `text_key`, and either of them gzipped.
-    The literal "<|endoftext|>" separates documents, and those of white space alone are left out.
+    A source is a file, a folder, a glob, or `-` for standard input. Of a folder, all text files are read recursively in
+    sorted order, except hidden ones. Files may be plain text or `.jsonl` with the text under `text_key`, gzipped or
+    not. The literal "<|endoftext|>" separates documents; documents of white space only are skipped.
 
-    Raises: DataError for what is missing, holds no text, or cannot be decoded. ConfigError for an unknown
+    Raises: DataError for a source that is missing, has no text, or cannot be decoded; ConfigError for an unknown
     `encoding_errors`.
     """
     if encoding_errors not in ("strict", "replace"):
@@ -82,14 +82,14 @@ def scan(
         text_bytes += len(encoded)
         length += len(piece)
         if ends:
-            digest.update(b"\xff")  # which occurs in no UTF-8
+            digest.update(b"\xff")  # a byte that never occurs in UTF-8
             n_documents += 1
             if len(lengths) < MANY_DOCUMENTS:
                 lengths.append(length)
             length = 0
     if not n_documents:
-        what = f"{files[0].name} holds" if len(files) == 1 else f"the {len(files)} files hold"
-        raise DataError(f"{what} no text; give a file with some text in it")
+        what = f"{files[0].name} contains" if len(files) == 1 else f"the {len(files)} files contain"
+        raise DataError(f"{what} no text; give a file with text")
     return Scan(
         files=tuple(files),
         skipped=tuple(skipped),
@@ -103,7 +103,7 @@ def scan(
 
 
 def _find(sources: Sequence[str | Path], encoding_errors: str) -> tuple[list[SourceFile], list[str]]:
-    """The files of text that the sources name, each once, and the names of those in folders that are not text."""
+    """The text files of the sources, each once, and the names of the files in folders that are not text."""
     files: dict[Path, SourceFile] = {}
     skipped: list[str] = []
     for source in sources:
@@ -128,12 +128,12 @@ def _find(sources: Sequence[str | Path], encoding_errors: str) -> tuple[list[Sou
 def _file(path: Path) -> SourceFile:
     if path.is_file():
         return SourceFile(path, str(path))
-    with opened(SourceFile(path, str(path))) as stream:  # a pipe, which cannot be read twice
+    with open_source(SourceFile(path, str(path))) as stream:  # a pipe, which can be read only once
         return _spool(stream, str(path))
 
 
 def _in_folder(folder: Path, encoding_errors: str, skipped: list[str]) -> list[SourceFile]:
-    """The text files in a folder, sorted; the names of the others are added to `skipped`."""
+    """The text files in a folder, sorted; adds the names of the other files to `skipped`."""
     found, others = [], 0
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -145,13 +145,13 @@ def _in_folder(folder: Path, encoding_errors: str, skipped: list[str]) -> list[S
                 skipped.append(file.name)
                 others += 1
     if not found:
-        beside = f" among the {others} in it" if others else ""
-        raise DataError(f"{folder} has no text file{beside}; give a folder with .txt, .md or .jsonl files")
+        among = f" among its {others}" if others else ""
+        raise DataError(f"{folder} has no text file{among}; give a folder with .txt, .md or .jsonl files")
     return found
 
 
 def _looks_like_text(file: SourceFile, encoding_errors: str) -> bool:
-    with opened(file) as stream:
+    with open_source(file) as stream:
         head = stream.read(_SNIFFED)
     try:
         codecs.getincrementaldecoder("utf-8")(encoding_errors).decode(head, final=len(head) < _SNIFFED)
@@ -161,7 +161,7 @@ def _looks_like_text(file: SourceFile, encoding_errors: str) -> bool:
 
 
 def _spool(stream: BinaryIO | BufferedReader | gzip.GzipFile, name: str) -> SourceFile:
-    """Copies a stream into a temporary file, which goes away with the object that names it: it is read twice."""
+    """Copies a stream, which must be read twice, to a temporary file that is deleted with the returned object."""
     try:
         descriptor, path = tempfile.mkstemp(prefix="minigpt-")
         file = SourceFile(Path(path), name)
@@ -177,8 +177,8 @@ def _spool(stream: BinaryIO | BufferedReader | gzip.GzipFile, name: str) -> Sour
 
 
 @contextlib.contextmanager
-def opened(file: SourceFile) -> Iterator[BufferedReader | gzip.GzipFile]:
-    """The file's bytes, unzipped where it is gzipped; what fails in reading them is said in one sentence."""
+def open_source(file: SourceFile) -> Iterator[BufferedReader | gzip.GzipFile]:
+    """Opens a file for reading bytes, decompressed if it is gzipped; turns errors into a DataError."""
     try:
         with file.path.open("rb") as raw:
             if raw.peek(2)[:2] == b"\x1f\x8b":
@@ -187,18 +187,20 @@ def opened(file: SourceFile) -> Iterator[BufferedReader | gzip.GzipFile]:
             else:
                 yield raw
     except EOFError as error:
-        raise DataError(f"{file.name} is cut short: its gzip stream ends too early; fetch or zip it again") from error
+        raise DataError(
+            f"{file.name} is truncated: its gzip stream ends too early; download or compress it again"
+        ) from error
     except (gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{file.name} is damaged: its gzip stream cannot be unzipped ({error})") from error
+        raise DataError(f"{file.name} is damaged: its gzip stream cannot be decompressed ({error})") from error
     except OSError as error:
         raise DataError(f"{file.name} cannot be read ({(error.strerror or str(error)).lower()})") from error
 
 
 def _documents(files: Iterable[SourceFile], text_key: str, encoding_errors: str) -> Iterator[Piece]:
-    """The documents of all files, but none of white space alone."""
+    """The documents of all files, except those of white space only."""
     for file in files:
         name = file.path.name.lower().removesuffix(".gz")
-        with opened(file) as stream:
+        with open_source(file) as stream:
             if name.endswith((".jsonl", ".ndjson")):
                 for text in _json_texts(file.name, stream, text_key, encoding_errors):
                     yield from _without_blank(_separated([text]))
@@ -207,21 +209,21 @@ def _documents(files: Iterable[SourceFile], text_key: str, encoding_errors: str)
 
 
 def _separated(blocks: Iterable[str]) -> Iterator[Piece]:
-    """Cuts blocks of one text into documents, wherever in a block or across two the separator stands."""
+    """Splits the blocks of one text into documents; a separator may cross two blocks."""
     held = ""
     for block in blocks:
-        *whole, rest = (held + block).split(END_OF_TEXT)
-        for document in whole:
+        *complete, rest = (held + block).split(END_OF_TEXT)
+        for document in complete:
             yield document, True
-        settled = max(0, len(rest) - len(END_OF_TEXT) + 1)  # what is left may be the start of a separator
+        settled = max(0, len(rest) - len(END_OF_TEXT) + 1)  # the rest may be the start of a separator
         yield rest[:settled], False
         held = rest[settled:]
     yield held, True
 
 
 def _without_blank(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """The documents that are not white space alone; the first piece of each holds something."""
-    held: list[str] | None = []  # the white space that a document has so far, None where it has more
+    """Skips the documents of white space only; the first piece of every other document has other characters."""
+    held: list[str] | None = []  # the document's leading white space; None after its first other character
     for piece, ends in pieces:
         if held is not None and not piece.isspace() and piece:
             yield "".join(held) + piece, ends
@@ -237,17 +239,17 @@ def _without_blank(pieces: Iterable[Piece]) -> Iterator[Piece]:
 def _text_blocks(name: str, stream: BufferedReader | gzip.GzipFile, errors: str) -> Iterator[str]:
     """A plain text, block by block."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors)
-    offset = _skip_mark(name, stream)
+    offset = _skip_bom(name, stream)
     first = True
     while True:
         block = stream.read(BLOCK_SIZE)
-        pending = len(decoder.getstate()[0])  # bytes of a character that the last block broke off
+        pending = len(decoder.getstate()[0])  # bytes of an incomplete character at the end of the last block
         try:
             text = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
             raise _undecodable(name, offset - pending, error) from error
         if first and "\0" in text:
-            raise DataError(f"{name} is not a text: it holds zero bytes; give a file of UTF-8 text")
+            raise DataError(f"{name} is not text: it contains zero bytes; give a UTF-8 text file")
         yield text
         if not block:
             return
@@ -256,8 +258,8 @@ def _text_blocks(name: str, stream: BufferedReader | gzip.GzipFile, errors: str)
 
 
 def _json_texts(name: str, stream: BufferedReader | gzip.GzipFile, key: str, errors: str) -> Iterator[str]:
-    """The texts under `key` of a file with one JSON object a line; empty lines are passed over."""
-    offset = _skip_mark(name, stream)
+    """The texts under `key` in a file with one JSON object per line; empty lines are skipped."""
+    offset = _skip_bom(name, stream)
     for number, line in enumerate(stream, 1):
         where = f"{name}, line {number}"
         try:
@@ -266,35 +268,41 @@ def _json_texts(name: str, stream: BufferedReader | gzip.GzipFile, key: str, err
             raise _undecodable(name, offset, error) from error
         except ValueError as error:
             reason = str(error).replace("line 1 ", "")
-            raise DataError(f"{where} is not JSON ({reason}); each line must be an object with a text") from error
+            raise DataError(f"{where} is not JSON ({reason}); each line must be a JSON object with a text") from error
         if not isinstance(row, dict):
-            raise DataError(f'{where} must be an object such as {{"{key}": "..."}}')
+            raise DataError(f'{where} must be a JSON object such as {{"{key}": "..."}}')
         if key not in row:
-            has = ", ".join(map(repr, row)) or "none"
-            raise DataError(f"{where} has no key {key!r}; its keys are {has}: name the one with the text (--text-key)")
+            keys = ", ".join(map(repr, row)) or "none"
+            raise DataError(f"{where} has no key {key!r}; its keys: {keys}; name the key of the text with --text-key")
         text = row[key]
         if not isinstance(text, str):
-            raise DataError(f"{where}: the value of {key!r} must be a text, and is {json.dumps(text)[:40]}")
-        yield _whole_characters(where, text, errors)
+            raise DataError(f"{where}: the value of {key!r} must be a string, not {json.dumps(text)[:40]}")
+        yield _replace_surrogates(where, text, errors)
         offset += len(line)
 
 
-def _whole_characters(where: str, text: str, errors: str) -> str:
-    """The text, if UTF-8 can hold it: JSON can escape one half of a surrogate pair, which is no character."""
+def _replace_surrogates(where: str, text: str, errors: str) -> str:
+    """The text with lone surrogates replaced by U+FFFD: JSON can escape one, but UTF-8 cannot encode it.
+
+    Raises: DataError for one if `errors` is strict.
+    """
     try:
         text.encode()
     except UnicodeEncodeError as error:
         if errors == "strict":
-            half = f"{ord(text[error.start]):04x}"
+            surrogate = f"{ord(text[error.start]):04x}"
             raise DataError(
-                f"{where}: \\u{half} is half of a character; mend it, or go on with --encoding-errors replace"
+                f"{where}: \\u{surrogate} is half of a surrogate pair; correct it, or use --encoding-errors replace"
             ) from error
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
 
 
-def _skip_mark(name: str, stream: BufferedReader | gzip.GzipFile) -> int:
-    """Passes over UTF-8's byte order mark and returns its length, 0 where there is none."""
+def _skip_bom(name: str, stream: BufferedReader | gzip.GzipFile) -> int:
+    """Skips a UTF-8 byte order mark and returns its length in bytes, 0 if there is none.
+
+    Raises: DataError for a byte order mark of UTF-16 or UTF-32.
+    """
     head = stream.peek(4)[:4]
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)):
         encoding = "UTF-32" if head in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE) else "UTF-16"
@@ -306,5 +314,5 @@ def _undecodable(name: str, start: int, error: UnicodeDecodeError) -> DataError:
     byte = error.object[error.start]
     return DataError(
         f"{name} is not UTF-8: byte {start + error.start} is 0x{byte:02x}; "
-        "save it as UTF-8, or go on with --encoding-errors replace"
+        "save it as UTF-8, or use --encoding-errors replace"
     )

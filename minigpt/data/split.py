@@ -1,4 +1,4 @@
-"""Which part of the text is held out for validation: whole documents of many, the tail of each of few."""
+"""The split of a text into training and validation parts: whole documents, or the end of each document."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -11,31 +11,33 @@ from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
 Part = Literal["train", "validation"]
 
-_ENOUGH_BYTES = 2_000_000  # of validation text: more takes longer to evaluate and tells no more
+_ENOUGH_BYTES = 2_000_000  # of validation text: more takes longer to evaluate and is not more informative
 _ENOUGH_DOCUMENTS = 20
-_FARTHEST_CUT = 2**16  # characters to go on looking for a line's end
+_MAX_SEARCH = 2**16  # characters in which to look for a line's end
 
 
 @dataclass(frozen=True)
-class Holdout:
-    """How the text is divided: every `every`-th document, or where that is 0, `fraction` of each document's end."""
+class ValidationSplit:
+    """How a text is split: the validation part is every `every`-th document, or, if `every` is 0, the last `fraction`
+    of each document.
+    """
 
     fraction: float
     every: int
-    lengths: tuple[int, ...]  # characters of each document, for the tails
+    lengths: tuple[int, ...]  # characters of each document; empty unless ends are held out
 
     @classmethod
-    def plan(cls, found: Scan, fraction: float | None = None) -> "Holdout":
-        """The division of a text; by default 10 % of it is held out, but not more than about 2 MB.
+    def plan(cls, found: Scan, fraction: float | None = None) -> "ValidationSplit":
+        """Chooses the split of a text; by default 10 % of it, but at most about 2 MB, is for validation.
 
-        Raises: ConfigError for a fraction that is not from 0 to 1.
+        Raises: ConfigError for a fraction below 0, or 1 and above.
         """
         if fraction is None:
             fraction = min(0.1, _ENOUGH_BYTES / found.text_bytes)
         if not 0 <= fraction < 1:
             raise ConfigError(f"validation_fraction ({fraction}) must be at least 0 and below 1")
         n = found.n_documents
-        # One document may be unlike all others, so at least two are taken, or else a bit of each.
+        # One document may differ from all others, so at least two are held out, or else the end of each.
         by_document = n > MANY_DOCUMENTS or (n >= _ENOUGH_DOCUMENTS and n * fraction >= 2)
         if fraction and by_document:
             return cls(fraction, max(2, min(round(1 / fraction), n // 2)), ())
@@ -43,41 +45,43 @@ class Holdout:
 
     @property
     def kind(self) -> str:
-        """What is held out, in words."""
+        """A description of the validation part, as printed: "every 10th document"."""
         if not self.fraction:
             return "nothing"
         return f"every {self.every}th document" if self.every else "the end of each document"
 
-    def divide(self, pieces: Iterable[Piece]) -> Iterator[tuple[Part, str]]:
-        """The text of both parts, in which "<|endoftext|>" follows every document and every end of one."""
-        return self._by_tail(pieces) if self.lengths else self._by_document(pieces)
+    def apply(self, pieces: Iterable[Piece]) -> Iterator[tuple[Part, str]]:
+        """The text of both parts piece by piece, with "<|endoftext|>" after every document and every part of one."""
+        return self._by_end(pieces) if self.lengths else self._by_document(pieces)
 
     def _by_document(self, pieces: Iterable[Piece]) -> Iterator[tuple[Part, str]]:
         index = 0
         for piece, ends in pieces:
-            last_of_turn = self.every and index % self.every == self.every - 1
-            yield "validation" if last_of_turn else "train", piece + END_OF_TEXT if ends else piece
+            is_held_out = self.every and index % self.every == self.every - 1
+            yield "validation" if is_held_out else "train", piece + END_OF_TEXT if ends else piece
             index += ends
 
-    def _by_tail(self, pieces: Iterable[Piece]) -> Iterator[tuple[Part, str]]:
+    def _by_end(self, pieces: Iterable[Piece]) -> Iterator[tuple[Part, str]]:
         stream = iter(pieces)
         for length in self.lengths:
             yield from self._cut_document(stream, length)
 
     def _cut_document(self, stream: Iterator[Piece], length: int) -> Iterator[tuple[Part, str]]:
-        tail = min(round(self.fraction * length), length - 1)  # characters held out; none of a very short document
-        reach = min(tail // 2, _FARTHEST_CUT)
-        held, target, ends = "", length - tail, True  # target counts from where held starts
+        tail = min(
+            round(self.fraction * length), length - 1
+        )  # characters for validation; none of a very short document
+        reach = min(tail // 2, _MAX_SEARCH)
+        buffer, target, ends = "", length - tail, True  # target is relative to the start of buffer
         for piece, ends in stream:
-            held += piece
-            if ends or len(held) >= target + reach:
+            buffer += piece
+            if ends or len(buffer) >= target + reach:
                 break
-            if len(held) <= target:
-                yield "train", held
-                held, target = "", target - len(held)
-        cut = target + _cut(held[target : target + reach])
-        yield "train", held[:cut] + END_OF_TEXT
-        rest = held[cut:]
+            if len(buffer) <= target:
+                yield "train", buffer
+                buffer, target = "", target - len(buffer)
+        cut = target + _cut(buffer[target : target + reach])
+        yield "train", buffer[:cut] + END_OF_TEXT
+        rest = buffer[cut:]
         while not ends:
             yield "validation", rest
             rest, ends = next(stream, ("", True))
@@ -86,7 +90,7 @@ class Holdout:
 
 
 def _cut(window: str) -> int:
-    """Where to cut in a window: after its first line, else before its first white space, else at its start."""
+    """Where to cut a window: after its first line, else before its first white space, else at its start."""
     line_end = window.find("\n")
     if line_end >= 0:
         return line_end + 1

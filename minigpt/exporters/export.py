@@ -229,10 +229,10 @@ class _Job:
     def ctranslate2(self, folder: Path) -> None:
         """Into a folder, by CTranslate2's own converter, with the tokenizer's files."""
         config, tokenizer = self.model.config, self.tokenizer
-        if tokenizer.vocab_size < config.vocab_size or tokenizer.unused:
+        if tokenizer.vocab_size < config.vocab_size or tokenizer.unused_ids:
             raise CheckpointError(
                 f"{self.source} has embeddings for {config.vocab_size} words, its tokenizer"
-                f" {tokenizer.vocab_size - len(tokenizer.unused)}; CTranslate2 needs one for each and no more"
+                f" {tokenizer.vocab_size - len(tokenizer.unused_ids)}; CTranslate2 needs one for each and no more"
             )
         with self.huggingface(folder) as source:
             runners.convert_to_ctranslate2(source, folder, config, _CTRANSLATE2_DTYPES[self.dtype])

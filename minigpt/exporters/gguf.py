@@ -127,14 +127,14 @@ def _add_tokenizer(writer: GGUFWriter, tokenizer: Tokenizer, vocab_size: int) ->
     import gguf
 
     kinds = [gguf.TokenType.NORMAL] * vocab_size
-    for id in (*tokenizer.unused, *range(tokenizer.vocab_size, vocab_size)):
+    for id in (*tokenizer.unused_ids, *range(tokenizer.vocab_size, vocab_size)):
         kinds[id] = gguf.TokenType.UNUSED
     for id in tokenizer.vocabulary.added.values():
         kinds[id] = gguf.TokenType.USER_DEFINED
     for id in tokenizer.special.values():
         kinds[id] = gguf.TokenType.CONTROL
     by_character = tokenizer.vocabulary.by_character
-    words = list(tokenizer.written_words)
+    words = list(tokenizer.token_strings)
     if by_character:
         for id, kind in enumerate(kinds[: len(words)]):
             if kind is gguf.TokenType.NORMAL:
@@ -144,7 +144,7 @@ def _add_tokenizer(writer: GGUFWriter, tokenizer: Tokenizer, vocab_size: int) ->
     writer.add_tokenizer_model("rwkv" if by_character else "gpt2")
     if not by_character:
         writer.add_tokenizer_pre("gpt-2")
-        writer.add_token_merges(tokenizer.written_merges or [NO_MERGE])
+        writer.add_token_merges(tokenizer.merge_strings or [NO_MERGE])
     writer.add_token_list([word or padding.format(id) for id, word in enumerate(words)])
     writer.add_token_types(kinds)
     writer.add_bos_token_id(tokenizer.end_of_text)

@@ -51,7 +51,7 @@ class Sampler:
         self._biases = torch.tensor([bias for _, bias in biases])  # (N,)
         self._bad_sequences = _sequences(config.bad_words, tokenizer)  # (N, L)
         self._end_of_text = None if tokenizer is None else tokenizer.end_of_text
-        self._unused = torch.tensor([] if tokenizer is None else tokenizer.unused, dtype=torch.int64)  # (N,)
+        self._unused = torch.tensor([] if tokenizer is None else tokenizer.unused_ids, dtype=torch.int64)  # (N,)
         if config.min_new_tokens > 0 and tokenizer is None:
             raise ConfigError(f"min_new_tokens ({config.min_new_tokens}) needs a tokenizer, to know the end of text")
         self.needs_history = (

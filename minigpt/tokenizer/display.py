@@ -1,24 +1,24 @@
-"""Text and tokens made visible: nothing in them acts on a terminal or a page, and nothing is lost."""
+"""Text and tokens with visible control characters, safe to show on a terminal or a page."""
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from minigpt.tokenizer.tokenizer import Tokenizer
 
-# What turns the direction of the text behind it, and what some programs take for a line's end.
+# Characters that change the direction of the text after them, and those that some programs treat as a line's end.
 _DIRECTIONS = frozenset(
     map(chr, (0x061C, *range(0x200E, 0x2010), *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xFEFF))
 )
 
-LAYOUT = "\n\t" + "".join(_DIRECTIONS)  # what a text's lines and directions are made of
+LAYOUT = "\n\t" + "".join(_DIRECTIONS)  # characters that lay out a text: lines, tabs and directions
 
 
 def visible(text: str, keep: str = "") -> str:
-    """The text with control characters as pictures, but for those to keep."""
-    return "".join(character if character in keep else _picture(character) for character in text)
+    """The text with control characters as visible symbols, except for those in `keep`."""
+    return "".join(character if character in keep else _symbol(character) for character in text)
 
 
-def _picture(character: str) -> str:
+def _symbol(character: str) -> str:
     code = ord(character)
     if code < 0x20:
         return chr(0x2400 + code)
@@ -28,8 +28,8 @@ def _picture(character: str) -> str:
 
 
 def token_label(tokenizer: "Tokenizer", token: int) -> str:
-    """A token on one line: its text with spaces as ␣ and newlines as ↵, or its bytes where they are no characters."""
-    if token >= tokenizer.vocab_size:  # a model's vocabulary may be padded beyond its tokenizer's
+    """A token on one line: its text with ␣ for spaces and ↵ for newlines, or its bytes if they are not valid UTF-8."""
+    if token >= tokenizer.vocab_size:  # a model's vocabulary may be padded to more ids than its tokenizer has
         return f"⟨id {token}⟩"
     raw = tokenizer.token_bytes(token)
     try:

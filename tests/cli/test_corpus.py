@@ -94,9 +94,9 @@ def test_a_model_that_has_not_seen_the_text_is_measured_beside_the_rest(run: Any
     ("arguments", "message"),
     [
         (["missing.txt"], "missing.txt does not exist"),
-        (["empty.txt"], "empty.txt holds no text"),
+        (["empty.txt"], "empty.txt contains no text"),
         (["nothing"], "nothing has no text file"),
-        (["picture.png"], "picture.png is not a text: it holds zero bytes"),
+        (["picture.png"], "picture.png is not text: it contains zero bytes"),
         (["*.md"], "*.md matches no file"),
         (["rows.jsonl"], "rows.jsonl, line 1 has no key 'text'"),
         (["fox.txt", "--model", "nobody"], "no model 'nobody'"),

@@ -210,7 +210,7 @@ def test_detokenizing_changes_the_text_and_not_what_it_is_per(run: Any, one: Pat
         (["fox.txt", "--data", "passages.jsonl"], "--data is where benchmarks find their files; name one"),
         (["fox.txt", "--json", "--markdown"], "--json and --markdown contradict one another"),
         (["binary.bin"], "binary.bin is not"),
-        (["empty.txt"], "empty.txt holds no text"),
+        (["empty.txt"], "empty.txt contains no text"),
     ],
 )
 def test_what_cannot_be_evaluated_is_one_line(

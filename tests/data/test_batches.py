@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minigpt.data.batches import batch, noised, windows, windows_per_epoch
+from minigpt.data.batches import add_noise, batch, windows, windows_per_epoch
 
 GOLDEN = [20, 748, 196, 132]  # noted from the first version
 SIZES = st.integers(1, 60), st.integers(1, 20), st.integers(1, 7), st.integers(0, 2**63 - 1)
@@ -102,7 +102,7 @@ def test_windows_per_epoch_are_the_whole_ones_and_at_least_one(n_tokens, length,
 
 
 def test_noise_puts_any_token_in_the_place_of_others():
-    noisy = noised(torch.zeros(32, 50, dtype=torch.int64), 0.25, 10, step=3, size=32, seed=7)
+    noisy = add_noise(torch.zeros(32, 50, dtype=torch.int64), 0.25, 10, step=3, size=32, seed=7)
     counts = torch.bincount(noisy.flatten(), minlength=10)
     assert len(counts) == 10
     assert counts[1:].sum() == pytest.approx(0.25 * 0.9 * 1600, rel=0.15)
@@ -111,18 +111,19 @@ def test_noise_puts_any_token_in_the_place_of_others():
 
 def test_noise_is_other_when_a_window_comes_round_again_and_the_same_whoever_reads_the_rows():
     inputs = torch.arange(60).view(6, 10)
-    first, again = (noised(inputs, 0.3, 60, step, 6, seed=1) for step in (0, 1))
+    first, again = (add_noise(inputs, 0.3, 60, step, 6, seed=1) for step in (0, 1))
     assert not torch.equal(first, again)
     parts = [
-        noised(inputs[rows.start : rows.stop], 0.3, 60, 0, 6, 1, rows) for rows in (range(2), range(2, 5), range(5, 6))
+        add_noise(inputs[rows.start : rows.stop], 0.3, 60, 0, 6, 1, rows)
+        for rows in (range(2), range(2, 5), range(5, 6))
     ]
     assert torch.equal(torch.cat(parts), first)
-    assert noised(inputs[:0], 0.3, 60, 0, 6, 1, range(0)).shape == (0, 10)
+    assert add_noise(inputs[:0], 0.3, 60, 0, 6, 1, range(0)).shape == (0, 10)
 
 
 def test_windows_reach_as_far_ahead_as_they_are_asked_to():
     tokens = np.arange(50, dtype=np.uint16)
-    near, far = (windows(tokens, 3, 4, 10, seed=1, ahead=ahead) for ahead in (1, 7))
+    near, far = (windows(tokens, 3, 4, 10, seed=1, lookahead=lookahead) for lookahead in (1, 7))
     assert far.shape == (4, 17)
     assert (far[:, :11] == near).all()
     assert (far[:, 1:] == (far[:, :-1] + 1) % 50).all()

@@ -17,7 +17,7 @@ from minigpt.data import shards, sources
 from minigpt.data.batches import batch
 from minigpt.data.corpus import Corpus
 from minigpt.data.sources import scan
-from minigpt.data.split import Holdout
+from minigpt.data.split import ValidationSplit
 from minigpt.errors import ConfigError, DataError, TokenizerError
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -65,9 +65,9 @@ def test_no_token_depends_on_where_blocks_and_chunks_end(tmp_path_factory, text,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sources, "BLOCK_SIZE", block)
         patch.setattr(shards, "CHUNK_SIZE", chunk)
-        patch.setattr(shards, "_LONGEST_CHUNK", 1000)
+        patch.setattr(shards, "_MAX_CHUNK", 1000)
         found = scan([folder / "a.txt"])
-        shards.write_shards(Holdout.plan(found, 0).divide(found.pieces()), GPT2, folder, lambda text_bytes: None)
+        shards.write_shards(ValidationSplit.plan(found, 0).apply(found.pieces()), GPT2, folder, lambda text_bytes: None)
     kept = [document for document in ("x" + text).split(END) if document.strip()]
     tokens = np.fromfile(folder / "train.bin", dtype="<u2").tolist()
     assert tokens == [id for document in kept for id in [*GPT2.encode(document), GPT2.end_of_text]]
@@ -160,8 +160,8 @@ def test_of_very_many_documents_whole_ones_are_held_out_however_small_the_share(
 def test_a_tenth_is_held_out_but_no_more_than_two_megabytes(tmp_path):
     (tmp_path / "a.txt").write_text(STORY)
     found = scan([tmp_path / "a.txt"])
-    assert Holdout.plan(found).fraction == 0.1
-    assert Holdout.plan(replace(found, text_bytes=10**9)).fraction == 0.002
+    assert ValidationSplit.plan(found).fraction == 0.1
+    assert ValidationSplit.plan(replace(found, text_bytes=10**9)).fraction == 0.002
 
 
 @pytest.mark.parametrize("text", ["ab", "abcdefgh", "To be, or not to be: that is\n", STORY[:1024], "a\n" * 3])
@@ -246,7 +246,7 @@ def test_a_damaged_cache_is_refused_by_load_and_built_again(build, name, how):
         (first.path / name).write_bytes(content[:-4])
     elif name == "tokenizer.json":  # which two other files could stand in for
         (first.path / "vocab.json").unlink()
-    with pytest.raises(DataError, match="holds no whole corpus"):
+    with pytest.raises(DataError, match="is not a complete corpus"):
         Corpus.load(first.path)
     build(STORY)
     assert (first.path / name).read_bytes() == content
@@ -273,7 +273,7 @@ def test_nothing_half_written_is_left_when_a_build_is_interrupted(build, tmp_pat
 
 def test_a_cache_that_cannot_be_written_is_said(build, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(DataError, match=r"cannot be kept in .*file \(not a directory\); .*MINIGPT_CACHE"):
+    with pytest.raises(DataError, match=r"cannot be written to .*file \(not a directory\); .*MINIGPT_CACHE"):
         build(STORY, cache=tmp_path / "file")
 
     def full(*arguments):

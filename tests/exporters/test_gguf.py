@@ -86,8 +86,8 @@ def test_the_metadata_is_what_llama_cpp_needs_and_what_the_training_record_says(
         "tokenizer.ggml.unknown_token_id": end,
         "tokenizer.ggml.padding_token_id": end,
         "tokenizer.ggml.add_bos_token": False,
-        "tokenizer.ggml.merges": tokenizer.written_merges,
-        "tokenizer.ggml.tokens": tokenizer.written_words,
+        "tokenizer.ggml.merges": tokenizer.merge_strings,
+        "tokenizer.ggml.tokens": tokenizer.token_strings,
     }
     assert {name: found.get(name) for name in expected} == expected
     kinds = found["tokenizer.ggml.token_type"]

@@ -15,7 +15,7 @@ from minigpt.generation.streaming import encode_prompt, generate_text
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
-from minigpt.tokenizer.vocabulary import GPT2_BYTES, written
+from minigpt.tokenizer.vocabulary import GPT2_BYTES, bytes_to_unicode
 
 transformers = pytest.importorskip("transformers")
 transformers.utils.logging.disable_progress_bar()
@@ -30,7 +30,7 @@ TEXTS = st.one_of(TRICKY.map("".join), st.text(), st.text(alphabet=sorted(set(TE
 def foreign() -> Tokenizer:
     """One whose special tokens come first, whose ids have gaps, and whose words are in no order."""
     special = {"<s>": 0, "<pad>": 1, "</s>": 3}
-    bytes_ = {written(bytes([byte])): 400 - id for id, byte in enumerate(GPT2_BYTES)}
+    bytes_ = {bytes_to_unicode(bytes([byte])): 400 - id for id, byte in enumerate(GPT2_BYTES)}
     vocab = {**special, **bytes_, "th": 6, "the": 5, "Ġt": 401}
     return Tokenizer.from_vocabulary(
         vocab, ["t h", "th e", "Ġ t"], special=special, end_of_text="</s>", added={"<mark>": 450}
@@ -59,7 +59,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             model.position_embedding.weight.normal_(std=4)
             model.token_embedding.weight.normal_()
             model.token_embedding.weight[tokenizer.vocab_size :] = 0  # so that what pads the vocabulary never wins
-            model.token_embedding.weight[list(tokenizer.unused)] = 0
+            model.token_embedding.weight[list(tokenizer.unused_ids)] = 0
         folders[kind] = save_checkpoint(tmp_path_factory.mktemp(kind.replace(":", "")) / "model", model, tokenizer)
     return folders
 
@@ -129,8 +129,8 @@ def test_a_pipeline_runs_without_a_warning(saved: dict[str, Path], kind: str, ca
 def test_an_id_that_no_token_has_is_never_drawn(saved: dict[str, Path]) -> None:
     checkpoint = load_checkpoint(saved["foreign"], "cpu")
     tokenizer, model = checkpoint.tokenizer, checkpoint.model
-    unused = torch.tensor(tokenizer.unused)
-    assert 402 in tokenizer.unused
+    unused = torch.tensor(tokenizer.unused_ids)
+    assert 402 in tokenizer.unused_ids
     with torch.no_grad():  # whatever came before, the likeliest id is one that no token has
         model.final_norm.weight.zero_()
         model.final_norm.bias.fill_(1.0)

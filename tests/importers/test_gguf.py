@@ -62,9 +62,9 @@ def words_of(tokenizer: Tokenizer = TOKENIZER) -> dict[str, Any]:
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "gpt-2",
-        "tokenizer.ggml.tokens": list(tokenizer.written_words),
+        "tokenizer.ggml.tokens": list(tokenizer.token_strings),
         "tokenizer.ggml.token_type": [1] * (tokenizer.vocab_size - 1) + [3],
-        "tokenizer.ggml.merges": list(tokenizer.written_merges),
+        "tokenizer.ggml.merges": list(tokenizer.merge_strings),
         "tokenizer.ggml.bos_token_id": tokenizer.end_of_text,
         "tokenizer.ggml.eos_token_id": tokenizer.end_of_text,
     }

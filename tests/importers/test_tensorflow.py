@@ -21,7 +21,7 @@ from minigpt.importers.tensorflow import open_tensorflow
 from minigpt.model.gpt import GPT
 from minigpt.storage.huggingface import from_huggingface, to_huggingface
 from minigpt.tokenizer.tokenizer import Tokenizer
-from minigpt.tokenizer.vocabulary import written
+from minigpt.tokenizer.vocabulary import bytes_to_unicode
 
 CONFIG = GPTConfig(vocab_size=259, n_positions=8, n_embd=12, n_layer=2, n_head=3, dropout=0.1)
 IDS = torch.arange(8)[None]
@@ -200,9 +200,9 @@ def hparams(folder: Path, config: GPTConfig = CONFIG) -> None:
 
 
 def vocabulary(folder: Path, tokenizer: Tokenizer = TOKENIZER) -> None:
-    words = {written(tokenizer.token_bytes(id)): id for id in range(tokenizer.end_of_text)}
+    words = {bytes_to_unicode(tokenizer.token_bytes(id)): id for id in range(tokenizer.end_of_text)}
     (folder / "encoder.json").write_text(json.dumps(words | {"<|endoftext|>": tokenizer.end_of_text}))
-    lines = [f"{written(left)} {written(right)}" for left, right in tokenizer.merges]
+    lines = [f"{bytes_to_unicode(left)} {bytes_to_unicode(right)}" for left, right in tokenizer.merges]
     (folder / "vocab.bpe").write_text("\n".join(["#version: 0.2", *lines, ""]), encoding="utf-8")
 
 

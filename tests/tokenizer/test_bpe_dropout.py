@@ -1,4 +1,4 @@
-"""Words that come in other tokens each time."""
+"""BPE-dropout: a text is encoded as other tokens in each epoch, with the distribution of the published algorithm."""
 
 import random
 from collections import Counter
@@ -26,8 +26,8 @@ def tokenizer() -> Tokenizer:
 
 def in_order(*merges: tuple[bytes, bytes]) -> Tokenizer:
     """The tokenizer of the bytes and these merges."""
-    words = dict.fromkeys([*(bytes([byte]) for byte in range(256)), *(left + right for left, right in merges)])
-    return Tokenizer(Vocabulary({word: id for id, word in enumerate(words)}, merges, {END_OF_TEXT: len(words)}))
+    tokens = dict.fromkeys([*(bytes([byte]) for byte in range(256)), *(left + right for left, right in merges)])
+    return Tokenizer(Vocabulary({token: id for id, token in enumerate(tokens)}, merges, {END_OF_TEXT: len(tokens)}))
 
 
 def seeds(n: int, first: int = 0):
@@ -35,13 +35,13 @@ def seeds(n: int, first: int = 0):
 
 
 def rows_of(tokenizer: Tokenizer, text: str, copies: int, spare: int = 40):
-    """The same text in several rows, with room behind it; and how many tokens of a row it is."""
+    """The same text in several rows, padded with newlines, and the number of its tokens."""
     ids = tokenizer.encode(text)
     return np.tile(np.array(ids + tokenizer.encode("\n") * spare), (copies, 1)), len(ids)
 
 
-def whole(tokenizer: Tokenizer, row, text: str) -> tuple[bytes, ...]:
-    """The pieces at the start of a row that make the text."""
+def tokens_of(tokenizer: Tokenizer, row, text: str) -> tuple[bytes, ...]:
+    """The tokens at the start of a row that make up the text."""
     pieces: list[bytes] = []
     for id in row.tolist():
         if len(b"".join(pieces)) >= len(text.encode()):
@@ -51,34 +51,34 @@ def whole(tokenizer: Tokenizer, row, text: str) -> tuple[bytes, ...]:
     return tuple(pieces)
 
 
-def cut_as_published(word: str, tokenizer: Tokenizer, share: float, draw: random.Random) -> tuple[bytes, ...]:
-    """Algorithm 1 of Provilkov et al. 2020, one word at a time."""
+def encode_as_published(pretoken: str, tokenizer: Tokenizer, dropout: float, draw: random.Random) -> tuple[bytes, ...]:
+    """Algorithm 1 of Provilkov et al. 2020 for one pre-token."""
     ranks = {merge: rank for rank, merge in enumerate(tokenizer.merges)}
-    pieces = [bytes([byte]) for byte in word.encode()]
+    pieces = [bytes([byte]) for byte in pretoken.encode()]
     while True:
         can = [(ranks[pair], place) for place, pair in enumerate(pairwise(pieces)) if pair in ranks]
-        can = [each for each in can if draw.random() >= share]
+        can = [each for each in can if draw.random() >= dropout]
         if not can:
             return tuple(pieces)
         _, place = min(can)
         pieces[place : place + 2] = [pieces[place] + pieces[place + 1]]
 
 
-@pytest.mark.parametrize("share", [0.05, 0.4])
+@pytest.mark.parametrize("dropout", [0.05, 0.4])
 @pytest.mark.parametrize(
-    "words",
+    "pretokens",
     [[" walking"], [" '", "tis", " walked"], ["aaaaaaa"], [" weren", "'t", "'s"], [" 1234", "walking"]],
     ids="".join,
 )
-def test_words_are_cut_as_often_in_each_way_as_by_the_published_algorithm(words, share, tokenizer):
-    if words == ["aaaaaaa"]:
+def test_every_tokenization_is_as_frequent_as_by_the_published_algorithm(pretokens, dropout, tokenizer):
+    if pretokens == ["aaaaaaa"]:
         tokenizer = in_order((b"a", b"a"), (b"aa", b"a"), (b"aa", b"aa"))
-    copies, draw, text = 20_000, random.Random(0), "".join(words)
+    copies, draw, text = 20_000, random.Random(0), "".join(pretokens)
     rows, _ = rows_of(tokenizer, text, copies)
-    cut = BPEDropout(tokenizer)(rows, seeds(copies), share, 20)
-    ours = Counter(whole(tokenizer, row, text) for row in cut)
+    encoded = BPEDropout(tokenizer)(rows, seeds(copies), dropout, 20)
+    ours = Counter(tokens_of(tokenizer, row, text) for row in encoded)
     theirs = Counter(
-        tuple(piece for word in words for piece in cut_as_published(word, tokenizer, share, draw))
+        tuple(piece for pretoken in pretokens for piece in encode_as_published(pretoken, tokenizer, dropout, draw))
         for _ in range(copies)
     )
     assert len(theirs) > 1
@@ -86,16 +86,16 @@ def test_words_are_cut_as_often_in_each_way_as_by_the_published_algorithm(words,
         assert ours[way] / copies == pytest.approx(theirs[way] / copies, abs=0.015), way
 
 
-def test_the_text_stays_what_it_is_whatever_is_left_out(tokenizer):
+def test_the_decoded_text_stays_the_same_whichever_merges_are_dropped(tokenizer):
     ids, n = rows_of(tokenizer, TEXT[:400], copies=8, spare=400)
-    for share in (0.05, 0.5, 0.99):
-        cut = BPEDropout(tokenizer)(ids, seeds(8), share, n + 390)
-        texts = {tokenizer.decode(row)[:400] for row in cut.tolist()}
+    for dropout in (0.05, 0.5, 0.99):
+        encoded = BPEDropout(tokenizer)(ids, seeds(8), dropout, n + 390)
+        texts = {tokenizer.decode(row)[:400] for row in encoded.tolist()}
         assert texts == {TEXT[:400]}
-        assert len({tuple(row) for row in cut.tolist()}) > 4
+        assert len({tuple(row) for row in encoded.tolist()}) > 4
 
 
-def test_pieces_never_cross_the_words_of_gpt2(tokenizer):
+def test_tokens_never_cross_gpt2s_pretokens(tokenizer):
     ids, n = rows_of(tokenizer, TEXT[:190], copies=200, spare=200)
     for row in BPEDropout(tokenizer)(ids, seeds(200), 0.3, n + 100).tolist():
         for id in row:
@@ -103,7 +103,7 @@ def test_pieces_never_cross_the_words_of_gpt2(tokenizer):
             assert piece.lstrip(" ").isalpha() or not any(map(str.isalpha, piece)) or piece.startswith("'")
 
 
-def test_a_row_depends_on_its_own_seed_and_not_on_the_rows_beside_it(tokenizer):
+def test_a_row_depends_on_its_own_seed_and_not_on_the_other_rows(tokenizer):
     ids, n = rows_of(tokenizer, TEXT[:200], copies=6)
     ids[3:] = np.roll(ids[3:], 5, axis=1)
     dropout = BPEDropout(tokenizer)
@@ -115,14 +115,14 @@ def test_a_row_depends_on_its_own_seed_and_not_on_the_rows_beside_it(tokenizer):
     assert not (together == dropout(ids, seeds(6, first=6), 0.2, n)).all()
 
 
-def test_a_word_that_comes_twice_in_a_row_is_cut_twice(tokenizer):
+def test_a_pretoken_that_occurs_twice_in_a_row_is_encoded_independently(tokenizer):
     ids, _ = rows_of(tokenizer, " walking walking", copies=400)
-    pieces = [whole(tokenizer, row, " walking walking") for row in BPEDropout(tokenizer)(ids, seeds(400), 0.2, 16)]
-    alike = sum(both[: len(both) // 2] == both[len(both) // 2 :] for both in pieces)
-    assert 0.02 < alike / 400 < 0.8
+    pieces = [tokens_of(tokenizer, row, " walking walking") for row in BPEDropout(tokenizer)(ids, seeds(400), 0.2, 16)]
+    equal = sum(both[: len(both) // 2] == both[len(both) // 2 :] for both in pieces)
+    assert 0.02 < equal / 400 < 0.8
 
 
-def test_long_rows_of_signs_and_special_tokens_stay_as_they_are():
+def test_long_rows_of_dashes_and_special_tokens_stay_unchanged():
     tokenizer = Tokenizer.named("gpt2")
     text = "-" * 300 + "\n"
     ids = np.array([[*tokenizer.encode(text), tokenizer.end_of_text] * 3])
@@ -130,13 +130,13 @@ def test_long_rows_of_signs_and_special_tokens_stay_as_they_are():
 
 
 @pytest.mark.parametrize("spec", ["chars", "bytes"])
-def test_a_tokenizer_that_merges_nothing_is_refused_by_name(spec):
+def test_a_tokenizer_without_merges_is_refused_by_name(spec):
     tokenizer = Tokenizer.named(spec) if spec == "bytes" else Tokenizer.train([TEXT], spec)
-    with pytest.raises(TokenizerError, match=f"bpe_dropout needs a tokenizer that merges .* which {spec} does not"):
+    with pytest.raises(TokenizerError, match=rf"bpe_dropout needs a tokenizer with merges \(.*\); {spec} has none"):
         BPEDropout(tokenizer)
 
 
-def test_a_batch_is_the_same_whoever_reads_its_rows_and_other_in_every_step(tmp_path):
+def test_a_batch_is_the_same_however_its_rows_are_divided_and_different_in_every_step(tmp_path):
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
     corpus = Corpus.build([tmp_path / "text.txt"], "bpe:420", cache=tmp_path / "cache")
     whole_batch = corpus.batch(5, 6, 16, 1, bpe_dropout=0.3, noise=0.1)

@@ -1,4 +1,4 @@
-"""Tokenizers of other programs: their ids are ours, in whatever files they come, or they are refused by name."""
+"""Tokenizer files of other programs: they give the same ids here, or are refused with an error."""
 
 import json
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
 
 from minigpt.errors import TokenizerError
-from minigpt.tokenizer import files as tokenizer_files
+from minigpt.tokenizer import files
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 TEXT = (
@@ -25,7 +25,7 @@ PLAIN = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>"}
 
 
 def trained(special=SPECIAL):
-    """A tokenizer as people train them with Hugging Face's library: special tokens come first, then the bytes."""
+    """A tokenizer trained with Hugging Face's library: special tokens come first, then the bytes."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -43,7 +43,7 @@ def content_of(tokenizer):
 
 
 def put(folder, content, config=PLAIN):
-    """A folder as Hugging Face's hub has them."""
+    """A folder with the files of a Hugging Face repository."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
@@ -71,17 +71,17 @@ def by_transformers(folder):
 
 
 def shuffled(content):
-    """The same tokenizer with its ids the other way round, and gaps between them."""
+    """The same tokenizer with its ids reversed and with gaps."""
     model = content["model"]
     last = len(model["vocab"]) - 1
-    model["vocab"] = {word: 2 * (last - id) for word, id in model["vocab"].items()}
+    model["vocab"] = {token: 2 * (last - id) for token, id in model["vocab"].items()}
     for token in content["added_tokens"]:
         token["id"] = model["vocab"][token["content"]]
     return content
 
 
 @pytest.mark.parametrize("way", ["special first", "shuffled with gaps"])
-def test_special_tokens_that_come_first_and_ids_in_any_order_are_met(way, tmp_path):
+def test_special_tokens_may_come_first_and_ids_in_any_order(way, tmp_path):
     content = content_of(trained())
     folder = put(tmp_path / "theirs", shuffled(content) if way.startswith("shuffled") else content)
     ours = Tokenizer.load(folder)
@@ -100,7 +100,7 @@ def test_special_tokens_that_come_first_and_ids_in_any_order_are_met(way, tmp_pa
     assert saved.decode([*ours.special.values(), 300], skip_special_tokens=True) == ours.decode([300])
 
 
-def test_a_special_token_in_a_text_is_text_and_a_document_ends_by_the_one_that_ends_texts(tmp_path):
+def test_a_special_tokens_name_in_a_text_is_text_and_a_document_ends_with_the_end_of_text_token(tmp_path):
     ours = Tokenizer.load(put(tmp_path, shuffled(content_of(trained()))))
     for name in SPECIAL:
         assert ours.special[name] not in ours.encode(f"a {name} b")
@@ -110,7 +110,7 @@ def test_a_special_token_in_a_text_is_text_and_a_document_ends_by_the_one_that_e
     assert ours.token_lengths[list(ours.special.values())].tolist() == [0] * len(SPECIAL)
 
 
-def test_roles_of_special_tokens_are_kept(tmp_path):
+def test_saving_keeps_the_roles_of_special_tokens(tmp_path):
     roles = {"bos_token": "<s>", "pad_token": {"content": "<pad>", "special": True}, "unk_token": "<unk>"}
     ours = Tokenizer.load(put(tmp_path / "theirs", content_of(trained()), PLAIN | roles))
     ours.save(tmp_path / "ours")
@@ -119,7 +119,7 @@ def test_roles_of_special_tokens_are_kept(tmp_path):
 
 
 @pytest.mark.parametrize("prefix", ["", "x", "<", "12"])
-def test_added_tokens_that_are_not_special_are_found_in_a_text_as_transformers_finds_them(prefix, tmp_path):
+def test_added_tokens_that_are_not_special_are_found_in_a_text_as_by_transformers(prefix, tmp_path):
     tokenizer = trained()
     tokenizer.add_tokens(["<speaker1>", "<speaker2>", "[x] ", "times"])
     folder = put(tmp_path / "theirs", content_of(tokenizer))
@@ -133,14 +133,14 @@ def test_added_tokens_that_are_not_special_are_found_in_a_text_as_transformers_f
     assert ours.token_lengths[ours.encode("times<speaker1>")].tolist() == [5, 10]
 
 
-def test_a_word_that_was_added_although_merges_make_it_is_met(tmp_path):
+def test_an_added_token_that_merges_produce_too_is_encoded_as_the_added_one(tmp_path):
     tokenizer = trained()
-    made = sorted(word for word in tokenizer.get_vocab() if word.isascii() and word.isalpha() and len(word) > 1)
-    word = next(word for word in made if word not in "<|endoftext|>")  # a document's end must be found as a whole
-    tokenizer.add_tokens([word])
+    merged = sorted(token for token in tokenizer.get_vocab() if token.isascii() and token.isalpha() and len(token) > 1)
+    token = next(token for token in merged if token not in "<|endoftext|>")  # the end-of-text marker must not be split
+    tokenizer.add_tokens([token])
     ours = Tokenizer.load(put(tmp_path, content_of(tokenizer)))
-    assert ours.encode(word) == [tokenizer.token_to_id(word)]
-    pieces = st.lists(st.sampled_from([word, word[0], word[1:], " ", "e", "1"])).map("".join)
+    assert ours.encode(token) == [tokenizer.token_to_id(token)]
+    pieces = st.lists(st.sampled_from([token, token[0], token[1:], " ", "e", "1"])).map("".join)
     check_ids(ours, lambda text: tokenizer.encode(text).ids, pieces)
 
 
@@ -155,11 +155,11 @@ SPLITS = {
 }
 
 
-def test_the_file_written_for_gpt2_is_known_by_its_hash_unless_others_beside_it_add_to_it(tmp_path, monkeypatch):
+def test_the_file_written_for_gpt2_is_recognized_by_its_hash_unless_other_files_add_tokens(tmp_path, monkeypatch):
     tokenizer = Tokenizer.named("gpt2")
     tokenizer.save(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(tokenizer_files, "read_content", lambda *_, **__: pytest.fail("it was read"))
+        patch.setattr(files, "parse_tokenizer_json", lambda *_, **__: pytest.fail("the file was read"))
         assert Tokenizer.load(tmp_path).fingerprint == tokenizer.fingerprint
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"pad_token": "<pad>"}))
@@ -168,7 +168,7 @@ def test_the_file_written_for_gpt2_is_known_by_its_hash_unless_others_beside_it_
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_other_ways_to_say_gpt2s_split_are_met(split, tmp_path):
+def test_other_spellings_of_gpt2s_split_are_read(split, tmp_path):
     tokenizer = trained()
     tokenizer.pre_tokenizer = SPLITS[split]
     ours = Tokenizer.load(put(tmp_path, content_of(tokenizer)))
@@ -214,7 +214,7 @@ def test_a_pair_of_files_is_read(layout, tmp_path):
     assert ours.end_of_text == 0
 
 
-def test_tokens_that_old_transformers_added_beside_are_read(tmp_path):
+def test_tokens_in_added_tokens_json_of_old_transformers_are_read(tmp_path):
     put_old(tmp_path, "transformers", ["<s>", "</s>"])
     last = len(json.loads((tmp_path / "vocab.json").read_text()))
     (tmp_path / "added_tokens.json").write_text(json.dumps({"[PAD]": last, "<speaker>": last + 1}))
@@ -227,7 +227,7 @@ def test_tokens_that_old_transformers_added_beside_are_read(tmp_path):
     check_ids(ours, by_transformers(tmp_path), st.lists(st.sampled_from(["<speaker>", " ", "a"])).map("".join))
 
 
-def test_tokens_described_in_the_config_are_read(tmp_path):
+def test_added_tokens_in_the_tokenizer_config_are_read(tmp_path):
     put_old(tmp_path, "transformers")
     last = len(json.loads((tmp_path / "vocab.json").read_text()))
     described = {"content": "[PAD]", "special": True, "lstrip": False, "rstrip": False, "normalized": False}
@@ -236,7 +236,7 @@ def test_tokens_described_in_the_config_are_read(tmp_path):
     assert Tokenizer.load(tmp_path).special == {"<|endoftext|>": 0, "[PAD]": last}
 
 
-def test_who_says_which_token_ends_a_text(tmp_path):
+def test_the_end_of_text_token_comes_from_the_argument_the_tokenizer_config_or_the_model_config(tmp_path):
     content = content_of(trained())
     named = {name: content["model"]["vocab"][name] for name in SPECIAL}
     folder = put(tmp_path, content, {"eos_token": "<s>"})
@@ -245,14 +245,14 @@ def test_who_says_which_token_ends_a_text(tmp_path):
     assert Tokenizer.load(folder, end_of_text="</s>").end_of_text == named["</s>"]
     (folder / "tokenizer_config.json").write_text('{"eos_token": "<|endoftext|>"}')  # which has no id
     assert Tokenizer.load(folder).end_of_text == named["<mask>"]
-    with pytest.raises(TokenizerError, match="must say which token ends a text, and '<nothing>' has no id"):
+    with pytest.raises(TokenizerError, match="must name its end-of-text token, but '<nothing>' has no id"):
         Tokenizer.load(folder, end_of_text="<nothing>")
     (folder / "config.json").write_text(json.dumps({"eos_token_id": content["model"]["vocab"]["a"]}))
-    with pytest.raises(TokenizerError, match="must say which token ends a text, and no eos_token has an id"):
+    with pytest.raises(TokenizerError, match="must name its end-of-text token, but no eos_token has an id"):
         Tokenizer.load(folder)
 
 
-def test_a_space_in_front_that_transformers_does_not_put_there_is_no_obstacle(tmp_path):
+def test_add_prefix_space_in_a_file_is_ignored_where_transformers_ignores_it(tmp_path):
     content = content_of(trained())
     content["pre_tokenizer"]["add_prefix_space"] = True
     folder = put(tmp_path, content, {"tokenizer_class": "GPT2TokenizerFast", "eos_token": "</s>"})
@@ -309,7 +309,8 @@ def change(content, config, way):
         case "no byte":
             del vocab["a"]
         case "ordinary":
-            config["pad_token"] = next(word for word in vocab if word.isalpha() and word.isascii() and len(word) > 1)
+            ordinary = (token for token in vocab if token.isalpha() and token.isascii() and len(token) > 1)
+            config["pad_token"] = next(ordinary)
         case "character":
             config["pad_token"] = "!"
         case "order":
@@ -327,30 +328,30 @@ def change(content, config, way):
     ("way", "message"),
     [
         ("type", "its model ('WordPiece') must be 'BPE'"),
-        ("prefix", "its pre_tokenizer must put no space in front of a text (add_prefix_space), as GPT-2's"),
-        ("prefix by default", "its pre_tokenizer must put no space in front of a text (add_prefix_space), as GPT-2's"),
+        ("prefix", "its pre_tokenizer must have add_prefix_space: false, as GPT-2's"),
+        ("prefix by default", "its pre_tokenizer must have add_prefix_space: false, as GPT-2's"),
         ("digits", "its split of the text (pre_tokenizer, Digits, ByteLevel) must be GPT-2's"),
         ("no split", "its split of the text (pre_tokenizer, by None) must be GPT-2's"),
         ("other expression", r"its split of the text (pre_tokenizer, by '\\s+') must be GPT-2's"),
         ("other behaviour", "its split of the text (pre_tokenizer, by"),
-        ("normalizer", "its normalizer (NFC, Lowercase) must be null, so that text comes back as it was"),
+        ("normalizer", "its normalizer (NFC, Lowercase) must be null, so that decoding gives the encoded text"),
         ("decoder", "its decoder (WordPiece) must be ByteLevel"),
-        ("template", "its post_processor (TemplateProcessing) must add no tokens to a text"),
-        ("stripping", "its added token '<new>' must not be found by rules of its own (lstrip)"),
-        ("two ids", "its token '<new>' must have one id, and has 500 and 501"),
+        ("template", "its post_processor (TemplateProcessing) must not add tokens to a text"),
+        ("stripping", "its added token '<new>' must have lstrip: false, so that it matches literally"),
+        ("two ids", "its token '<new>' must have one id, but has 500 and 501"),
         ("overlap", "its added tokens '<new>' and 'new>>' must not overlap"),
         ("dropout", "its dropout (0.1) must be null"),
-        ("twice", "must be of one word, and is of b'a' and b'b'"),
-        ("alphabet", "its word '中' must be written in GPT-2's alphabet of bytes"),
-        ("no byte", "it must have a word for each of the 256 bytes, and has none for 0x61"),
-        ("ordinary", "which must be an ordinary word"),
-        ("character", "its special token '!' must be no character of ordinary text"),
-        ("order", "must come after the merges that make these"),
-        ("ignore", "its ignore_merges must be false: no merge makes its word 'zzz'"),
-        ("characters", "it splits the text into characters, so its words must be characters"),
+        ("twice", "must belong to one token, not to b'a' and b'b'"),
+        ("alphabet", "its token '中' must be written in GPT-2's byte alphabet"),
+        ("no byte", "it must have a token for each of the 256 bytes, but 0x61 has none"),
+        ("ordinary", "which must be an ordinary token"),
+        ("character", "its special token '!' must have at least 2 characters"),
+        ("order", "must come after the merges that produce them"),
+        ("ignore", "its ignore_merges must be false: no merge produces its token 'zzz'"),
+        ("characters", "it splits the text into characters, so its tokens must be characters"),
     ],
 )
-def test_what_would_give_other_ids_is_refused_by_name(way, message, tmp_path):
+def test_an_option_that_would_give_other_ids_is_refused_by_name(way, message, tmp_path):
     folder = put(tmp_path, *change(content_of(trained()), dict(PLAIN), way))
     with pytest.raises(TokenizerError) as caught:
         Tokenizer.load(folder)
@@ -359,13 +360,13 @@ def test_what_would_give_other_ids_is_refused_by_name(way, message, tmp_path):
 
 
 @pytest.mark.parametrize(("way", "option"), [("prefix in the config", "add_prefix_space"), ("bos", "add_bos_token")])
-def test_what_the_config_asks_for_beside_words_is_refused(way, option, tmp_path):
+def test_config_options_that_add_to_a_text_are_refused(way, option, tmp_path):
     folder = put(tmp_path, *change(content_of(trained()), dict(PLAIN), way))
     with pytest.raises(TokenizerError, match=rf"tokenizer_config\.json cannot be used: its {option} \(True\) must be"):
         Tokenizer.load(folder)
 
 
-def test_characters_that_are_never_looked_up_are_refused(tmp_path):
+def test_character_tokens_without_ignore_merges_are_refused(tmp_path):
     Tokenizer.train(["é"], "chars").save(tmp_path)
     content = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
     content["model"]["ignore_merges"] = False
@@ -378,9 +379,9 @@ def test_characters_that_are_never_looked_up_are_refused(tmp_path):
     "content", [b"", b"{", b"[]", b"null", b"{}", b"\xff\xfe", b'{"model": 3}', b"[" * 10**5], ids=lambda c: c[:9]
 )
 @pytest.mark.parametrize("name", ["tokenizer.json", "vocab.json", "added_tokens.json", "tokenizer_config.json"])
-def test_a_damaged_file_is_one_sentence(name, content, tmp_path):
+def test_a_damaged_file_is_a_one_line_error(name, content, tmp_path):
     put_old(tmp_path, "transformers")
-    if name.startswith(("added", "tokenizer_config")) and content.endswith(b"}"):  # which would say nothing
+    if name.startswith(("added", "tokenizer_config")) and content.endswith(b"}"):  # which would be valid and empty
         content = b'{"eos_token": 3}'
     (tmp_path / name).write_bytes(content)
     with pytest.raises(TokenizerError, match=r"cannot be used: (it|its|the id) ") as caught:
@@ -388,11 +389,11 @@ def test_a_damaged_file_is_one_sentence(name, content, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_without_a_tokenizer_is_one_sentence(tmp_path):
+def test_a_folder_without_a_tokenizer_is_a_one_line_error(tmp_path):
     with pytest.raises(TokenizerError, match=r"must hold a tokenizer\.json, or a vocab\.json and a merges\.txt"):
         Tokenizer.load(tmp_path / "nowhere")
     (tmp_path / "merges.txt").write_text("#version: 0.2\n")
-    with pytest.raises(TokenizerError, match=r"and has no vocab\.json"):
+    with pytest.raises(TokenizerError, match=r"it has no vocab\.json"):
         Tokenizer.load(tmp_path)
 
 
@@ -409,12 +410,3 @@ def test_an_added_token_as_transformers_describes_it_can_be_special_or_not():
     )
     assert ours.encode("x<a>y") == tokenizer.encode("x<a>y").ids
     assert vocab["<b>"] not in ours.encode("x<b>y")
-
-
-def test_merges_are_learnt_from_pieces_of_long_words_and_from_whole_short_ones() -> None:
-    short = "a few words, " + 256 * "x" + "\n\nand no more "
-    assert tokenizer_files._with_short_words(short) == short
-    pieces = tokenizer_files._with_short_words(257 * "é" + " " + 1000 * "ab")
-    assert max(map(len, pieces.split())) == 256
-    assert pieces.replace("\n", "") == 257 * "é" + " " + 1000 * "ab"
-    assert tokenizer_files.train_merges([1000 * "ab"], 1) == [(b"a", b"b")]

@@ -1,4 +1,4 @@
-"""Text to ids and back, and that Hugging Face reads the same ids from our files."""
+"""Encoding and decoding: every text comes back, and Hugging Face reads the same ids from the saved files."""
 
 import hashlib
 import subprocess
@@ -17,7 +17,7 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 ENGLISH = "It was the best of times, it was the worst of times; it was the age of wisdom, it's said.\n\n" * 20
 MIXED = ENGLISH + "naïve café, Ünïcödé — 中文字符 日本語 русский язык 😀👍🏽 1234 don't we'll I'VE  \t x = {}\r\n" * 5
 
-# Signs that tokenizers have tripped over, often next to one another, and any text besides.
+# Characters that tokenizers tend to handle wrongly, often next to each other, and arbitrary text.
 TRICKY = st.lists(
     st.sampled_from([*" \t\n\r\x0b\x1c\x85\xa0\u2028\u3000'!a1é中😀\u0301\u200d\u00ad\0", "'s", "'LL", "the", " age"])
 ).map("".join)
@@ -51,7 +51,7 @@ def test_gpt2_gives_the_published_ids(made, text, ids):
     assert made["gpt2"][0].encode(text) == ids
 
 
-def test_gpt2_has_50257_words_and_the_last_merge(made):
+def test_gpt2_has_50257_tokens_and_the_last_merge(made):
     gpt2 = made["gpt2"][0]
     assert (gpt2.vocab_size, gpt2.end_of_text) == (50257, 50256)
     assert gpt2.token_bytes(50255) == b" gazed"
@@ -68,7 +68,7 @@ def test_ids_equal_those_of_hugging_face_on_the_saved_file(made, kind):
     tokenizer, folder = made[kind]
     theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
 
-    @given(TEXTS)
+    @given(TEXTS.filter(lambda text: "<|endoftext|>" not in text))  # which is text here and a token there
     @example(MIXED)
     @settings(deadline=None, max_examples=200)
     def check(text):
@@ -94,27 +94,6 @@ def test_every_text_comes_back_from_its_ids_and_the_array_holds_the_same_ids(mad
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_streamed_pieces_join_to_the_decoded_whole_even_where_bytes_are_broken(made, kind):
-    tokenizer = made[kind][0]
-
-    @given(st.one_of(TEXTS.map(tokenizer.encode), st.lists(st.integers(0, tokenizer.end_of_text))))
-    @settings(deadline=None, max_examples=100)
-    def check(ids):
-        decoder = tokenizer.decoder()
-        pieces = [decoder.feed(id) for id in ids] + [decoder.flush()]
-        assert "".join(pieces) == tokenizer.decode(ids)
-
-    check()
-
-
-def test_a_stream_holds_a_character_back_until_it_is_whole(made):
-    decoder = made["bytes"][0].decoder()
-    assert [decoder.feed(byte) for byte in "é中!".encode()] == ["", "é", "", "", "中", "!"]
-    assert decoder.feed(0xC3) == ""
-    assert decoder.flush() == "\ufffd"
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_save_and_load_is_the_identity(made, kind, tmp_path):
     tokenizer, folder = made[kind]
     loaded = Tokenizer.load(folder)
@@ -131,7 +110,7 @@ def test_save_and_load_is_the_identity(made, kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bytes", "bpe:350"])
-def test_words_of_merges_are_saved_in_the_two_files_of_older_programs_too(made, kind, tmp_path):
+def test_merges_are_saved_in_the_two_files_of_older_programs_too(made, kind, tmp_path):
     tokenizer, folder = made[kind]
     for name in ("vocab.json", "merges.txt"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
@@ -142,7 +121,7 @@ def test_words_of_merges_are_saved_in_the_two_files_of_older_programs_too(made, 
     assert theirs.eos_token_id == tokenizer.end_of_text
 
 
-def test_characters_are_not_saved_as_merges_which_they_are_not(made):
+def test_a_character_tokenizer_is_not_saved_as_merges(made):
     assert sorted(path.name for path in made["chars"][1].iterdir()) == ["tokenizer.json", "tokenizer_config.json"]
 
 
@@ -166,7 +145,7 @@ def test_names_and_fingerprints_tell_tokenizers_apart(made):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_literal_end_of_text_is_text_unless_documents_are_asked_for(made, kind):
+def test_the_literal_end_of_text_is_text_unless_documents_are_encoded(made, kind):
     tokenizer = made[kind][0]
     end = tokenizer.end_of_text
     assert end == tokenizer.vocab_size - 1
@@ -182,27 +161,8 @@ def test_a_byte_is_its_own_id_and_a_character_one_id(made):
     chars = made["chars"][0]
     assert len(chars.encode("naïve 中文 😀")) == len("naïve 中文 😀")
     assert chars.encode("A") == [0x41]
-    assert Tokenizer.train(["\ud800é"], "chars").characters == ["é"]  # half a pair is no character
-    assert chars.encode("ß") == list("ß".encode())  # a character that the text did not hold falls back on bytes
-
-
-def test_bpe_learns_the_merges_that_hugging_face_learns(made):
-    trained = tokenizers.ByteLevelBPETokenizer()
-    trained.train_from_iterator([MIXED], vocab_size=349, min_frequency=2, show_progress=False)
-    assert made["bpe:350"][0].encode(MIXED) == trained.encode(MIXED).ids
-
-
-def test_bpe_stops_short_of_its_size_where_the_text_supports_fewer_words():
-    tokenizer = Tokenizer.train(iter(["abab", "cdcd"]), "bpe:1000")
-    assert tokenizer.merges == [(b"a", b"b"), (b"c", b"d")]
-    assert tokenizer.name == "bpe:259"
-    assert Tokenizer.train([], "bpe:257").encode("A") == [32]  # GPT-2's order of bytes
-
-
-@pytest.mark.parametrize("spec", ["bpe:256", "bpe:0", "bpe:", "bpe:-5", "bpe", "words", "", "bpe:4k", "gpt2"])
-def test_a_specification_that_cannot_be_trained_is_refused(spec):
-    with pytest.raises(TokenizerError, match=r"^tokenizer \('"):
-        Tokenizer.train(["text"], spec)
+    assert Tokenizer.train(["\ud800é"], "chars").characters == ["é"]  # half of a surrogate pair is not a character
+    assert chars.encode("ß") == list("ß".encode())  # a character that is not in the training text is encoded as bytes
 
 
 def test_an_unknown_name_is_refused():
@@ -211,7 +171,7 @@ def test_an_unknown_name_is_refused():
 
 
 @pytest.mark.parametrize("id", [-1, 257, 10**9])
-def test_an_id_that_no_token_has_is_named(made, id):
+def test_an_id_outside_the_vocabulary_is_named(made, id):
     with pytest.raises(TokenizerError, match=rf"token id \({id}\) must be from 0 to 256 for bytes"):
         made["bytes"][0].decode([65, id])
     with pytest.raises(TokenizerError, match=str(id)):

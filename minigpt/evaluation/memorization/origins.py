@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from minigpt.data.sources import Piece, Scan
-from minigpt.data.split import Holdout
+from minigpt.data.split import ValidationSplit
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
 
@@ -25,7 +25,7 @@ def document_origins(found: Scan, validation_fraction: float | None) -> list[Ori
         return [Origin(found.files[0].name, None)]
     reader = _Reader(found)
     origins: list[tuple[int, int]] = []
-    for part, text in Holdout.plan(found, validation_fraction).divide(reader.pieces()):
+    for part, text in ValidationSplit.plan(found, validation_fraction).apply(reader.pieces()):
         if part == "train" and text.endswith(END_OF_TEXT):
             origins.append((reader.file, reader.document))  # the reader has not reached the next document yet
     return [

@@ -1,0 +1,34 @@
+"""BPE training: learns a tokenizer's merges from texts."""
+
+import json
+import re
+from collections.abc import Iterable
+
+from minigpt.tokenizer.vocabulary import Merge, decode_merges
+
+_LONG_PRETOKEN = re.compile(r"\S{256}(?=\S)")
+
+
+def train_merges(texts: Iterable[str], count: int) -> list[Merge]:
+    """At most `count` merges, each the most frequent pair of tokens in the texts after the merges before it.
+
+    Pairs that occur only once are not merged. The trainer rescans a pre-token after every merge, so that one of 65,536
+    letters would take minutes; long pre-tokens are therefore trained on in pieces of 256 characters.
+    """
+    import tokenizers  # imported here because only training needs it
+    from tokenizers import models, pre_tokenizers, trainers
+
+    trainer = trainers.BpeTrainer(
+        vocab_size=256 + count,
+        min_frequency=2,
+        show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    trained = tokenizers.Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trained.train_from_iterator(map(_split_long_pretokens, texts), trainer)
+    return decode_merges(json.loads(trained.to_str())["model"]["merges"], {})
+
+
+def _split_long_pretokens(text: str) -> str:
+    return _LONG_PRETOKEN.sub("\\g<0>\n", text)
