@@ -15,6 +15,7 @@ from typing import Any
 
 from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
 from minigpt.errors import ConfigError
+from minigpt.storage import run_record as recorded
 
 _FREE_GROUPS = {"Length", "Evaluation and saving", "Machine"}
 _ALTERING = {"seed", "dtype", "dropout"}  # whatever heading they stand under
@@ -37,9 +38,9 @@ class Change:
     def __str__(self) -> str:
         return f"{self.option} changes from {_shown(self.before)} to {self.after}"
 
-    def record(self, step: int) -> dict[str, Any]:
+    def record(self, step: int) -> recorded.Change:
         """What training.json says of it: `step` is the one after which it holds."""
-        return {"step": step, "option": self.option, "from": self.before, "to": self.after}
+        return recorded.Change(step=step, option=self.option, before=self.before, after=self.after)
 
 
 def is_free(option: str, *, dropout: float | None = None) -> bool:
@@ -49,21 +50,25 @@ def is_free(option: str, *, dropout: float | None = None) -> bool:
     return option not in _ALTERING and _GROUPS.get(option) in _FREE_GROUPS
 
 
-def changes_in(record: Mapping[str, Any], asked: Mapping[str, Any], name: str) -> list[Change]:
+def changes_in(record: recorded.RunRecord, asked: Mapping[str, Any], name: str) -> list[Change]:
     """What a run's record and the options `asked` for now differ in, those that are free left aside; saying again what
     it has, or was asked for when it began, is no change.
 
     Raises: ConfigError for what can never change: what the weights of the run of that name are.
     """
-    training = record["training"]
-    has = {**_defaults(), **record["model"], **training, **record["reading"]}
-    has |= {option: record.get(option) for option in ("preset", "tokenizer", "from")}
-    if training["batch_tokens"] is None:  # one of the two ways to say a batch is in use
-        has["batch_tokens"] = f"{training['batch_size']} sequences"
+    assert record.model
+    assert record.training
+    assert record.reading
+    assert record.asked
+    training = record.training
+    has: dict[str, Any] = {**record.model.to_dict(), **training.to_dict(), **record.reading.to_dict()}
+    has |= {"preset": record.preset, "tokenizer": record.tokenizer, "from": record.base}
+    if training.batch_tokens is None:  # one of the two ways to say a batch is in use
+        has["batch_tokens"] = f"{training.batch_size} sequences"
     else:
-        has["batch_size"] = f"{training['batch_tokens']} tokens"
-    before = has | record["asked"]
-    dropout = asked.get("dropout", record["model"]["dropout"])
+        has["batch_size"] = f"{training.batch_tokens} tokens"
+    before = has | record.asked.to_dict()
+    dropout = asked.get("dropout", record.model.dropout)
     changes = [
         Change(option, before[option], value)
         for option, value in asked.items()
@@ -77,12 +82,6 @@ def changes_in(record: Mapping[str, Any], asked: Mapping[str, Any], name: str) -
                 f"its weights are made for that; leave it out, or start a new run{mend}"
             )
     return changes
-
-
-def _defaults() -> dict[str, Any]:
-    """What a run has of settings that are newer than it is."""
-    fields = (*TrainConfig.__dataclass_fields__.values(), *ReadingConfig.__dataclass_fields__.values())
-    return {field.name: field.default for field in fields}
 
 
 def refuse(changes: Sequence[Change], name: str) -> None:
@@ -100,7 +99,8 @@ def asked_after(asked: Mapping[str, Any], changes: Iterable[Change]) -> dict[str
         if change.option in ("batch_size", "batch_tokens"):
             after.pop("batch_size", None)
             after.pop("batch_tokens", None)
-        after[change.option] = change.after
+        if change.option != "text":  # which is no option
+            after[change.option] = change.after
     return after
 
 

@@ -3,11 +3,14 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from minigpt.cli.options import CheckpointsOption, JsonOption
+
+if TYPE_CHECKING:
+    from minigpt.storage.run_record import RunRecord
 
 
 def info(
@@ -30,12 +33,14 @@ def info(
     from minigpt.importers.open_model import describe_model, find_model
     from minigpt.storage.checkpoint import TRAINING, WEIGHTS
     from minigpt.storage.files import read_json
+    from minigpt.storage.run_record import RunRecord
 
     directory = find_model(model, checkpoints)
     config, tokenizer, notes = describe_model(directory)
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
-    training: dict[str, Any] = read_json(directory / TRAINING) if (directory / TRAINING).exists() else {}
+    path = directory / TRAINING
+    training: dict[str, Any] = read_json(path) if path.exists() else {}
     file = directory if directory.is_file() else directory / WEIGHTS
     weights = file.stat().st_size if file.exists() else 0
     if as_json:
@@ -52,14 +57,15 @@ def info(
     out = console(stderr=False)
     out.print(facts(str(directory), rows))
     if training:
-        out.print(facts("training", _training_rows(training)))
+        out.print(facts("training", _training_rows(RunRecord.from_dict(training, path))))
 
 
-def _training_rows(training: dict[str, Any]) -> dict[str, str]:
-    """The record as names and values; what a run was not given or did not come to is left out."""
-    top = {name: training.get(name) for name in ("started", "minigpt", "torch", "device", "from", "sources")}
+def _training_rows(record: "RunRecord") -> dict[str, str]:
+    """The record as names and values, without those that are empty."""
+    entries = record.to_dict()
+    top = {name: entries[name] for name in ("started", "minigpt", "torch", "device", "from", "sources")}
     rows = {}
-    for section in (top, training.get("corpus", {}), training.get("training", {}), training.get("result") or {}):
+    for section in (top, *(entries[name] or {} for name in ("corpus", "training", "result"))):
         for name, value in section.items():
             if value not in (None, "", []):
                 rows[name] = _shown(value)

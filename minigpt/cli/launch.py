@@ -148,7 +148,8 @@ def _devices_wanted(request: "Request", resume: bool) -> tuple[int, str]:
     if resume and not {"devices", "device"} <= wanted.keys() and (directory := resumed_directory(request)) is not None:
         from minigpt.storage.run import Run
 
-        wanted = Run.open(directory).record.get("training", {}) | wanted
+        if (training := Run.open(directory).record.training) is not None:
+            wanted = {"devices": training.devices, "device": training.device} | wanted
     return wanted.get("devices") or 1, wanted.get("device") or "auto"
 
 

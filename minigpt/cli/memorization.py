@@ -158,35 +158,32 @@ def _training_corpus(checkpoint: "Checkpoint", out: Console) -> "tuple[Corpus, l
     from minigpt.data.sources import scan
     from minigpt.evaluation.memorization.origins import document_origins
 
-    record, directory = checkpoint.training or {}, checkpoint.directory
-    recorded = record.get("corpus")
-    if not recorded:
+    record, directory = checkpoint.record, checkpoint.directory
+    if record is None or record.corpus is None or record.reading is None or not record.sources:
         raise ConfigError(f"{directory} does not record what it was trained on; name that text with --corpus")
-    names, reading = ", ".join(record["sources"]), record["reading"]
-    options = {key: reading[key] for key in ("text_key", "encoding_errors")}
-    folder = recorded.get("path", "the cache")  # early runs did not record it
+    names, recorded, reading = ", ".join(record.sources), record.corpus, record.reading
+    folder = recorded.path or "the cache"  # early runs did not record it
     try:
-        found = None if "-" in record["sources"] else scan(record["sources"], **options)
+        found = None
+        if "-" not in record.sources:
+            found = scan(list(record.sources), text_key=reading.text_key, encoding_errors=reading.encoding_errors)
     except DataError:
         found = None
     try:
         corpus = Corpus.load(folder)
-        if corpus.fingerprint != recorded["fingerprint"]:
+        if corpus.fingerprint != recorded.fingerprint:
             raise DataError(f"{folder} holds another corpus")
     except DataError as error:
-        rebuilt = found and Corpus.build(
-            found, checkpoint.tokenizer, validation_fraction=reading["validation_fraction"]
-        )
-        if not rebuilt or rebuilt.fingerprint != recorded["fingerprint"]:
+        rebuilt = found and Corpus.build(found, checkpoint.tokenizer, validation_fraction=reading.validation_fraction)
+        if not rebuilt or rebuilt.fingerprint != recorded.fingerprint:
             raise ConfigError(
                 f"the text that {directory} was trained on is no longer in {folder}, and {names} "
                 f"{'has changed since' if rebuilt else 'cannot be read'}; name the text with --corpus"
             ) from error
         corpus = rebuilt
-    if record.get("from"):
-        out.print(
-            f"compared with {names} only, not with the training text of {record['from']}", markup=False, soft_wrap=True
-        )
+    if record.base:
+        text = f"compared with {names} only, not with the training text of {record.base}"
+        out.print(text, markup=False, soft_wrap=True)
     if found is None or found.content_hash != corpus.source_hash:
         why = "can no longer be read" if found is None else "has changed since training"
         out.print(f"{names} {why}; locations refer to the text used in training", markup=False, soft_wrap=True)

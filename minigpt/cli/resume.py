@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from minigpt.cli.changes import Change, asked_after, changes_in, is_free, refuse
 from minigpt.cli.options import fields_of
 from minigpt.cli.train_job import Job, Request, build_corpus, corpus_record, resolved
-from minigpt.config import ReadingConfig, TrainConfig
+from minigpt.config import ReadingConfig, RunOptions, TrainConfig
 from minigpt.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from minigpt.data.corpus import Corpus
     from minigpt.model.gpt import GPT
     from minigpt.storage.run import Run
+    from minigpt.storage.run_record import RunRecord
     from minigpt.tokenizer.tokenizer import Tokenizer
 
 
@@ -47,23 +48,22 @@ def _begun_alike(request: Request) -> Path | None:
     """The newest of the runs of these texts that were begun with these options and this budget, else with these
     options, else at all; each run of a text has the next number in its name. None where the texts have none or moved.
     """
-    from minigpt.storage.checkpoint import TRAINING
-    from minigpt.storage.files import read_json
-    from minigpt.storage.run import newest_run, runs_in
+    from minigpt.storage.run import newest_run, read_record, runs_in
 
     length = {key: value for key, value in request.given.items() if key in ("steps", "epochs", "minutes")}
     of_texts, alike, same = [], [], []
     for folder in runs_in(request.checkpoints):
         if re.fullmatch(re.escape(request.run_name) + r"(-\d+)?", folder.name):
             try:
-                record = read_json(folder / TRAINING)
+                record = read_record(folder)
             except CheckpointError:  # said where it is this one that is wanted
                 continue
-            if record.get("sources") == resolved(request.sources):
+            if record.sources == resolved(request.sources):
                 of_texts.append(folder)
-                if request.asked.items() <= record.get("asked", {}).items():
+                asked = record.asked.to_dict() if record.asked else {}
+                if request.asked.items() <= asked.items():
                     alike.append(folder)
-                    if length.items() <= record.get("training", {}).items():
+                    if record.training and length.items() <= record.training.to_dict().items():
                         same.append(folder)
     return newest_run(same or alike or of_texts)
 
@@ -101,7 +101,7 @@ def _taken_up(run: "Run", request: Request, out: "Console") -> Job:
     from minigpt.storage.checkpoint import write_config
 
     directory, record = run.directory, run.record
-    if not {"model", "training", "reading", "asked", "sources", "corpus"} <= record.keys():
+    if not (record.model and record.training and record.reading and record.asked and record.corpus and record.sources):
         raise ConfigError(
             f"{directory} was begun in Python, and its record does not tell how to go on; go on there by "
             f"train(..., resume=True), or start a new run from its weights with --from {directory.name}"
@@ -121,14 +121,14 @@ def _taken_up(run: "Run", request: Request, out: "Console") -> Job:
             f"context_length ({config.context_length}) must be at most the model's own ({model.config.n_positions})"
         )
     corpus = _recorded_corpus(run, request, reading, tokenizer, out)
-    known = record["corpus"]
-    if corpus.fingerprint != known["fingerprint"]:
+    known = record.corpus
+    if corpus.fingerprint != known.fingerprint:
         if not request.allow_change:
             raise ConfigError(
                 f"the text is not the one that {directory} was trained on; give the same text to --resume, go on with "
                 f"this one by --allow-change, or start a new run on it with --from {directory.name}"
             )
-        changes.append(Change("text", known["fingerprint"][:8], corpus.fingerprint[:8]))
+        changes.append(Change("text", known.fingerprint[:8], corpus.fingerprint[:8]))
     progress = run.last_progress()
     if progress is None:
         out.print(f"{directory} was stopped before its first save, so it starts at its beginning", markup=False)
@@ -140,13 +140,13 @@ def _taken_up(run: "Run", request: Request, out: "Console") -> Job:
         out.print(f"{change}{fresh}", markup=False)
     step = progress["step"] if progress else 0
     run.update(
-        training=config.to_dict(),
-        model=record["model"] | {"dropout": dropout},
-        reading=reading.to_dict(),
-        asked=asked_after(record["asked"], changes),
-        sources=resolved(request.sources) or record["sources"],
+        training=config,
+        model=record.model.replace(dropout=dropout),
+        reading=reading,
+        asked=RunOptions.of(asked_after(record.asked.to_dict(), changes)),
+        sources=resolved(request.sources) or record.sources,
         corpus=corpus_record(corpus),
-        changes=[*record.get("changes", []), *(change.record(step) for change in changes)],
+        changes=(*record.changes, *(change.record(step) for change in changes)),
         result=None,
     )
     if model.config.dropout != dropout:
@@ -171,19 +171,22 @@ def _model_of(run: "Run") -> tuple["GPT", "Tokenizer"]:
 
 
 def _settings_after(
-    record: dict[str, Any], request: Request, changes: list[Change]
+    record: "RunRecord", request: Request, changes: list[Change]
 ) -> tuple[TrainConfig, ReadingConfig, float]:
     """How a run goes on: what it has, with the changes and what is free to change laid over it."""
+    assert record.model
+    assert record.training
+    assert record.reading
     altered = {change.option: change.after for change in changes}
-    dropout = altered.get("dropout", record["model"]["dropout"])
+    dropout = altered.get("dropout", record.model.dropout)
     new = {key: value for key, value in request.given.items() if is_free(key, dropout=dropout)} | altered
-    training = dict(record["training"])
+    training = record.training.to_dict()
     if {"steps", "epochs", "minutes"} & new.keys():
         training |= {"steps": None, "epochs": None, "minutes": None}
     if "batch_size" in new:
         training["batch_tokens"] = None
     config = TrainConfig(**(training | fields_of(TrainConfig, new)))
-    reading = ReadingConfig(**(record["reading"] | fields_of(ReadingConfig, new)))
+    reading = ReadingConfig(**(record.reading.to_dict() | fields_of(ReadingConfig, new)))
     return config, reading, dropout
 
 
@@ -192,7 +195,7 @@ def _refuse_finished(run: "Run", progress: dict[str, Any], config: TrainConfig, 
     from minigpt.training.budget import Budget, planned_steps
     from minigpt.training.progress import Progress
 
-    if not run.record.get("result"):
+    if run.record.result is None:
         return
     budget, stood = Budget(config, planned_steps(config, n_tokens)), Progress.from_dict(progress)
     before = run.before_cooldown_progress()
@@ -229,8 +232,10 @@ def _recorded_corpus(
     """
     from minigpt.data.corpus import Corpus
 
-    if request.sources or "-" not in run.record["sources"]:
-        return build_corpus(request.sources or run.record["sources"], tokenizer, reading, out)
-    if reading.to_dict() != run.record["reading"]:
+    if request.sources or "-" not in run.record.sources:
+        return build_corpus(request.sources or list(run.record.sources), tokenizer, reading, out)
+    if reading != run.record.reading:
         raise ConfigError(f"{run.directory} read its text from a pipe; give it again to read it otherwise")
-    return Corpus.load(run.record["corpus"]["path"])
+    assert run.record.corpus
+    assert run.record.corpus.path
+    return Corpus.load(run.record.corpus.path)

@@ -176,9 +176,9 @@ class _Wandb(_Tracker):
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "minigpt"),
             name=run.directory.name,
-            id=re.sub(r"[^\w-]+", "-", f"{run.directory.name}-{run.record.get('started', '')}")[:128],
+            id=re.sub(r"[^\w-]+", "-", f"{run.directory.name}-{run.record.started or ''}")[:128],
             resume="allow",
-            config=run.record,
+            config=run.record.to_dict(),
             dir=str(run.directory),
         )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from minigpt.cli.changes import is_free
 from minigpt.cli.models import open_model
 from minigpt.cli.options import fields_of
-from minigpt.config import GPTConfig, ReadingConfig, TrainConfig, preset_config
+from minigpt.config import GPTConfig, ReadingConfig, RunOptions, TrainConfig, preset_config
 from minigpt.errors import ConfigError, FolderTakenError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from minigpt.planning.plan import Plan
     from minigpt.storage.checkpoint import Checkpoint
     from minigpt.storage.run import Run
+    from minigpt.storage.run_record import CorpusRecord, Environment
     from minigpt.tokenizer.tokenizer import Tokenizer
 
 
@@ -190,33 +191,34 @@ def begin(request: Request, draft: Draft, out: "Console", processes: int) -> Job
     from minigpt.model.gpt import GPT
     from minigpt.storage.checkpoint import free_name
     from minigpt.storage.run import Run
+    from minigpt.storage.run_record import BaselineRecord, BaselinesRecord, RunRecord
 
     made, corpus, base = draft.plan, draft.corpus, draft.base
     torch.manual_seed(made.training.seed)
     model = GPT.from_tensors(made.model, base.model.state_dict()) if base else GPT(made.model)
     with out.status("measuring what simple methods make of the held-out text …"):
         baselines = cheap_baselines(corpus)
-    record = {
-        "minigpt": __version__,
-        "torch": torch.__version__,
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "device": str(draft.device),
-        "environment": _environment(draft.device, processes),
-        "sources": resolved(request.sources),
-        "asked": request.asked,
-        "reading": ReadingConfig(**request.reading).to_dict(),
-        "from": str(base.directory) if base else None,
-        "preset": made.preset,
-        "tokenizer": corpus.tokenizer.name,
-        "corpus": corpus_record(corpus),
-        "baselines": {
-            "fingerprint": corpus.fingerprint,
-            "measured": [asdict(baseline) for baseline in baselines],
-        },
-        "model": made.model.to_dict(),
-        "training": made.training.to_dict(),
-        "forecast": made.expected,
-    }
+    record = RunRecord(
+        minigpt=__version__,
+        torch=torch.__version__,
+        started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        device=str(draft.device),
+        environment=_environment(draft.device, processes),
+        sources=resolved(request.sources),
+        asked=RunOptions.of(request.asked),
+        reading=ReadingConfig(**request.reading),
+        base=str(base.directory) if base else None,
+        preset=made.preset,
+        tokenizer=corpus.tokenizer.name,
+        corpus=corpus_record(corpus),
+        baselines=BaselinesRecord(
+            fingerprint=corpus.fingerprint,
+            measured=tuple(BaselineRecord(**asdict(baseline)) for baseline in baselines),
+        ),
+        model=made.model,
+        training=made.training,
+        expected=made.expected,
+    )
     name, run = draft.name, None
     while run is None:
         try:
@@ -228,19 +230,20 @@ def begin(request: Request, draft: Draft, out: "Console", processes: int) -> Job
     return Job(model, corpus, made.training, run, resume=False, spent=time.perf_counter() - draft.began)
 
 
-def _environment(device: "torch.device", processes: int) -> dict[str, Any]:
-    """What training.json says of the machine: a resumed run may have another, so nothing is compared with it."""
+def _environment(device: "torch.device", processes: int) -> "Environment":
     import torch
 
-    return {
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "cpu": _cpu_name(),
-        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "processes": processes,
-    }
+    from minigpt.storage.run_record import Environment
+
+    return Environment(
+        python=platform.python_version(),
+        system=platform.platform(),
+        cpu=_cpu_name(),
+        gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        cores=os.cpu_count(),
+        threads=torch.get_num_threads(),
+        processes=processes,
+    )
 
 
 def _cpu_name() -> str:
@@ -282,22 +285,24 @@ def build_corpus(
     return corpus
 
 
-def resolved(sources: list[str]) -> list[str]:
+def resolved(sources: list[str]) -> tuple[str, ...]:
     """The texts by paths that hold from any folder; `-` for a pipe, which cannot be read again."""
-    return ["-" if _is_pipe(source) else str(Path(source).resolve()) for source in sources]
+    return tuple("-" if _is_pipe(source) else str(Path(source).resolve()) for source in sources)
 
 
 def _is_pipe(source: str) -> bool:
     return source == "-" or Path(source).is_fifo()  # one of a shell's own, as of <(…), too
 
 
-def corpus_record(corpus: "Corpus") -> dict[str, Any]:
+def corpus_record(corpus: "Corpus") -> "CorpusRecord":
     """What training.json says of the text."""
-    return {
-        "fingerprint": corpus.fingerprint,
-        "path": str(corpus.path),
-        "train_bytes": corpus.train_bytes,
-        "validation_bytes": corpus.validation_bytes,
-        "train_tokens": len(corpus.train),
-        "validation_tokens": len(corpus.validation),
-    }
+    from minigpt.storage.run_record import CorpusRecord
+
+    return CorpusRecord(
+        fingerprint=corpus.fingerprint,
+        path=str(corpus.path),
+        train_bytes=corpus.train_bytes,
+        validation_bytes=corpus.validation_bytes,
+        train_tokens=len(corpus.train),
+        validation_tokens=len(corpus.validation),
+    )

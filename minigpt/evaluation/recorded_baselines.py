@@ -1,19 +1,30 @@
-"""The simple methods that a run is compared with, from its record; it measures none, and reads no log."""
-
-from collections.abc import Mapping
-from typing import Any
+"""The baselines that a training run is compared with, read from its record."""
 
 from minigpt.evaluation.baselines import Baseline
+from minigpt.storage.run_record import RunRecord
 
 
-def recorded_baselines(record: Mapping[str, Any]) -> list[Baseline]:
-    """Those in a run's training.json, the worst first; none where it has none, or has another text by now.
+def recorded_baselines(record: RunRecord) -> list[Baseline]:
+    """The baselines that a run measured, the worst first; none if it measured none, or changed its text since.
 
-    Runs of earlier versions did not record how much there is of each part, which their corpus knows.
+    Runs of earlier versions did not record the sizes of the whole text with each baseline; they are the corpus's.
     """
-    kept, corpus = record.get("baselines"), record["corpus"]
-    if kept is None or kept["fingerprint"] != corpus["fingerprint"]:
+    kept, corpus = record.baselines, record.corpus
+    if kept is None or corpus is None or kept.fingerprint != corpus.fingerprint:
         return []
-    whole = {f"whole_{part}_bytes": corpus.get(f"{part}_bytes", 0) for part in ("train", "validation")}
-    found = [Baseline(**(whole | entry)) for entry in kept["measured"]]
+    found = [
+        Baseline(
+            name=one.name,
+            bits_per_byte=one.bits_per_byte,
+            train_bytes=one.train_bytes,
+            validation_bytes=one.validation_bytes,
+            whole_train_bytes=_first(one.whole_train_bytes, corpus.train_bytes),
+            whole_validation_bytes=_first(one.whole_validation_bytes, corpus.validation_bytes, 0),
+        )
+        for one in kept.measured
+    ]
     return sorted(found, key=lambda baseline: -baseline.bits_per_byte)
+
+
+def _first(*values: int | None) -> int:
+    return next(value for value in values if value is not None)

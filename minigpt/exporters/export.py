@@ -191,12 +191,8 @@ class _Job:
     """One export: each method writes a target where it is told to, and checks what was written."""
 
     def __init__(self, model: Checkpoint, dtype: str, notes: list[str]) -> None:
-        self.source, self.model, self.tokenizer, self.training = (
-            model.directory,
-            model.model,
-            model.tokenizer,
-            model.training,
-        )
+        self.source, self.model, self.tokenizer = model.directory, model.model, model.tokenizer
+        self.record = model.record
         self.dtype = dtype
         self.reference = reference_of(self.model, self.tokenizer)
         self.notes = notes
@@ -205,7 +201,7 @@ class _Job:
     def gguf(self, file: BinaryIO) -> None:
         """Into an open file that has a name."""
         name = self.source.resolve().stem if self.source.is_file() else self.source.resolve().name
-        self.notes += write_gguf(file, self.model, self.tokenizer, dtype=self.dtype, name=name, training=self.training)
+        self.notes += write_gguf(file, self.model, self.tokenizer, dtype=self.dtype, name=name, record=self.record)
         file.flush()
         path = Path(file.name)
         self.check("minigpt", *runners.gguf_in_torch(path))

@@ -8,10 +8,10 @@ Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; llama.cpp, co
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 from torch import Tensor
@@ -19,6 +19,7 @@ from torch import Tensor
 from minigpt.errors import CheckpointError
 from minigpt.importers.gguf_names import name_in_gguf
 from minigpt.model.gpt import GPT
+from minigpt.storage.run_record import RunRecord
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
@@ -37,7 +38,7 @@ def write_gguf(
     *,
     dtype: str = "f32",
     name: str = "minigpt",
-    training: Mapping[str, Any] | None = None,
+    record: RunRecord | None = None,
 ) -> tuple[str, ...]:
     """Writes a model into an open file that has a name, one tensor after the other, and says what a user should know.
 
@@ -47,7 +48,7 @@ def write_gguf(
     import gguf
 
     writer = gguf.GGUFWriter(file.name, gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH.GPT2])
-    _describe(writer, model, dtype, name, training or {})
+    _describe(writer, model, dtype, name, record or RunRecord())
     notes = _add_tokenizer(writer, tokenizer, model.config.vocab_size)
     tensors = list(_tensors(model, gguf.GGMLQuantizationType[dtype.upper()]))
     for theirs, tensor, kind in tensors:
@@ -81,7 +82,7 @@ def write_gguf(
     return notes
 
 
-def _describe(writer: GGUFWriter, model: GPT, dtype: str, name: str, training: Mapping[str, Any]) -> None:
+def _describe(writer: GGUFWriter, model: GPT, dtype: str, name: str, record: RunRecord) -> None:
     """What the model is (general.*) and its shape (gpt2.*)."""
     import gguf
 
@@ -89,9 +90,9 @@ def _describe(writer: GGUFWriter, model: GPT, dtype: str, name: str, training: M
     writer.add_type(gguf.GGUFType.MODEL)
     writer.add_name(name)
     writer.add_size_label(gguf.size_label(config.n_parameters, 0, 0, 0))
-    if sources := [Path(source).name for source in training.get("sources") or ()]:
+    if sources := [Path(source).name for source in record.sources]:
         writer.add_description(f"trained with minigpt on {', '.join(sources)}")
-    if base := training.get("from"):
+    if base := record.base:
         writer.add_base_model_count(1)
         writer.add_base_model_name(0, Path(base).name)
     writer.add_tags(["text-generation"])

@@ -30,18 +30,19 @@ def surprisal_of_weights(run: Run) -> list[dict[str, Any]]:
 
     Raises: MinigptError, which says why, where there is nothing to measure or to measure it with.
     """
-    known = run.record["corpus"]
-    if "path" not in known:  # as early runs have it
-        raise DataError("where its tokens are was not recorded")
-    corpus = Corpus.load(known["path"])
-    if corpus.fingerprint != known["fingerprint"]:
-        raise DataError(f"{known['path']} holds another text by now")
+    recorded = run.record.corpus
+    if recorded is None or recorded.path is None:  # as in early runs
+        raise DataError("the run's record does not say where its tokens are")
+    corpus = Corpus.load(recorded.path)
+    if corpus.fingerprint != recorded.fingerprint:
+        raise DataError(f"{recorded.path} now holds another text")
     if len(corpus.validation) < 2:
         raise DataError("nothing was held out")
     model = load_checkpoint(run.directory, "cpu").model
     ids = passage(corpus.validation, model.config.n_positions)
     last = run.load_last()
-    best_step = (run.record.get("result") or (last.progress if last else {})).get("best_step")
+    result = run.record.result
+    best_step = result.best_step if result else last.progress.get("best_step") if last else None
     lines = {} if best_step is None else {best_step: surprisal(model, ids)}
     if last is not None and last.progress["step"] not in lines:
         own = {name.removeprefix("model."): value for name, value in last.tensors.items()}

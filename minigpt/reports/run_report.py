@@ -10,10 +10,11 @@ from minigpt.evaluation.recorded_baselines import recorded_baselines
 from minigpt.inspection.surprisal import surprisal_of_weights
 from minigpt.reports.loss_curve import bits_per_nat, moving_mean
 from minigpt.reports.page import page
-from minigpt.reports.validation import check_log, check_record
+from minigpt.reports.validation import check_log
 from minigpt.storage.checkpoint import TRAINING
-from minigpt.storage.files import atomic_write, read_json
-from minigpt.storage.run import Run
+from minigpt.storage.files import atomic_write
+from minigpt.storage.run import Run, read_record
+from minigpt.storage.run_record import CorpusRecord, Result, RunRecord
 from minigpt.tokenizer.display import token_label
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -22,7 +23,8 @@ _MOST_POINTS = 1500  # of a curve: more than a screen has
 _MOST_ROWS = 60  # samples, and evaluations of the passage
 _UNITS = math.log(2)
 
-Record = Mapping[str, Any]
+Line = Mapping[str, Any]
+"""A line of log.jsonl."""
 
 
 def report_page(directories: Sequence[Path]) -> str:
@@ -54,8 +56,8 @@ def run_data(directory: Path) -> dict[str, Any]:
     """
     if not (directory / TRAINING).exists():
         raise CheckpointError(f"{directory} holds no training run (no {TRAINING}), so there is nothing to report")
-    run = Run(directory, read_json(directory / TRAINING))
-    check_record(run.record, directory / TRAINING)
+    run = Run(directory, read_record(directory))
+    corpus, result = _corpus(run), _result(run)
     log = list(run.read_log())
     check_log(log, run.log_path)
     steps = [line for line in log if line.get("loss") is not None]
@@ -63,11 +65,11 @@ def run_data(directory: Path) -> dict[str, Any]:
     passage, why_none = _passage(run, evaluations)
     return {
         "name": directory.resolve().name,
-        "state": _state(run.record, steps),
-        "bitsPerNat": _bits_per_nat(run.record, evaluations),
+        "state": _state(result, steps),
+        "bitsPerNat": _bits_per_nat(corpus, evaluations),
         "training": _training_curve(steps),
         "validation": _columns(evaluations, {"step": "step", "loss": "validation_loss", "bits": "bits_per_byte"}),
-        "bestStep": (run.record.get("result") or {}).get("best_step"),
+        "bestStep": result and result.best_step,
         "rate": _curve(steps, "learning_rate"),
         "speed": _curve(steps, "tokens_per_second"),
         "baselines": [[one.label, _rounded(one.bits_per_byte)] for one in recorded_baselines(run.record)],
@@ -78,35 +80,51 @@ def run_data(directory: Path) -> dict[str, Any]:
     }
 
 
-def _state(record: Record, steps: Sequence[Record]) -> str:
-    """How far the run is, in words."""
-    result = record.get("result")
-    if not result:
+def _corpus(run: Run) -> CorpusRecord:
+    if run.record.corpus is None:
+        raise CheckpointError(
+            f"{run.directory / TRAINING} has no 'corpus', which a page needs; a run that train() began in Python has "
+            "only what its record was given"
+        )
+    return run.record.corpus
+
+
+def _result(run: Run) -> Result | None:
+    """The result of a run that has ended, of which a page needs these entries."""
+    for name in ("step", "best_step", "reason", "seconds") if run.record.result else ():
+        if getattr(run.record.result, name) is None:
+            path = run.directory / TRAINING
+            raise CheckpointError(f"{path} is damaged: in its 'result': {name} is None; copy it again")
+    return run.record.result
+
+
+def _state(result: Result | None, steps: Sequence[Line]) -> str:
+    """How far the run is, as text."""
+    if result is None:
         return f"not finished: {steps[-1]['step']:,} steps so far" if steps else "not finished: no step was logged"
-    why = "stopped early" if result["reason"] == "early stop" else "done"
-    return f"{why} after {result['step']:,} steps, {result['seconds'] / 60:.1f} minutes"
+    why = "stopped early" if result.reason == "early stop" else "done"
+    return f"{why} after {result.step:,} steps, {(result.seconds or 0) / 60:.1f} minutes"
 
 
-def _bits_per_nat(record: Record, evaluations: Sequence[Record]) -> float | None:
+def _bits_per_nat(corpus: CorpusRecord, evaluations: Sequence[Line]) -> float | None:
     """What turns nats per token into bits per byte: of the held-out part as measured, else of the training part."""
-    corpus = record["corpus"]
-    of_training = corpus["train_tokens"] / corpus["train_bytes"] / _UNITS if corpus["train_bytes"] else None
+    of_training = corpus.train_tokens / corpus.train_bytes / _UNITS if corpus.train_bytes else None
     return bits_per_nat(evaluations) or of_training
 
 
-def _training_curve(steps: Sequence[Record]) -> dict[str, list[Any]]:
+def _training_curve(steps: Sequence[Line]) -> dict[str, list[Any]]:
     """The loss of the steps and its moving mean, thinned alike."""
     means = moving_mean([line["loss"] for line in steps])
     joined = [{"step": line["step"], "loss": line["loss"], "mean": m} for line, m in zip(steps, means, strict=True)]
     return _columns(_thinned(joined, _MOST_POINTS), {"step": "step", "loss": "loss", "mean": "mean"})
 
 
-def _curve(lines: Sequence[Record], name: str) -> dict[str, list[Any]]:
+def _curve(lines: Sequence[Line], name: str) -> dict[str, list[Any]]:
     kept = _thinned([line for line in lines if line.get(name) is not None], _MOST_POINTS)
     return _columns(kept, {"step": "step", "value": name})
 
 
-def _columns(lines: Sequence[Record], names: Mapping[str, str]) -> dict[str, list[Any]]:
+def _columns(lines: Sequence[Line], names: Mapping[str, str]) -> dict[str, list[Any]]:
     return {key: [_rounded(line.get(name)) for line in lines] for key, name in names.items()}
 
 
@@ -117,7 +135,7 @@ def _thinned(lines: Sequence[Any], most: int) -> list[Any]:
     return [lines[number * (len(lines) - 1) // (most - 1)] for number in range(most)]
 
 
-def _sample(line: Record) -> dict[str, Any]:
+def _sample(line: Line) -> dict[str, Any]:
     return {
         "step": line["step"],
         "prompt": line.get("prompt", ""),
@@ -129,7 +147,7 @@ def _sample(line: Record) -> dict[str, Any]:
     }
 
 
-def _passage(run: Run, evaluations: Sequence[Record]) -> tuple[dict[str, Any] | None, str]:
+def _passage(run: Run, evaluations: Sequence[Line]) -> tuple[dict[str, Any] | None, str]:
     """The validation passage whose every token was measured at each evaluation, or, where the log of an earlier version
     has none, by the weights there are; None where there are none either, and why."""
     try:
@@ -149,23 +167,26 @@ def _bits(nats: Sequence[float]) -> list[float]:
     return [_rounded(value / _UNITS) for value in nats]
 
 
-def _tables(record: Record) -> list[dict[str, Any]]:
+def _tables(record: RunRecord) -> list[dict[str, Any]]:
     """The record as tables: the result, the data with its hashes, the model, the settings, the environment."""
-    corpus = dict(record.get("corpus") or {})
-    fields = ("sources", "from", "tokenizer", "preset")
-    environment = ("minigpt", "torch", "device", "started", "forecast")
-    reading = record.get("reading") or {}
+    entries = record.to_dict()
+
+    def part(name: str) -> dict[str, Any]:
+        return entries[name] or {}
+
+    data = {name: entries[name] for name in ("sources", "from", "tokenizer", "preset")}
+    environment = {name: entries[name] for name in ("minigpt", "torch", "device", "started", "forecast")}
     tables = {
-        "Result": record.get("result") or {},
-        "Data": {name: record.get(name) for name in fields} | corpus | reading,
-        "Model": record.get("model") or {},
-        "Training": record.get("training") or {},
-        "Environment": {name: record.get(name) for name in environment} | (record.get("environment") or {}),
+        "Result": part("result"),
+        "Data": data | part("corpus") | part("reading"),
+        "Model": part("model"),
+        "Training": part("training"),
+        "Environment": environment | part("environment"),
     }
     return [{"title": title, "rows": _rows(table)} for title, table in tables.items()]
 
 
-def _rows(table: Record) -> list[list[str]]:
+def _rows(table: Line) -> list[list[str]]:
     return [[name.replace("_", " "), _shown(value)] for name, value in table.items() if value not in (None, "", [])]
 
 

@@ -24,6 +24,7 @@ from minigpt.storage.huggingface import (
     to_huggingface,
 )
 from minigpt.storage.model_card import CARD, may_write_card, model_card
+from minigpt.storage.run_record import RunRecord
 from minigpt.storage.tensors import TensorFile, save_tensors
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -35,19 +36,32 @@ TRAINING = "training.json"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model with its tokenizer, where they stand, and the record of the training that made them, if any."""
+    """A model with its tokenizer, their directory, and the content of its training.json, if any."""
 
     directory: Path
     model: GPT
     tokenizer: Tokenizer
     training: dict[str, Any] | None
 
+    @property
+    def record(self) -> RunRecord | None:
+        """The record of the run that trained the model; None if training.json is missing or not a run's.
+
+        Raises: CheckpointError if it is damaged.
+        """
+        return _run_record(self.training, self.directory / TRAINING)
+
+
+def _run_record(training: Mapping[str, Any] | None, path: Path) -> RunRecord | None:
+    """What a user wrote into training.json, and no run, has no format."""
+    return RunRecord.from_dict(training, path) if training and "format" in training else None
+
 
 def save_checkpoint(
     directory: str | Path,
     model: GPT,
     tokenizer: Tokenizer,
-    training: Mapping[str, Any] | None = None,
+    training: RunRecord | Mapping[str, Any] | None = None,
     *,
     dtype: torch.dtype | None = None,
     metadata: Mapping[str, str] | None = None,
@@ -64,19 +78,20 @@ def save_checkpoint(
     stood there then stands.
     """
     directory = Path(directory)
+    entries = training.to_dict() if isinstance(training, RunRecord) else training
     with atomic_folder(directory, new=new) as building:
         write_config(building, model, tokenizer, dtype=dtype)
         write_generation_config(building, tokenizer)
         tokenizer.save(building)
         save_weights(building, model, metadata, dtype=dtype)
-        if training is not None:
-            atomic_json(building / TRAINING, training)
+        if entries is not None:
+            atomic_json(building / TRAINING, entries)
         if may_write_card(directory):
             card = model_card(
                 directory.name,
                 model.config,
                 tokenizer=tokenizer.name,
-                training=training,
+                record=_run_record(entries, directory / TRAINING),
                 origin=origin,
                 notes=notes,
             )

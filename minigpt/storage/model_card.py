@@ -8,11 +8,11 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
-from typing import Any
 
 from minigpt.config import GPTConfig
+from minigpt.storage.run_record import RunRecord
 
 CARD = "README.md"
 
@@ -50,27 +50,27 @@ def model_card(
     config: GPTConfig,
     *,
     tokenizer: str | None = None,
-    training: Mapping[str, Any] | None = None,
+    record: RunRecord | None = None,
     origin: str | None = None,
     notes: Sequence[str] = (),
 ) -> str:
     """The content of README.md for the model of that name.
 
-    `tokenizer` is its name, `training` the record in training.json, of which a run's own alone is understood, `origin`
-    what an imported model came from, and `notes` what was made of it: both are shown as they are.
+    `tokenizer` is its name, `record` that of the run that trained it, `origin` the file or repository that it was
+    imported from, and `notes` what the import changed.
     """
-    record = training if training and "format" in training else {}
+    known = record or RunRecord()
     sections = [
         _FRONT_MATTER,
         f"# {_plain(name)}",
         _introduction(config, record, origin, notes),
-        *_data(record),
+        *_data(known),
         "## Shape",
-        _table(_shape(config, tokenizer or record.get("tokenizer"))),
-        *_training(record),
-        *_results(record, config),
+        _table(_shape(config, tokenizer or known.tokenizer)),
+        *_training(known),
+        *([] if record is None else _results(record, config)),
         *_use(name),
-        *_limits(config, record),
+        *_limits(config, known),
         "## Sharing it",
         "The folder is a model as the hub has them. What only resuming needs, and paths of this machine, stay here:",
         f"```sh\n{upload_command(name, _path(name))}\n```",
@@ -86,33 +86,33 @@ def upload_command(name: str, path: str) -> str:
     )
 
 
-def _introduction(config: GPTConfig, record: Mapping[str, Any], origin: str | None, notes: Sequence[str]) -> str:
+def _introduction(config: GPTConfig, record: RunRecord | None, origin: str | None, notes: Sequence[str]) -> str:
     what = f"A language model of GPT-2's architecture with {config.n_parameters:,} parameters"
     if origin:
         imported = f"{what}, imported by minigpt from {_code(origin)}. Its weights are the same, in float32"
         if not notes:
             return f"{imported}."
         return f"{imported}, but for what the import has noted:\n\n" + "\n".join(f"- {_plain(note)}" for note in notes)
-    if not record:
+    if record is None:
         return f"{what}, saved by minigpt."
-    version = f" {record['minigpt']}" if record.get("minigpt") else ""
-    begun = f"from {_code(_shown(record['from']))}" if record.get("from") else "from nothing but the text below"
+    version = f" {record.minigpt}" if record.minigpt else ""
+    begun = f"from {_code(_shown(record.base))}" if record.base else "from nothing but the text below"
     return f"{what}, trained by minigpt{version}, {begun}."
 
 
-def _data(record: Mapping[str, Any]) -> Iterator[str]:
+def _data(record: RunRecord) -> Iterator[str]:
     """The texts by their names alone, and their sizes."""
-    sources, corpus = record.get("sources") or (), record.get("corpus") or {}
-    if not sources and not corpus:
+    sources, corpus = record.sources, record.corpus
+    if not sources and corpus is None:
         return
     yield "## Training data"
     rows = [("texts", _names(sources))] if sources else []
-    for part, use in (("train", "trained on"), ("validation", "held out")):
-        n_bytes, n_tokens = corpus.get(f"{part}_bytes"), corpus.get(f"{part}_tokens")
-        if n_bytes is not None and n_tokens is not None:
-            rows.append((use, f"{n_bytes:,} bytes, {n_tokens:,} tokens"))
-    if corpus.get("fingerprint"):
-        rows.append(("SHA-256 of text, tokenizer and split", _code(corpus["fingerprint"])))
+    if corpus is not None:
+        rows.append(("trained on", f"{corpus.train_bytes:,} bytes, {corpus.train_tokens:,} tokens"))
+        if corpus.validation_bytes is not None and corpus.validation_tokens is not None:
+            rows.append(("held out", f"{corpus.validation_bytes:,} bytes, {corpus.validation_tokens:,} tokens"))
+        if corpus.fingerprint:
+            rows.append(("SHA-256 of text, tokenizer and split", _code(corpus.fingerprint)))
     yield _table(rows)
 
 
@@ -127,20 +127,19 @@ def _shape(config: GPTConfig, tokenizer: str | None) -> list[tuple[str, str]]:
     ]
 
 
-def _training(record: Mapping[str, Any]) -> Iterator[str]:
-    settings, result = record.get("training") or {}, record.get("result") or {}
-    if not settings:
+def _training(record: RunRecord) -> Iterator[str]:
+    settings, result = record.training, record.result
+    if settings is None:
         return
     yield "## Training"
     rows = []
-    if result:
-        stopped = ", stopped early" if result.get("reason") == "early stop" else ""
-        step, best, seconds = result.get("step"), result.get("best_step"), result.get("seconds")
-        if step is not None:
-            of = "" if best is None else f"; the weights are those of step {best:,}"
-            rows.append(("steps", f"{step:,}{stopped}{of}"))
-        if seconds is not None:
-            rows.append(("time", f"{seconds:,.0f} s on {record.get('device', 'unknown')}"))
+    if result is not None:
+        stopped = ", stopped early" if result.reason == "early stop" else ""
+        if result.step is not None:
+            of = "" if result.best_step is None else f"; the weights are those of step {result.best_step:,}"
+            rows.append(("steps", f"{result.step:,}{stopped}{of}"))
+        if result.seconds is not None:
+            rows.append(("time", f"{result.seconds:,.0f} s on {record.device or 'unknown'}"))
     for label, key in (
         ("sequences per step", "batch_size"),
         ("tokens per sequence", "context_length"),
@@ -152,22 +151,20 @@ def _training(record: Mapping[str, Any]) -> Iterator[str]:
         ("BPE-dropout", "bpe_dropout"),
         ("seed", "seed"),
     ):
-        if settings.get(key) is not None:
-            rows.append((label, str(settings[key])))
-    if record.get("torch"):
-        rows.append(("PyTorch", str(record["torch"])))
+        if (value := getattr(settings, key)) is not None:
+            rows.append((label, str(value)))
+    if record.torch:
+        rows.append(("PyTorch", record.torch))
     yield _table(rows)
 
 
-def _results(record: Mapping[str, Any], config: GPTConfig) -> Iterator[str]:
-    if not record:
-        return
+def _results(record: RunRecord, config: GPTConfig) -> Iterator[str]:
     yield "## Results"
-    result = record.get("result") or {}
-    if not result:
+    result = record.result
+    if result is None:
         yield "The training has not come to its end: the weights are the best so far."
         return
-    loss, per_byte = result.get("validation_loss"), result.get("bits_per_byte")
+    loss, per_byte = result.validation_loss, result.bits_per_byte
     if loss is None:
         yield "No text was held out, so nothing was measured."
         return
@@ -175,9 +172,9 @@ def _results(record: Mapping[str, Any], config: GPTConfig) -> Iterator[str]:
     if per_byte is not None:
         rows.append(("bits per byte", f"{per_byte:.4f}"))
     yield _table(rows)
-    context = (record.get("training") or {}).get("context_length") or config.n_positions
-    whole = (record.get("corpus") or {}).get("validation_tokens")
-    tokens = result.get("validation_tokens", 0)
+    context = (record.training and record.training.context_length) or config.n_positions
+    whole = record.corpus.validation_tokens if record.corpus else None
+    tokens = result.validation_tokens or 0
     part = "the whole" if whole is not None and tokens >= whole - 1 else "a sample"
     yield (
         f"Measured on {part} of the held-out text, {tokens:,} tokens, in windows of {context:,} tokens that do not "
@@ -201,11 +198,11 @@ def _use(name: str) -> Iterator[str]:
     )
 
 
-def _limits(config: GPTConfig, record: Mapping[str, Any]) -> Iterator[str]:
+def _limits(config: GPTConfig, record: RunRecord) -> Iterator[str]:
     yield "## Limits"
-    n_bytes = (record.get("corpus") or {}).get("train_bytes")
+    n_bytes = record.corpus.train_bytes if record.corpus else None
     learnt = f" It has seen {n_bytes:,} bytes of text, and knows nothing else." if n_bytes else ""
-    learnt = "" if record.get("from") else learnt
+    learnt = "" if record.base else learnt
     yield (
         "It continues a text in the manner of those it was trained on; it follows no instructions, and what it writes "
         f"may be false, offensive, or word for word from those texts.{learnt} It attends to {config.n_positions:,} "

@@ -27,11 +27,10 @@ from minigpt.storage.checkpoint import TRAINING, WEIGHTS, load_checkpoint, read_
 from minigpt.storage.files import atomic_json, atomic_write, read_json, sweep
 from minigpt.storage.model_card import CARD, may_write_card, model_card
 from minigpt.storage.run_lock import RunLock
-from minigpt.storage.run_log import Log, finite
+from minigpt.storage.run_log import Log
+from minigpt.storage.run_record import FORMAT, RunRecord
 from minigpt.storage.tensors import TensorFile, load_tensors, save_tensors
 from minigpt.tokenizer.tokenizer import Tokenizer
-
-FORMAT = 2  # of training.json and the states
 
 
 @dataclass(frozen=True)
@@ -45,34 +44,38 @@ class LastState:
 class Run:
     """One run's folder. `create` makes it, `open` finds it again; every write replaces whole files."""
 
-    def __init__(self, directory: Path, record: dict[str, Any]) -> None:
+    def __init__(self, directory: Path, record: RunRecord) -> None:
         self.directory = directory
         self.record = record
         self._log = Log(self.log_path)
         self._lock = RunLock(directory)
 
     @classmethod
-    def create(cls, directory: Path, model: GPT, tokenizer: Tokenizer, record: Mapping[str, Any]) -> "Run":
-        """A new folder holding the untrained (or imported) model and the run's record.
+    def create(
+        cls, directory: Path, model: GPT, tokenizer: Tokenizer, record: RunRecord | Mapping[str, Any] | None = None
+    ) -> "Run":
+        """Makes a new folder with the untrained (or imported) model and the run's record.
 
-        Raises: FolderTakenError where there is one already; CheckpointError where it cannot be written.
+        Raises: FolderTakenError if the folder exists; CheckpointError if it cannot be written, or for a record that
+        has an entry of the wrong type.
         """
-        record = {"format": FORMAT, **record}
+        if not isinstance(record, RunRecord):
+            record = RunRecord.from_dict({"format": FORMAT, **(record or {})}, directory / TRAINING)
         save_checkpoint(directory, model, tokenizer, record, new=True)
         return cls(directory, record)
 
     @classmethod
     def open(cls, directory: Path) -> "Run":
-        """The run that stands in this folder.
+        """The run in this folder.
 
-        Raises: CheckpointError where there is none.
+        Raises: CheckpointError if there is none, its record is damaged, or it has another format.
         """
         if not (directory / TRAINING).exists():
             raise CheckpointError(f"{directory} holds no training run (no {TRAINING}), so there is nothing to resume")
-        record = read_json(directory / TRAINING)
-        if record.get("format") != FORMAT:
+        record = read_record(directory)
+        if record.format != FORMAT:
             raise CheckpointError(
-                f"{directory} was trained by another version of minigpt (format {record.get('format')}, here {FORMAT});"
+                f"{directory} was trained by another version of minigpt (format {record.format}, here {FORMAT});"
                 " it can be fine-tuned with --from, not resumed"
             )
         return cls(directory, record)
@@ -99,23 +102,24 @@ class Run:
         self._lock.acquire()
         for folder in (self.directory, self.last_path.parent):
             sweep(folder)
-        self.record = read_json(self.directory / TRAINING)  # whoever had the lock until now may have written it
+        self.record = read_record(self.directory)  # the process that held the lock until now may have written it
 
     def unlock(self) -> None:
         """Lets others train here."""
         self._lock.release()
 
-    def update(self, **entries: Any) -> None:
-        """Adds to the record in training.json, and writes the card anew unless someone has edited it."""
-        self.record.update(
-            {name: finite(value) if isinstance(value, Mapping) else value for name, value in entries.items()}
-        )
-        try:  # the card first: where this process ends in between, whoever makes the same entry again writes it again
+    def update(self, **parts: Any) -> None:
+        """Replaces parts of the record in training.json, and rewrites the model card unless someone has edited it.
+
+        Raises: CheckpointError if one of the two cannot be written.
+        """
+        self.record = self.record.replace(**parts)
+        try:  # the card first: if the process ends between the two writes, the next update rewrites the card
             if may_write_card(self.directory):
-                card = model_card(self.directory.name, read_config(self.directory), training=self.record)
+                card = model_card(self.directory.name, read_config(self.directory), record=self.record)
                 atomic_write(self.directory / CARD, card.encode())
         finally:
-            atomic_json(self.directory / TRAINING, self.record)
+            atomic_json(self.directory / TRAINING, self.record.to_dict())
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Appends one line to log.jsonl; where the disk does not take it, it waits for the next line or `flush_log`."""
@@ -203,6 +207,15 @@ def _progress(path: Path) -> dict[str, Any] | None:
         return None
     with TensorFile(path) as file:
         return json.loads(file.metadata["progress"])
+
+
+def read_record(directory: Path) -> RunRecord:
+    """The record of the run in a folder, whatever its format.
+
+    Raises: CheckpointError if it is missing or damaged.
+    """
+    path = directory / TRAINING
+    return RunRecord.from_dict(read_json(path), path)
 
 
 def runs_in(checkpoints: Path) -> list[Path]:

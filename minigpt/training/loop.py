@@ -19,6 +19,7 @@ from minigpt.device import allow_tf32, resolve_dtype
 from minigpt.errors import CheckpointError, ConfigError, TrainingError
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import Run
+from minigpt.storage.run_record import Result
 from minigpt.training.budget import Budget, planned_steps
 from minigpt.training.checkpointing import Checkpointer, NotFiniteError
 from minigpt.training.clock import Clock, Control
@@ -357,7 +358,7 @@ class _Training:
         )
         if self.run is not None:
             try:
-                self.run.update(result=dict(vars(finished)))
+                self.run.update(result=Result(**vars(finished)))
             except CheckpointError as error:  # raised once the end is told
                 self.checkpointer.failure = self.checkpointer.failure or error
         return finished

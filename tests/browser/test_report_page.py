@@ -27,7 +27,7 @@ def make_run(folder: Path, slope: float = 1.0) -> Run:
     corpus = {"fingerprint": "f00d", "train_bytes": 1000, "train_tokens": 500}
     seen = {"train_bytes": 1000, "validation_bytes": 100}
     baselines = {"fingerprint": "f00d", "measured": [{"name": "xz", "bits_per_byte": 1.25} | seen]}
-    record = {"corpus": corpus, "baselines": baselines, "sources": [HOSTILE], "training": {"slope": slope}}
+    record = {"corpus": corpus, "baselines": baselines, "sources": [HOSTILE], "training": {"weight_decay": slope}}
     run = Run.create(folder, GPT(SHAPE), Tokenizer.named("bytes"), record)
     for step in range(1, 41):
         run.log({"step": step, "loss": loss(step, slope), "learning_rate": 0.01 * step, "tokens_per_second": 5000.0})
@@ -145,7 +145,7 @@ def test_two_runs_share_the_charts_and_where_they_differ_is_marked(browser: Any,
     said = readout(browser)
     for name, slope in (("fox", 1.0), ("cat", 2.0)):
         assert f"{name}, validation {loss(40, slope) / 2:.3f} bits per byte" in said
-    assert browser.ask("[...document.querySelectorAll('.differs th')].map(e => e.textContent)") == ["slope"]
+    assert browser.ask("[...document.querySelectorAll('.differs th')].map(e => e.textContent)") == ["weight decay"]
     levels = "[...document.querySelectorAll('svg.chart')][0].querySelectorAll('.level').length"
     assert browser.ask(levels) == 1  # both runs' baseline is the same
     assert browser.ask("document.querySelectorAll('.sample').length") == 2

@@ -127,7 +127,8 @@ def begun_on_two(run: Callable[..., Result], here: Path, tiny: list[str], monkey
     monkeypatch.setattr("minigpt.reports.loss_curve.draw_loss_curve", lambda *_: None)
     assert run("train", "fox.txt", *tiny, "--no-report").exit_code == 0
     folder = Run.open(here / "checkpoints" / "fox")
-    folder.update(training=folder.record["training"] | {"devices": 2})
+    assert folder.record.training is not None
+    folder.update(training=folder.record.training.replace(devices=2))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr("minigpt.training.process_group.available_cores", lambda: 2)

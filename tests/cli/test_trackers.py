@@ -14,8 +14,10 @@ import pytest
 from rich.console import Console
 
 from minigpt.cli.trackers import _TRACKERS, _Tracker, check_trackers, tracking
+from minigpt.config import TrainConfig
 from minigpt.errors import ConfigError
 from minigpt.storage.run import Run
+from minigpt.storage.run_record import RunRecord
 from minigpt.training.events import Evaluation, Event, Finished, Notice, Sample, Saved, Step
 
 
@@ -34,7 +36,7 @@ def evaluation(number: int) -> Evaluation:
 def run(tmp_path: Path) -> Run:
     folder = tmp_path / "a fox"
     folder.mkdir()
-    return Run(folder, {"started": "2026-11-21T07:00:00+0000", "training": {"steps": 9}})
+    return Run(folder, RunRecord(started="2026-11-21T07:00:00+0000", training=TrainConfig(steps=9)))
 
 
 class Out(Console):
@@ -112,7 +114,7 @@ def test_wandb_is_given_the_runs_name_and_record_and_every_figure(run: Run, wand
     assert said == ""
     (begun,) = wandb.begun
     assert begun["name"] == "a fox"
-    assert begun["config"] == run.record
+    assert begun["config"] == run.record.to_dict()
     assert begun["dir"] == str(run.directory)
     assert "mode" not in begun  # WANDB_MODE decides
     assert wandb.logged == [

@@ -58,11 +58,11 @@ def test_the_arithmetic_on_a_cpu_is_measured_said_and_recorded_unless_it_is_give
     result = run(*command)
     assert result.exit_code == 0, result.output
     assert said in result.stderr
-    assert RunFolder.open(here / "checkpoints/fox").record["training"]["dtype"] == dtype
+    assert RunFolder.open(here / "checkpoints/fox").record.training.dtype == dtype
     # It goes on in what it was begun with, whatever this machine is faster in.
     monkeypatch.setattr("minigpt.device.multiplies_bfloat16_faster", lambda: not natively)
     assert run(*command, "--resume", "--steps", "7").exit_code == 0
-    assert RunFolder.open(here / "checkpoints/fox").record["training"]["dtype"] == dtype
+    assert RunFolder.open(here / "checkpoints/fox").record.training.dtype == dtype
 
 
 def test_a_run_that_stands_is_never_overwritten(run: Any, here: Path, tiny: list[str]) -> None:
@@ -108,11 +108,11 @@ def test_the_same_command_with_resume_goes_on(run: Any, here: Path, tiny: list[s
 def test_a_run_stopped_at_its_last_step_is_measured_when_it_goes_on(run: Any, here: Path, tiny: list[str]) -> None:
     run("train", "fox.txt", *tiny)
     folder = RunFolder.open(here / "checkpoints/fox")
-    result = folder.record["result"]
+    result = folder.record.result
     folder.update(result=None)  # as a kill before the last measurement leaves it
     assert run("train", "fox.txt", *tiny, "--resume").exit_code == 0
-    again = RunFolder.open(here / "checkpoints/fox").record["result"]
-    assert again["validation_loss"] == result["validation_loss"]
+    again = RunFolder.open(here / "checkpoints/fox").record.result
+    assert again.validation_loss == result.validation_loss
 
 
 def test_an_early_stop_says_how_to_go_on(run: Any, here: Path, tiny: list[str]) -> None:
@@ -150,7 +150,7 @@ def test_a_run_whose_name_another_has_taken_while_it_was_made_ready_takes_the_ne
     assert result.exit_code == 0, result.stderr
     assert "another run has just taken checkpoints/fox, so this one is fox-2" in result.stderr
     assert (here / "checkpoints/fox/training.json").read_text() == "theirs"
-    assert RunFolder.open(here / "checkpoints/fox-2").record["result"]
+    assert RunFolder.open(here / "checkpoints/fox-2").record.result
 
 
 def test_a_plan_for_a_run_that_stands_is_refused(run: Any, tiny: list[str]) -> None:
@@ -270,7 +270,7 @@ def test_the_summary_says_of_how_much_of_the_held_out_text_its_figure_is(
 ) -> None:
     whole = run("train", "fox.txt", *tiny, "--no-report")
     folder = RunFolder.open(here / "checkpoints/fox")
-    n_scored = folder.record["corpus"]["validation_tokens"] - 1
+    n_scored = folder.record.corpus.validation_tokens - 1
     assert f"nats per token, all {n_scored} tokens" in whole.stdout
     monkeypatch.setattr("minigpt.training.evaluation.Evaluator._final_tokens", lambda _: 64)
     part = run("train", "fox.txt", *tiny, "--no-report", "--name", "part")
@@ -313,7 +313,7 @@ def test_the_summary_compares_its_own_figure(run: Any, here: Path, tiny: list[st
     result = run("train", "count.txt", *tiny, *long)
     assert result.exit_code == 0, result.stderr
     folder = RunFolder.open(here / "checkpoints/count")
-    bits = folder.record["result"]["bits_per_byte"]
+    bits = folder.record.result.bits_per_byte
     better = " ".join(result.stdout.split()).partition("baselines ")[2]
     for one in recorded_baselines(folder.record):
         if f"not than {one.label}" in better:

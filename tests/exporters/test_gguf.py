@@ -16,6 +16,7 @@ from minigpt.exporters.parity import compare, reference_of
 from minigpt.importers.gguf import open_gguf
 from minigpt.model.gpt import GPT
 from minigpt.storage.huggingface import from_huggingface, to_huggingface
+from minigpt.storage.run_record import RunRecord
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 gguf = pytest.importorskip("gguf")
@@ -61,8 +62,8 @@ def contents(path: Path) -> dict[str, Any]:
 
 def test_the_metadata_is_what_llama_cpp_needs_and_what_the_training_record_says(tmp_path: Path) -> None:
     tokenizer = tokenizer_of("bpe:400")
-    record = {"sources": ["/home/me/books/moby.txt", "tales.txt"], "from": "checkpoints/gpt2"}
-    write(tmp_path / "m.gguf", model_for(tokenizer), tokenizer, dtype="f16", name="moby", training=record)
+    record = RunRecord(sources=("/home/me/books/moby.txt", "tales.txt"), base="checkpoints/gpt2")
+    write(tmp_path / "m.gguf", model_for(tokenizer), tokenizer, dtype="f16", name="moby", record=record)
     found = contents(tmp_path / "m.gguf")
     end = tokenizer.end_of_text
     expected = {

@@ -83,7 +83,7 @@ def test_a_log_without_surprise_is_helped_out_by_the_best_and_the_last_weights(t
     lines = [{name: value for name, value in line.items() if name != "surprise"} for line in run.read_log()]
     run.log_path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     helped = run_data(run.directory)["passage"]
-    best = run.record["result"]["best_step"]
+    best = run.record.result.best_step
     assert [row["step"] for row in helped["rows"]] == [best, 8]
     assert best < 8
     by_step = {row["step"]: row["bits"] for row in logged["rows"]}
@@ -188,9 +188,9 @@ RESULT = {"step": 1, "best_step": 1, "reason": "length", "seconds": 1.0}
     [
         ({}, "training.json has no 'corpus', which a page needs"),
         ({"corpus": "text.txt"}, "its 'corpus' is 'text.txt', not an object"),
-        ({"corpus": {**CORPUS, "train_bytes": "many"}}, "in its 'corpus', train_bytes is 'many'"),
-        ({"corpus": {"path": "nowhere"}}, "in its 'corpus', fingerprint is None"),
-        ({"corpus": CORPUS, "result": {**RESULT, "seconds": None}}, "in its 'result', seconds is None"),
+        ({"corpus": {**CORPUS, "train_bytes": "many"}}, "in its 'corpus': train_bytes is 'many'"),
+        ({"corpus": {"path": "nowhere"}}, "in its 'corpus': fingerprint is None"),
+        ({"corpus": CORPUS, "result": {**RESULT, "seconds": None}}, "in its 'result': seconds is None"),
         ({"corpus": CORPUS, "result": 3}, "its 'result' is 3"),
         (
             {"corpus": CORPUS, "baselines": {"fingerprint": "f00d", "measured": [{"name": "xz"}]}},

@@ -18,6 +18,7 @@ from minigpt.storage import run as run_room
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.storage.model_card import may_write_card, model_card
 from minigpt.storage.run import Run
+from minigpt.storage.run_record import Result, RunRecord
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 CONFIG = GPTConfig(vocab_size=257, n_positions=8, n_embd=8, n_layer=1, n_head=1)
@@ -42,12 +43,16 @@ RECORD: dict[str, Any] = {
 }  # fmt: skip
 
 
+def recorded(entries: dict[str, Any]) -> RunRecord:
+    return RunRecord.from_dict(entries)
+
+
 def new_run(path: Path, record: dict[str, Any] = RECORD) -> Run:
     return Run.create(path, GPT(CONFIG), Tokenizer.named("bytes"), record | {"result": None})
 
 
 def test_the_hub_reads_what_kind_of_model_it_is_and_no_license_is_made_up() -> None:
-    card = ModelCard(model_card("whale", CONFIG, training=RECORD))
+    card = ModelCard(model_card("whale", CONFIG, record=recorded(RECORD)))
     assert card.data.to_dict() == {
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
@@ -57,7 +62,7 @@ def test_the_hub_reads_what_kind_of_model_it_is_and_no_license_is_made_up() -> N
 
 
 def test_it_tells_what_was_trained_on_what_and_how_well_it_went() -> None:
-    card = model_card("whale", CONFIG, training=RECORD)
+    card = model_card("whale", CONFIG, record=recorded(RECORD))
     for fact in (
         f"{CONFIG.n_parameters:,} parameters, trained by minigpt 0.1.0",
         "| texts | `moby dick.txt`, `standard input` |",
@@ -78,11 +83,11 @@ def test_it_tells_what_was_trained_on_what_and_how_well_it_went() -> None:
 
 
 def test_it_tells_no_path_of_the_machine_and_what_is_uploaded_tells_none_either(tmp_path: Path) -> None:
-    card = model_card("whale", CONFIG, training=RECORD | {"from": "ada/gpt2", "sources": ["ada/moby dick.txt"]})
+    card = model_card("whale", CONFIG, record=recorded(RECORD | {"from": "ada/gpt2", "sources": ["ada/moby dick.txt"]}))
     assert "/home" not in card
     assert "ada" not in card
     run = new_run(tmp_path / "whale")
-    run.update(result=RESULT)
+    run.update(result=Result(**RESULT))
     excluded = re.findall(r"--exclude (\S+)", card)
     told = [path for path in run.directory.iterdir() if path.is_file() and "/home" in path.read_text("latin-1")]
     assert [path.name for path in told] == ["training.json"]
@@ -104,7 +109,7 @@ def test_it_tells_no_path_of_the_machine_and_what_is_uploaded_tells_none_either(
     ],
 )
 def test_what_is_not_known_is_not_said(changes: dict[str, Any], said: str, not_said: str) -> None:
-    card = model_card("whale", CONFIG, training=RECORD | changes)
+    card = model_card("whale", CONFIG, record=recorded(RECORD | changes))
     assert said in card
     assert not_said not in card
 
@@ -121,10 +126,10 @@ def test_an_imported_model_tells_where_it_came_from(tmp_path: Path) -> None:
 
 
 def test_a_result_that_is_not_whole_is_told_so_far_as_it_goes() -> None:
-    card = model_card("whale", CONFIG, training=RECORD | {"result": {"step": 5, "validation_loss": 1.25}})
+    card = model_card("whale", CONFIG, record=recorded(RECORD | {"result": {"step": 5, "validation_loss": 1.25}}))
     assert "| steps | 5 |" in card
     assert "1.2500 nats" in card
-    assert "| seed | 1337 |" in model_card("whale", CONFIG, training=RECORD | {"result": {"best_step": 5}})
+    assert "| seed | 1337 |" in model_card("whale", CONFIG, record=recorded(RECORD | {"result": {"best_step": 5}}))
 
 
 def test_a_record_that_is_no_runs_is_left_alone(tmp_path: Path) -> None:
@@ -137,8 +142,8 @@ def test_a_record_that_is_no_runs_is_left_alone(tmp_path: Path) -> None:
 @example("a|b`c\n# d", "<!-- x -->\n---\n`|")
 @example("$(rm -rf)", "---\nlicense: mit\n---")
 def test_no_name_breaks_out_of_its_place(name: str, source: str) -> None:
-    plain = model_card("x", CONFIG, training=RECORD | {"sources": ["y"]})
-    card = model_card(name, CONFIG, training=RECORD | {"sources": [source]})
+    plain = model_card("x", CONFIG, record=recorded(RECORD | {"sources": ["y"]}))
+    card = model_card(name, CONFIG, record=recorded(RECORD | {"sources": [source]}))
     assert ModelCard(card).data.to_dict() == ModelCard(plain).data.to_dict()
     headings = [line for line in card.splitlines() if line.startswith("#")]
     assert len(headings) == len([line for line in plain.splitlines() if line.startswith("#")])
@@ -151,13 +156,13 @@ def test_the_card_follows_the_record_until_someone_edits_it(tmp_path: Path) -> N
     run = new_run(tmp_path / "whale")
     path = run.directory / "README.md"
     assert "has not come to its end" in path.read_text()
-    run.update(result=RESULT)
-    assert path.read_text() == model_card("whale", CONFIG, training=run.record)
+    run.update(result=Result(**RESULT))
+    assert path.read_text() == model_card("whale", CONFIG, record=run.record)
     assert "1.2500 nats" in path.read_text()
     Run.open(run.directory).update(result=None)  # as --resume with a longer budget does
     assert "has not come to its end" in path.read_text()
     path.unlink()  # a run of before there were cards
-    run.update(result=RESULT)
+    run.update(result=Result(**RESULT))
     assert "1.2500 nats" in path.read_text()
     path.write_text(path.read_text().replace("# whale", "# My whale"))
     mine = path.read_text()
@@ -171,7 +176,7 @@ def test_the_card_follows_the_record_until_someone_edits_it(tmp_path: Path) -> N
 def test_a_page_of_someone_elses_stays(tmp_path: Path, content: bytes) -> None:
     run = new_run(tmp_path / "whale")
     (run.directory / "README.md").write_bytes(content)
-    run.update(result=RESULT)
+    run.update(result=Result(**RESULT))
     assert (run.directory / "README.md").read_bytes() == content
 
 
@@ -183,5 +188,5 @@ def test_a_card_that_cannot_be_written_costs_no_result(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(run_room, "atomic_write", full)
     with pytest.raises(CheckpointError, match=r"README\.md could not be written"):
-        run.update(result=RESULT)
+        run.update(result=Result(**RESULT))
     assert json.loads((run.directory / "training.json").read_text())["result"]["step"] == 1200

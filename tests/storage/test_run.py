@@ -18,6 +18,7 @@ from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import find_checkpoint, load_checkpoint
 from minigpt.storage.run import LastState, Run, newest_run, runs_in
+from minigpt.storage.run_record import Result
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 Patch = pytest.MonkeyPatch
@@ -189,10 +190,10 @@ def test_a_run_has_its_lock_once_and_another_of_the_folder_only_after_it(run: Ru
     other = Run.open(run.directory)
     with pytest.raises(CheckpointError, match="is being trained"):
         other.lock()
-    run.update(result={"step": 7})
+    run.update(result=Result(step=7))
     run.unlock()
     other.lock()
-    assert other.record["result"] == {"step": 7}  # written after it was opened
+    assert other.record.result == Result(step=7)  # written after it was opened
     run.unlock()  # does not give back what it no longer has
     with pytest.raises(CheckpointError, match="is being trained"):
         run.lock()
@@ -201,7 +202,7 @@ def test_a_run_has_its_lock_once_and_another_of_the_folder_only_after_it(run: Ru
 def test_a_locked_run_is_read_by_everyone(run: Run) -> None:
     run.lock()
     assert find_checkpoint(None, run.directory.parent) == run.directory
-    assert load_checkpoint(run.directory, "cpu").training == run.record
+    assert load_checkpoint(run.directory, "cpu").training == run.record.to_dict()
     transformers = pytest.importorskip("transformers")
     assert transformers.GPT2LMHeadModel.from_pretrained(run.directory).config.n_layer == 1
 

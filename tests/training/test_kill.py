@@ -196,7 +196,7 @@ def kept(folder: Path) -> dict[str, Any]:
 
     run = Run.open(folder)
     found: dict[str, Any] = {"log": [timeless(line) for line in run.read_log()]}
-    found["result"] = timeless(run.record["result"])
+    found["result"] = timeless(run.record.result.to_dict())
     for name in ("model.safetensors", "last/state.safetensors", "last/before_cooldown.safetensors"):
         tensors, metadata = load_tensors(folder / name)
         metadata |= {"progress": json.dumps(timeless(json.loads(metadata.get("progress", "{}"))))}

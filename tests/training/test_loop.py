@@ -22,6 +22,7 @@ from minigpt.evaluation.perplexity import evaluate
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run
+from minigpt.storage.run_record import Result
 from minigpt.training import clock
 from minigpt.training.clock import Control
 from minigpt.training.events import Evaluation, Event, Finished, Notice, Sample, Saved, Step
@@ -327,9 +328,9 @@ def test_checkpointed_activations_give_the_same_gradients_bit_for_bit(corpus: Co
 def test_a_record_holds_no_number_that_json_does_not_have(corpus: Corpus, tmp_path: Path) -> None:
     run = new_run(tmp_path / "run", new_model(), corpus)
     run.log({"step": 1, "loss": math.nan, "gradient_norm": math.inf})
-    run.update(result={"validation_loss": math.nan})
+    run.update(result=Result(validation_loss=math.nan))
     assert list(run.read_log()) == [{"step": 1, "loss": None, "gradient_norm": None}]
-    assert Run.open(run.directory).record["result"] == {"validation_loss": None}
+    assert Run.open(run.directory).record.result == Result(validation_loss=None)
 
 
 def test_a_damaged_line_of_the_log_is_named(corpus: Corpus, tmp_path: Path) -> None:
@@ -392,7 +393,7 @@ def test_the_folder_holds_the_best_weights_and_the_model_ends_as_them(corpus: Co
     assert finished.step == best.step + 3 * 2 < 40
     assert finished.best_step == best.step < finished.step
     assert same_weights(model, load_checkpoint(run.directory, "cpu").model)
-    assert Run.open(run.directory).record["result"]["best_step"] == best.step
+    assert Run.open(run.directory).record.result.best_step == best.step
     last = run.load_last()
     assert last is not None
     assert last.progress["step"] == finished.step
