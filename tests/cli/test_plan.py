@@ -77,12 +77,12 @@ def test_minutes_that_are_over_before_the_first_step_are_refused(here: Path, mon
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"steps": 10**20}, "not done in a hundred years"),
-        ({"epochs": 1e99}, "not done in a hundred years"),
-        ({"minutes": 1e99}, "not done in a hundred years"),
+        ({"steps": 10**20}, "more than a hundred years"),
+        ({"epochs": 1e99}, "more than a hundred years"),
+        ({"minutes": 1e99}, "more than a hundred years"),
         ({"minutes": 3000.0}, r"done at 20\d\d-\d\d-\d\d \d\d:\d\d "),
         ({"minutes": 3.0}, r"done at \d\d:\d\d:\d\d "),
-        ({"batch_tokens": 64}, r"64 tokens a step +--batch-tokens"),
+        ({"batch_tokens": 64}, r"64 tokens per step +--batch-tokens"),
     ],
 )
 def test_a_plan_says_when_it_will_be_done_however_long_that_is(
