@@ -1,6 +1,7 @@
 """`minigpt generate`: continues prompts with a model, streaming."""
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -9,31 +10,42 @@ import typer
 from minigpt.cli.models import CompileOption, DtypeOption, QuantizeOption, open_drafter, open_engine, open_model
 from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, names_of, settings_options
 from minigpt.cli.prompts import PromptFormat, read_prompts
-from minigpt.cli.render.continuations import Explained, Marked, Output, Plain, Records, Sample
+from minigpt.cli.render.continuations import Continuation, JsonOutput, MemorizationOutput, Output, PlainOutput
 from minigpt.cli.render.terminal import note
+from minigpt.cli.render.units import count
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError
 
 if TYPE_CHECKING:
     from minigpt.cli.memorization import MemorizationMeter
     from minigpt.config import GPTConfig
+    from minigpt.generation.streaming import Piece
     from minigpt.storage.checkpoint import Checkpoint
     from minigpt.tokenizer.tokenizer import Tokenizer
 
-_ALTERNATIVES = 5  # of each token, where they are wanted and nobody says how many
-_MOST_ROWS = 32  # side by side; more gain little
+_ALTERNATIVES = 5  # shown for each token where --alternatives is not given
 
 
 @settings_options((SamplingConfig, names_of(SamplingConfig)))
 def generate(
     given: dict[str, Any],
-    prompt: Annotated[str | None, typer.Argument(help="the text to continue; none starts a new document")] = None,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="a run's name or a folder [newest]")] = None,
+    prompt: Annotated[
+        str | None, typer.Argument(help="the text to continue; without one, a new document begins", metavar="PROMPT")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="a run's name, or a model's file or folder [newest run]")
+    ] = None,
     prompt_file: Annotated[
-        Path | None, typer.Option("--prompt-file", help="read prompts from a file, one per line, or - for one")
+        Path | None,
+        typer.Option("--prompt-file", help="read prompts from this file, or - for standard input"),
     ] = None,
     prompt_format: Annotated[
-        PromptFormat, typer.Option("--prompt-format", help="of that file; auto goes by its name: .jsonl, else lines")
+        PromptFormat,
+        typer.Option(
+            "--prompt-format",
+            help="what --prompt-file holds: one prompt per line, one JSON value per line, or one prompt; auto goes by "
+            "the name: jsonl for .jsonl, whole for -, else lines",
+        ),
     ] = "auto",
     strict: Annotated[bool, typer.Option("--strict", help="refuse prompts longer than the context length")] = False,
     device: DeviceOption = "auto",
@@ -41,23 +53,24 @@ def generate(
     quantize: QuantizeOption = "auto",
     compiled: CompileOption = False,
     draft: Annotated[
-        str | None, typer.Option("--draft", help="a smaller model of the same tokenizer, to guess ahead with")
+        str | None,
+        typer.Option("--draft", help="a smaller model with the same tokenizer, for speculative decoding"),
     ] = None,
     speculate: Annotated[
         Literal["auto", "lookup", "off"],
-        typer.Option("--speculate", help="guess repeated text and verify it at once; no token changes"),
+        typer.Option(
+            "--speculate", help="speculative decoding: guess repeated text and verify it at once; the text is the same"
+        ),
     ] = "auto",
     alternatives: Annotated[
         int | None,
-        typer.Option(
-            "--alternatives", help="with --json or --table: so many of each token's likeliest rivals [5]", min=0
-        ),
+        typer.Option("--alternatives", help="with --json or --table: how many of the most likely tokens [5]", min=0),
     ] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="colour each token by the probability the model gave it")
+        bool, typer.Option("--explain", help="color each token by the probability the model gave it")
     ] = False,
     table: Annotated[
-        bool, typer.Option("--table", help="explain by a row for every token, with its likeliest rivals")
+        bool, typer.Option("--table", help="print a row for each token: probability, surprisal, most likely tokens")
     ] = False,
     memorization: Annotated[
         bool,
@@ -74,7 +87,7 @@ def generate(
     as_json: JsonOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
-    """Continue a prompt, or many, with a model: the newest run, or --model.
+    """Continue a prompt, or each of many, with a model: the newest run, or the one --model names.
 
     Examples:
 
@@ -86,7 +99,7 @@ def generate(
 
     - `minigpt generate "Call me" --memorization`
     """
-    config = SamplingConfig(**given)  # before anything heavy is loaded
+    config = SamplingConfig(**given)  # before the slow imports
     prompts = read_prompts(prompt, prompt_file, prompt_format)
     if novelty:
         note("--novelty is now called --memorization")
@@ -96,142 +109,130 @@ def generate(
     if copied_words is not None and not memorization:
         raise ConfigError(f"--copied-words {copied_words} needs --memorization")
     if alternatives is not None and not (as_json or table):
-        raise ConfigError(f"--alternatives {alternatives} are shown by --json and --table; give one of them too")
+        raise ConfigError(f"--alternatives {alternatives} needs --json or --table, which show them")
     if config.beams > 1 and draft is not None:
-        raise ConfigError(f"beams ({config.beams}) and --draft contradict one another: a search draws nothing to guess")
+        raise ConfigError(f"beams ({config.beams}) cannot be combined with --draft: beam search uses no draft model")
+    excluded = {"--json": as_json, "--memorization": memorization, "--beams": config.beams > 1}
+    if (explain or table) and any(excluded.values()):
+        other = next(name for name, wanted in excluded.items() if wanted)
+        raise ConfigError(f"--explain and --table cannot be combined with {other}")
 
-    _check_explanation(
-        explain or table, {"--json": as_json, "--memorization": memorization, "--beams": config.beams > 1}
-    )
-
+    from minigpt.generation.capacity import rows_at_once
+    from minigpt.generation.decoding import window_moves
     from minigpt.generation.sampling import Sampler
     from minigpt.generation.streaming import generate_pieces
 
     checkpoint = open_model(model, checkpoints, device, dtype=dtype)
     tokenizer, shape = checkpoint.tokenizer, checkpoint.model.config
-    _check_lengths(prompts, tokenizer, shape, config, strict=strict)
+    lengths = {text: len(tokenizer.encode(text)) for text in prompts}  # tokens
+    _check_lengths([lengths[text] for text in prompts], shape, config, strict=strict)
     meter = _open_meter(checkpoint, corpus or [], copied_words) if memorization else None
     engine = open_engine(checkpoint.model, quantize, compiled=compiled)
     sampler = Sampler(config, tokenizer)
     drafter = open_drafter(draft, speculate, checkpoint, engine, checkpoints)
     if draft is not None and len(prompts) * config.samples > 1:
-        note("the draft model guesses only while one text alone is being written")
+        note("--draft has an effect only while a single continuation is being generated")
     if not as_json:
         note(f"{checkpoint.directory} · {shape.n_parameters:,} parameters · {engine.description}")
         if prompts == [""]:
-            note("no prompt: the text begins a new document, from end-of-text")
+            note("no prompt: generates a new document, starting from the end-of-text token")
 
-    output: Output = Plain()
+    output: Output = PlainOutput()
     if as_json:
-        about = {
+        shared = {
             "seed": sampler.seed,
             "model": str(checkpoint.directory),
             "tokenizer": tokenizer.name,
             "engine": engine.description,
         }
-        output = Records(tokenizer, about, meter, "novelty" if novelty else "memorization")
+        output = JsonOutput(tokenizer, shared, meter, "novelty" if novelty else "memorization")
     elif meter:
-        output = Marked(meter)
+        output = MemorizationOutput(meter)
     elif explain or table:
-        output = Explained(tokenizer, table=table)
-    rivals = (_ALTERNATIVES if alternatives is None else alternatives) if as_json or explain or table else None
-    alone = output.streams and len(prompts) == config.samples == 1
-    at_once = _rows_at_once(shape, prompts, tokenizer, config, engine.device) // config.samples
-    counted, seconds, first, slides = 0, 0.0, None, 0
+        output = _open_explanation(tokenizer, table=table)
+    if as_json or explain or table:
+        alternatives = _ALTERNATIVES if alternatives is None else alternatives
+
+    streams = output.streams and len(prompts) == config.samples == 1
+    at_once = rows_at_once(shape, max(lengths.values()), config, engine.device) // config.samples
+    n_tokens, seconds, first, moves = 0, 0.0, 0.0, 0
     for begin in range(0, len(prompts), at_once):
-        group = prompts[begin : begin + at_once]
-        samples = [Sample(text, number) for text in group for number in range(config.samples)]
-        if alone:
-            output.begin(group[0])
-        started, group_first = time.perf_counter(), None
-        for piece in generate_pieces(
-            engine, tokenizer, group, config, sampler=sampler, drafter=drafter, alternatives=rivals
-        ):
-            group_first = group_first or time.perf_counter() - started
-            samples[piece.row].add(piece)
-            if alone:
-                output.add(piece)
-        took = time.perf_counter() - started
-        tokens = sum(len(sample.ids) for sample in samples)
-        first, seconds, counted = first or group_first, seconds + took, counted + tokens
-        slides += sum(_slides(len(tokenizer.encode(s.prompt)), len(s.ids), shape, config) for s in samples)
-        timing = {"seconds": took, "first_token_seconds": group_first, "tokens_per_second": tokens / took}
-        for number, sample in enumerate([] if alone else samples):
+        batch = prompts[begin : begin + at_once]
+        continuations = [Continuation(text, number) for text in batch for number in range(config.samples)]
+        if streams:
+            output.begin(batch[0])
+        pieces = generate_pieces(
+            engine, tokenizer, batch, config, sampler=sampler, drafter=drafter, alternatives=alternatives
+        )
+        _collect(continuations, pieces, output if streams else None)
+        timing = continuations[0].timing
+        n_tokens += sum(len(each.ids) for each in continuations)
+        seconds, first = seconds + timing["seconds"], first or timing["first_token_seconds"]
+        moves += sum(
+            window_moves(lengths[each.prompt], len(each.ids), shape.n_positions, config.keep_first)
+            for each in continuations
+        )
+        for number, continuation in enumerate([] if streams else continuations):
             if begin + number and not as_json:
                 print("\n---")
-            sample.timing = timing
-            output.write(sample)
+            output.write(continuation)
     output.end()
     if as_json:
         return
-    if slides:
-        note(f"past the context ({shape.n_positions}) the window slid {_times(slides)}, and was read anew each time")
-    note(f"{counted} tokens in {seconds:.2f} s, {counted / seconds:.1f} tokens/s ({first:.2f} s to the first)")
+    if moves:
+        note(
+            f"the text is longer than the context ({shape.n_positions} tokens): the window moved "
+            f"{'once' if moves == 1 else f'{moves:,} times'}, and the model read it again each time"
+        )
+    speed = f"{n_tokens / seconds:,.0f} tokens/s, first token after {1000 * first:,.0f} ms"
+    note(f"{count(n_tokens, 'token')} in {seconds:.2f} s, {speed}")
 
 
-def _check_explanation(wanted: bool, others: dict[str, bool]) -> None:
-    """Raises: ConfigError for what says something else about the text, or has nothing to say about its tokens."""
-    other = next((name for name, given in others.items() if given), None)
-    if wanted and other is not None:
-        raise ConfigError(f"--explain and --table contradict {other}; give one of them")
+def _collect(continuations: list[Continuation], pieces: "Iterator[Piece]", output: Output | None) -> None:
+    """Adds the pieces to the continuations that they belong to, prints them to `output`, and measures the time."""
+    started, first = time.perf_counter(), 0.0
+    for piece in pieces:
+        first = first or time.perf_counter() - started
+        continuations[piece.row].add(piece)
+        if output is not None:
+            output.add(piece)
+    seconds = time.perf_counter() - started
+    n_tokens = sum(len(continuation.ids) for continuation in continuations)
+    for continuation in continuations:
+        continuation.timing = {
+            "seconds": seconds,
+            "first_token_seconds": first,
+            "tokens_per_second": n_tokens / seconds,
+        }
 
 
 def _open_meter(checkpoint: "Checkpoint", corpus: list[str], copied_words: int | None) -> "MemorizationMeter":
-    """Imports the search only if it is used: that takes a tenth of a second."""
+    """Imports the search only where it is used: that takes a tenth of a second."""
     from minigpt.cli.memorization import open_meter
     from minigpt.evaluation.memorization.index import LONG_RUN
 
     return open_meter(checkpoint, corpus, copied_words or LONG_RUN)
 
 
-def _check_lengths(
-    prompts: list[str], tokenizer: "Tokenizer", shape: "GPTConfig", config: SamplingConfig, *, strict: bool
-) -> None:
-    """Says which prompts are longer than the context length, or with `strict` refuses them."""
-    for number, prompt in enumerate(prompts, 1):
-        length = len(tokenizer.encode(prompt))
+def _open_explanation(tokenizer: "Tokenizer", *, table: bool) -> Output:
+    """Imports rich only where it is used."""
+    from minigpt.cli.render.console import console
+    from minigpt.cli.render.explained_output import ColoredOutput, TableOutput
+
+    return (TableOutput if table else ColoredOutput)(console(stderr=False), tokenizer)
+
+
+def _check_lengths(lengths: list[int], shape: "GPTConfig", config: SamplingConfig, *, strict: bool) -> None:
+    """Reports prompts that are longer than the context length.
+
+    Raises: ConfigError for the first of them, if `strict`.
+    """
+    for number, length in enumerate(lengths, 1):
         if length <= shape.n_positions:
             continue
-        which = "the prompt's" if len(prompts) == 1 else f"prompt {number}'s"
+        which = "the prompt" if len(lengths) == 1 else f"prompt {number}"
+        too_long = f"{which} has {length:,} tokens, more than the context length ({shape.n_positions:,})"
         if strict:
-            raise ConfigError(
-                f"{which} {length} tokens are more than the context ({shape.n_positions}); shorten it, or leave out "
-                "--strict to go on from its end"
-            )
-        seen = f"its first {config.keep_first} and its end are" if config.keep_first else "only its end is"
-        note(f"{which} {length} tokens are more than the context ({shape.n_positions}); {seen} seen")
-
-
-def _rows_at_once(
-    shape: "GPTConfig", prompts: list[str], tokenizer: "Tokenizer", config: SamplingConfig, device: Any
-) -> int:
-    """How many rows the memory has room for, a multiple of the samples.
-
-    Raises: ConfigError where the samples of one prompt do not fit, saying how many would.
-    """
-    from minigpt.device import free_memory
-
-    longest = max(len(tokenizer.encode(prompt)) for prompt in prompts) + config.max_new_tokens
-    row = 2 * 4 * shape.n_layer * shape.n_embd * min(longest, shape.n_positions) + 8 * shape.vocab_size  # bytes
-    side_by_side = max(config.samples, config.beams)
-    fitting = int(0.8 * free_memory(device)) // row
-    if fitting < side_by_side:
-        raise ConfigError(
-            f"{side_by_side} continuations side by side take {side_by_side * row / 1e9:.1f} GB for keys and values, "
-            f"but {free_memory(device) / 1e9:.1f} GB are free; {max(1, fitting)} would fit"
-        )
-    return max(config.samples, min(fitting, _MOST_ROWS) // config.samples * config.samples)
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
-
-
-def _slides(n_prompt: int, n_new: int, shape: "GPTConfig", config: SamplingConfig) -> int:
-    """How often the window moved while new tokens came behind a prompt."""
-    from minigpt.generation.decoding import window_start
-
-    kept = config.keep_first
-    lengths = range(max(1, n_prompt), n_prompt + n_new)
-    starts = {window_start(length - kept, shape.n_positions - kept) for length in lengths}
-    return max(0, len(starts) - 1)
+            raise ConfigError(f"{too_long}; shorten it, or drop --strict to continue from its end")
+        seen = f"its first {config.keep_first} tokens and its end" if config.keep_first else "only its end"
+        note(f"{too_long}; the model reads {seen}")

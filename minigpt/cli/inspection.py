@@ -1,4 +1,4 @@
-"""`minigpt inspect`: what a model makes of a text, in the terminal, as a page, as a picture."""
+"""`minigpt inspect`: how a model predicts each token of a text, in the terminal, as a page, as a picture."""
 
 import json
 import math
@@ -13,33 +13,42 @@ from minigpt.cli.prompts import read_prompts
 from minigpt.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from minigpt.cli.render.token_colors import Row
+    from minigpt.cli.render.token_table import TokenRow
     from minigpt.inspection.activations import Predictions
     from minigpt.storage.checkpoint import Checkpoint
     from minigpt.tokenizer.tokenizer import Tokenizer
 
-_MOST_SURPRISING = 5
+_N_LEAST_LIKELY = 5
 
 
 def inspect(
-    model: Annotated[str, typer.Argument(help="a run's name or a model's folder")],
-    prompt: Annotated[str | None, typer.Argument(help="the text to look at")] = None,
-    file: Annotated[Path | None, typer.Option("--file", help="read the text from a file, or - for stdin")] = None,
-    top: Annotated[int, typer.Option("--top", help="so many of the likeliest tokens at each place", min=1)] = 5,
+    model: Annotated[str, typer.Argument(help="a run's name, or a model's file or folder", metavar="MODEL")],
+    prompt: Annotated[str | None, typer.Argument(help="the text to inspect", metavar="TEXT")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", help="read the text from this file, or - for standard input")
+    ] = None,
+    top: Annotated[
+        int, typer.Option("--top", help="how many of the most likely tokens to show at each position", min=1)
+    ] = 5,
     table: Annotated[
-        bool, typer.Option("--table", help="a row for every token, with the likeliest in its place")
+        bool, typer.Option("--table", help="print a row for each token: probability, surprisal, most likely tokens")
     ] = False,
     page: Annotated[
-        Path | None, typer.Option("--html", help="write a page: attention, logit lens, probabilities, norms")
+        Path | None,
+        typer.Option("--html", help="write an HTML page: attention maps, logit lens, probabilities, norms"),
     ] = None,
-    png: Annotated[Path | None, typer.Option("--png", help="draw one attention map, of --layer and --head")] = None,
-    layer: Annotated[int | None, typer.Option("--layer", help="of --png, and where --html opens; from 0")] = None,
-    head: Annotated[int | None, typer.Option("--head", help="of --png, and where --html opens; from 0")] = None,
+    png: Annotated[Path | None, typer.Option("--png", help="draw the attention map of --layer and --head")] = None,
+    layer: Annotated[
+        int | None, typer.Option("--layer", help="the layer that --png draws and --html opens with, from 0")
+    ] = None,
+    head: Annotated[
+        int | None, typer.Option("--head", help="the head that --png draws and --html opens with, from 0")
+    ] = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
-    """See what a model makes of a text: how likely each token was to it, what it expected, where its heads look.
+    """Show how a model predicts a text: each token's probability, the most likely tokens, what its heads attend to.
 
     Examples:
 
@@ -50,14 +59,15 @@ def inspect(
     - `minigpt inspect gpt2 "The cat sat on the mat" --html cat.html`
     """
     if png is not None and (layer is None or head is None):
-        raise ConfigError("--png draws one map: give its --layer and --head, both counted from 0")
+        raise ConfigError("--png draws one attention map: give its --layer and --head, both counted from 0")
     if png is None and page is None and not (layer is None and head is None):
-        raise ConfigError("--layer and --head choose a map to draw: give --png FILE or --html FILE too")
+        raise ConfigError("--layer and --head choose an attention map: give --png FILE or --html FILE too")
     if as_json and table:
-        raise ConfigError("--json and --table contradict one another; give one of them")
+        raise ConfigError("--json cannot be combined with --table; give one of the two")
     text = _text(prompt, file)
 
     from minigpt.cli.render.console import console
+    from minigpt.cli.render.units import size
     from minigpt.inspection.activations import inspect as inspect_all
     from minigpt.inspection.activations import predict
     from minigpt.inspection.attention_map import check_place, draw_map
@@ -68,12 +78,14 @@ def inspect(
     tokenizer, shape = checkpoint.tokenizer, checkpoint.model.config
     check_place(shape.n_layer, shape.n_head, layer or 0, head or 0)
     given = tokenizer.encode(text)
-    room = shape.n_positions if page is None else most_tokens(shape)
-    ids = given[-room:]
+    limit = shape.n_positions if page is None else most_tokens(shape)
+    ids = given[-limit:]
     notes = console()
     if len(ids) < len(given):
-        why = "the context" if room == shape.n_positions else "a page of so many maps holds"
-        notes.print(f"the text's {len(given)} tokens are more than {why} ({room}); its last {room} are inspected")
+        what = "the context length" if limit == shape.n_positions else "a page of all attention maps has room for"
+        notes.print(
+            f"the text has {len(given):,} tokens, more than {what} ({limit:,}); only its last {limit:,} are inspected"
+        )
     if page is None and png is None:
         predictions = predict(checkpoint.model, ids, top=top)
     else:
@@ -87,21 +99,21 @@ def inspect(
     if as_json:
         print(json.dumps(_record(checkpoint, len(given), ids, predictions)))
     else:
-        _show(tokenizer, ids, predictions, table=table)
+        _print(tokenizer, ids, predictions, table=table)
     for path in filter(None, (page, png)):
-        notes.print(f"written: {path} ({path.stat().st_size / 1000:,.0f} kB)")
+        notes.print(f"written: {path} ({size(path.stat().st_size)})", markup=False)
 
 
 def _text(prompt: str | None, file: Path | None) -> str:
-    """What is to be looked at.
+    """The text to inspect.
 
     Raises: ConfigError for two texts; DataError for none.
     """
     if prompt is not None and file is not None:
-        raise ConfigError("a text and --file contradict one another; give one of them")
+        raise ConfigError("a text cannot be combined with --file; give one of the two")
     text = read_prompts(prompt, file, "auto" if file is None else "whole")[0]
     if not text:
-        raise DataError("the text is empty: give one behind the model's name, or a --file (- for standard input)")
+        raise DataError("the text is empty: give one after the model's name, or with --file (- for standard input)")
     return text
 
 
@@ -112,23 +124,23 @@ def _write(path: Path, text: str) -> None:
         raise ConfigError(f"{path} cannot be written ({(error.strerror or str(error)).lower()})") from error
 
 
-def _rows(tokenizer: "Tokenizer", ids: list[int], predictions: "Predictions") -> "list[Row]":
-    """A row for every token, with what was predicted in its place, and one for the token that would come next."""
-    from minigpt.cli.render.token_colors import Row
+def _rows(tokenizer: "Tokenizer", ids: list[int], predictions: "Predictions") -> "list[TokenRow]":
+    """A row for every token, with the most likely tokens in its place, and one for the next token."""
+    from minigpt.cli.render.token_table import TokenRow
     from minigpt.tokenizer.display import token_label
 
     entropies, ranks = predictions.entropy.tolist(), predictions.ranks.tolist()
-    told = zip(predictions.top_ids.tolist(), predictions.top_logprobs.tolist(), strict=True)
-    likeliest = [[(token_label(tokenizer, id), logprob) for id, logprob in zip(*each, strict=True)] for each in told]
-    rows = [Row(0, token_label(tokenizer, ids[0]), None)]
+    top = zip(predictions.top_ids.tolist(), predictions.top_logprobs.tolist(), strict=True)
+    most_likely = [[(token_label(tokenizer, id), logprob) for id, logprob in zip(*each, strict=True)] for each in top]
+    rows = [TokenRow(0, token_label(tokenizer, ids[0]), None)]
     for at, logprob in enumerate(predictions.logprobs[:-1].tolist()):
         label = token_label(tokenizer, ids[at + 1])
-        rows.append(Row(at + 1, label, logprob, likeliest[at], entropies[at], ranks[at]))
-    return [*rows, Row(len(ids), "(next)", None, likeliest[-1], entropies[-1])]
+        rows.append(TokenRow(at + 1, label, logprob, most_likely[at], entropies[at], ranks[at]))
+    return [*rows, TokenRow(len(ids), "(next)", None, most_likely[-1], entropies[-1])]
 
 
 def _record(checkpoint: "Checkpoint", n_given: int, ids: list[int], predictions: "Predictions") -> dict[str, Any]:
-    """The arrays, one entry per token; an entry is about the token's own place, so the first is null."""
+    """The record for --json: arrays with an entry per token, null for the first, which was not predicted."""
     from minigpt.inspection.activations import mean_bits
     from minigpt.tokenizer.display import token_label
 
@@ -154,31 +166,33 @@ def _record(checkpoint: "Checkpoint", n_given: int, ids: list[int], predictions:
     }
 
 
-def _show(tokenizer: "Tokenizer", ids: list[int], predictions: "Predictions", *, table: bool) -> None:
-    """Prints the text, coloured or as a table, and what it comes to."""
+def _print(tokenizer: "Tokenizer", ids: list[int], predictions: "Predictions", *, table: bool) -> None:
+    """Prints the text, colored or as a table, and its mean surprisal."""
     from minigpt.cli.render.console import console
-    from minigpt.cli.render.token_colors import Painter, paint, write_rows
+    from minigpt.cli.render.token_colors import TokenPainter, paint_tokens
+    from minigpt.cli.render.token_table import print_table
     from minigpt.inspection.activations import mean_bits
 
     out = console(stderr=False)
     *rows, following = _rows(tokenizer, ids, predictions)
     if table:
-        write_rows(out, [*rows, following])
+        print_table(out, [*rows, following])
     else:
-        painter = Painter(out)
-        paint(painter, tokenizer, ids, [row.logprob for row in rows])
+        painter = TokenPainter(out)
+        paint_tokens(painter, tokenizer, ids, [row.logprob for row in rows])
         painter.legend()
     per_token, per_byte = mean_bits(predictions, ids, tokenizer.token_lengths)
     out.print()
     if per_token is None:
-        out.print("one token alone: nothing came before it, so its probability is not known", soft_wrap=True)
+        out.print("the text is a single token: nothing comes before it, so it has no probability", soft_wrap=True)
     else:
-        expected = float(predictions.entropy[:-1].mean()) / math.log(2)
-        bytewise = "" if per_byte is None else f", {per_byte:.2f} per byte"
+        entropy = float(predictions.entropy[:-1].mean()) / math.log(2)
+        bytewise = "" if per_byte is None else f", {per_byte:.2f} bits per byte"
         out.print(
-            f"surprise {per_token:.2f} bits per token{bytewise}; {expected:.2f} expected (mean entropy)", soft_wrap=True
+            f"mean surprisal {per_token:.2f} bits per token{bytewise}; mean entropy {entropy:.2f} bits", soft_wrap=True
         )
     if not table:
-        surprising = sorted(rows[1:], key=lambda row: row.logprob or 0.0)[:_MOST_SURPRISING]
-        out.print("\nmost surprising, and what comes next" if surprising else "\nwhat comes next", soft_wrap=True)
-        write_rows(out, [*surprising, following])
+        least_likely = sorted(rows[1:], key=lambda row: row.logprob or 0.0)[:_N_LEAST_LIKELY]
+        title = "the least likely tokens, and the next one" if least_likely else "the next token"
+        out.print(f"\n{title}; surprisal and entropy in bits", soft_wrap=True)
+        print_table(out, [*least_likely, following])

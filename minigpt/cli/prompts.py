@@ -1,4 +1,4 @@
-"""Prompts from the command line, a file or standard input; it knows no model."""
+"""Reads prompts from the command line, a file or standard input."""
 
 import json
 import sys
@@ -11,16 +11,19 @@ PromptFormat = Literal["auto", "lines", "jsonl", "whole"]
 
 
 def read_prompts(prompt: str | None, file: Path | None, form: PromptFormat) -> list[str]:
-    """The prompt that was given, or those of a file: one per line, one JSON string or object with "prompt" per line, or
-    the whole of it as one. `auto` goes by the name: .jsonl, lines, and standard input (-) as a whole.
+    """The prompt given, or the prompts in a file.
 
-    Raises: ConfigError for two sources; DataError for what cannot be read, is not UTF-8, no JSON, or holds no prompt.
+    The file holds one prompt per line (`lines`), one JSON string or object with a "prompt" per line (`jsonl`), or a
+    single prompt (`whole`). `auto` goes by the name: jsonl for .jsonl, whole for standard input (-), else lines.
+
+    Raises: ConfigError for both a prompt and a file; DataError for a file that cannot be read, is not UTF-8 or not
+    JSON, or holds no prompt.
     """
     if prompt is not None and file is not None:
-        raise ConfigError("a prompt and --prompt-file contradict one another; give one of them")
+        raise ConfigError("a prompt cannot be combined with --prompt-file; give one of the two")
     if file is None:
         if form != "auto":
-            raise ConfigError(f"--prompt-format {form} is about a file; give one with --prompt-file")
+            raise ConfigError(f"--prompt-format {form} describes a file; give it with --prompt-file")
         return [prompt or ""]
     text = _text(file)
     if form == "auto":
@@ -50,9 +53,9 @@ def _of_json(line: str, where: str) -> str:
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:
-        raise DataError(f"{where} is no JSON ({error.msg} at column {error.colno})") from error
+        raise DataError(f"{where} is not JSON ({error.msg} at column {error.colno})") from error
     if isinstance(value, dict):
         value = value.get("prompt")
     if not isinstance(value, str):
-        raise DataError(f'{where} must be a JSON string or an object with a "prompt" that is one, not {line[:60]}')
+        raise DataError(f'{where} must be a JSON string, or an object whose "prompt" is a string, not {line[:60]}')
     return value

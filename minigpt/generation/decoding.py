@@ -28,6 +28,13 @@ def window_start(length: int, n_positions: int) -> int:
     return -(-excess // stride) * stride
 
 
+def window_moves(n_prompt: int, n_new: int, n_positions: int, keep_first: int = 0) -> int:
+    """How often the window moves while `n_new` tokens are generated after a prompt of `n_prompt` tokens."""
+    lengths = range(max(1, n_prompt), n_prompt + n_new)
+    starts = {window_start(length - keep_first, n_positions - keep_first) for length in lengths}
+    return max(0, len(starts) - 1)
+
+
 def visible(tokens: Sequence[int], n_positions: int, keep_first: int = 0) -> list[int]:
     """What the model sees of the tokens: the first `keep_first` always, of the rest the window."""
     start = window_start(len(tokens) - keep_first, n_positions - keep_first)

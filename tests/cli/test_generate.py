@@ -1,4 +1,4 @@
-"""`minigpt generate` and what it prints where."""
+"""`minigpt generate`: what it writes to standard output and to standard error."""
 
 import itertools
 import json
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from builders import new_model
 
 import minigpt.cli.generate
 import minigpt.cli.models
@@ -22,20 +23,17 @@ from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint, save_we
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 
-def make_model(name: str, seed: int = 0) -> Path:
-    """A random model in checkpoints/, its weights large enough that its text depends on them."""
-    torch.manual_seed(seed)
-    model = GPT(GPTConfig(vocab_size=257, n_positions=16, n_embd=16, n_layer=1, n_head=2))
-    for parameter in model.parameters():
-        parameter.data.mul_(10 if parameter.dim() == 2 else 1)
+def save_model(name: str, seed: int = 0) -> Path:
+    """Saves a random model in checkpoints/, whose text depends on its prompt."""
+    model = new_model(seed=seed, scale=10, n_layer=1)
     return save_checkpoint(Path("checkpoints") / name, model, Tokenizer.named("bytes"))
 
 
 SHORT = ["--max-new-tokens", "8", "--device", "cpu"]
 
 
-def test_text_goes_to_stdout_behind_its_prompt_and_the_rate_to_stderr(run: Any) -> None:
-    make_model("one")
+def test_prompt_and_text_go_to_stdout_and_the_speed_to_stderr(run: Any) -> None:
+    save_model("one")
     result = run("generate", "abc", *SHORT, "--seed", "1")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith("abc")
@@ -44,7 +42,7 @@ def test_text_goes_to_stdout_behind_its_prompt_and_the_rate_to_stderr(run: Any) 
 
 
 def test_the_newest_model_is_the_default_and_a_name_or_folder_chooses_another(run: Any) -> None:
-    older, newer = make_model("older", seed=1), make_model("newer", seed=2)
+    older, newer = save_model("older", seed=1), save_model("newer", seed=2)
     texts = {
         str(arguments): run("generate", "abc", *SHORT, "--temperature", "0", "--json", *arguments).stdout
         for arguments in ([], ["--model", "newer"], ["--model", "older"], ["--model", str(older)])
@@ -56,7 +54,7 @@ def test_the_newest_model_is_the_default_and_a_name_or_folder_chooses_another(ru
 
 
 def test_json_has_one_object_per_sample_and_nothing_else_on_stdout(run: Any) -> None:
-    make_model("one")
+    save_model("one")
     result = run("generate", "abc", *SHORT, "--json", "--samples", "3", "--seed", "4", "--temperature", "2")
     records = [json.loads(line) for line in result.stdout.splitlines()]
     assert len(records) == 3
@@ -70,7 +68,7 @@ def test_json_has_one_object_per_sample_and_nothing_else_on_stdout(run: Any) -> 
 
 
 def test_a_prompt_comes_from_a_file_or_standard_input(run: Any, here: Path) -> None:
-    make_model("one")
+    save_model("one")
     (here / "prompt.txt").write_text("déjà vu")
     from_file = run("generate", "--prompt-file", "prompt.txt", *SHORT, "--temperature", "0")
     from_stdin = run("generate", "--prompt-file", "-", *SHORT, "--temperature", "0", stdin="déjà vu")
@@ -80,13 +78,13 @@ def test_a_prompt_comes_from_a_file_or_standard_input(run: Any, here: Path) -> N
 
 
 def test_no_prompt_starts_a_document(run: Any) -> None:
-    make_model("one")
+    save_model("one")
     result = run("generate", *SHORT)
     assert result.exit_code == 0, result.stderr
 
 
-def test_a_start_imports_nothing_that_generating_does_not_use(run: Any) -> None:
-    make_model("one")
+def test_generate_imports_only_what_it_uses(run: Any) -> None:
+    save_model("one")
     code = (
         "import sys, atexit\n"
         "unused = {'torch._dynamo', 'sympy', 'tokenizers', 'transformers', 'huggingface_hub', 'matplotlib'}\n"
@@ -101,7 +99,7 @@ def test_a_start_imports_nothing_that_generating_does_not_use(run: Any) -> None:
 
 
 def test_a_stop_string_ends_the_text_before_it(run: Any) -> None:
-    make_model("one")
+    save_model("one")
     whole = run("generate", "abc", *SHORT, "--temperature", "0", "--json").stdout
     text = json.loads(whole)["text"]
     stop = text[3:5]
@@ -110,24 +108,24 @@ def test_a_stop_string_ends_the_text_before_it(run: Any) -> None:
     assert stopped["text"] == text[: text.index(stop)]
 
 
-def test_generation_goes_past_the_context_and_says_what_of_a_long_prompt_is_seen(run: Any) -> None:
-    make_model("one")
+def test_generation_continues_past_the_context_and_reports_what_the_model_reads_of_a_long_prompt(run: Any) -> None:
+    save_model("one")
     result = run("generate", "a" * 40, "--max-new-tokens", "40", "--json")
-    assert "only its end is seen" in result.stderr
+    assert "the model reads only its end" in result.stderr
     assert len(json.loads(result.stdout)["ids"]) <= 40
 
 
-def test_how_often_the_window_slid_is_said(run: Any) -> None:
-    make_model("one")
+def test_the_number_of_window_moves_is_reported(run: Any) -> None:
+    save_model("one")
     result = run("generate", "a", "--max-new-tokens", "30", "--min-new-tokens", "30")  # seen at lengths of 1 to 30
-    assert "past the context (16) the window slid 2 times" in result.stderr
-    assert "slid" not in run("generate", "a", "--max-new-tokens", "16", "--min-new-tokens", "16").stderr
+    assert "the text is longer than the context (16 tokens): the window moved 2 times" in result.stderr
+    assert "moved" not in run("generate", "a", "--max-new-tokens", "16", "--min-new-tokens", "16").stderr
     kept = run("generate", "a", "--max-new-tokens", "30", "--min-new-tokens", "30", "--context", "keep-first:8")
-    assert "slid 4 times" in kept.stderr  # what is not kept, 8 positions, moves by 4
+    assert "moved 4 times" in kept.stderr  # what is not kept, 8 positions, moves by 4
 
 
-def test_a_model_that_a_run_is_saving_is_read_as_one_of_its_whole_states(run: Any) -> None:
-    folders = [make_model("one", seed=1), make_model("other", seed=2)]
+def test_a_model_that_is_being_saved_is_read_as_a_whole(run: Any) -> None:
+    folders = [save_model("one", seed=1), save_model("other", seed=2)]
     models = [load_checkpoint(folder, "cpu").model for folder in folders]
     arguments = [*SHORT, "--temperature", "0", "--json"]
     whole = [records(run("generate", "abc", "--model", name, *arguments).stdout)[0]["ids"] for name in ("one", "other")]
@@ -151,7 +149,7 @@ def test_a_model_that_a_run_is_saving_is_read_as_one_of_its_whole_states(run: An
 
 
 def test_a_top_k_above_the_vocabulary_is_clamped(run: Any) -> None:
-    make_model("one")
+    save_model("one")
     assert run("generate", "abc", *SHORT, "--top-k", "100000").exit_code == 0
 
 
@@ -159,8 +157,8 @@ def records(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_a_file_of_prompts_is_continued_line_by_line_each_as_it_would_be_alone(run: Any, here: Path) -> None:
-    make_model("one")
+def test_each_prompt_of_a_file_is_continued_as_it_is_alone(run: Any, here: Path) -> None:
+    save_model("one")
     prompts = ["a", "longer than that", "", "déjà"]
     (here / "p.txt").write_text("\n".join(prompts))
     (here / "p.jsonl").write_text("\n".join([json.dumps("a"), json.dumps({"prompt": "two\nlines"})]))
@@ -177,31 +175,31 @@ def test_a_file_of_prompts_is_continued_line_by_line_each_as_it_would_be_alone(r
     assert whole[0]["prompt"] == "\n".join(prompts)
 
 
-def test_json_has_each_tokens_log_probability_and_its_likeliest_rivals(run: Any) -> None:
-    folder = make_model("one")
+def test_json_has_each_tokens_log_probability_and_the_most_likely_tokens(run: Any) -> None:
+    folder = save_model("one")
     (record,) = records(run("generate", "abc", *SHORT, "--json", "--seed", "1", "--alternatives", "3").stdout)
     assert len(record["ids"]) == len(record["logprobs"]) == len(record["alternatives"])
     checkpoint = load_checkpoint(folder, "cpu")
     ids = [*checkpoint.tokenizer.encode("abc"), *record["ids"]]
     logprobs = checkpoint.model(torch.tensor([ids]))[0, 2:-1].log_softmax(-1)
-    for at, (token, logprob, rivals) in enumerate(
+    for at, (token, logprob, most_likely) in enumerate(
         zip(record["ids"], record["logprobs"], record["alternatives"], strict=True)
     ):
         assert logprob == pytest.approx(logprobs[at, token].item(), abs=1e-4)
-        assert [rival["id"] for rival in rivals] == logprobs[at].topk(3).indices.tolist()
-        assert rivals[0]["text"] == checkpoint.tokenizer.decode([rivals[0]["id"]])
+        assert [other["id"] for other in most_likely] == logprobs[at].topk(3).indices.tolist()
+        assert most_likely[0]["text"] == checkpoint.tokenizer.decode([most_likely[0]["id"]])
 
 
-def test_five_rivals_are_told_where_nobody_says_how_many(run: Any) -> None:
-    make_model("one")
+def test_five_alternatives_are_the_default(run: Any) -> None:
+    save_model("one")
     (record,) = records(run("generate", "abc", *SHORT, "--json", "--seed", "1").stdout)
-    assert {len(rivals) for rivals in record["alternatives"]} == {5}
+    assert {len(most_likely) for most_likely in record["alternatives"]} == {5}
     (record,) = records(run("generate", "abc", *SHORT, "--json", "--seed", "1", "--alternatives", "0").stdout)
-    assert {len(rivals) for rivals in record["alternatives"]} == {0}
+    assert {len(most_likely) for most_likely in record["alternatives"]} == {0}
 
 
-def test_a_seed_that_was_drawn_is_said_and_repeats_the_text(run: Any) -> None:
-    make_model("one")
+def test_a_random_seed_is_reported_and_repeats_the_text(run: Any) -> None:
+    save_model("one")
     (first,) = records(run("generate", "abc", *SHORT, "--json", "--temperature", "2").stdout)
     (again,) = records(
         run("generate", "abc", *SHORT, "--json", "--temperature", "2", "--seed", str(first["seed"])).stdout
@@ -209,20 +207,20 @@ def test_a_seed_that_was_drawn_is_said_and_repeats_the_text(run: Any) -> None:
     assert first["ids"] == again["ids"]
 
 
-def test_a_missing_compiler_is_said_in_one_line(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_model("one")
+def test_a_missing_compiler_is_reported_in_one_line(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_model("one")
     monkeypatch.setattr(native, "_library", lambda: "there is no compiler")
     said = run("generate", "abc", *SHORT).stderr.splitlines()
     assert said[0] == "PyTorch runs the model, several times slower than compiled code would: there is no compiler"
     assert "cpu, float32, PyTorch" in said[1]
 
 
-def test_int8_weights_are_chosen_and_said_and_a_large_model_has_them_by_default(
+def test_int8_weights_can_be_chosen_and_are_the_default_of_a_large_model(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if native.library() is None:
         pytest.skip("minigpt was installed without a C compiler")
-    make_model("one")
+    save_model("one")
     engines = {}
     for name, arguments in (("auto", []), ("none", ["--quantize", "none"]), ("int8", ["--quantize", "int8"])):
         engines[name] = records(run("generate", "abc", *SHORT, "--json", *arguments).stdout)[0]["engine"]
@@ -235,16 +233,16 @@ def test_int8_weights_are_chosen_and_said_and_a_large_model_has_them_by_default(
 
 
 def test_a_draft_model_and_lookup_change_no_token(run: Any) -> None:
-    make_model("one", seed=1)
-    make_model("small", seed=2)
+    save_model("one", seed=1)
+    save_model("small", seed=2)
     arguments = ["generate", "ababab", "--max-new-tokens", "40", "--seed", "1", "--json", "--model", "one"]
     plain = records(run(*arguments, "--speculate", "off").stdout)[0]["ids"]
     assert records(run(*arguments, "--draft", "small").stdout)[0]["ids"] == plain
     assert records(run(*arguments, "--speculate", "lookup").stdout)[0]["ids"] == plain
 
 
-def test_a_draft_of_another_tokenizer_is_refused(run: Any) -> None:
-    make_model("one")
+def test_a_draft_model_with_another_tokenizer_is_refused(run: Any) -> None:
+    save_model("one")
     torch.manual_seed(0)
     other = GPT(GPTConfig(vocab_size=50257, n_positions=16, n_embd=16, n_layer=1, n_head=2))
     save_checkpoint(Path("checkpoints") / "other", other, Tokenizer.named("gpt2"))
@@ -253,33 +251,33 @@ def test_a_draft_of_another_tokenizer_is_refused(run: Any) -> None:
     assert "another tokenizer" in result.stderr
 
 
-def test_more_samples_than_the_memory_holds_are_refused_with_how_many_would_fit(
+def test_more_samples_than_fit_in_memory_are_refused_with_the_number_that_fits(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_model("one")
-    monkeypatch.setattr("minigpt.device.free_memory", lambda _: 20_000)
+    save_model("one")
+    monkeypatch.setattr("minigpt.generation.capacity.free_memory", lambda _: 20_000)
     result = run("generate", "abc", *SHORT, "--samples", "50")
     assert result.exit_code == 1
     assert re.search(r"50 continuations side by side .* \d+ would fit", result.stderr)
 
 
-def test_a_long_prompt_is_refused_if_strict_and_its_beginning_kept_if_asked(run: Any) -> None:
-    make_model("one")
+def test_a_long_prompt_is_refused_by_strict_and_its_beginning_kept_by_keep_first(run: Any) -> None:
+    save_model("one")
     refused = run("generate", "a" * 40, *SHORT, "--strict")
     assert refused.exit_code == 1
-    assert "the prompt's 40 tokens are more than the context (16)" in refused.stderr
+    assert "the prompt has 40 tokens, more than the context length (16)" in refused.stderr
     kept = run("generate", "b" * 4 + "a" * 40, *SHORT, "--json", "--seed", "1", "--context", "keep-first:4")
-    assert "its first 4 and its end are seen" in kept.stderr
+    assert "the model reads its first 4 tokens and its end" in kept.stderr
     slid = run("generate", "b" * 4 + "a" * 40, *SHORT, "--json", "--seed", "1")
     assert records(kept.stdout)[0]["logprobs"] != records(slid.stdout)[0]["logprobs"]
 
 
-def test_an_empty_prompt_is_said_to_start_from_end_of_text(run: Any) -> None:
-    make_model("one")
-    assert "from end-of-text" in run("generate", *SHORT).stderr
+def test_an_empty_prompt_starts_from_the_end_of_text_token(run: Any) -> None:
+    save_model("one")
+    assert "from the end-of-text token" in run("generate", *SHORT).stderr
 
 
-def test_weights_that_are_no_numbers_name_where_it_begins(run: Any) -> None:
+def test_nan_weights_are_reported_by_name(run: Any) -> None:
     torch.manual_seed(0)
     model = GPT(GPTConfig(vocab_size=257, n_positions=16, n_embd=16, n_layer=2, n_head=2))
     model.blocks[1].mlp.up_proj.weight.data[3, 5] = float("nan")  # type: ignore[union-attr, index]
@@ -290,8 +288,8 @@ def test_weights_that_are_no_numbers_name_where_it_begins(run: Any) -> None:
     assert len(result.stderr.splitlines()) == 2  # the model's line, and the error's
 
 
-def test_a_reader_that_has_gone_ends_it_quietly(run: Any) -> None:
-    make_model("one")
+def test_a_closed_pipe_ends_generation_silently(run: Any) -> None:
+    save_model("one")
     command = f"{sys.executable} -m minigpt generate abc --samples 400 --max-new-tokens 15 | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert done.stdout.startswith("abc")
@@ -299,10 +297,10 @@ def test_a_reader_that_has_gone_ends_it_quietly(run: Any) -> None:
     assert "Broken" not in done.stderr
 
 
-def test_a_reader_that_goes_before_the_last_words_are_written_is_no_error() -> None:
+def test_a_pipe_closed_before_the_last_output_is_not_an_error() -> None:
     reader, writer = os.pipe()
-    os.close(reader)  # what is written stays in the buffer until the end
-    script = "from minigpt.cli import app; app.app = lambda: print('the last words'); app.main()"
+    os.close(reader)  # the output stays in the buffer until the end
+    script = "from minigpt.cli import app; app.app = lambda: print('the last line'); app.main()"
     command = [sys.executable, "-c", script]
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, env=buffered)
@@ -310,8 +308,8 @@ def test_a_reader_that_goes_before_the_last_words_are_written_is_no_error() -> N
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_result_in_colour_that_nobody_reads_is_no_error_either(here: Path) -> None:
-    make_model("one")
+def test_a_closed_pipe_is_not_an_error_for_a_rich_table_either(here: Path) -> None:
+    save_model("one")
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
@@ -333,7 +331,7 @@ def test_a_result_in_colour_that_nobody_reads_is_no_error_either(here: Path) -> 
         ("open('/no/such/file')", "", 1, "Traceback"),
     ],
 )
-def test_what_is_said_on_the_way_ends_nothing_where_it_cannot_be_written_and_a_result_does_in_a_sentence(
+def test_progress_that_cannot_be_written_is_dropped_and_a_result_that_cannot_is_an_error(
     script: str, redirected: str, code: int, said: str
 ) -> None:
     command = f"import sys; from minigpt.cli import app; app.app = lambda: exec({script!r}); app.main()"
@@ -344,8 +342,8 @@ def test_what_is_said_on_the_way_ends_nothing_where_it_cannot_be_written_and_a_r
     assert (done.stdout + done.stderr).startswith(said) if said else done.stdout + done.stderr == ""
 
 
-def test_beams_give_the_likeliest_of_what_they_find(run: Any) -> None:
-    make_model("one")
+def test_beam_search_returns_its_best_texts(run: Any) -> None:
+    save_model("one")
     beams = records(run("generate", "abc", *SHORT, "--json", "--beams", "4", "--samples", "2").stdout)
     assert len(beams) == 2
     assert beams[0]["ids"] != beams[1]["ids"]
@@ -360,15 +358,15 @@ def test_beams_give_the_likeliest_of_what_they_find(run: Any) -> None:
         (["x", "--temperature", "-1"], "temperature (-1.0) must be at least 0"),
         (["x", "--top-p", "0"], "top_p (0.0) must be above 0"),
         (["x", "--samples", "0"], "samples (0) must be at least 1"),
-        (["x", "--prompt-file", "y.txt"], "contradict"),
+        (["x", "--prompt-file", "y.txt"], "a prompt cannot be combined with --prompt-file"),
         (["--prompt-file", "missing.txt"], "missing.txt cannot be read"),
-        (["x", "--prompt-format", "lines"], "--prompt-format lines is about a file"),
+        (["x", "--prompt-format", "lines"], "--prompt-format lines describes a file"),
         (["x", "--context", "keep-last:3"], "context ('keep-last:3') must be slide or keep-first:N"),
         (["x", "--min-new-tokens", "300"], "min_new_tokens (300) must be at most max_new_tokens (200)"),
         (["x", "--copied-words", "8"], "--copied-words 8 needs --memorization"),
-        (["x", "--alternatives", "0"], "--alternatives 0 are shown by --json and --table; give one of them too"),
-        (["x", "--alternatives", "3", "--explain"], "--alternatives 3 are shown by --json and --table"),
-        (["x", "--beams", "2", "--draft", "y"], "beams (2) and --draft contradict"),
+        (["x", "--alternatives", "0"], "--alternatives 0 needs --json or --table"),
+        (["x", "--alternatives", "3", "--explain"], "--alternatives 3 needs --json or --table"),
+        (["x", "--beams", "2", "--draft", "y"], "beams (2) cannot be combined with --draft"),
         (["x", "--device", "tpu"], "device ('tpu')"),
     ],
 )
@@ -380,7 +378,7 @@ def test_wrong_input_is_one_line_on_stderr(run: Any, arguments: list[str], messa
 
 
 def test_a_prompt_that_is_not_utf8_names_the_byte(run: Any) -> None:
-    make_model("one")
+    save_model("one")
     result = run("generate", "--prompt-file", "-", stdin=b"caf\xe9 ")
     assert result.exit_code == 1
     assert "byte 0xe9 at offset 3" in result.stderr

@@ -1,9 +1,9 @@
-"""How `minigpt generate` gives what a model writes: as plain text, painted, with what is copied, or as JSON."""
+"""The output forms of `minigpt generate`: plain text, JSON, and text with its copied runs marked."""
 
 import json
 from typing import TYPE_CHECKING, Any
 
-from minigpt.cli.render.terminal import show
+from minigpt.cli.render.terminal import write
 
 if TYPE_CHECKING:
     from minigpt.cli.memorization import MemorizationMeter
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from minigpt.tokenizer.tokenizer import Tokenizer
 
 
-class Sample:
-    """One continuation as it gathers."""
+class Continuation:
+    """One continuation of a prompt, collected from its pieces."""
 
     def __init__(self, prompt: str, number: int) -> None:
         self.prompt, self.number = prompt, number
@@ -22,9 +22,10 @@ class Sample:
         self.logprobs: list[float | None] = []
         self.alternatives: list[list[dict[str, Any]]] = []
         self.finish_reason = ""
-        self.timing: dict[str, float | None] = {}  # of all that were written side by side
+        self.timing: dict[str, Any] = {}  # of all the continuations generated in the same batch
 
     def add(self, piece: "Piece") -> None:
+        """Appends a piece."""
         self.pieces.append(piece)
         self.text += piece.text
         self.finish_reason = piece.finish_reason or ""
@@ -35,26 +36,26 @@ class Sample:
 
 
 class Output:
-    """What samples are given to: whole, or piece by piece where there is one alone and this kind `streams`."""
+    """Prints continuations: each as a whole, or piece by piece where `streams` and there is only one."""
 
     streams = False
 
     def begin(self, prompt: str) -> None:
-        """A text is about to come piece by piece, behind this prompt."""
+        """Starts a continuation of this prompt that arrives piece by piece."""
 
     def add(self, piece: "Piece") -> None:
-        """It goes on."""
+        """Prints a piece of it."""
 
-    def write(self, sample: Sample) -> None:
-        """A whole text."""
+    def write(self, continuation: Continuation) -> None:
+        """Prints a whole continuation."""
         raise NotImplementedError
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """Ends the output."""
 
 
-class Plain(Output):
-    """The text itself."""
+class PlainOutput(Output):
+    """Prints the text only."""
 
     streams = True
 
@@ -63,68 +64,44 @@ class Plain(Output):
 
     def begin(self, prompt: str) -> None:
         self._line_is_open = True
-        show(prompt)
+        write(prompt)
 
     def add(self, piece: "Piece") -> None:
-        show(piece.text)
+        write(piece.text)
 
-    def write(self, sample: Sample) -> None:
-        print(sample.prompt + sample.text)
+    def write(self, continuation: Continuation) -> None:
+        print(continuation.prompt + continuation.text)
 
     def end(self) -> None:
         if self._line_is_open:
             print()
 
 
-class Explained(Output):
-    """Every token by the probability that the model gave it."""
-
-    streams = True
-
-    def __init__(self, tokenizer: "Tokenizer", *, table: bool) -> None:
-        from minigpt.cli.render.console import console
-        from minigpt.cli.render.token_colors import Continuation  # which brings rich along
-
-        self._continuation = Continuation(console(stderr=False), tokenizer, table=table)
-
-    def begin(self, prompt: str) -> None:
-        self._continuation.begin(prompt)
-
-    def add(self, piece: "Piece") -> None:
-        self._continuation.add(piece)
-
-    def write(self, sample: Sample) -> None:
-        self._continuation.write(sample.prompt, sample.pieces)
-
-    def end(self) -> None:
-        self._continuation.end()
-
-
-class Marked(Output):
-    """The text with what in it is copied from the training text."""
+class MemorizationOutput(Output):
+    """Prints the text and marks what it copies from the training text."""
 
     def __init__(self, meter: "MemorizationMeter") -> None:
         self._meter = meter
 
-    def write(self, sample: Sample) -> None:
-        self._meter.show(sample.prompt, sample.text)
+    def write(self, continuation: Continuation) -> None:
+        self._meter.show(continuation.prompt, continuation.text)
 
 
-class Records(Output):
-    """One JSON object a line; `about` is what is the same for all samples."""
+class JsonOutput(Output):
+    """Prints one JSON object per continuation; `shared` holds the entries that all of them have in common."""
 
     def __init__(
-        self, tokenizer: "Tokenizer", about: dict[str, Any], meter: "MemorizationMeter | None", meter_key: str
+        self, tokenizer: "Tokenizer", shared: dict[str, Any], meter: "MemorizationMeter | None", meter_key: str
     ) -> None:
-        self._tokenizer, self._about, self._meter, self._meter_key = tokenizer, about, meter, meter_key
+        self._tokenizer, self._shared, self._meter, self._meter_key = tokenizer, shared, meter, meter_key
 
-    def write(self, sample: Sample) -> None:
-        for others in sample.alternatives:
-            for other in others:
-                other["text"] = self._tokenizer.decode([other["id"]])
+    def write(self, continuation: Continuation) -> None:
+        for alternatives in continuation.alternatives:
+            for alternative in alternatives:
+                alternative["text"] = self._tokenizer.decode([alternative["id"]])
         names = ("prompt", "text", "ids", "logprobs", "alternatives", "finish_reason")
-        own = {name: getattr(sample, name) for name in names} | {"sample": sample.number}
-        record = own | self._about | sample.timing
+        own = {name: getattr(continuation, name) for name in names} | {"sample": continuation.number}
+        record = own | self._shared | continuation.timing
         if self._meter:
-            record[self._meter_key] = self._meter.record(sample.prompt, sample.text)
+            record[self._meter_key] = self._meter.record(continuation.prompt, continuation.text)
         print(json.dumps(record))

@@ -57,13 +57,23 @@ def plan_table(made: "Plan", corpus: "Corpus", title: str, device: str) -> Table
         ("length", f"{length}, {_end_time(seconds)}", "--minutes --steps --epochs"),
         ("", f"about {steps:,.0f} steps, {epochs:.1f} epochs", ""),
         ("speed", f"{made.tokens_per_step / made.seconds_per_step:,.0f} tokens/s, measured on this machine", ""),
-        ("memory", f"about {size(made.memory)}, PyTorch itself not counted", "--micro-batch-size --checkpoint-activations"),
-        ("early stop", f"after {training.patience} evaluations without improvement" if training.patience else "never", "--patience"),
+        (
+            "memory",
+            f"about {size(made.memory)}, PyTorch itself not counted",
+            "--micro-batch-size --checkpoint-activations",
+        ),
+        (
+            "early stop",
+            f"after {training.patience} evaluations without improvement" if training.patience else "never",
+            "--patience",
+        ),
         ("device", f"{device}, {dtype}", "--device --dtype"),
         ("seed", str(training.seed), "--seed"),
     ]
     if made.expected is not None:
-        rows.append(("expected", f"about {made.expected:.2f} bits per byte at the end, estimated from runs on other texts", ""))
+        rows.append(
+            ("expected", f"about {made.expected:.2f} bits per byte at the end, estimated from runs on other texts", "")
+        )
     table = Table(title=title, title_justify="left", title_style="bold", box=None, header_style="dim")
     table.add_column(style="dim")
     table.add_column()
