@@ -1,4 +1,4 @@
-"""The model that a command is given by name or by path, whatever its format, and what runs it."""
+"""Opens the model that a command names, of any format, with the engine that runs it and its drafter."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from minigpt.model.gpt import GPT
     from minigpt.storage.checkpoint import Checkpoint
 
-DtypeOption = Annotated[str, typer.Option("--dtype", help="of the weights: float32, bfloat16 or float16")]
+DtypeOption = Annotated[str, typer.Option("--dtype", help="dtype of the weights: float32, bfloat16 or float16")]
 QuantizeOption = Annotated[
     Literal["auto", "none", "int8"],
-    typer.Option("--quantize", help="weights on a CPU in int8 or not; auto: int8 from 50 million parameters on"),
+    typer.Option("--quantize", help="int8 weights on a CPU; auto: int8 for models of 50 million parameters or more"),
 ]
 CompileOption = Annotated[
-    bool, typer.Option("--compile", help="on CUDA, fuse the step's kernels first: a minute, for long texts")
+    bool,
+    typer.Option("--compile", help="on CUDA: run torch.compile first; takes a minute, for long texts"),
 ]
 
 _BEYOND_CACHES = 50_000_000  # parameters: so many no processor's cache holds, and the memory sets the pace
@@ -29,9 +30,9 @@ _BEYOND_CACHES = 50_000_000  # parameters: so many no processor's cache holds, a
 def open_model(
     name: str | None, checkpoints: Path, device: str = "auto", *, dtype: str = "float32", mapped: bool = True
 ) -> "Checkpoint":
-    """The model of that name, or at that path, on the device; what was made of its format is said.
+    """Loads the model of that name or path onto the device, and prints notes on how its format was read.
 
-    `mapped` weights are read where they lie, as `from_huggingface` has it; a model that is trained needs its own.
+    `mapped` weights stay memory-mapped, as in `from_huggingface`; a model to be trained needs its own copy.
     Raises: MinigptError.
     """
     from minigpt.device import resolve_device, resolve_dtype

@@ -10,7 +10,8 @@ import typer
 
 from minigpt.cli.models import CompileOption, DtypeOption, QuantizeOption, open_engine, open_model
 from minigpt.cli.options import CheckpointsOption, DeviceOption, names_of, settings_options
-from minigpt.cli.render.terminal import note, show
+from minigpt.cli.render.terminal import note, write
+from minigpt.cli.render.units import count
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, MinigptError
 from minigpt.settings import annotations_of, value_types
@@ -19,33 +20,37 @@ if TYPE_CHECKING:
     from minigpt.generation.engines.engine import Engine
     from minigpt.tokenizer.tokenizer import Tokenizer
 
-_NOT_HERE = {"samples", "beams", "length_penalty"}
+_EXCLUDED = {"samples", "beams", "length_penalty"}  # settings of several texts at once
 _HELP = """\
-Type text: the model goes on behind it. An empty line lets it go on as it is.
-A line that ends in \\ goes on in the next; \"\"\" begins and ends a text of several lines.
+Type some text, and the model continues it. An empty line lets it continue without any.
+End a line with \\ to continue it on the next; start and end a text of several lines with \"\"\".
 
-/continue              let the model go on
-/retry                 take its last words back and draw others
-/undo                  take the last turn back, yours and the model's
+/continue              let the model continue
+/retry                 replace the model's last text by another
+/undo                  remove the last turn, yours and the model's
 /set                   show the settings;  /set temperature 0.7 changes one
 /show                  show the whole text
-/new                   begin a new text
+/new                   start a new text
 /save FILE             write the text to a file
 /help, /quit           (or Ctrl-D); Ctrl-C stops the model and keeps what it wrote
 """
 
 
-@settings_options((SamplingConfig, [name for name in names_of(SamplingConfig) if name not in _NOT_HERE]))
+@settings_options((SamplingConfig, [name for name in names_of(SamplingConfig) if name not in _EXCLUDED]))
 def play(
     given: dict[str, Any],
-    model: Annotated[str | None, typer.Argument(help="a run's name or a folder [newest]")] = None,
+    model: Annotated[
+        str | None, typer.Argument(help="a run's name, or a model's file or folder [newest run]", metavar="MODEL")
+    ] = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "float32",
     quantize: QuantizeOption = "auto",
     compiled: CompileOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
-    """Write a text together with a model, turn by turn: type, and it goes on; /help says what else there is.
+    """Write a text together with a model: type some text, the model continues it, and so on.
+
+    Type /help for the commands that undo, retry, save, and change settings.
 
     Examples:
 
@@ -57,20 +62,20 @@ def play(
     checkpoint = open_model(model, checkpoints, device, dtype=dtype)
     engine = open_engine(checkpoint.model, quantize, compiled=compiled)
     note(f"{checkpoint.directory} · {checkpoint.model.config.n_parameters:,} parameters · {engine.description}")
-    note("Type text and the model goes on; /help for more, Ctrl-D to end.")
+    note("Type some text and press Enter: the model continues it. /help lists the commands, Ctrl-D quits.")
     with contextlib.suppress(ImportError):
-        import readline  # noqa: F401  input() then has a history and can be edited
+        import readline  # noqa: F401  gives input() a history and editing
     Session(engine, checkpoint.tokenizer, config).run(_lines())
 
 
 class Session:
-    """One text that grows by turns: each is what was typed and what the model wrote behind it."""
+    """One text that grows by turns, each the text typed and the text that the model wrote after it."""
 
     def __init__(self, engine: "Engine", tokenizer: "Tokenizer", config: SamplingConfig) -> None:
         self.engine, self.tokenizer, self.config = engine, tokenizer, config
         self.turns: list[tuple[str, str]] = []
         self.commands: dict[str, Callable[[str], None]] = {
-            "continue": lambda _: self.go_on(""),
+            "continue": lambda _: self.take_turn(""),
             "retry": lambda _: self.retry(),
             "undo": lambda _: self.undo(),
             "set": self.set,
@@ -82,39 +87,39 @@ class Session:
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The whole text."""
         return "".join(typed + written for typed, written in self.turns)
 
     def run(self, inputs: Iterator[str]) -> None:
-        """Takes inputs to their end or /quit; a mistake is one line, and the session goes on."""
+        """Runs the inputs until their end or /quit; an error is printed in one line and does not end the session."""
         for line in inputs:
             name, _, rest = line.partition(" ")
             if name in ("/quit", "/exit"):
                 return
             try:
                 if not name.startswith("/"):
-                    self.go_on(line)
+                    self.take_turn(line)
                 elif name[1:] in self.commands:
                     self.commands[name[1:]](rest.strip())
                 else:
-                    note(f"{name} is no command; /help shows them, and a text may begin with a space and /")
+                    note(f"{name} is not a command; /help lists them (put a space before a text that starts with /)")
             except MinigptError as error:
                 note(f"{error}")
 
-    def go_on(self, typed: str) -> None:
-        """A turn: the text that was typed, on a line of its own, and what the model writes behind it."""
+    def take_turn(self, typed: str) -> None:
+        """Appends the typed text, on a new line, and lets the model continue it."""
         before = self.text
         if typed and before and not before.endswith("\n"):
             typed = "\n" + typed
         self.turns.append((typed, ""))
         if self.config.seed is not None and len(self.turns) > 1:
-            self.config = self.config.replace(seed=self.config.seed + 1)  # or every turn would draw the same
+            self.config = self.config.replace(seed=self.config.seed + 1)  # so that no two turns draw the same numbers
         self._write()
 
     def retry(self) -> None:
-        """The model's last words once more, by other numbers."""
+        """Replaces the model's text of the last turn, with other random numbers."""
         if not self.turns:
-            note("there is nothing to retry yet; type a text first")
+            note("there is nothing to retry yet; type some text first")
             return
         if self.config.seed is not None:
             self.config = self.config.replace(seed=self.config.seed + 1)
@@ -122,46 +127,46 @@ class Session:
         self._write()
 
     def undo(self) -> None:
-        """Without the last turn."""
+        """Removes the last turn."""
         if not self.turns:
             note("there is nothing to undo")
             return
         typed, written = self.turns.pop()
-        note(f"taken back: {len(typed + written)} characters; the text ends in {self.text[-40:]!r}")
+        note(f"removed {count(len(typed + written), 'character')}; the text now ends with {self.text[-40:]!r}")
 
-    def set(self, words: str) -> None:
-        """Changes a setting, as `--name value` would, or shows them all."""
-        name, _, value = words.partition(" ")
+    def set(self, argument: str) -> None:
+        """Changes a setting, given as `name value`, or prints them all."""
+        name, _, value = argument.partition(" ")
         name = name.lstrip("-").replace("-", "_")
         if not name:
             for each in names_of(SamplingConfig):
-                if each not in _NOT_HERE:
-                    note(f"{each.replace('_', '-')} {_written(getattr(self.config, each))}")
+                if each not in _EXCLUDED:
+                    note(f"{each.replace('_', '-')} {_formatted(getattr(self.config, each))}")
             return
-        if name not in names_of(SamplingConfig) or name in _NOT_HERE:
-            raise ConfigError(f"{name!r} is no setting; /set shows them")
+        if name not in names_of(SamplingConfig) or name in _EXCLUDED:
+            raise ConfigError(f"{name!r} is not a setting that can be changed here; /set lists them")
         self.config = self.config.replace(**{name: _parsed(name, value.strip())})
-        note(f"{name.replace('_', '-')} {_written(getattr(self.config, name))}")
+        note(f"{name.replace('_', '-')} {_formatted(getattr(self.config, name))}")
 
     def save(self, file: str) -> None:
         """Writes the text to a file."""
         if not file:
-            raise ConfigError("/save needs a file's name, as in /save story.txt")
+            raise ConfigError("/save needs a file name, as in /save story.txt")
         path = Path(file).expanduser()
         try:
             path.write_text(self.text, encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{path} cannot be written ({(error.strerror or str(error)).lower()})") from error
-        note(f"{len(self.text)} characters in {path}")
+        note(f"saved {count(len(self.text), 'character')} in {path}")
 
     def _write(self) -> None:
-        """Lets the model go on and notes what it writes, to its end or to Ctrl-C."""
+        """Lets the model continue the text until it ends or Ctrl-C stops it."""
         from minigpt.generation.streaming import generate_pieces
 
         typed, written = self.turns[-1]
         try:
             for piece in generate_pieces(self.engine, self.tokenizer, [self.text], self.config):
-                show(piece.text)
+                write(piece.text)
                 written += piece.text
                 self.turns[-1] = (typed, written)
         except KeyboardInterrupt:
@@ -171,7 +176,7 @@ class Session:
 
 
 def _lines() -> Iterator[str]:
-    """What the user types, several lines put together, to Ctrl-D; Ctrl-C at the prompt forgets the line."""
+    """Yields what the user types, with continued lines joined, until Ctrl-D; Ctrl-C at the prompt discards the line."""
     while True:
         try:
             line = input("> ")
@@ -189,7 +194,7 @@ def _lines() -> Iterator[str]:
 
 
 def _block(first: str) -> str:
-    """Lines up to one that ends in three quotation marks."""
+    """Reads lines up to one that ends in three quotation marks."""
     lines = [first]
     while not lines[-1].rstrip().endswith('"""') or len(lines) == 1 == len(lines[0]):
         lines.append(input("… "))
@@ -198,9 +203,9 @@ def _block(first: str) -> str:
 
 
 def _parsed(name: str, text: str) -> Any:
-    """A setting's value from what was typed.
+    """A setting's value from the text typed.
 
-    Raises: ConfigError where it is not of its kind.
+    Raises: ConfigError where the text does not have the setting's type.
     """
     annotation = annotations_of(SamplingConfig)[name]
     kinds = value_types(annotation)
@@ -218,7 +223,7 @@ def _parsed(name: str, text: str) -> Any:
     return text
 
 
-def _written(value: Any) -> str:
+def _formatted(value: Any) -> str:
     if isinstance(value, tuple):
         return shlex.join(value) or "none"
     return "none" if value is None else str(value)

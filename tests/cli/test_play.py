@@ -1,30 +1,26 @@
-"""`minigpt play`: turns, commands, and what stays when something goes wrong."""
+"""`minigpt play`: turns, commands, and errors."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from builders import new_model
 
 from minigpt.cli import play
 from minigpt.cli.play import Session
-from minigpt.config import GPTConfig, SamplingConfig
+from minigpt.config import SamplingConfig
 from minigpt.generation.engines.pytorch import TorchEngine
-from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 
 def new_session(**settings: Any) -> Session:
-    torch.manual_seed(0)
-    model = GPT(GPTConfig(vocab_size=257, n_positions=64, n_embd=16, n_layer=1, n_head=2))
-    for parameter in model.parameters():
-        parameter.data.mul_(10 if parameter.dim() == 2 else 1)
+    model = new_model(scale=10, n_positions=64, n_layer=1)
     config = SamplingConfig(**{"max_new_tokens": 8, "temperature": 2.0, "seed": 1, **settings})
     return Session(TorchEngine(model), Tokenizer.named("bytes"), config)
 
 
-def test_each_turn_goes_on_behind_all_that_came_before(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_turn_continues_the_whole_text_so_far(capsys: pytest.CaptureFixture[str]) -> None:
     session = new_session(min_new_tokens=8)
     session.run(iter(["Once", "", "then"]))
     (first, a), (second, b), (third, c) = session.turns
@@ -34,7 +30,7 @@ def test_each_turn_goes_on_behind_all_that_came_before(capsys: pytest.CaptureFix
     assert a + "\n" + b + "\n" + c in capsys.readouterr().out
 
 
-def test_retry_draws_other_words_for_the_same_turn_and_undo_takes_it_back() -> None:
+def test_retry_replaces_the_text_of_a_turn_and_undo_removes_the_turn() -> None:
     session = new_session()
     session.run(iter(["Once", "more"]))
     before = session.turns[:]
@@ -46,7 +42,7 @@ def test_retry_draws_other_words_for_the_same_turn_and_undo_takes_it_back() -> N
     assert session.turns == before[:1]
 
 
-def test_settings_change_by_their_names_and_wrong_ones_are_a_line_that_changes_nothing(
+def test_settings_are_changed_by_name_and_a_wrong_one_is_one_line_and_no_change(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     session = new_session()
@@ -61,10 +57,10 @@ def test_settings_change_by_their_names_and_wrong_ones_are_a_line_that_changes_n
     capsys.readouterr()
     session.run(iter(["/set temperature warm", "/set top-p 3", "/set beams 4", "/set nothing 1"]))
     assert session.config == config
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 4
-    assert "temperature ('warm') must be a number" in said[0]
-    assert "top_p (3.0) must be at most 1" in said[1]
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 4
+    assert "temperature ('warm') must be a number" in errors[0]
+    assert "top_p (3.0) must be at most 1" in errors[1]
     session.run(iter(["/set"]))
     assert "temperature 0.5" in capsys.readouterr().err
 
@@ -73,41 +69,41 @@ def test_ctrl_c_stops_the_model_and_keeps_what_it_wrote(monkeypatch: pytest.Monk
     session = new_session()
     shown: list[str] = []
 
-    def show(text: str) -> None:
+    def write(text: str) -> None:
         shown.append(text)
         if len(shown) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(play, "show", show)
+    monkeypatch.setattr(play, "write", write)
     session.run(iter(["Once"]))
     assert session.text == "Once" + "".join(shown[:2])
     session.run(iter(["/continue"]))
     assert len(session.turns) == 2
 
 
-def test_saving_writes_the_whole_text_and_a_folder_that_is_missing_is_a_line(
+def test_save_writes_the_whole_text_and_a_missing_folder_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = new_session()
     session.run(iter(["Ünce", f"/save {tmp_path / 'a.txt'}", f"/save {tmp_path / 'no' / 'a.txt'}", "/save"]))
     assert (tmp_path / "a.txt").read_text(encoding="utf-8") == session.text
-    said = capsys.readouterr().err
-    assert "cannot be written (no such file or directory)" in said
-    assert "/save needs a file's name" in said
+    errors = capsys.readouterr().err
+    assert "cannot be written (no such file or directory)" in errors
+    assert "/save needs a file name" in errors
 
 
-def test_commands_without_a_text_and_unknown_ones_are_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_without_a_text_and_unknown_commands_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     session = new_session()
     session.run(iter(["/undo", "/retry", "/dance", "/help", "/quit", "never read"]))
-    said = capsys.readouterr().err
-    assert "nothing to undo" in said
-    assert "nothing to retry" in said
-    assert "/dance is no command" in said
-    assert "/save FILE" in said
+    errors = capsys.readouterr().err
+    assert "nothing to undo" in errors
+    assert "nothing to retry" in errors
+    assert "/dance is not a command" in errors
+    assert "/save FILE" in errors
     assert session.turns == []
 
 
-def test_lines_are_put_together_and_ctrl_c_at_the_prompt_forgets_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_continued_lines_are_joined_and_ctrl_c_at_the_prompt_discards_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     typed = iter(["one\\", "two", '"""a', "b", 'c"""', '"""', "d", '"""', KeyboardInterrupt(), "last", EOFError()])
 
     def answer(_prompt: str) -> str:
@@ -120,7 +116,7 @@ def test_lines_are_put_together_and_ctrl_c_at_the_prompt_forgets_one(monkeypatch
     assert list(play._lines()) == ["one\ntwo", "a\nb\nc", "d", "last"]
 
 
-def test_the_command_plays_from_standard_input(run: Any) -> None:
+def test_play_reads_from_standard_input(run: Any) -> None:
     save_checkpoint(Path("checkpoints") / "one", new_session().engine.model, Tokenizer.named("bytes"))
     result = run("play", "one", "--max-new-tokens", "4", "--device", "cpu", stdin="Once\n/set\n/quit\n")
     assert result.exit_code == 0, result.stderr
