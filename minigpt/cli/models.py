@@ -24,8 +24,6 @@ CompileOption = Annotated[
     typer.Option("--compile", help="on CUDA: run torch.compile first; takes a minute, for long texts"),
 ]
 
-_BEYOND_CACHES = 50_000_000  # parameters: so many no processor's cache holds, and the memory sets the pace
-
 
 def open_model(
     name: str | None, checkpoints: Path, device: str = "auto", *, dtype: str = "float32", mapped: bool = True
@@ -47,39 +45,33 @@ def open_model(
 
 
 def open_engine(model: "GPT", quantize: Literal["auto", "none", "int8"], *, compiled: bool) -> "Engine":
-    """What runs a model, its weights in int8 if asked, or by default where that is what makes it fast.
+    """The engine for a model; prints a note where the compiled code is missing.
 
-    Raises: ConfigError for int8 or `compiled` where it cannot be.
+    Raises: ConfigError where the engine supports no int8, or cannot be `compiled`.
     """
     from minigpt.generation.engines import native
-    from minigpt.generation.engines.resolve import resolve_engine, runs_natively
+    from minigpt.generation.engines.resolve import resolve_engine
 
     if native.why_unavailable() and model.token_embedding.weight.device.type == "cpu":
-        note(f"PyTorch runs the model, several times slower than compiled code would: {native.why_unavailable()}")
-    if quantize == "auto":
-        quantize = "int8" if model.config.n_parameters >= _BEYOND_CACHES and runs_natively(model) else "none"
+        note(f"PyTorch generates the text, several times slower than compiled code: {native.why_unavailable()}")
     return resolve_engine(model, quantize, compiled=compiled)
 
 
 def open_drafter(
     draft: str | None, speculate: str, checkpoint: "Checkpoint", engine: "Engine", checkpoints: Path
 ) -> "Drafter | None":
-    """What guesses ahead. By default repeated text is guessed where verifying several tokens gives the same numbers,
-    bit for bit, as one step after the other: in the compiled step.
+    """The drafter for speculative decoding: the model named `draft`, or as `speculate` says.
 
     Raises: MinigptError.
     """
-    from minigpt.generation.engines.pytorch import TorchEngine
     from minigpt.generation.engines.resolve import resolve_engine
-    from minigpt.generation.speculative import DraftModel, PromptLookup
+    from minigpt.generation.speculative import DraftModel, PromptLookup, default_drafter
 
     if draft is not None:
         small = open_model(draft, checkpoints, str(engine.device))
         if small.tokenizer.fingerprint != checkpoint.tokenizer.fingerprint:
-            raise ConfigError(
-                f"{small.directory} has another tokenizer than {checkpoint.directory}; a draft model must share it"
-            )
+            raise ConfigError(f"draft ({small.directory}) must have the same tokenizer as {checkpoint.directory}")
         return DraftModel(resolve_engine(small.model), small.tokenizer.vocab_size)
-    if speculate == "off" or (speculate == "auto" and isinstance(engine, TorchEngine)):
-        return None
-    return PromptLookup()
+    if speculate == "auto":
+        return default_drafter(engine)
+    return PromptLookup() if speculate == "lookup" else None

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from minigpt.generation.engines.engine import Engine
+from minigpt.generation.engines.pytorch import TorchEngine
 
 _LONGEST_MATCH = 4  # tokens of the end that are looked for further up
 _MOST_GUESSES = 7
@@ -50,6 +51,11 @@ class PromptLookup:
                 if size <= end:
                     self._ends[tuple(tokens[end - size : end])] = end
         self._seen = list(tokens)
+
+
+def default_drafter(engine: Engine) -> PromptLookup | None:
+    """`PromptLookup` for the engines whose logits are bit for bit the same for several tokens at once; else None."""
+    return None if isinstance(engine, TorchEngine) else PromptLookup()
 
 
 class DraftModel:

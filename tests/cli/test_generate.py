@@ -14,10 +14,8 @@ import pytest
 import torch
 from builders import new_model
 
-import minigpt.cli.generate
-import minigpt.cli.models
 from minigpt.config import GPTConfig
-from minigpt.generation.engines import native
+from minigpt.generation.engines import native, resolve
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint, save_weights
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -211,7 +209,7 @@ def test_a_missing_compiler_is_reported_in_one_line(run: Any, monkeypatch: pytes
     save_model("one")
     monkeypatch.setattr(native, "_library", lambda: "there is no compiler")
     said = run("generate", "abc", *SHORT).stderr.splitlines()
-    assert said[0] == "PyTorch runs the model, several times slower than compiled code would: there is no compiler"
+    assert said[0] == "PyTorch generates the text, several times slower than compiled code: there is no compiler"
     assert "cpu, float32, PyTorch" in said[1]
 
 
@@ -227,7 +225,7 @@ def test_int8_weights_can_be_chosen_and_are_the_default_of_a_large_model(
     assert "float32" in engines["auto"]
     assert "float32" in engines["none"]
     assert "int8" in engines["int8"]
-    monkeypatch.setattr(minigpt.cli.models, "_BEYOND_CACHES", 1000)
+    monkeypatch.setattr(resolve, "_INT8_FROM", 1000)
     assert "int8" in records(run("generate", "abc", *SHORT, "--json").stdout)[0]["engine"]
     assert "int8" in run("generate", "abc", *SHORT).stderr
 
@@ -248,7 +246,7 @@ def test_a_draft_model_with_another_tokenizer_is_refused(run: Any) -> None:
     save_checkpoint(Path("checkpoints") / "other", other, Tokenizer.named("gpt2"))
     result = run("generate", "abc", *SHORT, "--model", "one", "--draft", "other")
     assert result.exit_code == 1
-    assert "another tokenizer" in result.stderr
+    assert "must have the same tokenizer" in result.stderr
 
 
 def test_more_samples_than_fit_in_memory_are_refused_with_the_number_that_fits(

@@ -12,7 +12,9 @@ from minigpt.generation.engines.native import NativeEngine
 from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.model.gpt import GPT
 
-Quantization = Literal["none", "int8"]
+Quantization = Literal["auto", "none", "int8"]
+
+_INT8_FROM = 50_000_000  # parameters: no processor's cache holds them, so memory bandwidth sets the speed
 
 
 def resolve_engine(model: GPT, quantization: Quantization = "none", *, compiled: bool = False) -> Engine:
@@ -24,6 +26,7 @@ def resolve_engine(model: GPT, quantization: Quantization = "none", *, compiled:
     | on CUDA                                      | `GraphEngine`  |
     | everything else                              | `TorchEngine`  |
 
+    `quantization` is that of the weights of `NativeEngine`; "auto" chooses int8 from 50 million parameters on.
     `compiled` compiles the CUDA step with torch.compile, which takes about a minute.
 
     Raises: ConfigError for int8 if `NativeEngine` cannot run the model; for `compiled` without CUDA.
@@ -32,7 +35,10 @@ def resolve_engine(model: GPT, quantization: Quantization = "none", *, compiled:
     on_cuda = weight.device.type == "cuda"
     if compiled and not on_cuda:
         raise ConfigError(f"compile needs CUDA, but the model is on {weight.device}; omit it")
-    if runs_natively(model):
+    is_native = runs_natively(model)
+    if quantization == "auto":
+        quantization = "int8" if is_native and model.config.n_parameters >= _INT8_FROM else "none"
+    if is_native:
         return NativeEngine(model, quantization)
     if quantization != "none":
         dtype = str(weight.dtype).removeprefix("torch.")
