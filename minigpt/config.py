@@ -1,4 +1,4 @@
-"""Every setting's name, type, default, bounds and help text; it knows neither torch nor the command line."""
+"""The name, type, default, bounds and help text of every setting."""
 
 import difflib
 import math
@@ -15,15 +15,19 @@ from minigpt.settings import Settings, setting
 class GPTConfig(Settings):
     """The shape of a GPT-2 style model; the field names are config.json's own."""
 
-    vocab_size: int = setting(50257, "words in the vocabulary", min=1, group="Model")
-    n_positions: int = setting(1024, "context length: the most tokens attended at once", min=1, group="Model")
+    vocab_size: int = setting(50257, "vocabulary size in tokens", min=1, group="Model")
+    n_positions: int = setting(1024, "context length in tokens", min=1, group="Model")
     n_embd: int = setting(768, "width: features per token", min=1, group="Model")
-    n_layer: int = setting(12, "number of blocks", min=1, group="Model")
+    n_layer: int = setting(12, "number of transformer blocks", min=1, group="Model")
     n_head: int = setting(12, "attention heads per block", min=1, group="Model")
-    dropout: float = setting(0.0, "share of activations dropped in training", min=0, below=1, group="Model")
-    layer_norm_epsilon: float = setting(1e-5, "added to the variance in every layer norm", above=0, group="Model")
+    dropout: float = setting(0.0, "dropout probability in training", min=0, below=1, group="Model")
+    layer_norm_epsilon: float = setting(
+        1e-5, "epsilon added to the variance in every layer norm", above=0, group="Model"
+    )
     activation_function: Literal["gelu_new", "gelu"] = setting(
-        "gelu_new", "between the MLP's projections: GPT-2's tanh form of GELU, or its exact form", group="Model"
+        "gelu_new",
+        "activation function of the MLP: gelu_new (GPT-2's tanh form of GELU) or gelu (exact)",
+        group="Model",
     )
 
     def __post_init__(self) -> None:
@@ -38,7 +42,7 @@ class GPTConfig(Settings):
 
     @property
     def n_parameters(self) -> int:
-        """Parameters of the model, the tied head counted once."""
+        """Number of parameters; the head shares the token embedding's."""
         c = self.n_embd
         attention = (c * 3 * c + 3 * c) + (c * c + c)
         mlp = (c * 4 * c + 4 * c) + (4 * c * c + c)
@@ -47,21 +51,21 @@ class GPTConfig(Settings):
 
     @property
     def n_inner_parameters(self) -> int:
-        """Weights of the matrices inside the blocks."""
+        """Number of weights in the matrices of the blocks."""
         return 12 * self.n_layer * self.n_embd**2
 
     def flops_per_token(self, context: int) -> int:
-        """Floating-point operations of one training token, forwards and backwards: 6 N + 12 L C T.
+        """Floating-point operations to train on one token, forward and backward: 6 N + 12 L C T.
 
-        N are the parameters without the positions, which no matrix product touches; the second term is attention's
-        scores and sums, counted as if the upper triangle were computed too.
+        N is the number of parameters without the position embedding, which is not used in a matrix product. The second
+        term is attention's scores and weighted sums, counted as if the upper triangle were computed too.
         Source: Chowdhery et al. 2022 (PaLM), appendix B.
         """
         parameters = self.n_parameters - self.n_positions * self.n_embd
         return 6 * parameters + 12 * self.n_layer * self.n_embd * context
 
 
-# The last four are for a laptop's CPU: the first two of them learn from a text of some megabytes in minutes, the others
+# The last four are for a laptop's CPU. nano and micro learn from a text of a few megabytes in minutes; mini and small
 # take longer.
 PRESETS: Mapping[str, GPTConfig] = types.MappingProxyType(
     {
@@ -78,9 +82,9 @@ PRESETS: Mapping[str, GPTConfig] = types.MappingProxyType(
 
 
 def preset_config(name: str) -> GPTConfig:
-    """The shape of that name.
+    """The model configuration of that name.
 
-    Raises: ConfigError, listing the names there are.
+    Raises: ConfigError, listing the presets.
     """
     if name not in PRESETS:
         raise ConfigError(f"preset ({name!r}) must be one of {', '.join(PRESETS)}")
@@ -89,14 +93,18 @@ def preset_config(name: str) -> GPTConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingConfig(Settings):
-    """How texts become documents, and how many of them are held out."""
+    """How files are read as documents, and how many documents are held out for validation."""
 
-    text_key: str = setting("text", "the field of a .jsonl line that holds the text", group="Text")
+    text_key: str = setting("text", "field of a .jsonl line that holds the text", group="Text")
     encoding_errors: Literal["strict", "replace"] = setting(
-        "strict", "what to do about bytes that are not UTF-8: strict stops, replace goes on", group="Text"
+        "strict", "handling of bytes that are not UTF-8: strict (stop) or replace (insert U+FFFD)", group="Text"
     )
     validation_fraction: float | None = setting(
-        None, "share of the text held out; by default 10 %, at most 2 MB", min=0, max=0.5, group="Text"
+        None,
+        "fraction of the text held out for validation; by default 10 %, at most 2 MB",
+        min=0,
+        max=0.5,
+        group="Text",
     )
 
 
@@ -104,126 +112,137 @@ class ReadingConfig(Settings):
 class TrainConfig(Settings):
     """How a model is trained.
 
-    None means: not given. `minigpt train` then plans what is to be; `train()` takes what the help text says, or the
-    plainest there is: the model's whole context, the whole batch at once, one process, no early stop.
+    None means that the user did not choose. `minigpt train` then chooses; `train()` uses the default in the help text,
+    else the model's context length, the whole batch as one micro-batch, one process and no early stopping.
     """
 
-    steps: int | None = setting(None, "optimizer steps to take", min=1, group="Length")
-    epochs: float | None = setting(None, "passes over the training text to take", above=0, group="Length")
+    steps: int | None = setting(None, "optimizer steps to train for", min=1, group="Length")
+    epochs: float | None = setting(None, "passes over the training text", above=0, group="Length")
     minutes: float | None = setting(
         None,
-        "minutes to train for; the schedule follows the clock; by default 5, where no length is given and the text is "
-        "not tiny",
+        "minutes to train for, with a learning-rate schedule that follows the clock; without --steps, --epochs and "
+        "--minutes it is 5, unless the text is tiny",
         above=0,
         group="Length",
     )
-    context_length: int | None = setting(None, "tokens in one training sequence", min=1, group="Batch")
+    context_length: int | None = setting(None, "tokens per training sequence", min=1, group="Batch")
     batch_size: int = setting(32, "sequences per optimizer step", min=1, group="Batch")
     batch_tokens: int | None = setting(None, "tokens per optimizer step, instead of --batch-size", min=1, group="Batch")
     micro_batch_size: int | None = setting(
-        None, "sequences per forward pass; the rest of the batch is accumulated", min=1, group="Batch"
+        None, "sequences per forward pass; gradients are accumulated over the batch", min=1, group="Batch"
     )
     optimizer: Literal["muon", "adamw"] = setting(
         "muon",
-        "muon (for the matrices in the blocks, AdamW for the rest) or adamw, the default for fine-tuning",
+        "muon (AdamW for parameters other than the blocks' matrices) or adamw, the default for fine-tuning",
         group="Optimization",
     )
-    learning_rate: float = setting(3e-3, "the peak learning rate", above=0, group="Optimization")
+    learning_rate: float = setting(3e-3, "peak learning rate", above=0, group="Optimization")
     schedule: Literal["cosine", "trapezoid", "constant"] = setting(
-        "trapezoid", "shape of the learning rate after the warmup: cosine, trapezoid or constant", group="Optimization"
+        "trapezoid", "learning-rate schedule after the warmup: cosine, trapezoid or constant", group="Optimization"
     )
     warmup_steps: int | None = setting(
-        None, "steps of linear warmup; by default 100, or a tenth of a shorter run", min=0, group="Optimization"
+        None, "steps of linear warmup; by default 100, at most a tenth of the run", min=0, group="Optimization"
     )
     cooldown: float = setting(
-        0.5, "share of the run that a trapezoid cools down over", above=0, max=1, group="Optimization"
+        0.5, "fraction of the run in which a trapezoid schedule decays", above=0, max=1, group="Optimization"
     )
     final_learning_rate: float = setting(
-        0.0, "the schedule's floor, as a share of the peak", min=0, max=1, group="Optimization"
+        0.0, "final learning rate as a fraction of the peak", min=0, max=1, group="Optimization"
     )
     token_noise: float = setting(
         0.0,
-        "share of the tokens read in training that are replaced by random ones",
+        "fraction of the training tokens replaced by random tokens",
         min=0,
         below=1,
         group="Optimization",
     )
     bpe_dropout: float = setting(
         0.0,
-        "share of the merges left out, others each time, where a word read in training is cut into tokens",
+        "BPE-dropout: fraction of merges dropped at random each time training text is tokenized",
         min=0,
         below=1,
         group="Optimization",
     )
-    weight_decay: float = setting(0.1, "decoupled weight decay, on matrices only", min=0, group="Optimization")
-    beta1: float = setting(0.9, "AdamW's decay of the gradient's mean", min=0, below=1, group="Optimization")
-    beta2: float = setting(0.99, "AdamW's decay of the gradient's square", min=0, below=1, group="Optimization")
+    weight_decay: float = setting(0.1, "decoupled weight decay of matrices", min=0, group="Optimization")
+    beta1: float = setting(
+        0.9, "AdamW's beta1: decay of the gradient's running mean", min=0, below=1, group="Optimization"
+    )
+    beta2: float = setting(
+        0.99, "AdamW's beta2: decay of the squared gradient's running mean", min=0, below=1, group="Optimization"
+    )
     momentum: float = setting(0.9, "Muon's momentum", min=0, below=1, group="Optimization")
-    grad_clip: float = setting(1.0, "largest norm of the gradient; 0 is no clipping", min=0, group="Optimization")
+    grad_clip: float = setting(1.0, "maximum gradient norm; 0 disables clipping", min=0, group="Optimization")
     spike_threshold: float = setting(
         8.0,
-        "leave out a step whose loss is so many standard deviations above the recent ones; 0 is never",
+        "skip a step whose loss is this many standard deviations above recent losses; 0 disables skipping",
         min=0,
         group="Optimization",
     )
     eval_every: int | None = setting(
-        None, "steps between evaluations; by default at most 20 in a run", min=1, group="Evaluation and saving"
+        None,
+        "steps between evaluations; by default at most 20 evaluations per run",
+        min=1,
+        group="Evaluation and saving",
     )
     eval_tokens: int = setting(
         50_000,
-        "most validation tokens read in one evaluation during the run; the last reads them all, or as many as a tenth "
-        "of the minutes is enough for",
+        "maximum number of validation tokens per evaluation; the final evaluation uses all of them, or as many as fit "
+        "into a tenth of --minutes",
         min=1,
         group="Evaluation and saving",
     )
     sample_every: int | None = setting(
-        None, "steps between samples; by default at most 5 in a run; 0 is none", min=0, group="Evaluation and saving"
+        None,
+        "steps between samples; by default at most 5 samples per run; 0 disables samples",
+        min=0,
+        group="Evaluation and saving",
     )
     sample_prompt: str = setting(
-        "", "what samples start from; by default the start of a document", group="Evaluation and saving"
+        "", "prompt of the samples; by default the start of a document", group="Evaluation and saving"
     )
     save_every: int | None = setting(
-        None, "steps between saves; by default at every evaluation", min=1, group="Evaluation and saving"
+        None, "steps between checkpoints; by default one at every evaluation", min=1, group="Evaluation and saving"
     )
-    save_minutes: float = setting(
-        5.0, "most minutes between saves, whatever the steps take", above=0, group="Evaluation and saving"
-    )
+    save_minutes: float = setting(5.0, "maximum minutes between checkpoints", above=0, group="Evaluation and saving")
     patience: int | None = setting(
         None,
-        "evaluations without improvement before stopping early; 0 is never",
+        "evaluations without improvement before early stopping; 0 disables it",
         min=0,
         group="Evaluation and saving",
     )
     seed: int = setting(
         1337,
-        "seed of everything random in training: the initial weights, the batches, the noise and the dropouts",
+        "random seed of the initial weights, the batches, token noise, BPE-dropout and dropout",
         min=0,
         max=2**63 - 1,
         group="Machine",
     )
     checkpoint_activations: Literal["auto", "on", "off"] = setting(
         "auto",
-        "keep only what enters each block and compute the rest again in the backward pass: auto (where memory is "
-        "short), on or off",
+        "save memory by computing each block's activations again in the backward pass: auto (if memory is short), on "
+        "or off",
         group="Machine",
     )
     devices: int | None = setting(
-        None, "processes to train with on this machine, one per GPU, or per share of a CPU", min=1, group="Machine"
+        None,
+        "processes to train with on this machine: one per GPU, or several that share the CPU",
+        min=1,
+        group="Machine",
     )
     sharding: Literal["auto", "on", "off"] = setting(
         "auto",
-        "with several devices, let each hold a part of the weights (FSDP): auto (where they do not fit), on or off",
+        "shard weights, gradients and optimizer state over the devices (FSDP): auto (if they do not fit), on or off",
         group="Machine",
     )
     device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps", group="Machine")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
         "auto",
-        "arithmetic in the matrices: auto (on a CPU bfloat16 where minigpt train measures it to be faster; train() in "
-        "Python takes float32), float32 (TF32 on CUDA), bfloat16 or float16; weights stay float32",
+        "dtype of matrix products: auto, float32 (TF32 on CUDA), bfloat16 or float16; weights stay float32; on a CPU, "
+        "auto is bfloat16 if minigpt train measures it to be faster (train() in Python uses float32)",
         group="Machine",
     )
     compile: Literal["auto", "on", "off"] = setting(
-        "auto", "torch.compile the model: auto (on CUDA, where no weights are in parts), on or off", group="Machine"
+        "auto", "compile the model with torch.compile: auto (on CUDA without sharding), on or off", group="Machine"
     )
 
     def __post_init__(self) -> None:
@@ -234,88 +253,98 @@ class TrainConfig(Settings):
 
     @property
     def sequences_per_step(self) -> int:
-        """Sequences per optimizer step, from `batch_tokens` where that is given (rounded, at least one)."""
+        """Sequences per optimizer step: `batch_size`, or `batch_tokens` in sequences (rounded, at least one).
+
+        Raises: ConfigError for `batch_tokens` without `context_length`.
+        """
         if self.batch_tokens is None:
             return self.batch_size
         if self.context_length is None:
-            raise ConfigError("batch_tokens needs context_length to be known")
+            raise ConfigError("batch_tokens needs context_length")
         return max(1, round(self.batch_tokens / self.context_length))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig(Settings):
-    """How text is drawn from a model.
+    """How text is generated.
 
-    A token's score is its logit; the filters act in the order in which they stand here, temperature first, on the
-    scores that penalties and bans have changed.
+    A token's score is its logit. Penalties, biases and bans change the scores first; then temperature, top_k, top_p,
+    min_p and typical_p are applied in this order.
     """
 
-    max_new_tokens: int = setting(200, "most tokens to generate", min=1, group="Sampling")
-    min_new_tokens: int = setting(0, "no end of text before this many new tokens", min=0, group="Sampling")
-    temperature: float = setting(0.8, "0 is greedy; below 1 is safer, above 1 is wilder", min=0, group="Sampling")
-    top_k: int | None = setting(None, "draw only from the k likeliest tokens", min=1, group="Sampling")
+    max_new_tokens: int = setting(200, "maximum number of tokens to generate", min=1, group="Sampling")
+    min_new_tokens: int = setting(0, "minimum number of tokens before the end of text", min=0, group="Sampling")
+    temperature: float = setting(
+        0.8, "sampling temperature: 0 is greedy, higher is more random", min=0, group="Sampling"
+    )
+    top_k: int | None = setting(None, "sample only from the k likeliest tokens", min=1, group="Sampling")
     top_p: float = setting(
-        0.95, "draw only from the likeliest tokens that hold this much probability", above=0, max=1, group="Sampling"
+        0.95, "sample only from the likeliest tokens with this total probability", above=0, max=1, group="Sampling"
     )
     min_p: float = setting(
-        0.0, "draw only tokens at least this many times as likely as the likeliest", min=0, max=1, group="Sampling"
+        0.0, "sample only tokens with at least this fraction of the highest probability", min=0, max=1, group="Sampling"
     )
     typical_p: float = setting(
         1.0,
-        "draw only from the tokens that hold this much probability and whose surprise is nearest the expected one",
+        "sample only from the tokens with this total probability whose surprisal is nearest the entropy",
         above=0,
         max=1,
         group="Sampling",
     )
     repetition_penalty: float = setting(
-        1.0, "divides the scores of tokens in the prompt or the text so far; 1 is none", above=0, group="Sampling"
+        1.0, "divisor of the scores of tokens that the text already contains; 1 disables it", above=0, group="Sampling"
     )
     frequency_penalty: float = setting(
-        0.0, "taken from a token's score for each time it has been generated", group="Sampling"
+        0.0, "subtracted from a token's score for each time it was generated", group="Sampling"
     )
     presence_penalty: float = setting(
-        0.0, "taken from a token's score if it has been generated at all", group="Sampling"
+        0.0, "subtracted from a token's score if it was generated at least once", group="Sampling"
     )
     no_repeat_ngram_size: int = setting(
-        0, "let no run of this many tokens come twice, the prompt's included; 0 is any", min=0, group="Sampling"
+        0,
+        "never repeat a sequence of this many tokens, including the prompt's; 0 disables this",
+        min=0,
+        group="Sampling",
     )
     logit_bias: tuple[str, ...] = setting(
         (),
-        "added to one token's score: TEXT=NUMBER, as in ' word=2.5', or #ID=NUMBER, as in '#318=-100'; may be given "
-        "several times",
+        "number to add to a token's score: TEXT=NUMBER, as in ' word=2.5', or #ID=NUMBER, as in '#318=-100'; may be "
+        "given several times",
         group="Sampling",
     )
     bad_words: tuple[str, ...] = setting(
-        (), "never write this, nor with a space before it; may be given several times", group="Sampling"
+        (),
+        "text that is never generated, with or without a space before it; may be given several times",
+        group="Sampling",
     )
     beams: int = setting(
         1,
-        "search for the likeliest text along this many at once instead of drawing; temperature, top-k, top-p, min-p, "
-        "typical-p and seed then do nothing",
+        "number of beams; more than 1 searches for the likeliest text instead of sampling, without temperature, top-k, "
+        "top-p, min-p, typical-p and seed",
         min=1,
         group="Sampling",
     )
     length_penalty: float = setting(
         1.0,
-        "with beams: rank texts by log-probability / length ** this; above 0 favours longer ones, below 0 shorter",
+        "with beams, rank texts by log-probability / length ** this; above 0 favors longer texts, below 0 shorter ones",
         group="Sampling",
     )
     seed: int | None = setting(
         None,
-        "seed of the draw; the same seed gives the same text on one machine",
+        "random seed; the same seed gives the same text on one machine",
         min=0,
         max=2**63 - 1,
         group="Sampling",
     )
-    samples: int = setting(1, "how many continuations to draw at once", min=1, group="Sampling")
-    stop: tuple[str, ...] = setting((), "stop before this text; may be given several times")
+    samples: int = setting(1, "number of texts to generate", min=1, group="Sampling")
+    stop: tuple[str, ...] = setting((), "text to stop before; may be given several times")
     until: Literal["sentence", "paragraph", "line"] | None = setting(
-        None, "stop after the first whole sentence, paragraph or line"
+        None, "stop after the first complete sentence, paragraph or line"
     )
     context: str = setting(
         "slide",
-        "what is seen of a text longer than the context length: slide (its end), or keep-first:N (its first N tokens "
-        "and its end)",
+        "what the model reads of a text longer than its context: slide (the end) or keep-first:N (the first N tokens "
+        "and the end)",
     )
 
     def __post_init__(self) -> None:
@@ -325,18 +354,18 @@ class SamplingConfig(Settings):
                 f"min_new_tokens ({self.min_new_tokens}) must be at most max_new_tokens ({self.max_new_tokens})"
             )
         if self.beams > 1 and self.samples > self.beams:
-            raise ConfigError(f"samples ({self.samples}) must be at most beams ({self.beams}): each is one of them")
+            raise ConfigError(f"samples ({self.samples}) must be at most beams ({self.beams})")
         if "" in self.bad_words:
-            raise ConfigError("a bad word is empty (''); give the text that must not come")
+            raise ConfigError("bad_words contains an empty text (''); give a text that must not be generated")
         for entry in self.logit_bias:
             parse_logit_bias(entry)
         _ = self.keep_first
 
     @property
     def keep_first(self) -> int:
-        """The tokens at the beginning that stay in sight however long the text grows.
+        """The number of tokens at the start of the text that the model always reads.
 
-        Raises: ConfigError where `context` says neither slide nor keep-first:N.
+        Raises: ConfigError if `context` is neither slide nor keep-first:N.
         """
         name, _, count = self.context.partition(":")
         if self.context == "slide":
@@ -347,9 +376,9 @@ class SamplingConfig(Settings):
 
 
 def parse_logit_bias(entry: str) -> tuple[str, float]:
-    """The token, as a text or `#ID`, and the number of one `--logit-bias`: all before the last "=", and all after.
+    """Splits a `--logit-bias` at its last "=" into the token, a text or `#ID`, and the number.
 
-    Raises: ConfigError where it is no such pair, or the text has digits only and might be meant as an id.
+    Raises: ConfigError if it has another form, or if the text consists of digits and could be meant as an id.
     """
     token, _, number = entry.rpartition("=")
     try:
@@ -360,8 +389,8 @@ def parse_logit_bias(entry: str) -> tuple[str, float]:
         raise ConfigError(f"logit_bias ({entry!r}) must be TEXT=NUMBER or #ID=NUMBER, as in ' word=2.5' or '#318=-100'")
     if token.isdecimal():
         raise ConfigError(
-            f"logit_bias ({entry!r}) could mean an id or a text; give '#{entry}' for the token of that id, and a text "
-            "by its own token's id"
+            f"logit_bias ({entry!r}) could mean an id or a text; give '#{entry}' for the token with that id, or "
+            "#ID=NUMBER with the id of the text's token"
         )
     return token, bias
 

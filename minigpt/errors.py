@@ -1,20 +1,20 @@
-"""The errors a user can mend; each says what is wrong, the value, and what would be right, in one sentence.
+"""Errors that a user can fix; each message says what is wrong, the value, and what would be right, in one sentence.
 
-Every child also inherits the builtin that a library caller would expect. `minigpt.cli.app` turns them into one
-line on stderr; anything else that is raised is a bug and keeps its traceback.
+Each class also inherits the built-in exception that a library user expects. The command line prints a MinigptError as
+one line on stderr; any other exception is a bug and keeps its traceback.
 """
 
 
 class MinigptError(Exception):
-    """The parent of every error that the user, not the code, can mend."""
+    """The base class of all errors that the user can fix."""
 
 
 class ConfigError(MinigptError, ValueError):
-    """A setting is out of its bounds, or two settings contradict one another."""
+    """A setting is out of bounds, or two settings contradict one another."""
 
 
 class DataError(MinigptError, ValueError):
-    """A corpus cannot be read or is unfit to train on."""
+    """A corpus cannot be read or cannot be used for training."""
 
 
 class TokenizerError(MinigptError, ValueError):
@@ -26,16 +26,16 @@ class CheckpointError(MinigptError, OSError):
 
 
 class FolderTakenError(CheckpointError):
-    """A folder that was to be new is there already: somebody else has just made it."""
+    """A folder that was to be created already exists; another process has just created it."""
 
 
 class DeviceError(MinigptError, RuntimeError):
-    """A device or a dtype is not to be had on this machine."""
+    """A device or dtype is not available on this machine."""
 
 
 class TrainingError(MinigptError, RuntimeError):
-    """Training cannot go on: the loss is no longer finite, or the run cannot be resumed as asked."""
+    """Training cannot continue: the loss is NaN or infinite, or the run cannot be resumed as requested."""
 
 
 class GenerationError(MinigptError, RuntimeError):
-    """Generation cannot go on: what the model says is no longer a distribution."""
+    """Generation cannot continue: the model's logits are not a distribution."""

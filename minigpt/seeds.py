@@ -1,4 +1,4 @@
-"""Numbers as good as random made from other numbers (splitmix64, Steele et al. 2014); it knows no generator."""
+"""Counter-based random numbers: hashes of integers by splitmix64 (Steele et al. 2014)."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,7 +8,7 @@ _MASK = 2**64 - 1
 
 
 def mix_seed(*parts: int) -> int:
-    """One well-mixed 63-bit seed from several whole numbers."""
+    """Hashes several integers to one 63-bit seed."""
     state = 0
     for part in parts:
         state = (state ^ (part & _MASK)) + _STEP & _MASK
@@ -19,7 +19,7 @@ def mix_seed(*parts: int) -> int:
 
 
 def mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The outputs of splitmix64 at these places of the sequence that begins at 0, counted from 0."""
+    """The outputs of splitmix64, started at 0, at these positions of its sequence, counted from 0."""
     with np.errstate(over="ignore"):
         z = numbers * np.uint64(_STEP) + np.uint64(_STEP)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(_FIRST)

@@ -1,4 +1,4 @@
-"""How settings are declared, checked and copied; it knows none of them, neither torch nor the command line."""
+"""Declares, checks and copies groups of settings: frozen dataclasses with help texts and bounds."""
 
 import dataclasses
 import math
@@ -20,8 +20,7 @@ def setting(
     below: float | None = None,
     group: str = "Options",
 ) -> Any:
-    """A dataclass field that carries its help text, its bounds (`min`, `max` inclusive; `above`, `below` not) and the
-    heading that the help shows it under."""
+    """A dataclass field with a help text and its heading, and bounds (`min`, `max` inclusive; `above`, `below` not)."""
     bounds = {"min": min, "max": max, "above": above, "below": below}
     return dataclasses.field(default=default, metadata={"help": help, "bounds": bounds, "group": group})
 
@@ -33,8 +32,8 @@ def value_types(annotation: Any) -> tuple[Any, ...]:
     return tuple(kind for kind in alternatives if kind is not types.NoneType)
 
 
-def _misfit(annotation: Any, value: object) -> str | None:
-    """What a value of this annotation should have been, or None where `value` is one."""
+def _expected(annotation: Any, value: object) -> str | None:
+    """What a value of this annotation must be, or None if `value` is one."""
     if value is None and types.NoneType in get_args(annotation):
         return None
     (kind,) = value_types(annotation)
@@ -56,7 +55,7 @@ _ANNOTATIONS: dict[type, dict[str, Any]] = {}
 
 
 def annotations_of(settings: type) -> dict[str, Any]:
-    """What the fields of a group of settings may hold, by their names; worked out once, for that takes a while."""
+    """The types of a group's fields by name, cached because `get_type_hints` is slow."""
     if settings not in _ANNOTATIONS:
         _ANNOTATIONS[settings] = get_type_hints(settings)
     return _ANNOTATIONS[settings]
@@ -64,9 +63,9 @@ def annotations_of(settings: type) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """A frozen group of settings whose values are checked against their bounds when it is made.
+    """A frozen group of settings, checked against their types and bounds at construction.
 
-    Raises: ConfigError, naming the setting, its value and the bound.
+    Raises: ConfigError with the setting's name, its value and the bound.
     """
 
     def __post_init__(self) -> None:
@@ -75,10 +74,13 @@ class Settings:
 
     @classmethod
     def check(cls, name: str, value: object) -> None:
-        """Raises ConfigError where the setting of that name cannot have this value, whatever the others have."""
-        wanted = _misfit(annotations_of(cls)[name], value)
-        if wanted:
-            raise ConfigError(f"{name} ({value!r}) must be {wanted}")
+        """Checks the value of one setting by itself.
+
+        Raises: ConfigError.
+        """
+        expected = _expected(annotations_of(cls)[name], value)
+        if expected:
+            raise ConfigError(f"{name} ({value!r}) must be {expected}")
         if isinstance(value, int | float):
             cls._check_bounds(name, value, cls.__dataclass_fields__[name].metadata["bounds"])
 
@@ -97,7 +99,7 @@ class Settings:
             raise ConfigError(f"{name} ({value}) must be below {below}")
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some settings changed, checked again."""
+        """A copy with some settings changed; it is checked again."""
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Settings: their bounds and types, what a wrong one says, and that reading them costs no torch."""
+"""Settings: their bounds and types, the errors for wrong values, and their import without PyTorch."""
 
 import dataclasses
 import json
@@ -50,7 +50,7 @@ every_group = pytest.mark.parametrize("group", GROUPS)
         (SamplingConfig, {"stop": (1,)}, "stop ((1,)) must be a tuple of strings"),
     ],
 )
-def test_a_wrong_setting_says_its_name_its_value_and_what_would_be_right(
+def test_the_error_for_a_wrong_value_has_the_name_the_value_and_what_would_be_right(
     group: type[Settings], values: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -68,12 +68,12 @@ def test_a_wrong_setting_says_its_name_its_value_and_what_would_be_right(
         (SamplingConfig, {"temperature": 0, "top_p": 1, "top_k": 1, "seed": 0, "stop": ("a", "b")}),
     ],
 )
-def test_a_bound_that_is_inclusive_may_be_reached(group: type[Settings], values: dict[str, Any]) -> None:
-    made = group(**values)
-    assert {name: getattr(made, name) for name in values} == values
+def test_an_inclusive_bound_is_allowed(group: type[Settings], values: dict[str, Any]) -> None:
+    config = group(**values)
+    assert {name: getattr(config, name) for name in values} == values
 
 
-def test_a_config_error_is_what_a_library_caller_expects() -> None:
+def test_a_config_error_is_a_value_error_and_a_minigpt_error() -> None:
     assert issubclass(ConfigError, MinigptError)
     assert issubclass(ConfigError, ValueError)
 
@@ -95,13 +95,13 @@ def test_a_config_error_is_what_a_library_caller_expects() -> None:
         ),
     ],
 )
-def test_two_budgets_contradict_one_another(given: dict[str, Any], message: str) -> None:
+def test_only_one_of_steps_epochs_and_minutes_may_be_given(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         TrainConfig(**given)
     assert str(caught.value) == message
 
 
-def test_replace_changes_what_it_is_told_and_checks_again() -> None:
+def test_replace_changes_the_given_settings_and_checks_them() -> None:
     small = GPTConfig(n_layer=2)
     wide = small.replace(n_embd=96, n_head=8)
     assert (wide.n_layer, wide.n_embd, wide.head_width) == (2, 96, 12)
@@ -113,20 +113,22 @@ def test_replace_changes_what_it_is_told_and_checks_again() -> None:
 
 
 @every_group
-def test_settings_are_frozen_and_given_by_name(group: type[Settings]) -> None:
-    made = group()
-    first = dataclasses.fields(made)[0].name
+def test_settings_are_frozen_and_keyword_only(group: type[Settings]) -> None:
+    config = group()
+    first = dataclasses.fields(config)[0].name
     with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(made, first, 1)
+        setattr(config, first, 1)
     with pytest.raises(TypeError):
         group(1)  # type: ignore[call-arg]
 
 
 @every_group
-def test_settings_survive_json(group: type[Settings]) -> None:
-    made = group()
-    read = json.loads(json.dumps(made.to_dict()))
-    assert group(**{name: tuple(value) if isinstance(value, list) else value for name, value in read.items()}) == made
+def test_settings_can_be_restored_from_json(group: type[Settings]) -> None:
+    config = group()
+    loaded = json.loads(json.dumps(config.to_dict()))
+    assert (
+        group(**{name: tuple(value) if isinstance(value, list) else value for name, value in loaded.items()}) == config
+    )
 
 
 @every_group
@@ -136,7 +138,7 @@ def test_every_setting_has_a_help_text_and_a_default(group: type[Settings]) -> N
         assert field.default is not dataclasses.MISSING, field.name
 
 
-def test_an_annotations_alternatives_leave_out_none() -> None:
+def test_the_alternatives_of_an_annotation_exclude_none() -> None:
     assert value_types(int | None) == (int,)
     assert value_types(Literal["a"] | None) == (Literal["a"],)
     assert value_types(float) == (float,)
@@ -151,7 +153,7 @@ def test_an_annotations_alternatives_leave_out_none() -> None:
         ({"batch_tokens": 3, "context_length": 100}, 1),
     ],
 )
-def test_a_batch_is_counted_in_sequences_or_in_tokens(given: dict[str, int], sequences: int) -> None:
+def test_the_batch_size_is_given_in_sequences_or_in_tokens(given: dict[str, int], sequences: int) -> None:
     assert TrainConfig(**given).sequences_per_step == sequences
 
 
@@ -160,7 +162,7 @@ def test_a_batch_in_tokens_needs_a_context_length() -> None:
         _ = TrainConfig(batch_tokens=100).sequences_per_step
 
 
-def test_presets_cannot_be_changed_by_accident() -> None:
+def test_presets_are_read_only() -> None:
     with pytest.raises(TypeError):
         PRESETS["gpt2"] = GPTConfig(n_layer=1)  # type: ignore[index]
     assert PRESETS["gpt2"] == GPTConfig()
@@ -175,13 +177,13 @@ def test_presets_cannot_be_changed_by_accident() -> None:
         "dir(__import__('minigpt'))",
     ],
 )
-def test_settings_are_read_without_torch(statement: str) -> None:
+def test_settings_are_imported_without_pytorch(statement: str) -> None:
     check = f"import sys; {statement}; sys.exit({{'torch', 'numpy', 'typer', 'rich'}} & set(sys.modules) or None)"
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
 
 
-def test_the_packages_names_come_when_asked_for() -> None:
+def test_the_names_of_the_package_are_imported_on_first_use() -> None:
     import minigpt
 
     assert minigpt.GPTConfig is GPTConfig
@@ -190,13 +192,13 @@ def test_the_packages_names_come_when_asked_for() -> None:
         _ = minigpt.GTP
 
 
-def test_the_weights_inside_the_blocks_are_all_but_embeddings_biases_and_norms() -> None:
+def test_the_inner_parameters_are_all_but_embeddings_biases_and_norms() -> None:
     shape = PRESETS["gpt2"]
     biases_and_norms = 12 * (9 * 768 + 4 * 768) + 2 * 768
     assert shape.n_inner_parameters == shape.n_parameters - (50257 + 1024) * 768 - biases_and_norms
 
 
-def test_the_small_gpt2_takes_the_arithmetic_that_the_formula_says() -> None:
-    # 6 x (124,439,808 - 1024 x 768) + 12 x 12 x 768 x 1024, as nanoGPT's estimate_mfu counts it for one token
+def test_the_flops_of_gpt2_are_those_of_the_formula() -> None:
+    # 6 x (124,439,808 - 1024 x 768) + 12 x 12 x 768 x 1024, as in nanoGPT's estimate_mfu for one token
     assert PRESETS["gpt2"].flops_per_token(1024) == 6 * 123_653_376 + 113_246_208
     assert PRESETS["gpt2"].flops_per_token(512) == 6 * 123_653_376 + 113_246_208 / 2

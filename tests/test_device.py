@@ -1,4 +1,4 @@
-"""Choosing a device and its arithmetic, its memory, and the model on a GPU against the model on the CPU."""
+"""The choice of a device and a dtype, the memory they have, and the model on a GPU."""
 
 import itertools
 import platform
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from builders import new_model
 
 from minigpt import device as device_module
 from minigpt.config import GPTConfig
@@ -37,7 +38,7 @@ def machine_with(monkeypatch: pytest.MonkeyPatch, gpus: int, mps: bool = False) 
 @pytest.mark.parametrize(
     ("gpus", "mps", "chosen"), [(2, False, "cuda"), (0, True, "mps"), (1, True, "cuda"), (0, False, "cpu")]
 )
-def test_auto_is_the_fastest_device_there_is(
+def test_auto_is_the_fastest_available_device(
     monkeypatch: pytest.MonkeyPatch, gpus: int, mps: bool, chosen: str
 ) -> None:
     machine_with(monkeypatch, gpus, mps)
@@ -45,7 +46,7 @@ def test_auto_is_the_fastest_device_there_is(
 
 
 @pytest.mark.parametrize("name", ["cpu", "cuda", "cuda:1", "mps"])
-def test_a_device_that_is_here_is_taken_by_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_an_available_device_is_chosen_by_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     machine_with(monkeypatch, gpus=2, mps=True)
     assert resolve_device(name) == torch.device(name)
 
@@ -58,41 +59,43 @@ def test_a_device_that_is_here_is_taken_by_name(monkeypatch: pytest.MonkeyPatch,
         ("cuda:x", "device ('cuda:x') must be auto, cpu, cuda, cuda:N or mps"),
         ("cuda:-1", "device ('cuda:-1') must be auto, cpu, cuda, cuda:N or mps"),
         ("meta", "device ('meta') must be auto, cpu, cuda, cuda:N or mps"),
-        ("cuda", "device ('cuda') is not on this machine: torch sees no CUDA device here; use cpu"),
+        ("cuda", "device ('cuda') is not on this machine: PyTorch finds no CUDA device; use cpu"),
         ("mps", "device ('mps') is not on this machine; use cpu"),
     ],
 )
-def test_a_device_that_cannot_be_had_is_one_sentence(monkeypatch: pytest.MonkeyPatch, name: str, message: str) -> None:
+def test_an_unavailable_device_is_an_error_of_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, name: str, message: str
+) -> None:
     machine_with(monkeypatch, gpus=0)
     with pytest.raises(DeviceError) as caught:
         resolve_device(name)
     assert str(caught.value) == message
 
 
-def test_a_gpu_beyond_the_last_says_which_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_gpu_that_does_not_exist_names_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     machine_with(monkeypatch, gpus=2)
-    with pytest.raises(DeviceError, match="only cuda:0 to cuda:1 are here"):
+    with pytest.raises(DeviceError, match="it has cuda:0 to cuda:1"):
         resolve_device("cuda:2")
 
 
 @pytest.mark.parametrize(
     ("capability", "dtype"), [((7, 5), torch.float16), ((8, 0), torch.bfloat16), ((9, 0), torch.bfloat16)]
 )
-def test_auto_arithmetic_on_a_gpu_is_bfloat16_from_ampere_on(
+def test_the_automatic_dtype_on_cuda_is_bfloat16_since_ampere(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], dtype: torch.dtype
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert resolve_dtype("auto", CUDA) == dtype
 
 
-def test_auto_arithmetic_elsewhere_is_float32() -> None:
+def test_the_automatic_dtype_elsewhere_is_float32() -> None:
     assert resolve_dtype("auto", CPU) == torch.float32
     assert resolve_dtype("auto", torch.device("mps")) == torch.float32
 
 
 @pytest.fixture
 def unmeasured() -> Iterator[None]:
-    """Lets the CPU be measured anew, in the test and after it."""
+    """Makes the test, and the tests after it, measure the CPU again."""
     multiplies_bfloat16_faster.cache_clear()
     yield
     multiplies_bfloat16_faster.cache_clear()
@@ -100,37 +103,37 @@ def unmeasured() -> Iterator[None]:
 
 @pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize(
-    ("exact", "coarse", "faster"),
+    ("float32", "bfloat16", "faster"),
     [([1], [0.5], True), ([1], [0.9], False), ([1], [4], False), ([9, 1], [9, 0.5], True)],
 )
-def test_what_a_cpu_multiplies_faster_is_measured(
-    monkeypatch: pytest.MonkeyPatch, exact: list[float], coarse: list[float], faster: bool
+def test_the_faster_dtype_of_a_cpu_is_measured(
+    monkeypatch: pytest.MonkeyPatch, float32: list[float], bfloat16: list[float], faster: bool
 ) -> None:
-    """By a clock on which products in turn take so many seconds, the first of all perhaps longer."""
-    took = itertools.chain(*zip(exact, coarse, strict=True), itertools.cycle((exact[-1], coarse[-1])))
-    readings = itertools.accumulate(itertools.chain.from_iterable((0.25, seconds) for seconds in took))
+    """A fake clock gives the alternating products these durations in seconds; the first of all may be slower."""
+    durations = itertools.chain(*zip(float32, bfloat16, strict=True), itertools.cycle((float32[-1], bfloat16[-1])))
+    readings = itertools.accumulate(itertools.chain.from_iterable((0.25, seconds) for seconds in durations))
     monkeypatch.setattr(device_module.time, "perf_counter", lambda: next(readings))
     assert multiplies_bfloat16_faster() is faster
     monkeypatch.setattr(device_module.time, "perf_counter", None)
     assert multiplies_bfloat16_faster() is faster  # measured once
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator")
-def test_memory_that_was_freed_is_used_again_without_asking_the_system() -> None:
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc's allocator")
+def test_freed_memory_is_used_again_without_new_pages() -> None:
     import resource
 
     def pages() -> int:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        held = [torch.ones(2**21) for _ in range(8)]  # 8 MB each: glibc would give 64 MB back
-        del held
+        blocks = [torch.ones(2**21) for _ in range(8)]  # 8 MB each: by default glibc returns 64 MB to the system
+        del blocks
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
     keep_freed_memory()
     pages()
-    assert pages() < 8000  # of 16,384
+    assert min(pages() for _ in range(3)) < 8000  # of 16,384; by default each takes 12,288
 
 
-def test_an_arithmetic_is_taken_by_name() -> None:
+def test_a_dtype_is_chosen_by_name() -> None:
     assert resolve_dtype("float32", CPU) == torch.float32
     assert resolve_dtype("bfloat16", CPU) == torch.bfloat16
     assert resolve_dtype("float16", CUDA) == torch.float16
@@ -143,7 +146,7 @@ def test_an_arithmetic_is_taken_by_name() -> None:
         ("int8", "dtype ('int8') must be auto, float32, bfloat16, float16"),
     ],
 )
-def test_an_arithmetic_that_cannot_be_had_is_one_sentence(name: str, message: str) -> None:
+def test_an_unavailable_dtype_is_an_error_of_one_sentence(name: str, message: str) -> None:
     with pytest.raises(DeviceError) as caught:
         resolve_dtype(name, CPU)
     assert str(caught.value) == message
@@ -158,19 +161,19 @@ def test_autocast_multiplies_matrices_in_the_dtype(dtype: torch.dtype) -> None:
     assert (matrix @ matrix).dtype == torch.float32
 
 
-def test_float32_leaves_an_outer_autocast_alone() -> None:
+def test_float32_does_not_change_an_outer_autocast() -> None:
     with autocast(CPU, torch.bfloat16), autocast(CPU, torch.float32):
         assert (torch.eye(3) @ torch.eye(3)).dtype == torch.bfloat16
 
 
-def test_free_memory_on_a_gpu_counts_what_torch_has_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_memory_on_a_gpu_includes_pytorchs_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (5_000, 90_000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 700)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 300)
     assert free_memory(CUDA) == 5_400
 
 
-LIMITED = {  # a control group of version 2, and one of version 1
+LIMITED = {  # a control group of version 2; below, one of version 1
     "memory.max": "1000",
     "memory.current": "900",
     "memory.stat": "anon 600\nfile 300\ninactive_file 250\nactive_file 40\n",
@@ -192,13 +195,13 @@ TIGHTER = {"memory.max": "990", "memory.current": "900", "memory.stat": "anon 90
         (LIMITED, 390),
         ({f"memory/{name}": text for name, text in LIMITED_1.items()}, 390),
         ({"memory.max": "1000", "memory.current": "1300", "memory.stat": "inactive_file 20\n"}, 0),
-        ({f"job/{name}": text for name, text in LIMITED.items()}, 390),  # a batch system's, above the process's own
+        ({f"job/{name}": text for name, text in LIMITED.items()}, 390),  # a parent group, set by a batch system
         ({f"job/step/{name}": text for name, text in LIMITED.items()} | TIGHTER, 90),
         ({f"elsewhere/{name}": text for name, text in LIMITED.items()}, 2_048_000),
         ({f"memory/outer/{name}": text for name, text in LIMITED_1.items()}, 390),
     ],
 )
-def test_free_memory_is_what_the_machine_and_its_container_leave_files_read_before_aside(
+def test_free_memory_is_limited_by_the_machine_and_its_container_without_cached_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], free: int
 ) -> None:
     (tmp_path / "meminfo").write_text("MemTotal:  8000 kB\nMemAvailable:  2000 kB\n")
@@ -212,8 +215,8 @@ def test_free_memory_is_what_the_machine_and_its_container_leave_files_read_befo
     assert free_memory(CPU) == free
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's own account of the process")
-def test_peak_memory_is_this_processes_own_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_peak_memory_on_a_cpu_is_the_resident_set_of_the_process_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     machine_with(monkeypatch, gpus=0)
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines())
     kilobytes = int(status["VmHWM"].removesuffix("kB"))
@@ -228,33 +231,26 @@ CONFIG = GPTConfig(vocab_size=101, n_positions=64, n_embd=96, n_layer=3, n_head=
 
 @pytest.fixture(autouse=True)
 def exact_float32() -> Iterator[None]:
-    """Full float32 products on the GPU, whatever an earlier test's training run has asked of torch."""
+    """Full float32 products on the GPU, even if an earlier test has enabled TF32."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     yield
     torch.set_float32_matmul_precision(before)
 
 
-def twins() -> tuple[GPT, GPT]:
-    """One model on the CPU and its copy on the GPU, with weights large enough to be felt."""
-    torch.manual_seed(0)
-    here, there = GPT(CONFIG), GPT(CONFIG)
-    with torch.no_grad():
-        for parameter in here.parameters():
-            if parameter.dim() == 2:
-                parameter.mul_(5)
-    there.load_state_dict(here.state_dict())
-    return here, there.to(CUDA)
+def on_both_devices() -> tuple[GPT, GPT]:
+    """A model on the CPU and its copy on the GPU."""
+    return new_model(CONFIG, scale=5), new_model(CONFIG, scale=5).to(CUDA)
 
 
 @needs_gpu
 @pytest.mark.parametrize("name", ["auto", "cuda", "cuda:0"])
-def test_the_gpu_is_found(name: str) -> None:
+def test_a_gpu_is_found(name: str) -> None:
     assert resolve_device(name).type == "cuda"
 
 
 @needs_gpu
-def test_attention_on_the_gpu_is_attention_on_the_cpu() -> None:
+def test_attention_on_a_gpu_equals_attention_on_the_cpu() -> None:
     torch.manual_seed(0)
     here, there = CausalSelfAttention(CONFIG), CausalSelfAttention(CONFIG)
     there.load_state_dict(here.state_dict())
@@ -269,21 +265,21 @@ def test_attention_on_the_gpu_is_attention_on_the_cpu() -> None:
     other.square().sum().backward()
     torch.testing.assert_close(other.cpu(), one, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(y.grad.cpu(), x.grad, rtol=1e-3, atol=1e-4)
-    written, weights = there.forward_with_weights(y)
-    torch.testing.assert_close(written, other, rtol=1e-4, atol=1e-5)
+    by_formula, weights = there.forward_with_weights(y)
+    torch.testing.assert_close(by_formula, other, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(weights.cpu(), here.forward_with_weights(x)[1], rtol=1e-4, atol=1e-5)
 
 
 @needs_gpu
-def test_the_model_on_the_gpu_is_the_model_on_the_cpu() -> None:
-    here, there = twins()
+def test_the_model_on_a_gpu_equals_the_model_on_the_cpu() -> None:
+    here, there = on_both_devices()
     ids = torch.randint(101, (4, 64))
     torch.testing.assert_close(there(ids.to(CUDA)).cpu(), here(ids), rtol=1e-3, atol=1e-3)
 
 
 @needs_gpu
-def test_the_cache_changes_no_logit_on_the_gpu() -> None:
-    _, model = twins()
+def test_the_cache_does_not_change_the_logits_on_a_gpu() -> None:
+    _, model = on_both_devices()
     ids = torch.randint(101, (2, 64), device=CUDA)
     cache = KVCache(CONFIG, 2, device=CUDA)
     with torch.no_grad():
@@ -292,8 +288,8 @@ def test_the_cache_changes_no_logit_on_the_gpu() -> None:
 
 
 @needs_gpu
-def test_bfloat16_autocast_runs_forward_and_backward_on_the_gpu() -> None:
-    _, model = twins()
+def test_bfloat16_autocast_runs_forward_and_backward_on_a_gpu() -> None:
+    _, model = on_both_devices()
     ids = torch.randint(101, (4, 64), device=CUDA)
     with autocast(CUDA, torch.bfloat16):
         logits = model(ids)
@@ -307,8 +303,8 @@ def test_bfloat16_autocast_runs_forward_and_backward_on_the_gpu() -> None:
 
 
 @needs_gpu
-def test_a_model_from_tensors_on_the_gpu_works_there() -> None:
-    _, source = twins()
+def test_a_model_from_tensors_on_a_gpu_runs_there() -> None:
+    _, source = on_both_devices()
     model = GPT.from_tensors(CONFIG, source.state_dict())
     ids = torch.randint(101, (2, 8), device=CUDA)
     cache = KVCache(CONFIG, 2, device=CUDA)
@@ -318,6 +314,6 @@ def test_a_model_from_tensors_on_the_gpu_works_there() -> None:
 
 
 @needs_gpu
-def test_peak_memory_on_a_gpu_is_what_torch_held_there() -> None:
-    held = torch.ones(25_000_000, device=CUDA)
-    assert peak_memory(CUDA) == torch.cuda.max_memory_allocated(CUDA) >= held.nbytes
+def test_peak_memory_on_a_gpu_is_what_pytorch_allocated() -> None:
+    allocated = torch.ones(25_000_000, device=CUDA)
+    assert peak_memory(CUDA) == torch.cuda.max_memory_allocated(CUDA) >= allocated.nbytes

@@ -1,4 +1,4 @@
-"""Numbers made from others: the same ever since, and far from one another."""
+"""Counter-based random numbers: they never change, and neighboring inputs give unrelated outputs."""
 
 import itertools
 
@@ -9,14 +9,14 @@ import torch
 from minigpt.seeds import mix_seed, mixed
 
 
-def test_a_mixed_seed_depends_on_its_parts_and_their_order_alone() -> None:
+def test_a_mixed_seed_depends_only_on_its_parts_and_their_order() -> None:
     assert mix_seed(1, 2, 3) == mix_seed(1, 2, 3)
     parts = [(), (0,), (0, 0), (1,), (1, 0), (0, 1), (1, 2, 3), (3, 2, 1), (-1,), (2**63,), (12, 3), (1, 23)]
     assert len({mix_seed(*some) for some in parts}) == len(parts)
 
 
-def test_mixed_seeds_stay_what_they_were() -> None:
-    """A run is resumed by the seed: a change here would give every old run other batches."""
+def test_mixed_seeds_do_not_change_between_versions() -> None:
+    """A resumed run computes its batches from the seed, so a change would give old runs other batches."""
     assert mix_seed(0) == 0xE220A8397B1DCDAF >> 1  # splitmix64's first published output for the seed 0
     assert [mix_seed(1337, step) for step in (0, 1)] == [1783029923428753473, 8361222471251455951]
     assert [mix_seed(1, 2, 3), mix_seed(-1), mix_seed(2**63, 5)] == [
@@ -24,27 +24,27 @@ def test_mixed_seeds_stay_what_they_were() -> None:
     ]  # fmt: skip
 
 
-def test_mixed_numbers_stay_what_they_were() -> None:
+def test_mixed_numbers_do_not_change_between_versions() -> None:
     numbers = np.array([0, 1, 1337, 2**63, 2**64 - 1], dtype=np.uint64)
     assert mixed(numbers).tolist() == [
         0xE220A8397B1DCDAF, 7960286522194355700, 9929270050038472507, 5196802822362493915, 0
     ]  # fmt: skip
 
 
-def test_a_number_is_mixed_as_a_seed_of_one_part_is() -> None:
-    step = 0x9E3779B97F4A7C15  # by which the sequence advances
-    for place in (0, 1, 77):
-        (number,) = mixed(np.array([place], dtype=np.uint64)).tolist()
-        assert number >> 1 == mix_seed(place * step)
+def test_mixing_an_array_equals_mixing_seeds_of_one_part() -> None:
+    step = 0x9E3779B97F4A7C15  # the increment of splitmix64
+    for index in (0, 1, 77):
+        (number,) = mixed(np.array([index], dtype=np.uint64)).tolist()
+        assert number >> 1 == mix_seed(index * step)
 
 
-def test_mixed_seeds_are_ones_that_torch_and_numpy_take() -> None:
+def test_mixed_seeds_are_valid_for_pytorch_and_numpy() -> None:
     for parts in itertools.product((-5, 0, 2**62, 2**64 - 1), repeat=2):
         assert 0 <= mix_seed(*parts) < 2**63
         torch.Generator().manual_seed(mix_seed(*parts))
 
 
-def test_neighbouring_steps_have_seeds_that_share_half_their_bits() -> None:
+def test_the_seeds_of_neighboring_steps_share_half_of_their_bits() -> None:
     changed = [(mix_seed(7, step) ^ mix_seed(7, step + 1)).bit_count() for step in range(500)]
     assert sum(changed) / len(changed) == pytest.approx(63 / 2, abs=1)
     assert min(changed) > 10

@@ -286,8 +286,8 @@ def test_a_bias_beyond_the_vocabulary_is_refused() -> None:
     ("changes", "message"),
     [
         ({"min_new_tokens": 5, "max_new_tokens": 4}, "min_new_tokens (5) must be at most max_new_tokens (4)"),
-        ({"beams": 2, "samples": 3}, "samples (3) must be at most beams (2): each is one of them"),
-        ({"bad_words": ("a", "")}, "a bad word is empty (''); give the text that must not come"),
+        ({"beams": 2, "samples": 3}, "samples (3) must be at most beams (2)"),
+        ({"bad_words": ("a", "")}, "bad_words contains an empty text (''); give a text that must not be generated"),
         ({"repetition_penalty": 0}, "repetition_penalty (0) must be above 0"),
         ({"until": "word"}, "until ('word') must be one of sentence, paragraph, line"),
         *(
@@ -299,8 +299,8 @@ def test_a_bias_beyond_the_vocabulary_is_refused() -> None:
         ),
         (
             {"logit_bias": ("318=-100",)},
-            "logit_bias ('318=-100') could mean an id or a text; give '#318=-100' for the token of that id, and a text "
-            "by its own token's id",
+            "logit_bias ('318=-100') could mean an id or a text; give '#318=-100' for the token with that id, or "
+            "#ID=NUMBER with the id of the text's token",
         ),
     ],
 )
