@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from minigpt.cli.launch import check_count, follow, lead, world_of
+from minigpt.cli.loggers import check_loggers, open_loggers
 from minigpt.cli.options import CheckpointsOption, command_line, fields_of, names_of, settings_options
 from minigpt.cli.report import REPORT
 from minigpt.cli.resume import resumed_directory, take_up
 from minigpt.cli.signals import heeding_signals, ignoring_saves
-from minigpt.cli.trackers import check_trackers, tracking
 from minigpt.cli.train_job import Job, Request, begin, draw_up
 from minigpt.config import PRESETS, GPTConfig, ReadingConfig, TrainConfig
 from minigpt.errors import CheckpointError, ConfigError
@@ -105,7 +105,7 @@ def train(
         allow_change=allow_change,
     )
     request.check()  # before anything heavy is loaded
-    check_trackers(log or [])
+    check_loggers(log or [])
 
     from minigpt.cli.render.console import console
 
@@ -139,7 +139,7 @@ def train(
         _run(job, checkpoints, out, world, log or [], no_report=no_report)
 
 
-def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: list[str], *, no_report: bool) -> None:
+def _run(job: Job, checkpoints: Path, out: "Console", world: "World", loggers: list[str], *, no_report: bool) -> None:
     """Trains and draws; ends with the result, or with the state saved and the exit code of the signal."""
     from minigpt.cli.render.console import console
     from minigpt.cli.render.run_summary import summary
@@ -164,7 +164,7 @@ def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: 
         job.config.sequences_per_step * (job.config.context_length or job.model.config.n_positions),
         baselines,
     )
-    with tracking(trackers, job.run, out) as track, display, heeding_signals(control, display.stop) as signals:
+    with open_loggers(loggers, job.run, out) as write, display, heeding_signals(control, display.stop) as signals:
         events = train(
             job.model,
             job.corpus,
@@ -179,7 +179,7 @@ def _run(job: Job, checkpoints: Path, out: "Console", world: "World", trackers: 
         try:
             for event in events:
                 display.show(event)
-                track(event)
+                write(event)
                 finished = event if isinstance(event, Finished) else None
         except CheckpointError as error:  # at an end that could not be saved
             if finished is None:

@@ -1,0 +1,200 @@
+"""Loggers for a run's events: TensorBoard and Weights & Biases, both optional.
+
+An error in a logger ends that logger with one line; training continues.
+"""
+
+import importlib
+import importlib.util
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from minigpt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from minigpt.storage.run import Run
+    from minigpt.training.events import Event
+
+
+def check_loggers(names: Iterable[str]) -> None:
+    """Raises ConfigError for an unknown logger, or one whose package is not installed."""
+    for name in names:
+        if name not in _LOGGERS:
+            raise ConfigError(f"log ({name!r}) must be one of {', '.join(_LOGGERS)}")
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(f"--log {name} needs the package {name}; install it with: pip install 'minigpt[{name}]'")
+
+
+@contextmanager
+def open_loggers(names: Iterable[str], run: "Run", out: "Console") -> Iterator[Callable[["Event"], None]]:
+    """Yields a function that writes an event to each of the loggers named, `tensorboard` and `wandb`.
+
+    Raises: ConfigError where one cannot start.
+    """
+    names = dict.fromkeys(names)
+    check_loggers(names)
+    loggers: dict[str, _Logger] = {}
+
+    def attempt(act: Callable[[_Logger], None]) -> None:
+        for name, logger in list(loggers.items()):
+            try:
+                act(logger)
+            except Exception as error:  # the packages document no exceptions
+                del loggers[name]
+                out.print(f"{name} failed ({_reason(error)}); training continues without it", markup=False)
+
+    try:
+        for name in names:
+            loggers[name] = _start(name, run)
+        yield lambda event: attempt(lambda logger: logger.write(event))
+    finally:
+        attempt(lambda logger: logger.close())
+
+
+class _Logger:
+    """Writes events to another program. Steps arrive in order, except where a run rolls back or is resumed."""
+
+    start_hint = "reinstall it"  # what to do where it cannot start
+
+    def __init__(self, run: "Run") -> None:
+        self.run = run
+        self._next_step: int | None = None
+
+    def write(self, event: "Event") -> None:
+        """Writes an event."""
+        from minigpt.training.events import Notice, Sample, Saved, Step
+
+        if isinstance(event, Notice):
+            return
+        if isinstance(event, Saved):
+            if event.what == "last":
+                self.flush()
+            return
+        first = event.step if isinstance(event, Step) else event.step + 1  # other events follow the step they name
+        if self._next_step is None or first < self._next_step:
+            self.restart_at(first)
+        self._next_step = event.step + 1
+        if isinstance(event, Sample):
+            self.log_sample(event.step, event.prompt + event.text)
+        else:
+            self.log_metrics(event.step, _metrics(event))
+
+    def restart_at(self, step: int) -> None:
+        """Declares that this step comes next, and that what was written of it and of later steps is void."""
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Writes the metrics of a step by name."""
+        raise NotImplementedError
+
+    def log_sample(self, step: int, text: str) -> None:
+        """Writes the text generated after a step."""
+        raise NotImplementedError
+
+    def flush(self) -> None:
+        """Writes to disk: a run that is resumed from here does not write these events again."""
+
+    def close(self) -> None:
+        """Writes the rest and ends."""
+        raise NotImplementedError
+
+
+def _metrics(event: "Event") -> dict[str, float]:
+    """An event's metrics by the names of their charts; a prefix before a slash groups charts."""
+    from minigpt.training.events import Evaluation, Finished, Step
+
+    names: dict[type, dict[str, str]] = {
+        Step: {
+            "train/loss": "loss",
+            "train/learning_rate": "learning_rate",
+            "train/gradient_norm": "gradient_norm",
+            "train/tokens_per_second": "tokens_per_second",
+        },
+        Evaluation: {"validation/loss": "validation_loss", "validation/bits_per_byte": "bits_per_byte"},
+        Finished: {"best/validation_loss": "validation_loss", "best/bits_per_byte": "bits_per_byte"},
+    }
+    values = {name: getattr(event, field) for name, field in names[type(event)].items()}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+class _TensorBoardLogger(_Logger):
+    """Writes event files into the run's folder, which `tensorboard --logdir checkpoints` draws.
+
+    A run that is resumed or rolls back opens another file, which hides the later steps of the earlier files.
+    """
+
+    def __init__(self, run: "Run") -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        super().__init__(run)
+        self._open: Callable[..., Any] = SummaryWriter
+        self._writer: Any = None
+
+    def restart_at(self, step: int) -> None:
+        self.close()
+        self._writer = self._open(str(self.run.directory / "tensorboard"), purge_step=step)
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, step)
+
+    def log_sample(self, step: int, text: str) -> None:
+        indented = "\n".join(f"    {line}" for line in text.splitlines())  # Markdown shows it verbatim
+        self._writer.add_text("sample", indented, step)
+
+    def flush(self) -> None:
+        if self._writer is not None:
+            self._writer.flush()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+class _WandbLogger(_Logger):
+    """Writes to a Weights & Biases run with this run's name and record; its environment variables apply.
+
+    Weights & Biases ignores a step that it already has, so a run that rolls back appears again at its first new step.
+    """
+
+    start_hint = "log in by `wandb login`, or set WANDB_MODE=offline"
+
+    def __init__(self, run: "Run") -> None:
+        super().__init__(run)
+        wandb = importlib.import_module("wandb")
+        self._html = wandb.Html
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "minigpt"),
+            name=run.directory.name,
+            id=re.sub(r"[^\w-]+", "-", f"{run.directory.name}-{run.record.started or ''}")[:128],
+            resume="allow",
+            config=run.record.to_dict(),
+            dir=str(run.directory),
+        )
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._run.log(dict(metrics), step=step)
+
+    def log_sample(self, step: int, text: str) -> None:
+        self._run.log({"sample": self._html(f"<pre>{escape(text)}</pre>")}, step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+_LOGGERS: dict[str, type[_Logger]] = {"tensorboard": _TensorBoardLogger, "wandb": _WandbLogger}
+
+
+def _start(name: str, run: "Run") -> _Logger:
+    try:
+        return _LOGGERS[name](run)
+    except Exception as error:  # the packages document no exceptions
+        raise ConfigError(f"--log {name} cannot start ({_reason(error)}); {_LOGGERS[name].start_hint}") from error
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
