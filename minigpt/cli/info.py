@@ -1,26 +1,28 @@
-"""`minigpt info`: what a model is, and how it came to be."""
+"""`minigpt info`: a model's shape and size, and how it was trained."""
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from minigpt.cli.options import CheckpointsOption, JsonOption
+from minigpt.cli.render.terminal import note
+from minigpt.cli.render.units import count, duration, size
 
 if TYPE_CHECKING:
-    from minigpt.storage.run_record import RunRecord
+    from minigpt.config import GPTConfig
+    from minigpt.storage.run_record import CorpusRecord, Result, RunRecord
 
 
 def info(
     model: Annotated[
-        str | None, typer.Argument(help="a run's name, or a path to a model of any format [newest]")
+        str | None, typer.Argument(help="a run's name, or a model's file or folder [newest run]", metavar="MODEL")
     ] = None,
     as_json: JsonOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
-    """Show a model's configuration, size and training record.
+    """Show a model's shape and size, how it was trained, and the result.
 
     Examples:
 
@@ -29,7 +31,6 @@ def info(
     - `minigpt info gpt2 --json`
     """
     from minigpt.cli.render.console import console, facts
-    from minigpt.cli.render.units import size
     from minigpt.importers.open_model import describe_model, find_model
     from minigpt.storage.checkpoint import TRAINING, WEIGHTS
     from minigpt.storage.files import read_json
@@ -37,8 +38,8 @@ def info(
 
     directory = find_model(model, checkpoints)
     config, tokenizer, notes = describe_model(directory)
-    for note in notes:
-        print(f"note: {note}", file=sys.stderr)
+    for each in notes:
+        note(f"note: {each}")
     path = directory / TRAINING
     training: dict[str, Any] = read_json(path) if path.exists() else {}
     file = directory if directory.is_file() else directory / WEIGHTS
@@ -51,25 +52,69 @@ def info(
     rows = {
         "parameters": f"{config.n_parameters:,}",
         "weights": size(weights) if weights else f"no {WEIGHTS}",
-        "tokenizer": f"{tokenizer.name}, {tokenizer.vocab_size:,} words",
-        **{name: str(value) for name, value in config.to_dict().items()},
+        "tokenizer": f"{tokenizer.name}, {count(tokenizer.vocab_size, 'token')}",
+        "vocabulary": f"{count(config.vocab_size, 'token')}, padded",
+        **_shape_rows(config),
     }
+    if config.vocab_size == tokenizer.vocab_size:
+        del rows["vocabulary"]
     out = console(stderr=False)
     out.print(facts(str(directory), rows))
-    if training:
-        out.print(facts("training", _training_rows(RunRecord.from_dict(training, path))))
+    if not training:
+        return
+    run = RunRecord.from_dict(training, path)
+    settings = run.training.to_dict() if run.training else {}
+    for title, rows in {
+        "training": _run_rows(run) | (_corpus_rows(run.corpus) if run.corpus else {}),
+        "result": _result_rows(run.result) if run.result else {},
+        "settings": {name: _shown(value) for name, value in settings.items() if value not in (None, "", [])},
+    }.items():
+        if rows:
+            out.print(facts(f"\n{title}", rows))
 
 
-def _training_rows(record: "RunRecord") -> dict[str, str]:
-    """The record as names and values, without those that are empty."""
-    entries = record.to_dict()
-    top = {name: entries[name] for name in ("started", "minigpt", "torch", "device", "from", "sources")}
-    rows = {}
-    for section in (top, *(entries[name] or {} for name in ("corpus", "training", "result"))):
-        for name, value in section.items():
-            if value not in (None, "", []):
-                rows[name] = _shown(value)
-    return rows
+def _shape_rows(config: "GPTConfig") -> dict[str, str]:
+    return {
+        "context": count(config.n_positions, "token"),
+        "shape": f"{count(config.n_layer, 'layer')}, {count(config.n_head, 'head')}, width {config.n_embd:,}",
+        "dropout": f"{config.dropout:g}",
+        "layer norm epsilon": f"{config.layer_norm_epsilon:g}",
+        "activation function": config.activation_function,
+    }
+
+
+def _run_rows(run: "RunRecord") -> dict[str, str]:
+    entries = {
+        "started": run.started,
+        "minigpt": run.minigpt,
+        "torch": run.torch,
+        "device": run.device,
+        "fine-tuned from": run.base,
+        "preset": run.preset,
+        "texts": ", ".join(run.sources),
+    }
+    return {name: text for name, text in entries.items() if text}
+
+
+def _corpus_rows(corpus: "CorpusRecord") -> dict[str, str]:
+    rows = {"training text": f"{size(corpus.train_bytes)}, {count(corpus.train_tokens, 'token')}"}
+    if corpus.validation_bytes and corpus.validation_tokens:
+        rows["validation text"] = f"{size(corpus.validation_bytes)}, {count(corpus.validation_tokens, 'token')}"
+    if corpus.path:
+        rows["tokens in"] = corpus.path
+    return rows | {"fingerprint": corpus.fingerprint}
+
+
+def _result_rows(result: "Result") -> dict[str, str]:
+    entries = {
+        "steps": None if result.step is None else f"{result.step:,}",
+        "ended by": result.reason,
+        "best weights": None if result.best_step is None else f"step {result.best_step:,}",
+        "validation loss": None if result.validation_loss is None else f"{result.validation_loss:.6g} nats per token",
+        "bits per byte": None if result.bits_per_byte is None else f"{result.bits_per_byte:.6g}",
+        "time": None if result.seconds is None else duration(result.seconds),
+    }
+    return {name: text for name, text in entries.items() if text}
 
 
 def _shown(value: Any) -> str:
