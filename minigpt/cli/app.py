@@ -1,4 +1,4 @@
-"""The `minigpt` command: its sub-commands, and the one place where errors become a line and an exit code."""
+"""The `minigpt` command: its subcommands, and the one place that turns errors into a line and an exit code."""
 
 import errno
 import gc
@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 from minigpt import __version__
 from minigpt.errors import MinigptError
 
-_COMMANDS = {  # by the module of minigpt.cli and the function there, in the order that --help lists them in
+_COMMANDS = {  # name: module in minigpt.cli and function, in the order of --help
     "train": "train.train",
     "generate": "generate.generate",
     "play": "play.play",
@@ -31,22 +31,22 @@ _COMMANDS = {  # by the module of minigpt.cli and the function there, in the ord
     "info": "info.info",
 }
 _MARKUP: Final = "markdown"
-_UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # what writing to a full disk or a closed terminal fails of
+_UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # the disk is full or the terminal closed
 
 
-class _Made(Mapping[str, Any]):
-    """The sub-commands, each imported and made when it is asked for: a start costs one of them, not all."""
+class _LazyCommands(Mapping[str, Any]):
+    """The subcommands, each imported when it is first used, so that starting one does not import the others."""
 
     def __init__(self) -> None:
-        self._made: dict[str, Any] = {}
+        self._commands: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._made:
+        if name not in self._commands:
             module, _, function = _COMMANDS[name].partition(".")
-            alone = typer.Typer(add_completion=False, rich_markup_mode=_MARKUP)
-            alone.command(name)(getattr(importlib.import_module(f"minigpt.cli.{module}"), function))
-            self._made[name] = typer.main.get_command(alone)
-        return self._made[name]
+            single = typer.Typer(add_completion=False, rich_markup_mode=_MARKUP)
+            single.command(name)(getattr(importlib.import_module(f"minigpt.cli.{module}"), function))
+            self._commands[name] = typer.main.get_command(single)
+        return self._commands[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(_COMMANDS)
@@ -56,11 +56,11 @@ class _Made(Mapping[str, Any]):
 
 
 class _Commands(TyperGroup):
-    """The command group whose invocation turns errors into exit codes: 1 for what the user can mend, 130 for Ctrl-C."""
+    """The command group, which turns errors into exit codes: 1 for an error the user can fix, 130 for Ctrl-C."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = cast(Any, _Made())
+        self.commands = cast(Any, _LazyCommands())
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -72,22 +72,21 @@ class _Commands(TyperGroup):
             print("minigpt: stopped", file=sys.stderr)
             raise typer.Exit(130) from interrupt
         except BrokenPipeError as closed:
-            _write_nowhere()
+            _discard_stdout()
             raise typer.Exit(0) from closed
 
 
-def _nowhere() -> TextIO:
+def _null_device() -> TextIO:
     return Path(os.devnull).open("w", encoding="utf-8")
 
 
-def _write_nowhere() -> None:
-    """Lets what is written from here on vanish: the reader has gone (`| head`), and nothing is left to say it to."""
+def _discard_stdout() -> None:
+    """Sends standard output to the null device: its reader has closed the pipe, as `| head` does."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-class _Heedless:
-    """A stream that goes on where it cannot be written to: what is said on the way ends no run, though the disk that
-    it goes to is full, the terminal is closed, or who has read it is gone."""
+class _ForgivingStream:
+    """A stream that ignores write errors: a full disk or a closed terminal must not end a run over its progress."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -126,7 +125,7 @@ def _minigpt(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and exit")
     ] = False,
 ) -> None:
-    """Train a GPT on your own text, import GPT-2, generate.
+    """Train a GPT-2 on your own text, import OpenAI's GPT-2, generate text.
 
     Start with `minigpt train corpus.txt`, then `minigpt generate "Once upon a time"`.
     """
@@ -134,35 +133,35 @@ def _minigpt(
 
 def main() -> NoReturn:
     """Runs the command line on the process's arguments and exits."""
-    gc.set_threshold(100_000)  # 700 by default: importing torch would be walked through again and again, for nothing
+    gc.set_threshold(100_000)  # with the default of 700, the collector slows down importing torch
     for name in ("stdout", "stderr"):
-        stream = getattr(sys, name) or _nowhere()  # None where it is closed
+        stream = getattr(sys, name) or _null_device()  # None if it is closed
         setattr(sys, name, stream)
-        if isinstance(stream, io.TextIOWrapper):  # Windows consoles and old locales are not UTF-8 by themselves
+        if isinstance(stream, io.TextIOWrapper):  # Windows consoles and old locales have other encodings
             stream.reconfigure(encoding="utf-8", errors="replace")
-    sys.stderr = cast(TextIO, _Heedless(sys.stderr))
+    sys.stderr = cast(TextIO, _ForgivingStream(sys.stderr))
     code: Any = 0
     try:
         app()
     except SystemExit as end:
         code = end.code
-    except KeyboardInterrupt:  # one more, while the first is answered
+    except KeyboardInterrupt:  # a second one, while the first is being handled
         code = 130
     except OSError as error:
-        if error.filename is not None or error.errno not in _UNWRITTEN:
+        if error.filename is not None or error.errno not in _UNWRITABLE:
             raise
-        code = _say_unwritten(error)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is left to do is to end
+        code = _report_unwritable(error)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left to interrupt
     try:
         sys.stdout.flush()
-    except BrokenPipeError:  # a reader that has gone is no error of ours
-        _write_nowhere()
+    except BrokenPipeError:  # the reader has closed the pipe, as `| head` does
+        _discard_stdout()
     except OSError as error:
-        code = code or _say_unwritten(error)
+        code = code or _report_unwritable(error)
     sys.exit(code)
 
 
-def _say_unwritten(error: OSError) -> int:
+def _report_unwritable(error: OSError) -> int:
     print(f"minigpt: standard output could not be written ({(error.strerror or str(error)).lower()})", file=sys.stderr)
-    _write_nowhere()
+    _discard_stdout()
     return 1

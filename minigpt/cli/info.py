@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from minigpt.cli.options import CheckpointsOption, JsonOption
+from minigpt.cli.render.model_facts import model_facts
 from minigpt.cli.render.terminal import note
 from minigpt.cli.render.units import count, duration, size
 
 if TYPE_CHECKING:
-    from minigpt.config import GPTConfig
     from minigpt.storage.run_record import CorpusRecord, Result, RunRecord
 
 
@@ -49,17 +49,8 @@ def info(
         record |= {"tokenizer": tokenizer.name, "weights_bytes": weights, "training": training or None}
         print(json.dumps(record))
         return
-    rows = {
-        "parameters": f"{config.n_parameters:,}",
-        "weights": size(weights) if weights else f"no {WEIGHTS}",
-        "tokenizer": f"{tokenizer.name}, {count(tokenizer.vocab_size, 'token')}",
-        "vocabulary": f"{count(config.vocab_size, 'token')}, padded",
-        **_shape_rows(config),
-    }
-    if config.vocab_size == tokenizer.vocab_size:
-        del rows["vocabulary"]
     out = console(stderr=False)
-    out.print(facts(str(directory), rows))
+    out.print(facts(str(directory), model_facts(config, tokenizer, weights)))
     if not training:
         return
     run = RunRecord.from_dict(training, path)
@@ -71,16 +62,6 @@ def info(
     }.items():
         if rows:
             out.print(facts(f"\n{title}", rows))
-
-
-def _shape_rows(config: "GPTConfig") -> dict[str, str]:
-    return {
-        "context": count(config.n_positions, "token"),
-        "shape": f"{count(config.n_layer, 'layer')}, {count(config.n_head, 'head')}, width {config.n_embd:,}",
-        "dropout": f"{config.dropout:g}",
-        "layer norm epsilon": f"{config.layer_norm_epsilon:g}",
-        "activation function": config.activation_function,
-    }
 
 
 def _run_rows(run: "RunRecord") -> dict[str, str]:

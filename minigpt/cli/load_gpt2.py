@@ -1,4 +1,4 @@
-"""`minigpt load-gpt2`: imports a GPT-2 of any format, from the Hugging Face hub or a local path."""
+"""`minigpt load-gpt2`: imports a GPT-2 of any format, from the Hugging Face Hub or a local path."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,29 +7,35 @@ import typer
 
 from minigpt.cli.options import CheckpointsOption, DeviceOption, command_line
 
+_VERIFICATION = {
+    "verified": "matches the published outputs:",
+    "differs": "differs from the published outputs:",
+    "unknown": "not checked against published outputs:",
+}
+
 
 def load_gpt2(
     model: Annotated[
         str | None,
         typer.Argument(
-            help="gpt2, gpt2-medium, gpt2-large, gpt2-xl, a model on the hub (owner/name), or a path [gpt2]"
+            help="gpt2, gpt2-medium, gpt2-large, gpt2-xl, OWNER/NAME on the Hub, or a path [gpt2]", metavar="MODEL"
         ),
     ] = None,
     source: Annotated[
-        str | None, typer.Option("--from", help="a local folder or file of any format, or OWNER/NAME on the hub")
+        str | None, typer.Option("--from", help="a local folder or file of any format, or OWNER/NAME on the Hub")
     ] = None,
     revision: Annotated[
-        str | None, typer.Option("--revision", help="a branch, tag or commit on the hub [main]")
+        str | None, typer.Option("--revision", help="a branch, tag or commit on the Hub [main]")
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="what to call it [the model's name]")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="the name to save it under [the model's name]")] = None,
     device: DeviceOption = "auto",
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
-    """Import a GPT-2: OpenAI's own, any other on the hub, or a local one of any format.
+    """Import a GPT-2: OpenAI's, another from the Hugging Face Hub, or a local one of any format.
 
-    Formats: Hugging Face's (safetensors or pickled weights, in one file or several), nanoGPT's ckpt.pt, OpenAI's
-    TensorFlow folders, GGUF. From the hub come only the files that are needed, through its cache: an interrupted
-    download goes on, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE=1 work, and every file is checked against its hash.
+    Formats: Hugging Face folders (safetensors or pickled weights, in one file or several), nanoGPT's ckpt.pt, OpenAI's
+    TensorFlow folders, GGUF. From the Hub, only the files needed are downloaded, through its cache: an interrupted
+    download resumes, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE=1 apply, and every file is checked against its hash.
 
     Examples:
 
@@ -40,7 +46,7 @@ def load_gpt2(
     - `minigpt load-gpt2 --from nanoGPT/out/ckpt.pt --name shakespeare`
     """
     from minigpt.cli.render.console import console, facts
-    from minigpt.cli.render.units import size
+    from minigpt.cli.render.model_facts import model_facts
     from minigpt.importers.gpt2 import import_gpt2
     from minigpt.storage.checkpoint import WEIGHTS
 
@@ -48,19 +54,13 @@ def load_gpt2(
     # No spinner: huggingface_hub draws its own progress on the same stream.
     imported = import_gpt2(model, source=source, revision=revision, name=name, checkpoints=checkpoints, device=device)
     checkpoint = imported.checkpoint
-    config = checkpoint.model.config
-    rows = {
-        "from": imported.source,
-        "saved in": str(checkpoint.directory),
-        "parameters": f"{config.n_parameters:,}",
-        "size": size((checkpoint.directory / WEIGHTS).stat().st_size),
-        "tokenizer": f"{checkpoint.tokenizer.name}, {checkpoint.tokenizer.vocab_size:,} words",
-        **{field: str(value) for field, value in config.to_dict().items()},
-    }
+    weight_bytes = (checkpoint.directory / WEIGHTS).stat().st_size
+    rows = {"from": imported.source, "saved in": str(checkpoint.directory)}
+    rows |= model_facts(checkpoint.model.config, checkpoint.tokenizer, weight_bytes)
     out.print(facts(checkpoint.directory.name, rows))
     for note in imported.notes:
         out.print(f"note: {note}", markup=False)
-    out.print(f"published outputs: {imported.verification.status}", markup=False)
+    out.print(_VERIFICATION[imported.verification.status], markup=False)
     for line in imported.verification.details:
         out.print(f"  {line}", markup=False)
     name = checkpoint.directory.name

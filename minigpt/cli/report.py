@@ -1,4 +1,4 @@
-"""`minigpt report`: a run, or two beside one another, as one page."""
+"""`minigpt report`: an HTML page on a run, or on two runs side by side."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,17 +14,17 @@ REPORT = "report.html"
 def report(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="one run's name or folder, or two to compare [newest]", metavar="RUN"),
+        typer.Argument(help="a run's name or folder, or two to compare [newest run]", metavar="RUN"),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help=f"the file to write [{REPORT} in the first run's folder]")
     ] = None,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
-    """Write a page on a run: its curves, its samples, what it learnt when, what it copies, and its whole record.
+    """Write an HTML page on a run: loss curves, samples, surprisal, memorization, settings and result.
 
-    The page is one file that loads nothing, and opens in any browser. A run that still trains, or was broken off, shows
-    what there is.
+    The page is a single file that opens in any browser, without a network. It also shows runs that are still training
+    or were interrupted.
 
     Examples:
 
@@ -33,7 +33,7 @@ def report(
     - `minigpt report moby_dick moby_dick-2 --output both.html`
     """
     if names and len(names) > 2:
-        raise ConfigError(f"a page compares two runs at most, not {len(names)}")
+        raise ConfigError(f"a page compares at most two runs, not {len(names)}")
 
     from minigpt.reports.run_report import write_report
     from minigpt.storage.checkpoint import find_checkpoint
@@ -44,7 +44,7 @@ def report(
     elif (newest := newest_run(runs_in(checkpoints))) is not None:
         directories = [newest]
     else:
-        raise ConfigError(f"there is no run in {checkpoints} to report; begin one with minigpt train corpus.txt")
+        raise ConfigError(f"there is no run in {checkpoints} to report; start one with: minigpt train corpus.txt")
     default = REPORT if len(directories) == 1 else f"report-{directories[1].resolve().name}.html"
     path = output or directories[0] / default
     write_report(directories, path)

@@ -52,7 +52,7 @@ def test_what_is_wrong_is_one_line(run: Any, here: Path, tiny: list[str]) -> Non
     run("train", "fox.txt", *tiny, "--no-report")
     for arguments, said in [
         (["nothing"], "nothing"),
-        (["fox", "fox", "fox"], "a page compares two runs at most, not 3"),
+        (["fox", "fox", "fox"], "a page compares at most two runs, not 3"),
         (["fox", "--output", "fox.txt/page.html"], "could not be written"),
         (["fox", "--output", "nowhere/page.html"], "could not be written: there is no folder nowhere"),
     ]:
