@@ -1,6 +1,6 @@
 """Shows what a generated text copies from the text that its model was trained on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from minigpt.storage.checkpoint import Checkpoint
 
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_LAST_SAMPLES = 3  # that the summary of a run covers
 _MOST_QUOTED = 60  # characters of a run that are shown beside its location
 
 
@@ -118,6 +119,18 @@ def _span_number(run: "CopiedRun", measured: "Memorization") -> str:
         if start <= run.start and run.end <= end and run.words >= measured.min_words:
             return f"{_superscript(number)} "
     return ""
+
+
+def samples_text(log: Iterable[Mapping[str, Any]]) -> str | None:
+    """How much of a run's last samples is copied from its text; None if the log has no such figures."""
+    last = [line for line in log if "copied_share" in line][-_LAST_SAMPLES:]
+    if not last:
+        return None
+    share = sum(line["copied_share"] for line in last) / len(last)  # the samples have about the same length
+    longest = max(line["longest_copied_words"] for line in last)
+    samples = f"last {len(last)} samples" if len(last) > 1 else "last sample"
+    min_words = last[-1]["copied_at_least"]
+    return f"{share:.0%} of the {samples}, in runs of {min_words} words or more; longest run {count(longest, 'word')}"
 
 
 def open_meter(checkpoint: "Checkpoint", sources: list[str], min_words: int) -> MemorizationMeter:

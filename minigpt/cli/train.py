@@ -141,10 +141,11 @@ def train(
 
 def _run(job: Job, checkpoints: Path, out: "Console", world: "World", loggers: list[str], *, no_report: bool) -> None:
     """Trains and draws; ends with the result, or with the state saved and the exit code of the signal."""
+    from minigpt.cli.memorization import samples_text
+    from minigpt.cli.render.baselines import result_text
     from minigpt.cli.render.console import console
     from minigpt.cli.render.run_summary import summary
     from minigpt.cli.render.training_display import TrainingDisplay
-    from minigpt.cli.standing import copied, standing
     from minigpt.device import resolve_device
     from minigpt.evaluation.recorded_baselines import recorded_baselines
     from minigpt.training.budget import planned_steps
@@ -195,11 +196,11 @@ def _run(job: Job, checkpoints: Path, out: "Console", world: "World", loggers: l
         raise typer.Exit(128 + (signals[0] if signals else signal.SIGTERM))  # another process was asked to
     result = console(stderr=False)
     log = list(job.run.read_log())
-    better = standing(log, baselines, finished)
+    beaten = result_text(log, baselines, finished)
     n_scored = len(job.corpus.validation) - 1  # all but the first
     speed = _speed(job, display, world.size)
     try:
-        result.print(summary(finished, n_scored, speed, str(directory), better, copied(log)))
+        result.print(summary(finished, n_scored, speed, str(directory), beaten, samples_text(log)))
     finally:  # though nobody reads that
         _draw_curve(job.run, out)
         if not no_report:

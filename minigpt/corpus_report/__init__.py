@@ -1,1 +1,1 @@
-"""What is wrong with a text before a model is trained on it."""
+"""What a text contains, and what is wrong with it, before a model is trained on it."""

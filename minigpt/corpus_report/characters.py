@@ -1,4 +1,4 @@
-"""What a text consists of: its characters, their scripts, and its lines."""
+"""Counts the characters of a text, their scripts, and its lines."""
 
 import re
 import unicodedata
@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minigpt.corpus_report.locations import LINE_END, Block, Place
+from minigpt.corpus_report.locations import LINE_END, Block, Location
 
-_POINTS = 0x110000
-_LINE_ENDS = {"LF": re.compile(r"(?<!\r)\n"), "CRLF": re.compile(r"\r\n"), "CR": re.compile(r"\r(?!\n)")}
-_AT_ONCE = 2**20  # characters counted at once
+_CODE_POINTS = 0x110000
+_LINE_ENDINGS = {"LF": re.compile(r"(?<!\r)\n"), "CRLF": re.compile(r"\r\n"), "CR": re.compile(r"\r(?!\n)")}
+_COUNTED_TOGETHER = 2**20  # characters
 _SCRIPTS: Mapping[str, str] = {
     "CJK": "Han",
     "FULLWIDTH": "Latin",
@@ -25,60 +25,65 @@ _SCRIPTS: Mapping[str, str] = {
 
 @dataclass
 class Characters:
-    """A text's characters by code point, and its lines; `add` takes in one block after the other, then `finish`."""
+    """Counts the characters of a text by code point, and its lines: `add` every block, then `finish`."""
 
-    counts: npt.NDArray[Any] = field(default_factory=lambda: np.zeros(_POINTS, dtype=np.int64))
+    counts: npt.NDArray[Any] = field(default_factory=lambda: np.zeros(_CODE_POINTS, dtype=np.int64))
     lines: int = 0
-    line_ends: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_LINE_ENDS, 0))
-    first_line_ends: dict[str, Place] = field(default_factory=dict)
+    line_endings: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_LINE_ENDINGS, 0))
+    first_line_endings: dict[str, Location] = field(default_factory=dict)
     longest_line: int = 0
-    longest_place: Place | None = None
+    longest_line_location: Location | None = None
 
     def __post_init__(self) -> None:
-        self._waiting: list[str] = []
-        self._length = 0
+        self._pending: list[str] = []
+        self._pending_length = 0
 
     @property
     def total(self) -> int:
         return int(self.counts.sum())
 
+    @property
+    def distinct(self) -> int:
+        """How many different characters occur."""
+        return int((self.counts > 0).sum())
+
     def add(self, block: Block) -> None:
-        """Takes in a block of the text."""
+        """Counts a block of the text."""
         text = block.text
-        self._waiting.append(text)
-        self._length += len(text)
-        if self._length >= _AT_ONCE:
+        self._pending.append(text)
+        self._pending_length += len(text)
+        if self._pending_length >= _COUNTED_TOGETHER:
             self.finish()
-        windows = text.count("\r\n")
-        counts = {"LF": text.count("\n") - windows, "CRLF": windows, "CR": text.count("\r") - windows}
-        for kind, count in counts.items():
-            self.line_ends[kind] += count
-            if count and kind not in self.first_line_ends and (match := _LINE_ENDS[kind].search(text)):
-                self.first_line_ends[kind] = block.place(match.start())
+        crlf = text.count("\r\n")
+        counts = {"LF": text.count("\n") - crlf, "CRLF": crlf, "CR": text.count("\r") - crlf}
+        for name, count in counts.items():
+            self.line_endings[name] += count
+            if count and name not in self.first_line_endings and (match := _LINE_ENDINGS[name].search(text)):
+                self.first_line_endings[name] = block.locate(match.start())
         lines = LINE_END.split(text)
         self.lines += len(lines) - (not lines[-1])
         longest = max(lines, key=len)
         if len(longest) > self.longest_line:
-            self.longest_line, self.longest_place = len(longest), block.place(text.find(longest))
+            self.longest_line, self.longest_line_location = len(longest), block.locate(text.find(longest))
 
     def finish(self) -> None:
-        """Counts the characters that wait for it: many at once, for the table of all characters is long."""
-        points = np.frombuffer("".join(self._waiting).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-        if len(points):
-            seen = np.bincount(points)
-            self.counts[: len(seen)] += seen
-        self._waiting, self._length = [], 0
+        """Counts the pending characters, many together because the table of all code points is long."""
+        code_points = np.frombuffer("".join(self._pending).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+        if len(code_points):
+            counts = np.bincount(code_points)
+            self.counts[: len(counts)] += counts
+        self._pending, self._pending_length = [], 0
 
     def scripts(self) -> dict[str, float]:
-        """The share of each script among the letters, the largest first.
+        """The fraction of the letters in each script, the largest first.
 
-        A letter's script is the first word of its name in Unicode, whose own table of scripts is not in Python.
+        Python has no table of Unicode scripts, so a letter's script is the first word of its Unicode name.
         """
         letters: dict[str, int] = {}
-        for point in np.flatnonzero(self.counts).tolist():
-            if unicodedata.category(chr(point)).startswith("L"):
-                first = unicodedata.name(chr(point), "UNNAMED").split()[0].split("-")[0]
+        for code_point in np.flatnonzero(self.counts).tolist():
+            if unicodedata.category(chr(code_point)).startswith("L"):
+                first = unicodedata.name(chr(code_point), "UNNAMED").split()[0].split("-")[0]
                 script = _SCRIPTS.get(first, first.capitalize())
-                letters[script] = letters.get(script, 0) + int(self.counts[point])
+                letters[script] = letters.get(script, 0) + int(self.counts[code_point])
         total = sum(letters.values())
         return {name: count / total for name, count in sorted(letters.items(), key=lambda item: -item[1])}

@@ -1,126 +1,127 @@
-"""What trouble in a text looks like, kind by kind, and what to do about each; it reads no files."""
+"""The kinds of issues in the characters of a text: the pattern of each, and what to do about it."""
 
 import re
 from dataclasses import dataclass
 
 UNDECODABLE, MOJIBAKE, DECOMPOSED = "invalid UTF-8", "mojibake", "decomposed characters"
-TRAILING, LICENCE = "trailing spaces", "Project Gutenberg's licence"
+TRAILING, LICENSE = "trailing spaces", "Project Gutenberg's licence"
 
-# What the bytes of UTF-8 turn into where a program takes them for Windows-1252, or Latin-1 where that has none.
+# The characters that UTF-8 bytes become when read as Windows-1252, or as Latin-1 where Windows-1252 has none.
 _AS_1252 = {bytes([byte]).decode("cp1252", "replace").replace("\ufffd", chr(byte)): byte for byte in range(0x80, 0x100)}
-_LATER = "".join(char for char, byte in _AS_1252.items() if byte < 0xC0)  # bytes of a character behind its first
+_CONT = "".join(char for char, byte in _AS_1252.items() if byte < 0xC0)  # continuation bytes of UTF-8
 
 
 @dataclass(frozen=True)
-class Symptom:
-    """One kind of trouble: its pattern, and the characters of which a text with it has at least one.
+class IssueKind:
+    """One kind of issue: the pattern of its occurrences, and `required`, characters without which none can occur.
 
-    Bytes that are no UTF-8 are in the text as lone surrogates.
+    Bytes that are not valid UTF-8 are lone surrogates in the text.
     """
 
-    kind: str
-    telltale: re.Pattern[str]
+    name: str
+    required: re.Pattern[str]
     pattern: re.Pattern[str]
     advice: str
 
 
-def _symptom(kind: str, pattern: str, advice: str, telltale: str | None = None) -> Symptom:
-    return Symptom(kind, re.compile(telltale or pattern), re.compile(pattern), advice)
+def _kind(name: str, pattern: str, advice: str, required: str | None = None) -> IssueKind:
+    return IssueKind(name, re.compile(required or pattern), re.compile(pattern), advice)
 
 
-# The gravest first.
-SYMPTOMS = (
-    _symptom(
+# The most serious first.
+ISSUE_KINDS = (
+    _kind(
         UNDECODABLE,
         r"[\udc80-\udcff]+",
-        "training stops there; save the text as UTF-8 (iconv -f WINDOWS-1252 -t UTF-8), or train with "
+        "training stops at it; save the text as UTF-8 (iconv -f WINDOWS-1252 -t UTF-8), or train with "
         "--encoding-errors replace",
     ),
-    _symptom(
+    _kind(
         MOJIBAKE,
-        # Where two such characters may well stand together (French: café »), several must in a row. The set in front
-        # lets the search pass over all other characters at once.
-        f"[ÂÃâðÐÑÎÏ×ØÙã-ï](?:(?<=[ÂÃ])[{_LATER}]|(?<=â)[€‚„†ˆ‰‹Œ\x81][{_LATER}]|(?<=ð)[{_LATER}]{{3}}|"
-        f"(?<=[ÐÑÎÏ×ØÙ])[{_LATER}](?:[ÐÑÎÏ×ØÙ][{_LATER}])+|(?<=[ã-ï])[{_LATER}]{{2}}(?:[ã-ï][{_LATER}]{{2}})+)",
-        "UTF-8 was read as Windows-1252 and saved again; ftfy (pip install ftfy) mends it",
-        telltale="[ÂÃâðÐÑÎÏ×ØÙã-ï]",
+        # Where two such characters are common in good text (French: café »), several must follow one another. The set
+        # at the start of the pattern lets the search skip all other characters quickly.
+        f"[ÂÃâðÐÑÎÏ×ØÙã-ï](?:(?<=[ÂÃ])[{_CONT}]|(?<=â)[€‚„†ˆ‰‹Œ\x81][{_CONT}]|(?<=ð)[{_CONT}]{{3}}|"
+        f"(?<=[ÐÑÎÏ×ØÙ])[{_CONT}](?:[ÐÑÎÏ×ØÙ][{_CONT}])+|(?<=[ã-ï])[{_CONT}]{{2}}(?:[ã-ï][{_CONT}]{{2}})+)",
+        "UTF-8 was read as Windows-1252 and saved again; ftfy (pip install ftfy) repairs it",
+        required="[ÂÃâðÐÑÎÏ×ØÙã-ï]",
     ),
-    _symptom(
+    _kind(
         "replacement characters",
         "\ufffd",
-        "characters were lost before this file was written (U+FFFD); go back to its source if you can",
+        "characters were lost before this file was written (U+FFFD); use the original file if you can",
     ),
-    _symptom("byte order marks", "\ufeff", "left where files were joined; remove U+FEFF"),
-    _symptom(
+    _kind("byte order marks", "\ufeff", "left over from joining files; remove U+FEFF"),
+    _kind(
         "C1 control characters",
         r"[\x80-\x84\x86-\x9f]+",
-        "mostly Windows-1252 that was read as Latin-1: recode the file's source from WINDOWS-1252",
+        "usually Windows-1252 that was read as Latin-1; convert the original file from WINDOWS-1252",
     ),
-    _symptom(
+    _kind(
         DECOMPOSED,
         r"[^\W\d_][\u0300-\u036f]+",
-        "a letter and its accent are two characters here; bring all text into one form, e.g. "
-        "unicodedata.normalize('NFC', text)",
-        telltale=r"[\u0300-\u036f]",
+        "a letter and its accent are two characters; normalize the text, e.g. unicodedata.normalize('NFC', text)",
+        required=r"[\u0300-\u036f]",
     ),
-    _symptom(
+    _kind(
         "zero-width characters",
         r"[\u200b\u2060\u180e]|(?<=[\x20-\x7e])[\u200c\u200d]",
-        "they cannot be seen and split words; remove them",
-        telltale=r"[\u200b\u2060\u180e\u200c\u200d]",
+        "invisible, and they split words; remove them",
+        required=r"[\u200b\u2060\u180e\u200c\u200d]",
     ),
-    _symptom(
+    _kind(
         "direction marks",
         r"[\u200e\u200f\u202a-\u202e\u2066-\u2069]",
-        "they cannot be seen; remove them unless the text mixes right-to-left and left-to-right scripts",
+        "invisible; remove them unless the text mixes right-to-left and left-to-right scripts",
     ),
-    _symptom("soft hyphens", "\xad", "they cannot be seen and split words; remove U+00AD"),
-    _symptom(
+    _kind("soft hyphens", "\xad", "invisible, and they split words; remove U+00AD"),
+    _kind(
         "private-use characters",
         "[\ue000-\uf8ff\U000f0000-\U0010fffd]+",
-        "they mean something in one font only, often after a PDF; replace them by what they stand for",
+        "they have a meaning in one font only, often after converting a PDF; replace them with real characters",
     ),
-    _symptom("other line separators", "[\x85\u2028\u2029]", "line ends that few programs know; replace them by \\n"),
-    _symptom(
+    _kind(
+        "other line separators", "[\x85\u2028\u2029]", "few programs treat them as line endings; replace them with \\n"
+    ),
+    _kind(
         "words of two scripts",
         "[A-Za-z][\u0400-\u04ff]|[\u0400-\u04ff][A-Za-z]",
-        "look-alike letters of another script, perhaps after character recognition; put the right ones",
-        telltale="[\u0400-\u04ff]",
+        "look-alike letters of another script, perhaps from character recognition; replace them",
+        required="[\u0400-\u04ff]",
     ),
-    _symptom("zero bytes", r"\0", "they are no text; find out what wrote them and remove them"),
-    _symptom(
+    _kind("zero bytes", r"\0", "not text; find out what wrote them, and remove them"),
+    _kind(
         "control characters",
         r"[\x01-\x08\x0b\x0e-\x1f\x7f]+",
-        "a model learns to write them; remove them, e.g. with tr -d '\\001-\\010\\013\\016-\\037\\177'",
+        "the model learns to write them; remove them, e.g. with tr -d '\\001-\\010\\013\\016-\\037\\177'",
     ),
-    _symptom(
-        LICENCE,
+    _kind(
+        LICENSE,
         r"\*\*\* ?(?:START|END) OF TH(?:E|IS) PROJECT GUTENBERG[^\n*]*\*\*\*|"
         r"P(?:roject|ROJECT) G(?:utenberg|UTENBERG)(?:[-™]tm|™)? (?i:licen[sc]e)|"
         r"Produced by [^\n]{0,80}(?:Distributed Proofread|Project Gutenberg)",
-        "it is not the book, and is the same in all of them; cut what is before the START line and after the END line",
-        telltale="P",
+        "not part of the book, and the same in every book; remove it before the START line and after the END line",
+        required="P",
     ),
-    _symptom(
+    _kind(
         "HTML remains",
         r"</?(?:p|br|hr|div|span|a|b|i|u|em|strong|font|table|tr|td|th|ul|ol|li|h[1-6]|img|sup|sub|pre|code|html|head|"
         r"body|script|style|meta|link|blockquote|center|ref)\b[^<>\n]{0,300}>|"
         r"&(?:nbsp|amp|lt|gt|quot|apos|[mn]dash|hellip|#\d{1,6}|#[xX][0-9a-fA-F]{1,5});",
-        "the model will write markup; take the text out of it, e.g. with html2text, unless that is what it is to learn",
-        telltale="[<&]",
+        "the model learns to write markup; unless you want that, extract the text, e.g. with html2text",
+        required="[<&]",
     ),
-    _symptom(
+    _kind(
         TRAILING,
         r"(?m)[ \t](?=\r?$)",
-        "they cost tokens and teach nothing; sed -i 's/[ \\t]*$//' removes them",
-        telltale=r"[ \t]",
+        "they cost tokens and teach nothing; remove them with sed -i 's/[ \\t]*$//'",
+        required=r"[ \t]",
     ),
 )
 
 
-def undone(mojibake: str) -> str | None:
-    """What characters were before UTF-8 was taken for Windows-1252; None where they are no such thing."""
+def repaired_mojibake(text: str) -> str | None:
+    """The characters before their UTF-8 was read as Windows-1252; None if the text is not mojibake."""
     try:
-        return bytes(_AS_1252.get(char, ord(char) if char.isascii() else 0xFF) for char in mojibake).decode()
+        return bytes(_AS_1252.get(char, ord(char) if char.isascii() else 0xFF) for char in text).decode()
     except UnicodeDecodeError:
         return None

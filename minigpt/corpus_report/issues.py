@@ -1,4 +1,4 @@
-"""What is wrong with the characters and lines of a text, how often, and where; its files stay as they are."""
+"""Finds issues in the characters and lines of a text: how often each occurs, and where."""
 
 import re
 import unicodedata
@@ -6,89 +6,91 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from minigpt.corpus_report.characters import Characters
-from minigpt.corpus_report.issue_kinds import DECOMPOSED, MOJIBAKE, SYMPTOMS, TRAILING, Symptom, undone
-from minigpt.corpus_report.locations import Block, Place, blocks
+from minigpt.corpus_report.issue_kinds import DECOMPOSED, ISSUE_KINDS, MOJIBAKE, TRAILING, IssueKind, repaired_mojibake
+from minigpt.corpus_report.locations import Block, Location, blocks
 from minigpt.data.sources import Scan
 
 LONG_LINE = 20_000  # characters
 
-_MOST_PLACES = 4  # of one trouble that are told
-_LINES = {
-    "mixed line ends": "one end of line is one habit to learn; make all of them \\n, e.g. with dos2unix",
-    "Windows line ends": "each costs a character more; dos2unix makes them \\n",
-    "old Mac line ends": "most programs see one long line; tr '\\r' '\\n' makes them \\n",
-    "very long lines": "a page without a line's end, or data among the text; look whether it belongs there",
+_MOST_LOCATIONS = 4  # of one issue
+_LINE_ADVICE = {
+    "mixed line ends": "use one line ending so that the model learns only one; dos2unix makes all of them \\n",
+    "Windows line ends": "each line has one more character to learn; dos2unix makes them \\n",
+    "old Mac line ends": "most programs read the text as one long line; tr '\\r' '\\n' makes them \\n",
+    "very long lines": "a page without line endings, or data between the text; check whether it belongs there",
 }
 
 
 @dataclass(frozen=True)
-class Trouble:
-    """One kind of trouble: how often it occurs, the first of its places with an example, and what to do about it."""
+class Issue:
+    """An issue of one kind: how often it occurs, its first locations, an example of the first, and what to do."""
 
     kind: str
     count: int
-    places: tuple[Place, ...]
+    locations: tuple[Location, ...]
     example: str
     advice: str
 
 
-class _Ledger:
-    """Counts the matches of one symptom, and keeps the first places."""
+class _IssueCounter:
+    """Counts the matches of one kind of issue and remembers the first locations."""
 
-    def __init__(self, symptom: Symptom) -> None:
-        self.symptom, self.count, self.example = symptom, 0, ""
-        self.places: list[Place] = []
+    def __init__(self, kind: IssueKind) -> None:
+        self.kind, self.count, self.example = kind, 0, ""
+        self.locations: list[Location] = []
 
     def search(self, block: Block) -> None:
-        """Notes what a block has of it."""
-        for match in _matches(self.symptom, block.text):
+        """Counts the matches in a block."""
+        for match in _matches(self.kind, block.text):
             self.count += 1
-            if not self.places:
-                self.example = _example(self.symptom.kind, match)
-            if len(self.places) < _MOST_PLACES:
-                self.places.append(block.place(match.start()))
+            if not self.locations:
+                self.example = _example(self.kind.name, match)
+            if len(self.locations) < _MOST_LOCATIONS:
+                self.locations.append(block.locate(match.start()))
+
+    def result(self) -> Issue:
+        return Issue(self.kind.name, self.count, tuple(self.locations), self.example, self.kind.advice)
 
 
-def find_troubles(found: Scan, progress: Callable[[int], None]) -> tuple[list[Trouble], Characters]:
-    """What is wrong with the characters of a text, the gravest first, and what they are; `progress` hears of bytes."""
-    ledgers, characters = [_Ledger(symptom) for symptom in SYMPTOMS], Characters()
+def find_issues(found: Scan, progress: Callable[[int], None]) -> tuple[list[Issue], Characters]:
+    """Finds the issues of a text, the most serious first, and counts its characters.
+
+    `progress` is called with the number of bytes of each block.
+    """
+    counters, characters = [_IssueCounter(kind) for kind in ISSUE_KINDS], Characters()
     for block in blocks(found):
-        different = "".join(set(block.text))  # to look for what cannot be there takes most of the time
-        for ledger in ledgers:
-            if ledger.symptom.telltale.search(different):
-                ledger.search(block)
+        distinct = "".join(set(block.text))  # most blocks lack a kind's characters: this saves most of the searches
+        for counter in counters:
+            if counter.kind.required.search(distinct):
+                counter.search(block)
         characters.add(block)
         progress(block.size)
     characters.finish()
-    troubles = [
-        Trouble(ledger.symptom.kind, ledger.count, tuple(ledger.places), ledger.example, ledger.symptom.advice)
-        for ledger in ledgers
-        if ledger.count
-    ]
-    return [*troubles, *_line_troubles(characters)], characters
+    issues = [counter.result() for counter in counters if counter.count]
+    return [*issues, *_line_issues(characters)], characters
 
 
-def _matches(symptom: Symptom, text: str) -> Iterator[re.Match[str]]:
-    """The places where a text has the symptom, and not only looks so."""
-    for match in symptom.pattern.finditer(text):
-        if symptom.kind == MOJIBAKE and undone(match[0]) is None:
+def _matches(kind: IssueKind, text: str) -> Iterator[re.Match[str]]:
+    """The matches of a kind's pattern that are really issues."""
+    for match in kind.pattern.finditer(text):
+        if kind.name == MOJIBAKE and repaired_mojibake(match[0]) is None:
             continue
-        if symptom.kind == DECOMPOSED and unicodedata.is_normalized("NFC", match[0]):
+        if kind.name == DECOMPOSED and unicodedata.is_normalized("NFC", match[0]):
             continue
         yield match
 
 
 def _example(kind: str, match: re.Match[str]) -> str:
-    """The part of the line around a match, with what cannot be seen written out."""
+    """The part of the line around a match, with invisible characters written as escapes."""
     text, (start, end) = match.string, match.span()
-    room = 40 if kind == TRAILING else 20
-    before, after = text[max(0, start - room) : start], text[end : end + 20]
+    reach = 40 if kind == TRAILING else 20  # characters
+    before, after = text[max(0, start - reach) : start], text[end : end + 20]
     before, after = re.split(r"[\r\n]", before)[-1], re.split(r"[\r\n]", after)[0]
-    shown = "".join(map(_visible, before + text[start : min(end, start + 60)] + after))
-    return f"{shown} (for {undone(match[0])})" if kind == MOJIBAKE else shown
+    shown = "".join(map(_escaped, before + text[start : min(end, start + 60)] + after))
+    return f"{shown} (for {repaired_mojibake(match[0])})" if kind == MOJIBAKE else shown
 
 
-def _visible(char: str) -> str:
+def _escaped(char: str) -> str:
     if "\udc80" <= char <= "\udcff":
         return f"\\x{ord(char) - 0xDC00:02x}"
     if char.isprintable() and unicodedata.category(char) not in ("Mn", "Co"):
@@ -96,15 +98,15 @@ def _visible(char: str) -> str:
     return char.encode("unicode_escape").decode()
 
 
-def _line_troubles(characters: Characters) -> Iterator[Trouble]:
-    """What the whole text's ends of line are, and how long the longest line is."""
-    used = {name: count for name, count in characters.line_ends.items() if count}
+def _line_issues(characters: Characters) -> Iterator[Issue]:
+    """The issues with the line endings of the whole text, and with its longest line."""
+    used = {name: count for name, count in characters.line_endings.items() if count}
     names = {"LF": None, "CRLF": "Windows line ends", "CR": "old Mac line ends"}
     kind = "mixed line ends" if len(used) > 1 else names[next(iter(used), "LF")]
     if kind:
-        fewest = min(used, key=used.__getitem__)
+        rarest = min(used, key=used.__getitem__)
         example = ", ".join(f"{count:,} {name}" for name, count in used.items())
-        yield Trouble(kind, used[fewest], (characters.first_line_ends[fewest],), example, _LINES[kind])
-    if characters.longest_line > LONG_LINE and characters.longest_place:
+        yield Issue(kind, used[rarest], (characters.first_line_endings[rarest],), example, _LINE_ADVICE[kind])
+    if characters.longest_line > LONG_LINE and characters.longest_line_location:
         kind, example = "very long lines", f"{characters.longest_line:,} characters"
-        yield Trouble(kind, 1, (characters.longest_place,), example, _LINES[kind])
+        yield Issue(kind, 1, (characters.longest_line_location,), example, _LINE_ADVICE[kind])

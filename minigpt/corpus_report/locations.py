@@ -1,6 +1,6 @@
-"""A text's files as they are, in blocks of whole lines of which every character's place is known; it judges nothing.
+"""Reads the files of a text in blocks of whole lines and gives the line and byte of every character.
 
-Files of any size pass in constant memory, and bytes that are no UTF-8 pass as lone surrogates.
+Files of any size are read in constant memory. Bytes that are not valid UTF-8 become lone surrogates.
 """
 
 import codecs
@@ -14,14 +14,14 @@ from minigpt.data.sources import BLOCK_SIZE, Scan, SourceFile, open_source
 
 LINE_END = re.compile(r"\r\n?|\n")
 
-_LONGEST_BLOCK = 16 * BLOCK_SIZE  # of a text without line ends
+_LONGEST_BLOCK = 16 * BLOCK_SIZE  # bytes of a block in a text without line endings
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where something stands: its line, and its first byte in the (unzipped) file, both of the file as it is.
+class Location:
+    """A location in a file: the line, counted from 1, and the byte, counted from 0, in the uncompressed file.
 
-    In a `.jsonl` the byte is that at which its line begins.
+    In a `.jsonl` file, `byte` is where the record's line begins.
     """
 
     file: str
@@ -34,48 +34,48 @@ class Place:
 
 @dataclass
 class Block:
-    """Whole lines of a file, bytes that are no UTF-8 as lone surrogates; `line` and `byte` are those of its start."""
+    """Whole lines of a file; `line` and `byte` are the location of its first character."""
 
     file: SourceFile
     text: str
     line: int
     byte: int
     size: int = 0  # bytes of the file
-    is_record: bool = False  # one line of a .jsonl, whose text has lines of its own
+    is_record: bool = False  # one line of a .jsonl file, whose text may have several lines
 
-    def place(self, at: int) -> Place:
-        """The place of one of its characters."""
+    def locate(self, index: int) -> Location:
+        """The location of a character of the block."""
         if self.is_record:
-            return Place(self.file.name, self.line, self.byte)
-        before = self.text[:at]
+            return Location(self.file.name, self.line, self.byte)
+        before = self.text[:index]
         byte = self.byte + len(before.encode(errors="surrogateescape"))
-        return Place(self.file.name, self.line + len(LINE_END.findall(before)), byte)
+        return Location(self.file.name, self.line + len(LINE_END.findall(before)), byte)
 
 
-def find_passages(found: Scan, passages: Sequence[str]) -> dict[str, list[Place]]:
-    """Where each of some passages stands, the first two places of it."""
-    places: dict[str, list[Place]] = {passage: [] for passage in passages if passage}
-    reach = max(map(len, places), default=0)
+def find_passages(found: Scan, passages: Sequence[str]) -> dict[str, list[Location]]:
+    """The first two locations of each passage."""
+    locations: dict[str, list[Location]] = {passage: [] for passage in passages if passage}
+    longest = max(map(len, locations), default=0)
     before: Block | None = None
     for block in blocks(found):
-        if before and not block.is_record and before.file is block.file:  # what stands across two blocks
-            tail = before.text[-reach:]
-            start = before.place(len(before.text) - len(tail))
+        if before and not block.is_record and before.file is block.file:  # a passage may cross two blocks
+            tail = before.text[-longest:]
+            start = before.locate(len(before.text) - len(tail))
             block = Block(block.file, tail + block.text, start.line, start.byte)
-        for passage, known in places.items():
-            at = block.text.find(passage)
-            while at >= 0 and len(known) < 2:
-                if (place := block.place(at)) not in known:
-                    known.append(place)
-                at = block.text.find(passage, at + 1)
+        for passage, known in locations.items():
+            index = block.text.find(passage)
+            while index >= 0 and len(known) < 2:
+                if (location := block.locate(index)) not in known:
+                    known.append(location)
+                index = block.text.find(passage, index + 1)
         before = block
-        if all(len(known) == 2 for known in places.values()):
+        if all(len(known) == 2 for known in locations.values()):
             break
-    return places
+    return locations
 
 
 def blocks(found: Scan) -> Iterator[Block]:
-    """The text of all files as it stands in them, in blocks of whole lines."""
+    """The text of all files, unchanged, in blocks of whole lines."""
     for file in found.files:
         with open_source(file) as stream:
             if file.path.name.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson")):
@@ -85,20 +85,20 @@ def blocks(found: Scan) -> Iterator[Block]:
 
 
 def _plain_blocks(file: SourceFile, stream: BinaryIO) -> Iterator[Block]:
-    line, byte, held = 1, 0, b""
+    line, byte, pending = 1, 0, b""
     while True:
         read = stream.read(BLOCK_SIZE)
-        held += read
-        if not byte and held.startswith(codecs.BOM_UTF8):
-            held, byte = held[3:], 3
-        end = len(held) if not read else held.rfind(b"\n") + 1
-        if not end and len(held) >= _LONGEST_BLOCK:
-            end = held.rfind(b"\r", 0, len(held) - 1) + 1 or _whole_characters(held)
+        pending += read
+        if not byte and pending.startswith(codecs.BOM_UTF8):
+            pending, byte = pending[3:], 3
+        end = len(pending) if not read else pending.rfind(b"\n") + 1
+        if not end and len(pending) >= _LONGEST_BLOCK:
+            end = pending.rfind(b"\r", 0, len(pending) - 1) + 1 or _complete_length(pending)
         if end:
-            text = held[:end].decode(errors="surrogateescape")
+            text = pending[:end].decode(errors="surrogateescape")
             yield Block(file, text, line, byte, end)
             line += len(LINE_END.findall(text))
-            held, byte = held[end:], byte + end
+            pending, byte = pending[end:], byte + end
         if not read:
             return
 
@@ -112,8 +112,8 @@ def _records(file: SourceFile, stream: BinaryIO, key: str) -> Iterator[Block]:
             yield Block(file, text, number, start, len(line), is_record=True)
 
 
-def _whole_characters(text: bytes) -> int:
-    """The length of these bytes without a character that is cut short at their end."""
+def _complete_length(text: bytes) -> int:
+    """The length of the text without an incomplete UTF-8 character at its end."""
     end = len(text) - 1
     while end > len(text) - 4 and text[end] & 0xC0 == 0x80:
         end -= 1

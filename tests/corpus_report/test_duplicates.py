@@ -1,11 +1,12 @@
-"""Copies planted into texts, and found, in as much memory as there is meant to be."""
+"""Planted duplicates and near-duplicates are found, in bounded memory."""
 
 import random
 
 import pytest
 
-from minigpt.corpus_report import duplicates
-from minigpt.corpus_report.duplicates import Copies, find_copies, first_difference, texts_of
+from minigpt.corpus_report import duplicates, near_duplicates
+from minigpt.corpus_report.duplicates import Duplicates, find_duplicates
+from minigpt.corpus_report.near_duplicates import find_examples, first_difference
 from minigpt.data.sources import Piece
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in "lmnrst"]
@@ -19,60 +20,60 @@ def whole(*documents: str) -> list[Piece]:
     return [(document, True) for document in documents]
 
 
-def by_kind(found: list[Copies]) -> dict[str, Copies]:
-    return {copies.kind: copies for copies in found}
+def by_kind(found: list[Duplicates]) -> dict[str, Duplicates]:
+    return {found_duplicates.kind: found_duplicates for found_duplicates in found}
 
 
-def test_a_text_without_copies_has_none() -> None:
-    copies, near = find_copies(whole("\n\n".join(map(paragraph, range(30)))), 1)
-    assert [found.copies for found in copies] == [0, 0, 0]
-    assert [found.units for found in copies] == [1, 30, 30]
-    assert (near.units, near.copies, near.examples) == (30, 0, None)
+def test_a_text_without_duplicates_has_none() -> None:
+    found_duplicates, near = find_duplicates(whole("\n\n".join(map(paragraph, range(30)))), 1)
+    assert [found.duplicates for found in found_duplicates] == [0, 0, 0]
+    assert [found.units for found in found_duplicates] == [1, 30, 30]
+    assert (near.units, near.duplicates, near.examples) == (30, 0, None)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_paragraphs_that_stand_again_are_counted_with_their_bytes(end: str) -> None:
+def test_repeated_paragraphs_are_counted_with_their_bytes(end: str) -> None:
     order = [0, 1, 2, 0, 3, 0, 2]
-    copies, near = find_copies(whole((end * 2).join(map(paragraph, order))), 1)
-    found = by_kind(copies)["paragraphs"]
-    assert (found.units, found.copies, found.times, found.looked_at) == (7, 3, 3, 1.0)
-    assert found.copied_bytes == 2 * len(paragraph(0)) + len(paragraph(2))
+    found_duplicates, near = find_duplicates(whole((end * 2).join(map(paragraph, order))), 1)
+    found = by_kind(found_duplicates)["paragraphs"]
+    assert (found.units, found.duplicates, found.occurrences, found.sampled_fraction) == (7, 3, 3, 1.0)
+    assert found.duplicate_bytes == 2 * len(paragraph(0)) + len(paragraph(2))
     assert paragraph(0).startswith(found.example)
-    assert near.copies == 0  # word for word is no near copy
+    assert near.duplicates == 0  # an exact duplicate is not a near-duplicate
 
 
-def test_lines_and_documents_are_counted_apart_from_paragraphs() -> None:
+def test_lines_and_documents_are_counted_separately_from_paragraphs() -> None:
     line = "a line of text that is longer than forty characters"
     first = f"{paragraph(1)}\n{line}"
-    copies, _ = find_copies(whole(first, f"{line}\n{paragraph(2)}", first), 3)
-    assert {kind: found.copies for kind, found in by_kind(copies).items()} == {
+    found_duplicates, _ = find_duplicates(whole(first, f"{line}\n{paragraph(2)}", first), 3)
+    assert {kind: found.duplicates for kind, found in by_kind(found_duplicates).items()} == {
         "documents": 1, "paragraphs": 1, "lines": 3,
     }  # fmt: skip
 
 
-def test_what_is_rightly_the_same_is_no_copy() -> None:
-    copies, _ = find_copies(whole("\n\n".join(f"Chapter {i % 3}\n\n{paragraph(i)}" for i in range(9))), 1)
-    assert [found.copies for found in copies] == [0, 0, 0]
+def test_short_lines_such_as_headings_are_not_duplicates() -> None:
+    found_duplicates, _ = find_duplicates(whole("\n\n".join(f"Chapter {i % 3}\n\n{paragraph(i)}" for i in range(9))), 1)
+    assert [found.duplicates for found in found_duplicates] == [0, 0, 0]
 
 
-def test_the_same_document_in_other_pieces_is_the_same() -> None:
+def test_a_document_in_other_pieces_is_a_duplicate() -> None:
     text = f"{paragraph(1)}\r\n\r\n{paragraph(2)}\r\n"
     pieces: list[Piece] = [(text, True), *((char, False) for char in text), ("", True)]
-    copies, _ = find_copies(pieces, 2)
-    assert by_kind(copies)["documents"].copies == 1
-    assert by_kind(copies)["paragraphs"].copies == 2
+    found_duplicates, _ = find_duplicates(pieces, 2)
+    assert by_kind(found_duplicates)["documents"].duplicates == 1
+    assert by_kind(found_duplicates)["paragraphs"].duplicates == 2
 
 
-def test_a_paragraph_with_a_few_other_words_is_a_near_copy_and_one_with_many_is_none() -> None:
+def test_a_paragraph_with_a_few_changed_words_is_a_near_duplicate_and_one_with_many_is_not() -> None:
     words = paragraph(100, 200).split()
     few, many = list(words), list(words)
     few[50], few[150] = "another", "word"
     many[::7] = ["other"] * len(many[::7])
     texts = [paragraph(seed, 200) for seed in range(50)]
     texts[10], texts[20], texts[30] = " ".join(words), " ".join(few), " ".join(many)
-    _, near = find_copies(whole("\n\n".join(texts)), 1)
-    assert near.copies == 1
-    assert texts_of(whole("\n\n".join(texts)), near) == (texts[10], texts[20])
+    _, near = find_duplicates(whole("\n\n".join(texts)), 1)
+    assert near.duplicates == 1
+    assert find_examples(whole("\n\n".join(texts)), near) == (texts[10], texts[20])
     left, right = first_difference(texts[10], texts[20])
     assert left.words == f"… {' '.join(words[44:60])} …"
     assert right.words == f"… {' '.join(few[44:60])} …"
@@ -81,28 +82,28 @@ def test_a_paragraph_with_a_few_other_words_is_a_near_copy_and_one_with_many_is_
     assert near.similarity == pytest.approx(jaccard, abs=0.12)
 
 
-def test_of_many_documents_whole_ones_are_compared() -> None:
+def test_with_many_documents_the_documents_are_compared() -> None:
     documents = [f"{paragraph(2 * i)}\n\n{paragraph(2 * i + 1)}" for i in range(25)]
     documents.append(f"{documents[3]} and more")
-    _, near = find_copies(whole(*documents), len(documents))
-    assert (near.kind, near.units, near.copies) == ("documents", 26, 1)
+    _, near = find_duplicates(whole(*documents), len(documents))
+    assert (near.kind, near.units, near.duplicates) == ("documents", 26, 1)
 
 
-def test_memory_is_bounded_and_the_shares_still_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duplicates, "_MOST_KEPT", 200)
-    monkeypatch.setattr(duplicates, "_MOST_SIGNATURES", 200)
+def test_samples_in_bounded_memory_have_the_same_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "_MOST_HASHES", 200)
+    monkeypatch.setattr(near_duplicates, "_MOST_SIGNATURES", 200)
     texts = [paragraph(seed, 30) for seed in range(2000)]
-    texts += texts[:1000]  # a third are copies
-    copies, near = find_copies(whole("\n\n".join(texts)), 1)
-    found = by_kind(copies)["paragraphs"]
-    assert found.looked_at in (1 / 16, 1 / 8)
-    assert found.copies / found.units == pytest.approx(1 / 3, abs=0.08)
-    assert found.units / found.looked_at == pytest.approx(3000, rel=0.25)
-    assert near.looked_at < 1
+    texts += texts[:1000]  # a third are duplicates
+    found_duplicates, near = find_duplicates(whole("\n\n".join(texts)), 1)
+    found = by_kind(found_duplicates)["paragraphs"]
+    assert found.sampled_fraction in (1 / 16, 1 / 8)
+    assert found.duplicates / found.units == pytest.approx(1 / 3, abs=0.08)
+    assert found.units / found.sampled_fraction == pytest.approx(3000, rel=0.25)
+    assert near.sampled_fraction < 1
     assert near.units <= 200
 
 
-def test_a_difference_is_shown_with_its_line_and_at_an_end_too() -> None:
+def test_a_difference_is_shown_with_its_line_also_at_the_end() -> None:
     left, right = first_difference("one two\nthree four\nfive", "one  two\nthree  for\nfive")
     assert (left.line, right.line) == ("three four", "three  for")
     left, right = first_difference("one two\nthree", "one two\nthree four")

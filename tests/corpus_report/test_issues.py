@@ -1,4 +1,4 @@
-"""Each kind of trouble, planted at a known line and byte, and texts in which there is none."""
+"""Each kind of issue, planted at a known line and byte, and texts without issues."""
 
 import gzip
 import json
@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from minigpt.corpus_report import locations as places
+from minigpt.corpus_report import locations as locations_module
 from minigpt.corpus_report.characters import Characters
-from minigpt.corpus_report.issues import Trouble, find_troubles
-from minigpt.corpus_report.locations import Place, find_passages
+from minigpt.corpus_report.issues import Issue, find_issues
+from minigpt.corpus_report.locations import Location, find_passages
 from minigpt.data.sources import scan
 
 BEFORE = "Ein schöner Tag — “it’s fine”,\nsaid café » owner, and so on.\n"
 
 
-def troubles_in(path: Path, **options: str) -> dict[str, Trouble]:
-    found, _ = find_troubles(scan(path, encoding_errors="replace", **options), lambda _: None)
-    return {trouble.kind: trouble for trouble in found}
+def issues_in(path: Path, **options: str) -> dict[str, Issue]:
+    found, _ = find_issues(scan(path, encoding_errors="replace", **options), lambda _: None)
+    return {issue.kind: issue for issue in found}
 
 
 def characters_of(path: Path) -> Characters:
-    return find_troubles(scan(path, encoding_errors="replace"), lambda _: None)[1]
+    return find_issues(scan(path, encoding_errors="replace"), lambda _: None)[1]
 
 
 @pytest.mark.parametrize(
@@ -53,24 +53,24 @@ def characters_of(path: Path) -> Characters:
         ),
     ],
 )
-def test_each_kind_is_found_where_it_stands_and_nothing_else(
+def test_each_kind_is_found_at_its_location_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, planted: bytes, example: str
 ) -> None:
     path = tmp_path / "text.txt"
     start = (BEFORE * 20).encode() + b"say "
     path.write_bytes(b"\xef\xbb\xbf" + start + planted + b"\n" + BEFORE.encode())
-    for size in (100, 2**20) if kind != "zero bytes" else (100,):  # in the first block they make it no text at all
-        monkeypatch.setattr(places, "BLOCK_SIZE", size)
+    for size in (100, 2**20) if kind != "zero bytes" else (100,):  # in the first block they make the file binary
+        monkeypatch.setattr(locations_module, "BLOCK_SIZE", size)
         monkeypatch.setattr("minigpt.data.sources.BLOCK_SIZE", 1000)
-        found = troubles_in(path)
+        found = issues_in(path)
         assert set(found) - {"C1 control characters" if kind == "other line separators" else ""} == (
             {kind, "other line separators"} if "\\x85" in example else {kind}
         )
-        place = found[kind].places[0]
-        assert place.line == 41
+        location = found[kind].locations[0]
+        assert location.line == 41
         assert found[kind].example == example
         first = len(b"\xef\xbb\xbf" + start)
-        assert first <= place.byte < first + len(planted)
+        assert first <= location.byte < first + len(planted)
 
 
 @pytest.mark.parametrize(
@@ -83,48 +83,48 @@ def test_each_kind_is_found_where_it_stands_and_nothing_else(
         "emoji 👩\u200d👩\u200d👧 and Persian می\u200cخواهم\n",
     ],
 )
-def test_good_text_in_any_language_has_no_trouble(tmp_path: Path, text: str) -> None:
+def test_good_text_in_any_language_has_no_issue(tmp_path: Path, text: str) -> None:
     path = tmp_path / "good.txt"
     path.write_text(text * 3, encoding="utf-8")
-    assert troubles_in(path) == {}
+    assert issues_in(path) == {}
 
 
-def test_counts_and_the_first_places_are_told(tmp_path: Path) -> None:
+def test_an_issue_has_its_count_and_the_first_four_locations(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_bytes(b"a\xffb\n" * 10)
-    trouble = troubles_in(path)["invalid UTF-8"]
-    assert trouble.count == 10
-    assert [(place.line, place.byte) for place in trouble.places] == [(1, 1), (2, 5), (3, 9), (4, 13)]
+    issue = issues_in(path)["invalid UTF-8"]
+    assert issue.count == 10
+    assert [(location.line, location.byte) for location in issue.locations] == [(1, 1), (2, 5), (3, 9), (4, 13)]
 
 
-def test_line_ends_are_counted_and_the_rarest_is_pointed_at(tmp_path: Path) -> None:
+def test_line_endings_are_counted_and_the_rarest_is_located(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_bytes(b"one\ntwo\r\nthree\nfour\rfive\nsix\r\n")
-    trouble = troubles_in(path)["mixed line ends"]
-    assert trouble.example == "3 LF, 2 CRLF, 1 CR"
-    assert (trouble.count, trouble.places[0]) == (1, Place(str(path), 4, 19))
+    issue = issues_in(path)["mixed line ends"]
+    assert issue.example == "3 LF, 2 CRLF, 1 CR"
+    assert (issue.count, issue.locations[0]) == (1, Location(str(path), 4, 19))
     path.write_bytes(b"one\r\ntwo\r\n")
-    assert set(troubles_in(path)) == {"Windows line ends"}
+    assert set(issues_in(path)) == {"Windows line ends"}
     path.write_bytes(b"one\rtwo\r")
-    assert set(troubles_in(path)) == {"old Mac line ends"}
+    assert set(issues_in(path)) == {"old Mac line ends"}
     assert characters_of(path).lines == 2
 
 
-def test_a_very_long_line_is_pointed_at(tmp_path: Path) -> None:
+def test_a_very_long_line_is_located(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text("short\n" + "word " * 5000 + "end\nshort\n")
-    trouble = troubles_in(path)["very long lines"]
-    assert (trouble.places[0].line, trouble.example) == (2, "25,003 characters")
+    issue = issues_in(path)["very long lines"]
+    assert (issue.locations[0].line, issue.example) == (2, "25,003 characters")
 
 
-def test_in_zipped_files_and_records_places_are_those_a_user_can_go_to(tmp_path: Path) -> None:
+def test_locations_in_gzip_files_and_records_are_those_of_the_uncompressed_file(tmp_path: Path) -> None:
     zipped, rows = tmp_path / "text.txt.gz", tmp_path / "rows.jsonl"
     zipped.write_bytes(gzip.compress(b"fine\nbad \xff\n"))
-    assert troubles_in(zipped)["invalid UTF-8"].places == (Place(str(zipped), 2, 9),)
+    assert issues_in(zipped)["invalid UTF-8"].locations == (Location(str(zipped), 2, 9),)
     lines = [json.dumps({"body": "fine\nfine"}), "", json.dumps({"body": "three\nlines\nzero\u200bwidth"})]
     rows.write_text("\n".join(lines) + "\n")
-    assert troubles_in(rows, text_key="body")["zero-width characters"].places == (
-        Place(str(rows), 3, len(lines[0]) + 2),
+    assert issues_in(rows, text_key="body")["zero-width characters"].locations == (
+        Location(str(rows), 3, len(lines[0]) + 2),
     )
 
 
@@ -137,14 +137,14 @@ def test_characters_and_scripts_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [10, 64, 2**20])
-def test_passages_are_found_at_their_first_two_places_also_across_blocks(
+def test_passages_are_found_at_their_first_two_locations_also_across_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(places, "BLOCK_SIZE", size)
+    monkeypatch.setattr(locations_module, "BLOCK_SIZE", size)
     path, passage = tmp_path / "text.txt", "a passage\nover two lines"
     path.write_text(f"näh {passage} x\n{BEFORE}y {passage}\n{passage}\n", encoding="utf-8")
     data = path.read_bytes()
     first = data.index(passage.encode())
     second = data.index(passage.encode(), first + 1)
     found = find_passages(scan(path), [passage, "not there", ""])
-    assert found == {passage: [Place(str(path), 1, first), Place(str(path), 5, second)], "not there": []}
+    assert found == {passage: [Location(str(path), 1, first), Location(str(path), 5, second)], "not there": []}

@@ -1,4 +1,4 @@
-"""Windows of bytes that stand twice, against looking at all of them."""
+"""Shared and repeated windows of bytes, against brute force."""
 
 import random
 
@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minigpt.corpus_report import overlap as repeats
-from minigpt.corpus_report.overlap import find_overlap, find_repeat
+from minigpt.corpus_report import overlap as overlap_module
+from minigpt.corpus_report import window_hashes
+from minigpt.corpus_report.overlap import find_overlap
+from minigpt.corpus_report.repeats import find_repeat
 
 FEW_LETTERS = st.lists(st.sampled_from(b"\0b"), max_size=50).map(bytes)
 
@@ -22,7 +24,7 @@ def longest_repeat(text: bytes) -> int:
 
 @settings(deadline=None, max_examples=150)
 @given(text=FEW_LETTERS)
-def test_no_passage_that_stands_twice_is_longer(text: bytes) -> None:
+def test_the_longest_repeat_equals_that_of_brute_force(text: bytes) -> None:
     repeat, longest = find_repeat(text, 3), longest_repeat(text)
     if longest < 3:
         assert repeat is None
@@ -37,21 +39,22 @@ def test_no_passage_that_stands_twice_is_longer(text: bytes) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(text=st.lists(st.sampled_from(b"\0b|"), max_size=40).map(bytes), other=FEW_LETTERS, at=st.integers(0, 50))
-def test_the_overlap_is_what_looking_at_every_window_finds(text: bytes, other: bytes, at: int) -> None:
+def test_the_overlap_equals_that_of_brute_force(text: bytes, other: bytes, at: int) -> None:
     overlap = find_overlap(text, [other[:at], other[at:]], ord("|"), length=4)
     windows = [text[i : i + 4] for i in range(len(text) - 3)]
     shared = [b"|" not in window and window in other for window in windows]
     assert overlap.windows == sum(b"|" not in window for window in windows)
     assert overlap.shared == sum(shared)
-    runs = "".join("x" if stands else " " for stands in shared).split()
+    runs = "".join("x" if is_shared else " " for is_shared in shared).split()
     assert overlap.length == max((len(run) + 3 for run in runs), default=0)
     if runs:
         assert all(shared[overlap.start : overlap.start + overlap.length - 3])
 
 
 @pytest.mark.parametrize("block", [64, 1000, 2**22])
-def test_a_planted_passage_is_found_at_both_its_places(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    monkeypatch.setattr(repeats, "_BLOCK", block)
+def test_a_planted_passage_is_found_at_both_locations(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    monkeypatch.setattr(window_hashes, "_BLOCK", block)
+    monkeypatch.setattr(overlap_module, "_SEARCHED", block)
     text = random.Random(0).randbytes(20_000)
     planted = text[3000:3777]
     text = text[:15_000] + planted + text[15_000:]
@@ -62,28 +65,28 @@ def test_a_planted_passage_is_found_at_both_its_places(monkeypatch: pytest.Monke
     assert (overlap.start, overlap.length, overlap.shared) == (1000, 777, 777 - 49)
 
 
-def test_a_text_that_is_there_twice_is_one_repeat_of_its_length() -> None:
+def test_a_text_repeated_as_a_whole_is_one_repeat_of_its_length() -> None:
     text = random.Random(1).randbytes(100_000)
     repeat = find_repeat(text + b"!" + text)
     assert repeat is not None
     assert (repeat.length, repeat.first, repeat.second) == (100_000, 0, 100_001)
 
 
-def test_thue_and_morses_sequence_has_its_own_repeats_and_no_other() -> None:
-    said = " ".join(["zero", "one"][i.bit_count() & 1] for i in range(8192)).encode()
-    repeat = find_repeat(said)
+def test_the_thue_morse_sequence_causes_no_false_matches() -> None:
+    text = " ".join(["zero", "one"][i.bit_count() & 1] for i in range(8192)).encode()
+    repeat = find_repeat(text)
     assert repeat is not None
-    assert said[repeat.first :][: repeat.length] == said[repeat.second :][: repeat.length]
+    assert text[repeat.first :][: repeat.length] == text[repeat.second :][: repeat.length]
     letters = bytes(b"ab"[i.bit_count() & 1] for i in range(4096))
-    text, other = letters[:2048], letters[2048:].replace(b"a", b"c")  # of which no window is the other's
+    text, other = letters[:2048], letters[2048:].replace(b"a", b"c")  # no window occurs in both
     assert find_overlap(text, [other], ord("|"), length=1024).shared == 0
     windows = [letters[i : i + 1024] for i in range(2048 - 1023)]
     overlap = find_overlap(letters[:2048], [letters[2048:]], ord("|"), length=1024)
     assert overlap.shared == sum(window in letters[2048:] for window in windows)
 
 
-def test_what_only_shares_a_hash_is_nowhere_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeats, "_PRIME", 65_539)  # so that of 10^10 pairs of windows two or three share one
+def test_windows_that_only_share_a_hash_are_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window_hashes, "_PRIME", 65_539)  # of 10^10 pairs of windows, two or three share a hash
     text, other = random.Random(2).randbytes(150_000), random.Random(3).randbytes(150_000)
     assert find_repeat(text) is None
     assert find_overlap(text, [other], boundary=256).shared == 0

@@ -1,4 +1,4 @@
-"""The whole examination, on texts in which something is planted."""
+"""The complete report, on texts with planted findings."""
 
 import random
 from pathlib import Path
@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from minigpt.corpus_report import report as doctor
-from minigpt.corpus_report.locations import Place
-from minigpt.corpus_report.report import Report, examine
+from minigpt.corpus_report import build_report as build_report_module
+from minigpt.corpus_report.build_report import build_report
+from minigpt.corpus_report.locations import Location
+from minigpt.corpus_report.report import Report
 from minigpt.data.sources import scan
 
 WORDS = [f"{a}{b}{c}{d}" for a in "bdfgk" for b in "aeiou" for c in "lmnrst" for d in "aeo"]
@@ -25,21 +26,21 @@ def book(n: int = 120) -> list[str]:
 
 def report_on(path: Path, paragraphs: list[str], **options: Any) -> Report:
     path.write_text("\n\n".join(paragraphs) + "\n", encoding="utf-8")
-    return examine(scan(path, encoding_errors="replace"), tokenizers=CHEAP, **options)
+    return build_report(scan(path, encoding_errors="replace"), tokenizers=CHEAP, **options)
 
 
-def test_in_a_sound_text_nothing_is_found(tmp_path: Path) -> None:
+def test_a_clean_text_has_no_findings(tmp_path: Path) -> None:
     report = report_on(tmp_path / "book.txt", book())
     assert report.findings() == []
-    assert (report.repeat, report.overlap.shared, report.near.copies, report.troubles) == (None, 0, 0, [])
+    assert (report.repeat, report.overlap.shared, report.near_duplicates.duplicates, report.issues) == (None, 0, 0, [])
     size = (tmp_path / "book.txt").stat().st_size
     assert (report.text_bytes, report.characters, report.lines, report.documents) == (size, size, 239, 1)
     assert report.scripts == {"Latin": 1.0}
     assert report.held_out == "the end of each document"
-    assert report.validation_bytes == report.validation_looked_at - 1 == pytest.approx(0.1 * size, rel=0.2)
+    assert report.validation_bytes == report.validation_sample_bytes - 1 == pytest.approx(0.1 * size, rel=0.2)
 
 
-def test_a_planted_leak_is_found_at_both_its_places_and_is_fixed_first(tmp_path: Path) -> None:
+def test_planted_leakage_is_found_at_both_locations_and_is_the_first_finding(tmp_path: Path) -> None:
     path, paragraphs = tmp_path / "book.txt", book()
     paragraphs[115] = paragraphs[10]  # the last twelfth is held out
     report = report_on(path, paragraphs)
@@ -47,85 +48,88 @@ def test_a_planted_leak_is_found_at_both_its_places_and_is_fixed_first(tmp_path:
     text = path.read_bytes()
     first = text.index(paragraphs[10].encode())
     second = text.index(paragraphs[10].encode(), first + 1)
-    for place in report.overlap_passage.places:
-        assert place.line == text[: place.byte].count(b"\n") + 1
-    assert [place.byte for place in report.overlap_passage.places] == pytest.approx([first, second], abs=2)
+    for location in report.overlap_passage.locations:
+        assert location.line == text[: location.byte].count(b"\n") + 1
+    assert [location.byte for location in report.overlap_passage.locations] == pytest.approx([first, second], abs=2)
     assert report.overlap.length == pytest.approx(len(paragraphs[10]), abs=6)
     assert report.overlap.share == pytest.approx((len(paragraphs[10]) - 49) / report.validation_bytes, rel=0.05)
-    assert "of the held-out text stands in the training text too" in report.findings()[0].what
+    assert "of the held-out text also occurs in the training text" in report.findings()[0].what
     assert report.repeat is not None
     assert report.repeat_passage is not None
-    assert report.repeat_passage.places == report.overlap_passage.places
+    assert report.repeat_passage.locations == report.overlap_passage.locations
 
 
-def test_planted_copies_are_counted_with_their_share_and_found(tmp_path: Path) -> None:
+def test_planted_duplicates_are_counted_with_their_share_and_located(tmp_path: Path) -> None:
     path, paragraphs = tmp_path / "book.txt", book()
     paragraphs[30], paragraphs[50] = paragraphs[20], paragraphs[20]
     report = report_on(path, paragraphs)
-    found = next(copies for copies in report.copies if copies.kind == "paragraphs")
-    assert (found.copies, found.times) == (2, 3)
-    places = next(iter(report.copy_places.values()))
+    found = next(found for found in report.duplicates if found.kind == "paragraphs")
+    assert (found.duplicates, found.occurrences) == (2, 3)
+    locations = next(iter(report.duplicate_locations.values()))
     text = path.read_bytes()
     first = text.index(paragraphs[20].encode())
-    assert places == (Place(str(path), 41, first), Place(str(path), 61, text.index(paragraphs[20].encode(), first + 1)))
+    assert locations == (
+        Location(str(path), 41, first),
+        Location(str(path), 61, text.index(paragraphs[20].encode(), first + 1)),
+    )
     finding = report.findings()[0]
     share = 2 * len(paragraphs[20]) / report.text_bytes
-    assert finding.what == f"2 paragraphs are copies, {share:.1%} of the text"
+    assert finding.what == f"2 paragraphs are duplicates, {share:.1%} of the text"
 
 
-def test_bytes_that_stop_training_come_first_unless_they_are_to_be_replaced(tmp_path: Path) -> None:
+def test_invalid_utf8_is_the_first_finding_unless_training_replaces_it(tmp_path: Path) -> None:
     path = tmp_path / "book.txt"
     path.write_bytes("\n\n".join(book(20) + book(20)).encode() + b"\n\xff\n")
     found = scan(path, encoding_errors="replace")
-    strict = examine(found, tokenizers=CHEAP).findings()
-    assert strict[0].what.startswith("invalid UTF-8, 1 at or after")
-    replaced = examine(found, tokenizers=CHEAP, encoding_errors="replace").findings()
-    assert "stands in the training text" in replaced[0].what
+    strict = build_report(found, tokenizers=CHEAP).findings()
+    assert strict[0].what.startswith("invalid UTF-8, 1 from ")
+    replaced = build_report(found, tokenizers=CHEAP, encoding_errors="replace").findings()
+    assert "also occurs in the training text" in replaced[0].what
     assert sorted(finding.what for finding in strict) == sorted(finding.what for finding in replaced)
 
 
-def test_a_few_trailing_spaces_are_no_finding_and_many_are(tmp_path: Path) -> None:
+def test_many_trailing_spaces_are_a_finding_and_a_few_are_not(tmp_path: Path) -> None:
     paragraphs = book(300)
     paragraphs[7] += " "
     report = report_on(tmp_path / "book.txt", paragraphs)
-    assert [trouble.count for trouble in report.troubles] == [1]
+    assert [issue.count for issue in report.issues] == [1]
     assert report.findings() == []
     many = report_on(tmp_path / "book.txt", [text + " " for text in book(100)])
     assert [finding.what[:20] for finding in many.findings()] == ["trailing spaces, 100"]
 
 
-def test_tokenizers_are_measured_on_what_is_held_out(tmp_path: Path) -> None:
-    report = report_on(tmp_path / "book.txt", [*book(), "ä" * 9])  # which only the held-out part has
+def test_tokenizers_are_measured_on_the_held_out_text(tmp_path: Path) -> None:
+    report = report_on(tmp_path / "book.txt", [*book(), "ä" * 9])  # only the held-out part has it
     by_name = {entry.tokenizer: entry for entry in report.compressions}
     assert by_name["bytes"].bytes_per_token == 1
-    assert (by_name["chars"].vocab_size, by_name["chars"].bytes_per_token) == (257, 1)  # it had to spell them
+    assert (by_name["chars"].vocab_size, by_name["chars"].bytes_per_token) == (257, 1)  # it falls back to bytes
     assert {baseline.name for baseline in report.baselines} >= {"bytes", "words", "5-gram", "gzip", "xz"}
 
 
-def test_where_nothing_is_held_out_there_are_no_baselines_and_no_leaks(tmp_path: Path) -> None:
+def test_without_held_out_text_there_are_no_baselines_and_no_leakage(tmp_path: Path) -> None:
     report = report_on(tmp_path / "book.txt", book() + book(), validation_fraction=0.0)
     assert (report.baselines, report.overlap.windows, report.held_out) == ([], 0, "nothing")
 
 
-def test_a_large_text_is_looked_at_in_part_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_MOST_TRAIN", 4000)
-    monkeypatch.setattr(doctor, "MOST_BYTES", 5000)
-    monkeypatch.setattr(doctor, "_MOST_VALIDATION", 1500)
+def test_a_large_text_is_sampled_and_the_report_has_the_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_report_module, "_MOST_TRAIN", 4000)
+    monkeypatch.setattr(build_report_module, "MOST_BYTES", 5000)
+    monkeypatch.setattr(build_report_module, "_MOST_VALIDATION", 1500)
     documents = [paragraph(seed) for seed in range(200)]
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(f'{{"text": "{document}"}}\n' for document in documents))
-    report = examine(scan(path, encoding_errors="replace"), tokenizers=CHEAP)
+    report = build_report(scan(path, encoding_errors="replace"), tokenizers=CHEAP)
     assert report.held_out == "every 10th document"
     assert 4000 < report.repeat_bytes <= 5000
-    assert 1000 < report.validation_looked_at <= 1700 < report.validation_bytes
+    assert 1000 < report.validation_sample_bytes <= 1700 < report.validation_bytes
     assert max(baseline.train_bytes for baseline in report.baselines) <= 4200
     assert report.overlap.shared == 0
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("longer", [None, 0, 1])
-@pytest.mark.parametrize("length", [200, 500])  # words: of a long line only a part is looked for
-def test_each_of_two_near_copies_is_shown_once_at_its_own_place(
+@pytest.mark.parametrize("length", [200, 500])  # words; only a part of a long line is searched
+def test_each_of_two_near_duplicates_has_its_own_location(
     tmp_path: Path, end: str, longer: int | None, length: int
 ) -> None:
     path, paragraphs = tmp_path / "book.txt", book()
@@ -133,24 +137,28 @@ def test_each_of_two_near_copies_is_shown_once_at_its_own_place(
     other = [*words, "more"] if longer is not None else [*words[:90], "another", *words[91:]]
     paragraphs[10], paragraphs[60] = map(" ".join, (other, words) if longer == 0 else (words, other))
     path.write_bytes((end * 2).join(paragraphs).encode())
-    report = examine(scan(path, encoding_errors="replace"), tokenizers=CHEAP)
-    left, right = report.near_passages
+    report = build_report(scan(path, encoding_errors="replace"), tokenizers=CHEAP)
+    left, right = report.near_duplicate_passages
     text = path.read_bytes()
     starts = (text.index(paragraphs[10].encode()), text.rindex(paragraphs[60].encode()))
-    assert [len(passage.places) for passage in report.near_passages] == [1, 1]
-    assert (left.places[0].line, right.places[0].line) == (21, 121)
-    for passage, start, number in zip(report.near_passages, starts, (10, 60), strict=True):
-        assert start <= passage.places[0].byte < start + len(paragraphs[number])
+    assert [len(passage.locations) for passage in report.near_duplicate_passages] == [1, 1]
+    assert (left.locations[0].line, right.locations[0].line) == (21, 121)
+    for passage, start, number in zip(report.near_duplicate_passages, starts, (10, 60), strict=True):
+        assert start <= passage.locations[0].byte < start + len(paragraphs[number])
     assert left.text != right.text
     assert ("another" if longer is None else "more") in (left if longer == 0 else right).text
 
 
-def test_a_method_that_saw_less_than_all_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_MOST_TRAIN", 8000)
+def test_a_baseline_trained_on_a_sample_has_its_size_in_the_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build_report_module, "_MOST_TRAIN", 8000)
     documents = [paragraph(seed) for seed in range(100)]
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(f'{{"text": "{document}"}}\n' for document in documents))
-    report = examine(scan(path, encoding_errors="replace"), tokenizers=CHEAP)
+    report = build_report(scan(path, encoding_errors="replace"), tokenizers=CHEAP)
     labels = {baseline.name: baseline.label for baseline in report.baselines}
     assert labels["gzip"] == "gzip"
-    assert {labels["xz"], labels["5-gram"]} <= {f"{name} of {size} kB" for name in ("xz", "5-gram") for size in (7, 8)}
+    assert {labels["xz"], labels["5-gram"]} <= {
+        f"{name} (trained on {size} kB)" for name in ("xz", "5-gram") for size in (7, 8)
+    }

@@ -1,14 +1,12 @@
-"""Baselines: what each may know, by which bytes it is measured, and since when a run is below it."""
+"""Baselines: what each method may use, which bytes it is measured on, and since when a run beats it."""
 
 import random
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import torch
+from builders import new_model
 
-from minigpt.config import GPTConfig
-from minigpt.corpus_report.report import examine
+from minigpt.corpus_report.build_report import build_report
 from minigpt.data.corpus import Corpus
 from minigpt.data.sources import scan
 from minigpt.evaluation import baselines
@@ -18,11 +16,8 @@ from minigpt.evaluation.baselines import (
     beaten_since,
     cheap_baselines,
     model_baseline,
-    sample,
-    spread,
 )
-from minigpt.evaluation.ngrams import BOUNDARY, ByteModel
-from minigpt.model.gpt import GPT
+from minigpt.evaluation.ngrams import BOUNDARY, ByteNgramModel
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 END = bytes([BOUNDARY])
@@ -37,7 +32,7 @@ def by_name(measured: list[Baseline]) -> dict[str, Baseline]:
     return {baseline.name: baseline for baseline in measured}
 
 
-def test_what_stands_in_the_training_text_is_free_for_those_who_may_see_it_and_for_no_other() -> None:
+def test_only_methods_that_see_the_training_text_profit_from_it() -> None:
     noise = random.Random(0).randbytes(30_000).replace(END, b"")
     measured = by_name(list(all_baselines(noise + END, noise[5000:15_000] + END)))
     assert 0 < measured["xz"].bits_per_byte < 0.5
@@ -47,21 +42,21 @@ def test_what_stands_in_the_training_text_is_free_for_those_who_may_see_it_and_f
     assert measured["5-gram"].bits_per_byte < 2
 
 
-def test_an_end_of_text_costs_bits_and_counts_as_no_byte() -> None:
+def test_an_end_of_text_costs_bits_but_counts_as_no_byte() -> None:
     train, validation = prose(1, 2000) + END, prose(2, 50) + END + prose(3, 50) + END
     measured = by_name(list(all_baselines(train, validation)))
-    bits = ByteModel.fit(train, 5).bits(validation)
+    bits = ByteNgramModel.fit(train, 5).bits(validation)
     assert measured["5-gram"].bits_per_byte == pytest.approx(bits / (len(validation) - 2))
     assert {baseline.validation_bytes for baseline in measured.values()} == {len(validation) - 2}
     assert measured["words"].train_bytes == len(train) - 1
     assert (measured["gzip"].train_bytes, measured["xz alone"].train_bytes) == (0, 0)
 
 
-def test_eight_words_are_three_bits_to_who_sees_far_enough() -> None:
+def test_eight_equally_likely_words_cost_three_bits_with_enough_context() -> None:
     measured = by_name(list(all_baselines(prose(1, 20_000) + END, prose(2, 3000) + END)))
     per_word = len(prose(2, 3000)) / 3000
-    # Each word is one of eight, and the space behind it can be nothing else. To who counts words without what is before
-    # them, every other one is a space, and each of the eight a sixteenth of all.
+    # Each word is one of eight, and a space must follow it. Counted without context, half of the words are spaces, and
+    # each of the eight words is a sixteenth of all.
     assert 3 / per_word < measured["7-gram"].bits_per_byte < 3.3 / per_word
     assert measured["words"].bits_per_byte == pytest.approx((4 + 1) / per_word, rel=0.01)
     assert measured["words"].bits_per_byte < measured["bytes"].bits_per_byte
@@ -73,7 +68,7 @@ def corpus_of(folder: Path, *, validation_fraction: float | None = None) -> Corp
     return Corpus.build(path, "bytes", cache=folder / "cache", validation_fraction=validation_fraction)
 
 
-def test_a_run_is_measured_on_the_part_that_training_holds_out(tmp_path: Path) -> None:
+def test_the_baselines_of_a_run_are_measured_on_its_validation_part(tmp_path: Path) -> None:
     corpus = corpus_of(tmp_path)
     measured = by_name(cheap_baselines(corpus))
     assert set(measured) == {"bytes", "5-gram", "gzip", "xz"}
@@ -83,40 +78,42 @@ def test_a_run_is_measured_on_the_part_that_training_holds_out(tmp_path: Path) -
     )
     assert measured["5-gram"].validation_bytes == corpus.validation_bytes
     assert measured["5-gram"].train_bytes == corpus.train_bytes
-    bits = ByteModel.fit(train, 5).bits(validation)
+    bits = ByteNgramModel.fit(train, 5).bits(validation)
     assert measured["5-gram"].bits_per_byte == pytest.approx(bits / corpus.validation_bytes)
 
 
-def test_before_a_run_an_ordinary_text_has_the_figures_that_its_examination_finds(tmp_path: Path) -> None:
+def test_the_baselines_of_a_run_equal_those_of_the_corpus_report(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_bytes(prose(7, 20_000) + b"\n")
-    examined = examine(scan(path, encoding_errors="replace"), tokenizers=("bytes",))
+    report = build_report(scan(path, encoding_errors="replace"), tokenizers=("bytes",))
     for tokenizer in ("bytes", "gpt2"):
         before = by_name(cheap_baselines(Corpus.build(path, tokenizer, cache=tmp_path / "cache")))
-        assert before == {name: by_name(examined.baselines)[name] for name in ("bytes", "5-gram", "gzip", "xz")}
-    assert not any(baseline.is_partial for baseline in examined.baselines)
-    assert [baseline.label for baseline in examined.baselines] == [baseline.name for baseline in examined.baselines]
+        assert before == {name: by_name(report.baselines)[name] for name in ("bytes", "5-gram", "gzip", "xz")}
+    assert not any(baseline.is_partial for baseline in report.baselines)
+    assert [baseline.label for baseline in report.baselines] == [baseline.name for baseline in report.baselines]
 
 
-def test_what_saw_a_part_of_the_text_says_of_how_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_baseline_from_a_sample_has_its_size_in_the_label(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baselines, "_RUN_XZ_MOST", 16_000)
-    monkeypatch.setattr(baselines, "_RUN_COUNTED_MOST", 40_000)
+    monkeypatch.setattr(baselines, "_RUN_NGRAM_MOST", 40_000)
     corpus = corpus_of(tmp_path)
     few = by_name(cheap_baselines(corpus))
     assert {name: baseline.label for name, baseline in few.items()} == {
-        "bytes": "bytes of 40 kB",
-        "5-gram": "5-gram of 40 kB",
+        "bytes": "bytes (trained on 40 kB)",
+        "5-gram": "5-gram (trained on 40 kB)",
         "gzip": "gzip",
-        "xz": "xz of 16 kB",
+        "xz": "xz (trained on 16 kB)",
     }
     assert {baseline.is_partial for name, baseline in few.items() if name != "gzip"} == {True}
     assert few["xz"].whole_train_bytes == corpus.train_bytes
     monkeypatch.setattr(baselines, "_RUN_VALIDATION", 5000)
-    assert {"gzip on 5 kB", "xz of 16 kB"} <= {baseline.label for baseline in cheap_baselines(corpus)}
+    assert {"gzip (measured on 5 kB)", "xz (trained on 16 kB)"} <= {
+        baseline.label for baseline in cheap_baselines(corpus)
+    }
 
 
-def test_a_sample_has_the_bytes_asked_for_whatever_a_token_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(baselines, "_RUN_COUNTED_MOST", 40_000)
+def test_a_sample_has_the_requested_bytes_with_every_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baselines, "_RUN_NGRAM_MOST", 40_000)
     path = tmp_path / "text.txt"
     path.write_bytes(prose(1, 20_000))
     for tokenizer in ("bytes", "bpe:300", "gpt2"):
@@ -124,18 +121,17 @@ def test_a_sample_has_the_bytes_asked_for_whatever_a_token_has(tmp_path: Path, m
         assert measured["5-gram"].train_bytes == pytest.approx(40_000, rel=0.1)
 
 
-def test_a_record_of_before_knows_nothing_of_parts() -> None:
+def test_a_baseline_of_an_older_record_is_not_partial() -> None:
     old = Baseline(name="xz", bits_per_byte=2.0, train_bytes=9, validation_bytes=3)
     assert (old.is_partial, old.label) == (False, "xz")
 
 
-def test_where_nothing_is_held_out_there_is_nothing_to_measure(tmp_path: Path) -> None:
+def test_without_validation_text_there_are_no_baselines(tmp_path: Path) -> None:
     assert cheap_baselines(corpus_of(tmp_path, validation_fraction=0.0)) == []
 
 
-def test_an_untrained_model_knows_nothing_of_the_text() -> None:
-    torch.manual_seed(0)
-    model = GPT(GPTConfig(vocab_size=257, n_positions=16, n_embd=16, n_layer=1, n_head=2))
+def test_an_untrained_model_needs_eight_bits_per_byte() -> None:
+    model = new_model()
     text = prose(4, 100) + END + prose(5, 30) + END
     measured = model_baseline("mine", model, Tokenizer.named("bytes"), text)
     assert (measured.name, measured.train_bytes, measured.validation_bytes) == ("mine", 0, len(text) - 2)
@@ -144,9 +140,9 @@ def test_an_untrained_model_knows_nothing_of_the_text() -> None:
     assert not measured.is_partial
 
 
-def test_of_a_long_text_only_what_a_model_is_measured_on_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_measured_sample_of_a_long_text_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baselines, "_MODEL_TOKENS", 500)
-    model = GPT(GPTConfig(vocab_size=257, n_positions=16, n_embd=16, n_layer=1, n_head=2))
+    model = new_model()
     tokenizer, text = Tokenizer.named("bytes"), prose(4, 20_000) + END
     encoded: list[str] = []
     encode = type(tokenizer).encode
@@ -155,10 +151,10 @@ def test_of_a_long_text_only_what_a_model_is_measured_on_is_encoded(monkeypatch:
     assert 0 < sum(map(len, encoded)) <= 4000
     assert 400 < measured.validation_bytes <= 520
     assert (measured.whole_validation_bytes, measured.is_partial) == (len(text) - 1, True)
-    assert measured.label == f"mine on {measured.validation_bytes} B"
+    assert measured.label == f"mine (measured on {measured.validation_bytes} B)"
 
 
-def test_a_run_is_below_a_baseline_since_the_last_time_that_it_came_below() -> None:
+def test_a_baseline_is_beaten_since_the_last_evaluation_that_fell_below_it() -> None:
     figures = {0: 3.0, 10: 2.5, 20: 1.9, 30: 2.1, 40: 1.8}
     log = [{"step": 5, "loss": 1.0}, *({"step": step, "bits_per_byte": bits} for step, bits in figures.items())]
     assert beaten_since(log, {"gzip": 2.7, "xz": 2.0, "5-gram": 1.8, "bytes": 4.0}) == {
@@ -166,16 +162,3 @@ def test_a_run_is_below_a_baseline_since_the_last_time_that_it_came_below() -> N
         "xz": 40,
         "bytes": 0,
     }
-
-
-def test_a_sample_is_as_long_as_asked_and_evenly_spread() -> None:
-    assert list(spread(100, 200, 10)) == [(0, 100)]
-    assert list(spread(100, 30, 3)) == [(start, start + 3) for start in (0, 10, 21, 32, 43, 53, 64, 75, 86, 97)]
-    places = list(spread(360_010, 97_000, 65_536))  # one block and a half
-    assert sum(end - start for start, end in places) == pytest.approx(97_000, rel=0.01)
-    gaps = {after[0] - before[1] for before, after in pairwise(places)}
-    assert max(gaps) - min(gaps) <= 1
-    assert (places[0][0], places[-1][1]) == (0, 360_010)
-    text = bytes(range(256)) * 4096
-    assert len(sample(text, 2**18)) == 2**18
-    assert sample(text, len(text)) is text

@@ -1,4 +1,4 @@
-"""The byte model: by hand, against the plainest form of its equations, and as a distribution."""
+"""The byte n-gram model: by hand, against its equations with exact fractions, and as a distribution."""
 
 from collections import Counter, defaultdict
 from fractions import Fraction
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minigpt.evaluation import ngrams
-from minigpt.evaluation.ngrams import ByteModel, word_bits
+from minigpt.evaluation.ngrams import ByteNgramModel, word_frequency_bits
 
 SHORT = st.text("abc", min_size=1, max_size=60).map(str.encode)
 
@@ -50,10 +50,10 @@ def plain_probability(text: bytes, order: int, context: bytes, byte: int) -> Fra
 
 
 def test_ten_letters_by_hand() -> None:
-    # The bigrams: |a ab br ra ac ca ad da ab br. Six occur once, ab and br twice, so that Ney's discount
-    # is 6 / (6 + 2 * 2) = 0.6; it is 1 - 2 * 0.6 * 2 / 6 = 0.6 for counts of one, and no count of three tells another
-    # for two. As the second of a bigram, a stands behind four letters, b, r, c and d behind one: no two, so a half.
-    model = ByteModel.fit(b"abracadabr", order=2)
+    # The bigrams: |a ab br ra ac ca ad da ab br. Six occur once, ab and br twice, so Ney's discount is
+    # 6 / (6 + 2 * 2) = 0.6. It is 1 - 2 * 0.6 * 2 / 6 = 0.6 for counts of one and, without counts of three, for two.
+    # The letter a follows four different letters; b, r, c and d follow one. None follows two, so the discount is 0.5.
+    model = ByteNgramModel.fit(b"abracadabr", order=2)
     a = 3.5 / 8 + 5 * 0.5 / 8 / 256
     b = 0.5 / 8 + 5 * 0.5 / 8 / 256
     unseen = 5 * 0.5 / 8 / 256
@@ -63,38 +63,38 @@ def test_ten_letters_by_hand() -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(train=SHORT, text=SHORT, order=st.integers(1, 5))
-def test_every_probability_is_that_of_the_plain_equations(train: bytes, text: bytes, order: int) -> None:
+def test_every_probability_equals_that_of_the_equations(train: bytes, text: bytes, order: int) -> None:
     text = text[:8]
     padded = b"\xff" * (order - 1) + text
     expected = [
         float(plain_probability(train, order, padded[i : i + order - 1], byte)) for i, byte in enumerate(text)
     ]  # fmt: skip
-    assert ByteModel.fit(train, order).probabilities(text) == pytest.approx(expected, rel=1e-9)
+    assert ByteNgramModel.fit(train, order).probabilities(text) == pytest.approx(expected, rel=1e-9)
 
 
 @settings(deadline=None, max_examples=25)
 @given(train=st.binary(min_size=1, max_size=300), context=st.binary(max_size=8), order=st.integers(1, 7))
-def test_what_may_follow_adds_up_to_one(train: bytes, context: bytes, order: int) -> None:
-    model = ByteModel.fit(train, order)
+def test_the_probabilities_of_the_next_byte_sum_to_one(train: bytes, context: bytes, order: int) -> None:
+    model = ByteNgramModel.fit(train, order)
     total = sum(model.probabilities(context + bytes([byte]))[-1] for byte in range(256))
     assert total == pytest.approx(1, rel=1e-9)
 
 
-def test_bits_are_the_logarithms_added_up() -> None:
-    model = ByteModel.fit(b"the cat sat on the mat and the hat " * 3)
+def test_bits_are_the_sum_of_the_logarithms() -> None:
+    model = ByteNgramModel.fit(b"the cat sat on the mat and the hat " * 3)
     text = b"a cat that sat"
     assert model.bits(text) == pytest.approx(-np.log2(model.probabilities(text)).sum())
 
 
-def test_a_text_in_blocks_is_counted_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_counted_in_blocks_has_the_same_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:
     text = bytes(np.random.default_rng(0).choice(np.frombuffer(b"abcd", np.uint8), 500))
-    whole = ByteModel.fit(text, 4).probabilities(b"abcdabcdbbaacd")
+    whole = ByteNgramModel.fit(text, 4).probabilities(b"abcdabcdbbaacd")
     monkeypatch.setattr(ngrams, "_BLOCK", 37)
-    assert ByteModel.fit(text, 4).probabilities(b"abcdabcdbbaacd") == pytest.approx(whole, rel=1e-12)
+    assert ByteNgramModel.fit(text, 4).probabilities(b"abcdabcdbbaacd") == pytest.approx(whole, rel=1e-12)
 
 
-def test_words_cost_what_their_counts_and_their_spelling_say() -> None:
-    # a and the space twice, b once: five tokens, three of them different, so a seen one costs log2(8 / count) bits.
-    # The one word seen once was spelt b and an end, among 256 more for what was not seen.
+def test_known_words_cost_their_frequency_and_new_words_their_bytes() -> None:
+    # a and the space occur twice, b once: five words, three different, so a known one costs log2(8 / count) bits. The
+    # only word that occurs once is b; its byte and the end mark add to the 256 counts of the bytes.
     unseen = np.log2(8 / 3) + np.log2(258 / 1) + np.log2(258 / 2)
-    assert word_bits(b"a a b", b"a c") == pytest.approx(2 + 2 + unseen)
+    assert word_frequency_bits(b"a a b", b"a c") == pytest.approx(2 + 2 + unseen)

@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from minigpt.cli.memorization import for_terminal, highlighted, run_line, summary_line
+from minigpt.cli.render.baselines import targets_text, unbeaten_baselines
 from minigpt.cli.render.units import duration, size
-from minigpt.cli.standing import challenge, to_beat
 
 if TYPE_CHECKING:
     import torch
@@ -123,15 +123,15 @@ class TrainingDisplay:
             self.out.print(line)
             self._print_baselines(log)
             return
-        still = to_beat(self.unbeaten, log)
+        still = unbeaten_baselines(self.unbeaten, log)
         if beaten := [baseline.label for baseline in self.unbeaten if baseline not in still]:
             line.append(f"  now beats {', '.join(beaten)}", style="green")
         self.unbeaten = still
         self.out.print(line)
 
     def _print_baselines(self, log: Sequence[Mapping[str, Any]]) -> None:
-        self.unbeaten = to_beat(self.baselines, log)
-        if text := challenge(self.unbeaten, self.baselines):
+        self.unbeaten = unbeaten_baselines(self.baselines, log)
+        if text := targets_text(self.unbeaten, self.baselines):
             self.out.print(text, markup=False)
 
     def _panel(self) -> RenderableType:

@@ -212,7 +212,7 @@ def test_of_a_large_text_blocks_spread_evenly_are_indexed_and_no_run_crosses_fro
     longest = index.measure(sentence(0, 2000)).longest
     assert longest is not None
     assert longest.words < 60
-    begin = found.index(False)  # behind the first block
+    begin = found.index(False)  # after the first block
     second = found.index(True, begin)
     side_by_side = f"{sentence(begin - 5, 5)} {sentence(second, 5)}"
     assert [run.words for run in index.measure(side_by_side).runs] == [5, 5]
