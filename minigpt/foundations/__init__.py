@@ -1,1 +1,1 @@
-"""The attention forms of the teaching articles, up to the encoder-decoder Transformer."""
+"""A lesson: attention step by step, up to the encoder-decoder Transformer; the rest of minigpt does not use it."""

@@ -1,19 +1,29 @@
-"""Attention as teaching articles build it, in their names, every form the smallest step on the one before.
+"""Attention step by step, in the order and with the names of teaching articles.
 
-To be read from top to bottom. It knows nothing of GPT-2's blocks, and nothing else in minigpt imports it;
-`foundations_transformer` goes on from its last form to the encoder-decoder. Every form takes one sequence or any
-batch of them, (..., T, d_in). The tests tie each form to the next in float64, outputs and gradients, as far as
-`CausalSelfAttention`, the module GPT-2 runs on, and `torch.nn.MultiheadAttention`.
+Read it from top to bottom: each form adds one idea to the form before it, and its docstring says which ("New: …").
+`foundations/transformer.py` continues with the encoder-decoder. Tests show in float64 that each form equals the next,
+in outputs and gradients, up to GPT-2's `CausalSelfAttention` and `torch.nn.MultiheadAttention`.
 
-Mended, where the articles' own code falls short:
+| step | form                                                                        | new idea                       |
+|------|-----------------------------------------------------------------------------|--------------------------------|
+| 1    | `simple_self_attention`                                                     | weighted averages of tokens    |
+| 2    | `attention_scores`, `scaled_dot_product_attention`                          | queries, keys, values; scaling |
+| 3    | `SelfAttention_v1`, `SelfAttention_v2`                                      | learned projections            |
+| 4    | `renormalized_weights`, `boolean_masked_weights`, `additive_masked_weights` | the causal mask, in three ways |
+| 5    | `attention_with_dropout`, `CausalAttention`                                 | dropout; one causal head       |
+| 6    | `MultiHeadAttentionWrapper`, `MultiHeadAttentionPerHead`                    | several heads and their output |
+| 7    | `MultiHeadAttention`                                                        | all heads in one product       |
+| 8    | `CrossAttention`                                                            | a second sequence              |
 
-- keys are turned by `transpose(-2, -1)`, not by `.T`, which only fits a single sequence;
-- scores are divided by the root of the keys' width, which is right also where the values have another;
-- heads stand in an `nn.ModuleList`: in a plain list they are neither trained, moved nor saved;
-- names that are used are defined (heads, widths and masks that only an outer notebook cell knew);
-- a mask that a module is given reaches its attention, through every block and for every head;
-- the causal mask is a boolean buffer outside the saved state, where it was floating point and saved with the weights;
-- a bad number of heads, or more positions than the mask has, is an error that says so, not an assertion or a crash.
+Inputs are a sequence or any batch of sequences, (..., T, d_in). The articles' own code is corrected in these points:
+
+- keys are transposed with `transpose(-2, -1)`, because `.T` works for a single sequence only;
+- scores are divided by the square root of the keys' width, which may differ from the values' width;
+- heads are in an `nn.ModuleList`, because modules in a plain list are not trained, moved or saved;
+- every name is defined here (the articles define some heads, widths and masks only in a notebook cell);
+- a mask that is passed to a module reaches its attention, through every block and for every head;
+- the causal mask is a boolean buffer that is not saved, instead of a saved floating-point buffer;
+- a wrong number of heads, or a sequence longer than the mask, raises an error that explains it.
 
 Source: Raschka 2024, "Build a Large Language Model (From Scratch)", chapter 3; Vaswani et al. 2017, "Attention Is
 All You Need", section 3.2.
@@ -29,7 +39,9 @@ from minigpt.model.attention import CausalSelfAttention, causal_mask, check_leng
 
 
 def simple_self_attention(x: Tensor) -> Tensor:
-    """Every token as a mixture of all tokens, in proportion to their likeness: softmax(x xᵀ) x; nothing is learned.
+    """Self-attention without learned weights: softmax(x xᵀ) x.
+
+    Each output is a weighted average of all tokens. A token's weight is larger if its dot product with the input is.
 
     Shapes: (..., T, d_in) -> (..., T, d_in).
     Source: Raschka 2024, section 3.3.
@@ -39,9 +51,10 @@ def simple_self_attention(x: Tensor) -> Tensor:
 
 
 def attention_scores(query: Tensor, key: Tensor) -> Tensor:
-    """How well every query fits every key: Q Kᵀ / √d_k, whose root keeps the softmax away from saturation.
+    """The scores of all pairs of a query and a key: Q Kᵀ / √d_k.
 
-    A dot product of d_k terms of variance one has variance d_k; divided by √d_k, it has variance one again.
+    New: the scale. A dot product of d_k terms of variance one has variance d_k; divided by √d_k, it has variance one.
+    Larger scores would saturate the softmax, whose gradient then vanishes.
 
     Shapes: query (..., T, d_k), key (..., S, d_k) -> (..., T, S).
     Source: Vaswani et al. 2017, section 3.2.1.
@@ -50,7 +63,9 @@ def attention_scores(query: Tensor, key: Tensor) -> Tensor:
 
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """softmax(Q Kᵀ / √d_k) V: the same mixture, now with one matrix that asks, one that answers and one that is mixed.
+    """softmax(Q Kᵀ / √d_k) V.
+
+    New: x has three roles. Queries and keys determine the weights; the weighted average is of values.
 
     Shapes: query (..., T, d_k), key (..., S, d_k), value (..., S, d_v) -> (..., T, d_v).
     Source: Vaswani et al. 2017, equation 1.
@@ -58,46 +73,11 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor) -> T
     return attention_scores(query, key).softmax(dim=-1) @ value
 
 
-def renormalized_weights(scores: Tensor, mask: Tensor) -> Tensor:
-    """Masked attention weights by hand: softmax, hide, then divide each row by what is left of it.
-
-    weights = softmax(scores) ⊙ mask; weights / Σ weights, where mask is the lower triangle `causal_mask(T)`.
-
-    Shapes: scores (..., T, S), mask broadcastable to it, True = may attend -> (..., T, S).
-    Source: Raschka 2024, section 3.5.1.
-    """
-    weights = scores.softmax(dim=-1) * mask  # (..., T, S)
-    return weights / weights.sum(dim=-1, keepdim=True)
-
-
-def boolean_masked_weights(scores: Tensor, mask: Tensor) -> Tensor:
-    """The same weights in one pass: a score of -∞ before the softmax is a weight of e^-∞ = 0 after it.
-
-    softmax(scores where mask, else -∞): what is hidden never enters the sum, so there is nothing to divide again.
-
-    Shapes: scores (..., T, S), mask broadcastable to it, True = may attend -> (..., T, S).
-    Source: Raschka 2024, section 3.5.1; Vaswani et al. 2017, section 3.2.3.
-    """
-    return scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
-
-
-def additive_mask(mask: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """A boolean mask as numbers to add to the scores: 0 where it is True, -∞ where it is False; same shape."""
-    return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, -math.inf)
-
-
-def additive_masked_weights(scores: Tensor, mask: Tensor) -> Tensor:
-    """The same weights once more, softmax(scores + mask), with the mask of 0 and -∞ that `additive_mask` makes.
-
-    Shapes: scores (..., T, S), mask broadcastable to it -> (..., T, S).
-    """
-    return (scores + mask).softmax(dim=-1)
-
-
 class SelfAttention_v1(nn.Module):
-    """Self-attention with matrices to learn: Q = x W_query, K = x W_key, V = x W_value.
+    """Self-attention with learned projections: Q = x W_query, K = x W_key, V = x W_value.
 
-    Queries and keys meet in a dot product and share the width d_out; values may have their own, d_out_v.
+    New: three matrices of parameters. Queries and keys have the same width d_out, because of their dot product; the
+    width of the values, d_out_v, may differ.
 
     Shapes: (..., T, d_in) -> (..., T, d_out_v).
     Source: Raschka 2024, section 3.4.2.
@@ -114,9 +94,10 @@ class SelfAttention_v1(nn.Module):
 
 
 class SelfAttention_v2(nn.Module):
-    """The same with `nn.Linear`, whose initial weights train better, and which can add a bias.
+    """The same function with `nn.Linear`.
 
-    A linear layer computes x Wᵀ + b: its `weight` is the transpose of v1's matrix.
+    New: initial weights that train better, and an optional bias. A linear layer computes x Wᵀ + b, so its `weight` is
+    the transpose of v1's matrix.
 
     Shapes: (..., T, d_in) -> (..., T, d_out).
     Source: Raschka 2024, section 3.4.2.
@@ -132,13 +113,54 @@ class SelfAttention_v2(nn.Module):
         return scaled_dot_product_attention(self.W_query(x), self.W_key(x), self.W_value(x))
 
 
+def renormalized_weights(scores: Tensor, mask: Tensor) -> Tensor:
+    """Masked attention weights in three steps: softmax, set masked weights to zero, divide each row by its sum.
+
+    New: a mask. weights = softmax(scores) ⊙ mask; weights / Σ weights, where mask is the lower triangle
+    `causal_mask(T)`, so that no token attends to a later one.
+
+    Shapes: scores (..., T, S), mask broadcastable to it, True = may attend -> (..., T, S).
+    Source: Raschka 2024, section 3.5.1.
+    """
+    weights = scores.softmax(dim=-1) * mask  # (..., T, S)
+    return weights / weights.sum(dim=-1, keepdim=True)
+
+
+def boolean_masked_weights(scores: Tensor, mask: Tensor) -> Tensor:
+    """The same weights in one step: softmax(scores where mask, else -∞).
+
+    New: masking before the softmax. A score of -∞ becomes the weight e^-∞ = 0 and does not enter the softmax's sum, so
+    that the rows need no second division.
+
+    Shapes: scores (..., T, S), mask broadcastable to it, True = may attend -> (..., T, S).
+    Source: Raschka 2024, section 3.5.1; Vaswani et al. 2017, section 3.2.3.
+    """
+    return scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
+
+
+def additive_mask(mask: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Converts a boolean mask to a mask that is added to scores: 0 where it is True, -∞ where it is False."""
+    return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, -math.inf)
+
+
+def additive_masked_weights(scores: Tensor, mask: Tensor) -> Tensor:
+    """The same weights by addition: softmax(scores + mask).
+
+    New: the mask consists of 0 and -∞, from `additive_mask`. PyTorch accepts masks in this form too.
+
+    Shapes: scores (..., T, S), mask broadcastable to it -> (..., T, S).
+    """
+    return (scores + mask).softmax(dim=-1)
+
+
 def attention_with_dropout(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: nn.Module
 ) -> Tensor:
-    """dropout(softmax(masked Q Kᵀ / √d_k)) V: the formula complete, some of its weights left out while it trains.
+    """The complete formula: dropout(softmax(masked Q Kᵀ / √d_k)) V.
 
-    Dropout comes after the softmax: it forgets a share p of the links and scales the others by 1 / (1 - p), so that
-    a row sums to one on average only. This is `minigpt.model.attention.attend`, built up from the forms above.
+    New: dropout of the weights. After the softmax it sets a fraction p of them to zero and multiplies the others by
+    1 / (1 - p), so that a row sums to one only on average. GPT-2's attention uses the same function,
+    `minigpt.model.attention.attend`.
 
     Shapes: query (..., T, d_k), key (..., S, d_k), value (..., S, d_v); mask None (all may attend) or broadcastable
     to (..., T, S) with a True in every row -> (..., T, d_v).
@@ -150,9 +172,9 @@ def attention_with_dropout(
 
 
 def crop_mask(mask: Tensor, x: Tensor) -> Tensor:
-    """The corner of a square mask that belongs to the T positions of `x`: (context_length, context_length) -> (T, T).
+    """The part of a square mask for the T positions of `x`: (context_length, context_length) -> (T, T).
 
-    Raises: ConfigError where x has more positions than the mask.
+    Raises: ConfigError if x has more positions than the mask.
     """
     t = x.shape[-2]
     check_length(t, len(mask))
@@ -160,9 +182,10 @@ def crop_mask(mask: Tensor, x: Tensor) -> Tensor:
 
 
 class CausalAttention(nn.Module):
-    """v2 with the mask and the dropout: a token attends to itself and to what came before.
+    """One attention head: a token attends to itself and to earlier tokens.
 
-    The mask is a registered buffer, so it follows the module to its device; it is not saved.
+    New: v2's projections together with the mask and dropout. The mask is a registered buffer, so that it moves to the
+    module's device. It is not persistent, so that it is not saved.
 
     Shapes: (..., T, d_in) -> (..., T, d_out), T at most context_length.
     Source: Raschka 2024, section 3.5.3.
@@ -184,9 +207,9 @@ class CausalAttention(nn.Module):
 
 
 class MultiHeadAttentionWrapper(nn.Module):
-    """Several causal heads, each with matrices of its own, side by side: Concat(head_1, ..., head_h).
+    """Several causal heads: Concat(head_1, ..., head_h).
 
-    Here d_out is the width of one head.
+    New: h independent heads, whose outputs are concatenated. Here d_out is the width of one head.
 
     Shapes: (..., T, d_in) -> (..., T, num_heads * d_out).
     Source: Raschka 2024, section 3.6.1.
@@ -205,9 +228,9 @@ class MultiHeadAttentionWrapper(nn.Module):
 
 
 def head_width(d_out: int, num_heads: int) -> int:
-    """D = d_out / num_heads, what each head gets of the width they share.
+    """The width of one head, D = d_out / num_heads.
 
-    Raises: ConfigError where it does not come out even.
+    Raises: ConfigError if d_out is not divisible by num_heads.
     """
     if num_heads < 1 or d_out % num_heads:
         raise ConfigError(f"d_out ({d_out}) must be divisible by num_heads ({num_heads})")
@@ -215,12 +238,12 @@ def head_width(d_out: int, num_heads: int) -> int:
 
 
 class MultiHeadAttentionPerHead(MultiHeadAttentionWrapper):
-    """The heads side by side, then mixed: Concat(head_1, ..., head_h) W_O, head_i having its own W_q, W_k and W_v.
+    """Several causal heads and an output projection: Concat(head_1, ..., head_h) W_O.
 
-    From here on d_out is the width of all heads together.
+    New: the output projection, which combines the heads. From here on d_out is the total width of all heads.
 
     Shapes: (..., T, d_in) -> (..., T, d_out).
-    Raises: ConfigError where d_out cannot be divided by num_heads.
+    Raises: ConfigError if d_out is not divisible by num_heads.
     Source: Vaswani et al. 2017, section 3.2.2.
     """
 
@@ -235,22 +258,23 @@ class MultiHeadAttentionPerHead(MultiHeadAttentionWrapper):
 
 
 def split_heads(x: Tensor, head_dim: int) -> Tensor:
-    """Cuts the width into heads, each a batch entry of its own: (..., T, d_out) -> (..., H, T, D)."""
+    """Splits the width into heads, a new batch dimension: (..., T, d_out) -> (..., H, T, D)."""
     return x.view(*x.shape[:-1], -1, head_dim).transpose(-3, -2)
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """Lays the heads side by side again: (..., H, T, D) -> (..., T, d_out)."""
+    """Concatenates the heads, the inverse of `split_heads`: (..., H, T, D) -> (..., T, d_out)."""
     return x.transpose(-3, -2).flatten(-2)
 
 
 class MultiHeadAttention(nn.Module):
-    """The same function with the heads' matrices fused: one product computes all queries, which are then split.
+    """The same function with one matrix product for the queries of all heads, and likewise for keys and values.
 
-    Head i owns rows i·D to (i+1)·D of each weight, so the heads are worked on at once, as one more batch dimension.
+    New: the heads' matrices are concatenated, and the heads are a batch dimension of the attention. Head i uses rows
+    i·D to (i+1)·D of each weight.
 
     Shapes: (..., T, d_in) -> (..., T, d_out).
-    Raises: ConfigError where d_out cannot be divided by num_heads.
+    Raises: ConfigError if d_out is not divisible by num_heads.
     Source: Raschka 2024, section 3.6.2.
     """
 
@@ -278,11 +302,11 @@ class MultiHeadAttention(nn.Module):
 
 
 def recover_head(fused: MultiHeadAttention | CausalSelfAttention, index: int) -> CausalAttention:
-    """One head of a fused layer as a module of its own, its rows of the fused matrices copied out.
+    """Copies one head of a multi-head layer to a `CausalAttention`.
 
-    Its output is what the fused layer's `out_proj` reads in columns index·D to (index+1)·D.
+    Its output is the part of `out_proj`'s input in columns index·D to (index+1)·D.
 
-    Raises: ConfigError where there is no such head.
+    Raises: ConfigError if there is no head with this index.
     """
     if isinstance(fused, CausalSelfAttention):
         num_heads, dropout = fused.n_head, fused.dropout
@@ -307,14 +331,14 @@ def recover_head(fused: MultiHeadAttention | CausalSelfAttention, index: int) ->
 
 
 class CrossAttention(nn.Module):
-    """Multi-head attention from one sequence to another: x asks, `context` answers; Q = x W_query, K, V = context W.
+    """Multi-head attention from one sequence to another: Q = x W_query, K = context W_key, V = context W_value.
 
-    With itself as context, and no mask, this is an encoder's self-attention; under the causal mask, it is
-    `MultiHeadAttention`. How many positions there are is not fixed: the mask is the caller's.
+    New: queries come from x, keys and values from `context`, and the caller passes the mask. With x as its own context
+    it is an encoder's self-attention without a mask, and `MultiHeadAttention` with the causal mask.
 
     Shapes: x (..., T, d_in), context (..., S, d_in), mask broadcastable to (..., T, S) with a True in every row, the
     same for every head -> (..., T, d_out).
-    Raises: ConfigError where d_out cannot be divided by num_heads.
+    Raises: ConfigError if d_out is not divisible by num_heads.
     Source: Vaswani et al. 2017, section 3.2.3.
     """
 
@@ -331,6 +355,6 @@ class CrossAttention(nn.Module):
         queries = split_heads(self.W_query(x), self.head_dim)  # (..., H, T, D)
         keys = split_heads(self.W_key(context), self.head_dim)  # (..., H, S, D)
         values = split_heads(self.W_value(context), self.head_dim)  # (..., H, S, D)
-        for_every_head = None if mask is None else mask.unsqueeze(-3)  # (..., 1, T, S)
-        y = attention_with_dropout(queries, keys, values, for_every_head, self.dropout)  # (..., H, T, D)
+        mask = None if mask is None else mask.unsqueeze(-3)  # (..., 1, T, S), for every head
+        y = attention_with_dropout(queries, keys, values, mask, self.dropout)  # (..., H, T, D)
         return self.out_proj(merge_heads(y))

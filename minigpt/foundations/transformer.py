@@ -1,11 +1,14 @@
-"""The first Transformer, assembled from the last forms of `foundations`: positions, encoder, decoder, both together.
+"""The encoder-decoder Transformer of 2017, built from the last forms in `foundations/attention.py`.
 
-It knows nothing of GPT-2, which is this decoder without the cross-attention, its norms moved in front, its positions
-learned and its ReLU smoothed (`gpt.py`); nothing in minigpt imports it.
+Read it from top to bottom: positions, feed-forward network, encoder block, decoder block, and the model. GPT-2
+(`minigpt/model/gpt.py`) is this decoder without cross-attention, with layer norms before each sublayer, learned
+positions, and GELU instead of ReLU.
 
-Mended, as in `foundations`: blocks stand in an `nn.ModuleList`, and the source's mask, which the articles' blocks
-accept and then drop, reaches every encoder block and the cross-attention of every decoder block; embeddings start
-small enough that their scaling by √d_model does not drown the positions.
+The articles' own code is corrected in these points:
+
+- blocks are in an `nn.ModuleList`;
+- the source mask, which the articles' blocks accept and ignore, reaches every encoder block and every cross-attention;
+- initial embeddings are small, so that after their multiplication by √d_model they do not hide the positions.
 
 Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.
 """
@@ -20,8 +23,9 @@ from minigpt.model.attention import check_length
 
 
 def sinusoidal_positions(length: int, d_model: int) -> Tensor:
-    """A wave per pair of features, from wavelength 2π to 20000π: every position has its own pattern, nothing learned.
+    """Position encodings without parameters: a sine and a cosine per pair of features, of wavelength 2π to 20000π.
 
+    New: attention itself does not depend on the order of its inputs, so the positions are added to them.
     PE(pos, 2i) = sin(pos / 10000^(2i / d_model)),  PE(pos, 2i+1) = cos(pos / 10000^(2i / d_model)).
 
     Shapes: (length, d_model).
@@ -32,12 +36,14 @@ def sinusoidal_positions(length: int, d_model: int) -> Tensor:
     angles = positions / 10000**exponents  # (length, ceil(d_model / 2))
     table = torch.empty(length, d_model)
     table[:, 0::2] = angles.sin()
-    table[:, 1::2] = angles.cos()[:, : d_model // 2]  # an odd width has one sine more
+    table[:, 1::2] = angles.cos()[:, : d_model // 2]  # an odd width has one more sine
     return table
 
 
 class FeedForward(nn.Sequential):
-    """max(0, x W_1 + b_1) W_2 + b_2, at every position alike: (..., d_model) -> (..., d_model).
+    """max(0, x W_1 + b_1) W_2 + b_2 at every position: (..., d_model) -> (..., d_model).
+
+    New: a network that transforms each position by itself, with the same weights for all positions.
 
     Source: Vaswani et al. 2017, equation 2.
     """
@@ -47,9 +53,11 @@ class FeedForward(nn.Sequential):
 
 
 class EncoderBlock(nn.Module):
-    """Self-attention in both directions, then the feed-forward; each is added to its input, then normalised.
+    """Self-attention to all positions, then the feed-forward network.
 
     x = norm(x + attention(x, x, mask));  x = norm(x + feed_forward(x)).
+
+    New: residual connections and layer norms (after the sum, "post-norm"), and a mask that hides padding.
 
     Shapes: x (B, S, d_model), mask (B, 1, S), True = a real token -> (B, S, d_model).
     Source: Vaswani et al. 2017, section 3.1, and 5.4 for the dropout.
@@ -69,9 +77,11 @@ class EncoderBlock(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """Causal self-attention, then cross-attention to what the encoder made of the source, then the feed-forward.
+    """Causal self-attention, cross-attention to the encoder's output, then the feed-forward network.
 
     x = norm(x + causal_attention(x));  x = norm(x + cross_attention(x, memory, mask));  x = norm(x + feed_forward(x)).
+
+    New: the cross-attention, and the causal mask in the self-attention.
 
     Shapes: x (B, T, d_model), memory (B, S, d_model), mask (B, 1, S), True = a real source token -> (B, T, d_model).
     Source: Vaswani et al. 2017, section 3.1.
@@ -94,12 +104,13 @@ class DecoderBlock(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Encoder and decoder: reads a source, and predicts each next token of a target from the source and its past.
+    """Encoder and decoder: predicts each target token from a source sequence and the earlier target tokens.
 
-    The target needs no mask for padding at its end: no earlier position can see it, and the loss leaves it out.
+    New: embeddings, stacks of blocks, and a projection to the target vocabulary. Padding at the end of a target needs
+    no mask, because earlier positions do not attend to it and the loss ignores it.
 
     Shapes: source (B, S) and target (B, T) int64, source_mask (B, S), True = a real token -> logits (B, T, V).
-    Raises: ConfigError where a sequence is longer than context_length.
+    Raises: ConfigError if a sequence is longer than context_length.
     Source: Vaswani et al. 2017, figure 1; section 3.4 for the embeddings (which the paper ties, and this does not).
     """
 
@@ -120,7 +131,9 @@ class Transformer(nn.Module):
         self.source_embedding = nn.Embedding(source_vocab_size, d_model)
         self.target_embedding = nn.Embedding(target_vocab_size, d_model)
         for embedding in (self.source_embedding, self.target_embedding):
-            nn.init.normal_(embedding.weight, std=d_model**-0.5)  # `embed` scales it up to the waves' size
+            nn.init.normal_(
+                embedding.weight, std=d_model**-0.5
+            )  # `embed` multiplies by √d_model, so that tokens and positions have similar sizes
         self.register_buffer("positions", sinusoidal_positions(context_length, d_model), persistent=False)
         self.embedding_dropout = nn.Dropout(dropout)
         self.encoder = nn.ModuleList(EncoderBlock(d_model, num_heads, d_ff, dropout) for _ in range(num_layers))
@@ -133,7 +146,7 @@ class Transformer(nn.Module):
         return self.decode(target, self.encode(source, source_mask), source_mask)
 
     def encode(self, source: Tensor, source_mask: Tensor | None = None) -> Tensor:
-        """What the decoder attends to, the memory: (B, S) -> (B, S, d_model)."""
+        """The encoder's output, the memory that the decoder attends to: (B, S) -> (B, S, d_model)."""
         mask = for_every_query(source_mask)  # (B, 1, S)
         x = self.embed(source, self.source_embedding)  # (B, S, d_model)
         for block in self.encoder:
@@ -141,7 +154,7 @@ class Transformer(nn.Module):
         return x
 
     def decode(self, target: Tensor, memory: Tensor, source_mask: Tensor | None = None) -> Tensor:
-        """Logits of the token after each of the target's: (B, T), (B, S, d_model) -> (B, T, V)."""
+        """Logits of the token after each target token: (B, T), (B, S, d_model) -> (B, T, V)."""
         mask = for_every_query(source_mask)  # (B, 1, S)
         x = self.embed(target, self.target_embedding)  # (B, T, d_model)
         for block in self.decoder:
@@ -149,7 +162,7 @@ class Transformer(nn.Module):
         return self.out_proj(x)
 
     def embed(self, ids: Tensor, embedding: nn.Embedding) -> Tensor:
-        """Tokens, scaled by √d_model, plus positions: (B, T) int64 -> (B, T, d_model).
+        """Token embeddings, multiplied by √d_model, plus positions: (B, T) int64 -> (B, T, d_model).
 
         Source: Vaswani et al. 2017, sections 3.4 and 3.5.
         """
@@ -159,5 +172,5 @@ class Transformer(nn.Module):
 
 
 def for_every_query(source_mask: Tensor | None) -> Tensor | None:
-    """A mask of keys as one of (query, key) pairs, the same for each query: (B, S) -> (B, 1, S)."""
+    """Converts a mask of keys to a mask of pairs of query and key, the same for every query: (B, S) -> (B, 1, S)."""
     return None if source_mask is None else source_mask.unsqueeze(-2)

@@ -1,4 +1,4 @@
-"""The teaching forms: the articles' printed numbers, and a graph of equalities that ends at the production module."""
+"""The teaching forms print the articles' numbers, and each equals the next, up to GPT-2's attention."""
 
 import math
 from collections.abc import Iterable
@@ -47,7 +47,7 @@ def normal(*shape: int, seed: int) -> Tensor:
 
 
 def randomized(module: nn.Module, seed: int) -> nn.Module:
-    """The module in float64, every parameter (biases too) drawn anew."""
+    """The module in float64 with random parameters, biases included."""
     module.double()
     for i, parameter in enumerate(module.parameters()):
         parameter.data = normal(*parameter.shape, seed=seed + i)
@@ -55,7 +55,7 @@ def randomized(module: nn.Module, seed: int) -> nn.Module:
 
 
 def input_gradient(output: Tensor, x: Tensor) -> Tensor:
-    """The gradient in x of a weighted sum of the output, different weights everywhere."""
+    """The gradient with respect to x of a sum of the output with random weights."""
     weights = normal(*output.shape, seed=99)
     return torch.autograd.grad((output * weights).sum(), x, retain_graph=True)[0]
 
@@ -70,7 +70,7 @@ def assert_same(one: Tensor, other: Tensor) -> None:
 
 
 def assert_same_function(one: Tensor, other: Tensor, x: Tensor) -> None:
-    """Equal outputs, and equal gradients in the input."""
+    """Equal outputs and equal gradients with respect to the input."""
     assert_same(one, other)
     assert_same(input_gradient(one, x), input_gradient(other, x))
 
@@ -80,28 +80,28 @@ def assert_printed(tensor: Tensor, printed: list[float]) -> None:
     torch.testing.assert_close(tensor, torch.tensor(printed), rtol=0, atol=5.1e-5)
 
 
-# The articles' numbers
+# The numbers that the articles print
 
 
 def test_simple_self_attention_prints_what_the_book_prints() -> None:
     assert_printed(f.simple_self_attention(INPUTS)[1], [0.4419, 0.6515, 0.5683])
 
 
-def test_raw_matrices_print_what_the_book_prints() -> None:
+def test_self_attention_with_matrices_prints_what_the_book_prints() -> None:
     torch.manual_seed(123)
     output = f.SelfAttention_v1(3, 2)(INPUTS)
     assert_printed(output[0], [0.2996, 0.8053])
     assert_printed(output[-1], [0.2990, 0.8040])
 
 
-def test_linear_self_attention_prints_what_the_book_prints() -> None:
+def test_self_attention_with_linear_layers_prints_what_the_book_prints() -> None:
     torch.manual_seed(789)
     output = f.SelfAttention_v2(3, 2)(INPUTS)
     assert_printed(output[0], [-0.0739, 0.0713])
     assert_printed(output[-1], [-0.0754, 0.0693])
 
 
-def test_its_causal_weights_print_what_the_book_prints() -> None:
+def test_renormalized_causal_weights_print_what_the_book_prints() -> None:
     torch.manual_seed(789)
     attention = f.SelfAttention_v2(3, 2)
     scores = f.attention_scores(attention.W_query(INPUTS), attention.W_key(INPUTS))
@@ -127,7 +127,7 @@ def test_multi_head_attention_prints_what_the_book_prints() -> None:
         assert_printed(sequence[-1], [0.2575, 0.4028])
 
 
-# The graph of equalities
+# Each form equals the next
 
 
 @some_shapes
@@ -142,7 +142,7 @@ def test_simple_attention_is_scaled_attention_without_the_scale(
 
 @some_shapes
 @given(batch=batches, t=lengths, seed=seeds)
-def test_three_ways_to_mask_give_the_same_weights(batch: tuple[int, ...], t: int, seed: int) -> None:
+def test_the_three_masks_give_the_same_weights(batch: tuple[int, ...], t: int, seed: int) -> None:
     scores = normal(*batch, t, t, seed=seed).requires_grad_()
     mask = causal_mask(t)
     renormalized = f.renormalized_weights(scores, mask)
@@ -154,7 +154,7 @@ def test_three_ways_to_mask_give_the_same_weights(batch: tuple[int, ...], t: int
 
 @some_shapes
 @given(batch=batches, t=lengths, d_in=widths, d_out=widths, seed=seeds)
-def test_raw_matrices_are_linear_layers_transposed(
+def test_linear_layers_have_the_transposed_matrices(
     batch: tuple[int, ...], t: int, d_in: int, d_out: int, seed: int
 ) -> None:
     v1 = randomized(f.SelfAttention_v1(d_in, d_out), seed)
@@ -172,7 +172,7 @@ def test_raw_matrices_are_linear_layers_transposed(
 
 @some_shapes
 @given(t=lengths, d_in=widths, d_out=widths, d_out_v=widths, seed=seeds)
-def test_values_of_another_width_are_mixed_by_the_same_weights(
+def test_values_of_another_width_are_averaged_with_the_same_weights(
     t: int, d_in: int, d_out: int, d_out_v: int, seed: int
 ) -> None:
     wide = randomized(f.SelfAttention_v1(d_in, d_out, d_out_v), seed)
@@ -184,20 +184,20 @@ def test_values_of_another_width_are_mixed_by_the_same_weights(
 
 @some_shapes
 @given(batch=batches, t=lengths, d_in=widths, d_out=widths, bias=st.booleans(), seed=seeds)
-def test_the_last_token_of_causal_attention_sees_what_linear_self_attention_sees(
+def test_causal_attention_equals_self_attention_at_the_last_token_of_every_prefix(
     batch: tuple[int, ...], t: int, d_in: int, d_out: int, bias: bool, seed: int
 ) -> None:
     v2 = randomized(f.SelfAttention_v2(d_in, d_out, qkv_bias=bias), seed)
     causal = f.CausalAttention(d_in, d_out, 6, 0.0, qkv_bias=bias).double()
     causal.load_state_dict(v2.state_dict())
     x = normal(*batch, t, d_in, seed=seed + 9).requires_grad_()
-    for end in range(1, t + 1):  # its view of every prefix
+    for end in range(1, t + 1):
         assert_same_function(causal(x)[..., end - 1, :], v2(x[..., :end, :])[..., -1, :], x)
 
 
 @some_shapes
 @given(t=lengths, s=lengths, d=widths, d_v=widths, seed=seeds)
-def test_the_complete_formula_is_the_one_gpt2_uses(t: int, s: int, d: int, d_v: int, seed: int) -> None:
+def test_the_complete_formula_equals_the_one_of_gpt2(t: int, s: int, d: int, d_v: int, seed: int) -> None:
     query, key, value = normal(2, t, d, seed=seed).requires_grad_(), normal(2, s, d, seed=1), normal(2, s, d_v, seed=2)
     mask = normal(t, s, seed=seed + 3) > 0
     mask[:, 0] = True
@@ -208,7 +208,7 @@ def test_the_complete_formula_is_the_one_gpt2_uses(t: int, s: int, d: int, d_v: 
 
 
 def stack_heads(wrapper: f.MultiHeadAttentionWrapper, fused: f.MultiHeadAttention) -> None:
-    """Copies the matrices of separate heads, one below the other, into the fused ones."""
+    """Concatenates the matrices of separate heads into those of the fused layer."""
     for name in LAYERS:
         layers, target = [getattr(head, name) for head in wrapper.heads], getattr(fused, name)
         target.weight.data = torch.cat([layer.weight.data for layer in layers])
@@ -218,7 +218,7 @@ def stack_heads(wrapper: f.MultiHeadAttentionWrapper, fused: f.MultiHeadAttentio
 
 @some_shapes
 @given(batch=batches, t=lengths, d_in=widths, d=widths, h=heads, bias=st.booleans(), seed=seeds)
-def test_a_list_of_heads_is_the_fused_layer_whose_out_proj_does_nothing(
+def test_the_wrapper_equals_the_fused_layer_with_an_identity_as_out_proj(
     batch: tuple[int, ...], t: int, d_in: int, d: int, h: int, bias: bool, seed: int
 ) -> None:
     wrapper = randomized(f.MultiHeadAttentionWrapper(d_in, d, 6, 0.0, h, qkv_bias=bias), seed)
@@ -236,7 +236,7 @@ def test_a_list_of_heads_is_the_fused_layer_whose_out_proj_does_nothing(
 
 @some_shapes
 @given(batch=batches, t=lengths, d_in=widths, d=widths, h=heads, bias=st.booleans(), seed=seeds)
-def test_heads_of_their_own_with_an_output_projection_are_the_fused_layer(
+def test_separate_heads_with_an_output_projection_equal_the_fused_layer(
     batch: tuple[int, ...], t: int, d_in: int, d: int, h: int, bias: bool, seed: int
 ) -> None:
     per_head = randomized(f.MultiHeadAttentionPerHead(d_in, h * d, 6, 0.0, h, qkv_bias=bias), seed)
@@ -254,8 +254,8 @@ def test_heads_of_their_own_with_an_output_projection_are_the_fused_layer(
         assert_same(ours, theirs)
 
 
-def production_of(fused: f.MultiHeadAttention, t: int) -> CausalSelfAttention:
-    """GPT-2's own module with the weights of a fused teaching layer (which has biases)."""
+def as_gpt2s_attention(fused: f.MultiHeadAttention, t: int) -> CausalSelfAttention:
+    """GPT-2's module with the weights of a fused teaching layer that has biases."""
     config = GPTConfig(n_positions=t, n_embd=fused.out_proj.in_features, n_head=fused.num_heads)
     production = CausalSelfAttention(config).double()
     production.qkv_proj.weight.data = torch.cat([getattr(fused, name).weight.data for name in LAYERS])
@@ -266,10 +266,10 @@ def production_of(fused: f.MultiHeadAttention, t: int) -> CausalSelfAttention:
 
 @some_shapes
 @given(b=st.integers(1, 3), t=lengths, d=widths, h=heads, seed=seeds)
-def test_the_fused_layer_is_gpt2s_attention_and_torchs(b: int, t: int, d: int, h: int, seed: int) -> None:
+def test_the_fused_layer_equals_gpt2s_attention_and_pytorchs(b: int, t: int, d: int, h: int, seed: int) -> None:
     c = h * d
     fused = randomized(f.MultiHeadAttention(c, c, t, 0.0, h, qkv_bias=True), seed)
-    production = production_of(fused, t)
+    production = as_gpt2s_attention(fused, t)
     torchs = nn.MultiheadAttention(c, h, batch_first=True).double()
     torchs.load_state_dict(
         {name.replace("qkv_proj.", "in_proj_"): tensor for name, tensor in production.state_dict().items()}
@@ -280,14 +280,14 @@ def test_the_fused_layer_is_gpt2s_attention_and_torchs(b: int, t: int, d: int, h
     assert_same_function(ours, gpt2s, x)
     assert_same_function(ours, theirs, x)
 
-    of_parts = torch.cat(weight_gradients(ours, [getattr(fused, name).weight for name in LAYERS]))
-    assert_same(of_parts, *weight_gradients(gpt2s, [production.qkv_proj.weight]))
-    assert_same(of_parts, *weight_gradients(theirs, [torchs.in_proj_weight]))
+    concatenated = torch.cat(weight_gradients(ours, [getattr(fused, name).weight for name in LAYERS]))
+    assert_same(concatenated, *weight_gradients(gpt2s, [production.qkv_proj.weight]))
+    assert_same(concatenated, *weight_gradients(theirs, [torchs.in_proj_weight]))
 
 
 @some_shapes
 @given(batch=batches, t=lengths, d_in=widths, d=widths, h=heads, bias=st.booleans(), seed=seeds)
-def test_cross_attention_of_a_sequence_with_itself_is_self_attention(
+def test_cross_attention_of_a_sequence_to_itself_equals_self_attention(
     batch: tuple[int, ...], t: int, d_in: int, d: int, h: int, bias: bool, seed: int
 ) -> None:
     fused = randomized(f.MultiHeadAttention(d_in, h * d, 6, 0.0, h, qkv_bias=bias), seed)
@@ -299,7 +299,7 @@ def test_cross_attention_of_a_sequence_with_itself_is_self_attention(
 
 @some_shapes
 @given(b=st.integers(1, 3), t=lengths, s=lengths, d=widths, h=heads, seed=seeds)
-def test_cross_attention_is_torchs_with_keys_masked(b: int, t: int, s: int, d: int, h: int, seed: int) -> None:
+def test_cross_attention_equals_pytorchs_with_masked_keys(b: int, t: int, s: int, d: int, h: int, seed: int) -> None:
     c = h * d
     cross = randomized(f.CrossAttention(c, c, 0.0, h, qkv_bias=True), seed)
     torchs = nn.MultiheadAttention(c, h, batch_first=True).double()
@@ -318,7 +318,7 @@ def test_cross_attention_is_torchs_with_keys_masked(b: int, t: int, s: int, d: i
 
 @some_shapes
 @given(t=lengths, d_in=widths, d=widths, h=heads, bias=st.booleans(), seed=seeds)
-def test_heads_recovered_from_the_fused_layer_rebuild_its_output(
+def test_the_heads_of_the_fused_layer_reproduce_its_output(
     t: int, d_in: int, d: int, h: int, bias: bool, seed: int
 ) -> None:
     fused = randomized(f.MultiHeadAttention(d_in, h * d, 6, 0.25, h, qkv_bias=bias), seed).eval()
@@ -330,7 +330,7 @@ def test_heads_recovered_from_the_fused_layer_rebuild_its_output(
 
 @some_shapes
 @given(t=lengths, d=widths, h=heads, seed=seeds)
-def test_heads_recovered_from_gpt2s_attention_rebuild_its_output(t: int, d: int, h: int, seed: int) -> None:
+def test_the_heads_of_gpt2s_attention_reproduce_its_output(t: int, d: int, h: int, seed: int) -> None:
     production = randomized(CausalSelfAttention(GPTConfig(n_positions=6, n_embd=h * d, n_head=h)), seed)
     x = normal(2, t, h * d, seed=seed + 99)
     recovered = [f.recover_head(production, i)(x) for i in range(h)]
@@ -345,7 +345,7 @@ def test_a_recovered_head_is_a_copy() -> None:
 
 
 @pytest.mark.parametrize("index", [-1, 2])
-def test_a_head_that_is_not_there_cannot_be_recovered(index: int) -> None:
+def test_the_index_of_a_recovered_head_is_checked(index: int) -> None:
     with pytest.raises(ConfigError, match=rf"head \({index}\) must be from 0 to 1"):
         f.recover_head(f.MultiHeadAttention(4, 4, 3, 0.0, 2), index)
 
@@ -362,7 +362,7 @@ every_causal_form = pytest.mark.parametrize("form", CAUSAL_FORMS.values(), ids=C
 
 
 @every_causal_form
-def test_the_mask_is_a_boolean_buffer_outside_the_saved_state(form) -> None:
+def test_the_mask_is_a_boolean_buffer_that_is_not_saved(form) -> None:
     module = form(0.0)
     masks = [buffer for name, buffer in module.named_buffers() if name.endswith("mask")]
     assert masks
@@ -371,13 +371,13 @@ def test_the_mask_is_a_boolean_buffer_outside_the_saved_state(form) -> None:
 
 
 @every_causal_form
-def test_a_longer_sequence_than_the_mask_is_an_error(form) -> None:
+def test_a_sequence_longer_than_the_mask_is_an_error(form) -> None:
     with pytest.raises(ConfigError, match=r"6 positions are more than .* context length \(5\)"):
         form(0.0)(torch.zeros(1, 6, 4))
 
 
 @every_causal_form
-def test_no_gradient_reaches_a_later_token(form) -> None:
+def test_a_later_token_gets_no_gradient(form) -> None:
     module, x = form(0.0), torch.randn(2, 5, 4, requires_grad=True)
     for t in range(5):
         (gradient,) = torch.autograd.grad(module(x)[:, t].sum(), x)
@@ -393,7 +393,7 @@ def test_dropout_acts_in_training_mode_only(form) -> None:
     assert torch.equal(module(x), module(x))
 
 
-def test_cross_attentions_dropout_acts_in_training_mode_only() -> None:
+def test_the_dropout_of_cross_attention_acts_in_training_mode_only() -> None:
     module, x, context = f.CrossAttention(4, 4, 0.5, num_heads=2), torch.randn(2, 5, 4), torch.randn(2, 3, 4)
     assert not torch.equal(module(x, context), module(x, context))
     module.eval()
@@ -401,38 +401,40 @@ def test_cross_attentions_dropout_acts_in_training_mode_only() -> None:
 
 
 @every_causal_form
-def test_every_head_is_trained(form) -> None:
+def test_every_head_gets_gradients(form) -> None:
     module = form(0.0)
     module(torch.randn(2, 5, 4)).square().sum().backward()
     assert {tuple(parameter.shape)[-1] for parameter in module.parameters()} == {4}
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in module.parameters())
 
 
-def test_dropout_forgets_a_share_of_the_weights_and_scales_the_rest() -> None:
+def test_dropout_zeroes_a_fraction_of_the_weights_and_scales_the_others() -> None:
     torch.manual_seed(0)
     attention = f.CausalAttention(3, 400, 400, dropout=0.25)
-    attention.W_value = nn.Identity()  # values of the unit matrix: the output is the weights themselves
+    attention.W_value = nn.Identity()  # the values are the identity matrix, so that the output is the weights
     for layer in (attention.W_query, attention.W_key):
         layer.weight = nn.Parameter(torch.randn(400, 400) / 20)
-    whole = attention.eval()(torch.eye(400))
+    complete = attention.eval()(torch.eye(400))
     dropped = attention.train()(torch.eye(400))
-    seen = causal_mask(400)
-    kept = dropped[seen] != 0
-    assert not dropped[~seen].any()
-    assert kept.float().mean().item() == pytest.approx(0.75, abs=0.01)  # 80,200 draws: a deviation of 0.0015
-    torch.testing.assert_close(dropped[seen][kept], whole[seen][kept] / 0.75)
+    visible = causal_mask(400)
+    kept = dropped[visible] != 0
+    assert not dropped[~visible].any()
+    assert kept.float().mean().item() == pytest.approx(0.75, abs=0.01)  # 80,200 weights: a standard deviation of 0.0015
+    torch.testing.assert_close(dropped[visible][kept], complete[visible][kept] / 0.75)
     assert dropped.sum(dim=-1).mean().item() == pytest.approx(1, abs=0.02)
-    in_each_column = (dropped[200:, :200] != 0).float().mean(dim=0)  # each link by itself, not a token for all rows
+    in_each_column = (
+        (dropped[200:, :200] != 0).float().mean(dim=0)
+    )  # each weight is dropped independently, not a token for all rows
     assert ((in_each_column > 0.5) & (in_each_column < 0.95)).all()
 
 
 @pytest.mark.parametrize("form", [f.MultiHeadAttention, f.MultiHeadAttentionPerHead])
-def test_a_width_that_heads_cannot_share_is_an_error(form) -> None:
+def test_a_width_that_is_not_divisible_by_the_heads_is_an_error(form) -> None:
     with pytest.raises(ConfigError, match=r"d_out \(6\) must be divisible by num_heads \(4\)"):
         form(3, 6, 5, 0.0, num_heads=4)
 
 
-def test_cross_attention_refuses_such_a_width_too() -> None:
+def test_such_a_width_is_an_error_for_cross_attention_too() -> None:
     with pytest.raises(ConfigError, match=r"d_out \(6\) must be divisible by num_heads \(0\)"):
         f.CrossAttention(3, 6, 0.0, num_heads=0)
 
@@ -440,7 +442,7 @@ def test_cross_attention_refuses_such_a_width_too() -> None:
 # The encoder-decoder Transformer
 
 
-def test_sinusoids_are_the_papers() -> None:
+def test_sinusoidal_positions_are_those_of_the_paper() -> None:
     table = sinusoidal_positions(50, 7)
     assert table.shape == (50, 7)
     for position in (0, 1, 49):
@@ -452,7 +454,7 @@ def test_sinusoids_are_the_papers() -> None:
 
 @some_shapes
 @given(b=st.integers(1, 3), s=lengths, d=widths, h=heads, seed=seeds)
-def test_the_encoder_block_is_torchs(b: int, s: int, d: int, h: int, seed: int) -> None:
+def test_the_encoder_block_equals_pytorchs(b: int, s: int, d: int, h: int, seed: int) -> None:
     c = h * d
     ours = randomized(EncoderBlock(c, h, 2 * c, dropout=0.0), seed)
     theirs = nn.TransformerEncoderLayer(c, h, 2 * c, dropout=0.0, batch_first=True).double()
@@ -467,7 +469,7 @@ def test_the_encoder_block_is_torchs(b: int, s: int, d: int, h: int, seed: int) 
 
 @some_shapes
 @given(b=st.integers(1, 3), t=lengths, s=lengths, d=widths, h=heads, seed=seeds)
-def test_the_decoder_block_is_torchs(b: int, t: int, s: int, d: int, h: int, seed: int) -> None:
+def test_the_decoder_block_equals_pytorchs(b: int, t: int, s: int, d: int, h: int, seed: int) -> None:
     c = h * d
     ours = randomized(DecoderBlock(c, h, 2 * c, context_length=6, dropout=0.0), seed)
     theirs = nn.TransformerDecoderLayer(c, h, 2 * c, dropout=0.0, batch_first=True).double()
@@ -497,7 +499,7 @@ def copy_feed_forward(ours: FeedForward, theirs: nn.Module) -> None:
 
 
 def assert_same_block(one: Tensor, other: Tensor, x: Tensor) -> None:
-    """Looser than elsewhere: a norm divides by a deviation that can be small, and magnifies rounding."""
+    """With a larger tolerance, because a layer norm divides by a deviation that can be small and magnifies rounding."""
     torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
     torch.testing.assert_close(input_gradient(one, x), input_gradient(other, x), rtol=1e-6, atol=1e-6)
 
@@ -507,7 +509,7 @@ def small_transformer(dropout: float = 0.0) -> Transformer:
     return Transformer(12, 13, 10, d_model=32, num_heads=4, num_layers=2, d_ff=64, dropout=dropout)
 
 
-def test_a_masked_source_token_moves_no_logit() -> None:
+def test_a_masked_source_token_changes_no_logit() -> None:
     model = small_transformer()
     source, target = torch.randint(12, (2, 6)), torch.randint(13, (2, 5))
     mask = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
@@ -515,11 +517,11 @@ def test_a_masked_source_token_moves_no_logit() -> None:
     source[1, 4:] = (source[1, 4:] + 1) % 12
     after = model(source, target, mask)
     assert torch.equal(before, after)
-    assert not torch.allclose(before[1], model(source, target)[1], atol=1e-4)  # without the mask, it would be seen
+    assert not torch.allclose(before[1], model(source, target)[1], atol=1e-4)  # without the mask, it has an effect
     torch.testing.assert_close(after[1:], model(source[1:, :4], target[1:]))  # as if the padding were not there
 
 
-def test_a_source_token_moves_every_logit_and_a_target_token_only_its_own_and_later_ones() -> None:
+def test_a_source_token_changes_every_logit_and_a_target_token_only_its_own_and_later_ones() -> None:
     model = small_transformer()
     source, target = torch.randint(12, (1, 6)), torch.randint(13, (1, 5))
     before = model(source, target)
@@ -532,20 +534,20 @@ def test_a_source_token_moves_every_logit_and_a_target_token_only_its_own_and_la
     assert (moved[3:] > 1e-4).all()
 
 
-def test_order_matters_to_the_transformer() -> None:
+def test_the_transformer_depends_on_the_order_of_tokens() -> None:
     model = small_transformer()
     source, target = torch.arange(6).unsqueeze(0), torch.zeros(1, 2, dtype=torch.long)
     assert not torch.allclose(model(source, target), model(source.flip(1), target), atol=1e-3)
 
 
-def test_every_part_of_the_transformer_is_trained() -> None:
+def test_every_parameter_of_the_transformer_gets_gradients() -> None:
     model = small_transformer()
     model(torch.randint(12, (4, 6)), torch.randint(13, (4, 5))).square().sum().backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
     assert len(model.encoder) == len(model.decoder) == 2
 
 
-def test_the_transformers_dropout_acts_in_training_mode_only() -> None:
+def test_the_dropout_of_the_transformer_acts_in_training_mode_only() -> None:
     model = small_transformer(dropout=0.1)
     source, target = torch.randint(12, (1, 6)), torch.randint(13, (1, 5))
     assert not torch.equal(model(source, target), model(source, target))
@@ -560,14 +562,14 @@ def test_a_sequence_longer_than_the_transformers_context_is_an_error(s: int, t: 
 
 
 def copy_task(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Sources of 3 to 8 letters (ids 1 to 11), padded with 0, and where they are real."""
+    """Sources of 3 to 8 letters (ids 1 to 11) padded with 0, the mask of the letters, and the shifted targets."""
     lengths = torch.randint(3, 9, (n, 1), generator=generator)
     real = torch.arange(8) < lengths
     letters = torch.randint(1, 12, (n, 8), generator=generator) * real
-    return letters, real, torch.cat([torch.full((n, 1), 12), letters[:, :-1]], dim=1)  # 12 starts the target
+    return letters, real, torch.cat([torch.full((n, 1), 12), letters[:, :-1]], dim=1)  # id 12 starts the target
 
 
-def test_the_transformer_learns_to_copy_sequences_it_has_never_seen() -> None:
+def test_the_transformer_learns_to_copy_unseen_sequences() -> None:
     model = small_transformer(dropout=0.0)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     generator = torch.Generator().manual_seed(1)
@@ -580,10 +582,10 @@ def test_the_transformer_learns_to_copy_sequences_it_has_never_seen() -> None:
         optimizer.step()
 
     source, real, _ = copy_task(200, generator)
-    with torch.no_grad():  # written token by token, each from what the model itself wrote before
+    with torch.no_grad():  # greedy decoding, token by token
         memory = model.encode(source, real)
-        written = torch.full((200, 1), 12)
+        decoded = torch.full((200, 1), 12)
         for _ in range(8):
-            written = torch.cat([written, model.decode(written, memory, real)[:, -1:].argmax(dim=-1)], dim=1)
-    copied = ((written[:, 1:] == source) | ~real).all(dim=1)
+            decoded = torch.cat([decoded, model.decode(decoded, memory, real)[:, -1:].argmax(dim=-1)], dim=1)
+    copied = ((decoded[:, 1:] == source) | ~real).all(dim=1)
     assert copied.float().mean() > 0.9
