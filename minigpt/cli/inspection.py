@@ -70,13 +70,13 @@ def inspect(
     from minigpt.cli.render.units import size
     from minigpt.inspection.activations import inspect as inspect_all
     from minigpt.inspection.activations import predict
-    from minigpt.inspection.attention_map import check_place, draw_map
+    from minigpt.inspection.attention_map import check_layer_and_head, draw_map
     from minigpt.reports.inspection_page import inspection_page, most_tokens
     from minigpt.tokenizer.display import token_label
 
     checkpoint = open_model(model, checkpoints, device)
     tokenizer, shape = checkpoint.tokenizer, checkpoint.model.config
-    check_place(shape.n_layer, shape.n_head, layer or 0, head or 0)
+    check_layer_and_head(shape.n_layer, shape.n_head, layer or 0, head or 0)
     given = tokenizer.encode(text)
     limit = shape.n_positions if page is None else most_tokens(shape)
     ids = given[-limit:]

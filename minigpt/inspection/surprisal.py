@@ -1,4 +1,4 @@
-"""What every token of one held-out passage costs a model: while it trains, or afterwards by the weights there are."""
+"""The surprisal of each token of one validation passage, during training or from saved weights."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,23 +12,23 @@ from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run
 
-_MOST_TOKENS = 96
+_PASSAGE_TOKENS = 96
 
 
 def passage(validation: npt.NDArray[Any], context: int) -> list[int]:
-    """The first tokens of a validation part, as many as are followed through a run."""
-    return validation[: min(_MOST_TOKENS, context)].tolist()
+    """The first tokens of the validation data, whose surprisal is recorded during a run."""
+    return validation[: min(_PASSAGE_TOKENS, context)].tolist()
 
 
 def surprisal(model: GPT, ids: Sequence[int]) -> list[float]:
-    """The loss of each of the tokens but the first. Units: nats, to a thousandth."""
+    """The loss of each token but the first, rounded to three decimals. Units: nats."""
     return [round(-logprob, 3) for logprob in predict(model, ids, top=1).logprobs[:-1].tolist()]
 
 
 def surprisal_of_weights(run: Run) -> list[dict[str, Any]]:
-    """The same by a run's best and last weights, as lines of a log, in the order of their steps.
+    """The surprisal with a run's best and last weights, in the form of log lines, sorted by step.
 
-    Raises: MinigptError, which says why, where there is nothing to measure or to measure it with.
+    Raises: MinigptError with the reason if the validation tokens or the weights are not available.
     """
     recorded = run.record.corpus
     if recorded is None or recorded.path is None:  # as in early runs
@@ -37,7 +37,7 @@ def surprisal_of_weights(run: Run) -> list[dict[str, Any]]:
     if corpus.fingerprint != recorded.fingerprint:
         raise DataError(f"{recorded.path} now holds another text")
     if len(corpus.validation) < 2:
-        raise DataError("nothing was held out")
+        raise DataError("the corpus has no validation data")
     model = load_checkpoint(run.directory, "cpu").model
     ids = passage(corpus.validation, model.config.n_positions)
     last = run.load_last()
@@ -45,12 +45,12 @@ def surprisal_of_weights(run: Run) -> list[dict[str, Any]]:
     best_step = result.best_step if result else last.progress.get("best_step") if last else None
     lines = {} if best_step is None else {best_step: surprisal(model, ids)}
     if last is not None and last.progress["step"] not in lines:
-        own = {name.removeprefix("model."): value for name, value in last.tensors.items()}
+        tensors = {name.removeprefix("model."): value for name, value in last.tensors.items()}
         try:
-            model.load_state_dict({name: own[name] for name in model.state_dict()})
+            model.load_state_dict({name: tensors[name] for name in model.state_dict()})
         except (KeyError, RuntimeError) as error:
-            raise CheckpointError(f"{run.last_path} holds the state of another model") from error
+            raise CheckpointError(f"{run.last_path} belongs to another model") from error
         lines[last.progress["step"]] = surprisal(model, ids)
     if not lines:
-        raise CheckpointError(f"{run.directory} was stopped before its first save")
+        raise CheckpointError(f"{run.directory} has no saved weights")
     return [{"step": step, "passage": ids, "surprise": nats} for step, nats in sorted(lines.items())]

@@ -130,7 +130,7 @@ def test_a_missing_matplotlib_and_a_missing_tokenizer_are_one_line_each(
         monkeypatch.setitem(sys.modules, name, None)
     result = run(*INSPECT, "a", "--png", "x.png", "--layer", "0", "--head", "0")
     assert result.exit_code == 1
-    assert result.stderr == "minigpt: a picture of a map needs matplotlib: pip install 'minigpt[plot]'\n"
+    assert result.stderr == "minigpt: drawing an attention map needs matplotlib: pip install 'minigpt[plot]'\n"
     for path in one.iterdir():
         if path.name not in ("config.json", "model.safetensors"):
             path.unlink()

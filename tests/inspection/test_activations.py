@@ -1,4 +1,4 @@
-"""What inspection shows is what the model computes: held against transformers and the plain definitions."""
+"""Inspection shows what the model computes: compared with transformers and with the definitions."""
 
 import math
 from pathlib import Path
@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from builders import random_model
 from torch import Tensor
 from transformers import GPT2LMHeadModel
 
-from minigpt.config import GPTConfig
 from minigpt.errors import ConfigError
 from minigpt.evaluation import perplexity as evaluation
 from minigpt.evaluation.perplexity import evaluate
@@ -23,12 +23,8 @@ IDS = [84, 104, 101, 32, 102, 111, 120, 46, 32, 84, 104, 101]
 
 @pytest.fixture(scope="module")
 def model() -> GPT:
-    """Random, its weights large enough for maps and guesses with shape, and with dropout that must not show."""
-    torch.manual_seed(1)
-    model = GPT(GPTConfig(vocab_size=257, n_positions=16, n_embd=24, n_layer=3, n_head=4, dropout=0.3))
-    for parameter in model.parameters():
-        parameter.data.mul_(8 if parameter.dim() == 2 else 1).add_(0.02 * torch.randn_like(parameter))
-    return model.eval()
+    """A model whose attention and predictions differ between positions; its dropout must have no effect."""
+    return random_model(std=0.2, n_embd=24, n_layer=3, n_head=4, dropout=0.3)
 
 
 @pytest.fixture(scope="module")
@@ -46,20 +42,20 @@ def theirs(model: GPT, tmp_path_factory: pytest.TempPathFactory) -> tuple[GPT2LM
     return other, list(out.attentions), list(out.hidden_states)
 
 
-def test_attention_is_what_transformers_says(
+def test_attention_weights_are_those_of_transformers(
     found: Inspection, theirs: tuple[object, list[Tensor], list[Tensor]]
 ) -> None:
     assert found.attention.shape == (3, 4, len(IDS), len(IDS))
     torch.testing.assert_close(found.attention, torch.cat(theirs[1]), rtol=0, atol=2e-6)
 
 
-def test_every_row_of_a_map_sums_to_one_and_nothing_stands_above_the_diagonal(found: Inspection) -> None:
+def test_every_row_of_attention_sums_to_one_and_is_zero_above_the_diagonal(found: Inspection) -> None:
     torch.testing.assert_close(found.attention.sum(dim=-1), torch.ones(3, 4, len(IDS)), rtol=0, atol=1e-6)
     assert (found.attention >= 0).all()
     assert found.attention.triu(1).abs().max() == 0
 
 
-def test_the_last_layer_of_the_lens_is_the_model_s_own_prediction(model: GPT, found: Inspection) -> None:
+def test_the_last_layer_of_the_lens_is_the_prediction_of_the_model(model: GPT, found: Inspection) -> None:
     with torch.no_grad():
         logprobs = model(torch.tensor([IDS]))[0].log_softmax(dim=-1)  # (T, V)
     values, ids = logprobs.topk(7, dim=-1)
@@ -67,11 +63,11 @@ def test_the_last_layer_of_the_lens_is_the_model_s_own_prediction(model: GPT, fo
     torch.testing.assert_close(found.predictions.top_logprobs, values, rtol=0, atol=2e-5)
 
 
-def test_the_lens_is_the_norm_and_the_head_over_transformers_hidden_states(
+def test_the_lens_is_the_norm_and_head_of_transformers_applied_to_its_hidden_states(
     found: Inspection, theirs: tuple[GPT2LMHeadModel, list[Tensor], list[Tensor]]
 ) -> None:
     other, _, hidden = theirs
-    for layer in range(2):  # their last hidden state is behind the norm already
+    for layer in range(2):  # the last hidden state of transformers is after the norm
         with torch.no_grad():
             logprobs = other.lm_head(other.transformer.ln_f(hidden[layer + 1]))[0].log_softmax(dim=-1)  # (T, V)
         assert torch.equal(found.lens.top_ids[layer], logprobs.topk(7).indices)
@@ -80,7 +76,7 @@ def test_the_lens_is_the_norm_and_the_head_over_transformers_hidden_states(
     assert found.lens.top_ids.shape == (3, len(IDS), 7)
 
 
-def test_probability_rank_and_entropy_are_as_defined(model: GPT, found: Inspection) -> None:
+def test_probability_rank_and_entropy_follow_their_definitions(model: GPT, found: Inspection) -> None:
     with torch.no_grad():
         probabilities = model(torch.tensor([IDS]))[0].double().softmax(dim=-1)  # (T, V)
     own = found.predictions
@@ -93,7 +89,7 @@ def test_probability_rank_and_entropy_are_as_defined(model: GPT, found: Inspecti
     assert own.entropy[-1] > 0
 
 
-def test_the_norms_are_of_what_each_half_of_a_block_adds(model: GPT, found: Inspection) -> None:
+def test_the_norms_are_those_of_what_each_sublayer_adds(model: GPT, found: Inspection) -> None:
     added: dict[str, list[Tensor]] = {"attention": [], "mlp": []}
     hooks = [
         module.register_forward_hook(lambda _module, _inputs, y, name=name: added[name].append(y[0]))
@@ -114,7 +110,7 @@ def test_the_norms_are_of_what_each_half_of_a_block_adds(model: GPT, found: Insp
     torch.testing.assert_close(found.position_norms, model.position_embedding.weight[: len(IDS)].norm(dim=-1))
 
 
-def test_predict_says_what_inspect_says_a_slice_at_a_time_or_whole(
+def test_predict_equals_inspect_with_logits_in_slices_of_any_size(
     model: GPT, found: Inspection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for most in (1, 257 * 5, 257 * 1000):
@@ -124,7 +120,7 @@ def test_predict_says_what_inspect_says_a_slice_at_a_time_or_whole(
             torch.testing.assert_close(part, getattr(found.predictions, name), equal_nan=True, rtol=0, atol=2e-5)
 
 
-def test_a_model_in_training_is_looked_at_without_dropout_and_goes_on_training(model: GPT, found: Inspection) -> None:
+def test_inspect_uses_no_dropout_and_restores_train_mode(model: GPT, found: Inspection) -> None:
     model.train()
     try:
         again = inspect(model, IDS, top=7)
@@ -135,7 +131,7 @@ def test_a_model_in_training_is_looked_at_without_dropout_and_goes_on_training(m
     assert not again.attention.requires_grad
 
 
-def test_the_mean_surprise_is_the_evaluation_s_loss(model: GPT, found: Inspection) -> None:
+def test_the_mean_surprisal_is_the_loss_of_the_evaluation(model: GPT, found: Inspection) -> None:
     lengths = np.array([1] * 256 + [0])
     measured = evaluate(model, IDS, token_lengths=lengths)
     per_token, per_byte = mean_bits(found.predictions, IDS, lengths)
@@ -144,7 +140,7 @@ def test_the_mean_surprise_is_the_evaluation_s_loss(model: GPT, found: Inspectio
     assert mean_bits(predict(model, [3]), [3], lengths) == (None, None)
 
 
-def test_more_likeliest_tokens_than_there_are_words_are_all_of_them(model: GPT) -> None:
+def test_asking_for_more_tokens_than_the_vocabulary_has_gives_all_of_them(model: GPT) -> None:
     every = predict(model, IDS, top=1000)
     assert every.top_ids.shape == (len(IDS), 257)
     torch.testing.assert_close(every.top_logprobs.exp().sum(dim=-1), torch.ones(len(IDS)))
@@ -154,7 +150,7 @@ def test_more_likeliest_tokens_than_there_are_words_are_all_of_them(model: GPT) 
     ("ids", "message"),
     [([], "of at least one"), ([[1, 2]], "one row"), ([257], "0 to 256"), ([-1], "0 to 256"), ([1] * 17, "context")],
 )
-def test_ids_that_cannot_be_read_are_refused(model: GPT, ids: list[int], message: str) -> None:
+def test_invalid_ids_are_refused(model: GPT, ids: list[int], message: str) -> None:
     for read in (inspect, predict):
         with pytest.raises(ConfigError, match=message):
             read(model, ids)

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minigpt.config import PRESETS, GPTConfig
-from minigpt.errors import ConfigError
 from minigpt.inspection.activations import inspect
-from minigpt.inspection.attention_map import draw_map
-from minigpt.inspection.colors import CIVIDIS, bits, color, likelihood
 from minigpt.model.gpt import GPT
 from minigpt.reports.inspection_page import inspection_page, most_tokens
 from minigpt.reports.page import page
@@ -178,33 +174,3 @@ def test_labels_show_what_acts_or_hides() -> None:
     assert token_label(tokenizer, 50300) == "⟨id 50300⟩"
     assert visible("a\u202eb\x9bc\x7f\n") == "a⟨202E⟩b␡c␡␊"
     assert visible("שלום\u200f\n\t", keep=LAYOUT) == "שלום\u200f\n\t"
-
-
-def test_the_scale_is_cividis_and_a_tenth_darker_for_each_bit() -> None:
-    matplotlib = pytest.importorskip("matplotlib")
-    for step in range(101):
-        theirs = [255 * part for part in matplotlib.colormaps["cividis"](step / 100)[:3]]
-        assert max(abs(a - b) for a, b in zip(color(step / 100), theirs, strict=True)) <= 9, step
-    assert color(0) == (0x00, 0x22, 0x4E)
-    assert color(1) == tuple(bytes.fromhex(CIVIDIS[-1]))
-    brightness = [0.299 * r + 0.587 * g + 0.114 * b for r, g, b in map(color, np.linspace(0, 1, 50))]
-    assert brightness == sorted(brightness)
-    assert [likelihood(nats) for nats in (0.0, -np.log(2), -50)] == pytest.approx([1, 0.9, 0])
-    assert bits(-0.0) == 0
-
-
-def test_a_map_is_drawn_and_one_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    found = inspect(make_model(), [36, 65, 36, 66], top=1)
-    labels = ["$", "A", "$", "日"]  # no mathematics, and no complaint of a font
-    draw_map(found, labels, tmp_path / "map.png", layer=1, head=0)
-    assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
-    for layer, head, message in [
-        (2, 0, r"layer \(2\) must be from 0 to 1"),
-        (0, -1, r"head \(-1\) must be from 0 to 1"),
-    ]:
-        with pytest.raises(ConfigError, match=message):
-            draw_map(found, labels, tmp_path / "no.png", layer=layer, head=head)
-    for name in ("missing/map.png", "map.wrong"):
-        with pytest.raises(ConfigError, match="cannot be written"):
-            draw_map(found, labels, tmp_path / name, layer=0, head=0)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from minigpt.inspection.colors import bits, color, likelihood
+from minigpt.inspection.colors import brightness, color, surprisal_bits
 from minigpt.tokenizer.display import visible
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class TokenPainter:
             self.out.print(line, end="" if self._line_is_open else "\n", soft_wrap=True)
 
     def _collect_marked(self, text: str, logprob: float | None) -> None:
-        mark = " " if logprob is None else _digit(bits(logprob))
+        mark = " " if logprob is None else _digit(surprisal_bits(logprob))
         for character in text:
             shown = visible({"\n": "↵", "\t": "⇥"}.get(character, character))
             if cell_len(self._line + shown) > self.out.width:
@@ -129,7 +129,7 @@ def percent(logprob: float) -> str:
 
 def background(logprob: float) -> Style:
     """The background color of a token's log-probability, with black or white text, whichever is readable on it."""
-    red, green, blue = color(likelihood(logprob))
+    red, green, blue = color(brightness(logprob))
     is_light = 0.299 * red + 0.587 * green + 0.114 * blue > 120
     return Style(color="#000000" if is_light else "#ffffff", bgcolor=f"#{red:02x}{green:02x}{blue:02x}")
 

@@ -10,7 +10,7 @@ from rich.style import Style
 from rich.text import Text
 
 from minigpt.cli.render.token_colors import background, percent
-from minigpt.inspection.colors import bits
+from minigpt.inspection.colors import surprisal_bits
 
 _LABEL_WIDTH = 14
 _RIGHT_TO_LEFT = range(0x590, 0x900)  # Hebrew, Arabic and related scripts
@@ -50,7 +50,7 @@ def print_row(out: Console, row: TokenRow) -> None:
     style = Style() if row.logprob is None else background(row.logprob)
     line.append(_isolated(set_cell_size(row.label, _LABEL_WIDTH)), style=style)
     line.append(f" {'' if row.logprob is None else percent(row.logprob):>11}")
-    line.append(f" {'' if row.logprob is None else format(bits(row.logprob), '.2f'):>9}")
+    line.append(f" {'' if row.logprob is None else format(surprisal_bits(row.logprob), '.2f'):>9}")
     line.append(f" {'' if row.entropy is None else format(row.entropy / math.log(2), '.2f'):>7}")
     line.append(f" {'' if row.rank is None else row.rank + 1:>6}")
     for label, logprob in row.most_likely:
