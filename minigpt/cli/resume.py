@@ -201,24 +201,24 @@ def _refuse_finished(run: "Run", progress: dict[str, Any], config: TrainConfig, 
     before = run.before_cooldown_progress()
     if (
         before is not None
-        and stood.cooling_since is not None
-        and budget.cooled_too_early(Progress.from_dict(before), stood)
+        and stood.budget.cooldown_step is not None
+        and budget.cooled_down_too_early(Progress.from_dict(before), stood)
     ):
         return
-    if budget.is_over(stood) and stood.cut is not None and config.patience:
+    if budget.is_spent(stood) and stood.budget.shortened_to is not None and config.patience:
         raise ConfigError(
             f"{run.directory} stopped early at step {stood.step}: validation no longer improved, so the rate came down "
             "there; go on with it by --patience 0"
         )
-    if budget.is_over(stood):
+    if budget.is_spent(stood):
         raise ConfigError(
             f"{run.directory} is finished ({stood.step} steps, {stood.seconds / 60:.1f} minutes); go on with it by a "
             "longer --steps, --epochs or --minutes"
         )
-    if budget.is_stale(stood):
+    if budget.has_stopped_improving(stood):
         raise ConfigError(
-            f"{run.directory} stopped early at step {stood.step}, after {stood.stale_evaluations} evaluations without "
-            "improvement; go on with it by --patience 0"
+            f"{run.directory} stopped early at step {stood.step}, after {stood.evaluation.without_improvement} "
+            "evaluations without improvement; go on with it by --patience 0"
         )
 
 

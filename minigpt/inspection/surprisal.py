@@ -10,7 +10,7 @@ from minigpt.errors import CheckpointError, DataError
 from minigpt.inspection.activations import predict
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint
-from minigpt.storage.run import Run
+from minigpt.storage.run import LastState, Run
 
 _PASSAGE_TOKENS = 96
 
@@ -42,7 +42,7 @@ def surprisal_of_weights(run: Run) -> list[dict[str, Any]]:
     ids = passage(corpus.validation, model.config.n_positions)
     last = run.load_last()
     result = run.record.result
-    best_step = result.best_step if result else last.progress.get("best_step") if last else None
+    best_step = result.best_step if result else _best_step(last)
     lines = {} if best_step is None else {best_step: surprisal(model, ids)}
     if last is not None and last.progress["step"] not in lines:
         tensors = {name.removeprefix("model."): value for name, value in last.tensors.items()}
@@ -54,3 +54,11 @@ def surprisal_of_weights(run: Run) -> list[dict[str, Any]]:
     if not lines:
         raise CheckpointError(f"{run.directory} has no saved weights")
     return [{"step": step, "passage": ids, "surprise": nats} for step, nats in sorted(lines.items())]
+
+
+def _best_step(last: LastState | None) -> int | None:
+    """The step of the best weights by a saved state; minigpt 0.1 wrote its progress without groups."""
+    if last is None:
+        return None
+    best = last.progress.get("best", {"step": last.progress.get("best_step")})
+    return best["step"]

@@ -1,4 +1,4 @@
-"""How far a run is and what is due, from its settings and its progress alone; it holds no clock and does nothing."""
+"""How much of a run is done, and what is due: evaluations, samples, saves, the cool-down, the end."""
 
 import math
 from dataclasses import dataclass, replace
@@ -6,15 +6,16 @@ from dataclasses import dataclass, replace
 from minigpt.config import TrainConfig
 from minigpt.data.batches import windows_per_epoch
 from minigpt.errors import ConfigError
+from minigpt.training.events import EndReason
 from minigpt.training.progress import Progress
 
-_EVALUATIONS, _SAMPLES = 20, 5  # in a run, where the settings do not say
+_EVALUATIONS, _SAMPLES = 20, 5  # per run, unless the settings say otherwise
 
 
 def planned_steps(config: TrainConfig, n_tokens: int) -> int | None:
-    """The run's length in optimizer steps over `n_tokens` of training text; None where the clock decides.
+    """The number of optimizer steps on `n_tokens` of training text; None for a budget in minutes.
 
-    Raises: ConfigError where no length is given.
+    Raises: ConfigError if no length is given.
     """
     if config.minutes is not None:
         return None
@@ -28,69 +29,123 @@ def planned_steps(config: TrainConfig, n_tokens: int) -> int | None:
 
 @dataclass(frozen=True)
 class Budget:
-    """What is due when: parts of a run are counted in steps where its length is known in steps, else by the clock."""
+    """The length of a run, in steps where their number is known and otherwise in minutes.
+
+    Its methods change nothing: they answer for the `Progress` that they are given.
+    """
 
     config: TrainConfig
     total_steps: int | None
 
+    # How much is done.
+
     def progress_fraction(self, progress: Progress) -> float:
-        """How much of the run is done, from 0 to 1; by the clock it ends early, for what comes after."""
-        cut = progress.cut or 1.0
+        """The part of the training that is done, from 0 to 1; of a budget in minutes, closing time is no part."""
+        used = progress.budget.shortened_to or 1.0
         if self.total_steps is not None:
-            return min(1.0, progress.step / (cut * self.total_steps))
-        whole = self._training_seconds(progress) - progress.began_at
-        return min(1.0, (progress.seconds - progress.began_at) / (cut * whole)) if whole > 0 else 1.0
+            return min(1.0, progress.step / (used * self.total_steps))
+        start = progress.budget.start_seconds
+        total = self._training_seconds(progress) - start
+        return min(1.0, (progress.seconds - start) / (used * total)) if total > 0 else 1.0
 
     def seconds_left(self, progress: Progress) -> float:
-        """How long the run still takes: by the clock, or as its steps have taken so far; infinite before the first."""
-        gone, share = progress.seconds - progress.began_at, self.progress_fraction(progress)
+        """The rest of the budget in minutes, or an extrapolation of the steps so far; infinite before the first."""
+        start = progress.budget.start_seconds
+        elapsed, fraction = progress.seconds - start, self.progress_fraction(progress)
         if self.total_steps is not None:
-            return gone * (1 / share - 1) if share else math.inf
-        whole = (progress.cut or 1.0) * (self._training_seconds(progress) - progress.began_at)
-        return max(0.0, whole - gone) + progress.closing_seconds
+            return elapsed * (1 / fraction - 1) if fraction else math.inf
+        total = (progress.budget.shortened_to or 1.0) * (self._training_seconds(progress) - start)
+        return max(0.0, total - elapsed) + progress.budget.closing_seconds
 
     def _training_seconds(self, progress: Progress) -> float:
         assert self.config.minutes is not None
         budget = 60 * self.config.minutes
-        return max(budget - progress.closing_seconds, 0.5 * budget)
+        return max(budget - progress.budget.closing_seconds, 0.5 * budget)
 
-    @property
-    def cooling_from(self) -> float:
-        """The share of the run from which the rate only falls, so that going on from later is no use; 1 for never."""
-        return 1 - self.config.cooldown if self.config.schedule == "trapezoid" else 1.0
+    # The end.
 
-    def is_over(self, progress: Progress) -> bool:
-        """Whether the budget is spent."""
+    def is_spent(self, progress: Progress) -> bool:
+        """Whether the run has used all of its budget."""
         return self.progress_fraction(progress) >= 1
 
-    def is_stale(self, progress: Progress) -> bool:
-        """Whether as many evaluations in a row as the patience allows have brought no improvement."""
-        return 0 < (self.config.patience or 0) <= progress.stale_evaluations
+    def has_stopped_improving(self, progress: Progress) -> bool:
+        """Whether `patience` evaluations in a row have not lowered the validation loss."""
+        return 0 < (self.config.patience or 0) <= progress.evaluation.without_improvement
 
-    def cooled_too_early(self, began: Progress, now: Progress) -> bool:
-        """Whether the cool-down that began at one point of the run and has come to another should not have begun there:
-        the budget is longer by now, or what cut it short is no longer wanted."""
-        given_up = now.cut is not None and not self.config.patience
-        return given_up or self.progress_fraction(replace(began, cut=now.cut)) < self.cooling_from * (1 - 1e-6)
+    def end_reason(self, progress: Progress, *, spent: bool) -> EndReason | None:
+        """Why the run ends here, where its budget is `spent` or not; None if it does not."""
+        if spent and progress.budget.shortened_to is None:
+            return "length"
+        return "early stop" if spent or self.has_stopped_improving(progress) else None
+
+    # The cool-down.
+
+    @property
+    def cooldown_start(self) -> float:
+        """The fraction of the run from which the learning rate falls to the end; 1 for a schedule without cool-down."""
+        return 1 - self.config.cooldown if self.config.schedule == "trapezoid" else 1.0
+
+    def cooldown_is_due(self, progress: Progress) -> bool:
+        """Whether the cool-down starts here, as scheduled."""
+        if progress.budget.cooldown_step is not None or self.cooldown_start == 1 or self.is_spent(progress):
+            return False
+        return self.progress_fraction(progress) >= self.cooldown_start
+
+    def early_cooldown(self, progress: Progress) -> float | None:
+        """The fraction of its budget that a run uses whose cool-down starts here early, since validation no longer
+        improves; None if it does not.
+
+        At a high learning rate the loss often stops improving while it still would at a lower one.
+        """
+        fraction = self.progress_fraction(progress)
+        if progress.budget.cooldown_step is not None or self.cooldown_start == 1:
+            return None
+        if self.has_stopped_improving(progress) and 0 < fraction < self.cooldown_start:
+            return fraction / self.cooldown_start
+        return None
+
+    def cooled_down_too_early(self, before: Progress, now: Progress) -> bool:
+        """Whether a cool-down that started at `before` and has reached `now` should not have started there.
+
+        That is so if the budget is longer now, or if the run should no longer stop early.
+        """
+        if now.budget.shortened_to is not None and not self.config.patience:
+            return True
+        before = replace(before, budget=replace(before.budget, shortened_to=now.budget.shortened_to))
+        return self.progress_fraction(before) < self.cooldown_start * (1 - 1e-6)
+
+    # What is due.
 
     def evaluation_is_due(self, progress: Progress) -> bool:
-        """Whether to evaluate now; by the clock, training first gets thirty times what one takes."""
-        if self.is_over(progress):
+        """Whether to evaluate now. With a budget in minutes, training gets 30 times the duration of an evaluation."""
+        if self.is_spent(progress):
             return True
-        every = self.config.eval_every
-        if every is None and self.total_steps is None:
-            since = progress.seconds - progress.evaluated_at
-            if since < 30 * progress.evaluation_seconds:
-                return False
-        return self._is_due(progress, every, _EVALUATIONS, progress.evaluated_step, progress.evaluated_at)
+        every, last = self.config.eval_every, progress.evaluation
+        if every is None and self.total_steps is None and progress.seconds - last.seconds < 30 * last.duration:
+            return False
+        return self._is_due(progress, every, _EVALUATIONS, last.step, last.seconds)
 
     def sample_is_due(self, progress: Progress) -> bool:
-        """Whether to draw a sample now."""
-        every = self.config.sample_every
-        return every != 0 and self._is_due(progress, every, _SAMPLES, progress.sampled_step, progress.sampled_at)
+        """Whether to generate a sample now."""
+        every, last = self.config.sample_every, progress.sample
+        return every != 0 and self._is_due(progress, every, _SAMPLES, last.step, last.seconds)
+
+    def save_is_due(self, progress: Progress, saved_step: int, saved_seconds: float, *, requested: bool) -> bool:
+        """Whether to save the state, which was last saved at `saved_step` and last tried at `saved_seconds`.
+
+        It is saved with all best weights, so that it is never older than they are. After a skipped step it is not
+        saved, so that the last state on disk is known to be good.
+        """
+        spent = self.is_spent(progress)
+        if saved_step == progress.step or (progress.recovery.consecutive_skips and not spent):
+            return False
+        every, evaluated = self.config.save_every, progress.evaluation.step == progress.step
+        due = progress.step % every == 0 or (evaluated and progress.evaluation.is_best) if every else evaluated
+        late = progress.seconds - saved_seconds > 60 * self.config.save_minutes
+        return due or late or requested or spent
 
     def _is_due(self, progress: Progress, every: int | None, parts: int, last_step: int, last_seconds: float) -> bool:
-        """Whether what is done every so many steps, else in each of so many parts of the run, is to be done again."""
+        """Whether something is due again that is done every so many steps, or once in each of `parts` of the run."""
         if every is None and self.total_steps is not None:
             every = math.ceil(self.total_steps / parts)
         if every is not None:

@@ -1,121 +1,195 @@
-"""Writes a run's weights, states and log while it trains, and takes them up again; it decides nothing of the training.
+"""Saves a run while it trains, restores it, and rolls it back: best weights, states, and the log that belongs to them.
 
-A save that fails is said, and what was saved before stands; the next save tries again.
+If a save fails, the previous one is kept, the user gets a notice, and the next save tries again.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from minigpt.errors import CheckpointError
-from minigpt.model.gpt import GPT
 from minigpt.storage.run import LastState, Run
 from minigpt.training.budget import Budget
 from minigpt.training.distributed import World, distribute_like, to_local
-from minigpt.training.events import Event, Notice, Saved
-from minigpt.training.progress import Progress, TrainingState, capture, restore
+from minigpt.training.events import Notice, Saved
+from minigpt.training.progress import BestResult, Progress, SavedWith
+from minigpt.training.spike_detection import DivergedError
+from minigpt.training.step import TrainStep
 
 
-class NotFiniteError(Exception):
-    """The weights hold something that is no number, so nothing of them may be kept."""
+@dataclass(frozen=True)
+class TrainingState:
+    """Everything that a run needs to resume: weights, optimizer states, loss-spike statistics, loss scale, progress.
+
+    `corpus` is the fingerprint of the training text.
+    """
+
+    train_step: TrainStep
+    corpus: str
+
+    def capture(self, progress: Progress, gather: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> LastState:
+        """The state as tensors named `model.*`, `optimizer.PARAMETER.*` and `spike_detector.*`, and plain values.
+
+        `gather` returns the full tensor of one that is sharded over several processes.
+        """
+        step = self.train_step
+        tensors = {f"model.{name}": gather(tensor) for name, tensor in step.loss_model.model.state_dict().items()}
+        for name, state in self.optimizer_states().items():
+            for key, value in state.items():
+                tensors[f"optimizer.{name}.{key}"] = gather(torch.as_tensor(value))
+        tensors["spike_detector.statistics"] = step.spike_detector.statistics
+        saved_with = SavedWith(step.config.optimizer, self.corpus, step.micro_batch_size, step.loss_scaler.state_dict())
+        return LastState(tensors, replace(progress, saved_with=saved_with).to_dict())
+
+    def restore(self, state: LastState) -> Progress:
+        """Restores a captured state on each parameter's own device; returns its progress.
+
+        The optimizer states are restored only if they are of this run's optimizer, and otherwise cleared.
+        """
+        step, progress = self.train_step, Progress.from_dict(state.progress)
+        saved_with = progress.saved_with
+        for optimizer in step.optimizers:
+            optimizer.state.clear()
+        model = step.loss_model.model
+        present, parameters, states = model.state_dict(), dict(model.named_parameters()), self.optimizer_states()
+        weights: dict[str, Tensor] = {}
+        for full_name, value in state.tensors.items():
+            kind, name = full_name.split(".", 1)
+            if kind == "model":
+                weights[name] = distribute_like(value, present[name])
+            elif kind in ("spike_detector", "guard"):  # "guard" in states of minigpt 0.1
+                step.spike_detector.statistics = value.to(step.spike_detector.statistics.device)
+            elif saved_with.optimizer == step.config.optimizer:
+                parameter_name, key = name.rsplit(".", 1)
+                states[parameter_name][key] = distribute_like(value, parameters[parameter_name])
+        model.load_state_dict(weights)
+        if saved_with.loss_scaler:  # empty if the run had no loss scale
+            step.loss_scaler.load_state_dict(saved_with.loss_scaler)
+        if step.config.micro_batch_size is None and saved_with.micro_batch_size is not None:
+            step.micro_batch_size = min(saved_with.micro_batch_size, len(step.rows))  # what fitted into memory
+        return progress
+
+    def optimizer_states(self) -> dict[str, dict[str, Tensor]]:
+        """The optimizer state of each parameter that an optimizer has, by the parameter's name."""
+        names = {parameter: name for name, parameter in self.train_step.loss_model.model.named_parameters()}
+        return {
+            names[parameter]: optimizer.state[parameter]
+            for optimizer in self.train_step.optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
 
 
 class Checkpointer:
-    """The run's folder as training sees it; without a run nothing is kept, and only the main process writes.
+    """Saves to a run's folder and restores from it. Only the main process writes; without a run nothing is saved.
 
-    `saved_step` is the step of the last state on disk, -1 before the first, `saved_at` when it was tried last, in
-    seconds of the run; `failure` is what the last save failed of.
+    `saved_step` is the step of the last state on disk, -1 before the first; `saved_seconds` is when the last save was
+    tried, in seconds of the run. `failure` is the error of the last save.
     """
 
-    def __init__(self, run: Run | None, parts: TrainingState, world: World, optimizer: str, corpus: str) -> None:
-        self.run, self.parts, self.world, self.optimizer, self.corpus = run, parts, world, optimizer, corpus
-        (keeps,) = world.all_reduce_max([run is not None])
-        self.keeps = bool(keeps)
+    def __init__(self, run: Run | None, state: TrainingState, world: World) -> None:
+        self.run, self.state, self.world = run, state, world
+        self.model = state.train_step.loss_model.model
+        (has_run,) = world.all_reduce_max([run is not None])
+        self.is_saving = bool(has_run)
         self.saved_step = -1
-        self.saved_at = 0.0
+        self.saved_seconds = 0.0
         self.failure: CheckpointError | None = None
         self.notices: list[str] = []
 
     @property
     def kept(self) -> str:
-        """What of the run stands, in words."""
-        return f"the state of step {self.saved_step:,} stands" if self.saved_step >= 0 else "nothing was saved yet"
+        """What is saved of the run, for the user."""
+        return f"the state of step {self.saved_step:,} is kept" if self.saved_step >= 0 else "nothing was saved yet"
 
-    # Taking up again.
+    def take_notices(self, step: int) -> list[Notice]:
+        """Returns the notices since the last call."""
+        notices, self.notices = self.notices, []
+        return [Notice(step, text) for text in notices]
 
-    def last(self) -> LastState | None:
-        """The last saved state, on every process."""
-        return self.world.broadcast_state(self.run.load_last() if self.run is not None else None)
+    # Restore.
 
     def resume(self, budget: Budget) -> Progress | None:
-        """Puts the last state back in place, or the one before its cool-down where the budget has become longer; None
-        where the run never saved one and starts at its beginning."""
-        last = self.last()
+        """Restores the last state, or the one before its cool-down if the budget is longer now.
+
+        Returns None if there is no state yet.
+        """
+        last = self._load_last()
         if last is None:
             if self.run is not None:
                 self.run.truncate_log(-1, frozenset())
             return None
-        stood = Progress.from_dict(last.progress)
-        if stood.cooling_since is not None:
+        stopped = Progress.from_dict(last.progress)
+        if stopped.budget.cooldown_step is not None:
             before = self.world.broadcast_state(self.run.load_before_cooldown() if self.run is not None else None)
             if before is None:
-                self.notices.append("the state from before the cool-down is gone, so the run goes on from within it")
-            elif budget.cooled_too_early(Progress.from_dict(before.progress), stood):
-                return self._warm_again(before, stood)
-        progress = self.restore(last)
+                self.notices.append(
+                    "the state before the learning-rate cool-down is missing, so the run continues from within it"
+                )
+            elif budget.cooled_down_too_early(Progress.from_dict(before.progress), stopped):
+                return self._resume_before_cooldown(before, stopped)
+        progress = self._restore(last)
         self._truncate_log(progress)
         return progress
 
-    def _warm_again(self, before: LastState, stood: Progress) -> Progress:
-        progress = self.restore(before)
-        progress.lowest_loss, progress.stale_evaluations, progress.evaluated_best = None, 0, False
-        stays = stood.corpus == self.corpus and self._best_figures() is not False
-        if stays:
-            progress.best_loss, progress.best_step = stood.best_loss, stood.best_step
-        saved = self.save_last(progress, again=True)  # lest the cooled state be taken up again
-        if saved is not None or not self.keeps:  # else that state stands, and its log with it
+    def _resume_before_cooldown(self, before: LastState, stopped: Progress) -> Progress:
+        progress = self._restore(before)
+        keeps_best = stopped.saved_with.corpus == self.state.corpus and self._best_on_disk() is not False
+        progress.restart_before_cooldown(stopped.best if keeps_best else None)
+        saved = self.save_last(progress, again=True)  # or the next resume would start from the cooled-down state
+        if saved is not None or not self.is_saving:  # otherwise that state remains, and its log with it
             self._truncate_log(progress)
         self.notices.append(
-            f"the run had cooled down from step {progress.step:,} to {stood.step:,} for a shorter budget: it goes on "
-            "from before that"
-            + (f", and its best weights (step {stood.best_step:,}) stay until they are beaten" * stays)
+            f"the run had cooled down from step {progress.step:,} to {stopped.step:,} for a shorter budget; it "
+            f"continues from step {progress.step:,}"
+            + (f" and keeps its best weights (step {stopped.best.step:,}) until they are beaten" if keeps_best else "")
         )
         return progress
 
     def roll_back(self) -> Progress | None:
-        """Puts the last state in place of one that went wrong, and cuts the log back to it; None without one."""
-        last = self.last()
+        """Restores the last state after a divergence and cuts the log back to it; None if there is no state."""
+        last = self._load_last()
         if last is None:
             return None
-        progress = self.restore(last)
+        progress = self._restore(last)
         self._truncate_log(progress)
         return progress
 
-    def restore(self, state: LastState) -> Progress:
-        """Puts a saved state in place of the present one."""
-        progress = restore(state, self.parts, optimizer=self.optimizer)
-        progress.optimizer = self.optimizer
-        if progress.corpus != self.corpus:  # another text: what was measured of the first says nothing of it
-            progress.corpus, progress.evaluated_step, progress.evaluated_best = self.corpus, -1, False
-            progress.best_loss, progress.lowest_loss, progress.stale_evaluations = None, None, 0
-            self.parts.spike_detector.forget()
-        best = self._best_figures()
+    def load_best(self) -> None:
+        """Loads the best weights into the model."""
+        best = self.world.broadcast_state(LastState(self.run.load_best(), {}) if self.run is not None else None)
+        assert best is not None
+        present = self.model.state_dict()
+        self.model.load_state_dict(
+            {name: distribute_like(value, present[name]) for name, value in best.tensors.items()}
+        )
+
+    def _load_last(self) -> LastState | None:
+        """The last saved state, on every process."""
+        return self.world.broadcast_state(self.run.load_last() if self.run is not None else None)
+
+    def _restore(self, state: LastState) -> Progress:
+        progress = self.state.restore(state)
+        if progress.saved_with.corpus != self.state.corpus:
+            progress.forget_losses()
+            self.state.train_step.spike_detector.reset()
+        best = self._best_on_disk()
         if best is False:
-            progress.evaluated_step, progress.evaluated_best = -1, False
-            progress.best_loss, progress.lowest_loss, progress.stale_evaluations = None, None, 0
-            self.notices.append("the best weights are gone or damaged: those of the last state take their place")
-        elif best and progress.best_loss is not None and best[1] < progress.best_loss:
-            # The run ended between two writes.
-            progress.best_step, progress.best_loss = best
-            progress.evaluated_best = progress.evaluated_step == progress.best_step
-        self.saved_step, self.saved_at = progress.step, progress.seconds
+            progress.forget_losses()
+            self.notices.append("the best weights are missing or damaged; the weights of the last state replace them")
+        elif best and progress.best.loss is not None and best[1] < progress.best.loss:
+            progress.adopt_best(BestResult(step=best[0], loss=best[1]))
+        self.saved_step, self.saved_seconds = progress.step, progress.seconds
         return progress
 
-    def _best_figures(self) -> Any:
-        """The step and the loss of the best weights, on every process; None without a loss, False where the weights are
-        gone or damaged.
+    def _best_on_disk(self) -> Any:
+        """Step and loss of the best weights, on every process; None without a loss, False if missing or damaged.
 
-        Raises: CheckpointError where the system does not let them be read.
+        Raises: CheckpointError if the system cannot read them.
         """
         best: Any = None
         if self.run is not None:
@@ -123,60 +197,48 @@ class Checkpointer:
                 best = self.run.best_figures()
             except CheckpointError as error:
                 if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, FileNotFoundError):
-                    raise  # what may pass, and costs no weights
+                    raise  # it may be temporary: the weights are not to be replaced
                 best = False
         return self.world.broadcast_object(best)
 
     def _truncate_log(self, progress: Progress) -> None:
-        """Cuts the log back to a state that was put back."""
+        """Drops the lines of the log that are later than a restored state."""
         done = {"loss"}
-        if progress.evaluated_step == progress.step:
+        if progress.evaluation.step == progress.step:
             done.add("validation_loss")
-        if progress.sampled_step == progress.step:
+        if progress.sample.step == progress.step:
             done.add("sample")
         if self.run is not None:
             self.run.truncate_log(progress.step, frozenset(done))
 
-    def load_best(self) -> None:
-        """Makes the model what it was at its best."""
-        best = self.world.broadcast_state(LastState(self.run.load_best(), {}) if self.run is not None else None)
-        assert best is not None
-        present = self.parts.model.state_dict()
-        self.parts.model.load_state_dict(
-            {name: distribute_like(value, present[name]) for name, value in best.tensors.items()}
-        )
-
-    # Keeping.
+    # Save.
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Appends to the log."""
+        """Appends a line to the run's log."""
         if self.run is not None:
             self.run.log(record)
 
-    def log_event(self, event: Event, *names: str, **more: object) -> None:
-        """Appends so much of an event to the log, and more."""
-        self.log({name: getattr(event, name) for name in names} | more)
+    def save_best(self, step: int, loss: float | None) -> Saved | None:
+        """Saves the weights as the run's model. Returns None without a run, or if they could not be written.
 
-    def take_notices(self, step: int) -> list[Notice]:
-        """What could not be written since the last time, to be told."""
-        notices, self.notices = self.notices, []
-        return [Notice(step, text) for text in notices]
-
-    def save_best(self, model: GPT, step: int, loss: float | None) -> Saved | None:
-        """Puts the present weights at the top of the folder; None where there is none or they could not be written."""
-        if not self.keeps:
+        Raises: DivergedError if weights are NaN or infinite.
+        """
+        if not self.is_saving:
             return None
         self._check_finite()
-        whole = self.world.unsharded_model(model)
-        path = self._write(lambda run: run.save_best(whole, step, loss), "the best weights", step)
+        model = self.world.unsharded_model(self.model)
+        path = self._write(lambda run: run.save_best(model, step, loss), "the best weights", step)
         return Saved(step, path, "best") if path else None
 
     def save_last(self, progress: Progress, *, again: bool = False) -> Saved | None:
-        """Writes what resuming needs, unless this very step is written already and need not be `again`."""
-        if not self.keeps or (self.saved_step == progress.step and not again):
+        """Saves what resuming needs. Does nothing if this step is saved already, except `again`.
+
+        Raises: DivergedError if weights are NaN or infinite.
+        """
+        if not self.is_saving or (self.saved_step == progress.step and not again):
             return None
         state = self._capture(progress)
-        self.saved_at = progress.seconds
+        self.saved_seconds = progress.seconds
         path = self._write(lambda run: run.save_last(state), "the state", progress.step)
         if path is None:
             return None
@@ -184,28 +246,34 @@ class Checkpointer:
         return Saved(progress.step, path, "last")
 
     def save_before_cooldown(self, progress: Progress) -> None:
-        """Keeps the state that a longer budget goes on from."""
-        if self.keeps:
-            state = self._capture(progress)
-            what = "the state before the cool-down, which a longer budget would go on from,"
-            self._write(
-                lambda run: run.save_before_cooldown(state), what, progress.step, then="training goes on without"
-            )
+        """Saves the state from which a longer budget would continue.
+
+        Raises: DivergedError if weights are NaN or infinite.
+        """
+        if not self.is_saving:
+            return
+        state = self._capture(progress)
+        self._write(
+            lambda run: run.save_before_cooldown(state),
+            "the state before the cool-down, from which a longer budget would continue,",
+            progress.step,
+            then="training continues without it",
+        )
 
     def _capture(self, progress: Progress) -> LastState:
         self._check_finite()
-        return capture(self.parts, progress, self.world.gather)
+        return self.state.capture(progress, self.world.gather)
 
     def _check_finite(self) -> None:
-        bad = any(not parameter.isfinite().all() for parameter in map(to_local, self.parts.model.parameters()))
+        bad = any(not parameter.isfinite().all() for parameter in map(to_local, self.model.parameters()))
         (bad_anywhere,) = self.world.all_reduce_max([bad])
         if bad_anywhere:
-            raise NotFiniteError
+            raise DivergedError("weights are NaN or infinite")
 
     def _write(
-        self, write: Callable[[Run], Path], what: str, step: int, then: str = "any later save tries again"
+        self, write: Callable[[Run], Path], what: str, step: int, then: str = "the next save tries again"
     ) -> Path | None:
-        """The path that the main process has written, or None, with the reason noted, where the disk refused it."""
+        """Returns the path that the main process wrote, or None with a notice if the disk refused."""
         path, self.failure = Path(), None
         if self.run is not None:
             try:
@@ -213,6 +281,6 @@ class Checkpointer:
                 path = write(self.run)
             except CheckpointError as error:
                 self.failure = error
-                self.notices.append(f"{what} of step {step:,} could not be saved: {error}; {self.kept}, {then}")
+                self.notices.append(f"{what} of step {step:,} could not be saved ({error}); {self.kept}; {then}")
         (failed,) = self.world.all_reduce_max([self.failure is not None])
         return None if failed else path

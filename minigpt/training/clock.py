@@ -9,33 +9,37 @@ from minigpt.training.progress import Progress
 
 @dataclass
 class Control:
-    """Requests that training looks at between two steps: to save now, or to save and stop."""
+    """Requests from outside, such as a signal handler or another thread: save now, or save and stop.
+
+    Training reads them between two steps.
+    """
 
     save: bool = False
     stop: bool = False
 
 
 class Clock:
-    """The clock goes on from the seconds of the run that `set` gives; `save` and `stop` are requests of any process."""
+    """Measures the seconds of a run, including those before it was resumed.
+
+    `save` and `stop` say whether any process has requested that.
+    """
 
     def __init__(self, control: Control, world: World) -> None:
         self.control, self.world = control, world
         self.save = self.stop = False
-        self.set(0.0)
+        self.start(0.0)
 
-    def set(self, seconds: float) -> None:
-        """Sets the clock to so many seconds of the run."""
-        self._began = time.perf_counter() - seconds
+    def start(self, seconds: float) -> None:
+        """Starts at so many seconds of the run."""
+        self._started = time.perf_counter() - seconds
 
-    def read_local(self, progress: Progress) -> None:
-        """Notes this process's own time, for the log; whatever is decided by has been agreed on first."""
-        progress.seconds = time.perf_counter() - self._began
+    def update(self, progress: Progress) -> None:
+        """Sets `progress.seconds` to the time of this process, which is good enough for the log."""
+        progress.seconds = time.perf_counter() - self._started
 
-    def read(self, progress: Progress) -> float:
-        """The seconds that the run has taken so far, those before it was resumed included, as all processes note them;
-        hears of requests too."""
-        gone = time.perf_counter() - self._began
-        asked, self.control.save = self.control.save, False  # a request that comes from here on is heard next time
-        progress.seconds, save, stop = self.world.all_reduce_max([gone, asked, self.control.stop])
-        self.save, self.stop = self.save or bool(save), bool(stop)
-        return progress.seconds
+    def synchronize(self, progress: Progress) -> None:
+        """Sets `progress.seconds` to the same time on all processes and reads the requests of all."""
+        seconds = time.perf_counter() - self._started
+        save, self.control.save = self.control.save, False  # a request that arrives later is read the next time
+        progress.seconds, save_any, stop_any = self.world.all_reduce_max([seconds, save, self.control.stop])
+        self.save, self.stop = self.save or bool(save_any), bool(stop_any)

@@ -1,5 +1,4 @@
-"""How good the model is at the moment, by its validation loss and by what it writes, and what becomes of that: the best
-weights, the log, the events. When to look is not known here."""
+"""Evaluation during training: the validation loss, the surprisal of one passage, and samples of generated text."""
 
 import math
 from collections.abc import Iterator
@@ -21,35 +20,75 @@ from minigpt.training.budget import Budget
 from minigpt.training.checkpointing import Checkpointer
 from minigpt.training.clock import Clock
 from minigpt.training.distributed import World
-from minigpt.training.events import Evaluation as Evaluated
-from minigpt.training.events import Event, Notice, Sample, Saved
+from minigpt.training.events import Evaluation as EvaluationEvent
+from minigpt.training.events import Event, Notice, Sample
 from minigpt.training.memorization import MemorizationMonitor
 from minigpt.training.memory import is_out_of_memory
 from minigpt.training.progress import Progress
-from minigpt.training.reporting import DivergedError
+from minigpt.training.spike_detection import DivergedError
 
 _SAMPLING = SamplingConfig(max_new_tokens=120, temperature=0.8, top_p=0.95, seed=0)
-_FINAL_SHARE = 0.1  # of a budget in minutes, the most that the last evaluation may take
+_MAX_FINAL_FRACTION = 0.1  # of a budget in minutes, for the last evaluation
 
 
 class Evaluator:
-    """Measures the validation part, where there is one, and draws samples, always in the same way.
+    """Measures the validation text, if there is one, and generates samples, always in the same way.
 
-    On a CPU in float32 whatever the run trains in, so that its figures are those of the weights it saves, as
-    `minigpt evaluate` gives them; elsewhere in the run's dtype. `seconds_per_token` is what the last evaluation took.
+    On a CPU it evaluates in float32 whatever dtype the run trains in, so that the figures are those of the saved
+    weights, as `minigpt evaluate` gives them; elsewhere in the run's dtype. `seconds_per_token` is the speed of the
+    last evaluation.
     """
 
     def __init__(self, model: GPT, corpus: Corpus, config: TrainConfig, dtype: torch.dtype, world: World) -> None:
         self.model, self.corpus, self.config, self.world = model, corpus, config, world
         self.dtype = torch.float32 if world.device(config.device).type == "cpu" else dtype
-        self.has_validation = len(corpus.validation) > 1
         self.seconds_per_token = 0.0
 
-    def measure(self, max_tokens: int | None) -> Evaluation | None:
-        """The loss over so many validation tokens, None for all of them."""
-        if not self.has_validation:
+    def evaluate(self) -> Evaluation | None:
+        """The loss on the first `eval_tokens` validation tokens; None without a validation text.
+
+        Raises: DivergedError if the loss is NaN or infinite.
+        """
+        evaluation = self._evaluate(self.config.eval_tokens)
+        if evaluation is not None and not math.isfinite(evaluation.loss):
+            raise DivergedError(f"the validation loss is {evaluation.loss}")
+        return evaluation
+
+    def evaluate_finally(self) -> Evaluation | None:
+        """The loss on all validation tokens, or on as many as a tenth of a budget in minutes is enough for."""
+        return self._evaluate(self._final_tokens())
+
+    def final_seconds(self) -> float:
+        """The expected duration of `evaluate_finally`. Unit: seconds."""
+        n_tokens = len(self.corpus.validation)
+        return self.seconds_per_token * min(n_tokens, self._final_tokens() or n_tokens)
+
+    def record_duration(self, seconds: float, n_tokens: int | None = None) -> None:
+        """Records how long an evaluation took, of `n_tokens` or as `evaluate` reads."""
+        n_tokens = n_tokens or min(self.config.eval_tokens, len(self.corpus.validation))
+        self.seconds_per_token = seconds / max(1, n_tokens)
+
+    def surprisal(self) -> dict[str, list[Any]]:
+        """The first tokens of the validation text and the loss of each but the first, for the log.
+
+        Unit: nats, rounded to a thousandth.
+        """
+        ids = passage(self.corpus.validation, self.model.config.n_positions)
+        with self._inference():
+            return {"passage": ids, "surprise": surprisal(self.model, ids)}
+
+    def sample(self) -> str:
+        """Generates text, from the same prompt and seed each time."""
+        with self._inference():
+            # So few tokens do not pay for recording CUDA graphs, which sharded weights could not be in either.
+            on_cpu = self.model.token_embedding.weight.device.type == "cpu"
+            engine = resolve_engine(self.model) if on_cpu else TorchEngine(self.model)
+            return "".join(generate_text(engine, self.corpus.tokenizer, self.config.sample_prompt, _SAMPLING))
+
+    def _evaluate(self, max_tokens: int | None) -> Evaluation | None:
+        if len(self.corpus.validation) < 2:
             return None
-        with self._reading():
+        with self._inference():
             return evaluate(
                 self.model,
                 self.corpus.validation,
@@ -60,39 +99,17 @@ class Evaluator:
                 readers=self.world,
             )
 
-    def record_duration(self, seconds: float, tokens: int | None = None) -> None:
-        """Learns how long an evaluation took; of so many tokens, or as a run in its middle reads."""
-        tokens = tokens or min(self.config.eval_tokens, len(self.corpus.validation))
-        self.seconds_per_token = seconds / max(1, tokens)
-
-    def measure_finally(self) -> Evaluation | None:
-        """The loss over all of it, or as much as a tenth of a budget in minutes is enough for."""
-        return self.measure(self._final_tokens())
-
-    def final_seconds(self) -> float:
-        """How long that will take. Units: seconds."""
-        n_tokens = len(self.corpus.validation)
-        return self.seconds_per_token * min(n_tokens, self._final_tokens() or n_tokens)
-
     def _final_tokens(self) -> int | None:
         if self.config.minutes is None or not self.seconds_per_token:
             return None
-        return max(self.config.eval_tokens, int(_FINAL_SHARE * 60 * self.config.minutes / self.seconds_per_token))
-
-    def surprisal(self) -> dict[str, list[Any]]:
-        """The first tokens of the validation part, always the same, and the loss of each but the first, for the log.
-
-        Units: nats, to a thousandth.
-        """
-        ids = passage(self.corpus.validation, self.model.config.n_positions)
-        with self._reading():
-            return {"passage": ids, "surprise": surprisal(self.model, ids)}
+        seconds = _MAX_FINAL_FRACTION * 60 * self.config.minutes
+        return max(self.config.eval_tokens, int(seconds / self.seconds_per_token))
 
     @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """A context in which the model is read.
+    def _inference(self) -> Iterator[None]:
+        """A context in which the model can be called.
 
-        Raises: TrainingError where that is more than the memory holds.
+        Raises: TrainingError if memory runs out.
         """
         try:
             with self.world.unsharded(self.model):
@@ -101,108 +118,81 @@ class Evaluator:
             if not is_out_of_memory(error):
                 raise
             raise TrainingError(
-                f"evaluating is more than the memory of {self.world.device(self.config.device)} holds; give a smaller "
-                "--preset or a shorter --context-length; what was saved before stands"
+                f"out of memory on {self.world.device(self.config.device)} during evaluation; give a smaller --preset "
+                "or a shorter --context-length; the last saved state is kept"
             ) from error.with_traceback(None)
 
-    def sample(self) -> str:
-        """What the model writes, from the same prompt and seed each time."""
-        with self._reading():
-            # Some tokens now and then are no reason to record graphs, and sharded weights cannot be in one.
-            on_cpu = self.model.token_embedding.weight.device.type == "cpu"
-            engine = resolve_engine(self.model) if on_cpu else TorchEngine(self.model)
-            return "".join(generate_text(engine, self.corpus.tokenizer, self.config.sample_prompt, _SAMPLING))
 
+class PeriodicEvaluation:
+    """The evaluations and samples of a run, when they are due: measured, saved, logged, and then yielded as events.
 
-class Examinations:
-    """Evaluations and samples of a run, each logged and told. What an event tells of is done before it is yielded: the
-    caller may leave at any of them."""
+    Everything that an event tells is done before it is yielded, since the caller may leave there.
+    """
 
     def __init__(
         self,
         evaluator: Evaluator,
-        checkpointer: Checkpointer,
         memorization: MemorizationMonitor,
+        checkpointer: Checkpointer,
         budget: Budget,
         clock: Clock,
     ) -> None:
-        self.evaluator, self.checkpointer, self.memorization, self.budget, self.clock = (
-            evaluator,
-            checkpointer,
-            memorization,
-            budget,
-            clock,
-        )
-        self.config = evaluator.config
+        self.evaluator, self.memorization, self.checkpointer = evaluator, memorization, checkpointer
+        self.budget, self.clock = budget, clock
 
     def evaluate(self, progress: Progress) -> Iterator[Event]:
-        """Measures the validation part and keeps the weights if they are the best; without one, keeps the latest.
+        """Evaluates if it is due, and saves the best weights; without a validation text, the latest ones.
 
-        Raises: DivergedError where the loss is not finite.
+        Raises: DivergedError if the loss or the weights are NaN or infinite.
         """
-        if progress.evaluated_step == progress.step:
+        if not self.budget.evaluation_is_due(progress) or progress.evaluation.step == progress.step:
             return
-        started = self.clock.read(progress)
-        measured = self.evaluator.measure(self.config.eval_tokens)
-        if measured is not None and not math.isfinite(measured.loss):
-            raise DivergedError(f"the validation loss is {measured.loss}")
-        saved = self._keep_if_best(progress, measured.loss if measured else None)
-        progress.evaluated_at = self.clock.read(progress)
-        progress.evaluation_seconds = progress.evaluated_at - started
-        if progress.step == 0:
-            progress.began_at = progress.evaluated_at
-        if measured is not None:
-            yield self._log(progress, measured)
+        self.clock.synchronize(progress)
+        started = progress.seconds
+        result = self.evaluator.evaluate()
+        loss = result.loss if result else None
+        is_best = progress.would_be_best(loss)
+        saved = self.checkpointer.save_best(progress.step, loss) if is_best else None
+        if saved is None and self.checkpointer.is_saving:
+            is_best = False  # the disk refused them
+        self.clock.synchronize(progress)
+        progress.record_evaluation(loss, is_best=is_best, started=started)
+        if result is not None:
+            yield self._log(result, progress)
         yield from self.checkpointer.take_notices(progress.step)
         if saved is not None:
             yield saved
 
-    def _keep_if_best(self, progress: Progress, loss: float | None) -> Saved | None:
-        """Writes the weights where none had a lower loss, and notes how the loss stands to those before."""
-        best = loss is None or progress.best_loss is None or loss < progress.best_loss
-        best = best or (loss, progress.step) == (progress.best_loss, progress.best_step)  # written, but no state since
-        saved = self.checkpointer.save_best(self.evaluator.model, progress.step, loss) if best else None
-        best = best and not (
-            self.checkpointer.keeps and saved is None
-        )  # what the disk refused is not kept: not the best
-        if best:
-            progress.best_loss, progress.best_step = loss, progress.step
-        lower = loss is None or progress.lowest_loss is None or loss < progress.lowest_loss
-        progress.lowest_loss = loss if lower else progress.lowest_loss
-        progress.stale_evaluations = 0 if lower else progress.stale_evaluations + 1
-        progress.evaluated_step, progress.evaluated_best = progress.step, best
-        return saved
-
-    def _log(self, progress: Progress, measured: Evaluation) -> Evaluated:
-        self.evaluator.record_duration(progress.evaluation_seconds, measured.tokens)
-        if self.config.minutes is not None and progress.cooling_since is None:
-            # What follows the last step: an evaluation with its saves, and the one over everything.
-            progress.closing_seconds = progress.evaluation_seconds + self.evaluator.final_seconds()
-        event = Evaluated(
+    def _log(self, result: Evaluation, progress: Progress) -> EvaluationEvent:
+        self.evaluator.record_duration(progress.evaluation.duration, result.tokens)
+        if self.evaluator.config.minutes is not None and progress.budget.cooldown_step is None:
+            progress.reserve_closing_time(self.evaluator.final_seconds())
+        event = EvaluationEvent(
             step=progress.step,
-            validation_loss=measured.loss,
-            bits_per_byte=measured.bits_per_byte,
+            validation_loss=result.loss,
+            bits_per_byte=result.bits_per_byte,
             tokens=progress.tokens,
             seconds=progress.seconds,
-            best=progress.evaluated_best,
+            best=progress.evaluation.is_best,
         )
-        self.checkpointer.log_event(
-            event, "step", "validation_loss", "bits_per_byte", "tokens", "seconds", **self.evaluator.surprisal()
-        )
-        self.memorization.record_loss(progress.step, measured.loss)
+        figures = {name: value for name, value in vars(event).items() if name != "best"}
+        self.checkpointer.log(figures | self.evaluator.surprisal())
+        self.memorization.record_loss(progress.step, result.loss)
         return event
 
     def sample(self, progress: Progress) -> Iterator[Event]:
-        """Draws a sample, from the same prompt and seed each time, and sees what of it is copied."""
-        prompt, text, copying, passage = self.config.sample_prompt, self.evaluator.sample(), None, None
+        """Generates a sample if it is due, and measures how much of it is copied from the training text."""
+        if not self.budget.sample_is_due(progress):
+            return
+        prompt, text = self.evaluator.config.sample_prompt, self.evaluator.sample()
+        memorization = location = None
         if self.budget.progress_fraction(progress) > 0 and self.checkpointer.world.is_main:
-            whole = progress.seconds + self.budget.seconds_left(progress)
-            copying = self.memorization.measure(progress.step, text, prompt, whole)
-            passage = self.memorization.locate(copying)
-        progress.sampled_step, progress.sampled_at = progress.step, self.clock.read(progress)
-        figures = copying.figures() if copying else {}
+            run_seconds = progress.seconds + self.budget.seconds_left(progress)
+            memorization = self.memorization.measure(progress.step, text, prompt, run_seconds)
+            location = self.memorization.locate(memorization)
+        self.clock.synchronize(progress)
+        progress.record_sample()
+        figures = memorization.figures() if memorization else {}
         self.checkpointer.log({"step": progress.step, "prompt": prompt, "sample": text, **figures})
-        yield Sample(progress.step, prompt, text, copying, passage)
-        notices, self.memorization.notices = self.memorization.notices, []
-        for notice in notices:
-            yield Notice(progress.step, notice)
+        yield Sample(progress.step, prompt, text, memorization, location)
+        yield from (Notice(progress.step, notice) for notice in self.memorization.take_notices())

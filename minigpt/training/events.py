@@ -1,4 +1,4 @@
-"""What `train()` yields: small frozen records that the terminal draws, a test collects and a notebook plots."""
+"""The events that `train()` yields: small frozen records to draw, collect or plot."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,13 +6,15 @@ from typing import Literal
 
 from minigpt.evaluation.memorization.index import Memorization, TrainingLocation
 
+EndReason = Literal["length", "early stop"]
+
 
 @dataclass(frozen=True)
 class Step:
-    """One optimizer step done. `skipped` says that its gradient was dropped.
+    """The result of an optimizer step. `skipped` says that its gradient was not applied.
 
-    Units: loss nats per token of this step's batch; `seconds` of the run so far, measuring and what came before a
-    resume included; `seconds_left` until its end.
+    `progress` is the part of the run that is done, from 0 to 1. Units: `loss` nats per token of the step's batch;
+    `seconds` of the run so far, including evaluations and the time before a resume; `seconds_left` to its end.
     """
 
     step: int
@@ -29,7 +31,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The validation loss after `step` steps. Units: validation_loss nats per token."""
+    """The validation loss after `step` steps. Unit: nats per token. `best` says that it gave the best weights."""
 
     step: int
     validation_loss: float
@@ -41,7 +43,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Sample:
-    """What the model writes after `step` steps, always from the same prompt and seed, and how much of it is copied.
+    """What the model writes after `step` steps, from the same prompt and seed each time, and how much of it is copied.
 
     `memorization` is None before the first step and on all processes but the main one. `location` is where the longest
     copied run occurs first in the training text; None unless that run is a long one.
@@ -56,7 +58,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Saved:
-    """Weights or state written: `best` is the run's model, `last` what resuming needs."""
+    """A save: `best` are the weights of the run's model, `last` is the state to resume from."""
 
     step: int
     path: Path
@@ -65,7 +67,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Notice:
-    """Something the user should know that is no figure: a fallback taken, say."""
+    """A message for the user, such as that a step was skipped."""
 
     step: int
     text: str
@@ -73,11 +75,14 @@ class Notice:
 
 @dataclass(frozen=True)
 class Finished:
-    """The end. The figures are the best weights' over `validation_tokens` of the validation part, all of it but where a
-    budget in minutes is too short for that; None where there is none."""
+    """The end of a run, with the figures of its best weights.
+
+    They are measured on `validation_tokens`: all of the validation text, or what a budget in minutes has time for.
+    They are None without a validation text.
+    """
 
     step: int
-    reason: Literal["length", "early stop"]
+    reason: EndReason
     best_step: int
     validation_loss: float | None
     bits_per_byte: float | None

@@ -1,15 +1,14 @@
-"""Training as an iterator of events; it knows no terminal, and leaving the iterator is how to stop it.
+"""`train()`: training as an iterator of events.
 
-Everything random is a pure function of the seed, the step and the row: the batches, the noise in them, and the dropout,
-whose generator is seeded anew for every micro-batch, by its first row. So a resumed run goes on as if it had never
-stopped, and no generator's state is ever stored.
+All randomness is a pure function of the seed, the step and the row: batches, noise in them, and dropout, whose
+generator is seeded for every micro-batch. So a resumed run equals an uninterrupted one, and no generator is saved.
 """
 
 import atexit
 import inspect
+import time
 import weakref
 from collections.abc import Generator, Iterator
-from typing import Literal
 
 import torch
 
@@ -21,33 +20,19 @@ from minigpt.model.gpt import GPT
 from minigpt.storage.run import Run
 from minigpt.storage.run_record import Result
 from minigpt.training.budget import Budget, planned_steps
-from minigpt.training.checkpointing import Checkpointer, NotFiniteError
+from minigpt.training.checkpointing import Checkpointer, TrainingState
 from minigpt.training.clock import Clock, Control
 from minigpt.training.distributed import World
-from minigpt.training.evaluation import Evaluator, Examinations
-from minigpt.training.events import Event, Finished, Notice
+from minigpt.training.evaluation import Evaluator, PeriodicEvaluation
+from minigpt.training.events import EndReason, Event, Finished, Notice, Step
 from minigpt.training.memorization import MemorizationMonitor
 from minigpt.training.optimizers import learning_rate
-from minigpt.training.progress import Progress, TrainingState
-from minigpt.training.reporting import DivergedError, Reporter
+from minigpt.training.progress import Progress
+from minigpt.training.spike_detection import DivergedError
 from minigpt.training.step import StepResult, TrainStep
 
-_TIMES_BACK = 3  # a run goes back after a divergence before it gives up
-_begun: weakref.WeakSet[Generator[Event, None, None]] = weakref.WeakSet()
-
-
-@atexit.register
-def _leave_all() -> None:
-    """Leaves the runs whose events nobody reads to the end while Python is whole: half cleared away, it cannot save."""
-    failures = []
-    for events in list(_begun):
-        if inspect.getgeneratorstate(events) == inspect.GEN_SUSPENDED:
-            try:
-                events.close()
-            except Exception as error:  # whatever it is, the other runs are to be saved
-                failures.append(error)
-    if failures:
-        raise ExceptionGroup("what was left in the middle of a run could not be saved", failures)
+_MAX_ROLLBACKS = 3
+_STEP_LOG = ("step", "loss", "learning_rate", "gradient_norm", "tokens", "seconds", "tokens_per_second")
 
 
 def train(
@@ -61,35 +46,57 @@ def train(
     world: World | None = None,
     elapsed: float = 0.0,
 ) -> Generator[Event, None, None]:
-    """Trains `model` in place on the corpus and yields what happens, event by event.
+    """Trains `model` in place and yields an event for every step, evaluation, sample, save and notice.
 
-    With a `run`, its folder keeps the log, the weights with the lowest validation loss and the last state, and the
-    model ends as the best weights; without one nothing is kept, and it ends as the last. With `resume`, training
-    goes on from the run's last state: on a CPU bit for bit, where the budget is steps or epochs. A budget that is
-    longer than the one which the run has begun to cool down for takes it back to before that. Leaving the loop over
-    the events stops training and saves; so does `control.stop`. `elapsed` are the seconds of a budget in minutes that
-    are gone already. Seeds torch's global generator, and allows TF32 on CUDA.
+    With a `run`, its folder gets the log, the best weights and the last state, and the model ends with the best
+    weights. Without one nothing is saved, and the model ends with the last weights. Leaving the loop over the events
+    stops training and saves, and so does `control.stop`.
 
-    Raises: ConfigError for settings that do not fit the model or the corpus; TrainingError where the loss stops
-    being finite again and again or memory runs out (the last saved state stays); CheckpointError where the run is in
-    use, or cannot be written at the end.
+    With `resume`, training continues from the run's last state; on a CPU with a budget of steps or epochs, bit for
+    bit. If the budget is longer than the one that the run has begun to cool down for, it continues from before its
+    cool-down. `elapsed` is the part of a budget in minutes that is used already, in seconds.
+
+    Seeds torch's global generator, and allows TF32 on CUDA.
+
+    Raises: ConfigError if settings do not fit the model or the corpus; TrainingError if training diverges repeatedly
+    or memory runs out (the last saved state is kept); CheckpointError if the run is in use, or at the end if it could
+    not be written.
     """
     world = world or World()
     if run is not None:
         run.lock()
     try:
         with world.translate_errors():
-            training = _Training(model, corpus, config, run, resume, control or Control(), world, elapsed)
+            trainer = _Trainer(model, corpus, config, run, resume, control or Control(), world, elapsed)
     except BaseException:
         if run is not None:
             run.unlock()
         raise
-    events = training.events()
-    _begun.add(events)
+    events = trainer.events()
+    _running.add(events)
     return events
 
 
-class _Training:
+_running: weakref.WeakSet[Generator[Event, None, None]] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Closes unfinished runs before the interpreter shuts down, while they can still save."""
+    failures = []
+    for events in list(_running):
+        if inspect.getgeneratorstate(events) == inspect.GEN_SUSPENDED:
+            try:
+                events.close()
+            except Exception as error:  # any, so that the other runs are saved
+                failures.append(error)
+    if failures:
+        raise ExceptionGroup("unfinished runs could not be saved", failures)
+
+
+class _Trainer:
+    """The training loop and the parts that it connects."""
+
     def __init__(
         self,
         model: GPT,
@@ -101,278 +108,268 @@ class _Training:
         world: World,
         elapsed: float,
     ) -> None:
-        self.context = config.context_length or model.config.n_positions
-        self.config = config = config.replace(context_length=self.context)
-        _check_fit(model, corpus, self.context)
-        self.device = world.device(config.device)
-        self.dtype = resolve_dtype(config.dtype, self.device)
-        allow_tf32(self.device)
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
-        self.model, self.corpus, self.run, self.world = model.to(self.device), corpus, run, world
-        self.train_step = TrainStep(model, corpus, config, self.device, self.dtype, world)
-        self.tokens_per_step = self.train_step.batch_size * self.context
-        self.parts = TrainingState(
-            model, self.train_step.optimizers, self.train_step.scaler, self.train_step.spike_detector
-        )
+        context = config.context_length or model.config.n_positions
+        self.config = config = config.replace(context_length=context)
+        _check_fit(model, corpus, context)
+        device = world.device(config.device)
+        dtype = resolve_dtype(config.dtype, device)
+        allow_tf32(device)
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        self.run, self.world = run, world
+        self.step = TrainStep(model.to(device), corpus, config, device, dtype, world)
+        self.tokens_per_step = self.step.batch_size * context
         self.budget = Budget(config, planned_steps(config, len(corpus.train)))
-        (elapsed,) = world.all_reduce_max([elapsed])
-        self.progress = Progress(
-            seconds=elapsed,
-            began_at=elapsed,
-            sampled_at=elapsed,
-            optimizer=config.optimizer,
-            corpus=corpus.fingerprint,
-            learning_rate=config.learning_rate,
-        )
-        self.checkpointer = Checkpointer(run, self.parts, world, config.optimizer, corpus.fingerprint)
-        self.memorization = MemorizationMonitor(corpus)
         self.clock = Clock(control, world)
-        self.evaluator = Evaluator(model, corpus, config, self.dtype, world)
-        self.examinations = Examinations(self.evaluator, self.checkpointer, self.memorization, self.budget, self.clock)
+        self.evaluator = Evaluator(model, corpus, config, dtype, world)
+        self.checkpointer = Checkpointer(run, TrainingState(self.step, corpus.fingerprint), world)
+        memorization = MemorizationMonitor(corpus)
+        self.evaluation = PeriodicEvaluation(self.evaluator, memorization, self.checkpointer, self.budget, self.clock)
+        (elapsed,) = world.all_reduce_max([elapsed])
+        self.progress = Progress.start(elapsed, config.learning_rate)
         if resume:
-            if not self.checkpointer.keeps:
-                raise ConfigError("resume needs a run to resume; give the run whose folder holds its last state")
-            self._take_up(self.checkpointer.resume(self.budget))
-            self.memorization.recall(run.read_log() if run is not None else ())
-        self.clock.set(self.progress.seconds)
-        self.reporter = Reporter(self.budget, self.tokens_per_step)
+            if not self.checkpointer.is_saving:
+                raise ConfigError("resume needs a run: give the one whose folder has the last state")
+            restored = self.checkpointer.resume(self.budget)
+            if restored is not None:
+                self._continue_from(restored)
+            memorization.load_log(run.read_log() if run is not None else ())
+        self.clock.start(self.progress.seconds)
+        self._last_result = time.perf_counter()
 
     def events(self) -> Generator[Event, None, None]:
-        """The run, from wherever it stands."""
+        """Trains from where the run is to its end."""
         try:
             with self.world.translate_errors():
-                yield from self._events()
+                yield from self.checkpointer.take_notices(self.progress.step)
+                yield from self._compile()
+                try:
+                    end = yield from self._train()
+                except GeneratorExit:  # the caller left between two events, where the state is complete
+                    self._save_at_exit()
+                    raise
+                if end is None:
+                    yield from self._stop()
+                else:
+                    yield self._finish(end)
+                if self.checkpointer.failure is not None:
+                    raise self.checkpointer.failure
         finally:
             if self.run is not None:
                 self.run.unlock()
 
-    def _events(self) -> Generator[Event, None, None]:
-        """What is due between two steps, then a step, until the budget is spent."""
-        yield from self.checkpointer.take_notices(self.progress.step)
-        yield from self._compile()
-        reason: Literal["length", "early stop"] | None = None
-        try:
-            while reason is None and not self._stop_is_asked():
-                try:
-                    reason = yield from self._between_steps()
-                    if reason is None and not self.clock.stop:
-                        yield from self._step()
-                except (DivergedError, NotFiniteError) as error:
-                    yield self._roll_back(_what_diverged(error))
-        except GeneratorExit:  # the caller left between two events, where the state is whole
-            if self.world.size == 1:  # one process of several cannot save without the others
-                for _ in self._stop():
-                    pass
-                if self.checkpointer.failure is not None:
-                    raise self.checkpointer.failure from None
-            raise
-        if reason is None:
-            yield from self._stop()
-        else:
-            yield self._finish(reason)
-        if self.checkpointer.failure is not None:
-            raise self.checkpointer.failure
+    def _train(self) -> Generator[Event, None, EndReason | None]:
+        """The training loop; returns why the run has ended, None if a stop was requested."""
+        end: EndReason | None = None
+        while end is None and not self._stop_is_requested():
+            try:
+                spent = self.budget.is_spent(self.progress)
+                pauses = spent or self._something_is_due()
+                if pauses:
+                    yield from self._pending_results()
+                    yield from self.evaluation.evaluate(self.progress)
+                    yield from self.evaluation.sample(self.progress)
+                yield from self._start_cooldown()
+                end = self.budget.end_reason(self.progress, spent=spent)
+                if end is not None or self._save_is_due():
+                    yield from self._save()
+                if pauses:
+                    self._restart_step_timer()
+                if end is None and not self.clock.stop:
+                    yield from self._take_step()
+            except DivergedError as error:
+                yield self._roll_back(error)
+                end = None
+        return end
 
-    def _stop(self) -> Iterator[Event]:
-        """Saves where the run is left; where its last steps went wrong, says that the last good state stands."""
-        try:
-            yield from self._results()
-            yield from self._save_last()
-        except (DivergedError, NotFiniteError) as error:
-            yield Notice(self.progress.step, f"{_what_diverged(error)}: not saved, {self.checkpointer.kept}")
-
-    def _between_steps(self) -> Generator[Event, None, Literal["length", "early stop"] | None]:
-        """What is due before the next step; returns why there is none, where there is none."""
-        over = self.budget.is_over(self.progress)
-        pauses = over or self._something_is_due()
-        if pauses:
-            yield from self._results()
-        if self.budget.evaluation_is_due(self.progress):
-            yield from self.examinations.evaluate(self.progress)
-        if self.budget.sample_is_due(self.progress):
-            yield from self.examinations.sample(self.progress)
-        yield from self._start_cooling()
-        stop_early = self.budget.is_stale(self.progress)
-        if over or stop_early or self._save_is_due():
-            yield from self._save_last()
-        if pauses:
-            self.reporter.restart()
-        if over and self.progress.cut is None:
-            return "length"
-        return "early stop" if over or stop_early else None
+    def _stop_is_requested(self) -> bool:
+        self.clock.synchronize(self.progress)
+        return self.clock.stop
 
     def _something_is_due(self) -> bool:
         budget, progress = self.budget, self.progress
         return budget.evaluation_is_due(progress) or budget.sample_is_due(progress) or self._save_is_due()
 
     def _save_is_due(self) -> bool:
-        """Whether to save the last state: it is never older than the best weights, lest the two part company."""
-        every, progress = self.config.save_every, self.progress
-        if self.checkpointer.saved_step == progress.step or (
-            progress.consecutive_skips and not self.budget.is_over(progress)
-        ):
-            return False  # while steps are left out, the last state is the last that is known to be good
-        evaluated = progress.evaluated_step == progress.step
-        due = progress.step % every == 0 or (evaluated and progress.evaluated_best) if every else evaluated
-        late = progress.seconds - self.checkpointer.saved_at > 60 * self.config.save_minutes
-        return due or late or self.clock.save or self.budget.is_over(progress)
+        saved_step, saved_seconds = self.checkpointer.saved_step, self.checkpointer.saved_seconds
+        return self.budget.save_is_due(self.progress, saved_step, saved_seconds, requested=self.clock.save)
 
-    def _stop_is_asked(self) -> bool:
-        """Whether anyone wants the run to stop, heard once a step."""
-        self.clock.read(self.progress)
-        return self.clock.stop
+    # Steps.
 
-    # One step.
+    def _take_step(self) -> Iterator[Event]:
+        progress = self.progress
+        scheduled = learning_rate(progress.step, self.budget.progress_fraction(progress), self.config)
+        results = self.step.step(progress.step, scheduled * progress.recovery.learning_rate_factor)
+        progress.count_step(self.tokens_per_step)
+        self.clock.update(progress)
+        notices, self.step.notices = self.step.notices, []
+        yield from (Notice(progress.step, text) for text in notices)
+        yield from self._record(results)
 
-    def _step(self) -> Iterator[Event]:
-        """Takes a step; yields what is known of the steps so far."""
-        progress, train_step = self.progress, self.train_step
-        rate = learning_rate(progress.step, self.budget.progress_fraction(progress), self.config) * progress.rate_factor
-        results = train_step.step(progress.step, rate)
-        progress.step += 1
-        progress.tokens += self.tokens_per_step
-        progress.micro_batch_size = train_step.micro_batch_size
-        self.clock.read_local(progress)
-        for text in train_step.notices:
-            yield Notice(progress.step, text)
-        train_step.notices.clear()
-        yield from self._note(results)
+    def _pending_results(self) -> Iterator[Event]:
+        """Waits for the results of the last steps."""
+        yield from self._record(self.step.results())
 
-    def _results(self) -> Iterator[Event]:
-        """The steps whose result was still on its way."""
-        yield from self._note(self.train_step.results())
+    def _record(self, results: list[StepResult]) -> list[Event]:
+        """Logs the results of steps and returns their events.
 
-    def _note(self, results: list[StepResult]) -> list[Event]:
-        """Logs the results of steps, and makes events of them.
-
-        Raises: DivergedError as `Reporter.check`.
+        Raises: DivergedError as `StepResult.check_divergence`.
         """
         events: list[Event] = []
         for result in results:
-            step, *notices = self.reporter.events_of(result, self.progress)
-            names = ("step", "loss", "learning_rate", "gradient_norm", "tokens", "seconds", "tokens_per_second")
-            self.checkpointer.log_event(step, *names, *(["skipped"] if result.skipped else []))
-            events += [step, *notices]
-            self.reporter.check(result, self.progress)
+            self.progress.record_result(skipped=result.skipped, overflowed=result.overflowed)
+            step = self._step_event(result)
+            self.checkpointer.log(
+                {name: getattr(step, name) for name in _STEP_LOG} | ({"skipped": True} if step.skipped else {})
+            )
+            events.append(step)
+            recovery = self.progress.recovery
+            if step.skipped:
+                reason = f"skipped step {step.step:,}: {result.skip_reason} ({recovery.skipped_steps} skipped so far)"
+                events.append(Notice(step.step, reason))
+            result.check_divergence(recovery.consecutive_skips)
         return events
 
-    def _roll_back(self, what: str) -> Notice:
-        """Takes up the last saved state with half the learning rate.
-
-        Raises: TrainingError where there is none, or that was done a few times already.
-        """
-        self.clock.read(self.progress)
-        self.train_step.results()
-        self.train_step.zero_gradients()
-        progress, step = self.progress, self.progress.step
-        times, factor, seconds = progress.times_back + 1, progress.rate_factor / 2, progress.seconds
-        back = self.checkpointer.roll_back() if times <= _TIMES_BACK else None
-        if back is None:
-            tried = f", {progress.times_back} times with half the rate again" if progress.times_back else ""
-            rate, warmup = self.config.learning_rate, self.config.warmup_steps or "chosen"
-            raise TrainingError(
-                f"training has diverged after step {step}{tried} ({what}); {self.checkpointer.kept}: lower "
-                f"--learning-rate, now {rate:g}, or raise --warmup-steps, now {warmup}"
-            )
-        self._take_up(back)
-        back.times_back, back.rate_factor, back.seconds, back.consecutive_skips = times, factor, seconds, 0
-        self.checkpointer.save_last(back, again=True)  # with the smaller rate
-        self.reporter.restart()
-        return Notice(
-            self.progress.step,
-            f"training diverged after step {step:,} ({what}): back to step {self.progress.step:,} with "
-            f"{factor:g} of the learning rate",
+    def _step_event(self, result: StepResult) -> Step:
+        progress, now = self.progress, time.perf_counter()
+        tokens_per_second, self._last_result = self.tokens_per_step / (now - self._last_result), now
+        return Step(
+            step=result.step,
+            progress=self.budget.progress_fraction(progress),
+            loss=result.loss,
+            learning_rate=result.learning_rate,
+            gradient_norm=result.gradient_norm,
+            tokens=progress.tokens - (progress.step - result.step) * self.tokens_per_step,
+            seconds=progress.seconds,
+            seconds_left=self.budget.seconds_left(progress),
+            tokens_per_second=tokens_per_second,
+            skipped=result.skipped,
         )
 
-    def _start_cooling(self) -> Iterator[Event]:
-        """Keeps the state that a longer budget would go on from, once the rate is about to fall for good.
+    def _restart_step_timer(self) -> None:
+        """Excludes from the next step's `tokens_per_second` what happened since the last step."""
+        self._last_result = time.perf_counter()
 
-        That begins early where the validation loss no longer improves: at a high rate it often does not while it
-        still falls by a lower one.
-        """
-        progress, budget = self.progress, self.budget
-        if progress.cooling_since is not None or budget.cooling_from == 1:
+    # The cool-down, saves and rollbacks.
+
+    def _start_cooldown(self) -> Iterator[Event]:
+        """If the learning rate falls from here to the end, saves the state from which a longer budget continues."""
+        progress = self.progress
+        shortened_to = self.budget.early_cooldown(progress)
+        if shortened_to is None and not self.budget.cooldown_is_due(progress):
             return
-        share = budget.progress_fraction(progress)
-        if budget.is_stale(progress) and 0 < share < budget.cooling_from:
-            progress.cut, progress.stale_evaluations = share / budget.cooling_from, 0
+        if shortened_to is not None:
+            progress.shorten_budget(shortened_to)
             yield Notice(
-                progress.step, f"step {progress.step:,}: validation no longer improves, so the cool-down begins now"
+                progress.step,
+                f"step {progress.step:,}: validation no longer improves, so the learning-rate cool-down starts now",
             )
-        elif share < budget.cooling_from or budget.is_over(progress):
-            return
-        yield from self._results()
-        cut, progress.cut = progress.cut, None
-        self.checkpointer.save_before_cooldown(progress)
-        progress.cut, progress.cooling_since = cut, progress.step
-        self.reporter.restart()
-        yield from self.checkpointer.take_notices(self.progress.step)
+        yield from self._pending_results()
+        self.checkpointer.save_before_cooldown(progress.with_full_budget())
+        progress.start_cooldown()
+        self._restart_step_timer()
+        yield from self.checkpointer.take_notices(progress.step)
 
-    def _save_last(self) -> Iterator[Event]:
-        """Writes what resuming needs."""
+    def _save(self) -> Iterator[Event]:
+        """Saves what resuming needs."""
         saved = self.checkpointer.save_last(self.progress)
         self.clock.save = False
         yield from self.checkpointer.take_notices(self.progress.step)
         if saved is not None:
             yield saved
 
-    # The beginning and the end.
+    def _roll_back(self, error: DivergedError) -> Notice:
+        """Continues from the last saved state with half the learning rate.
 
-    def _take_up(self, progress: Progress | None) -> None:
-        """Goes on from a state that is back in its place."""
-        if progress is not None:
-            self.progress = progress
-            progress.tokens = progress.tokens or progress.step * self.tokens_per_step  # states once had no count
-            if progress.learning_rate not in (None, self.config.learning_rate):  # one that has not gone wrong yet
-                progress.rate_factor, progress.times_back = 1.0, 0
-            progress.learning_rate = self.config.learning_rate
-            self.evaluator.record_duration(progress.evaluation_seconds)
-            if self.config.micro_batch_size is None and progress.micro_batch_size is not None:
-                self.train_step.micro_batch_size = min(progress.micro_batch_size, len(self.train_step.rows))
+        Raises: TrainingError if there is none, or after too many rollbacks.
+        """
+        self.clock.synchronize(self.progress)
+        self.step.results()
+        self.step.zero_gradients()
+        diverged, rollbacks = self.progress, self.progress.recovery.rollbacks
+        restored = self.checkpointer.roll_back() if rollbacks < _MAX_ROLLBACKS else None
+        if restored is None:
+            again = f", also after {rollbacks} rollbacks that each halved the learning rate" if rollbacks else ""
+            warmup = "chosen" if self.config.warmup_steps is None else self.config.warmup_steps
+            raise TrainingError(
+                f"training diverged after step {diverged.step} ({error}){again}; {self.checkpointer.kept}; lower "
+                f"--learning-rate, now {self.config.learning_rate:g}, or raise --warmup-steps, now {warmup}"
+            )
+        self._continue_from(restored)
+        self.progress.continue_after(diverged)
+        self.checkpointer.save_last(self.progress, again=True)  # with the lower learning rate
+        self._restart_step_timer()
+        return Notice(
+            self.progress.step,
+            f"training diverged after step {diverged.step:,} ({error}); resumed from step {self.progress.step:,} with "
+            f"{self.progress.recovery.learning_rate_factor:g} of the learning rate",
+        )
+
+    def _continue_from(self, restored: Progress) -> None:
+        self.progress = restored
+        restored.tokens = restored.tokens or restored.step * self.tokens_per_step  # minigpt 0.1 did not always count
+        restored.use_learning_rate(self.config.learning_rate)
+        self.evaluator.record_duration(restored.evaluation.duration)
+
+    # Start and end.
 
     def _compile(self) -> Iterator[Event]:
-        """Compiles the forward pass where that is wanted; where it fails, says so and goes on without."""
-        pays = self.device.type == "cuda" and not self.world.is_sharded
+        """Compiles the forward pass if wanted; if that fails, says so and continues without."""
+        pays = self.step.device.type == "cuda" and not self.world.is_sharded
         if self.config.compile == "off" or (self.config.compile == "auto" and not pays):
             return
-        failure = self.train_step.compile()
-        self.reporter.restart()
+        failure = self.step.compile()
+        self._restart_step_timer()
         if failure is not None:
-            yield Notice(self.progress.step, f"torch.compile failed, training goes on without it ({failure})")
+            yield Notice(self.progress.step, f"torch.compile failed ({failure}); training continues without it")
 
-    def _finish(self, reason: Literal["length", "early stop"]) -> Finished:
-        """The last event, with the best weights measured over the validation part."""
+    def _stop(self) -> Iterator[Event]:
+        """Saves where the run stops; if its last steps diverged, the previous state is kept."""
+        try:
+            yield from self._pending_results()
+            yield from self._save()
+        except DivergedError as error:
+            yield Notice(self.progress.step, f"{error}; not saved: {self.checkpointer.kept}")
+
+    def _save_at_exit(self) -> None:
+        if self.world.size > 1:  # the others do not take part, so that nothing can be saved
+            return
+        for _ in self._stop():
+            pass
+        if self.checkpointer.failure is not None:
+            raise self.checkpointer.failure from None
+
+    def _finish(self, reason: EndReason) -> Finished:
+        """Loads the best weights and evaluates them on the whole validation text."""
         progress = self.progress
-        if self.checkpointer.keeps and not (progress.evaluated_best and progress.evaluated_step == progress.step):
+        is_best = progress.evaluation.is_best and progress.evaluation.step == progress.step
+        if self.checkpointer.is_saving and not is_best:
             self.checkpointer.load_best()
-        measured = self.evaluator.measure_finally()
+        measured = self.evaluator.evaluate_finally()
+        self.clock.synchronize(progress)
         finished = Finished(
             step=progress.step,
             reason=reason,
-            best_step=progress.best_step,
+            best_step=progress.best.step,
             validation_loss=measured.loss if measured else None,
             bits_per_byte=measured.bits_per_byte if measured else None,
             validation_tokens=measured.tokens if measured else 0,
-            seconds=self.clock.read(progress),
+            seconds=progress.seconds,
         )
         if self.run is not None:
             try:
                 self.run.update(result=Result(**vars(finished)))
-            except CheckpointError as error:  # raised once the end is told
+            except CheckpointError as error:  # raised after the event
                 self.checkpointer.failure = self.checkpointer.failure or error
         return finished
 
 
-def _what_diverged(error: Exception) -> str:
-    return str(error) or "the weights are no longer finite"
-
-
 def _check_fit(model: GPT, corpus: Corpus, context: int) -> None:
-    positions, words = model.config.n_positions, model.config.vocab_size
+    positions, vocab_size = model.config.n_positions, model.config.vocab_size
     if context > positions:
-        raise ConfigError(f"context_length ({context}) must be at most the model's own ({positions})")
-    if corpus.tokenizer.vocab_size > words:
+        raise ConfigError(f"context_length ({context}) must be at most the model's n_positions ({positions})")
+    if corpus.tokenizer.vocab_size > vocab_size:
         raise ConfigError(
-            f"the corpus's tokenizer has {corpus.tokenizer.vocab_size} words; the model's vocabulary has only {words}"
+            f"the corpus's tokenizer has {corpus.tokenizer.vocab_size} tokens; the model's vocabulary has only "
+            f"{vocab_size}"
         )

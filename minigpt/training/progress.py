@@ -1,129 +1,254 @@
-"""Where a run stands, and how that becomes tensors and plain values and back; it knows no files."""
+"""Where a run is: its counters and what it remembers of evaluations, its budget and its recoveries; saved with it."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import torch
-from torch import Tensor, nn
 
-from minigpt.storage.run import LastState
-from minigpt.training.distributed import distribute_like
-from minigpt.training.spike_detection import SpikeDetector
+@dataclass(frozen=True)
+class BestResult:
+    """The lowest validation loss so far and the step that reached it.
 
-_OLD_NAMES = {"left_out": "skipped", "left_out_running": "consecutive_skips"}
+    `loss` is None before the first evaluation, and where there is no validation text. Unit: nats per token.
+    """
+
+    loss: float | None = None
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class EvaluationState:
+    """The last evaluation, and how its loss compares with the earlier ones.
+
+    `step` is -1 before the first. `seconds` is when it ended and `duration` how long it took. `is_best` says that it
+    gave the best weights. `lowest_loss` is the lowest since the run started or returned to before its cool-down;
+    `without_improvement` counts the evaluations in a row that did not lower it.
+    """
+
+    step: int = -1
+    seconds: float = -1.0
+    duration: float = 0.0
+    is_best: bool = False
+    lowest_loss: float | None = None
+    without_improvement: int = 0
+
+
+@dataclass(frozen=True)
+class SampleState:
+    """When the last sample was generated."""
+
+    step: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class BudgetState:
+    """How a run uses its budget.
+
+    `start_seconds` passed before the first step. `closing_seconds` is what the run needs after its last step. A run
+    that no longer improves uses only the fraction `shortened_to` of its budget. Its cool-down began at
+    `cooldown_step`.
+    """
+
+    start_seconds: float = 0.0
+    closing_seconds: float = 0.0
+    shortened_to: float | None = None
+    cooldown_step: int | None = None
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What a run did about loss spikes and divergence.
+
+    `learning_rate_factor` multiplies the schedule after a rollback. It belongs to `peak_learning_rate`, the setting.
+    `consecutive_skips` counts the steps in a row that were skipped until now.
+    """
+
+    peak_learning_rate: float | None = None
+    learning_rate_factor: float = 1.0
+    rollbacks: int = 0
+    skipped_steps: int = 0
+    consecutive_skips: int = 0
+
+
+@dataclass(frozen=True)
+class SavedWith:
+    """What a saved state was trained with: parts of it are restored only where these are the same.
+
+    `corpus` is the fingerprint of the training text. `loss_scaler` is the state of torch's GradScaler.
+    """
+
+    optimizer: str = ""
+    corpus: str = ""
+    micro_batch_size: int | None = None
+    loss_scaler: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class Progress:
-    """The plain values of a run's state.
-
-    `tokens` are those that its steps have learnt from, whatever the batches' sizes.
-    `seconds` are those of the budget that are gone, `began_at` what of them went before the first step.
-    `evaluated_step` and `sampled_step` are where that was last done, `evaluated_at` and `sampled_at` when, in seconds
-    of the run; `evaluation_seconds` is what the last evaluation took, `evaluated_best` whether it was the best of all.
-    `lowest_loss` is the lowest since the run last went back to an earlier state, `stale_evaluations` how many in a row
-    were none lower. `cooling_since` is the step at which the cool-down began, `times_back` how often the run went back,
-    `skipped` how many steps were left out, `consecutive_skips` how many in a row. `closing_seconds` is what the end of
-    the run takes once training is over, `cut` the share of the budget that a run which no longer improves ends at.
-    `rate_factor` is what going back after a divergence left of `learning_rate`, the peak that was given, `corpus` the
-    fingerprint of the text that all losses are of.
-    """
+    """Where a run is. `tokens` counts what its steps were trained on. Unit: `seconds` of the run, pauses excluded."""
 
     step: int = 0
     tokens: int = 0
     seconds: float = 0.0
-    began_at: float = 0.0
-    best_loss: float | None = None
-    best_step: int = 0
-    lowest_loss: float | None = None
-    stale_evaluations: int = 0
-    evaluated_best: bool = False
-    evaluated_step: int = -1
-    evaluated_at: float = -1.0
-    evaluation_seconds: float = 0.0
-    sampled_step: int = 0
-    sampled_at: float = 0.0
-    closing_seconds: float = 0.0
-    cut: float | None = None
-    cooling_since: int | None = None
-    learning_rate: float | None = None
-    rate_factor: float = 1.0
-    times_back: int = 0
-    skipped: int = 0
-    consecutive_skips: int = 0
-    micro_batch_size: int | None = None
-    optimizer: str = ""
-    corpus: str = ""
-    scaler: dict[str, Any] = field(default_factory=dict)
+    best: BestResult = BestResult()
+    evaluation: EvaluationState = EvaluationState()
+    sample: SampleState = SampleState()
+    budget: BudgetState = BudgetState()
+    recovery: Recovery = Recovery()
+    saved_with: SavedWith = field(default_factory=SavedWith)
+
+    @classmethod
+    def start(cls, elapsed: float, learning_rate: float) -> "Progress":
+        """A new run, of whose budget `elapsed` seconds are used already."""
+        return cls(
+            seconds=elapsed,
+            sample=SampleState(seconds=elapsed),
+            budget=BudgetState(start_seconds=elapsed),
+            recovery=Recovery(peak_learning_rate=learning_rate),
+        )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Progress":
-        """The progress in a saved state."""
-        return cls(**{_OLD_NAMES.get(name, name): value for name, value in values.items()})
+        """The progress of a saved state, also of one whose values are not grouped, as earlier versions wrote them."""
+        grouped = dict(values)
+        for name, (record, field_name) in _UNGROUPED.items():
+            if name in values:
+                grouped.setdefault(record, {})[field_name] = grouped.pop(name)
+        for record, kind in _RECORDS.items():
+            grouped[record] = kind(**grouped.get(record, {}))
+        return cls(**grouped)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for a saved state."""
+        """Plain values for a saved state: the counters, and a dictionary for each record."""
         return asdict(self)
 
+    # What happens to a run.
 
-@dataclass(frozen=True)
-class TrainingState:
-    """Everything of a run that has a state of its own, beside its progress."""
+    def count_step(self, tokens: int) -> None:
+        """Counts a step on so many tokens."""
+        self.step += 1
+        self.tokens += tokens
 
-    model: nn.Module
-    optimizers: list[torch.optim.Optimizer]
-    scaler: torch.amp.GradScaler
-    spike_detector: SpikeDetector
+    def record_result(self, *, skipped: bool, overflowed: bool) -> None:
+        """Counts skipped steps. One whose float16 gradient overflowed is not counted as one of several in a row."""
+        recovery = self.recovery
+        if skipped:
+            in_a_row = recovery.consecutive_skips + (not overflowed)
+            total = recovery.skipped_steps + 1
+            self.recovery = replace(recovery, skipped_steps=total, consecutive_skips=in_a_row)
+        elif recovery.consecutive_skips:
+            self.recovery = replace(recovery, consecutive_skips=0)
 
-    def optimizer_states(self) -> dict[str, dict[str, Tensor]]:
-        """What the optimizers keep of each parameter that one of them has, by its name."""
-        names = {parameter: name for name, parameter in self.model.named_parameters()}
-        return {
-            names[parameter]: optimizer.state[parameter]
-            for optimizer in self.optimizers
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        }
+    def would_be_best(self, loss: float | None) -> bool:
+        """Whether weights with this validation loss are the best so far. Without a validation text the latest are."""
+        best = self.best
+        if loss is None or best.loss is None or loss < best.loss:
+            return True
+        return (loss, self.step) == (best.loss, best.step)  # saved before the run was killed, but without its state
+
+    def record_evaluation(self, loss: float | None, *, is_best: bool, started: float) -> None:
+        """Records an evaluation that ended now and began at `started` seconds of the run."""
+        last = self.evaluation
+        lower = loss is None or last.lowest_loss is None or loss < last.lowest_loss
+        self.evaluation = EvaluationState(
+            step=self.step,
+            seconds=self.seconds,
+            duration=self.seconds - started,
+            is_best=is_best,
+            lowest_loss=loss if lower else last.lowest_loss,
+            without_improvement=0 if lower else last.without_improvement + 1,
+        )
+        if is_best:
+            self.best = BestResult(loss, self.step)
+        if self.step == 0:
+            self.budget = replace(self.budget, start_seconds=self.seconds)
+
+    def reserve_closing_time(self, final_seconds: float) -> None:
+        """Reserves what follows the last step: an evaluation as the last one, and the final one."""
+        self.budget = replace(self.budget, closing_seconds=self.evaluation.duration + final_seconds)
+
+    def record_sample(self) -> None:
+        """Records a sample that was generated now."""
+        self.sample = SampleState(self.step, self.seconds)
+
+    def forget_losses(self) -> None:
+        """Forgets the validation losses, which were those of another text or of weights that are lost."""
+        self.best = replace(self.best, loss=None)
+        self.evaluation = replace(self.evaluation, step=-1, is_best=False, lowest_loss=None, without_improvement=0)
+
+    def adopt_best(self, best: BestResult) -> None:
+        """Takes the best weights on disk for those of the run: it was killed before it could save its state."""
+        self.best = best
+        self.evaluation = replace(self.evaluation, is_best=self.evaluation.step == best.step)
+
+    def shorten_budget(self, fraction: float) -> None:
+        """Lets the run end after this fraction of its budget, since it no longer improves."""
+        self.budget = replace(self.budget, shortened_to=fraction)
+        self.evaluation = replace(self.evaluation, without_improvement=0)
+
+    def with_full_budget(self) -> "Progress":
+        """A copy without the shortening of the budget."""
+        return replace(self, budget=replace(self.budget, shortened_to=None))
+
+    def start_cooldown(self) -> None:
+        """Records that the learning rate falls from here to the end."""
+        self.budget = replace(self.budget, cooldown_step=self.step)
+
+    def restart_before_cooldown(self, best: BestResult | None) -> None:
+        """Continues from before a cool-down; `best` is the best result of that cool-down, if its weights are kept."""
+        self.evaluation = replace(self.evaluation, lowest_loss=None, without_improvement=0, is_best=False)
+        self.best = best or self.best
+
+    def use_learning_rate(self, peak: float) -> None:
+        """Continues with this peak learning rate. If it is another one, it has not diverged yet."""
+        if self.recovery.peak_learning_rate not in (None, peak):
+            self.recovery = replace(self.recovery, learning_rate_factor=1.0, rollbacks=0)
+        self.recovery = replace(self.recovery, peak_learning_rate=peak)
+
+    def continue_after(self, diverged: "Progress") -> None:
+        """Continues from this saved state, after the run has diverged, with half the learning rate."""
+        self.seconds = diverged.seconds
+        self.recovery = replace(
+            self.recovery,
+            learning_rate_factor=diverged.recovery.learning_rate_factor / 2,
+            rollbacks=diverged.recovery.rollbacks + 1,
+            consecutive_skips=0,
+        )
 
 
-def capture(
-    parts: TrainingState, progress: Progress, collect: Callable[[Tensor], Tensor] = lambda tensor: tensor
-) -> LastState:
-    """Everything that resuming needs: `model.NAME`, `optimizer.PARAMETER.KEY` and `guard` tensors, and the progress.
+_RECORDS: dict[str, type] = {
+    "best": BestResult,
+    "evaluation": EvaluationState,
+    "sample": SampleState,
+    "budget": BudgetState,
+    "recovery": Recovery,
+    "saved_with": SavedWith,
+}
 
-    `collect` makes a whole tensor of one that several processes hold in parts.
-    """
-    progress.scaler = parts.scaler.state_dict()
-    tensors = {f"model.{name}": collect(tensor) for name, tensor in parts.model.state_dict().items()}
-    for name, kept in parts.optimizer_states().items():
-        for key, value in kept.items():
-            tensors[f"optimizer.{name}.{key}"] = collect(torch.as_tensor(value))
-    tensors["guard.statistics"] = parts.spike_detector.statistics
-    return LastState(tensors, progress.to_dict())
-
-
-def restore(state: LastState, parts: TrainingState, *, optimizer: str) -> Progress:
-    """Puts a captured state back, on each parameter's own device; returns the progress.
-
-    The state of another optimizer than the one named is left out; nothing of what the optimizers had stays.
-    """
-    for each in parts.optimizers:
-        each.state.clear()
-    present = parts.model.state_dict()
-    parameters, states = dict(parts.model.named_parameters()), parts.optimizer_states()
-    weights: dict[str, Tensor] = {}
-    for full_name, value in state.tensors.items():
-        kind, name = full_name.split(".", 1)
-        if kind == "model":
-            weights[name] = distribute_like(value, present[name])
-        elif kind == "guard":
-            parts.spike_detector.statistics = value.to(parts.spike_detector.statistics.device)
-        elif state.progress["optimizer"] == optimizer:
-            parameter_name, key = name.rsplit(".", 1)
-            states[parameter_name][key] = distribute_like(value, parameters[parameter_name])
-    parts.model.load_state_dict(weights)
-    progress = Progress.from_dict(state.progress)
-    if progress.scaler:  # empty where the run had no loss scale until now
-        parts.scaler.load_state_dict(progress.scaler)
-    return progress
+# The names in states of minigpt 0.1 and the records that they belong to now.
+_UNGROUPED = {
+    "best_loss": ("best", "loss"),
+    "best_step": ("best", "step"),
+    "evaluated_step": ("evaluation", "step"),
+    "evaluated_at": ("evaluation", "seconds"),
+    "evaluation_seconds": ("evaluation", "duration"),
+    "evaluated_best": ("evaluation", "is_best"),
+    "lowest_loss": ("evaluation", "lowest_loss"),
+    "stale_evaluations": ("evaluation", "without_improvement"),
+    "sampled_step": ("sample", "step"),
+    "sampled_at": ("sample", "seconds"),
+    "began_at": ("budget", "start_seconds"),
+    "closing_seconds": ("budget", "closing_seconds"),
+    "cut": ("budget", "shortened_to"),
+    "cooling_since": ("budget", "cooldown_step"),
+    "learning_rate": ("recovery", "peak_learning_rate"),
+    "rate_factor": ("recovery", "learning_rate_factor"),
+    "times_back": ("recovery", "rollbacks"),
+    "left_out": ("recovery", "skipped_steps"),
+    "left_out_running": ("recovery", "consecutive_skips"),
+    "optimizer": ("saved_with", "optimizer"),
+    "corpus": ("saved_with", "corpus"),
+    "micro_batch_size": ("saved_with", "micro_batch_size"),
+    "scaler": ("saved_with", "loss_scaler"),
+}

@@ -1,42 +1,48 @@
-"""Which steps to leave out: those whose loss jumps far above the recent ones or is no number; it changes no weights."""
+"""Detects loss spikes, whose steps are skipped, and defines the error for a run that has diverged."""
 
 import torch
 from torch import Tensor
 
-_MEMORY = 0.03  # weight of the newest loss in the running mean and variance
-_TRUSTED_AFTER = 100  # losses before the variance says anything
-_LEAST_DEVIATION = 0.02  # of the mean: a loss that hardly varies makes no spike of a small rise
+_NEWEST_WEIGHT = 0.03  # of the newest loss in the running mean and variance
+_MIN_LOSSES = 100  # before the variance is meaningful
+_MIN_DEVIATION = 0.02  # times the mean: where the loss hardly varies, a small rise is no spike
+
+
+class DivergedError(Exception):
+    """Training has diverged; the message says what was observed."""
 
 
 class SpikeDetector:
-    """A z-score over the training loss, kept in tensors on the device so that asking it waits for nothing.
+    """Detects loss spikes by a z-score, in tensors on the device, so that it never waits for the GPU.
 
-    `statistics` is (3,) float32: mean and variance, both running, and how many losses they saw.
-    Source: the outlier spike_detector of Karpathy's llm.c, there over a window of 128 steps.
+    `statistics` is (3,) float32: the running mean and variance of the loss, and the number of losses in them.
+    Source: the outlier detector of Karpathy's llm.c, which uses a window of 128 steps.
     """
 
     def __init__(self, threshold: float, device: torch.device) -> None:
         self.threshold = threshold
         self.statistics = torch.zeros(3, device=device)
 
-    def forget(self) -> None:
-        """Begins anew, as for another text."""
+    def reset(self) -> None:
+        """Forgets all losses, as for another text."""
         self.statistics = torch.zeros_like(self.statistics)
 
-    def judge(self, loss: Tensor, norm: Tensor) -> Tensor:
-        """Whether to leave this step out: a loss or a gradient that is not finite, or a loss `threshold` standard
-        deviations above its running mean (never, where the threshold is 0, nor among the first 100 losses). What is
-        left out is not learnt from.
+    def observe(self, loss: Tensor, gradient_norm: Tensor) -> Tensor:
+        """Returns whether to skip this step; adds the loss to the statistics if not.
 
-        Shapes: loss () and norm () -> () bool.
+        A step is skipped if its loss or gradient is NaN or infinite, or if its loss is more than `threshold` standard
+        deviations above the running mean. A threshold of 0 turns the latter off, and it needs 100 losses first.
+        Shapes: loss () and gradient_norm () -> () bool.
         """
         mean, variance, count = self.statistics.unbind()
-        deviation = torch.maximum(variance.sqrt(), _LEAST_DEVIATION * mean)
-        bad = ~(loss.isfinite() & norm.isfinite())
+        deviation = torch.maximum(variance.sqrt(), _MIN_DEVIATION * mean)
+        skip = ~(loss.isfinite() & gradient_norm.isfinite())
         if self.threshold:
-            bad = bad | ((count >= _TRUSTED_AFTER) & (loss > mean + self.threshold * deviation))
-        weight = torch.clamp(1 / (count + 1), min=_MEMORY)
-        step = loss - mean
-        seen = torch.stack([mean + weight * step, (1 - weight) * (variance + weight * step**2), count + 1])
-        self.statistics = torch.where(bad, self.statistics, seen)
-        return bad
+            skip = skip | ((count >= _MIN_LOSSES) & (loss > mean + self.threshold * deviation))
+        weight = torch.clamp(1 / (count + 1), min=_NEWEST_WEIGHT)
+        difference = loss - mean
+        updated = torch.stack(
+            [mean + weight * difference, (1 - weight) * (variance + weight * difference**2), count + 1]
+        )
+        self.statistics = torch.where(skip, self.statistics, updated)
+        return skip

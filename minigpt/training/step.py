@@ -1,4 +1,4 @@
-"""One optimizer step: micro-batches, gradients, spike detection, update."""
+"""One optimizer step: micro-batches, gradients, clipping, loss-spike detection, update."""
 
 import math
 import time
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from minigpt.config import TrainConfig
 from minigpt.device import autocast, keep_freed_memory
@@ -17,51 +17,70 @@ from minigpt.errors import TrainingError
 from minigpt.model.gpt import GPT
 from minigpt.seeds import mix_seed
 from minigpt.training.distributed import World, full_tensor, to_local
-from minigpt.training.loss import next_token_loss
+from minigpt.training.loss import LossModel
 from minigpt.training.memory import checkpoint_blocks, is_out_of_memory
 from minigpt.training.optimizers import build_optimizers, set_learning_rate
-from minigpt.training.spike_detection import SpikeDetector
+from minigpt.training.spike_detection import DivergedError, SpikeDetector
 
-
-@dataclass(frozen=True)
-class StepResult:
-    """What came of a step. Units: loss nats per token; `norm` of the gradient before clipping; `skipped` whether the
-    spike_detector dropped that gradient; `scale` what losses are multiplied by in float16, else None."""
-
-    step: int
-    rate: float
-    loss: float
-    norm: float
-    skipped: bool
-    scale: float | None = None
+_SKIPS_OF_DIVERGENCE = 5  # skipped steps in a row that mean that training has diverged
 
 
 class Batches(Protocol):
-    """Where the training text comes from: `minigpt.text.Corpus`, or random tokens where only the time counts."""
+    """Where batches come from: `minigpt.data.corpus.Corpus`, or random tokens to measure speed."""
 
     def batch(
         self, step: int, size: int, length: int, seed: int, rows: range, noise: float, bpe_dropout: float, /
     ) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of some rows of a step's batch, (B, T) int64 each; `noise` of the inputs are random, and
-        `bpe_dropout` of the merges that make them are left out."""
+        """Inputs and targets of some rows of a step's batch, (B, T) int64 each.
+
+        The fraction `noise` of the inputs is random; `bpe_dropout` is the probability of dropping a merge.
+        """
 
 
-class LossModel(nn.Module):
-    """A model with its loss: what runs forwards and backwards as one, on one process or several."""
+@dataclass(frozen=True)
+class StepResult:
+    """What a step measured. `step` counts from 1.
 
-    def __init__(self, model: GPT) -> None:
-        super().__init__()
-        self.model = model
-        self.features: Callable[[Tensor], Tensor] = model.features  # or that, compiled
+    Units: `loss` nats per token; `gradient_norm` before clipping. `loss_scale` multiplies float16 losses, else None.
+    """
 
-    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean nats per token: (B, T) int64 twice -> ()."""
-        return next_token_loss(self.features(inputs), self.model.token_embedding.weight, targets)
+    step: int
+    learning_rate: float
+    loss: float
+    gradient_norm: float
+    skipped: bool
+    loss_scale: float | None = None
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether only the gradient is infinite, since it was too large for its loss scale."""
+        return self.loss_scale is not None and math.isfinite(self.loss) and not math.isfinite(self.gradient_norm)
+
+    @property
+    def skip_reason(self) -> str:
+        """Why the step was skipped, for the user."""
+        if math.isfinite(self.loss) and math.isfinite(self.gradient_norm):
+            return f"loss {self.loss:.4g} is far above the recent losses"
+        return f"loss {self.loss:.4g}, gradient norm {self.gradient_norm:.4g}"
+
+    def check_divergence(self, consecutive_skips: int) -> None:
+        """Raises DivergedError if too many steps in a row were skipped, or if float16 overflows at every loss scale.
+
+        Each overflow halves the loss scale. That may happen many times in a row and is harmless until the scale is
+        below 1.
+        """
+        if self.loss_scale is not None and self.loss_scale < 1:
+            raise DivergedError(f"float16 gradients overflow at every loss scale, now {self.loss_scale:g}")
+        if consecutive_skips >= _SKIPS_OF_DIVERGENCE:
+            raise DivergedError(
+                f"loss {self.loss:.4g}, gradient norm {self.gradient_norm:.4g}; {_SKIPS_OF_DIVERGENCE} steps in a row "
+                f"were skipped at learning rate {self.learning_rate:.3g}"
+            )
 
 
 class TrainStep:
-    """Takes optimizer steps. On CUDA a step's result is read when the next one is on its way, so that the GPU never
-    waits for it to be read; elsewhere at once."""
+    """Takes optimizer steps. On CUDA a step's result is read after the next step was launched, so that the GPU never
+    waits; elsewhere at once."""
 
     def __init__(
         self, model: GPT, corpus: Batches, config: TrainConfig, device: torch.device, dtype: torch.dtype, world: World
@@ -77,71 +96,71 @@ class TrainStep:
         if self.checkpointing:
             checkpoint_blocks(model)
         world.shard(model, config, device)
-        self.losses = LossModel(model)
-        self.module = world.wrap(self.losses)
+        self.loss_model = LossModel(model)
+        self.module = world.wrap(self.loss_model)
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizers = build_optimizers(model, config, dtype)
-        self.scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
+        self.loss_scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
         self.spike_detector = SpikeDetector(config.spike_threshold, device)
         self.notices: list[str] = []
         self._updates = 0
-        self._waiting: deque[tuple[int, float, Tensor, torch.cuda.Event | None]] = deque()
+        self._pending: deque[tuple[int, float, Tensor, torch.cuda.Event | None]] = deque()
 
-    def step(self, step: int, rate: float) -> list[StepResult]:
-        """Takes the step that comes after `step` steps; returns the results that are known by now, oldest first.
+    def step(self, step: int, learning_rate: float) -> list[StepResult]:
+        """Takes the step after `step` steps; returns the results that are known by now, oldest first.
 
-        Raises: TrainingError where even one sequence at a time (on several processes: a micro-batch), or the update, is
-        more than the memory holds.
+        Raises: TrainingError if a micro-batch of one sequence (with several processes: any micro-batch) or the update
+        runs out of memory.
         """
-        set_learning_rate(self.optimizers, rate)
-        loss = self.world.all_reduce_sum(self._gradients(step))
-        self._waiting.append(self._on_its_way(step, rate, self._update(loss)))
+        set_learning_rate(self.optimizers, learning_rate)
+        loss = self.world.all_reduce_sum(self._compute_gradients(step))
+        self._pending.append(self._copy_to_host(step, learning_rate, self._update(loss)))
         return self.results(keep=1 if self.device.type == "cuda" else 0)
 
     def timed_step(self, step: int, wait: Callable[[], None]) -> tuple[float, float]:
-        """Takes a step of rate 0; returns what its gradients took and what its update took. Units: seconds.
+        """Takes a step with learning rate 0; returns the seconds that its gradients and its update took.
 
-        `wait` returns once the device has done all it was given.
+        `wait` returns when the device has finished its work.
         """
         set_learning_rate(self.optimizers, 0.0)
-        began = time.perf_counter()
-        loss = self._gradients(step)
+        started = time.perf_counter()
+        loss = self._compute_gradients(step)
         wait()
         middle = time.perf_counter()
         self._update(loss)
         wait()
-        return middle - began, time.perf_counter() - middle
+        return middle - started, time.perf_counter() - middle
 
     def results(self, keep: int = 0) -> list[StepResult]:
-        """Waits for the results of the steps taken, all but the `keep` last."""
+        """Waits for the results of all steps but the last `keep`, and returns those not returned yet."""
         known = []
-        while len(self._waiting) > keep:
-            step, rate, figures, arrived = self._waiting.popleft()
-            if arrived is not None:
-                arrived.synchronize()
-            loss, norm, skipped, scale = figures.tolist()
-            scaled = scale if self.scaler.is_enabled() else None
-            known.append(StepResult(step + 1, rate, loss, norm, bool(skipped), scaled))
+        while len(self._pending) > keep:
+            step, learning_rate, figures, copied = self._pending.popleft()
+            if copied is not None:
+                copied.synchronize()
+            loss, gradient_norm, skipped, scale = figures.tolist()
+            loss_scale = scale if self.loss_scaler.is_enabled() else None
+            known.append(StepResult(step + 1, learning_rate, loss, gradient_norm, bool(skipped), loss_scale))
         return known
 
-    def _on_its_way(
-        self, step: int, rate: float, figures: Tensor
+    def _copy_to_host(
+        self, step: int, learning_rate: float, figures: Tensor
     ) -> tuple[int, float, Tensor, torch.cuda.Event | None]:
         if self.device.type != "cuda":
-            return step, rate, figures, None
+            return step, learning_rate, figures, None
         host = torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True)
         host.copy_(figures, non_blocking=True)
-        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        arrived.record(torch.cuda.current_stream(self.device))
-        return step, rate, host, arrived
+        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        copied.record(torch.cuda.current_stream(self.device))
+        return step, learning_rate, host, copied
 
     # Gradients.
 
-    def _gradients(self, step: int) -> Tensor:
-        """Adds up this process's gradient of the step, in micro-batches; returns its share of the mean loss, ().
+    def _compute_gradients(self, step: int) -> Tensor:
+        """Accumulates this process's gradients of the step; returns its share of the mean loss, ().
 
-        Where memory runs out on a process of its own it begins again with half as many sequences at a time, at one with
-        checkpointing: the same mathematics in less memory, but that dropout is drawn for a micro-batch, and so differs.
+        When a single process runs out of memory, it tries again with half the micro-batch, and at one sequence with
+        checkpointed activations. The mathematics is the same, but dropout differs: it is drawn for each micro-batch.
         """
         while True:
             try:
@@ -149,58 +168,58 @@ class TrainStep:
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
-                cause = error.with_traceback(None)  # whose frames would hold the memory
-            self._make_do(cause)
+                cause = error.with_traceback(None)  # its frames would keep the memory
+            self._reduce_memory(cause)
 
-    def _make_do(self, cause: RuntimeError) -> None:
-        """Halves the micro-batch or, at one sequence, keeps fewer activations.
+    def _reduce_memory(self, cause: RuntimeError) -> None:
+        """Halves the micro-batch or, at one sequence, checkpoints activations.
 
-        Raises: TrainingError where nothing is left to do.
+        Raises: TrainingError if neither is possible.
         """
-        at_once = self.micro_batch_size
+        size = self.micro_batch_size
         self.zero_gradients()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         elif self.device.type == "mps":
             torch.mps.empty_cache()
-        if self.world.size == 1 and at_once > 1:
-            self.micro_batch_size = at_once // 2
+        if self.world.size == 1 and size > 1:
+            self.micro_batch_size = size // 2
             self.notices.append(
-                f"{at_once} sequences at once are more than the memory of {self.device} holds: {at_once // 2} at once "
-                "from here on, in more turns; the batch stays the same"
+                f"out of memory on {self.device} with a micro-batch of {size} sequences: reduced it to {size // 2}; "
+                "the batch size stays the same"
             )
         elif self.world.size == 1 and not self.checkpointing and self.config.checkpoint_activations == "auto":
             self.checkpointing = True
-            checkpoint_blocks(self.losses.model)
+            checkpoint_blocks(self.loss_model.model)
             self.notices.append(
-                f"one sequence is more than the memory of {self.device} holds: from here on activations are computed "
-                "again in the backward pass, about a third more work for the same gradient"
+                f"out of memory on {self.device} with a micro-batch of one sequence: activations are recomputed in the "
+                "backward pass from now on, which takes about a third longer and gives the same gradient"
             )
         else:
             raise TrainingError(
-                f"{at_once} sequences of {self.context} tokens at once are more than the memory of {self.device} "
-                "holds; give a smaller --micro-batch-size (the batch stays the same), a shorter --context-length, "
+                f"out of memory on {self.device} with a micro-batch of {size} x {self.context} tokens; give a smaller "
+                "--micro-batch-size (the batch size stays the same), a shorter --context-length, "
                 "--checkpoint-activations on, or a smaller model"
             ) from cause
 
     def _accumulate(self, step: int) -> Tensor:
         self.module.train()
         total = torch.zeros((), device=self.device)
-        own = [
+        micro_batches = [
             self.rows[start : start + self.micro_batch_size]
             for start in range(0, len(self.rows), self.micro_batch_size)
         ]
-        turns = self.world.accumulation_steps(len(own))
-        for turn in range(turns):
-            rows = own[turn] if turn < len(own) else self.rows[:0]
-            with self.world.no_sync(self.module) if turn < turns - 1 else nullcontext():
+        accumulation_steps = self.world.accumulation_steps(len(micro_batches))
+        for number in range(accumulation_steps):
+            rows = micro_batches[number] if number < len(micro_batches) else self.rows[:0]
+            with self.world.no_sync(self.module) if number < accumulation_steps - 1 else nullcontext():
                 total += self._backward(step, rows)
         return total
 
     def _backward(self, step: int, rows: range) -> Tensor:
         """Adds the gradient of some rows of the step's batch; returns their share of its mean loss, ().
 
-        No rows at all are a turn in which this process only joins the others: it reads a row that counts nothing.
+        Without rows, this process only takes part in the communication: it computes one row with weight 0.
         """
         read = rows or self.rows[:1]
         seed, noise, dropout = self.config.seed, self.config.token_noise, self.config.bpe_dropout
@@ -210,7 +229,7 @@ class TrainStep:
         with autocast(self.device, self.dtype):
             loss = self.module(inputs, targets)  # ()
         share = loss * (len(rows) / self.batch_size)
-        self.scaler.scale(share).backward()
+        self.loss_scaler.scale(share).backward()
         return share.detach()
 
     def _to_device(self, tensor: Tensor) -> Tensor:
@@ -223,9 +242,9 @@ class TrainStep:
     def _update(self, loss: Tensor) -> Tensor:
         """Clips the gradient, detects spikes, updates: loss () -> (4,): loss, gradient norm, skipped, loss scale.
 
-        A gradient that is left out counts as zero: the weights still move by the momentum of the steps before, with
-        Muon as far as ever. Where one under a loss scale is not finite, the scale is lowered too.
-        Raises: TrainingError where the memory runs out.
+        A skipped gradient counts as zero: the weights still move by the momentum of earlier steps, with Muon as far
+        as ever. If a float16 gradient is not finite, the loss scale is lowered too.
+        Raises: TrainingError if the update runs out of memory.
         """
         try:
             return self._apply(loss)
@@ -233,50 +252,52 @@ class TrainStep:
             if not is_out_of_memory(error):
                 raise
             raise TrainingError(
-                f"the optimizer's update is more than the memory of {self.device} holds; give a smaller --preset, or "
-                "share the weights out over several devices with --devices N --sharding on"
+                f"out of memory on {self.device} in the optimizer's update; give a smaller --preset, or shard the "
+                "weights over several devices with --devices N --sharding on"
             ) from error.with_traceback(None)
 
     def _apply(self, loss: Tensor) -> Tensor:
         for optimizer in self.optimizers:
-            self.scaler.unscale_(optimizer)
-        limit = self.config.grad_clip or math.inf
-        norm = full_tensor(torch.nn.utils.clip_grad_norm_(self.parameters, limit))  # ()
-        bad = self.spike_detector.judge(loss, norm)  # () bool
-        if self.device.type == "cuda" or bad:  # only where asking costs a wait is the mask used unasked
+            self.loss_scaler.unscale_(optimizer)
+        max_norm = self.config.grad_clip or math.inf
+        gradient_norm = full_tensor(torch.nn.utils.clip_grad_norm_(self.parameters, max_norm))  # ()
+        skip = self.spike_detector.observe(loss, gradient_norm)  # () bool
+        if self.device.type == "cuda" or skip:  # on CUDA, reading `skip` would wait for the GPU
             for parameter in self.parameters:
                 if parameter.grad is not None:
-                    to_local(parameter.grad).masked_fill_(bad, 0)
+                    to_local(parameter.grad).masked_fill_(skip, 0)
         for optimizer in self.optimizers:
             optimizer.step()
         self._updates += 1
-        if self.scaler.is_enabled():  # by what `unscale_` has seen; its own `step` would ask each optimizer for itself
-            self.scaler.update()
+        if self.loss_scaler.is_enabled():  # GradScaler.step would check each optimizer separately
+            self.loss_scaler.update()
         self.zero_gradients()
-        scale = self.scaler.scale(torch.ones_like(loss))
-        return torch.stack([figure.to(loss.dtype) for figure in (loss, norm, bad, scale)])
+        scale = self.loss_scaler.scale(torch.ones_like(loss))
+        return torch.stack([figure.to(loss.dtype) for figure in (loss, gradient_norm, skip, scale)])
 
     def zero_gradients(self) -> None:
-        """Forgets the gradients. Those of several processes stay where they are, in the buffers that they meet in, once
-        DDP has settled these in its second step: new ones would be added up beside them."""
-        meets = self.world.size > 1 and not self.world.is_sharded and self._updates > 1
+        """Clears the gradients. DDP reduces them in buckets that are final after its second step: from then on they
+        are zeroed in place, since new ones would be allocated beside the buckets."""
+        in_buckets = self.world.size > 1 and not self.world.is_sharded and self._updates > 1
         for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none=not meets)
+            optimizer.zero_grad(set_to_none=not in_buckets)
+
+    # Compilation.
 
     def compile(self) -> str | None:
-        """Compiles the forward pass and tries it on the first batch; returns what that failed of, on this process or
-        another, and the plain forward pass then stands again on all of them.
+        """Compiles the forward pass and tries it on the first batch.
 
-        Raises: TrainingError as `step`, and where it fails with the weights in parts, for which others wait.
+        If that fails on any process, all keep the plain forward pass, and the reason is returned.
+        Raises: TrainingError as `step`, and if it fails with sharded weights, for which other processes wait.
         """
-        plain, failure = self.losses.features, None
-        self.losses.features = torch.compile(plain)
+        plain, failure = self.loss_model.features, None
+        self.loss_model.features = torch.compile(plain)
         try:
-            with self.world.no_sync(self.module):  # no process waits for another's gradients
-                self._gradients(0)
+            with self.world.no_sync(self.module):
+                self._compute_gradients(0)
         except TrainingError:
             raise
-        except Exception as error:  # whatever a compiler can raise; the plain path raises it again if it is ours
+        except Exception as error:  # a compiler can raise anything; the plain pass raises it again if it is ours
             failure = (str(error).strip().splitlines() or [type(error).__name__])[0]
             if self.world.is_sharded:
                 raise TrainingError(f"torch.compile failed ({failure}); give --compile off") from error
@@ -285,5 +306,5 @@ class TrainStep:
         (failed,) = self.world.all_reduce_max([failure is not None])
         if not failed:
             return None
-        self.losses.features = plain
+        self.loss_model.features = plain
         return failure or "on another process"

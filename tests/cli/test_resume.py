@@ -401,7 +401,7 @@ def test_a_run_whose_best_weights_are_gone_goes_on_from_its_state(run: Any, fox:
     damage(FOX / "model.safetensors")
     again = run("train", "--resume", "--steps", "7")
     assert again.exit_code == 0, again.stderr
-    assert "the best weights are gone or damaged: those of the last state take their place" in again.stderr
+    assert "the best weights are missing or damaged; the weights of the last state replace them" in again.stderr
     assert "going on with checkpoints/fox at step 6" in again.stderr
     best = record()["result"]["best_step"]
     assert best in (6, 7)

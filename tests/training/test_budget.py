@@ -4,27 +4,33 @@ import pytest
 
 from minigpt.config import TrainConfig
 from minigpt.training.budget import Budget
-from minigpt.training.progress import Progress
+from minigpt.training.progress import BudgetState, Progress
 
 
 def test_what_is_left_of_a_run_by_steps_is_as_its_steps_have_taken() -> None:
     budget = Budget(TrainConfig(steps=40), 40)
-    assert budget.seconds_left(Progress(step=0, seconds=5.0, began_at=5.0)) == math.inf
+    assert budget.seconds_left(Progress(step=0, seconds=5.0, budget=BudgetState(start_seconds=5.0))) == math.inf
     # 10 steps in 20 s; the 5 s before the first of them take no part.
-    assert budget.seconds_left(Progress(step=10, seconds=25.0, began_at=5.0)) == pytest.approx(60.0)
-    assert budget.seconds_left(Progress(step=40, seconds=85.0, began_at=5.0)) == 0
+    assert budget.seconds_left(Progress(step=10, seconds=25.0, budget=BudgetState(start_seconds=5.0))) == pytest.approx(
+        60.0
+    )
+    assert budget.seconds_left(Progress(step=40, seconds=85.0, budget=BudgetState(start_seconds=5.0))) == 0
 
 
 def test_what_is_left_of_a_run_by_the_clock_is_its_budget_less_what_is_gone() -> None:
     budget = Budget(TrainConfig(minutes=3), None)
     for gone in (12.0, 13.0, 100.0):  # however early: not extrapolated
-        assert budget.seconds_left(Progress(seconds=gone, began_at=12.0)) == pytest.approx(180 - gone)
-        assert budget.seconds_left(Progress(seconds=gone, began_at=12.0, closing_seconds=6.0)) == pytest.approx(
+        assert budget.seconds_left(Progress(seconds=gone, budget=BudgetState(start_seconds=12.0))) == pytest.approx(
             180 - gone
         )
-    assert budget.seconds_left(Progress(seconds=176.0, began_at=12.0, closing_seconds=6.0)) == pytest.approx(6.0)
+        assert budget.seconds_left(
+            Progress(seconds=gone, budget=BudgetState(start_seconds=12.0, closing_seconds=6.0))
+        ) == pytest.approx(180 - gone)
+    assert budget.seconds_left(
+        Progress(seconds=176.0, budget=BudgetState(start_seconds=12.0, closing_seconds=6.0))
+    ) == pytest.approx(6.0)
 
 
 def test_a_cool_down_that_began_early_ends_the_run_early() -> None:
     budget = Budget(TrainConfig(minutes=3), None)
-    assert budget.seconds_left(Progress(seconds=60.0, cut=0.5)) == pytest.approx(30.0)
+    assert budget.seconds_left(Progress(seconds=60.0, budget=BudgetState(shortened_to=0.5))) == pytest.approx(30.0)

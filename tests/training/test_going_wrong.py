@@ -20,15 +20,15 @@ from minigpt.model.gpt import GPT
 from minigpt.storage.run import LastState, Run
 from minigpt.storage.tensors import TensorFile
 from minigpt.training import loop
-from minigpt.training.budget import Budget
+from minigpt.training.checkpointing import TrainingState
 from minigpt.training.clock import Control
 from minigpt.training.distributed import World
 from minigpt.training.evaluation import Evaluator
 from minigpt.training.events import Finished, Notice, Saved, Step
 from minigpt.training.loop import train
 from minigpt.training.loss import next_token_loss
-from minigpt.training.progress import Progress, TrainingState, capture, restore
-from minigpt.training.reporting import DivergedError, Reporter
+from minigpt.training.progress import Progress
+from minigpt.training.spike_detection import DivergedError
 from minigpt.training.step import StepResult, TrainStep
 
 CPU = torch.device("cpu")
@@ -73,13 +73,13 @@ def test_going_back_to_the_first_state_forgets_what_the_optimizers_have_gathered
     corpus: Corpus, optimizer: str
 ) -> None:
     train_step = new_train_step(new_model(), corpus, optimizer=optimizer)
-    parts = TrainingState(train_step.losses.model, train_step.optimizers, train_step.scaler, train_step.spike_detector)
-    first = capture(parts, Progress(optimizer=optimizer))
-    first = type(first)({name: tensor.clone() for name, tensor in first.tensors.items()}, first.progress)
+    state = TrainingState(train_step, corpus.fingerprint)
+    first = state.capture(Progress())
+    first = LastState({name: tensor.clone() for name, tensor in first.tensors.items()}, first.progress)
     train_step.step(0, 1e-2)
-    assert any(parts.optimizer_states().values())
-    restore(first, parts, optimizer=optimizer)
-    assert not any(parts.optimizer_states().values())
+    assert any(state.optimizer_states().values())
+    state.restore(first)
+    assert not any(state.optimizer_states().values())
 
 
 @pytest.mark.parametrize("name", ["blocks.0.mlp.up_proj.weight", "token_embedding.weight"])
@@ -88,37 +88,43 @@ def test_where_one_gradient_overflows_under_a_loss_scale_no_weight_moves_and_the
 ) -> None:
     model = new_model()
     train_step = new_train_step(model, corpus, optimizer="muon")
-    train_step.scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    train_step.loss_scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     hook = model.get_parameter(name).register_hook(lambda gradient: gradient * math.inf)
     (result,) = train_step.step(0, 1e-2)
-    assert (result.skipped, result.scale) == (True, 2.0)
+    assert (result.skipped, result.loss_scale) == (True, 2.0)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     hook.remove()
     (result,) = train_step.step(1, 1e-2)
-    assert (result.skipped, result.scale) == (False, 2.0)
+    assert (result.skipped, result.loss_scale) == (False, 2.0)
     assert not torch.equal(model.get_parameter(name), before[name])
 
 
 def test_a_loss_scale_may_be_halved_many_times_in_a_row_until_nothing_is_left_of_it() -> None:
-    reporter = Reporter(Budget(settings(), 100), 96)
     progress = Progress(step=100)
+
+    def record(result: StepResult) -> None:
+        progress.record_result(skipped=result.skipped, overflowed=result.overflowed)
+
+    def check(result: StepResult) -> None:
+        result.check_divergence(progress.recovery.consecutive_skips)
+
     for step in range(20):
-        result = StepResult(step, 1e-3, 2.0, math.inf, skipped=True, scale=2.0 ** (16 - step))
-        reporter.events_of(result, progress)
-        if result.scale is not None and result.scale < 1:
+        result = StepResult(step, 1e-3, 2.0, math.inf, skipped=True, loss_scale=2.0 ** (16 - step))
+        record(result)
+        if result.loss_scale is not None and result.loss_scale < 1:
             break
-        reporter.check(result, progress)
+        check(result)
     assert step == 17
-    with pytest.raises(DivergedError, match=r"overflow whatever their scale, now 0\.5"):
-        reporter.check(result, progress)
+    with pytest.raises(DivergedError, match=r"overflow at every loss scale, now 0\.5"):
+        check(result)
     for step in range(5):
-        result = StepResult(18 + step, 1e-3, math.nan, math.inf, skipped=True, scale=64.0)
-        reporter.events_of(result, progress)
+        result = StepResult(18 + step, 1e-3, math.nan, math.inf, skipped=True, loss_scale=64.0)
+        record(result)
         if step < 4:
-            reporter.check(result, progress)
-    with pytest.raises(DivergedError, match="the loss is nan"):
-        reporter.check(result, progress)
+            check(result)
+    with pytest.raises(DivergedError, match="loss nan, gradient norm inf; 5 steps in a row were skipped"):
+        check(result)
 
 
 def test_an_update_that_memory_is_too_small_for_is_one_sentence(
@@ -130,7 +136,7 @@ def test_an_update_that_memory_is_too_small_for_is_one_sentence(
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(train_step.optimizers[0], "step", out_of_memory)
-    with pytest.raises(TrainingError, match=r"the optimizer's update is more than the memory of cpu holds; give"):
+    with pytest.raises(TrainingError, match=r"out of memory on cpu in the optimizer's update; give a smaller --preset"):
         train_step.step(0, 1e-2)
 
 
@@ -154,7 +160,7 @@ def test_an_evaluation_that_memory_is_too_small_for_is_one_sentence(
     events = train(model, corpus, settings(), run)
     next(event for event in events if isinstance(event, Saved) and event.what == "last" and event.step == 3)
     monkeypatch.setattr("minigpt.training.evaluation.evaluate", out_of_memory)
-    with pytest.raises(TrainingError, match=r"^evaluating is more than the memory of cpu holds; give a smaller"):
+    with pytest.raises(TrainingError, match=r"^out of memory on cpu during evaluation; give a smaller"):
         list(events)
     assert saved_step(run) == 3
 
@@ -166,7 +172,12 @@ def test_a_rate_that_is_lowered_after_a_divergence_counts_whole(corpus: Corpus, 
     list(train(model, corpus, flat.replace(steps=3), run))
     state = run.load_last()
     assert state is not None
-    run.save_last(LastState(state.tensors, state.progress | {"rate_factor": 0.25, "times_back": 2}))
+    recovery = state.progress["recovery"]
+    run.save_last(
+        LastState(
+            state.tensors, state.progress | {"recovery": recovery | {"learning_rate_factor": 0.25, "rollbacks": 2}}
+        )
+    )
     for rate, expected in ((flat.learning_rate, flat.learning_rate / 4), (1e-4, 1e-4)):
         events = train(new_model(), corpus, flat.replace(learning_rate=rate), run, resume=True)
         step = next(event for event in events if isinstance(event, Step))
@@ -202,7 +213,7 @@ def test_a_run_that_is_stopped_with_broken_weights_ends_quietly_and_keeps_its_la
     else:
         control.stop = True
         (said,) = [event.text for event in events if isinstance(event, Notice)]
-        assert said == "the weights are no longer finite: not saved, the state of step 3 stands"
+        assert said == "weights are NaN or infinite; not saved: the state of step 3 is kept"
     assert saved_step(run) == 3
 
 
@@ -261,12 +272,12 @@ def test_a_run_taken_back_to_before_its_cool_down_diverges_no_further_than_there
     assert saved_step(run) == 10  # at once: whatever happens now, it goes on from there
     calls = iter(range(1000))
     monkeypatch.setattr(
-        "minigpt.training.step.next_token_loss",
+        "minigpt.training.loss.next_token_loss",
         lambda *rest: next_token_loss(*rest) * (math.nan if next(calls) < 5 else 1.0),
     )
     back = next(event for event in events if isinstance(event, Notice) and "diverged" in event.text)
     assert "after step 16" in back.text
-    assert "back to step 10 with 0.5" in back.text
+    assert "resumed from step 10 with 0.5" in back.text
 
 
 def test_best_weights_written_just_before_a_kill_are_not_overwritten_by_worse_ones(
@@ -319,13 +330,13 @@ def test_where_another_process_cannot_compile_this_one_does_not_either(corpus: C
             return [max(value, 1.0) for value in values]
 
     train_step = new_train_step(new_model(), corpus, world=Other())
-    plain = train_step.losses.features
+    plain = train_step.loss_model.features
     compiled: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "compile", lambda function: compiled.append(function) or function.__call__)
         assert train_step.compile() == "on another process"
     assert compiled == [plain]
-    assert train_step.losses.features == plain
+    assert train_step.loss_model.features == plain
 
 
 def test_a_run_resumed_without_an_evaluation_measures_its_end_on_no_more_than_its_budget_allows(
@@ -335,7 +346,7 @@ def test_a_run_resumed_without_an_evaluation_measures_its_end_on_no_more_than_it
     evaluator = Evaluator(new_model(), corpus, config, torch.float32, World())
     assert evaluator.final_seconds() == 0
     evaluator.record_duration(0.2)  # of 20 tokens: 0.6 seconds are budget, a tenth of them 6 tokens
-    measured = evaluator.measure_finally()
+    measured = evaluator.evaluate_finally()
     assert measured is not None
     assert measured.tokens <= 32 < len(corpus.validation)
 
@@ -345,14 +356,14 @@ def test_a_run_by_the_clock_ends_with_its_state_saved_however_quick_its_last_eva
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: str
 ) -> None:
     losses, closing = iter(range(1, 1000)), (max(0.01, 0.8 - 0.03 * count) for count in itertools.count())
-    measure = Evaluator.measure
+    evaluate = Evaluator._evaluate
 
     def ever_worse(self: Evaluator, max_tokens: int | None) -> Any:
-        measured = measure(self, max_tokens)
+        measured = evaluate(self, max_tokens)
         assert measured is not None
         return dataclasses.replace(measured, loss=float(next(losses)))
 
-    monkeypatch.setattr(Evaluator, "measure", ever_worse)
+    monkeypatch.setattr(Evaluator, "_evaluate", ever_worse)
     monkeypatch.setattr(Evaluator, "final_seconds", lambda _: next(closing))
     model = new_model()
     run = new_run(tmp_path / "run", model, corpus)
@@ -431,6 +442,6 @@ def test_at_the_end_of_python_a_run_that_cannot_be_saved_leaves_the_others_to_be
 
     monkeypatch.setattr(runs[1], "save_last", full)
     with pytest.raises(ExceptionGroup, match="could not be saved") as caught:
-        loop._leave_all()
+        loop._close_all()
     assert [str(error) for error in caught.value.exceptions] == ["no space left on device"]
     assert [saved_step(run) for run in runs] == [5, 3, 5]

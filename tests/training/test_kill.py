@@ -42,7 +42,7 @@ SETTINGS = {
 }  # fmt: skip
 SHORT = SETTINGS | {"steps": 2, "eval_every": 1, "sample_every": 0, "save_every": 1}
 CLOCK = {
-    "seconds", "tokens_per_second", "began_at", "evaluated_at", "evaluation_seconds", "sampled_at", "closing_seconds",
+    "seconds", "tokens_per_second", "start_seconds", "duration", "closing_seconds",
 }  # fmt: skip
 
 # In the process that is killed
@@ -192,7 +192,11 @@ def kept(folder: Path) -> dict[str, Any]:
     """Everything that a run left, but for what depends on the clock."""
 
     def timeless(values: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in values.items() if name not in CLOCK}
+        return {
+            name: timeless(value) if isinstance(value, dict) else value
+            for name, value in values.items()
+            if name not in CLOCK
+        }
 
     run = Run.open(folder)
     found: dict[str, Any] = {"log": [timeless(line) for line in run.read_log()]}

@@ -218,11 +218,11 @@ def test_a_run_that_goes_on_before_its_cooldown_keeps_its_best_weights_until_the
     assert isinstance(finished, Finished)
     events = list(train(model, corpus, settings(steps=400, patience=0), run, resume=True))
     notices = [event.text for event in events if isinstance(event, Notice)]
-    assert "from step 30 to 60 for a shorter budget" in notices[0]
+    assert "from step 30 to 60 for a shorter budget; it continues from step 30 and keeps" in notices[0]
     first_best = next(event for event in events if isinstance(event, Evaluation) and event.best)
     progress = run.last_progress()
     assert progress is not None
-    assert first_best.validation_loss < progress["best_loss"] + 10
+    assert first_best.validation_loss < progress["best"]["loss"] + 10
     between = [e for e in events if isinstance(e, Evaluation) and e.step < first_best.step]
     assert between  # the first evaluations at the high rate are worse than the cooled model
     assert all(event.validation_loss >= first_best.validation_loss for event in between)
@@ -235,7 +235,7 @@ def test_a_longer_budget_without_the_state_from_before_the_cool_down_is_said(cor
     run.before_cooldown_path.unlink()
     events = list(train(new_model(), corpus, settings(steps=12), run, resume=True))
     said = [event.text for event in events if isinstance(event, Notice)]
-    assert said == ["the state from before the cool-down is gone, so the run goes on from within it"]
+    assert said == ["the state before the learning-rate cool-down is missing, so the run continues from within it"]
     assert [event.step for event in events if isinstance(event, Step)] == [11, 12]
 
 
@@ -286,7 +286,7 @@ def holding(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return next_token_loss(features, *rest)
 
-    monkeypatch.setattr("minigpt.training.step.next_token_loss", loss)
+    monkeypatch.setattr("minigpt.training.loss.next_token_loss", loss)
     monkeypatch.setattr(torch, "compile", lambda function: function)
 
 
@@ -303,7 +303,7 @@ def test_memory_that_runs_out_halves_what_is_computed_at_once_and_changes_nothin
     events = until(train(model, corpus, config, run), Step, 5)
     notices = [event.text for event in events if isinstance(event, Notice)]
     assert len(notices) == 2  # six sequences, three, one
-    assert "6 sequences at once are more than the memory of cpu holds: 3 at once from here on" in notices[0]
+    assert "out of memory on cpu with a micro-batch of 6 sequences: reduced it to 3" in notices[0]
     events = list(train(model, corpus, config, run, resume=True))
     assert not [event for event in events if isinstance(event, Notice) and "memory" in event.text]  # it remembers
     for a, b in zip(plain.parameters(), model.parameters(), strict=True):
@@ -314,7 +314,7 @@ def test_memory_too_small_for_one_sequence_is_one_sentence_that_names_the_flags(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holding(monkeypatch, most=0)
-    with pytest.raises(TrainingError, match=r"1 sequences of 16 tokens at once .* --checkpoint-activations"):
+    with pytest.raises(TrainingError, match=r"micro-batch of 1 x 16 tokens; .* --checkpoint-activations"):
         list(train(new_model(), corpus, settings()))
 
 
@@ -402,9 +402,9 @@ def test_the_folder_holds_the_best_weights_and_the_model_ends_as_them(corpus: Co
 @pytest.mark.parametrize(
     ("save_every", "eval_every", "what"),
     [
-        (None, 9, r"after step 9 \(the loss is nan .* back to step 0 with 0.5 of the learning rate"),
-        (2, 3, r"after step 4 \(the weights are no longer finite\): back to step 3"),
-        (3, 4, r"after step 4 \(the validation loss is nan\): back to step 3"),
+        (None, 9, r"after step 9 \(loss nan, .* resumed from step 0 with 0.5 of the learning rate"),
+        (2, 3, r"after step 4 \(weights are NaN or infinite\); resumed from step 3"),
+        (3, 4, r"after step 4 \(the validation loss is nan\); resumed from step 3"),
     ],
 )
 def test_weights_that_are_not_finite_are_never_saved_and_the_run_goes_back(
@@ -435,13 +435,11 @@ def test_a_run_that_diverges_again_and_again_stops_with_a_diagnosis(
     model = new_model()
     run = new_run(tmp_path / "run", model, corpus)
     list(train(model, corpus, settings(schedule="constant"), run))
-    monkeypatch.setattr("minigpt.training.step.next_token_loss", lambda *rest: next_token_loss(*rest) * math.nan)
-    said = (
-        r"after step 15, 3 times with half the rate again \(the loss is nan .* state of step 10 stands: lower --learn"
-    )
+    monkeypatch.setattr("minigpt.training.loss.next_token_loss", lambda *rest: next_token_loss(*rest) * math.nan)
+    said = r"after step 15 \(loss nan, .*\), also after 3 rollbacks .* state of step 10 is kept; lower --learn"
     with pytest.raises(TrainingError, match=said):
         list(train(model, corpus, settings(steps=50, schedule="constant"), run, resume=True))
-    with pytest.raises(TrainingError, match=r"after step 5 .* nothing was saved yet: lower --learning-rate, now 0.01"):
+    with pytest.raises(TrainingError, match=r"after step 5 .* nothing was saved yet; lower --learning-rate, now 0.01"):
         list(train(new_model(), corpus, settings()))
 
 
@@ -453,12 +451,12 @@ def test_a_spike_of_the_loss_is_left_out_and_counted(corpus: Corpus, monkeypatch
     def loss(*rest: Tensor) -> Tensor:
         return next_token_loss(*rest) * spiking.get(next(calls), 1.0)
 
-    monkeypatch.setattr("minigpt.training.step.next_token_loss", loss)
+    monkeypatch.setattr("minigpt.training.loss.next_token_loss", loss)
     events = list(train(new_model(dropout=0.0), corpus, config))
     assert [event.step for event in events if isinstance(event, Step) and event.skipped] == [191, 195]
     notices = [event.text for event in events if isinstance(event, Notice)]
-    assert notices[1].startswith("step 195: its loss")
-    assert notices[1].endswith("is far above the recent ones, so it was left out (2 so far)")
+    assert notices[1].startswith("skipped step 195: loss")
+    assert notices[1].endswith("is far above the recent losses (2 skipped so far)")
     calls = iter(range(1000))
     events = list(train(new_model(dropout=0.0), corpus, config.replace(spike_threshold=0)))
     assert not [event for event in events if isinstance(event, Step) and event.skipped]
@@ -466,7 +464,7 @@ def test_a_spike_of_the_loss_is_left_out_and_counted(corpus: Corpus, monkeypatch
 
 def test_a_gradient_left_out_moves_nothing_but_the_momentum(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     model = new_model(dropout=0.0)
-    monkeypatch.setattr("minigpt.training.step.next_token_loss", lambda *rest: next_token_loss(*rest) * math.nan)
+    monkeypatch.setattr("minigpt.training.loss.next_token_loss", lambda *rest: next_token_loss(*rest) * math.nan)
     events = train(model, corpus, settings(weight_decay=0.0, optimizer="adamw"))
     next(event for event in events if isinstance(event, Step))
     assert same_weights(model, new_model(dropout=0.0))  # there was no momentum yet
@@ -478,7 +476,11 @@ def test_a_run_that_no_longer_improves_cools_down_before_it_stops(corpus: Corpus
     run = new_run(tmp_path / "run", model, corpus)
     events = list(train(model, corpus, config, run))
     steps = [event for event in events if isinstance(event, Step)]
-    cooling = next(event for event in events if isinstance(event, Notice) and "the cool-down begins now" in event.text)
+    cooling = next(
+        event
+        for event in events
+        if isinstance(event, Notice) and "the learning-rate cool-down starts now" in event.text
+    )
     assert cooling.step < 500
     peak = next(event.learning_rate for event in steps if event.step == cooling.step)
     after = [event.learning_rate for event in steps if event.step > cooling.step + 1]
@@ -532,7 +534,7 @@ def test_a_disk_that_fails_is_said_and_tried_again_and_the_last_state_stands(
                 break
         assert len(notices) >= 2
         assert os.strerror(error).lower() in notices[0]
-        assert "the state of step 6 stands, any later save tries again" in notices[0]
+        assert "the state of step 6 is kept; the next save tries again" in notices[0]
         assert run.last_path.read_bytes() == before
     list(events)  # the disk has room again
     assert same_weights(model, undisturbed)
@@ -634,7 +636,7 @@ def test_a_failing_compiler_is_said_and_training_goes_on(corpus: Corpus, monkeyp
     with_fallback, plain = new_model(), new_model()
     events = list(train(with_fallback, corpus, settings(compile="on")))
     notices = [event.text for event in events if isinstance(event, Notice)]
-    assert notices == ["torch.compile failed, training goes on without it (no C++ compiler here)"]
+    assert notices == ["torch.compile failed (no C++ compiler here); training continues without it"]
     list(train(plain, corpus, settings(compile="off")))
     assert same_weights(with_fallback, plain)
 
@@ -643,7 +645,7 @@ def test_a_failing_compiler_is_said_and_training_goes_on(corpus: Corpus, monkeyp
     ("changes", "message"),
     [
         ({"steps": None}, "a run needs a length"),
-        ({"context_length": 17}, r"context_length \(17\) must be at most the model's own \(16\)"),
+        ({"context_length": 17}, r"context_length \(17\) must be at most the model's n_positions \(16\)"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(corpus: Corpus, changes: dict[str, Any], message: str) -> None:
@@ -653,7 +655,7 @@ def test_settings_that_do_not_fit_are_refused(corpus: Corpus, changes: dict[str,
 
 def test_a_tokenizer_larger_than_the_vocabulary_is_refused(corpus: Corpus) -> None:
     model = GPT(GPTConfig(vocab_size=100, n_positions=16, n_embd=16, n_layer=1, n_head=2))
-    with pytest.raises(ConfigError, match="257 words; the model's vocabulary has only 100"):
+    with pytest.raises(ConfigError, match="257 tokens; the model's vocabulary has only 100"):
         train(model, corpus, settings())
 
 

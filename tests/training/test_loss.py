@@ -45,7 +45,7 @@ def test_slices_of_every_size_give_one_loss(monkeypatch: pytest.MonkeyPatch) -> 
     features, head, targets = torch.randn(3, 7, 8), torch.randn(70, 8), torch.randint(70, (3, 7))
     losses = []
     for in_cache in (1, 150, 2**20):
-        monkeypatch.setattr(loss_module, "_IN_CACHE", in_cache)
+        monkeypatch.setattr(loss_module, "_CACHED_LOGITS", in_cache)
         losses.append(next_token_loss(features, head, targets).item())
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-6)
 

@@ -31,8 +31,7 @@ def steps_of_notices(corpus: Corpus, losses: list[float], longest: dict[int, int
         monitor.record_loss(10 * number, loss)
         if 10 * number in longest:
             monitor.measure(10 * number, copied(longest[10 * number]), "", 60)
-            steps += [10 * number] if monitor.notices else []
-            monitor.notices.clear()
+            steps += [10 * number] if monitor.take_notices() else []
     return steps
 
 
@@ -62,7 +61,7 @@ def test_what_it_says_names_the_steps_and_the_words(corpus: Corpus) -> None:
         monitor.record_loss(10 * number, loss)
         if number in (0, 6):
             monitor.measure(10 * number, copied(15 if number else 1), "", 60)
-    (notice,) = monitor.notices
+    (notice,) = monitor.take_notices()
     assert notice.startswith("step 60: validation has not improved since step 30")
     assert "15 words" in notice
 
@@ -71,14 +70,14 @@ def test_a_run_taken_up_again_remembers_its_log(corpus: Corpus) -> None:
     log = [{"step": 10 * number, "validation_loss": loss} for number, loss in enumerate(RISING[:6])]
     log += [{"step": 30, "sample": "…", "longest_copied_words": 2}, {"step": 31, "loss": 1.0}]
     monitor = MemorizationMonitor(corpus)
-    monitor.recall(log)
+    monitor.load_log(log)
     monitor.record_loss(60, RISING[6])
     monitor.measure(60, copied(12), "", 60)
-    assert len(monitor.notices) == 1
+    assert len(monitor.take_notices()) == 1
     fresh = MemorizationMonitor(corpus)
     fresh.record_loss(60, RISING[6])
     fresh.measure(60, copied(12), "", 60)
-    assert fresh.notices == []
+    assert fresh.take_notices() == []
 
 
 def test_a_run_that_goes_back_forgets_what_came_after(corpus: Corpus) -> None:
@@ -90,7 +89,7 @@ def test_a_run_that_goes_back_forgets_what_came_after(corpus: Corpus) -> None:
     monitor.measure(30, copied(3), "", 60)
     monitor.record_loss(12, 1.0)  # the run has gone back to step 10
     monitor.measure(12, copied(20), "", 60)
-    assert monitor.notices == []
+    assert monitor.take_notices() == []
 
 
 def test_the_index_is_bounded_by_the_time_the_run_takes_and_that_is_said(
@@ -103,15 +102,15 @@ def test_the_index_is_bounded_by_the_time_the_run_takes_and_that_is_said(
         return MemorizationIndex.build(corpus, most_bytes)
 
     monkeypatch.setattr("minigpt.evaluation.memorization.index._BLOCK", 64)
-    monkeypatch.setattr(memorizing, "_FEWEST_BYTES", 1000)
+    monkeypatch.setattr(memorizing, "_MIN_BYTES", 1000)
     monkeypatch.setattr(MemorizationIndex, "open", open_index)
     short = MemorizationMonitor(corpus)
     short.measure(1, copied(5), "", run_seconds=0.1)
-    (notice,) = short.notices
+    (notice,) = short.take_notices()
     assert "spread evenly: more would take over 1 % of the run" in notice
     long = MemorizationMonitor(corpus)
     long.measure(1, copied(5), "", run_seconds=1e6)
-    assert long.notices == []
+    assert long.take_notices() == []
     assert asked[0] < len(TEXT) < asked[1] <= 100_000_000
 
 
