@@ -63,10 +63,11 @@ def export(
     with out.status("writing, and comparing logits …"):
         done = export_model(source, to, dtype=dtype, output=output, force=force)
     if as_json:
-        print(json.dumps(asdict(done) | {"path": str(done.path)}))
+        result = asdict(done)
+        print(json.dumps(result | {"path": str(done.path), "agreements": result["parity"]}))  # the former key
         return
     rows = {"from": str(source), "written to": str(done.path), "dtype": done.dtype, "size": size(done.size)}
-    out.print(facts(done.target, rows | {found.by: _shown(found) for found in done.agreements}))
+    out.print(facts(done.target, rows | {found.by: _shown(found) for found in done.parity}))
     for note in done.notes:
         out.print(note, markup=False)
     print(_command(done.target, str(done.path), min(100, done.context // 2)))

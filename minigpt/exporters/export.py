@@ -1,7 +1,4 @@
-"""A model as another program's file or folder, verified by its logits before it stands under its name.
-
-It knows which formats there are; what they look like is the writers' concern, and what they say `runners`'.
-"""
+"""Exports a model to GGUF, ONNX or CTranslate2, and keeps the export only if its logits agree with the model's."""
 
 import shutil
 import tempfile
@@ -27,7 +24,7 @@ from minigpt.storage.checkpoint import (
     write_config,
     write_generation_config,
 )
-from minigpt.storage.files import atomic_folder, atomic_write, explained
+from minigpt.storage.files import atomic_folder, atomic_write, wrap_write_errors
 from minigpt.storage.model_card import upload_command
 
 # The dtypes of each target, its default first.
@@ -38,15 +35,15 @@ _PACKAGES = {
     "ctranslate2": ("ctranslate2", "transformers"),
 }
 
-# How far logits may be off, in standard deviations of the logits, before something must be wrong. It is the order of
-# sums in float32, the rounding of smaller dtypes, and llama.cpp's GELU, the tanh form by a table in float16. A trained
-# model was off by 0.0017 (f16), 0.013 (bf16), 0.057 (q8_0) and 0.065 (int8): the bounds are some four times that.
+# The largest allowed difference of a logit, in standard deviations of the logits. Differences come from the order of
+# float32 sums, from rounding to smaller dtypes, and from llama.cpp's GELU, a float16 table of the tanh form. A trained
+# model differed by 0.0017 (f16), 0.013 (bf16), 0.057 (q8_0) and 0.065 (int8); the bounds are about four times that.
 _BOUNDS = {"f32": 0.001, "f16": 0.01, "bf16": 0.06, "q8_0": 0.25, "int8": 0.25}
 _LLAMA_BOUND = 0.02
-_LARGEST_FOR_LLAMA = 2_000_000_000  # bytes: beyond, a second look costs more than it tells
+_MAX_SIZE_FOR_LLAMA = 2_000_000_000  # bytes; the check in minigpt has to do for larger files, llama.cpp is slow
 _CTRANSLATE2_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "int8": "int8"}
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt")
-# The files of a target that is a folder, the one that only it has first.
+# The files of each target that is a folder; the first one identifies the target.
 _FILES = {
     "onnx": (ONNX_MODEL, ONNX_WEIGHTS, CONFIG, GENERATION_CONFIG, *_TOKENIZER),
     "ctranslate2": ("model.bin", "vocabulary.json", CONFIG, *_TOKENIZER),
@@ -56,9 +53,9 @@ _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".index")
 
 @dataclass(frozen=True)
 class Export:
-    """What was written, where, how large it is in bytes, what to know of it, and how near it is to the original.
+    """The written file or folder, its size in bytes, notes for the user, and how close its logits are.
 
-    `context` is the model's, which prompt and new tokens share.
+    `context` is the model's context length in tokens.
     """
 
     path: Path
@@ -67,7 +64,7 @@ class Export:
     size: int
     context: int
     notes: tuple[str, ...]
-    agreements: tuple[Parity, ...]
+    parity: tuple[Parity, ...]
 
 
 def export_model(
@@ -78,26 +75,26 @@ def export_model(
     output: str | Path | None = None,
     force: bool = False,
 ) -> Export:
-    """Writes a model, which `load_model` opens, for another program, and compares what that says with the original.
+    """Exports a model that `load_model` can open, runs the export, and compares its logits with the model's.
 
     `target` is one of TARGETS, `dtype` one of its dtypes, by default the first. `output` is the file (for gguf) or the
-    folder, by default named after the model, in the working directory; `force` lets it replace what stands there.
-    Raises: ConfigError for another target or dtype; CheckpointError where the model cannot be read, the target
-    lacks a package or cannot express the model, the output stands or cannot be written, or says something else than
-    the original: then nothing is left of it.
+    folder, by default named after the model, in the working directory; `force` replaces an existing export.
+    Raises: ConfigError for another target or dtype; CheckpointError if the model cannot be read, the target needs a
+    package or cannot express the model, the output exists or cannot be written, or the logits differ too much. A
+    failed export leaves nothing.
     """
     source = Path(source)
     dtype = _check_target(source, target, dtype)
     path = _resolve_output(source, target, dtype, output)
-    with explained(path):
-        stands = path.exists()
-        if stands:
+    with wrap_write_errors(path):
+        already_there = path.exists()
+        if already_there:
             _check_replaceable(source, target, path)
-    if stands and not force:
-        raise CheckpointError(f"{path} is there already; choose another --output, or replace it with --force")
+    if already_there and not force:
+        raise CheckpointError(f"{path} already exists; choose another --output, or replace it with --force")
     _require_packages(target)
     model, notes = load_model(source, "cpu", mapped=True)
-    job = _Job(model, dtype, list(notes))
+    job = _ExportJob(model, dtype, list(notes))
     if target == "gguf":
         atomic_write(path, job.gguf)
         size = path.stat().st_size
@@ -106,24 +103,24 @@ def export_model(
             job.onnx(building) if target == "onnx" else job.ctranslate2(building)
             size = sum(file.stat().st_size for file in building.iterdir())
             written = {file.name for file in building.iterdir()}
-        with explained(path):
-            for name in set(_FILES[target]) - written:  # of what was replaced
+        with wrap_write_errors(path):
+            for name in set(_FILES[target]) - written:  # left by a replaced export
                 (path / name).unlink(missing_ok=True)
     context = job.model.config.n_positions
-    return Export(path, target, dtype, size, context, tuple(job.notes), tuple(job.agreements))
+    return Export(path, target, dtype, size, context, tuple(job.notes), tuple(job.parity))
 
 
 def _check_target(source: Path, target: str, dtype: str | None) -> str:
     """The dtype to export in.
 
-    Raises: ConfigError where there is no such target, or it has no such dtype.
+    Raises: ConfigError if the target does not exist or does not have the dtype.
     """
     if target == "hf":
         raise ConfigError(
-            f"target ('hf') needs no export: {source} is a Hugging Face model, transformers and vLLM open the folder as"
-            f" it is, and `{upload_command(source.resolve().name, str(source))}` publishes it"
+            f"target ('hf') needs no export: {source} is a Hugging Face model, which transformers and vLLM open, and"
+            f" `{upload_command(source.resolve().name, str(source))}` publishes it"
             if is_checkpoint(source)
-            else "target ('hf') needs no export: `minigpt load-gpt2 --from` makes a Hugging Face folder of any model"
+            else "target ('hf') needs no export: `minigpt load-gpt2 --from` converts any model to a Hugging Face folder"
         )
     if target not in TARGETS:
         raise ConfigError(f"target ({target!r}) must be one of {', '.join(TARGETS)}")
@@ -137,47 +134,47 @@ def _check_target(source: Path, target: str, dtype: str | None) -> str:
 def _resolve_output(source: Path, target: str, dtype: str, output: str | Path | None) -> Path:
     """The file or folder to write.
 
-    Raises: ConfigError where that cannot be what is meant; CheckpointError where the place cannot be looked at.
+    Raises: ConfigError if `output` does not suit the target; CheckpointError if it cannot be accessed.
     """
     own = source.resolve()
     name = (own.name if own.is_dir() else own.stem) + ("" if dtype == TARGETS[target][0] else f"-{dtype}")
     name += ".gguf" if target == "gguf" else f"-{target}"
     path = Path(name if output is None else output)
-    with explained(path):
+    with wrap_write_errors(path):
         is_folder, is_file = path.is_dir(), path.exists() and not path.is_dir()
     if target == "gguf":
         if is_folder:
             return path / name
         if path.suffix != ".gguf":
-            raise ConfigError(f"output ({str(path)!r}) must end in .gguf, or be a folder to put {name} into")
+            raise ConfigError(f"output ({str(path)!r}) must end in .gguf, or be an existing folder for {name}")
     elif path.name in ("", "..") or is_file:
-        raise ConfigError(f"output ({str(path)!r}) must be a folder of its own, such as {name}")
+        raise ConfigError(f"output ({str(path)!r}) must be a separate folder, such as {name}")
     return path
 
 
 def _check_replaceable(source: Path, target: str, path: Path) -> None:
-    """Makes sure that nothing but an earlier export of that target stands where a new one is to be written.
+    """Checks that the output is empty or an earlier export to the same target.
 
-    Raises: ConfigError where something else does; OSError where a folder cannot be looked into.
+    Raises: ConfigError if it is something else; OSError if a folder cannot be listed.
     """
     if path.resolve() == source.resolve():
-        raise ConfigError(f"output ({str(path)!r}) is the model that is to be exported; choose another --output")
+        raise ConfigError(f"output ({str(path)!r}) is the model to export; choose another --output")
     if target == "gguf":
         return
-    own, held = _FILES[target], {entry.name for entry in path.iterdir()}
-    others = [name for name in held - set(own) if Path(name).suffix in _WEIGHTS or name == TRAINING]
-    if others or (held and own[0] not in held):
-        what = f"holds {min(others)}" if others else f"has no {own[0]}"
+    expected, found = _FILES[target], {entry.name for entry in path.iterdir()}
+    others = [name for name in found - set(expected) if Path(name).suffix in _WEIGHTS or name == TRAINING]
+    if others or (found and expected[0] not in found):
+        what = f"holds {min(others)}" if others else f"has no {expected[0]}"
         raise ConfigError(
-            f"output ({str(path)!r}) {what}, so it is no earlier export to {target}, and would be lost; choose another"
-            " --output"
+            f"output ({str(path)!r}) {what}, so it is not an earlier export to {target}, and would be lost; choose"
+            " another --output"
         )
 
 
 def _require_packages(target: str) -> None:
-    """Makes sure that what writes and reads a target is installed.
+    """Checks that the packages that write and read a target are installed.
 
-    Raises: CheckpointError naming what is missing.
+    Raises: CheckpointError naming those that are missing.
     """
     packages = _PACKAGES[target]
     if missing := [package for package in packages if find_spec(package) is None]:
@@ -187,8 +184,8 @@ def _require_packages(target: str) -> None:
         )
 
 
-class _Job:
-    """One export: each method writes a target where it is told to, and checks what was written."""
+class _ExportJob:
+    """One export. The methods named after targets write that target and check it."""
 
     def __init__(self, model: Checkpoint, dtype: str, notes: list[str]) -> None:
         self.source, self.model, self.tokenizer = model.directory, model.model, model.tokenizer
@@ -196,23 +193,23 @@ class _Job:
         self.dtype = dtype
         self.reference = reference_of(self.model, self.tokenizer)
         self.notes = notes
-        self.agreements: list[Parity] = []
+        self.parity: list[Parity] = []
 
     def gguf(self, file: BinaryIO) -> None:
-        """Into an open file that has a name."""
+        """Writes GGUF to an open named file."""
         name = self.source.resolve().stem if self.source.is_file() else self.source.resolve().name
         self.notes += write_gguf(file, self.model, self.tokenizer, dtype=self.dtype, name=name, record=self.record)
         file.flush()
         path = Path(file.name)
         self.check("minigpt", *runners.gguf_in_torch(path))
-        if find_spec("llama_cpp") and path.stat().st_size < _LARGEST_FOR_LLAMA:
+        if find_spec("llama_cpp") and path.stat().st_size < _MAX_SIZE_FOR_LLAMA:
             try:
                 self.check("llama.cpp", *runners.gguf_in_llama(path))
             except runners.NotRunError as error:
-                self.notes.append(f"not checked in llama.cpp, which does not run here: {error}")
+                self.notes.append(f"not checked in llama.cpp, which does not run on this machine: {error}")
 
     def onnx(self, folder: Path) -> None:
-        """Into a folder, with the files that make it a model for Optimum and transformers.js."""
+        """Writes ONNX to a folder, with the config and tokenizer that Optimum and transformers.js need."""
         write_onnx(folder, self.model)
         if is_checkpoint(self.source):
             _copy((CONFIG, GENERATION_CONFIG, *_TOKENIZER), self.source, folder)
@@ -223,12 +220,12 @@ class _Job:
         self.check("onnxruntime", runners.onnx_in_onnxruntime(folder, self.model.config))
 
     def ctranslate2(self, folder: Path) -> None:
-        """Into a folder, by CTranslate2's own converter, with the tokenizer's files."""
+        """Writes a folder with CTranslate2's own converter, and adds the tokenizer's files."""
         config, tokenizer = self.model.config, self.tokenizer
         if tokenizer.vocab_size < config.vocab_size or tokenizer.unused_ids:
             raise CheckpointError(
-                f"{self.source} has embeddings for {config.vocab_size} words, its tokenizer"
-                f" {tokenizer.vocab_size - len(tokenizer.unused_ids)}; CTranslate2 needs one for each and no more"
+                f"{self.source} has {config.vocab_size} embeddings but its tokenizer has"
+                f" {tokenizer.vocab_size - len(tokenizer.unused_ids)} tokens; CTranslate2 needs exactly one for each"
             )
         with self.huggingface(folder) as source:
             runners.convert_to_ctranslate2(source, folder, config, _CTRANSLATE2_DTYPES[self.dtype])
@@ -237,22 +234,22 @@ class _Job:
 
     @contextmanager
     def huggingface(self, folder: Path) -> Iterator[Path]:
-        """The model as a Hugging Face folder: it is one, or is made one for the moment."""
+        """The model as a Hugging Face folder: the source itself, or a temporary copy."""
         if is_checkpoint(self.source):
             yield self.source
             return
-        # Not in the folder itself, which CTranslate2's converter empties.
-        with tempfile.TemporaryDirectory(prefix=".", suffix=".tmp", dir=folder.parent) as beside:
-            yield save_checkpoint(Path(beside) / "model", self.model, self.tokenizer)
+        # Not inside `folder`, because CTranslate2's converter empties it.
+        with tempfile.TemporaryDirectory(prefix=".", suffix=".tmp", dir=folder.parent) as temporary:
+            yield save_checkpoint(Path(temporary) / "model", self.model, self.tokenizer)
 
     def check(self, by: str, run: Run, tokenize: Tokenize | None = None) -> None:
-        """Compares what a program says with what the model says.
+        """Compares a program's logits and token ids with the model's.
 
-        Raises: CheckpointError where it is something else.
+        Raises: CheckpointError if they differ too much.
         """
         found = compare(by, run, self.reference, tokenize)
         if found.same_ids is False:
-            raise CheckpointError(f"the export was not kept: {by} splits a text into other tokens than minigpt does")
+            raise CheckpointError(f"the export was not kept: {by} and minigpt split a text into different tokens")
         inexact = by == "llama.cpp" or (by == "minigpt" and self.model.config.activation_function != "gelu_new")
         bound = max(_BOUNDS[self.dtype], _LLAMA_BOUND if inexact else 0)
         if found.deviations > bound:
@@ -261,11 +258,11 @@ class _Job:
                 f" {found.deviations:.2g} standard deviations of the logits, and must be at most"
                 f" {bound} for {self.dtype}"
             )
-        self.agreements.append(found)
+        self.parity.append(found)
 
 
 def _copy(names: tuple[str, ...], source: Path, folder: Path) -> None:
-    """Copies those of the files that there are."""
+    """Copies those of the files that exist."""
     for name in names:
         if (source / name).exists():
             shutil.copyfile(source / name, folder / name)

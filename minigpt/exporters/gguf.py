@@ -1,7 +1,7 @@
-"""A model as one GGUF file, as llama.cpp, Ollama and LM Studio read it; whether they agree with us, it does not check.
+"""Writes a model as one GGUF file, for llama.cpp, Ollama and LM Studio.
 
-What is written is what llama.cpp's own converter writes for a GPT-2: matrices as torch's linear layers have them,
-vectors and position embeddings in float32 whatever the dtype, and no output matrix, since the head is tied.
+The content is that of llama.cpp's own converter for GPT-2: matrices in the orientation of torch's linear layers,
+vectors and position embeddings in float32 for every dtype, and no output matrix, since the head is tied.
 Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; llama.cpp, conversion/base.py and conversion/gpt2.py.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from minigpt.errors import CheckpointError
-from minigpt.importers.gguf_names import name_in_gguf
+from minigpt.importers.gguf import gguf_name
 from minigpt.model.gpt import GPT
 from minigpt.storage.run_record import RunRecord
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -26,8 +26,8 @@ from minigpt.tokenizer.vocabulary import END_OF_TEXT
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType, GGUFWriter
 
-NO_MERGE = f"{END_OF_TEXT} {END_OF_TEXT}"  # of two words that no text is split into
-_CONTEXT_STEP, _LARGEST_F16 = 256, 65504.0
+NO_MERGE = f"{END_OF_TEXT} {END_OF_TEXT}"  # never applies, because no text is split into these tokens
+_CONTEXT_STEP, _MAX_F16 = 256, 65504.0
 GGUF_DTYPES = ("f32", "f16", "bf16", "q8_0")
 
 
@@ -40,10 +40,10 @@ def write_gguf(
     name: str = "minigpt",
     record: RunRecord | None = None,
 ) -> tuple[str, ...]:
-    """Writes a model into an open file that has a name, one tensor after the other, and says what a user should know.
+    """Writes a model into an open named file, one tensor after the other; returns notes for the user.
 
     `dtype` is one of GGUF_DTYPES.
-    Raises: CheckpointError where a number is too large for the dtype; OSError.
+    Raises: CheckpointError if a weight is too large for the dtype; OSError.
     """
     import gguf
 
@@ -51,39 +51,37 @@ def write_gguf(
     _describe(writer, model, dtype, name, record or RunRecord())
     notes = _add_tokenizer(writer, tokenizer, model.config.vocab_size)
     tensors = list(_tensors(model, gguf.GGMLQuantizationType[dtype.upper()]))
-    for theirs, tensor, kind in tensors:
-        *rows, row = gguf.quant_shape_to_byte_shape(tuple(tensor.shape), kind)
-        writer.add_tensor_info(theirs, tensor.shape, np.dtype(np.float32), math.prod(rows) * row, raw_dtype=kind)
+    for stored_name, tensor, type_ in tensors:
+        *rows, row = gguf.quant_shape_to_byte_shape(tuple(tensor.shape), type_)
+        writer.add_tensor_info(stored_name, tensor.shape, np.dtype(np.float32), math.prod(rows) * row, raw_dtype=type_)
     with closing(writer):
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
     file.seek(0, 2)
-    for theirs, tensor, kind in tensors:  # not by the writer, whose errors do not say that the disk is full
-        numbers = tensor.detach().float().cpu().contiguous()
-        if kind.name == "F16" and (largest := float(numbers.abs().max())) > _LARGEST_F16:
+    for stored_name, tensor, type_ in tensors:  # without the writer, whose errors do not say that the disk is full
+        values = tensor.detach().float().cpu().contiguous()
+        if type_.name == "F16" and (largest := float(values.abs().max())) > _MAX_F16:
             raise CheckpointError(
-                f"{theirs} holds {largest:.3g}, and f16 at most {_LARGEST_F16:.0f}; choose dtype bf16 or f32"
+                f"{stored_name} holds {largest:.3g}, but f16 must be at most {_MAX_F16:.0f}; choose dtype bf16 or f32"
             )
         file.write(bytes(-file.tell() % gguf.GGUF_DEFAULT_ALIGNMENT))
-        file.write(gguf.quantize(numbers.numpy(), kind).data)
+        file.write(gguf.quantize(values.numpy(), type_).data)
     file.write(bytes(-file.tell() % gguf.GGUF_DEFAULT_ALIGNMENT))
-    if dtype == "q8_0" and (kept := sum(kind.name == "F16" for *_, kind in tensors)):
-        notes += (f"{kept} matrices are f16: their rows cannot be cut into q8_0's blocks of 32 numbers",)
+    if dtype == "q8_0" and (n_f16 := sum(type_.name == "F16" for *_, type_ in tensors)):
+        notes += (f"{n_f16} matrices are f16: their rows cannot be divided into q8_0's blocks of 32 values",)
     if model.config.activation_function != "gelu_new":
-        notes += (
-            "llama.cpp knows GPT-2's tanh form of GELU only, this model has the exact one: logits differ a little",
-        )
+        notes += ("llama.cpp has only the tanh form of GELU, this model uses the exact one: logits differ slightly",)
     if (context := model.config.n_positions) % _CONTEXT_STEP:
         notes += (
-            f"llama.cpp rounds the context up to a multiple of {_CONTEXT_STEP} and aborts where the model has no more"
-            f" positions: keep prompt and new tokens (-n) together within {context}",
+            f"llama.cpp rounds the context up to a multiple of {_CONTEXT_STEP} and aborts after the model's last"
+            f" position: prompt and new tokens (-n) together must be at most {context}",
         )
     return notes
 
 
 def _describe(writer: GGUFWriter, model: GPT, dtype: str, name: str, record: RunRecord) -> None:
-    """What the model is (general.*) and its shape (gpt2.*)."""
+    """Adds the metadata on the model (general.*) and its shape (gpt2.*)."""
     import gguf
 
     config = model.config
@@ -106,48 +104,49 @@ def _describe(writer: GGUFWriter, model: GPT, dtype: str, name: str, record: Run
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
 
 
-def _tensors(model: GPT, kind: GGMLQuantizationType) -> Iterator[tuple[str, Tensor, GGMLQuantizationType]]:
-    """Every tensor by its name in GGUF, and how it is kept there: only matrices are ever less than float32."""
+def _tensors(model: GPT, matrix_type: GGMLQuantizationType) -> Iterator[tuple[str, Tensor, GGMLQuantizationType]]:
+    """Every tensor with its name and type in GGUF; only matrices are ever stored with less than float32."""
     import gguf
 
-    kinds = gguf.GGMLQuantizationType
+    types = gguf.GGMLQuantizationType
     for name, tensor in model.state_dict().items():
-        own = kinds.F32 if tensor.dim() < 2 or name == "position_embedding.weight" else kind
-        if own is kinds.Q8_0 and tensor.shape[-1] % gguf.GGML_QUANT_SIZES[own][0]:
-            own = kinds.F16
-        yield name_in_gguf(name), tensor, own
+        type_ = types.F32 if tensor.dim() < 2 or name == "position_embedding.weight" else matrix_type
+        if type_ is types.Q8_0 and tensor.shape[-1] % gguf.GGML_QUANT_SIZES[type_][0]:
+            type_ = types.F16
+        yield gguf_name(name), tensor, type_
 
 
 def _add_tokenizer(writer: GGUFWriter, tokenizer: Tokenizer, vocab_size: int) -> tuple[str, ...]:
-    """The tokenizer as one of llama.cpp's that gives the same ids, and what of it is different all the same.
+    """Adds the tokenizer as one of llama.cpp's that gives the same ids; returns notes on remaining differences.
 
-    Byte-pair encodings are its "gpt2"; bytes too, whose merges, which may not be missing there, are one that never
-    applies. Characters are its "rwkv", which takes the longest word at each place: one character where that is a word,
-    else one byte. Merges could not say that, as half of a character of three bytes is no word, and would be lost.
+    A byte-pair encoding is llama.cpp's "gpt2". So is a tokenizer of bytes, with one merge that never applies, because
+    llama.cpp requires merges. A tokenizer of characters is llama.cpp's "rwkv", which takes the longest token at each
+    position: a character if it is a token, else a byte. Merges cannot express that, because they would have to go
+    through parts of a character, which are not tokens.
     """
     import gguf
 
-    kinds = [gguf.TokenType.NORMAL] * vocab_size
+    types = [gguf.TokenType.NORMAL] * vocab_size
     for id in (*tokenizer.unused_ids, *range(tokenizer.vocab_size, vocab_size)):
-        kinds[id] = gguf.TokenType.UNUSED
+        types[id] = gguf.TokenType.UNUSED
     for id in tokenizer.vocabulary.added.values():
-        kinds[id] = gguf.TokenType.USER_DEFINED
+        types[id] = gguf.TokenType.USER_DEFINED
     for id in tokenizer.special.values():
-        kinds[id] = gguf.TokenType.CONTROL
+        types[id] = gguf.TokenType.CONTROL
     by_character = tokenizer.vocabulary.by_character
-    words = list(tokenizer.token_strings)
+    tokens = list(tokenizer.token_strings)
     if by_character:
-        for id, kind in enumerate(kinds[: len(words)]):
-            if kind is gguf.TokenType.NORMAL:
-                words[id] = "".join(f"\\x{byte:02x}" for byte in tokenizer.token_bytes(id))
-    padding = r"\xff[PAD{}]" if by_character else "[PAD{}]"  # no UTF-8 has that byte, so no text matches the word
-    words += [""] * (vocab_size - len(words))
+        for id, type_ in enumerate(types[: len(tokens)]):
+            if type_ is gguf.TokenType.NORMAL:
+                tokens[id] = "".join(f"\\x{byte:02x}" for byte in tokenizer.token_bytes(id))
+    padding = r"\xff[PAD{}]" if by_character else "[PAD{}]"  # UTF-8 never has that byte, so no text matches the token
+    tokens += [""] * (vocab_size - len(tokens))
     writer.add_tokenizer_model("rwkv" if by_character else "gpt2")
     if not by_character:
         writer.add_tokenizer_pre("gpt-2")
         writer.add_token_merges(tokenizer.merge_strings or [NO_MERGE])
-    writer.add_token_list([word or padding.format(id) for id, word in enumerate(words)])
-    writer.add_token_types(kinds)
+    writer.add_token_list([token or padding.format(id) for id, token in enumerate(tokens)])
+    writer.add_token_types(types)
     writer.add_bos_token_id(tokenizer.end_of_text)
     writer.add_eos_token_id(tokenizer.end_of_text)
     writer.add_unk_token_id(tokenizer.end_of_text)
@@ -155,4 +154,4 @@ def _add_tokenizer(writer: GGUFWriter, tokenizer: Tokenizer, vocab_size: int) ->
     writer.add_add_bos_token(False)
     if not by_character:
         return ()
-    return (f"{END_OF_TEXT} in a prompt is the end of a text to llama.cpp, and characters to minigpt",)
+    return (f"llama.cpp reads {END_OF_TEXT} in a prompt as the end of a text, minigpt as characters",)

@@ -1,4 +1,4 @@
-"""llama.cpp as a process of its own: a text's ids, or the logits of ids; it knows nothing of minigpt.
+"""A program that runs llama.cpp: prints the ids of a text, or the logits of ids. It imports nothing of minigpt.
 
 python -P minigpt/exporters/llama_process.py model.gguf <<< '[1, 2, 3]' > logits.npy
 python -P minigpt/exporters/llama_process.py model.gguf <<< '"Once upon a time"' > ids.npy
@@ -9,19 +9,19 @@ import json
 import os
 import sys
 
-UNUSABLE = b"unusable: "  # before the reason, where llama-cpp-python itself does not start; no file is to blame
+UNUSABLE = b"unusable: "  # prefix of the reason if llama-cpp-python itself does not start, whatever the file
 
 
 def main(path: str) -> None:
-    """Reads the text or the ids as JSON from standard input, and writes the ids (T,) or the logits (T, V) as .npy.
+    """Reads a text or ids as JSON from standard input, and writes the ids (T,) or the logits (T, V) as .npy.
 
-    Where llama-cpp-python does not start, the answer is UNUSABLE and why.
+    If llama-cpp-python does not start, it writes UNUSABLE and the reason.
     """
     answer = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # llama.cpp may print to where the answer belongs
+    os.dup2(2, 1)  # llama.cpp may print to standard output, too
     try:
         import llama_cpp
-    except Exception as error:  # whatever a broken installation raises: a library of another system, a missing one
+    except Exception as error:  # a broken installation may raise anything: a library is missing, or for another system
         answer.write(UNUSABLE + " ".join(f"{type(error).__name__}: {error}".split()).encode())
         answer.close()
         return
@@ -36,7 +36,7 @@ def main(path: str) -> None:
         llama = llama_cpp.Llama(path, n_ctx=len(question), logits_all=True, type_k=f32, type_v=f32, verbose=False)
         llama.eval(question)
         result = np.array(llama.scores[: len(question)], dtype=np.float32)
-    content = io.BytesIO()  # to a file numpy writes in a way that a pipe does not have
+    content = io.BytesIO()  # numpy cannot write to a pipe
     np.save(content, result)
     answer.write(content.getvalue())
     answer.close()

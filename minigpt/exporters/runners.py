@@ -1,6 +1,6 @@
-"""Exported models run by the programs that they are for: each function gives a way from ids (T,) to logits (T, V).
+"""Runs exported models in the programs they are for; each function returns a function from ids (T,) to logits (T, V).
 
-What the programs lack for that, this module adds: the memory of an ONNX graph, a process for llama.cpp.
+It also converts models with CTranslate2's converter.
 """
 
 import io
@@ -26,36 +26,36 @@ from minigpt.storage.checkpoint import CONFIG
 from minigpt.storage.files import atomic_json, read_json
 from minigpt.storage.huggingface import from_huggingface
 
-_LLAMA_SECONDS = 600  # for a text, or some 60 ids, in at most 2 GB
+_LLAMA_SECONDS = 600  # for a text, or about 60 ids, and a file of at most 2 GB
 
 
 class NotRunError(CheckpointError):
-    """A program could not be run at all, which says nothing of the file; the message is the reason."""
+    """The program could not be run, whatever the file; the message is the reason."""
 
 
 def gguf_in_torch(path: Path) -> tuple[Run, Tokenize]:
-    """A GGUF file, read back into PyTorch."""
-    foreign = open_gguf(path)
+    """Reads a GGUF file back into PyTorch."""
+    imported = open_gguf(path)
     try:
-        model = from_huggingface(foreign.tensors, foreign.config)
+        model = from_huggingface(imported.tensors, imported.config)
     finally:
-        foreign.tensors.close()
+        imported.tensors.close()
 
     @torch.no_grad()
     def run(ids: Sequence[int]) -> Tensor:
         return model(torch.tensor([ids]))[0]
 
-    return run, foreign.tokenizer.encode
+    return run, imported.tokenizer.encode
 
 
 def gguf_in_llama(path: Path) -> tuple[Run, Tokenize]:
-    """A GGUF file in llama.cpp, in a process of its own: it aborts at what it does not like, and is talkative.
+    """Runs a GGUF file in llama.cpp, in a separate process, because llama.cpp aborts on errors and prints a lot.
 
-    Raises (when called): CheckpointError where llama.cpp cannot use the file, NotRunError where it does not run.
+    The returned functions raise CheckpointError if llama.cpp cannot use the file, NotRunError if it does not run.
     """
 
     def ask(question: str | Sequence[int]) -> Any:
-        # By its path and with -P, so that no json.py in the working directory is taken for Python's own.
+        # By path and with -P, so that a json.py in the working directory is not imported instead of Python's.
         command = [sys.executable, "-P", llama_process.__file__, str(path)]
         asked = json.dumps(question).encode()
         try:
@@ -67,7 +67,7 @@ def gguf_in_llama(path: Path) -> tuple[Run, Tokenize]:
         if done.returncode == -signal.SIGILL:
             raise NotRunError("llama-cpp-python was built for another processor")
         if done.returncode:
-            reason = (done.stderr.decode(errors="replace").strip().splitlines() or ["it says nothing"])[-1]
+            reason = (done.stderr.decode(errors="replace").strip().splitlines() or ["without a message"])[-1]
             raise CheckpointError(f"llama.cpp cannot use the file ({reason})")
         return np.load(io.BytesIO(done.stdout))
 
@@ -75,15 +75,15 @@ def gguf_in_llama(path: Path) -> tuple[Run, Tokenize]:
 
 
 def onnx_in_onnxruntime(folder: Path, config: GPTConfig) -> Run:
-    """An ONNX graph in onnxruntime: the first half of the ids at once, the others one by one, through its memory."""
+    """Runs an ONNX graph in onnxruntime: the first half of the ids at once, the others one by one with its cache."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(folder / ONNX_MODEL, providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_outputs()][1:]
-    nothing = np.zeros((1, config.n_head, 0, config.head_width), np.float32)
+    empty = np.zeros((1, config.n_head, 0, config.head_width), np.float32)  # (B, H, 0, D)
 
     def run(ids: Sequence[int]) -> Tensor:
-        memory: dict[str, Any] = {name.replace("present", "past_key_values"): nothing for name in names}
+        cache: dict[str, Any] = {name.replace("present", "past_key_values"): empty for name in names}
         half = (len(ids) + 1) // 2
         logits = []
         for start, end in [(0, half), *((i, i + 1) for i in range(half, len(ids)))]:
@@ -92,8 +92,8 @@ def onnx_in_onnxruntime(folder: Path, config: GPTConfig) -> Run:
                 "attention_mask": np.ones((1, end), np.int64),
                 "position_ids": np.arange(start, end, dtype=np.int64)[None],
             }
-            result, *present = session.run(None, inputs | memory)
-            memory = dict(zip(memory, present, strict=True))
+            result, *present = session.run(None, inputs | cache)
+            cache = dict(zip(cache, present, strict=True))
             logits.append(torch.from_numpy(result[0]))  # (end - start, V)
         return torch.cat(logits)
 
@@ -101,9 +101,9 @@ def onnx_in_onnxruntime(folder: Path, config: GPTConfig) -> Run:
 
 
 def convert_to_ctranslate2(directory: Path, folder: Path, config: GPTConfig, dtype: str) -> None:
-    """Fills a folder by CTranslate2's own converter, which reads a checkpoint as the Hugging Face model that it is.
+    """Fills a folder with CTranslate2's own converter, from a Hugging Face model in a directory.
 
-    It forgets the epsilon of the layer norms, for which the runtime then takes 1e-5.
+    The converter does not store the layer norms' epsilon, and the runtime would use 1e-5; so it is added here.
     """
     from ctranslate2.converters import TransformersConverter
     from transformers.utils import logging
@@ -115,7 +115,7 @@ def convert_to_ctranslate2(directory: Path, folder: Path, config: GPTConfig, dty
 
 
 def model_in_ctranslate2(folder: Path) -> Run:
-    """A model in CTranslate2, in the arithmetic of its weights where the CPU has it."""
+    """Runs a model in CTranslate2, in the dtype of its weights if the CPU supports it."""
     import ctranslate2
 
     generator = ctranslate2.Generator(str(folder), device="cpu")

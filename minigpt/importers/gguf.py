@@ -1,6 +1,6 @@
-"""GPT-2 from a GGUF file, as llama.cpp's converter and our own exporter write it; `gguf_file` knows the format.
+"""Imports GPT-2 from GGUF files, as llama.cpp's converter and minigpt's exporter write them.
 
-Source: llama.cpp, conversion/gpt2.py, src/models/gpt2.cpp and src/llama-vocab.cpp.
+Source: llama.cpp, conversion/gpt2.py, src/llama-arch.cpp, src/models/gpt2.cpp and src/llama-vocab.cpp.
 """
 
 import re
@@ -12,10 +12,8 @@ from typing import Any, NamedTuple
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError, TokenizerError
 from minigpt.importers.gguf_file import GgufFile
-from minigpt.importers.gguf_names import name_in_gguf
-from minigpt.importers.imported_model import ImportedModel
-from minigpt.importers.renamed_tensors import Place, RenamedTensors, expect_shape
-from minigpt.importers.vocabulary_check import fit
+from minigpt.importers.imported_model import ImportedModel, check_vocabulary
+from minigpt.importers.tensor_sources import FileTensor, RenamedTensors, check_shape
 from minigpt.storage.huggingface import config_from_huggingface, stored_tensors
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
@@ -23,38 +21,58 @@ from minigpt.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
 _HEAD = "output.weight"
 _LOSSLESS = ("F64", "F32", "F16", "BF16")
 _BFLOAT16_STEP = 2**-8
-# How llama.cpp splits a text before merging: its names of GPT-2's pattern.
-_SPLITS = ("gpt-2", "mpt", "olmo", "jais", "phi-2")
-_UNKNOWN_SPLITS = (None, "default")
-_NORMAL, _USER_DEFINED, _UNUSED = 1, 4, 5  # kinds of tokens; all others are special
+# llama.cpp's names for pre-tokenizers that split texts with GPT-2's pattern.
+_PRE_TOKENIZERS = ("gpt-2", "mpt", "olmo", "jais", "phi-2")
+_UNKNOWN_PRE_TOKENIZERS = (None, "default")
+_NORMAL, _USER_DEFINED, _UNUSED = 1, 4, 5  # token types; all others are special
+_MODULES = {
+    "token_embedding": "token_embd",
+    "position_embedding": "position_embd",
+    "attention_norm": "attn_norm",
+    "attention.qkv_proj": "attn_qkv",
+    "attention.out_proj": "attn_output",
+    "mlp_norm": "ffn_norm",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "final_norm": "output_norm",
+}
+
+
+def gguf_name(name: str) -> str:
+    """A tensor's name in GGUF: `blk.0.ffn_up.weight` for `blocks.0.mlp.up_proj.weight`."""
+    module, _, kind = name.rpartition(".")
+    if not module.startswith("blocks."):
+        return f"{_MODULES[module]}.{kind}"
+    _, block, module = module.split(".", 2)
+    return f"blk.{block}.{_MODULES[module]}.{kind}"
 
 
 def open_gguf(path: Path) -> ImportedModel:
-    """The GPT-2 in a GGUF file, opened and not yet read.
+    """Opens the GPT-2 in a GGUF file; its tensors are not read yet.
 
-    Raises: CheckpointError where the file is damaged or the model is no GPT-2; TokenizerError.
+    Raises: CheckpointError if the file is damaged or not a GPT-2; TokenizerError.
     """
     file = GgufFile(path)
     try:
-        _check_kind(file)
-        config = _config_of(file)
-        places = _places_of(file, config)
-        notes = [*_tie_head(file, places), *_quantized(file, places)]
-        tokenizer = _tokenizer_of(file, notes)
-        notes += fit(tokenizer, config, path)
+        _check_architecture(file)
+        config = _read_config(file)
+        tensors = _find_tensors(file, config)
+        notes = [*_resolve_head(file, tensors), *_quantization_notes(file, tensors)]
+        tokenizer = _read_tokenizer(file, notes)
+        notes += check_vocabulary(tokenizer, config, path)
     except TokenizerError as error:
         file.close()
         raise TokenizerError(f"the tokenizer in {path} cannot be used: {error}") from error
     except BaseException:
         file.close()
         raise
-    return ImportedModel(config, RenamedTensors(file, places), tokenizer, tuple(notes))
+    return ImportedModel(config, RenamedTensors(file, tensors), tokenizer, tuple(notes))
 
 
-def _check_kind(file: GgufFile) -> None:
-    """Makes sure that the file is a whole GPT-2.
+def _check_architecture(file: GgufFile) -> None:
+    """Checks that the file is a complete GPT-2.
 
-    Raises: CheckpointError where it is another model, a part of one, or an adapter to one.
+    Raises: CheckpointError if it is another model, a part of one, or an adapter.
     """
     architecture = file.metadata.get("general.architecture")
     if architecture != "gpt2":
@@ -65,16 +83,15 @@ def _check_kind(file: GgufFile) -> None:
     parts = file.metadata.get("split.count", 0)
     if parts not in (0, 1):
         raise CheckpointError(
-            f"{file.path} is one of {parts!r} parts of a model, which must be whole;"
-            " join them with llama-gguf-split --merge"
+            f"{file.path} is one of {parts!r} parts of a model; join them with llama-gguf-split --merge"
         )
 
 
-def _config_of(file: GgufFile) -> GPTConfig:
-    """The shape, from the metadata and the token embedding."""
+def _read_config(file: GgufFile) -> GPTConfig:
+    """The config, from the metadata and the shape of the token embedding."""
     values = file.metadata
 
-    def need(key: str) -> Any:
+    def require(key: str) -> Any:
         if key not in values:
             raise CheckpointError(f"{file.path} has no {key}, which llama.cpp's converter writes for every GPT-2")
         return values[key]
@@ -85,11 +102,11 @@ def _config_of(file: GgufFile) -> GPTConfig:
         {
             "model_type": "gpt2",
             "vocab_size": next(iter(file.tensors["token_embd.weight"].shape), 0),
-            "n_positions": need("gpt2.context_length"),
-            "n_embd": need("gpt2.embedding_length"),
-            "n_layer": need("gpt2.block_count"),
-            "n_head": need("gpt2.attention.head_count"),
-            "layer_norm_epsilon": need("gpt2.attention.layer_norm_epsilon"),
+            "n_positions": require("gpt2.context_length"),
+            "n_embd": require("gpt2.embedding_length"),
+            "n_layer": require("gpt2.block_count"),
+            "n_head": require("gpt2.attention.head_count"),
+            "layer_norm_epsilon": require("gpt2.attention.layer_norm_epsilon"),
         },
         file.path,
     )
@@ -97,127 +114,130 @@ def _config_of(file: GgufFile) -> GPTConfig:
     for key, value in expected.items():
         found = values.get(key, value)
         if not isinstance(found, int) or found != value:
-            raise CheckpointError(f"{key} ({found!r}) in {file.path} makes another model than GPT-2's: {value}")
+            raise CheckpointError(f"{key} ({found!r}) in {file.path} must be {value}, as in GPT-2")
     return config
 
 
-def _places_of(file: GgufFile, config: GPTConfig) -> dict[str, Place]:
-    """Where each tensor of the model is, by Hugging Face's names: matrices lie turned.
+def _find_tensors(file: GgufFile, config: GPTConfig) -> dict[str, FileTensor]:
+    """The model's tensors in the file, by Hugging Face's names, whose matrices are the transposes of GGUF's.
 
-    Raises: CheckpointError for a tensor that is missing, misshapen or too many.
+    Raises: CheckpointError for a tensor that is missing, unexpected or of the wrong shape.
     """
-    places = {}
+    tensors = {}
     for stored in stored_tensors(config):
         shape = stored.shape[::-1] if stored.transposed else stored.shape
-        place = Place(name_in_gguf(stored.ours), shape, stored.transposed)
-        if place.theirs not in file.tensors:  # at once: a file may claim a million blocks
-            raise CheckpointError(f"{file.path} has no tensor {place.theirs!r}, expected of shape {shape}")
-        places[stored.theirs] = place
-    for place in places.values():
-        expect_shape(file.path, place, file.tensors[place.theirs].shape)
+        found = FileTensor(gguf_name(stored.name), shape, stored.transposed)
+        if found.name not in file.tensors:  # checked in this loop because a damaged file may claim a million blocks
+            raise CheckpointError(f"{file.path} has no tensor {found.name!r}, expected of shape {shape}")
+        tensors[stored.stored_name] = found
+    for found in tensors.values():
+        check_shape(file.path, found, file.tensors[found.name].shape)
     if _HEAD in file.tensors:
-        expect_shape(file.path, places["wte.weight"]._replace(theirs=_HEAD), file.tensors[_HEAD].shape)
-    for name in sorted(file.tensors.keys() - {_HEAD} - {place.theirs for place in places.values()}):
-        raise CheckpointError(
-            f"{file.path} has a tensor {name!r} that a GPT-2 of {config.n_layer} blocks does not have"
-        )
-    return places
+        check_shape(file.path, tensors["wte.weight"]._replace(name=_HEAD), file.tensors[_HEAD].shape)
+    for name in sorted(file.tensors.keys() - {_HEAD} - {found.name for found in tensors.values()}):
+        raise CheckpointError(f"{file.path} has an unexpected tensor {name!r} for a GPT-2 of {config.n_layer} blocks")
+    return tensors
 
 
-def _tie_head(file: GgufFile, places: dict[str, Place]) -> list[str]:
-    """Finds out whether an output matrix is the token embedding, rounded otherwise: llama-quantize keeps it finer.
+def _resolve_head(file: GgufFile, tensors: dict[str, FileTensor]) -> list[str]:
+    """Decides whether a stored output matrix is the token embedding in another precision; returns notes on it.
 
-    If so, `places` hold the finer of the two, for both uses. Whether equal types are equal is the model's to compare.
-    Raises: CheckpointError where it is a matrix of its own.
+    llama-quantize stores both, the output matrix with more bits. In that case `tensors` gets the one with more bits
+    as the embedding. If both have the same lossless type, `from_huggingface` compares them.
+    Raises: CheckpointError if they are different matrices.
     """
-    embedding = places["wte.weight"]
+    embedding = tensors["wte.weight"]
     if _HEAD not in file.tensors:
         return []
-    both = [embedding.theirs, _HEAD]
-    kinds = [file.kind(name) for name in both]
-    places["lm_head.weight"] = embedding._replace(theirs=_HEAD)
-    if kinds[0] == kinds[1] and kinds[0] in _LOSSLESS:
+    both = [embedding.name, _HEAD]
+    types = [file.type_name(name) for name in both]
+    tensors["lm_head.weight"] = embedding._replace(name=_HEAD)
+    if types[0] == types[1] and types[0] in _LOSSLESS:
         return []
     coarse, fine = sorted(both, key=lambda name: file.tensors[name].size)
-    numbers, other = file.read(fine).float(), file.read(coarse).float()
-    bits = 8 * file.tensors[coarse].size / numbers.numel()
-    distance = float((other - numbers).norm() / numbers.norm())
-    # Roundings are off by less than this in norm, and a distance that is no number is none of a rounding.
+    values, rounded = file.read(fine).float(), file.read(coarse).float()
+    bits = 8 * file.tensors[coarse].size / values.numel()
+    distance = float((rounded - values).norm() / values.norm())
+    # Rounding to that many bits changes the norm by less than this. NaN fails the comparison, too.
     if not distance <= max(2 ** (1.5 - bits), _BFLOAT16_STEP):
         raise CheckpointError(
-            f"{_HEAD!r} in {file.path} differs from {embedding.theirs!r} by {distance:.0%}: an output head of its own"
-            " is not supported, it must be tied to the token embedding"
+            f"{_HEAD!r} in {file.path} differs from {embedding.name!r} by {distance:.0%}: the output head must be tied"
+            " to the token embedding"
         )
-    del places["lm_head.weight"]
-    places["wte.weight"] = embedding._replace(theirs=fine)
+    del tensors["lm_head.weight"]
+    tensors["wte.weight"] = embedding._replace(name=fine)
     if not distance:
         return []
     return [
-        f"{both[0]} ({kinds[0]}) and {both[1]} ({kinds[1]}), which differ by {distance:.1%}, are taken for one matrix,"
-        f" rounded twice: {fine} serves for both"
+        f"{both[0]} ({types[0]}) and {both[1]} ({types[1]}) differ by {distance:.1%}, so they are one matrix in two"
+        f" precisions: {fine} is used for both"
     ]
 
 
-def _quantized(file: GgufFile, places: dict[str, Place]) -> list[str]:
-    """A sentence on what is quantized, where anything is."""
-    kinds = Counter(file.kind(place.theirs) for place in places.values())
-    found = [f"{count} {kind}" for kind, count in kinds.items() if kind not in _LOSSLESS]
-    if not found:
+def _quantization_notes(file: GgufFile, tensors: dict[str, FileTensor]) -> list[str]:
+    """A note on the quantized tensors, if there are any."""
+    types = Counter(file.type_name(found.name) for found in tensors.values())
+    quantized = [f"{count} {name}" for name, count in types.items() if name not in _LOSSLESS]
+    if not quantized:
         return []
-    return [f"quantized tensors ({', '.join(found)}) are taken as they were rounded, in float32"]
+    return [f"quantized tensors ({', '.join(quantized)}) are converted to float32; their rounding stays"]
 
 
 class _Tokens(NamedTuple):
-    """The tokens of a vocabulary with their ids, by how a text comes to have them, and the name of the end of text."""
+    """The tokens of a vocabulary with their ids, by token type, and the token that ends a text."""
 
-    words: dict[str, int]
+    normal: dict[str, int]
     special: dict[str, int]
     added: dict[str, int]
     end_of_text: str
 
 
-def _tokenizer_of(file: GgufFile, notes: list[str]) -> Tokenizer:
-    """The tokenizer in the metadata; `notes` gains what was assumed of it.
+def _read_tokenizer(file: GgufFile, notes: list[str]) -> Tokenizer:
+    """The tokenizer in the metadata; adds to `notes` what was assumed.
 
-    Raises: CheckpointError where it is of another family, or splits texts otherwise; TokenizerError.
+    Raises: CheckpointError if it is not a byte-level BPE that splits texts as GPT-2 does; TokenizerError.
     """
     values = file.metadata
     family = values.get("tokenizer.ggml.model")
     if family not in ("gpt2", "rwkv"):
-        raise CheckpointError(f"tokenizer.ggml.model ({family!r}) in {file.path} must be 'gpt2', or the 'rwkv' of ours")
-    tokens = _tokens_of(file)
+        raise CheckpointError(
+            f"tokenizer.ggml.model ({family!r}) in {file.path} must be 'gpt2', or 'rwkv' as minigpt writes it"
+        )
+    tokens = _read_tokens(file)
     if values.get("tokenizer.ggml.add_bos_token") is True:
         notes.append("llama.cpp puts a start token before every prompt to this model, minigpt does not")
     if family == "rwkv":
-        return _of_characters(file, tokens)
-    split = values.get("tokenizer.ggml.pre")
-    if split in _UNKNOWN_SPLITS:
-        notes.append("it does not say how its texts are split (tokenizer.ggml.pre): as GPT-2's, presumably")
-    elif split not in _SPLITS:
+        return _character_tokenizer(file, tokens)
+    pre_tokenizer = values.get("tokenizer.ggml.pre")
+    if pre_tokenizer in _UNKNOWN_PRE_TOKENIZERS:
+        notes.append("the file does not name its pre-tokenizer (tokenizer.ggml.pre): GPT-2's is assumed")
+    elif pre_tokenizer not in _PRE_TOKENIZERS:
         raise CheckpointError(
-            f"tokenizer.ggml.pre ({split!r}) in {file.path} splits texts in another way than GPT-2's: 'gpt-2'"
+            f"tokenizer.ggml.pre ({pre_tokenizer!r}) in {file.path} must be 'gpt-2': others split texts differently"
         )
     merges = values.get("tokenizer.ggml.merges")
     if not isinstance(merges, list):
         raise CheckpointError(f"{file.path} has no tokenizer.ggml.merges")
-    # llama.cpp wants some: a tokenizer of bytes has one of special tokens, which never applies.
+    # llama.cpp requires merges, so a tokenizer of bytes has one merge of special tokens, which never applies.
     merges = [merge for merge in merges if not all(part in tokens.special for part in merge.split(" "))]
     return Tokenizer.from_vocabulary(
-        tokens.words, merges, special=tokens.special, end_of_text=tokens.end_of_text, added=tokens.added
+        tokens.normal, merges, special=tokens.special, end_of_text=tokens.end_of_text, added=tokens.added
     )
 
 
-def _tokens_of(file: GgufFile) -> _Tokens:
-    """The tokens in the metadata; those that only make the matrix larger are left out.
+def _read_tokens(file: GgufFile) -> _Tokens:
+    """The tokens in the metadata, without those that only pad the embedding.
 
-    Raises: CheckpointError where they are not there, or do not say which ends a text.
+    Raises: CheckpointError if they are missing or damaged, or none of them ends a text.
     """
     values = file.metadata
-    tokens, kinds = values.get("tokenizer.ggml.tokens"), values.get("tokenizer.ggml.token_type")
+    tokens, types = values.get("tokenizer.ggml.tokens"), values.get("tokenizer.ggml.token_type")
     if not isinstance(tokens, list) or not (
-        kinds is None or (isinstance(kinds, array) and kinds.typecode in "iI" and len(kinds) == len(tokens))
+        types is None or (isinstance(types, array) and types.typecode in "iI" and len(types) == len(tokens))
     ):
-        raise CheckpointError(f"{file.path} must have tokenizer.ggml.tokens, and as many tokenizer.ggml.token_type")
+        raise CheckpointError(
+            f"{file.path} must have tokenizer.ggml.tokens, and one tokenizer.ggml.token_type for each"
+        )
     end = values.get("tokenizer.ggml.eos_token_id", values.get("tokenizer.ggml.bos_token_id"))
     if end is None and END_OF_TEXT in tokens:
         end = tokens.index(END_OF_TEXT)
@@ -227,18 +247,18 @@ def _tokens_of(file: GgufFile) -> _Tokens:
         )
     found = _Tokens({}, {tokens[end]: end}, {}, tokens[end])
     for id, token in enumerate(tokens):
-        kind = _NORMAL if kinds is None else kinds[id]
+        kind = _NORMAL if types is None else types[id]
         if kind == _UNUSED:
             continue
-        group = found.words if kind == _NORMAL else found.added if kind == _USER_DEFINED else found.special
+        group = found.normal if kind == _NORMAL else found.added if kind == _USER_DEFINED else found.special
         if group.setdefault(token, id) != id:
             raise CheckpointError(f"{file.path} has the token {token!r} twice, as {group[token]} and {id}")
     return found
 
 
-def _of_characters(file: GgufFile, tokens: _Tokens) -> Tokenizer:
-    r"""One of our tokenizers of characters, whose words the exporter writes as `\xe2\x82\xac`."""
-    if not all(re.fullmatch(r"(\\x[0-9a-f]{2})+", word) for word in tokens.words):
+def _character_tokenizer(file: GgufFile, tokens: _Tokens) -> Tokenizer:
+    r"""A character tokenizer as minigpt's exporter writes it, each token as `\xe2\x82\xac`."""
+    if not all(re.fullmatch(r"(\\x[0-9a-f]{2})+", token) for token in tokens.normal):
         raise CheckpointError(f"tokenizer.ggml.model ('rwkv') in {file.path} must be one that minigpt wrote")
-    words = {bytes.fromhex(word.replace(r"\x", "")): id for word, id in tokens.words.items()}
-    return Tokenizer(Vocabulary(words, (), tokens.special, tokens.end_of_text, by_character=True))
+    ids = {bytes.fromhex(token.replace(r"\x", "")): id for token, id in tokens.normal.items()}
+    return Tokenizer(Vocabulary(ids, (), tokens.special, tokens.end_of_text, by_character=True))

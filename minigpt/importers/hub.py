@@ -1,7 +1,4 @@
-"""Models from the Hugging Face hub, through its own client and cache: the files that are needed, whole and genuine.
-
-It knows which files a model has, and nothing of what stands in them but an index's list of files.
-"""
+"""Downloads models from the Hugging Face hub with its own client and cache, and verifies the files' hashes."""
 
 import contextlib
 import difflib
@@ -21,20 +18,20 @@ from minigpt.storage.checkpoint import CONFIG, WEIGHTS
 GPT2_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 _OWNER = "openai-community"
 _INDEX = ".index.json"
-# The forms that weights are kept in, the best first; one is downloaded.
+# The forms that weights are stored in, the preferred ones first; one of them is downloaded.
 _FORMS = (WEIGHTS, WEIGHTS + _INDEX, "pytorch_model.bin", "pytorch_model.bin" + _INDEX)
 _TOKENIZER = "tokenizer.json"
 _WITH_TOKENIZER = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _INSTEAD_OF_TOKENIZER = ("vocab.json", "merges.txt")
-_FILES = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".json"}  # endings of paths that are not there
+_FILES = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".json"}  # suffixes of paths, not of names on the hub
 
 
 class UnreachableError(CheckpointError):
-    """A model that only the network keeps away."""
+    """A model could not be downloaded because of the network."""
 
 
 def is_hub_name(model: str) -> bool:
-    """Whether a name that is no path's is plainly one of the hub's: OpenAI's four, and any with its owner."""
+    """Whether a name is unmistakably one on the hub: one of OpenAI's four, or owner/name."""
     return model in GPT2_NAMES or ("/" in model and _may_be_on_hub(model))
 
 
@@ -45,16 +42,16 @@ def _may_be_on_hub(model: str) -> bool:
 
 
 def repository_of(model: str) -> str:
-    """The hub's name of a model: OpenAI's four by their own names, any other as it is.
+    """The repository of a model: OpenAI's four are found by their short names.
 
-    Raises: CheckpointError where it can be no name on the hub.
+    Raises: CheckpointError if it cannot be a name on the hub.
     """
     if model in GPT2_NAMES:
         return f"{_OWNER}/{model}"
     if not _may_be_on_hub(model):
         raise CheckpointError(
-            f"model ({model!r}) must be {', '.join(GPT2_NAMES)}, the hub's name of a model (owner/name), or a path that"
-            " is there"
+            f"model ({model!r}) must be {', '.join(GPT2_NAMES)}, a model's name on the hub (owner/name), or an existing"
+            " path"
         )
     return model
 
@@ -65,19 +62,19 @@ def is_openai(repository: str) -> bool:
 
 
 def download(repository: str, revision: str | None = None, *, cached: bool = False) -> Path:
-    """The place of a model's weights, or of their index, in the hub's cache, with all that belongs to them beside.
+    """Downloads a model: the path of its weights, or of their index, in the hub's cache, with its other files beside.
 
-    `cached` takes what the cache has, and does not ask the hub, as HF_HUB_OFFLINE=1 does for all.
-    Raises: CheckpointError where they cannot be had, or what lies in the cache is not what the hub has; a kind of it,
-    UnreachableError, where the network is what is missing.
+    With `cached`, the cache is used without asking the hub, as with HF_HUB_OFFLINE=1.
+    Raises: CheckpointError if a file does not exist or its hash is wrong; its subclass UnreachableError if the network
+    fails.
     """
-    with _explained(repository, revision):
+    with _wrap_hub_errors(repository, revision):
         if not cached:
-            reach(repository, CONFIG, revision)
+            check_reachable(repository, CONFIG, revision)
         config = _fetch(repository, CONFIG, revision, cached)
         if config is None:
-            raise CheckpointError(f"{repository} has no {CONFIG}, so it is no model of transformers'")
-        revision = config.parent.name  # the commit, so that no file is newer than another
+            raise CheckpointError(f"{repository} has no {CONFIG}, so it is not a model of transformers")
+        revision = config.parent.name  # the commit, so that all files are of one version
         weights = _fetch_first(repository, _FORMS, revision, cached)
         if weights is None:
             raise CheckpointError(f"{repository} has none of {', '.join(_FORMS)}, so there are no weights to import")
@@ -85,13 +82,13 @@ def download(repository: str, revision: str | None = None, *, cached: bool = Fal
             for name in files_named_in(weights):
                 if _fetch(repository, name, revision, cached) is None:
                     raise CheckpointError(f"{repository} has no {name}, which its {weights.name} names")
-        if not is_openai(repository):  # whose words are here
+        if not is_openai(repository):  # minigpt has GPT-2's tokenizer
             _fetch_tokenizer(repository, revision, cached)
         return weights
 
 
 def _fetch_tokenizer(repository: str, revision: str, cached: bool) -> None:
-    """Puts the tokenizer beside the weights: the file that says all, else the pair that does, or what tells another."""
+    """Downloads tokenizer.json, else vocab.json and merges.txt, else a file that identifies another kind."""
     found = _fetch_first(repository, (_TOKENIZER, *_INSTEAD_OF_TOKENIZER), revision, cached)
     if found is None:
         for name in OTHER_TOKENIZERS:
@@ -100,16 +97,16 @@ def _fetch_tokenizer(repository: str, revision: str, cached: bool) -> None:
     if found.name != _TOKENIZER:
         for name in _INSTEAD_OF_TOKENIZER:
             _fetch(repository, name, revision, cached)
-    for name in _WITH_TOKENIZER:  # which say nothing of the words: a cache without them will do
+    for name in _WITH_TOKENIZER:  # optional, so a cache without them suffices
         _fetch_first(repository, (name,), revision, cached, needed=False)
 
 
 def _fetch_first(
     repository: str, names: Sequence[str], revision: str, cached: bool, *, needed: bool = True
 ) -> Path | None:
-    """The first of these files that there is; offline, the first that the cache has. None where the model has none.
+    """The first of these files that exists, or, offline, that the cache has; None if the model has none of them.
 
-    Raises: as `_fetch`, where the cache has none of them, does not know that there is none, and one is needed.
+    Raises: as `_fetch`, if one is needed and the cache neither has one nor knows that there is none.
     """
     from huggingface_hub import constants
     from huggingface_hub.errors import LocalEntryNotFoundError
@@ -128,14 +125,17 @@ def _fetch_first(
     return None
 
 
-def identity(repository: str, revision: str | None = None) -> str | None:
-    """What tells a model's weights from all others, by the hub's own hash of them; None where the hub is not asked."""
+def weights_identity(repository: str, revision: str | None = None) -> str | None:
+    """The file and the hub's hash of a model's weights; None with HF_HUB_OFFLINE=1.
+
+    Raises: as `download`.
+    """
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
     from huggingface_hub.errors import EntryNotFoundError
 
     if constants.HF_HUB_OFFLINE:
         return None
-    with _explained(repository, revision):
+    with _wrap_hub_errors(repository, revision):
         for form in _FORMS:
             with contextlib.suppress(EntryNotFoundError):
                 metadata = get_hf_file_metadata(hf_hub_url(repository, form, revision=revision))
@@ -144,60 +144,63 @@ def identity(repository: str, revision: str | None = None) -> str | None:
 
 
 def _fetch(repository: str, name: str, revision: str | None, cached: bool) -> Path | None:
-    """The file of that name in the hub's cache, downloaded if it is not there yet; None where the model has none."""
-    # slow to import, and of use here only
+    """A file in the hub's cache, downloaded if necessary; None if the model does not have it."""
+    # slow to import, and needed only here
     from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     try:
         path = Path(hf_hub_download(repository, name, revision=revision, local_files_only=cached))
-    except LocalEntryNotFoundError:  # a kind of EntryNotFoundError, but of the network's making
-        if try_to_load_from_cache(repository, name, revision=revision) is _CACHED_NO_EXIST:  # the hub has said so
+    except LocalEntryNotFoundError:  # a subclass of EntryNotFoundError, but raised when the network fails
+        if try_to_load_from_cache(repository, name, revision=revision) is _CACHED_NO_EXIST:  # an earlier answer
             return None
         raise
     except EntryNotFoundError:
         return None
-    _check(path, repository)
+    _verify_hash(path, repository)
     return path
 
 
-def _check(path: Path, repository: str) -> None:
-    """Makes sure that a file in the cache is what the hub has: the cache names each by the hub's hash of it."""
+def _verify_hash(path: Path, repository: str) -> None:
+    """Checks a file in the cache against the hub's hash of it, which is the name of the blob that it links to.
+
+    Raises: CheckpointError if the hashes differ.
+    """
     blob = path.resolve()
-    stated = blob.name
-    if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", stated):  # no cache with links, or no hash
+    expected = blob.name
+    if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", expected):  # a cache without links
         return
     with blob.open("rb") as file:
-        if len(stated) == 64:
+        if len(expected) == 64:
             found = hashlib.file_digest(file, "sha256").hexdigest()
-        else:  # as git names it
+        else:  # a git object id
             content = file.read()
             found = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-    if found != stated:
+    if found != expected:
         raise CheckpointError(
-            f"{path.name} of {repository} is damaged: its hash is {found[:12]}… where the hub's is {stated[:12]}…;"
+            f"{path.name} of {repository} is damaged: its hash is {found[:12]}…, expected {expected[:12]}…;"
             f" remove {blob} and try again"
         )
 
 
-def reach(repository: str, name: str, revision: str | None, *, repo_type: str | None = None) -> None:
-    """Asks the hub for a file once, unless the cache has it: one that cannot be reached is known at once so, and not
-    after the half a minute of attempts that the hub's client makes.
+def check_reachable(repository: str, name: str, revision: str | None, *, repo_type: str | None = None) -> None:
+    """Asks the hub for a file once, unless the cache has it, so that an unreachable hub is noticed at once.
 
-    Raises: the errors of the network.
+    The hub's client would retry for half a minute.
+    Raises: the network's errors, `transport_errors`.
     """
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError
 
     known = try_to_load_from_cache(repository, name, repo_type=repo_type, revision=revision)
     if not constants.HF_HUB_OFFLINE and not isinstance(known, str):
-        with contextlib.suppress(HfHubHTTPError):  # a hub that answers is asked again, and explains itself then
+        with contextlib.suppress(HfHubHTTPError):  # the hub answers; the download will report its error
             get_hf_file_metadata(hf_hub_url(repository, name, repo_type=repo_type, revision=revision))
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Keeps the hub's client from saying once for each attempt what its error says in the end."""
+def quiet_hub_logging() -> Iterator[None]:
+    """Silences the warnings of the hub's client, one for each attempt; the final error says the same."""
     logger = logging.getLogger("huggingface_hub")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -208,23 +211,25 @@ def quiet() -> Iterator[None]:
 
 
 def transport_errors() -> tuple[type[Exception], ...]:
-    """What a download may raise: the operating system's errors, and those of whichever HTTP library the hub's client is
-    built on, which are among its own errors' parents."""
+    """The errors that a failed download may raise: OSError and those of the HTTP library of the hub's client.
+
+    Its versions use different libraries, whose errors are parents of its own error.
+    """
     from huggingface_hub.errors import HfHubHTTPError
 
     return cast("tuple[type[Exception], ...]", (OSError, *HfHubHTTPError.__bases__))
 
 
-def reason_of(error: BaseException) -> str:
-    """What a failed download says went wrong, in a few words."""
+def failure_reason(error: BaseException) -> str:
+    """The reason for a failed download, in a few words."""
     cause = error.__cause__ or error
     sentence = str(cause).partition("\n")[0].partition(". ")[0]
     return re.sub(r"^\[Errno -?\d+\] ", "", sentence) or type(cause).__name__
 
 
 @contextlib.contextmanager
-def _explained(repository: str, revision: str | None) -> Iterator[None]:
-    """Turns what the hub, its client or the network says into one sentence."""
+def _wrap_hub_errors(repository: str, revision: str | None) -> Iterator[None]:
+    """Turns errors of the hub, its client or the network into a CheckpointError that says what to do."""
     from huggingface_hub.errors import (
         GatedRepoError,
         HFValidationError,
@@ -233,24 +238,24 @@ def _explained(repository: str, revision: str | None) -> Iterator[None]:
     )
 
     try:
-        with quiet():
+        with quiet_hub_logging():
             yield
-    except CheckpointError:  # an OSError too, and explained already
+    except CheckpointError:  # is an OSError too, and already says what to do
         raise
     except GatedRepoError as error:
         raise CheckpointError(
-            f"{repository} is gated: ask for it at https://huggingface.co/{repository}, then name your token by"
+            f"{repository} is gated: request access at https://huggingface.co/{repository}, then set your token with"
             " `hf auth login` or HF_TOKEN"
         ) from error
     except RevisionNotFoundError as error:
         raise CheckpointError(f"{repository} has no revision {revision!r}; give a branch, a tag or a commit") from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         close = difflib.get_close_matches(repository, GPT2_NAMES, n=1)
-        meant = f"did you mean {close[0]!r}?" if close else "a private one needs a token (`hf auth login` or HF_TOKEN)"
-        raise CheckpointError(f"the hub has no model {repository!r}, nor is there such a path; {meant}") from error
+        hint = f"did you mean {close[0]!r}?" if close else "a private one needs a token (`hf auth login` or HF_TOKEN)"
+        raise CheckpointError(f"the hub has no model {repository!r} and there is no such path; {hint}") from error
     except transport_errors() as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            mend = "free some space, or move the hub's cache with HF_HOME"
+            fix = "free some space, or move the hub's cache with HF_HOME"
         else:
-            mend = "offline, give a local copy with --from PATH; a mirror is named by HF_ENDPOINT"
-        raise UnreachableError(f"{repository} could not be downloaded ({reason_of(error)}); {mend}") from error
+            fix = "offline, give a local copy with --from PATH; set a mirror with HF_ENDPOINT"
+        raise UnreachableError(f"{repository} could not be downloaded ({failure_reason(error)}); {fix}") from error

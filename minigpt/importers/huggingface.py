@@ -1,6 +1,6 @@
-"""A GPT-2 as transformers leaves one, of whatever age: config.json, weights in one file or several, a tokenizer.
+"""Imports GPT-2 models of transformers, of any version: config.json, a tokenizer and weights in one file or several.
 
-It is given its weights open. Options of config.json that only scale the attention are put into the weights.
+Options in config.json that only scale the attention are multiplied into the weights.
 """
 
 import math
@@ -13,24 +13,24 @@ from torch import Tensor
 
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
-from minigpt.importers.imported_model import ImportedModel
-from minigpt.importers.vocabulary_check import fit, may_use_gpt2_vocabulary
+from minigpt.importers.imported_model import ImportedModel, check_vocabulary, may_use_gpt2_vocabulary
+from minigpt.importers.tensor_sources import WrappedTensors
 from minigpt.storage.checkpoint import CONFIG
 from minigpt.storage.files import read_json
-from minigpt.storage.huggingface import TensorSource, config_from_huggingface, infer_config, left_out, plain_name
+from minigpt.storage.huggingface import TensorSource, config_from_huggingface, infer_config, plain_name, unused_heads
 from minigpt.tokenizer.tokenizer import Tokenizer
 
-# What scales the attention, and how it is in GPT-2: anything else is a factor on the queries.
+# The options that scale the attention, with GPT-2's values. Other values are equal to a factor on the queries.
 _SCALES = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False}
 _TOKENIZERS = ("tokenizer.json", "merges.txt", "vocab.json", "vocab.bpe")
 OTHER_TOKENIZERS = ("vocab.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
-GPT2_WORDS_ASSUMED = "no tokenizer beside the weights: its words are taken to be GPT-2's"  # a note
+GPT2_VOCABULARY_ASSUMED = "no tokenizer beside the weights: GPT-2's vocabulary is assumed"  # a note
 
 
 def open_huggingface(weights: Path, tensors: TensorSource) -> ImportedModel:
-    """The model whose weights these are, with the config.json and the tokenizer beside them.
+    """The model with these open weights, and the config.json and tokenizer beside them.
 
-    Raises: CheckpointError where it is not a GPT-2 or its tokenizer does not fit; TokenizerError.
+    Raises: CheckpointError if it is not a GPT-2 or its tokenizer does not belong to it; TokenizerError.
     """
     path = weights.parent / CONFIG
     notes: list[str] = []
@@ -41,32 +41,32 @@ def open_huggingface(weights: Path, tensors: TensorSource) -> ImportedModel:
         if scaled:
             tensors = ScaledQueries(tensors, _query_factors(scaled, config))
             options = " and ".join(f"{name} ({value})" for name, value in scaled.items())
-            notes.append(f"{options} is put into the weights of the queries, which is the same model")
+            notes.append(f"{options} is multiplied into the weights of the queries, which gives the same outputs")
     else:
         config = infer_config(tensors)
         notes.append(f"no {CONFIG} beside {weights.name}: {config.n_head} heads of 64 are assumed, as in every GPT-2")
-    tokenizer, assumed = _tokenizer_of(weights.parent, config)
+    tokenizer, assumed = _read_tokenizer(weights.parent, config)
     notes += assumed
-    notes += fit(tokenizer, config, weights.parent)
-    return ImportedModel(config, tensors, tokenizer, (*notes, *left_out(tensors)))
+    notes += check_vocabulary(tokenizer, config, weights.parent)
+    return ImportedModel(config, tensors, tokenizer, (*notes, *unused_heads(tensors)))
 
 
 def scales_attention(values: Mapping[str, Any]) -> dict[str, bool]:
-    """The options of a config.json that scale the attention otherwise than GPT-2 does, with their values."""
+    """The options of a config.json that scale the attention differently from GPT-2, with their values."""
     return {name: values[name] for name, usual in _SCALES.items() if values.get(name) is (not usual)}
 
 
 def _query_factors(scaled: Mapping[str, Any], config: GPTConfig) -> list[float]:
-    """What the queries of each layer are multiplied with, so that GPT-2's own scale gives what the options ask for."""
+    """The factor on each layer's queries that makes GPT-2's scale give what the options ask for."""
     common = math.sqrt(config.head_width) if "scale_attn_weights" in scaled else 1.0
     by_layer = "scale_attn_by_inverse_layer_idx" in scaled
     return [common / (layer + 1) if by_layer else common for layer in range(config.n_layer)]
 
 
-def _tokenizer_of(folder: Path, config: GPTConfig) -> tuple[Tokenizer, list[str]]:
-    """The tokenizer beside the weights, or GPT-2's for a vocabulary of its size, padded or not; and what was assumed.
+def _read_tokenizer(folder: Path, config: GPTConfig) -> tuple[Tokenizer, list[str]]:
+    """The tokenizer beside the weights, or GPT-2's for a model of its vocabulary size, and notes on what was assumed.
 
-    Raises: TokenizerError where it is not one of ours; CheckpointError where it does not fit the model.
+    Raises: TokenizerError if it is not supported; CheckpointError if it does not belong to the model.
     """
     if any((folder / name).exists() for name in _TOKENIZERS):
         tokenizer = Tokenizer.load(folder)
@@ -76,64 +76,47 @@ def _tokenizer_of(folder: Path, config: GPTConfig) -> tuple[Tokenizer, list[str]
         other = next((name for name in OTHER_TOKENIZERS if (folder / name).exists()), None)
         if other:
             raise CheckpointError(
-                f"{folder} has its words in {other}, which is no byte-level BPE as GPT-2's; they cannot be read here"
+                f"{folder} has its tokenizer in {other}, which is not supported;"
+                f" it must be a byte-level BPE like GPT-2's"
             )
         tokenizer = Tokenizer.named("gpt2")
         if may_use_gpt2_vocabulary(config):
-            return tokenizer, [GPT2_WORDS_ASSUMED]
+            return tokenizer, [GPT2_VOCABULARY_ASSUMED]
         raise CheckpointError(
-            f"{folder} has no tokenizer, and its model of {config.vocab_size} words is none of GPT-2's size;"
+            f"{folder} has no tokenizer, and its model has {config.vocab_size} tokens, not GPT-2's 50257;"
             " put the tokenizer.json that belongs to the model beside it"
         )
     raise CheckpointError(
-        f"{folder} has a model of {config.vocab_size} words, and its tokenizer ({tokenizer.name}) has"
+        f"{folder} has a model of {config.vocab_size} tokens, but its tokenizer ({tokenizer.name}) has"
         f" {tokenizer.vocab_size}; put the tokenizer.json that belongs to the model beside it"
     )
 
 
-class ScaledQueries:
-    """A source whose queries are multiplied with a factor for each layer."""
+class ScaledQueries(WrappedTensors):
+    """Another source's tensors; the queries are multiplied by one factor per layer."""
 
     def __init__(self, source: TensorSource, factors: list[float]) -> None:
-        self.path, self._source = source.path, source
+        super().__init__(source)
         layers = [f"h.{layer}.attn.c_attn." for layer in range(len(factors))]
         by_name = {
             layer + kind: factor for layer, factor in zip(layers, factors, strict=True) for kind in ("weight", "bias")
         }
         self._factors = {name: by_name[plain] for name in source.shapes if (plain := plain_name(name)) in by_name}
 
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Every tensor's name and shape."""
-        return self._source.shapes
-
-    def read(self, name: str) -> Tensor:
-        """One tensor, in memory of its own.
+    def read(self, name: str, *, reuse_buffer: bool = False) -> Tensor:
+        """One tensor; with `reuse_buffer` in memory that the next such read may overwrite.
 
         Raises: as the source does.
         """
-        return self._scaled(name, self._source.read(name))
-
-    def borrow(self, name: str) -> Tensor:
-        """One tensor, in memory that the next borrowing may overwrite.
-
-        Raises: as `read`.
-        """
-        return self._scaled(name, self._source.borrow(name))
-
-    def _scaled(self, name: str, tensor: Tensor) -> Tensor:
+        tensor = super().read(name, reuse_buffer=reuse_buffer)
         if name in self._factors:
-            tensor = tensor.float()  # before the factor, whose product half precision would round once more
+            tensor = tensor.float()  # first, because half precision would round the product again
             tensor[..., : tensor.shape[-1] // 3] *= self._factors[name]
         return tensor
 
     def map(self, name: str, dtype: torch.dtype) -> Tensor | None:
-        """One tensor where it lies in the file, or None.
+        """One tensor memory-mapped from the source's file, or None.
 
         Raises: as `read`.
         """
-        return None if name in self._factors else self._source.map(name, dtype)
-
-    def close(self) -> None:
-        """Lets go of the source."""
-        self._source.close()
+        return None if name in self._factors else super().map(name, dtype)

@@ -1,21 +1,43 @@
-"""What every importer gives, whatever the format: a model's shape, tensors and tokenizer, and what was made of it."""
+"""The result of every importer, and checks of its tokenizer against its model."""
 
 from dataclasses import dataclass
 
 from minigpt.config import GPTConfig
+from minigpt.errors import CheckpointError
 from minigpt.storage.huggingface import TensorSource
 from minigpt.tokenizer.tokenizer import Tokenizer
+
+_GPT2_TOKENS, _GPT2_PADDED = 50257, 50304  # nanoGPT and others pad GPT-2's vocabulary to a multiple of 64
 
 
 @dataclass(frozen=True)
 class ImportedModel:
-    """A model as another program left it, opened and not yet read.
+    """A model of another program, opened; its tensors are not read yet.
 
-    `tensors` speak in Hugging Face's names and orientation, whatever the file's own are, so that one function builds
-    every model. `notes` are sentences for the user: what was assumed, left out or turned into something equal.
+    `tensors` has Hugging Face's names and orientation, whatever the format, so that one function builds every model.
+    `notes` are sentences for the user: what was assumed, skipped or converted.
     """
 
     config: GPTConfig
     tensors: TensorSource
     tokenizer: Tokenizer
     notes: tuple[str, ...] = ()
+
+
+def may_use_gpt2_vocabulary(config: GPTConfig) -> bool:
+    """Whether a model without a tokenizer has GPT-2's vocabulary size, padded or not."""
+    return _GPT2_TOKENS <= config.vocab_size <= _GPT2_PADDED
+
+
+def check_vocabulary(tokenizer: Tokenizer, config: GPTConfig, source: object) -> list[str]:
+    """Notes for the user if the model has more embeddings than the tokenizer has tokens; `source` is for errors.
+
+    Raises: CheckpointError if it has fewer.
+    """
+    tokens, rows = tokenizer.vocab_size, config.vocab_size
+    if tokens > rows:
+        raise CheckpointError(
+            f"{source} has a model of {rows} tokens, but its tokenizer ({tokenizer.name}) has {tokens};"
+            " they do not belong together"
+        )
+    return [f"ids {tokens} to {rows - 1} have no token and are never generated"] if tokens < rows else []

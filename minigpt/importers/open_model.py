@@ -1,4 +1,4 @@
-"""Which format stands at a path, and the model in it: the one place that knows them all."""
+"""Finds, opens and loads models of any supported format."""
 
 import contextlib
 from pathlib import Path
@@ -11,12 +11,11 @@ from minigpt.device import resolve_device
 from minigpt.errors import CheckpointError
 from minigpt.importers.hub import is_hub_name
 from minigpt.importers.huggingface import open_huggingface, scales_attention
-from minigpt.importers.imported_model import ImportedModel
+from minigpt.importers.imported_model import ImportedModel, check_vocabulary
 from minigpt.importers.nanogpt import CHECKPOINT, is_nanogpt, open_nanogpt
 from minigpt.importers.sharded import ShardedTensors
 from minigpt.importers.tensorflow import HPARAMS, INDEX, LATEST, open_tensorflow
 from minigpt.importers.torch_file import TorchTensors, is_torch_file, open_torch
-from minigpt.importers.vocabulary_check import fit
 from minigpt.storage.checkpoint import (
     CONFIG,
     TRAINING,
@@ -27,12 +26,12 @@ from minigpt.storage.checkpoint import (
     read_config,
 )
 from minigpt.storage.files import exists, read_json
-from minigpt.storage.huggingface import TensorSource, from_huggingface, left_out
+from minigpt.storage.huggingface import TensorSource, from_huggingface, unused_heads
 from minigpt.storage.tensors import TensorFile
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 TOKENIZER = "tokenizer.json"
-# What a folder may hold, the best first.
+# The files that a folder is recognized by, the preferred ones first.
 _IN_FOLDERS = (
     WEIGHTS,
     f"{WEIGHTS}.index.json",
@@ -49,17 +48,17 @@ _FORMS = (
 )
 
 
-class Opened(NamedTuple):
-    """A model ready for use, and sentences on what was made of its file."""
+class LoadedModel(NamedTuple):
+    """A model ready for use, and notes on what was assumed, skipped or converted."""
 
     checkpoint: Checkpoint
     notes: tuple[str, ...]
 
 
 def find_model(name: str | Path | None, checkpoints: str | Path) -> Path:
-    """The place of a model: a checkpoint of that name, as `find_checkpoint` has it, or a path to one of any format.
+    """The path of a model: a checkpoint, found as by `find_checkpoint`, or a file or folder of any format.
 
-    Raises: CheckpointError where there is none, saying what there is.
+    Raises: CheckpointError if there is none; the message names those that exist.
     """
     if name is None or not str(name):
         return find_checkpoint(name, checkpoints)
@@ -69,75 +68,77 @@ def find_model(name: str | Path | None, checkpoints: str | Path) -> Path:
         return Path(name)
     if not is_named and is_hub_name(str(name)):
         raise CheckpointError(
-            f"no model {str(name)!r} in {checkpoints}, nor at that path; if the hub has it, `minigpt load-gpt2 {name}`"
-            " gets it"
+            f"no model {str(name)!r} in {checkpoints}, and no such path; if the hub has it, import it with"
+            f" `minigpt load-gpt2 {name}`"
         )
     return find_checkpoint(name, checkpoints)
 
 
-def load_model(path: Path, device: str = "auto", *, dtype: torch.dtype = torch.float32, mapped: bool = False) -> Opened:
-    """The model at a path, of any format, in eval mode on the device; `mapped` as `from_huggingface` has it.
+def load_model(
+    path: Path, device: str = "auto", *, dtype: torch.dtype = torch.float32, mapped: bool = False
+) -> LoadedModel:
+    """The model at a path, of any format, in eval mode on the device; for `mapped` see `from_huggingface`.
 
-    Raises: CheckpointError where it is missing, damaged or not a GPT-2; TokenizerError; DeviceError.
+    Raises: CheckpointError if it is missing, damaged or not a GPT-2; TokenizerError; DeviceError.
     """
     if is_checkpoint(path):
         checkpoint = load_checkpoint(path, device, dtype=dtype, mapped=mapped)
-        return Opened(checkpoint, _notes_on(path, checkpoint.model.config, checkpoint.tokenizer))
+        return LoadedModel(checkpoint, _notes_on(path, checkpoint.model.config, checkpoint.tokenizer))
     target = resolve_device(device)
-    foreign = open_imported(path)
-    with contextlib.closing(foreign.tensors):
-        model = from_huggingface(foreign.tensors, foreign.config, device=target, dtype=dtype, mapped=mapped)
-    return Opened(Checkpoint(path, model, foreign.tokenizer, None), foreign.notes)
+    imported = open_model(path)
+    with contextlib.closing(imported.tensors):
+        model = from_huggingface(imported.tensors, imported.config, device=target, dtype=dtype, mapped=mapped)
+    return LoadedModel(Checkpoint(path, model, imported.tokenizer, None), imported.notes)
 
 
 def describe_model(path: Path) -> tuple[GPTConfig, Tokenizer, tuple[str, ...]]:
-    """The shape and the words of the model at a path, of any format, and sentences on what was made of its file.
+    """The config and the tokenizer of the model at a path, of any format, with notes on them; reads no weights.
 
-    A run whose weights are not there, or not yet, has both too.
+    Works for a run without weights, too.
     Raises: as `load_model`.
     """
     if is_checkpoint(path) or exists(path / TRAINING):
         config, tokenizer = read_config(path), Tokenizer.load(path)
         return config, tokenizer, _notes_on(path, config, tokenizer)
-    foreign = open_imported(path)
-    foreign.tensors.close()
-    return foreign.config, foreign.tokenizer, foreign.notes
+    imported = open_model(path)
+    imported.tensors.close()
+    return imported.config, imported.tokenizer, imported.notes
 
 
 def _notes_on(path: Path, config: GPTConfig, tokenizer: Tokenizer) -> tuple[str, ...]:
-    """What is to be said of a folder that minigpt might have written, and that others write as well."""
-    notes = fit(tokenizer, config, path)
+    """Notes on a checkpoint folder, which another program may have written."""
+    notes = check_vocabulary(tokenizer, config, path)
     if exists(path / WEIGHTS):
-        with TensorFile(path / WEIGHTS) as file:  # the header alone
-            notes += left_out(file)
+        with TensorFile(path / WEIGHTS) as file:  # reads only the header
+            notes += unused_heads(file)
     return tuple(notes)
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether a folder is one as minigpt writes it, so far as its files' names and its config.json tell."""
+    """Whether a folder is a checkpoint as minigpt writes it, judged by its file names and its config.json."""
     files = [path / name for name in (CONFIG, WEIGHTS, TOKENIZER)]
     return all(exists(file) for file in files) and not scales_attention(read_json(path / CONFIG))
 
 
-def open_imported(path: Path) -> ImportedModel:
-    """The model at a path, whatever its format, opened and not yet read; its tensors are the caller's to close.
+def open_model(path: Path) -> ImportedModel:
+    """Opens the model at a path, of any format; reads no tensors yet. The caller must close its `tensors`.
 
-    Raises: CheckpointError where it is missing, damaged, of no known format or not a GPT-2; TokenizerError.
+    Raises: CheckpointError if it is missing, damaged, of no supported format or not a GPT-2; TokenizerError.
     """
     if not exists(path):
-        raise CheckpointError(f"{path} is not there; give {_FORMS}")
+        raise CheckpointError(f"{path} does not exist; give {_FORMS}")
     try:
         if path.is_dir():
-            found = _in_folder(path)
-            return open_tensorflow(path) if found.name == HPARAMS or found.suffix == INDEX else open_imported(found)
-        if not path.is_file():  # to open a pipe would wait for whoever writes to it
-            raise CheckpointError(f"{path} is neither a folder nor a file of its own; give {_FORMS}")
+            found = _find_in_folder(path)
+            return open_tensorflow(path) if found.name == HPARAMS or found.suffix == INDEX else open_model(found)
+        if not path.is_file():  # opening a pipe would wait for its writer
+            raise CheckpointError(f"{path} is neither a folder nor a regular file; give {_FORMS}")
         with path.open("rb") as file:
             start = file.read(8)
-    except CheckpointError:  # an OSError too, and explained already
+    except CheckpointError:  # is an OSError too, and already says what to do
         raise
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read ({error.strerror}); give {_FORMS}") from error
+        raise CheckpointError(f"{path} could not be read ({error.strerror}); give {_FORMS}") from error
     if start.startswith(b"GGUF"):
         from minigpt.importers.gguf import open_gguf
 
@@ -146,29 +147,29 @@ def open_imported(path: Path) -> ImportedModel:
         content = open_torch(path)
         if is_nanogpt(content):
             return open_nanogpt(path, content)
-        return _closing(path, TorchTensors(path, _weights_in(path, content)))
+        return _open_or_close(path, TorchTensors(path, _weights_in(path, content)))
     if path.name in (HPARAMS, LATEST):
         return open_tensorflow(path.parent)
     if path.suffix == INDEX:
         return open_tensorflow(path)
     if path.name.endswith(_SHARDS):
-        return _closing(path, ShardedTensors(path, _open_shard))
+        return _open_or_close(path, ShardedTensors(path, _open_shard))
     if path.suffix != ".safetensors" and (start[:1] in b"{<" or not _could_be_safetensors(path, start)):
-        raise CheckpointError(f"{path} is of no format that is known here; give {_FORMS}")
-    return _closing(path, TensorFile(path))
+        raise CheckpointError(f"{path} has no supported format; give {_FORMS}")
+    return _open_or_close(path, TensorFile(path))
 
 
-def _in_folder(folder: Path) -> Path:
-    """The file of a folder that stands for its model.
+def _find_in_folder(folder: Path) -> Path:
+    """The file in a folder that its model is opened by.
 
-    Raises: CheckpointError where there is none, or several that it could be.
+    Raises: CheckpointError if there is none, or several of equal rank.
     """
     for name in _IN_FOLDERS:
         if exists(folder / name):
             if "safetensors" in name and not exists(folder / CONFIG):
-                raise CheckpointError(f"{folder} has no {CONFIG}; put it beside {name}, or give that file itself")
+                raise CheckpointError(f"{folder} has no {CONFIG}; put it beside {name}, or give {name} itself")
             return folder / name
-    if indices := sorted(folder.glob(f"*{INDEX}")):  # which of several, `open_tensorflow` knows
+    if indices := sorted(folder.glob(f"*{INDEX}")):  # `open_tensorflow` chooses one of several
         return indices[0]
     for pattern in _ALONE:
         found = sorted(folder.glob(pattern))
@@ -177,12 +178,12 @@ def _in_folder(folder: Path) -> Path:
             raise CheckpointError(f"{folder} holds several models ({names}); give one of these files")
         if found:
             return found[0]
-    held = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
-    raise CheckpointError(f"{folder} holds no model, but {held}; give {_FORMS}")
+    content = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
+    raise CheckpointError(f"{folder} holds no model (it holds {content}); give {_FORMS}")
 
 
-def _closing(weights: Path, tensors: TensorSource) -> ImportedModel:
-    """A model of Hugging Face's around its open tensors, which are closed again where it cannot be opened."""
+def _open_or_close(weights: Path, tensors: TensorSource) -> ImportedModel:
+    """Opens a Hugging Face model with these tensors, and closes them if that fails."""
     try:
         return open_huggingface(weights, tensors)
     except BaseException:
@@ -197,15 +198,15 @@ def _open_shard(path: Path) -> TensorSource:
 
 
 def _weights_in(path: Path, content: object) -> dict[str, Any]:
-    """The weights of what torch.save wrote: all of it, or what a trainer put them under."""
+    """The weights in an object from torch.save: the object itself, or the entry that trainers use for them."""
     if isinstance(content, dict):
-        for under in ("state_dict", "model", "model_state_dict"):
-            if isinstance(content.get(under), dict):
-                return dict(content[under])
+        for key in ("state_dict", "model", "model_state_dict"):
+            if isinstance(content.get(key), dict):
+                return dict(content[key])
         return dict(content)
-    raise CheckpointError(f"{path} holds a {type(content).__name__}, expected weights by their names")
+    raise CheckpointError(f"{path} holds a {type(content).__name__}, expected a dictionary of tensors")
 
 
 def _could_be_safetensors(path: Path, start: bytes) -> bool:
-    """Whether a file whose name does not say so begins as safetensors do: with a header's length, and the header."""
+    """Whether a file starts like safetensors, with the length of a header that fits into the file."""
     return len(start) == 8 and 2 <= int.from_bytes(start, "little") <= path.stat().st_size - 8

@@ -1,4 +1,4 @@
-"""Weights in several files, by the index beside them; it knows neither what they are of nor how each is read."""
+"""Reads weights that are split into several files, listed in an index file."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,89 +12,82 @@ from minigpt.storage.huggingface import TensorSource
 
 
 class ShardedTensors:
-    """The tensors of all the files that an index names, each from its own.
+    """The tensors of all files that an index names.
 
-    Raises: CheckpointError where the index is damaged or leads elsewhere, or a file has not the tensors it should have.
+    Raises: CheckpointError if the index is damaged or names files elsewhere, or a file's tensors differ from the index.
     """
 
     def __init__(self, index: Path, open_shard: Callable[[Path], TensorSource]) -> None:
         self.path = index
-        places = _places_in(index)
+        file_of = _read_index(index)
         self._shards: dict[str, TensorSource] = {}
         try:
             for name in files_named_in(index):
                 self._shards[name] = open_shard(index.parent / name)
-            self._sources = self._find(places)
+            self._sources = self._match(file_of)
         except BaseException:
             self.close()
             raise
 
-    def _find(self, places: dict[str, str]) -> dict[str, TensorSource]:
-        held: dict[str, str] = {}
+    def _match(self, file_of: dict[str, str]) -> dict[str, TensorSource]:
+        found: dict[str, str] = {}
         for shard, source in self._shards.items():
             for name in source.shapes:
-                if name in held:
-                    raise CheckpointError(f"{name!r} is in {held[name]} and in {shard}, expected once: {self.path}")
-                held[name] = shard
-        for name, shard in places.items():
-            if held.get(name) != shard:
-                raise CheckpointError(
-                    f"{self._shards[shard].path} has no tensor {name!r}, which {self.path} says it has"
-                )
-        if extra := held.keys() - places.keys():
+                if name in found:
+                    raise CheckpointError(
+                        f"{name!r} is in both {found[name]} and {shard}, expected in one file of {self.path}"
+                    )
+                found[name] = shard
+        for name, shard in file_of.items():
+            if found.get(name) != shard:
+                raise CheckpointError(f"{self._shards[shard].path} has no tensor {name!r}, which {self.path} lists")
+        if extra := found.keys() - file_of.keys():
             name = min(extra)
             raise CheckpointError(
-                f"{self._shards[held[name]].path} has a tensor {name!r} that {self.path} does not name"
+                f"{self._shards[found[name]].path} has a tensor {name!r} that {self.path} does not list"
             )
-        return {name: self._shards[shard] for name, shard in held.items()}
+        return {name: self._shards[shard] for name, shard in found.items()}
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Every tensor's name and shape."""
         return {name: shape for source in self._shards.values() for name, shape in source.shapes.items()}
 
-    def read(self, name: str) -> Tensor:
-        """One tensor, in memory of its own.
+    def read(self, name: str, *, reuse_buffer: bool = False) -> Tensor:
+        """One tensor; with `reuse_buffer` in memory that the next such read may overwrite.
 
         Raises: as its file does; KeyError for an unknown name.
         """
-        return self._sources[name].read(name)
-
-    def borrow(self, name: str) -> Tensor:
-        """One tensor, in memory that the next borrowing may overwrite.
-
-        Raises: as `read`.
-        """
-        return self._sources[name].borrow(name)
+        return self._sources[name].read(name, reuse_buffer=reuse_buffer)
 
     def map(self, name: str, dtype: torch.dtype) -> Tensor | None:
-        """One tensor where it lies in its file, or None.
+        """One tensor memory-mapped from its file, or None.
 
         Raises: as `read`.
         """
         return self._sources[name].map(name, dtype)
 
     def close(self) -> None:
-        """Lets go of the files."""
+        """Closes the files."""
         for source in self._shards.values():
             source.close()
 
 
 def files_named_in(index: Path) -> list[str]:
-    """The files that an index names, all of them beside it; a link there, as in the hub's cache, may lead anywhere.
+    """The names of the files in an index, all in its folder; there, links may lead elsewhere, as in the hub's cache.
 
-    Raises: CheckpointError where the index is damaged, or leads out of its folder.
+    Raises: CheckpointError if the index is damaged, or names a file outside its folder.
     """
-    names = sorted(set(_places_in(index).values()))
+    names = sorted(set(_read_index(index).values()))
     for name in names:
         if name in ("", ".", "..") or "\\" in name or "\0" in name or Path(name).name != name:
-            raise CheckpointError(f"{index} names {name!r}, which must be a file beside it")
+            raise CheckpointError(f"{index} names {name!r}, which must be a file in the same folder")
     return names
 
 
-def _places_in(index: Path) -> dict[str, str]:
-    """The file of each tensor."""
-    places = read_json(index).get("weight_map")
-    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
-        raise CheckpointError(f"{index} must have a weight_map of names to files; copy or download it again")
-    return places
+def _read_index(index: Path) -> dict[str, str]:
+    """The file that each tensor is in."""
+    file_of = read_json(index).get("weight_map")
+    if not isinstance(file_of, dict) or not all(isinstance(name, str) for name in file_of.values()):
+        raise CheckpointError(f"{index} must have a weight_map of tensor names to files; copy or download it again")
+    return file_of

@@ -1,8 +1,8 @@
-"""TensorFlow's checkpoints (`NAME.index`, `NAME.data-00000-of-00001`), read without TensorFlow; it knows no models.
+"""Reads TensorFlow's checkpoints (`NAME.index`, `NAME.data-00000-of-00001`) without TensorFlow.
 
-The index is a table as LevelDB writes them: blocks of sorted keys, each key without what it shares with the one
-before, and last a block that says where the others are. A tensor's value there is a protocol buffer with its dtype,
-its shape, and where its bytes are in which data file.
+The index is a LevelDB table: blocks of sorted keys, each key without the prefix that it shares with the one before,
+and a last block that lists the others. The value of a tensor's key is a protocol buffer: dtype, shape, data file and
+byte range.
 
 Source: tensorflow/core/util/tensor_bundle/tensor_bundle.cc and core/protobuf/tensor_bundle.proto; LevelDB's
 doc/table_format.md; protobuf.dev/programming-guides/encoding.
@@ -18,20 +18,20 @@ import torch
 from torch import Tensor
 
 from minigpt.errors import CheckpointError
-from minigpt.importers.byte_file import ByteFile
 from minigpt.importers.crc32c import crc32c, unmask
+from minigpt.storage.byte_file import ByteFile
 
 _MAGIC = 0xDB4775248B80FB57.to_bytes(8, "little")
 _FOOTER = 48  # two handles of up to 20 bytes each, then the magic number
-_MOST_INDEX = 4 << 20  # that of GPT-2 XL has 20 kB, with an optimizer's state three times as much
-_LONGEST_NAME = 256
-_MOST_DIMENSIONS = 8  # a weight has three
-_MOST_SHARDS = 99_999  # their names have five digits
+_MAX_INDEX = 4 << 20  # bytes; GPT-2 XL's has 20 kB, three times as much with optimizer state
+_MAX_NAME = 256  # bytes
+_MAX_DIMENSIONS = 8  # a weight has three
+_MAX_SHARDS = 99_999  # their names have five digits
 _DTYPES = {1: torch.float32, 2: torch.float64, 14: torch.bfloat16, 19: torch.float16}
 
 
 class Entry(NamedTuple):
-    """A tensor as the index describes it: TensorFlow's number of its dtype, its shape, and where its bytes are."""
+    """A tensor as the index describes it: TensorFlow's dtype number, the shape, and the byte range in a data file."""
 
     dtype: int
     shape: tuple[int, ...]
@@ -43,9 +43,9 @@ class Entry(NamedTuple):
 
 
 class TensorBundle:
-    """The tensors of one checkpoint, read one by one and held against their checksums.
+    """The tensors of one checkpoint, read one by one; their checksums are verified.
 
-    Raises: CheckpointError where a file is missing, or the index is damaged or too large to be that of a model.
+    Raises: CheckpointError if a file is missing, or the index is damaged or too large for a model.
     """
 
     def __init__(self, prefix: Path) -> None:
@@ -55,190 +55,182 @@ class TensorBundle:
         self._n_shards, self.entries = _read_index(self.path)
 
     def check(self, names: Collection[str]) -> None:
-        """Makes sure, before any is read, that each of these tensors can be.
+        """Checks that these tensors can be read, without reading them.
 
-        Raises: CheckpointError for a dtype that is none of a model's, a tensor in slices, or a place that cannot be.
+        Raises: CheckpointError for an unsupported dtype, a sliced tensor, or a wrong byte range.
         """
         ends: dict[int, int] = {}
         for name in sorted(names, key=lambda name: self.entries[name].start):
             entry = self.entries[name]
             if entry.sliced:
-                raise CheckpointError(f"{name!r} in {self.path} is saved in slices, which must be whole")
+                raise CheckpointError(f"{name!r} in {self.path} is saved in slices, which is not supported")
             if entry.dtype not in _DTYPES:
                 raise CheckpointError(
-                    f"{name!r} in {self.path} is of TensorFlow's dtype {entry.dtype}, which must be one of"
+                    f"the TensorFlow dtype of {name!r} in {self.path} ({entry.dtype}) must be one of"
                     f" {', '.join(f'{number} ({str(dtype)[6:]})' for number, dtype in _DTYPES.items())}"
                 )
             size = math.prod(entry.shape) * _DTYPES[entry.dtype].itemsize
             if entry.size != size or entry.start < ends.get(entry.shard, 0):
                 raise CheckpointError(
-                    f"{name!r} in {self.path} has {entry.size} bytes from byte {entry.start} on, expected {size}"
-                    " that no other tensor has; copy or download it again"
+                    f"{name!r} in {self.path} has {entry.size} bytes from byte {entry.start} on, expected {size} bytes"
+                    " that no other tensor uses; copy or download it again"
                 )
             ends[entry.shard] = entry.start + size
         for shard, end in ends.items():
-            self._shard(shard).check(0, end)
+            self._shard(shard).check_range(0, end)
 
-    def read(self, name: str) -> Tensor:
-        """One tensor, in memory of its own.
+    def read(self, name: str, *, reuse_buffer: bool = False) -> Tensor:
+        """One tensor; with `reuse_buffer` in memory that the next such read may overwrite.
 
-        Raises: CheckpointError where the file has shrunk or the checksum is another; KeyError for an unknown name.
+        Raises: CheckpointError if the file was truncated or the checksum is wrong; KeyError for an unknown name.
         """
         entry = self.entries[name]
-        return self._checked(name, self._shard(entry.shard).read(entry.start, entry.size))
-
-    def borrow(self, name: str) -> Tensor:
-        """One tensor, in memory that the next borrowing may overwrite.
-
-        Raises: as `read`.
-        """
-        entry = self.entries[name]
-        return self._checked(name, self._shard(entry.shard).borrow(entry.start, entry.size))
-
-    def _checked(self, name: str, content: Tensor) -> Tensor:
-        entry = self.entries[name]
+        shard = self._shard(entry.shard)
+        content = shard.read(entry.start, entry.size, reuse_buffer=reuse_buffer)
         if crc32c(content.numpy()) != unmask(entry.checksum):
             raise CheckpointError(
-                f"{name!r} in {self._shard(entry.shard).path} is damaged: its checksum is another;"
-                " copy or download it again"
+                f"{name!r} in {shard.path} is damaged: its checksum is wrong; copy or download it again"
             )
         return content.view(_DTYPES[entry.dtype]).reshape(entry.shape)
 
     def _shard(self, shard: int) -> ByteFile:
-        if not 0 <= shard < self._n_shards <= _MOST_SHARDS:
-            raise CheckpointError(f"{self.path} names data file {shard} of {self._n_shards}, which cannot be")
+        if not 0 <= shard < self._n_shards <= _MAX_SHARDS:
+            raise CheckpointError(
+                f"{self.path} names data file {shard} of {self._n_shards}, which cannot exist; copy or download it"
+                " again"
+            )
         if shard not in self._shards:
             name = f"{self._prefix.name}.data-{shard:05d}-of-{self._n_shards:05d}"
             self._shards[shard] = ByteFile(self._prefix.with_name(name))
         return self._shards[shard]
 
     def close(self) -> None:
-        """Lets go of the files."""
+        """Closes the files."""
         for shard in self._shards.values():
             shard.close()
 
 
 class _DamageError(Exception):
-    """Some bytes are not what an index is made of; it leaves this module as a CheckpointError only."""
+    """Some bytes are not a valid index; `_read_index` turns it into a CheckpointError."""
 
 
 def _read_index(path: Path) -> tuple[int, dict[str, Entry]]:
-    """How many data files a checkpoint has, and every tensor's entry by its name."""
+    """The number of data files, and every tensor's entry by name."""
     with ByteFile(path) as file:
-        if file.size > _MOST_INDEX:
-            raise CheckpointError(f"{path} has {file.size} bytes, which an index of at most {_MOST_INDEX} must not")
+        if file.size > _MAX_INDEX:
+            raise CheckpointError(f"{path} has {file.size} bytes, but an index must have at most {_MAX_INDEX}")
         content = file.take(file.size)
     try:
         table = _table(content)
         key, header = next(table, (b"", b""))
         fields = _fields(header)
-        if key or _integer(fields, 2):  # the header's key is empty, and 2 is the byte order
+        if key or _integer(fields, 2):  # the header's key is empty, and field 2 is the byte order
             raise _DamageError("its header must be that of a little-endian checkpoint")
         return _integer(fields, 1), {name.decode(errors="backslashreplace"): _entry(value) for name, value in table}
     except _DamageError as error:
         raise CheckpointError(
-            f"{path} is damaged, or no index of TensorFlow's ({error}); copy or download it again"
+            f"{path} is damaged or not a TensorFlow index ({error}); copy or download it again"
         ) from error
 
 
 def _table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The keys and values of a table, in their order."""
+    """The keys and values of a table, in order."""
     footer = content[-_FOOTER:]
     if not footer.endswith(_MAGIC):
         raise _DamageError("it does not end as a table does")
-    _, _, place = _handle(footer, 0)  # of a block of other blocks, which TensorFlow leaves empty
-    start, size, _ = _handle(footer, place)
-    read = 0
+    _, _, position = _handle(footer, 0)  # of the meta-index block, which TensorFlow leaves empty
+    start, size, _ = _handle(footer, position)
+    end = 0
     for _, value in _block(content, start, size):
         start, size, _ = _handle(value, 0)
-        if start < read:  # else a small file could be read forever
-            raise _DamageError("its blocks do not follow one another")
-        read = start + size
+        if start < end:  # otherwise a small file could be read forever
+            raise _DamageError("its blocks overlap")
+        end = start + size
         yield from _block(content, start, size)
 
 
 def _block(content: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes]]:
-    """The keys and values of one block: entries, where to enter them, one byte of its compression, its checksum."""
+    """The keys and values of one block: entries, restart points, one byte for its compression, its checksum."""
     end = start + size
     if end + 5 > len(content):
-        raise _DamageError("a block lies outside of it")
+        raise _DamageError("a block lies outside of the file")
     if crc32c(content[start : end + 1]) != unmask(int.from_bytes(content[end + 1 : end + 5], "little")):
-        raise _DamageError("a block's checksum is another")
+        raise _DamageError("a block's checksum is wrong")
     if content[end]:
-        raise _DamageError(f"a block is compressed ({content[end]}), which TensorFlow leaves be")
+        raise _DamageError(f"a block is compressed ({content[end]}), which TensorFlow never does")
     last = size - 4 - 4 * int.from_bytes(content[max(start, end - 4) : end], "little")
-    block, key, place = content[start:end], b"", 0
-    while place < last:
-        shared, place = _varint(block, place)
-        own, place = _varint(block, place)
-        length, place = _varint(block, place)
-        if shared > len(key) or shared + own > _LONGEST_NAME or place + own + length > last:
+    block, key, position = content[start:end], b"", 0
+    while position < last:
+        shared, position = _varint(block, position)
+        unshared, position = _varint(block, position)
+        length, position = _varint(block, position)
+        if shared > len(key) or shared + unshared > _MAX_NAME or position + unshared + length > last:
             raise _DamageError("an entry lies outside of its block")
-        key = key[:shared] + block[place : place + own]
-        yield key, block[place + own : place + own + length]
-        place += own + length
+        key = key[:shared] + block[position : position + unshared]
+        yield key, block[position + unshared : position + unshared + length]
+        position += unshared + length
 
 
-def _handle(content: bytes, place: int) -> tuple[int, int, int]:
-    """Where a block starts, its size, and where the next bytes are."""
-    start, place = _varint(content, place)
-    size, place = _varint(content, place)
-    return start, size, place
+def _handle(content: bytes, position: int) -> tuple[int, int, int]:
+    """A block's start and size, and the position after the handle."""
+    start, position = _varint(content, position)
+    size, position = _varint(content, position)
+    return start, size, position
 
 
-def _varint(content: bytes, place: int) -> tuple[int, int]:
-    """A number in groups of seven bits, the lowest first, and where the next bytes are."""
+def _varint(content: bytes, position: int) -> tuple[int, int]:
+    """An integer in groups of seven bits, the lowest first, and the position after it."""
     value = 0
     for shift in range(0, 70, 7):
-        if place >= len(content):
+        if position >= len(content):
             break
-        byte = content[place]
-        place += 1
+        byte = content[position]
+        position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, place
-    raise _DamageError("a number does not end")
+            return value, position
+    raise _DamageError("an integer does not end")
 
 
 def _fields(message: bytes) -> dict[int, list[int | bytes]]:
-    """The values of a protocol buffer by the numbers of their fields."""
+    """The values of a protocol buffer by field number."""
     fields: dict[int, list[int | bytes]] = defaultdict(list)
-    place = 0
-    while place < len(message):
-        tag, place = _varint(message, place)
-        kind = tag & 7
-        if kind == 0:
-            value, place = _varint(message, place)
+    position = 0
+    while position < len(message):
+        tag, position = _varint(message, position)
+        wire_type = tag & 7
+        if wire_type == 0:
+            value, position = _varint(message, position)
             fields[tag >> 3].append(value)
             continue
         sizes = {1: 8, 5: 4}
-        if kind == 2:
-            size, place = _varint(message, place)
-        elif kind in sizes:
-            size = sizes[kind]
+        if wire_type == 2:
+            size, position = _varint(message, position)
+        elif wire_type in sizes:
+            size = sizes[wire_type]
         else:
-            raise _DamageError(f"a value is of kind {kind}")
-        if place + size > len(message):
+            raise _DamageError(f"a value has wire type {wire_type}")
+        if position + size > len(message):
             raise _DamageError("a value lies outside of its message")
-        content = message[place : place + size]
-        fields[tag >> 3].append(content if kind == 2 else int.from_bytes(content, "little"))
-        place += size
+        content = message[position : position + size]
+        fields[tag >> 3].append(content if wire_type == 2 else int.from_bytes(content, "little"))
+        position += size
     return fields
 
 
 def _integer(fields: dict[int, list[int | bytes]], number: int) -> int:
-    """The integer of that field, by default 0, as protocol buffers have it."""
+    """The integer in a field; 0, protocol buffers' default, if the field is missing."""
     value = fields[number][-1] if number in fields else 0
     if isinstance(value, bytes):
-        raise _DamageError(f"field {number} is no integer")
+        raise _DamageError(f"field {number} is not an integer")
     return value
 
 
 def _messages(fields: dict[int, list[int | bytes]], number: int) -> list[bytes]:
-    """The messages that repeat under that field."""
+    """The messages in a repeated field."""
     values = [value for value in fields.get(number, []) if isinstance(value, bytes)]
     if len(values) != len(fields.get(number, [])):
-        raise _DamageError(f"field {number} is no message")
+        raise _DamageError(f"field {number} is not a message")
     return values
 
 
@@ -247,7 +239,7 @@ def _entry(message: bytes) -> Entry:
     shape = tuple(
         _integer(_fields(dimension), 1) for part in _messages(fields, 2) for dimension in _messages(_fields(part), 2)
     )
-    if len(shape) > _MOST_DIMENSIONS:
+    if len(shape) > _MAX_DIMENSIONS:
         raise _DamageError(f"a tensor has {len(shape)} dimensions")
     dtype, shard, start, size, checksum = (_integer(fields, number) for number in (1, 3, 4, 5, 6))
     return Entry(dtype, shape, shard, start, size, checksum, sliced=7 in fields)

@@ -1,7 +1,4 @@
-"""What torch.save wrote, old form and new, opened without running anything that stands in it.
-
-It knows no model: which of its tensors are whose, the callers know.
-"""
+"""Opens files of torch.save, in its zip format and its old one, without running any code in them."""
 
 import contextlib
 import re
@@ -15,45 +12,47 @@ import torch
 from torch import Tensor
 
 from minigpt.errors import CheckpointError
-from minigpt.importers.byte_file import ByteFile
+from minigpt.storage.byte_file import ByteFile
 
 _ZIP = b"PK\x03\x04"
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
 
 def is_torch_file(start: bytes) -> bool:
-    """Whether a file that begins so may be one of torch.save's."""
+    """Whether a file that starts with these bytes may be from torch.save."""
     return start.startswith((_ZIP, *_PICKLES))
 
 
 def open_torch(path: Path) -> Any:
-    """What torch.save wrote to a file: of the new form (a zip) its tensors are places in the file, and not read yet.
+    """The object that torch.save wrote. In the zip format its tensors are on the meta device and are not read yet.
 
-    The old form has no places to go to, so its tensors are read.
-    Raises: CheckpointError where it is missing, damaged, packed, or asks for anything to be run.
+    The old format does not allow reading single tensors, so there they are read.
+    Raises: CheckpointError if the file is missing, damaged, compressed, or would run code.
     """
     with ByteFile(path) as file:
         start = file.take(8)
         if start.startswith(b"version "):
-            raise CheckpointError(f"{path} is a Git LFS pointer, not the tensors; run `git lfs pull` beside it")
+            raise CheckpointError(
+                f"{path} is a Git LFS pointer instead of the tensors; run `git lfs pull` in its folder"
+            )
         if not is_torch_file(start):
-            raise CheckpointError(f"{path} is no file of torch.save's; copy or download it again")
+            raise CheckpointError(f"{path} is not a file of torch.save; copy or download it again")
         zipped = start.startswith(_ZIP)
         if zipped:
             _check_directory(path, file.size)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # on storages and protocols, which are torch's own affair
+        warnings.simplefilter("ignore")  # about torch's own storage classes and pickle protocols
         try:
             if not zipped:
                 return torch.load(path, map_location="cpu", weights_only=True)
-            with _noting_places():
+            with _recording_offsets():
                 return torch.load(path, map_location="meta", weights_only=True)
-        except Exception as error:  # whatever a damaged pickle makes torch trip over
+        except Exception as error:  # damaged pickles make torch raise many kinds
             raise CheckpointError(_refusal(path, error)) from error
 
 
-def _noting_places() -> contextlib.AbstractContextManager[object]:
-    """In which torch notes where in the file each tensor lies, as newer versions do by themselves."""
+def _recording_offsets() -> contextlib.AbstractContextManager[object]:
+    """A context in which torch.load records each tensor's offset in the file; newer versions always do."""
     if hasattr(torch.serialization, "_is_meta_location"):
         return contextlib.nullcontext()
     from torch._subclasses.fake_tensor import FakeTensorMode  # entering it takes a second and 70 MB
@@ -62,20 +61,21 @@ def _noting_places() -> contextlib.AbstractContextManager[object]:
 
 
 def _check_directory(path: Path, size: int) -> None:
-    """Makes sure that a zip holds no more than the file: nothing packed, nothing twice."""
+    """Checks that a zip is not compressed and claims no more bytes than the file has."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
         raise CheckpointError(f"{path} is truncated or damaged ({error}); copy or download it again") from error
-    packed = next((member for member in members if member.compress_type != zipfile.ZIP_STORED), None)
-    if packed:
+    compressed = next((member for member in members if member.compress_type != zipfile.ZIP_STORED), None)
+    if compressed:
         raise CheckpointError(
-            f"{path} is a packed zip ({packed.filename!r} would unpack to {packed.file_size:,} bytes), which torch.save"
-            " never writes; load and save it with torch, or unpack it if it is an archive of a model's files"
+            f"{path} is a compressed zip ({compressed.filename!r} would unpack to {compressed.file_size:,} bytes),"
+            " which torch.save never writes; load and save it with torch, or unpack it if it is an archive of a model's"
+            " files"
         )
     if (claimed := sum(member.file_size for member in members)) > size:
-        raise CheckpointError(f"{path} claims to hold {claimed:,} bytes in {size:,}; copy or download it again")
+        raise CheckpointError(f"{path} claims to hold {claimed:,} bytes but has {size:,}; copy or download it again")
 
 
 def _refusal(path: Path, error: Exception) -> str:
@@ -84,19 +84,19 @@ def _refusal(path: Path, error: Exception) -> str:
     if wanted:
         name = wanted[1] or wanted[2] or "TorchScript"
         return (
-            f"{path} asks for {name} when it is opened, which is more than weights and may be an attack, so it was not"
-            " opened; get the model as safetensors"
+            f"{path} would run {name} when opened, which weights do not need and an attack may, so it was not opened;"
+            " get the model as safetensors"
         )
     if isinstance(error, MemoryError) or "allocate memory" in text:
-        return f"{path} asks for more memory than there is; copy or download it again"
+        return f"{path} needs more memory than is available; copy or download it again"
     reason = text.partition(". ")[0][:160] or type(error).__name__
-    return f"{path} is truncated, damaged or no file of weights ({reason}); copy or download it again"
+    return f"{path} is truncated, damaged or not a file of weights ({reason}); copy or download it again"
 
 
 class TorchTensors:
-    """Named tensors of a file that `open_torch` opened.
+    """The named tensors of a file that `open_torch` opened.
 
-    Raises: CheckpointError where one is no plain tensor, or lies outside the file.
+    Raises: CheckpointError if one is not a dense tensor of real numbers, or lies outside the file.
     """
 
     def __init__(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -104,30 +104,33 @@ class TorchTensors:
         self._tensors = dict(tensors)
         for name, tensor in tensors.items():
             if not isinstance(name, str) or not isinstance(tensor, Tensor):
-                raise CheckpointError(f"{path} holds a {type(tensor).__name__} named {name!r}, expected tensors alone")
+                raise CheckpointError(f"{path} holds a {type(tensor).__name__} named {name!r}, expected only tensors")
             if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_complex():
-                raise CheckpointError(f"{name!r} in {path} is sparse, quantized or complex, expected plain numbers")
+                raise CheckpointError(f"{name!r} in {path} is sparse, quantized or complex, expected dense real values")
         self._file = ByteFile(path)
         try:
-            self._places = {name: self._place(name) for name, tensor in tensors.items() if tensor.is_meta}
-            held = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-            if held > 2 * self._file.size:  # twice: a tied head may be the embedding once more
-                raise CheckpointError(f"{path} claims to hold {held:,} bytes of tensors in {self._file.size:,}")
+            self._ranges = {name: self._range(name) for name, tensor in tensors.items() if tensor.is_meta}
+            claimed = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+            if claimed > 2 * self._file.size:  # twice, because a tied head may share the embedding's bytes
+                raise CheckpointError(
+                    f"{path} claims to hold {claimed:,} bytes of tensors but has {self._file.size:,}; copy or download"
+                    " it again"
+                )
         except BaseException:
             self._file.close()
             raise
 
-    def _place(self, name: str) -> tuple[int, int]:
-        """Where in the file a tensor's numbers begin, and how many bytes they take."""
+    def _range(self, name: str) -> tuple[int, int]:
+        """The start and the size in bytes of a tensor's values in the file."""
         tensor = self._tensors[name]
         storage = tensor.untyped_storage()
         start: int | None = getattr(storage, "_checkpoint_offset", None)
         if start is None:
-            raise CheckpointError(f"{name!r} in {self.path} has no numbers of its own; load and save it with torch")
+            raise CheckpointError(f"{name!r} in {self.path} has no values in the file; load and save it with torch")
         last = sum((length - 1) * step for length, step in zip(tensor.shape, tensor.stride(), strict=True))
         size = (last + 1) * tensor.element_size() if tensor.numel() else 0
         start += int(tensor.storage_offset()) * tensor.element_size()
-        self._file.check(start, size)
+        self._file.check_range(start, size)
         return start, size
 
     @property
@@ -135,32 +138,22 @@ class TorchTensors:
         """Every tensor's name and shape."""
         return {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
 
-    def read(self, name: str) -> Tensor:
-        """One tensor, in memory of its own, or of the file where it had to be read whole.
+    def read(self, name: str, *, reuse_buffer: bool = False) -> Tensor:
+        """One tensor; with `reuse_buffer` in memory that the next such read may overwrite.
 
-        Raises: CheckpointError where the file has shrunk or cannot be read; KeyError for an unknown name.
+        Of the old format, whose tensors are in memory, such a read also drops the tensor here, to free its memory.
+        Raises: CheckpointError if the file was truncated or cannot be read; KeyError for an unknown name.
         """
-        if name not in self._places:
-            return self._tensors[name]
-        return self._shaped(name, self._file.read(*self._places[name]))
-
-    def borrow(self, name: str) -> Tensor:
-        """One tensor, in memory that the next borrowing overwrites; or let go of, where it had to be read whole.
-
-        Raises: as `read`.
-        """
-        if name not in self._places:
-            return self._tensors.pop(name)
-        return self._shaped(name, self._file.borrow(*self._places[name]))
-
-    def _shaped(self, name: str, data: Tensor) -> Tensor:
+        if name not in self._ranges:
+            return self._tensors.pop(name) if reuse_buffer else self._tensors[name]
         tensor = self._tensors[name]
-        return data.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
+        content = self._file.read(*self._ranges[name], reuse_buffer=reuse_buffer)
+        return content.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
 
     def map(self, name: str, dtype: torch.dtype) -> None:
-        """Never where it lies: these files are for importing."""
+        """Always None: these files are converted, not memory-mapped."""
 
     def close(self) -> None:
-        """Lets go of the file and of what was read."""
+        """Closes the file and frees the tensors."""
         self._file.close()
         self._tensors.clear()

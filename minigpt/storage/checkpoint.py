@@ -1,7 +1,7 @@
-"""A model's directory: written all at once, read back, found by name. It knows nothing of how a run trains.
+"""Saves, loads and finds checkpoints.
 
-The directory is a Hugging Face GPT-2 model: config.json, model.safetensors, generation_config.json, the tokenizer's
-files and a card; training.json beside them holds a run's record, which this module neither makes nor reads into.
+A checkpoint is a Hugging Face GPT-2 directory: config.json, model.safetensors, generation_config.json, the tokenizer's
+files and README.md, the model card. A run's directory also has its record, training.json.
 """
 
 import difflib
@@ -36,7 +36,7 @@ TRAINING = "training.json"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model with its tokenizer, their directory, and the content of its training.json, if any."""
+    """A model, its tokenizer, the directory they were loaded from, and the record of their training, if any."""
 
     directory: Path
     model: GPT
@@ -69,13 +69,13 @@ def save_checkpoint(
     notes: Sequence[str] = (),
     new: bool = False,
 ) -> Path:
-    """Saves a model's directory; `dtype` is the weights' own by default, `metadata` travels in the weights' file.
+    """Saves a model and its tokenizer as a checkpoint; `dtype` is by default that of the weights.
 
-    `origin` is what an imported model came from, and `notes` what was made of it, for its card.
-    A new directory appears as a whole; in one that stands each file is replaced as a whole, once all are written, but
-    not a card that someone has edited.
-    Raises: CheckpointError where it cannot be written, FolderTakenError where one stands that was to be `new`; what
-    stood there then stands.
+    `metadata` goes into the weights' file. `origin`, the source of an imported model, and `notes` about the import go
+    into the model card. A new directory appears complete. In an existing one every file is replaced atomically after
+    all are written; a model card that was edited stays.
+    Raises: CheckpointError if it cannot be written, FolderTakenError if `new` is set and the directory exists; what
+    was there before is then unchanged.
     """
     directory = Path(directory)
     entries = training.to_dict() if isinstance(training, RunRecord) else training
@@ -100,9 +100,9 @@ def save_checkpoint(
 
 
 def write_config(directory: str | Path, model: GPT, tokenizer: Tokenizer, *, dtype: torch.dtype | None = None) -> None:
-    """Replaces the config.json of a checkpoint and nothing else, all at once.
+    """Replaces only the config.json of a checkpoint, atomically.
 
-    Raises: CheckpointError where it cannot be written.
+    Raises: CheckpointError if it cannot be written.
     """
     dtype = dtype or model.token_embedding.weight.dtype
     config = config_to_huggingface(model.config, end_of_text=tokenizer.end_of_text, dtype=dtype)
@@ -110,9 +110,9 @@ def write_config(directory: str | Path, model: GPT, tokenizer: Tokenizer, *, dty
 
 
 def write_generation_config(directory: Path, tokenizer: Tokenizer) -> None:
-    """Writes the generation_config.json of a model with this tokenizer, all at once.
+    """Writes the generation_config.json of a model with this tokenizer, atomically.
 
-    Raises: CheckpointError where it cannot be written.
+    Raises: CheckpointError if it cannot be written.
     """
     roles = ("bos_token", "eos_token", "pad_token")
     atomic_json(directory / GENERATION_CONFIG, {f"{role}_id": tokenizer.special_id(role) for role in roles})
@@ -125,20 +125,20 @@ def save_weights(
     *,
     dtype: torch.dtype | None = None,
 ) -> None:
-    """Replaces the weights of a checkpoint and nothing else, all at once.
+    """Replaces only the weights of a checkpoint, atomically.
 
-    Raises: CheckpointError where they cannot be written.
+    Raises: CheckpointError if they cannot be written.
     """
-    # transformers opens only files that say which framework's orientation they keep
+    # transformers opens only files whose metadata name the framework
     save_tensors(Path(directory) / WEIGHTS, to_huggingface(model, dtype), {"format": "pt", **(metadata or {})})
 
 
 def load_checkpoint(
     directory: str | Path, device: str = "auto", *, dtype: torch.dtype = torch.float32, mapped: bool = False
 ) -> Checkpoint:
-    """The checkpoint in a directory, its model in eval mode on the device; `mapped` as `from_huggingface` has it.
+    """The checkpoint in a directory, its model in eval mode on the device; for `mapped` see `from_huggingface`.
 
-    Raises: CheckpointError where it is missing, damaged, or not a GPT-2; TokenizerError; DeviceError.
+    Raises: CheckpointError if it is missing, damaged, or not a GPT-2; TokenizerError; DeviceError.
     """
     directory = Path(directory)
     target = resolve_device(device)
@@ -146,7 +146,7 @@ def load_checkpoint(
     tokenizer = Tokenizer.load(directory)
     if tokenizer.vocab_size > config.vocab_size:
         raise CheckpointError(
-            f"the tokenizer in {directory} has {tokenizer.vocab_size} words, its model {config.vocab_size};"
+            f"the tokenizer in {directory} has {tokenizer.vocab_size} tokens but its model only {config.vocab_size};"
             " they do not belong together"
         )
     with TensorFile(directory / WEIGHTS) as file:
@@ -156,43 +156,43 @@ def load_checkpoint(
 
 
 def read_config(directory: str | Path) -> GPTConfig:
-    """The shape of the model in a directory, without its weights.
+    """The config of the model in a directory; its weights are not read.
 
-    Raises: CheckpointError where config.json is missing, damaged, or not a GPT-2's.
+    Raises: CheckpointError if config.json is missing, damaged, or not a GPT-2's.
     """
     directory = Path(directory)
     path = directory / CONFIG
     if not exists(path):
-        what = f"has no {CONFIG}" if directory.is_dir() else "is not there"
+        what = f"has no {CONFIG}" if directory.is_dir() else "does not exist"
         raise CheckpointError(f"{directory} {what}, so it is not a checkpoint")
     return config_from_huggingface(read_json(path), path)
 
 
 def find_checkpoint(name: str | Path | None, checkpoints: str | Path) -> Path:
-    """The directory of a checkpoint: one of that name in `checkpoints`, else that directory itself.
+    """The directory of a checkpoint: `name` in `checkpoints`, else the directory `name`.
 
-    None is the newest, by the time of its weights.
-    Raises: CheckpointError where there is none, saying what there is or how to get one.
+    None finds the checkpoint whose weights are newest.
+    Raises: CheckpointError if there is none; the message names those that exist, or how to get one.
     """
     checkpoints = Path(checkpoints)
-    if name is not None and str(name):  # an empty one is no folder's, and not the working directory's either
+    if name is not None and str(name):  # "" would be the working directory
         for directory in (checkpoints / name, Path(name)):
             if exists(directory / CONFIG) or exists(directory / WEIGHTS):
                 return directory
     weights = [path for path in checkpoints.glob(f"*/{WEIGHTS}") if not path.parent.name.startswith(".")]
     if not weights:
-        what = f"no model in {checkpoints}" if name is None else f"no model {str(name)!r}, nor any in {checkpoints}"
+        what = f"no model in {checkpoints}" if name is None else f"no model {str(name)!r}, and none in {checkpoints}"
         raise CheckpointError(f"{what}; train one with `minigpt train corpus.txt` or get one with `minigpt load-gpt2`")
     if name is None:
         return max(weights, key=lambda path: path.stat().st_mtime).parent
     names = sorted(path.parent.name for path in weights)
     close = difflib.get_close_matches(str(name), names, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(names)}"
+    hint = f"did you mean {close[0]!r}?" if close else f"available: {', '.join(names)}"
     raise CheckpointError(f"no model {str(name)!r} in {checkpoints}; {hint}")
 
 
 def free_name(name: str, checkpoints: str | Path) -> str:
-    """The name itself where nothing has it in `checkpoints`, else with the first free number: NAME-2, NAME-3, …"""
+    """`name` if it is free in `checkpoints`, else the first free one of NAME-2, NAME-3, …"""
     checkpoints, free, number = Path(checkpoints), name, 1
     while exists(checkpoints / free):
         number += 1

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: atomic writes and JSON; it knows neither tensors nor checkpoints."""
+"""Atomic writes of files and folders, and JSON files."""
 
 import contextlib
 import errno
@@ -17,76 +17,78 @@ if sys.platform == "darwin":
 
 
 @contextlib.contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Turns what the operating system says against writing `path` into one sentence."""
+def wrap_write_errors(path: Path) -> Iterator[None]:
+    """Turns an OSError while `path` is written into a CheckpointError that says what to do."""
     try:
         yield
-    except CheckpointError:  # an OSError too, and explained already
+    except CheckpointError:  # is an OSError too, and already says what to do
         raise
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        mend = "free some space or write elsewhere" if full else "choose a place that can be written"
-        mend = "raise the limit on a file's size (ulimit -f)" if error.errno == errno.EFBIG else mend
-        reason = (error.strerror or str(error)).lower()
-        raise CheckpointError(f"{path} could not be written ({reason}); {mend}") from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            fix = "free some space or write elsewhere"
+        elif error.errno == errno.EFBIG:
+            fix = "raise the limit on a file's size (ulimit -f)"
+        else:
+            fix = "choose a place that can be written"
+        raise CheckpointError(f"{path} could not be written ({_reason(error)}); {fix}") from error
 
 
 def exists(path: Path) -> bool:
-    """Whether there is a file or a folder at a path.
+    """Whether there is a file or a folder at `path`.
 
-    Raises: CheckpointError where that cannot be known: the path is too long, or leads through a closed folder.
+    Raises: CheckpointError if the system cannot tell: the path is too long or inside a folder without permission.
     """
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise read_error(path, error) from error
     return True
 
 
-def sync(path: Path) -> None:
-    """Makes a file's content, or the names in a folder, survive a power cut, where the system can."""
-    if os.name == "nt":  # Windows opens no folders
+def fsync(path: Path) -> None:
+    """Flushes a file's content, or a folder's list of names, to disk, if the file system can."""
+    if os.name == "nt":  # Windows cannot open folders
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        _flush(descriptor)
+        _fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # some network file systems sync no folders
+        if error.errno != errno.EINVAL:  # some network file systems cannot flush folders
             raise
     finally:
         os.close(descriptor)
 
 
-def _flush(descriptor: int) -> None:
-    """Waits until the disk itself has what was written, in macOS too, where fsync leaves it in the disk's cache."""
+def _fsync(descriptor: int) -> None:
+    """Flushes to the disk itself; on macOS, os.fsync leaves the data in the disk's cache."""
     os.fsync(descriptor)
     if sys.platform == "darwin":
-        with contextlib.suppress(OSError):  # what some file systems do not know
+        with contextlib.suppress(OSError):  # some file systems do not support it
             fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
 
 
-def _beside(path: Path, ending: str) -> Path:
-    """A hidden name in the same folder, this process's own."""
-    return path.with_name(f".{path.name}.{os.getpid()}.{ending}")
+def _temporary_path(path: Path) -> Path:
+    """A hidden name in the same folder that only this process uses."""
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
-def sweep(folder: Path) -> None:
-    """Removes what writers that were killed left behind in a folder that nobody else writes to now."""
-    with explained(folder):
+def remove_temporary_files(folder: Path) -> None:
+    """Removes the temporary files that killed writers left; call it only while no process writes to the folder."""
+    with wrap_write_errors(folder):
         for path in folder.glob(".*.tmp"):
             path.unlink()
 
 
 def atomic_write(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
-    """Puts a file in place all at once; whoever reads `path` sees the old one or the whole new one, never a part.
+    """Replaces a file atomically: readers see the old file or the complete new one.
 
     `content` is the bytes, or a function that writes them to the open file. Missing folders are made.
-    Raises: CheckpointError where the disk is full or the place cannot be written; the old file then stands.
+    Raises: CheckpointError if the disk is full or the place cannot be written; the old file is then unchanged.
     """
-    temporary = _beside(path, "tmp")
-    with explained(path):
+    temporary = _temporary_path(path)
+    with wrap_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with temporary.open("wb") as file:
@@ -95,49 +97,49 @@ def atomic_write(path: Path, content: bytes | Callable[[BinaryIO], object]) -> N
                 else:
                     file.write(content)
                 file.flush()
-                _flush(file.fileno())
+                _fsync(file.fileno())
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-        sync(path.parent)
+        fsync(path.parent)
 
 
 @contextlib.contextmanager
 def atomic_folder(path: Path, *, new: bool = False) -> Iterator[Path]:
-    """A folder to fill with files, which become `path`'s when the block ends well and vanish when it does not.
+    """A temporary folder whose files are moved to `path` if the block succeeds, and deleted if it fails.
 
-    A new folder appears as a whole; in one that stands, each of the files is replaced as a whole, the rest stays.
-    Raises: CheckpointError where the disk is full or the place cannot be written; FolderTakenError where the folder is
-    not `new` though it was to be, or is no longer.
+    A new folder appears complete. In an existing folder each of the files is replaced atomically; other files stay.
+    Raises: CheckpointError if the disk is full or the place cannot be written; FolderTakenError if the folder exists
+    and `new` is set, or another process makes it meanwhile.
     """
-    stands = not new and path.exists()
-    building = _beside(path, "tmp")
-    with explained(path):
-        shutil.rmtree(building, ignore_errors=True)  # of a process killed long ago that had this one's number
+    replaces_files = not new and path.exists()
+    building = _temporary_path(path)
+    with wrap_write_errors(path):
+        shutil.rmtree(building, ignore_errors=True)  # left by a killed process that had the same pid
         building.mkdir(parents=True)
         try:
             yield building
             files = sorted(building.iterdir())
             for file in files:
-                sync(file)
-            if stands:
+                fsync(file)
+            if replaces_files:
                 for file in files:
                     file.replace(path / file.name)
-                sync(path)
+                fsync(path)
             else:
                 _rename_to_new(building, path)
-                sync(path.parent)
+                fsync(path.parent)
         except FolderTakenError:
             raise
-        except CheckpointError as error:  # say it of the place that the caller knows
+        except CheckpointError as error:  # name the folder that the caller asked for
             raise CheckpointError(str(error).replace(str(building), str(path))) from error
         finally:
             shutil.rmtree(building, ignore_errors=True)
 
 
 def _rename_to_new(building: Path, path: Path) -> None:
-    taken = FolderTakenError(f"{path} could not be made: it is there already; choose another name")
-    if path.exists():  # an empty folder would be replaced
+    taken = FolderTakenError(f"{path} already exists; choose another name")
+    if path.exists():  # a rename would replace an empty folder
         raise taken
     try:
         building.rename(path)
@@ -148,7 +150,7 @@ def _rename_to_new(building: Path, path: Path) -> None:
 
 
 def atomic_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Writes a JSON object, indented, all at once.
+    """Writes an indented JSON object atomically.
 
     Raises: CheckpointError, as `atomic_write`.
     """
@@ -158,26 +160,30 @@ def atomic_json(path: Path, value: Mapping[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file.
 
-    Raises: CheckpointError where it is missing, unreadable, or not a JSON object.
+    Raises: CheckpointError if the file is missing, unreadable, or not a JSON object.
     """
     try:
         value = json.loads(path.read_bytes())
     except OSError as error:
-        raise unreadable(path, error) from error
-    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError among them
+        raise read_error(path, error) from error
+    except (ValueError, RecursionError) as error:  # includes UnicodeDecodeError and JSONDecodeError
         raise CheckpointError(f"{path} is not JSON ({error}); copy or download it again") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} must hold a JSON object, not a {type(value).__name__}")
     return value
 
 
-def cut_short(path: Path) -> CheckpointError:
-    """What to raise for a file that ended sooner than it said when it was opened."""
-    return CheckpointError(f"{path} was cut short while it was read; copy or download it again")
+def truncated_error(path: Path) -> CheckpointError:
+    """The error for a file that became shorter after it was opened."""
+    return CheckpointError(f"{path} was truncated while it was read; copy or download it again")
 
 
-def unreadable(path: Path, error: OSError) -> CheckpointError:
-    """What to raise for a file that the system does not let be read."""
+def read_error(path: Path, error: OSError) -> CheckpointError:
+    """The error for a file that the system cannot read."""
     if isinstance(error, FileNotFoundError):
-        return CheckpointError(f"{path} is not there")
-    return CheckpointError(f"{path} could not be read ({(error.strerror or str(error)).lower()})")
+        return CheckpointError(f"{path} does not exist")
+    return CheckpointError(f"{path} could not be read ({_reason(error)})")
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

@@ -1,7 +1,4 @@
-"""GPT-2 as Hugging Face stores it: names and orientation of the weights, and config.json, both ways.
-
-It knows tensors and dictionaries; which files they stand in is `checkpoint`'s and `pretrained`'s concern.
-"""
+"""Converts GPT-2's weights and config.json between minigpt's form and Hugging Face's."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -15,15 +12,16 @@ from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.model.gpt import GPT
 
-PREFIX = "transformer."  # of every name that GPT2LMHeadModel saves; OpenAI's own files on the hub go without
-_PREFIXES = re.compile(r"((_orig_mod|module|model|transformer)\.)+")  # torch.compile's and DDP's, and other wrappers'
+PREFIX = "transformer."  # GPT2LMHeadModel saves every name with it; OpenAI's files on the hub have none
+_PREFIXES = re.compile(r"((_orig_mod|module|model|transformer)\.)+")  # of torch.compile, DDP and other wrappers
 HEAD = "lm_head.weight"
-# Heads beside the one that predicts words: those that it writes as well without, and those that it was made for.
-_SPARE_HEADS = ("multiple_choice_head.", "v_head.")
-_OTHER_HEADS = {"score.": "text classes", "classifier.": "word classes", "qa_outputs.": "answers in a text"}
-_MASKS = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # buffers that older versions saved
+# A language model may have these heads as well, and does not need them to generate.
+_UNUSED_HEADS = ("multiple_choice_head.", "v_head.")
+# A model with one of these heads predicts something other than the next token.
+_OTHER_HEADS = {"score.": "text classes", "classifier.": "token classes", "qa_outputs.": "answers in a text"}
+_MASKS = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # buffers that older versions of transformers saved
 
-# Where config.json has no value: GPT-2's, as transformers takes them. GPTConfig's other defaults are the same.
+# transformers' default, and so the value of a config.json without one. GPTConfig's other defaults are the same.
 _DEFAULT_DROPOUT = 0.1
 _ALIASES = {
     "n_positions": ("max_position_embeddings", "n_ctx"),
@@ -31,7 +29,7 @@ _ALIASES = {
     "n_layer": ("num_hidden_layers",),
     "n_head": ("num_attention_heads",),
 }
-# transformers' names of two functions; gelu_fast is the tanh form with its constant multiplied out.
+# transformers' names of two functions; gelu_fast is the tanh form, factored differently.
 _ACTIVATIONS = {
     "gelu_new": "gelu_new",
     "gelu_pytorch_tanh": "gelu_new",
@@ -42,41 +40,52 @@ _ACTIVATIONS = {
 
 
 class TensorSource(Protocol):
-    """Named tensors to be read one by one, as `TensorFile` has them: a file, several, or another format's.
+    """Named tensors that are read one by one: from one file, from several, or converted from another format.
 
-    `shapes` are every tensor's; `read` gives one in memory of its own, `borrow` in memory that the next borrowing may
-    overwrite, `map` where it lies on disk if it lies there in this dtype, else None. `path` names it in errors.
+    `path` names the source in errors.
     """
 
     path: Path
 
     @property
-    def shapes(self) -> dict[str, tuple[int, ...]]: ...
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every tensor's name and shape."""
+        ...
 
-    def read(self, name: str) -> Tensor: ...
+    def read(self, name: str, *, reuse_buffer: bool = False) -> Tensor:
+        """One tensor on the CPU; with `reuse_buffer` in memory that the next such read may overwrite.
 
-    def borrow(self, name: str) -> Tensor: ...
+        Raises: CheckpointError if it cannot be read; KeyError for an unknown name.
+        """
+        ...
 
-    def map(self, name: str, dtype: torch.dtype) -> Tensor | None: ...
+    def map(self, name: str, dtype: torch.dtype) -> Tensor | None:
+        """One tensor memory-mapped from the file; None if the file does not hold exactly this tensor in this dtype.
 
-    def close(self) -> None: ...
+        Raises: as `read`.
+        """
+        ...
+
+    def close(self) -> None:
+        """Closes the files."""
+        ...
 
 
-class Stored(NamedTuple):
-    """A tensor of the model as Hugging Face stores it: our name, theirs without prefix, and its shape there."""
+class StoredTensor(NamedTuple):
+    """A tensor of the model: its name here, and its name (without prefix) and shape in a Hugging Face file."""
 
-    ours: str
-    theirs: str
+    name: str
+    stored_name: str
     shape: tuple[int, ...]
 
     @property
     def transposed(self) -> bool:
-        """Hugging Face keeps what OpenAI's code had: x @ W, where torch's linear layers have x @ W^T."""
-        return self.ours.endswith("_proj.weight")
+        """Whether Hugging Face stores the transpose: OpenAI's code has x @ W, torch's linear layers x @ W^T."""
+        return self.name.endswith("_proj.weight")
 
 
 def _modules(config: GPTConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    """The table of names, and the shape of each weight there."""
+    """Every module's name here, its name in Hugging Face's files, and the shape of its weight there."""
     c = config.n_embd
     yield "token_embedding", "wte", (config.vocab_size, c)
     yield "position_embedding", "wpe", (config.n_positions, c)
@@ -90,21 +99,21 @@ def _modules(config: GPTConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     yield "final_norm", "ln_f", (c,)
 
 
-def stored_tensors(config: GPTConfig) -> Iterator[Stored]:
+def stored_tensors(config: GPTConfig) -> Iterator[StoredTensor]:
     """Every tensor of a model of this shape, as Hugging Face stores it."""
-    for ours, theirs, shape in _modules(config):
-        yield Stored(f"{ours}.weight", f"{theirs}.weight", shape)
-        if not ours.endswith("_embedding"):
-            yield Stored(f"{ours}.bias", f"{theirs}.bias", shape[-1:])
+    for name, stored_name, shape in _modules(config):
+        yield StoredTensor(f"{name}.weight", f"{stored_name}.weight", shape)
+        if not name.endswith("_embedding"):
+            yield StoredTensor(f"{name}.bias", f"{stored_name}.bias", shape[-1:])
 
 
 def to_huggingface(model: GPT, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
-    """The model's tensors by Hugging Face's names and in its orientation: views, copied only where `dtype` differs."""
+    """The model's tensors with Hugging Face's names and orientation: views, or copies if `dtype` differs."""
     state = model.state_dict()
     tensors = {}
     for stored in stored_tensors(model.config):
-        tensor = state[stored.ours].to(dtype) if dtype else state[stored.ours]
-        tensors[PREFIX + stored.theirs] = tensor.t() if stored.transposed else tensor
+        tensor = state[stored.name].to(dtype) if dtype else state[stored.name]
+        tensors[PREFIX + stored.stored_name] = tensor.t() if stored.transposed else tensor
     return tensors
 
 
@@ -116,44 +125,45 @@ def from_huggingface(
     dtype: torch.dtype = torch.float32,
     mapped: bool = False,
 ) -> GPT:
-    """The model in a file of GPT-2 weights, in eval mode, at the cost of its weights in memory and little more.
+    """The model in a file of GPT-2 weights, in eval mode; memory use peaks at little more than the weights.
 
-    `mapped` weights stay in the file where it holds them in this dtype, and are read as they are used: a start takes
-    milliseconds, and matrices lie as the file has them, turned. Only for models that are not trained.
+    With `mapped`, weights that the file holds in this dtype stay memory-mapped: loading takes milliseconds, and
+    matrices are transposed views. Use it only for models that are not trained.
 
-    Prefixes of all ages, mask buffers, a stored copy of the tied head, spare heads and other dtypes are met.
-    Raises: CheckpointError naming the tensor that is missing, too many, misshapen, or an untied head.
+    Accepts the prefixes of all versions, mask buffers, a stored copy of the tied head, unused heads and other dtypes.
+    Raises: CheckpointError naming a tensor that is missing, unexpected, of the wrong shape, or an untied head.
     """
     tensors = {}
     mapped = mapped and torch.device(device).type == "cpu"
     for stored, name in _match(file, config).items():
-        if mapped and (lying := file.map(name, dtype)) is not None:
-            tensors[stored.ours] = lying.t() if stored.transposed else lying
+        if mapped and (view := file.map(name, dtype)) is not None:
+            tensors[stored.name] = view.t() if stored.transposed else view
             continue
-        # Turned matrices are made anew, all others stay in the memory that they were read into.
-        tensor = file.borrow(name).t() if stored.transposed else file.read(name)
-        tensors[stored.ours] = tensor.to(device, dtype, copy=stored.transposed, memory_format=torch.contiguous_format)
+        # A transposed matrix must be copied, so its source may share a buffer; the others keep what they were read to.
+        tensor = file.read(name, reuse_buffer=stored.transposed)
+        tensor = tensor.t() if stored.transposed else tensor
+        tensors[stored.name] = tensor.to(device, dtype, copy=stored.transposed, memory_format=torch.contiguous_format)
     return GPT.from_tensors(config, tensors).to(device).eval()
 
 
 def plain_name(name: str) -> str:
-    """A tensor's name without what a wrapper put in front of it."""
+    """A tensor's name without the prefixes of wrappers."""
     match = _PREFIXES.match(name)
     return name[match.end() :] if match else name
 
 
-def left_out(file: TensorSource) -> tuple[str, ...]:
-    """Sentences on the tensors of a file that `from_huggingface` does not take, where the model had a use for them."""
-    spare = sorted({plain_name(name).partition(".")[0] for name in file.shapes if _is_spare(name)})
-    return tuple(f"{head} is left out: it is no part of what predicts words" for head in spare)
+def unused_heads(file: TensorSource) -> tuple[str, ...]:
+    """One sentence for each head in the file that `from_huggingface` skips."""
+    heads = sorted({plain_name(name).partition(".")[0] for name in file.shapes if _is_unused_head(name)})
+    return tuple(f"{head} is skipped: it does not predict tokens" for head in heads)
 
 
-def _is_spare(name: str) -> bool:
-    return plain_name(name).startswith(_SPARE_HEADS)
+def _is_unused_head(name: str) -> bool:
+    return plain_name(name).startswith(_UNUSED_HEADS)
 
 
-def _match(file: TensorSource, config: GPTConfig) -> dict[Stored, str]:
-    """Every tensor of the model and its full name in the file, which holds these and no others.
+def _match(file: TensorSource, config: GPTConfig) -> dict[StoredTensor, str]:
+    """Every tensor of the model with its full name in the file.
 
     Raises: CheckpointError, as `from_huggingface`.
     """
@@ -162,29 +172,30 @@ def _match(file: TensorSource, config: GPTConfig) -> dict[Stored, str]:
     for full in shapes:
         other = unmatched.setdefault(plain_name(full), full)
         if other != full:
-            raise CheckpointError(f"{file.path} has both {other!r} and {full!r}, expected one of them")
+            raise CheckpointError(f"{file.path} has both {other!r} and {full!r}, expected only one of them")
     head = unmatched.pop(HEAD, None)
     if head is not None:
-        unmatched.setdefault("wte.weight", head)  # of tied tensors, safetensors' save_model keeps the first by name
+        # Of two tied tensors, safetensors' save_model keeps the one whose name sorts first: the head.
+        unmatched.setdefault("wte.weight", head)
     names = {}
     for stored in stored_tensors(config):
-        name = unmatched.pop(stored.theirs, None)
+        name = unmatched.pop(stored.stored_name, None)
         if name is None:
-            raise CheckpointError(f"{file.path} has no tensor {stored.theirs!r}, expected of shape {stored.shape}")
+            raise CheckpointError(f"{file.path} has no tensor {stored.stored_name!r}, expected of shape {stored.shape}")
         if shapes[name] != stored.shape:
-            raise CheckpointError(f"{name!r} in {file.path} is of shape {shapes[name]}, expected {stored.shape}")
+            raise CheckpointError(f"{name!r} in {file.path} has shape {shapes[name]}, expected {stored.shape}")
         names[stored] = name
-    for theirs, name in unmatched.items():
-        if not (_MASKS.fullmatch(theirs) or _is_spare(theirs)):
+    for plain, name in unmatched.items():
+        if not (_MASKS.fullmatch(plain) or _is_unused_head(plain)):
             for start, predicted in _OTHER_HEADS.items():
-                if theirs.startswith(start):
+                if plain.startswith(start):
                     raise CheckpointError(
-                        f"{file.path} predicts {predicted} ({name!r}) rather than words, so there is nothing that it"
-                        " could write; give the language model that it was made from"
+                        f"{file.path} predicts {predicted} ({name!r}), not the next token, so it cannot generate text;"
+                        " give the language model that it was fine-tuned from"
                     )
             raise CheckpointError(
-                f"{file.path} has a tensor {name!r} of shape {shapes[name]} that a GPT-2 of {config.n_layer} blocks"
-                " does not have"
+                f"{file.path} has an unexpected tensor {name!r} of shape {shapes[name]} for a GPT-2 of"
+                f" {config.n_layer} blocks"
             )
     if head is not None:
         check_tied(file, head, next(iter(names.values())))
@@ -192,14 +203,13 @@ def _match(file: TensorSource, config: GPTConfig) -> dict[Stored, str]:
 
 
 def check_tied(file: TensorSource, head: str, tied: str) -> None:
-    """Makes sure that a head is stored as a copy of the token embedding, as GPT-2's is one with it.
+    """Checks that the stored output head equals the token embedding, to which GPT-2's head is tied.
 
-    Raises: CheckpointError where it is not.
+    Raises: CheckpointError if it does not.
     """
-    if head != tied and not torch.equal(file.borrow(head), file.read(tied)):
+    if head != tied and not torch.equal(file.read(head, reuse_buffer=True), file.read(tied)):
         raise CheckpointError(
-            f"{head!r} in {file.path} differs from {tied!r}: an output head of its own is not supported,"
-            " it must be tied to the token embedding"
+            f"{head!r} in {file.path} differs from {tied!r}: the output head must be tied to the token embedding"
         )
 
 
@@ -229,18 +239,18 @@ def config_to_huggingface(config: GPTConfig, *, end_of_text: int, dtype: torch.d
         "bos_token_id": end_of_text,
         "eos_token_id": end_of_text,
         "use_cache": True,
-        "torch_dtype": str(dtype).removeprefix("torch."),  # the name that old and new transformers both read
+        "torch_dtype": str(dtype).removeprefix("torch."),  # old and new versions of transformers read this key
     }
 
 
 def config_from_huggingface(values: Mapping[str, Any], source: object) -> GPTConfig:
-    """The shape that a config.json describes; `source` names the file in errors.
+    """The model's shape from the content of a config.json; `source` names the file in errors.
 
-    Missing keys take GPT-2's values. Of the three dropouts, `resid_pdrop` is the one kept: they matter in training
-    only. `reorder_and_upcast_attn` is met: in float32 it changes the order of roundings and nothing else.
-    Raises: CheckpointError where it is not a GPT-2, or one whose function differs from the published one.
+    Missing keys take GPT-2's values. Of the three dropouts only `resid_pdrop` is kept. `reorder_and_upcast_attn` is
+    ignored: in float32 it changes nothing but the order of rounding.
+    Raises: CheckpointError if it is not a GPT-2, or has an option that computes something else than GPT-2.
     """
-    model_type = values.get("model_type", "gpt2" if "n_embd" in values else None)  # the oldest files name no type
+    model_type = values.get("model_type", "gpt2" if "n_embd" in values else None)  # the oldest files have no type
     if model_type != "gpt2":
         raise CheckpointError(f"model_type ({model_type!r}) in {source} must be 'gpt2'")
     settings: dict[str, Any] = {"dropout": values.get("resid_pdrop", _DEFAULT_DROPOUT)}
@@ -249,7 +259,7 @@ def config_from_huggingface(values: Mapping[str, Any], source: object) -> GPTCon
             if key in values:
                 settings[name] = values[key]
                 break
-    if (activation := str(values.get("activation_function"))) in _ACTIVATIONS:  # what is not is refused below
+    if (activation := str(values.get("activation_function"))) in _ACTIVATIONS:  # others are refused below
         settings["activation_function"] = _ACTIVATIONS[activation]
     try:
         config = GPTConfig(**settings)
@@ -267,29 +277,31 @@ def config_from_huggingface(values: Mapping[str, Any], source: object) -> GPTCon
         value = values.get(option, choices[0])
         if value not in choices:
             expected = " or ".join(repr(choice) for choice in choices)
-            raise CheckpointError(f"{option} ({value!r}) in {source} makes another model than GPT-2's: {expected}")
+            raise CheckpointError(f"{option} ({value!r}) in {source} must be {expected}, as in GPT-2")
     return config
 
 
 def infer_config(file: TensorSource) -> GPTConfig:
-    """The shape that the tensors themselves tell; the heads are taken to be 64 wide, as in every GPT-2.
+    """The model's shape from the shapes of its tensors, assuming heads of 64 features, as in every GPT-2.
 
-    Raises: CheckpointError where they do not tell.
+    Raises: CheckpointError if they do not determine it.
     """
     shapes = {plain_name(name): shape for name, shape in file.shapes.items()}
     blocks = {int(match[1]) for name in shapes if (match := re.match(r"h\.(\d{1,6})\.", name))}
-    words, positions = shapes.get("wte.weight", shapes.get(HEAD, ())), shapes.get("wpe.weight", ())
-    if len(words) != 2 or len(positions) != 2 or not blocks:
+    tokens, positions = shapes.get("wte.weight", shapes.get(HEAD, ())), shapes.get("wpe.weight", ())
+    if len(tokens) != 2 or len(positions) != 2 or not blocks:
         raise CheckpointError(f"{file.path} does not hold GPT-2's tensors, 'wte.weight', 'wpe.weight' and 'h.0.…'")
-    if words[1] % 64:
+    vocab_size, n_embd = tokens
+    if n_embd % 64:
         raise CheckpointError(
-            f"{file.path} needs its config.json beside it: how many heads {words[1]} features are cannot be told"
+            f"{file.path} needs its config.json beside it: its {n_embd} features are not a multiple of 64, so the"
+            " number of heads is unknown"
         )
     return GPTConfig(
-        vocab_size=words[0],
+        vocab_size=vocab_size,
         n_positions=positions[0],
-        n_embd=words[1],
+        n_embd=n_embd,
         n_layer=max(blocks) + 1,
-        n_head=words[1] // 64,
+        n_head=n_embd // 64,
         dropout=_DEFAULT_DROPOUT,
     )

@@ -82,7 +82,7 @@ def upload_command(name: str, path: str) -> str:
     """What a shell runs to share the model of that name, in the folder at `path`, on Hugging Face's hub."""
     return (
         f"hf upload USER/{_repository(name)} {shlex.quote(path)} . "
-        "--exclude 'last/*' --exclude training.json --exclude '*.jsonl' --exclude '*.html' --exclude .lock"
+        "--exclude 'last/*' --exclude training.json --exclude '*.jsonl' --exclude '*.html' --exclude '.lock*'"
     )
 
 

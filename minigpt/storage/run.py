@@ -7,7 +7,7 @@
         log.jsonl                             one object per step or evaluation
         last/state.safetensors                weights, optimizer and progress of the last save, in one file
         last/before_cooldown.safetensors      the same, of where the learning rate began to fall
-        .lock                                 who trains here now
+        .lock, .lock.json                     the lock of the process that trains here, and who that is
 
 A state is one file because one rename replaces a file as a whole: whatever instant a run is killed at, either the old
 state stands or the new one.
@@ -24,10 +24,10 @@ from torch import Tensor
 from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import TRAINING, WEIGHTS, load_checkpoint, read_config, save_checkpoint, save_weights
-from minigpt.storage.files import atomic_json, atomic_write, read_json, sweep
+from minigpt.storage.files import atomic_json, atomic_write, read_json, remove_temporary_files
 from minigpt.storage.model_card import CARD, may_write_card, model_card
 from minigpt.storage.run_lock import RunLock
-from minigpt.storage.run_log import Log
+from minigpt.storage.run_log import RunLog
 from minigpt.storage.run_record import FORMAT, RunRecord
 from minigpt.storage.tensors import TensorFile, load_tensors, save_tensors
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -47,7 +47,7 @@ class Run:
     def __init__(self, directory: Path, record: RunRecord) -> None:
         self.directory = directory
         self.record = record
-        self._log = Log(self.log_path)
+        self._log = RunLog(self.log_path)
         self._lock = RunLock(directory)
 
     @classmethod
@@ -101,7 +101,7 @@ class Run:
             return
         self._lock.acquire()
         for folder in (self.directory, self.last_path.parent):
-            sweep(folder)
+            remove_temporary_files(folder)
         self.record = read_record(self.directory)  # the process that held the lock until now may have written it
 
     def unlock(self) -> None:
@@ -144,7 +144,7 @@ class Run:
     def truncate_log(self, step: int, done: frozenset[str]) -> None:
         """Drops what a run resumed after `step` will write again: all later lines, and of that step's own lines those
         whose figure (`loss`, `validation_loss`, `sample`) is not among the `done`."""
-        self._log.keep(lambda line: line["step"] < step or (line["step"] == step and not done.isdisjoint(line)))
+        self._log.filter(lambda line: line["step"] < step or (line["step"] == step and not done.isdisjoint(line)))
 
     def save_best(self, model: GPT, step: int, validation_loss: float | None) -> Path:
         """Puts these weights at the top of the folder."""

@@ -1,4 +1,4 @@
-"""A file of JSON lines that is always whole lines and misses none, even where the disk fills up in the middle."""
+"""An append-only log of JSON lines that stays whole when the disk is full."""
 
 import contextlib
 import io
@@ -11,48 +11,48 @@ from pathlib import Path
 from typing import Any
 
 from minigpt.errors import CheckpointError
-from minigpt.storage.files import atomic_write, explained, sync
+from minigpt.storage.files import atomic_write, fsync, wrap_write_errors
 
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)  # Windows would change line ends
-_AT_ONCE = 1000  # lines in one write
+_LINES_PER_WRITE = 1000
 
 
-class Log:
-    """The log at `path`: what cannot be written waits in memory and is written, in order, before what comes next.
+class RunLog:
+    """The log at `path`. Lines that cannot be written wait in memory and are written, in order, before later ones.
 
-    The file is opened for every write: that costs 10 µs, and network file systems say only in closing what went wrong.
+    The file is opened for each write: that costs 10 µs, and network file systems report errors only on close.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._waiting: list[bytes] = []
-        self._whole: int | None = None  # bytes of the file that are whole lines, where a write has failed behind them
+        self._whole: int | None = None  # after a failed write: how many bytes of the file are whole lines
 
     @property
     def unwritten(self) -> int:
-        """How many lines wait for the disk."""
+        """How many lines wait to be written."""
         return len(self._waiting)
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Adds one line, to the file if it can be written and in any case to what `read` finds."""
-        self._waiting.append(json.dumps(finite(record), allow_nan=False).encode() + b"\n")
-        with contextlib.suppress(OSError):  # told by `unwritten` and `flush`
+        """Adds one line. If it cannot be written it waits; `read` returns it in either case."""
+        self._waiting.append(json.dumps(replace_nonfinite(record), allow_nan=False).encode() + b"\n")
+        with contextlib.suppress(OSError):  # `unwritten` and `flush` report it
             self._write_waiting()
 
     def flush(self) -> None:
-        """Writes what waits, and makes all lines survive a power cut.
+        """Writes the waiting lines and flushes the file to disk.
 
-        Raises: CheckpointError where they cannot be written; they go on waiting.
+        Raises: CheckpointError if they cannot be written; they continue to wait.
         """
-        with explained(self.path):
+        with wrap_write_errors(self.path):
             self._write_waiting()
             if self.path.exists():
-                sync(self.path)
+                fsync(self.path)
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """The records in order; a last line cut short by a kill is left out.
+        """The records in order, without a last line that a kill cut short.
 
-        Raises: CheckpointError where a line is not JSON.
+        Raises: CheckpointError if a line is not JSON.
         """
         with self.path.open("rb") if self.path.exists() else io.BytesIO() as file:
             written = file if self._whole is None else io.BytesIO(file.read(self._whole))
@@ -64,23 +64,23 @@ class Log:
                 except ValueError as error:
                     raise CheckpointError(f"{self.path}, line {number} is not JSON ({error}); remove it") from error
 
-    def keep(self, stays: Callable[[dict[str, Any]], bool]) -> None:
-        """Drops every record but those that stay.
+    def filter(self, keep: Callable[[dict[str, Any]], bool]) -> None:
+        """Removes the records for which `keep` is false.
 
-        Raises: CheckpointError where the file cannot be replaced; it then stands as it was.
+        Raises: CheckpointError if the file cannot be replaced; it is then unchanged.
         """
-        kept = [json.dumps(record) + "\n" for record in self.read() if stays(record)]
+        kept = [json.dumps(record) + "\n" for record in self.read() if keep(record)]
         atomic_write(self.path, "".join(kept).encode())
         self._waiting.clear()
         self._whole = None
 
     def _write_waiting(self) -> None:
         while self._waiting:
-            self._write(b"".join(self._waiting[:_AT_ONCE]))
-            del self._waiting[:_AT_ONCE]
+            self._write(b"".join(self._waiting[:_LINES_PER_WRITE]))
+            del self._waiting[:_LINES_PER_WRITE]
 
     def _write(self, lines: bytes) -> None:
-        """Puts lines at the end of the file, all of them or none."""
+        """Appends lines to the file, all of them or none."""
         descriptor = os.open(self.path, _FLAGS, 0o666)
         try:
             size = os.lseek(descriptor, 0, os.SEEK_END)
@@ -93,7 +93,7 @@ class Log:
                 while rest:
                     rest = rest[os.write(descriptor, rest) :]
             except OSError:
-                with contextlib.suppress(OSError):  # the next write cuts it off before anything else
+                with contextlib.suppress(OSError):  # if this fails too, the next write truncates first
                     os.ftruncate(descriptor, self._whole)
                 raise
         finally:
@@ -101,8 +101,8 @@ class Log:
         self._whole = None
 
 
-def finite(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record with None for numbers that JSON does not have: not-a-number and the infinities."""
+def replace_nonfinite(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record with None in place of NaN and infinity, which JSON does not have."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in record.items()
     }

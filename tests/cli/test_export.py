@@ -107,7 +107,7 @@ def test_what_stands_is_replaced_only_with_force(run: Any, here: Path, model: Pa
     (here / "one.gguf").write_text("mine")
     result = run("export", "one")
     assert result.exit_code == 1
-    assert "one.gguf is there already; choose another --output, or replace it with --force" in result.stderr
+    assert "one.gguf already exists; choose another --output, or replace it with --force" in result.stderr
     assert (here / "one.gguf").read_text() == "mine"
     assert run("export", "one", "--force").exit_code == 0
     assert (here / "one.gguf").read_bytes()[:4] == b"GGUF"

@@ -11,7 +11,7 @@ from rich.console import Console
 from minigpt.cli.memorization import MemorizationMeter, highlighted
 from minigpt.data.corpus import Corpus
 from minigpt.evaluation.memorization.index import MemorizationIndex
-from minigpt.storage.run_log import Log
+from minigpt.storage.run_log import RunLog
 
 GREEDY = ["--temperature", "0", "--max-new-tokens", "12", "--device", "cpu"]
 
@@ -180,7 +180,7 @@ def test_training_tells_what_its_samples_copy_and_logs_it(run: Any, here: Path, 
     assert "sample at step 3" in result.stderr
     assert "copied from the training text: " in result.stderr
     assert "of the last 2 samples, in runs of 8 words or more; longest" in " ".join(result.stdout.split())
-    samples = [line for line in Log(here / "checkpoints/fox/log.jsonl").read() if "sample" in line]
+    samples = [line for line in RunLog(here / "checkpoints/fox/log.jsonl").read() if "sample" in line]
     assert [line["step"] for line in samples] == [3, 6]
     assert samples[0].keys() >= {"longest_copied_words", "longest_copied_characters", "copied_share"}
 

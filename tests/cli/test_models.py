@@ -49,7 +49,7 @@ def test_evaluate_prints_figures_and_protocol(run: Any) -> None:
         (["info", "nothing"], "no model 'nothing'"),
         (["evaluate", "nothing", "fox.txt"], "no model 'nothing'"),
         (["load-gpt2", "gpt3"], "gpt3"),
-        (["load-gpt2", "--from", "nowhere"], "nowhere is not there"),
+        (["load-gpt2", "--from", "nowhere"], "nowhere does not exist"),
     ],
 )
 def test_wrong_input_is_one_line_on_stderr(run: Any, here: Path, arguments: list[str], message: str) -> None:

@@ -55,7 +55,9 @@ def record() -> dict[str, Any]:
 
 
 def everything() -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in FOX.rglob("*") if path.is_file() and path.name != ".lock"}
+    return {
+        str(path): path.read_bytes() for path in FOX.rglob("*") if path.is_file() and not path.name.startswith(".lock")
+    }
 
 
 def test_every_option_is_of_one_kind_or_another() -> None:
@@ -414,7 +416,7 @@ def test_a_run_whose_best_weights_are_gone_goes_on_from_its_state(run: Any, fox:
     (FOX / "model.safetensors").unlink()
     shutil.rmtree(FOX / "last")
     refused = run("train", "--resume", "--steps", "9")
-    assert "model.safetensors is not there" in refused.stderr
+    assert "model.safetensors does not exist" in refused.stderr
 
 
 def test_best_weights_that_cannot_be_read_just_now_are_not_overwritten(run: Any, fox: None) -> None:

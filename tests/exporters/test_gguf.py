@@ -147,16 +147,16 @@ def test_what_is_read_back_is_the_same_model_and_the_same_tokenizer(tmp_path: Pa
     tokenizer = tokenizer_of(name)
     model = model_for(tokenizer, padding=3)
     write(tmp_path / "m.gguf", model, tokenizer)
-    foreign = open_gguf(tmp_path / "m.gguf")
-    again = from_huggingface(foreign.tensors, foreign.config)
-    foreign.tensors.close()
-    assert foreign.config == model.config.replace(dropout=foreign.config.dropout)
+    imported = open_gguf(tmp_path / "m.gguf")
+    again = from_huggingface(imported.tensors, imported.config)
+    imported.tensors.close()
+    assert imported.config == model.config.replace(dropout=imported.config.dropout)
     for ours, tensor in model.state_dict().items():
         assert torch.equal(again.state_dict()[ours], tensor), ours
-    assert foreign.tokenizer.name == tokenizer.name
-    assert foreign.tokenizer.end_of_text == tokenizer.end_of_text
+    assert imported.tokenizer.name == tokenizer.name
+    assert imported.tokenizer.end_of_text == tokenizer.end_of_text
     for text in TRICKY:
-        assert foreign.tokenizer.encode(text) == tokenizer.encode(text)
+        assert imported.tokenizer.encode(text) == tokenizer.encode(text)
 
 
 @pytest.mark.slow

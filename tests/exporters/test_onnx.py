@@ -132,7 +132,7 @@ def test_rows_padded_on_the_right_give_what_they_give_alone(model: GPT, session:
 
 
 def test_large_weights_lie_in_a_file_beside_the_graph(model: GPT, tmp_path: Path) -> None:
-    write_onnx(tmp_path, model, largest_inside=1000)
+    write_onnx(tmp_path, model, max_inline_size=1000)
     assert (tmp_path / ONNX_MODEL).stat().st_size < 50_000
     assert (tmp_path / "model.onnx_data").stat().st_size > 4 * SHAPE.n_parameters
     onnx.checker.check_model(tmp_path / ONNX_MODEL)

@@ -27,7 +27,7 @@ TRICKY = st.lists(
 TEXTS = st.one_of(TRICKY.map("".join), st.text(), st.text(alphabet=sorted(set(TEXT))))
 
 
-def foreign() -> Tokenizer:
+def imported() -> Tokenizer:
     """One whose special tokens come first, whose ids have gaps, and whose words are in no order."""
     special = {"<s>": 0, "<pad>": 1, "</s>": 3}
     bytes_ = {bytes_to_unicode(bytes([byte])): 400 - id for id, byte in enumerate(GPT2_BYTES)}
@@ -42,7 +42,7 @@ MAKE = {
     "bytes": lambda: Tokenizer.named("bytes"),
     "chars": lambda: Tokenizer.train([TEXT], "chars"),
     "bpe:350": lambda: Tokenizer.train([TEXT], "bpe:350"),
-    "foreign": foreign,
+    "imported": imported,
 }
 
 
@@ -127,7 +127,7 @@ def test_a_pipeline_runs_without_a_warning(saved: dict[str, Path], kind: str, ca
 
 
 def test_an_id_that_no_token_has_is_never_drawn(saved: dict[str, Path]) -> None:
-    checkpoint = load_checkpoint(saved["foreign"], "cpu")
+    checkpoint = load_checkpoint(saved["imported"], "cpu")
     tokenizer, model = checkpoint.tokenizer, checkpoint.model
     unused = torch.tensor(tokenizer.unused_ids)
     assert 402 in tokenizer.unused_ids

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from minigpt.config import GPTConfig
-from minigpt.importers.open_model import open_imported
+from minigpt.importers.open_model import open_model
 from minigpt.importers.plain_pickle import read_plain_pickle
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import save_checkpoint
@@ -115,9 +115,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def read(folder: Path) -> None:
-    foreign = open_imported(folder)
-    with contextlib.closing(foreign.tensors):
-        from_huggingface(foreign.tensors, foreign.config)
+    imported = open_model(folder)
+    with contextlib.closing(imported.tensors):
+        from_huggingface(imported.tensors, imported.config)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -15,11 +15,11 @@ import torch
 
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError, MinigptError
-from minigpt.importers.byte_file import ByteFile
 from minigpt.importers.gguf import open_gguf
 from minigpt.importers.gguf_file import GgufFile
 from minigpt.importers.imported_model import ImportedModel
 from minigpt.model.gpt import GPT
+from minigpt.storage.byte_file import ByteFile
 from minigpt.storage.huggingface import from_huggingface
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -127,16 +127,16 @@ def write(
 
 @contextmanager
 def opened(path: Path) -> Iterator[ImportedModel]:
-    foreign = open_gguf(path)
+    imported = open_gguf(path)
     try:
-        yield foreign
+        yield imported
     finally:
-        foreign.tensors.close()
+        imported.tensors.close()
 
 
 def read(path: Path) -> GPT:
-    with opened(path) as foreign:
-        return from_huggingface(foreign.tensors, foreign.config)
+    with opened(path) as imported:
+        return from_huggingface(imported.tensors, imported.config)
 
 
 @pytest.fixture
@@ -145,24 +145,24 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_file_is_the_model_it_was_made_of(path: Path) -> None:
-    with opened(path) as foreign:
-        assert foreign.config == CONFIG
-        assert foreign.notes == ()
-        assert foreign.tokenizer.fingerprint == TOKENIZER.fingerprint
-        read = from_huggingface(foreign.tensors, foreign.config)
+    with opened(path) as imported:
+        assert imported.config == CONFIG
+        assert imported.notes == ()
+        assert imported.tokenizer.fingerprint == TOKENIZER.fingerprint
+        read = from_huggingface(imported.tensors, imported.config)
     for name, tensor in model().state_dict().items():
         assert torch.equal(read.state_dict()[name], tensor), name
     assert torch.equal(read(IDS), model()(IDS))
 
 
 def test_a_tensor_read_is_not_overwritten_by_one_borrowed(path: Path) -> None:
-    with opened(path) as foreign:
-        first = foreign.tensors.read("h.0.mlp.c_fc.weight")
-        second = foreign.tensors.borrow("h.1.mlp.c_fc.weight")
+    with opened(path) as imported:
+        first = imported.tensors.read("h.0.mlp.c_fc.weight")
+        second = imported.tensors.read("h.1.mlp.c_fc.weight", reuse_buffer=True)
         assert torch.equal(first, model().blocks[0].mlp.up_proj.weight.t())
         assert torch.equal(second, model().blocks[1].mlp.up_proj.weight.t())
-        assert foreign.tensors.shapes["h.0.mlp.c_fc.weight"] == (32, 128)
-        assert foreign.tensors.map("wte.weight", torch.float32) is None
+        assert imported.tensors.shapes["h.0.mlp.c_fc.weight"] == (32, 128)
+        assert imported.tensors.map("wte.weight", torch.float32) is None
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("F16", torch.float16), ("BF16", torch.bfloat16)])
@@ -174,8 +174,8 @@ def test_halves_become_float32_without_a_word(tmp_path: Path, kind: str, dtype: 
             if parameter.dim() == 2 and name != "position_embedding.weight":
                 parameter.copy_(parameter.to(dtype))
     assert torch.equal(read(path)(IDS), expected(IDS))
-    with opened(path) as foreign:
-        assert foreign.notes == ()
+    with opened(path) as imported:
+        assert imported.notes == ()
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
@@ -190,16 +190,16 @@ def test_quantized_weights_are_what_they_were_rounded_to(tmp_path: Path, kind: s
                 parameter.copy_(torch.from_numpy(gguf.dequantize(blocks, quantized)))
     assert torch.equal(read(path)(IDS), expected(IDS))
     assert not torch.equal(expected(IDS), model()(IDS))
-    with opened(path) as foreign:
-        assert foreign.notes == (f"quantized tensors (9 {kind}) are taken as they were rounded, in float32",)
+    with opened(path) as imported:
+        assert imported.notes == (f"quantized tensors (9 {kind}) are converted to float32; their rounding stays",)
 
 
 def test_a_matrix_of_more_rows_than_are_made_at_once_is_whole(tmp_path: Path) -> None:
     config = CONFIG.replace(n_positions=2500)
     tensor = tensors_of(model(config))["position_embd.weight"]
     path = write(tmp_path / "long.gguf", model(config), kinds={"position_embd.weight": "Q8_0"})
-    with opened(path) as foreign:
-        read = foreign.tensors.read("wpe.weight")
+    with opened(path) as imported:
+        read = imported.tensors.read("wpe.weight")
     kind = gguf.GGMLQuantizationType.Q8_0
     assert torch.equal(read, torch.from_numpy(gguf.dequantize(gguf.quantize(tensor, kind), kind)))
 
@@ -230,7 +230,7 @@ def test_an_output_matrix_that_is_the_token_embedding_is_tied(tmp_path: Path) ->
     other = tied.copy()
     other[7, 3] += 1e-3
     path = write(tmp_path / "untied.gguf", tensors={"output.weight": other})
-    with pytest.raises(CheckpointError, match=r"untied.gguf differs from .*: an output head of its own is not"):
+    with pytest.raises(CheckpointError, match=r"untied.gguf differs from .*: the output head must be tied"):
         read(path)
 
 
@@ -242,16 +242,16 @@ def test_one_matrix_rounded_twice_is_tied_by_the_finer_rounding(tmp_path: Path, 
     finer = {"token_embd.weight": "Q8_0"} if "Q8_0" in (coarse, fine) and fine != "F16" else {"token_embd.weight": fine}
     only = write(tmp_path / "one.gguf", kinds=finer)
     assert torch.equal(read(path)(IDS), read(only)(IDS))
-    with opened(path) as foreign:
-        assert foreign.notes[0].startswith(f"token_embd.weight ({coarse}) and output.weight ({fine}), which differ by ")
-        assert "%, are taken for one matrix, rounded twice: " in foreign.notes[0]
+    with opened(path) as imported:
+        assert imported.notes[0].startswith(f"token_embd.weight ({coarse}) and output.weight ({fine}) differ by ")
+        assert "%, so they are one matrix in two precisions: " in imported.notes[0]
 
 
 def test_one_matrix_that_is_there_twice_needs_no_word(tmp_path: Path) -> None:
     tied = tensors_of(model())["token_embd.weight"]
     path = write(tmp_path / "twice.gguf", kind="Q8_0", tensors={"output.weight": tied})
-    with opened(path) as foreign:
-        assert foreign.notes == ("quantized tensors (9 Q8_0) are taken as they were rounded, in float32",)
+    with opened(path) as imported:
+        assert imported.notes == ("quantized tensors (9 Q8_0) are converted to float32; their rounding stays",)
 
 
 def test_two_matrices_that_no_rounding_makes_one_are_refused(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_two_matrices_that_no_rounding_makes_one_are_refused(tmp_path: Path) -> 
     other = tied + 0.1 * np.random.default_rng(0).standard_normal(tied.shape).astype(np.float32)
     kinds = {"token_embd.weight": "Q8_0", "output.weight": "F16"}
     path = write(tmp_path / "untied.gguf", tensors={"output.weight": other}, kinds=kinds)
-    with pytest.raises(CheckpointError, match=r"'output.weight' in .* differs from 'token_embd.weight' by 3\d%: an"):
+    with pytest.raises(CheckpointError, match=r"'output.weight' in .* differs from 'token_embd.weight' by 3\d%: the"):
         open_gguf(path)
     path = write(tmp_path / "nan.gguf", tensors={"output.weight": tied * np.float32("nan")}, kinds=kinds)
     with pytest.raises(CheckpointError, match=r"differs from 'token_embd.weight' by nan%"):
@@ -272,9 +272,9 @@ def test_two_matrices_that_no_rounding_makes_one_are_refused(tmp_path: Path) -> 
 def test_gpt2s_own_words_are_known(tmp_path: Path) -> None:
     gpt2 = Tokenizer.named("gpt2")
     config = CONFIG.replace(vocab_size=50257, n_layer=1)
-    with opened(write(tmp_path / "words.gguf", model(config), values=words_of(gpt2))) as foreign:
-        assert foreign.tokenizer.name == "gpt2"
-        assert foreign.tokenizer.encode("Hello, wörld") == gpt2.encode("Hello, wörld")
+    with opened(write(tmp_path / "words.gguf", model(config), values=words_of(gpt2))) as imported:
+        assert imported.tokenizer.name == "gpt2"
+        assert imported.tokenizer.encode("Hello, wörld") == gpt2.encode("Hello, wörld")
 
 
 def test_rows_beyond_the_words_are_said(tmp_path: Path) -> None:
@@ -283,22 +283,24 @@ def test_rows_beyond_the_words_are_said(tmp_path: Path) -> None:
     words["tokenizer.ggml.tokens"] += [f"[PAD{id}]" for id in range(259, 264)]
     words["tokenizer.ggml.token_type"] += [5] * 5
     path = write(tmp_path / "padded.gguf", model(CONFIG.replace(vocab_size=264)), values=words)
-    with opened(path) as foreign:
-        assert foreign.tokenizer.fingerprint == TOKENIZER.fingerprint
-        assert foreign.notes == ("ids 259 to 263 have no word and are never drawn",)
+    with opened(path) as imported:
+        assert imported.tokenizer.fingerprint == TOKENIZER.fingerprint
+        assert imported.notes == ("ids 259 to 263 have no token and are never generated",)
     path = write(tmp_path / "short.gguf", model(CONFIG.replace(vocab_size=258)))
-    with pytest.raises(CheckpointError, match=r"has a model of 258 words, and its tokenizer \(bpe:259\) has 259$"):
+    with pytest.raises(
+        CheckpointError, match=r"has a model of 258 tokens, but its tokenizer \(bpe:259\) has 259; they do not"
+    ):
         open_gguf(path)
 
 
 def test_a_file_without_kinds_of_tokens_knows_its_end_of_text_by_its_id(tmp_path: Path) -> None:
     for missing in ({}, {"tokenizer.ggml.bos_token_id": None}, {"tokenizer.ggml.eos_token_id": None}):
         values = {"tokenizer.ggml.token_type": None} | missing
-        with opened(write(tmp_path / "old.gguf", values=values)) as foreign:
-            assert foreign.tokenizer.fingerprint == TOKENIZER.fingerprint
+        with opened(write(tmp_path / "old.gguf", values=values)) as imported:
+            assert imported.tokenizer.fingerprint == TOKENIZER.fingerprint
     values = {f"tokenizer.ggml.{name}": None for name in ("token_type", "bos_token_id", "eos_token_id")}
-    with opened(write(tmp_path / "older.gguf", values=values)) as foreign:
-        assert foreign.tokenizer.fingerprint == TOKENIZER.fingerprint
+    with opened(write(tmp_path / "older.gguf", values=values)) as imported:
+        assert imported.tokenizer.fingerprint == TOKENIZER.fingerprint
 
 
 def test_special_and_added_tokens_keep_their_ids(tmp_path: Path) -> None:
@@ -306,22 +308,22 @@ def test_special_and_added_tokens_keep_their_ids(tmp_path: Path) -> None:
     words["tokenizer.ggml.tokens"] += ["<|pad|>", "<name>"]
     words["tokenizer.ggml.token_type"] += [3, 4]
     path = write(tmp_path / "more.gguf", model(CONFIG.replace(vocab_size=261)), values=words)
-    with opened(path) as foreign:
-        assert dict(foreign.tokenizer.special) == {"<|endoftext|>": 258, "<|pad|>": 259}
-        assert foreign.tokenizer.encode("a<name>")[-1] == 260
-        assert 259 not in foreign.tokenizer.encode("<|pad|>")
+    with opened(path) as imported:
+        assert dict(imported.tokenizer.special) == {"<|endoftext|>": 258, "<|pad|>": 259}
+        assert imported.tokenizer.encode("a<name>")[-1] == 260
+        assert 259 not in imported.tokenizer.encode("<|pad|>")
 
 
 @pytest.mark.parametrize("split", [None, "default"])
 def test_a_split_that_is_not_said_is_assumed_and_said(tmp_path: Path, split: str | None) -> None:
-    with opened(write(tmp_path / "old.gguf", values={"tokenizer.ggml.pre": split})) as foreign:
-        (note,) = foreign.notes
-        assert note.endswith("does not say how its texts are split (tokenizer.ggml.pre): as GPT-2's, presumably")
+    with opened(write(tmp_path / "old.gguf", values={"tokenizer.ggml.pre": split})) as imported:
+        (note,) = imported.notes
+        assert note.endswith("the file does not name its pre-tokenizer (tokenizer.ggml.pre): GPT-2's is assumed")
 
 
 def test_a_start_token_that_llama_cpp_adds_is_said(tmp_path: Path) -> None:
-    with opened(write(tmp_path / "bos.gguf", values={"tokenizer.ggml.add_bos_token": True})) as foreign:
-        assert foreign.notes == ("llama.cpp puts a start token before every prompt to this model, minigpt does not",)
+    with opened(write(tmp_path / "bos.gguf", values={"tokenizer.ggml.add_bos_token": True})) as imported:
+        assert imported.notes == ("llama.cpp puts a start token before every prompt to this model, minigpt does not",)
 
 
 @pytest.mark.parametrize("spec", ["bytes", "chars", "bpe:259"])
@@ -334,11 +336,11 @@ def test_what_our_exporter_writes_reads_back_equal(tmp_path: Path, spec: str, dt
     path = tmp_path / "ours.gguf"
     with path.open("w+b") as file:
         write_gguf(file, original, tokenizer, dtype=dtype)
-    with opened(path) as foreign:
-        assert foreign.tokenizer.fingerprint == tokenizer.fingerprint
-        assert foreign.tokenizer.name == tokenizer.name
-        assert foreign.config.replace(dropout=0.0) == original.config.replace(dropout=0.0)
-        back = from_huggingface(foreign.tensors, foreign.config)
+    with opened(path) as imported:
+        assert imported.tokenizer.fingerprint == tokenizer.fingerprint
+        assert imported.tokenizer.name == tokenizer.name
+        assert imported.config.replace(dropout=0.0) == original.config.replace(dropout=0.0)
+        back = from_huggingface(imported.tensors, imported.config)
     largest = (back(IDS) - original(IDS)).abs().max() / original(IDS).abs().max()
     assert largest <= {"f32": 0, "f16": 2e-3, "bf16": 2e-2, "q8_0": 2e-2}[dtype]
 
@@ -353,26 +355,29 @@ def test_what_our_exporter_writes_reads_back_equal(tmp_path: Path, spec: str, dt
         ({"general.architecture": None}, r"general.architecture \(None\) in .* must be 'gpt2'"),
         ({"general.architecture": [1, 2]}, r"general.architecture \(array\('i', \[1, 2\]\)\) in .* must be 'gpt2'"),
         ({"general.type": "adapter"}, r"general.type \('adapter'\) in .* must be 'model'"),
-        ({"split.count": 3}, "is one of 3 parts of a model, which must be whole; join them with llama-gguf-split"),
+        ({"split.count": 3}, "is one of 3 parts of a model; join them with llama-gguf-split"),
         ({"gpt2.context_length": None}, "has no gpt2.context_length, which llama.cpp's converter writes for every"),
-        ({"gpt2.context_length": 9}, r"'position_embd.weight' in .* is of shape \(8, 32\), expected \(9, 32\)"),
+        ({"gpt2.context_length": 9}, r"'position_embd.weight' in .* has shape \(8, 32\), expected \(9, 32\)"),
         ({"gpt2.context_length": "8"}, r"n_positions \('8'\)"),
         ({"gpt2.attention.head_count": [4, 4]}, r"n_head \(array"),
         ({"gpt2.attention.head_count": 5}, r"n_embd \(32\) must be divisible by n_head \(5\)"),
-        ({"gpt2.attention.head_count_kv": 2}, r"head_count_kv \(2\) in .* makes another model than GPT-2's: 4"),
-        ({"gpt2.feed_forward_length": 64}, r"feed_forward_length \(64\) in .* makes another model than GPT-2's: 128"),
+        ({"gpt2.attention.head_count_kv": 2}, r"head_count_kv \(2\) in .* must be 4, as in GPT-2"),
+        ({"gpt2.feed_forward_length": 64}, r"feed_forward_length \(64\) in .* must be 128, as in GPT-2"),
         ({"gpt2.attention.layer_norm_epsilon": float("nan")}, r"layer_norm_epsilon \(nan\)"),
         ({"gpt2.block_count": 4_000_000_000}, r"has no tensor 'blk.2.attn_norm.weight', expected of shape \(32,\)"),
-        ({"gpt2.block_count": 1}, "has a tensor 'blk.1.attn_norm.bias' that a GPT-2 of 1 blocks does not have"),
+        ({"gpt2.block_count": 1}, "has an unexpected tensor 'blk.1.attn_norm.bias' for a GPT-2 of 1 blocks"),
         ({"tokenizer.ggml.model": "llama"}, r"tokenizer.ggml.model \('llama'\) in .* must be 'gpt2'"),
         ({"tokenizer.ggml.model": None}, r"tokenizer.ggml.model \(None\) in .* must be 'gpt2'"),
         ({"tokenizer.ggml.model": "rwkv"}, r"tokenizer.ggml.model \('rwkv'\) in .* must be one that minigpt wrote"),
-        ({"tokenizer.ggml.pre": "llama-bpe"}, r"tokenizer.ggml.pre \('llama-bpe'\) in .* splits texts in another way"),
+        (
+            {"tokenizer.ggml.pre": "llama-bpe"},
+            r"tokenizer.ggml.pre \('llama-bpe'\) in .* must be 'gpt-2': others split texts",
+        ),
         ({"tokenizer.ggml.tokens": None}, "must have tokenizer.ggml.tokens"),
         ({"tokenizer.ggml.tokens": "words"}, "must have tokenizer.ggml.tokens"),
-        ({"tokenizer.ggml.token_type": [1, 2]}, "as many tokenizer.ggml.token_type"),
-        ({"tokenizer.ggml.token_type": "x" * 259}, "as many tokenizer.ggml.token_type"),
-        ({"tokenizer.ggml.token_type": [1.5] * 259}, "as many tokenizer.ggml.token_type"),
+        ({"tokenizer.ggml.token_type": [1, 2]}, "one tokenizer.ggml.token_type for each"),
+        ({"tokenizer.ggml.token_type": "x" * 259}, "one tokenizer.ggml.token_type for each"),
+        ({"tokenizer.ggml.token_type": [1.5] * 259}, "one tokenizer.ggml.token_type for each"),
         ({"tokenizer.ggml.merges": None}, "has no tokenizer.ggml.merges"),
         ({"tokenizer.ggml.merges": ["a", "b"]}, "the tokenizer in .*other.gguf cannot be used: .*merge"),
         ({"tokenizer.ggml.eos_token_id": 259}, r"eos_token_id \(259\) in .* must be the id of one of its 259 tokens"),
@@ -395,10 +400,10 @@ def test_what_is_no_gpt2_is_refused_by_name_and_value(tmp_path: Path, values: di
     [
         ({"token_embd.weight": None}, "has no tensor 'token_embd.weight'"),
         ({"blk.1.ffn_up.bias": None}, r"has no tensor 'blk.1.ffn_up.bias', expected of shape \(128,\)"),
-        ({"rope_freqs.weight": np.ones(4, np.float32)}, "has a tensor 'rope_freqs.weight' that a GPT-2 of 2"),
+        ({"rope_freqs.weight": np.ones(4, np.float32)}, "an unexpected tensor 'rope_freqs.weight' for a GPT-2 of 2"),
         ({"blk.0.ffn_up.weight": np.ones((32, 128), np.float32)}, r"'blk.0.ffn_up.weight' in .* \(32, 128\), expec"),
-        ({"output.weight": np.ones((9, 32), np.float32)}, r"'output.weight' in .* is of shape \(9, 32\), expected"),
-        ({"output_norm.bias": np.ones(32, np.int32)}, "'output_norm.bias' in .* is of ggml's type 26, which"),
+        ({"output.weight": np.ones((9, 32), np.float32)}, r"'output.weight' in .* has shape \(9, 32\), expected"),
+        ({"output_norm.bias": np.ones(32, np.int32)}, "'output_norm.bias' in .* has ggml type 26, which"),
     ],
 )  # fmt: skip
 def test_tensors_of_another_model_are_refused_by_name(
@@ -427,27 +432,27 @@ HUGE = 2**64 - 1
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", r"it starts with b'', not with b'GGUF'|ends within its header"),
+        (b"", r"it starts with b'', not with b'GGUF'|ends inside its header"),
         (b"GGML" + bytes(20), "it starts with b'GGML', not with b'GGUF'"),
-        (header(0, 0, version=1), "is of version 1 of GGUF, expected 2 or 3"),
+        (header(0, 0, version=1), "has GGUF version 1, expected 2 or 3"),
         (header(0, 0, version=3 << 24), "expected 2 or 3; it is for big-endian machines"),
         (header(HUGE, 0), "it claims 18446744073709551615 tensors and 0 values"),
         (header(0, HUGE), "it claims 0 tensors and 18446744073709551615 values"),
         (header(0, 1, struct.pack("<Q", HUGE)), "its header has more than 67108864 bytes"),
-        (header(0, 1, struct.pack("<Q", 10**6)), "it ends within its header"),
-        (header(0, 1, text(b"k") + struct.pack("<I", 13)), "a value in it is of type 13"),
+        (header(0, 1, struct.pack("<Q", 10**6)), "it ends inside its header"),
+        (header(0, 1, text(b"k") + struct.pack("<I", 13)), "it has a value of unknown type 13"),
         (header(0, 1, text(b"k") + struct.pack("<IIQ", 9, 4, HUGE)), "its header has more than"),
-        (header(0, 1, text(b"k") + struct.pack("<IIQ", 9, 8, HUGE)), "it ends within its header"),
-        (header(0, 1, text(b"k") + struct.pack("<IIQIQ", 9, 9, HUGE, 9, HUGE)), "a value in it is of type 9"),
+        (header(0, 1, text(b"k") + struct.pack("<IIQ", 9, 8, HUGE)), "it ends inside its header"),
+        (header(0, 1, text(b"k") + struct.pack("<IIQIQ", 9, 9, HUGE, 9, HUGE)), "it has a value of unknown type 9"),
         (header(1, 0, text(b"t") + struct.pack("<I", 2**31)), "a tensor in it has 2147483648 dimensions"),
         (header(2, 0, tensor(b"t", (1,), 0, 0) + tensor(b"t", (1,), 0, 0) + bytes(64)), "it names a tensor twice"),
-        (header(1, 0, tensor(b"t", (HUGE, HUGE), 0, 0)), r"ends after \d+ bytes, expected \d+ from byte"),
-        (header(1, 0, tensor(b"t", (4,), 0, HUGE)), "ends after .* bytes, expected 16 from byte"),
+        (header(1, 0, tensor(b"t", (HUGE, HUGE), 0, 0)), r"has \d+ bytes, but \d+ bytes from byte"),
+        (header(1, 0, tensor(b"t", (4,), 0, HUGE)), "has .* bytes, but 16 bytes from byte"),
         (header(2, 0, tensor(b"a", (4,), 0, 0) + tensor(b"b", (4,), 0, 8) + bytes(99)), "'b' in .* overlaps another"),
-        (header(1, 0, tensor(b"t", (31,), 8, 0)), r"'t' in .* is of shape \(31,\), which cannot be cut into blocks"),
-        (header(1, 0, tensor(b"t", (), 8, 0)), r"is of shape \(\), which cannot be cut into blocks of 32 numbers"),
-        (header(1, 0, tensor(b"t", (32, 0), 8, 0)), r"is of shape \(0, 32\), which cannot be cut into"),
-        (header(1, 0, tensor(b"t", (32,), 99, 0)), "'t' in .* is of ggml's type 99, which cannot be read here"),
+        (header(1, 0, tensor(b"t", (31,), 8, 0)), r"'t' in .* has shape \(31,\), but its rows must consist of blocks"),
+        (header(1, 0, tensor(b"t", (), 8, 0)), r"has shape \(\), but its rows must consist of blocks of 32 values"),
+        (header(1, 0, tensor(b"t", (32, 0), 8, 0)), r"has shape \(0, 32\), but its rows must consist of"),
+        (header(1, 0, tensor(b"t", (32,), 99, 0)), "'t' in .* has ggml type 99, which cannot be dequantized"),
         (header(0, 0), r"general.architecture \(None\)"),
     ],
 )  # fmt: skip
@@ -466,20 +471,22 @@ def test_more_bytes_than_there_are_are_all_there_are(path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_or_cut_short_is_one_sentence(path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"none.gguf is not there$"):
+    with pytest.raises(CheckpointError, match=r"none.gguf does not exist$"):
         open_gguf(path.with_name("none.gguf"))
     with pytest.raises(CheckpointError, match=r"could not be read \(is a directory\)$"):
         open_gguf(path.parent)
     os.truncate(path, path.stat().st_size - 4096)
-    with pytest.raises(CheckpointError, match=r"tiny.gguf ends after \d+ bytes, expected \d+ from byte \d+ on; copy"):
+    with pytest.raises(
+        CheckpointError, match=r"tiny.gguf has \d+ bytes, but \d+ bytes from byte \d+ on are needed; copy"
+    ):
         open_gguf(path)
 
 
 def test_a_file_that_shrinks_while_it_is_open_is_one_sentence(path: Path) -> None:
-    with opened(path) as foreign:
+    with opened(path) as imported:
         os.truncate(path, 5000)
-        with pytest.raises(CheckpointError, match=r"tiny.gguf was cut short while it was read; copy or download"):
-            foreign.tensors.read("ln_f.bias")
+        with pytest.raises(CheckpointError, match=r"tiny.gguf was truncated while it was read; copy or download"):
+            imported.tensors.read("ln_f.bias")
 
 
 def test_without_the_package_whole_numbers_are_read_and_quantized_ones_are_not(
@@ -488,7 +495,9 @@ def test_without_the_package_whole_numbers_are_read_and_quantized_ones_are_not(
     quantized = write(tmp_path / "quantized.gguf", kind="Q8_0")
     monkeypatch.setitem(sys.modules, "gguf", None)
     assert torch.equal(read(path)(IDS), model()(IDS))
-    with pytest.raises(CheckpointError, match=r"quantized weights, .* not installed; pip install 'minigpt\[gguf\]'$"):
+    with pytest.raises(
+        CheckpointError, match=r"quantized weights, which need the gguf package; pip install 'minigpt\[gguf\]'$"
+    ):
         read(quantized)
 
 
@@ -525,9 +534,9 @@ def test_llama_cpp_says_of_a_file_what_we_say(tmp_path: Path, kind: str) -> None
     config = GPTConfig(n_positions=64, n_embd=64, n_layer=2, n_head=4)
     path = write(tmp_path / "model.gguf", model(config), kind=kind, values=words_of(gpt2))
     prompt = "Llamas read what we read: 12345, naïve, don't."
-    with opened(path) as foreign:
-        ours = from_huggingface(foreign.tensors, foreign.config)
-        ids = foreign.tokenizer.encode(prompt)
+    with opened(path) as imported:
+        ours = from_huggingface(imported.tensors, imported.config)
+        ids = imported.tokenizer.encode(prompt)
     theirs = llama_cpp.Llama(str(path), n_ctx=64, logits_all=True, verbose=False, n_threads=1)
     assert theirs.tokenize(prompt.encode(), add_bos=False, special=False) == ids
     theirs.eval(ids)

@@ -68,7 +68,7 @@ def test_a_source_beside_a_name_is_imported_under_that_name(tmp_path: Path, sour
 
 @pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "..", ""])
 def test_a_name_cannot_lead_out_of_the_folder_of_checkpoints(tmp_path: Path, source: Path, name: str) -> None:
-    with pytest.raises(CheckpointError, match=r"^name \(.*\) must be a folder's name, without a path"):
+    with pytest.raises(CheckpointError, match=r"^name \(.*\) must be the name of a folder, not a path"):
         load_gpt2(source, name=name, checkpoints=tmp_path / "to", device="cpu")
     assert not (tmp_path / "to").exists()
 
@@ -86,7 +86,7 @@ def test_a_file_alone_tells_its_shape_and_the_heads_are_an_assumption_that_is_sa
     imported = import_gpt2(tmp_path / "fine-tune.safetensors", checkpoints=tmp_path / "to", device="cpu")
     assert imported.notes == (
         "no config.json beside fine-tune.safetensors: 2 heads of 64 are assumed, as in every GPT-2",
-        "no tokenizer beside the weights: its words are taken to be GPT-2's",
+        "no tokenizer beside the weights: GPT-2's vocabulary is assumed",
     )
     assert imported.checkpoint.directory == tmp_path / "to" / "fine-tune"
     assert imported.checkpoint.tokenizer.name == "gpt2"
@@ -110,7 +110,7 @@ def test_the_card_tells_what_was_made_of_the_source_and_no_path(
     load_gpt2("source/tiny", checkpoints="to", device="cpu")
     card = Path("to/tiny/README.md").read_text()
     assert "imported by minigpt from `tiny`. Its weights are the same, in float32, but for" in card
-    assert "is put into the weights of the queries" in card
+    assert "is multiplied into the weights of the queries" in card
     assert "source/tiny" not in card
 
 
@@ -141,7 +141,7 @@ def test_names_that_are_too_long_are_one_sentence(tmp_path: Path, given: dict[st
 def test_a_pipe_is_not_waited_for(tmp_path: Path, source: Path) -> None:
     os.mkfifo(tmp_path / "model.safetensors")
     for path in (tmp_path / "model.safetensors", Path("/dev/null")):
-        with pytest.raises(CheckpointError, match="is neither a folder nor a file of its own; give a folder of"):
+        with pytest.raises(CheckpointError, match="is neither a folder nor a regular file; give a folder of"):
             load_gpt2(path, checkpoints=tmp_path / "to", device="cpu")
 
 
@@ -181,7 +181,7 @@ def test_a_training_run_under_the_name_is_never_replaced_not_even_by_the_same_we
 ) -> None:
     save_checkpoint(tmp_path / "to" / "tiny", model(), Tokenizer.named("bytes"), {"steps": 5})
     before = everything_in(tmp_path / "to")
-    with pytest.raises(CheckpointError, match=f"^{tmp_path}/to/tiny holds a training run.*another --name$"):
+    with pytest.raises(CheckpointError, match=f"^{tmp_path}/to/tiny is a training run.*another --name$"):
         load_gpt2(source, checkpoints=tmp_path / "to", device="cpu")
     assert everything_in(tmp_path / "to") == before
 
@@ -226,18 +226,18 @@ def instead_of_weights(name: str) -> Any:
         (config(model_type="llama"), r"model_type \('llama'\) in PATH/config.json must be 'gpt2'"),
         (config(activation_function="relu"), r"activation_function \('relu'\) in PATH/config.json"),
         (config(n_layer=3), r"PATH/model.safetensors has no tensor 'h.2.ln_1.weight', expected of shape \(12,\)"),
-        (config(n_layer=1), "PATH/model.safetensors has a tensor 'transformer.h.1.ln_1.weight'"),
-        (config(n_positions=9), r"'transformer.wpe.weight' in PATH/.* is of shape \(8, 12\), expected \(9, 12\)"),
-        (config(vocab_size=200), r"PATH has a model of 200 words, and its tokenizer \(bytes\) has 257"),
-        (config(vocab_size=300), r"'transformer.wte.weight' in PATH/.* is of shape \(257, 12\), expected \(300, 12\)"),
+        (config(n_layer=1), "PATH/model.safetensors has an unexpected tensor 'transformer.h.1.ln_1.weight'"),
+        (config(n_positions=9), r"'transformer.wpe.weight' in PATH/.* has shape \(8, 12\), expected \(9, 12\)"),
+        (config(vocab_size=200), r"PATH has a model of 200 tokens, but its tokenizer \(bytes\) has 257"),
+        (config(vocab_size=300), r"'transformer.wte.weight' in PATH/.* has shape \(257, 12\), expected \(300, 12\)"),
         (content("config.json", b"<html>"), "PATH/config.json is not JSON"),
         (content("model.safetensors", b""), "PATH/model.safetensors is empty"),
         (content("model.safetensors", b"\x40" + bytes(7) + b"{" * 99), "PATH/model.safetensors is truncated, corr"),
         (truncate, "PATH/model.safetensors is truncated, corrupted or not safetensors"),
         (lambda folder: (folder / "config.json").unlink(), "PATH has no config.json; put it beside model.safetensors"),
         (instead_of_weights("model.safetensors.index.json"), "PATH/model.safetensors.index.json is not JSON"),
-        (instead_of_weights("weights"), "PATH holds no model, but .*config.json.*; give a folder of"),
-        (shutil.rmtree, "PATH is not there; give a folder of Hugging Face's, nanoGPT's or OpenAI's"),
+        (instead_of_weights("weights"), "PATH holds no model .*config.json.*; give a folder of"),
+        (shutil.rmtree, "PATH does not exist; give a folder of Hugging Face's, nanoGPT's or OpenAI's"),
     ],
 )
 def test_wrong_input_is_one_sentence_and_writes_nothing(
@@ -251,13 +251,15 @@ def test_wrong_input_is_one_sentence_and_writes_nothing(
 
 
 def test_a_source_that_is_missing_or_of_no_format_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=f"^{tmp_path}/none is not there; give a folder of Hugging Face's, nano"):
+    with pytest.raises(
+        CheckpointError, match=f"^{tmp_path}/none does not exist; give a folder of Hugging Face's, nano"
+    ):
         load_gpt2("gpt2", source=tmp_path / "none", checkpoints=tmp_path)
     (tmp_path / "model.txt").write_text("Call me Ishmael. Some years ago")
-    with pytest.raises(CheckpointError, match=f"^{tmp_path}/model.txt is of no format that is known here; give a fold"):
+    with pytest.raises(CheckpointError, match=f"^{tmp_path}/model.txt has no supported format; give a fold"):
         load_gpt2(tmp_path / "model.txt", checkpoints=tmp_path)
     with pytest.raises(
-        CheckpointError, match=r"^revision \('v1'\) is of a model on the hub, and .*/model.txt is a path"
+        CheckpointError, match=r"^revision \('v1'\) needs a model on the hub, but .*/model.txt is a path"
     ):
         load_gpt2(tmp_path / "model.txt", revision="v1", checkpoints=tmp_path)
 
@@ -266,7 +268,7 @@ def test_a_vocabulary_without_its_tokenizer_is_refused(tmp_path: Path, source: P
     for path in source.glob("*"):
         if path.name not in ("config.json", "model.safetensors"):
             path.unlink()
-    with pytest.raises(CheckpointError, match=r"has no tokenizer, and its model of 257 words is none of GPT-2's size"):
+    with pytest.raises(CheckpointError, match=r"has no tokenizer, and its model has 257 tokens, not GPT-2's 50257"):
         load_gpt2(source, checkpoints=tmp_path)
 
 

@@ -186,7 +186,7 @@ def test_all_parts_of_sharded_weights_are_downloaded(tmp_path: Path, hub: Any) -
     places["lm_head.weight"] = "../../../secret"
     files["model.safetensors.index.json"] = json.dumps({"weight_map": places}).encode()
     shutil.rmtree(tmp_path / "cache")
-    with pytest.raises(CheckpointError, match=r"names '../../../secret', which must be a file beside it"):
+    with pytest.raises(CheckpointError, match=r"names '../../../secret', which must be a file in the same folder"):
         import_gpt2(TINY, name="other", checkpoints=tmp_path / "to", device="cpu")
 
 
@@ -203,7 +203,7 @@ def test_what_stands_already_is_not_downloaded_again(tmp_path: Path, hub: Any) -
     hub.asked.clear()
     again = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
     assert downloaded(hub) == []
-    assert again.notes == ("it stands already, as the hub has it",)
+    assert again.notes == ("already imported; the hub has the same weights",)
     assert torch.equal(again.checkpoint.model(IDS), first.checkpoint.model(IDS))
 
 
@@ -250,10 +250,10 @@ def test_small_files_are_checked_as_git_names_them(tmp_path: Path) -> None:
     named = tmp_path / hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
     named.write_bytes(content)
     (tmp_path / "config.json").symlink_to(named)
-    hub_module._check(tmp_path / "config.json", "a/b")
+    hub_module._verify_hash(tmp_path / "config.json", "a/b")
     named.write_bytes(content + b" ")
     with pytest.raises(CheckpointError, match=r"^config.json of a/b is damaged"):
-        hub_module._check(tmp_path / "config.json", "a/b")
+        hub_module._verify_hash(tmp_path / "config.json", "a/b")
 
 
 def test_offline_the_cache_is_enough(tmp_path: Path, hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,17 +272,26 @@ def test_offline_the_cache_is_enough(tmp_path: Path, hub: Any, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("gpt2-xl", "the hub has no model 'openai-community/gpt2-xl', nor is there such a path; "),
-        ("gpt2-meduim", "the hub has no model 'gpt2-meduim', nor is there such a path; did you mean 'gpt2-medium'?"),
+        ("gpt2-xl", "the hub has no model 'openai-community/gpt2-xl' and there is no such path; "),
+        ("gpt2-meduim", "the hub has no model 'gpt2-meduim' and there is no such path; did you mean 'gpt2-medium'?"),
         (
             "nobody/nothing",
-            "the hub has no model 'nobody/nothing', nor is there such a path; a private one needs a tok",
+            "the hub has no model 'nobody/nothing' and there is no such path; a private one needs a tok",
         ),
-        ("someone/gated", "someone/gated is gated: ask for it at https://huggingface.co/someone/gated, then name your"),
-        ("someone/empty", "someone/empty has no config.json, so it is no model of transformers'"),
+        (
+            "someone/gated",
+            "someone/gated is gated: request access at https://huggingface.co/someone/gated, then set your",
+        ),
+        ("someone/empty", "someone/empty has no config.json, so it is not a model of transformers"),
         ("someone/unweighted", "someone/unweighted has none of model.safetensors, model.safetensors.index.json, pyt"),
-        ("out/ckpt.pt", "model ('out/ckpt.pt') must be gpt2, gpt2-medium, gpt2-large, gpt2-xl, the hub's name of"),
-        ("one/two/three", "model ('one/two/three') must be gpt2, gpt2-medium, gpt2-large, gpt2-xl, the hub's name of"),
+        (
+            "out/ckpt.pt",
+            "model ('out/ckpt.pt') must be gpt2, gpt2-medium, gpt2-large, gpt2-xl, a model's name on the hub",
+        ),
+        (
+            "one/two/three",
+            "model ('one/two/three') must be gpt2, gpt2-medium, gpt2-large, gpt2-xl, a model's name on the hub",
+        ),
     ],
 )
 def test_what_the_hub_does_not_have_is_one_sentence(tmp_path: Path, hub: Any, name: str, message: str) -> None:
@@ -354,7 +363,9 @@ def test_offline_a_cache_that_has_the_weights_and_the_words_is_enough(
 def test_words_of_another_kind_on_the_hub_are_refused(tmp_path: Path, hub: Any, name: str) -> None:
     files = files_of(save_checkpoint(tmp_path / "own", small_model(1, 50257), Tokenizer.named("bytes")))
     hub.repositories[TINY] = {kept: files[kept] for kept in ("config.json", "model.safetensors")} | {name: b"words"}
-    with pytest.raises(CheckpointError, match=f"has its words in {name}, which is no byte-level BPE"):
+    with pytest.raises(
+        CheckpointError, match=f"has its tokenizer in {name}, which is not supported; it must be a byte-level BPE"
+    ):
         import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
 
 
@@ -364,7 +375,7 @@ def test_openais_own_words_are_no_assumption_and_those_of_others_are(tmp_path: P
     for name in [name for name in hub.repositories[TINY] if name in ("vocab.json", "merges.txt")]:
         del hub.repositories[TINY][name]
     imported = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
-    assert imported.notes == ("no tokenizer beside the weights: its words are taken to be GPT-2's",)
+    assert imported.notes == ("no tokenizer beside the weights: GPT-2's vocabulary is assumed",)
 
 
 def test_without_a_network_what_stands_is_compared_with_the_cache(
@@ -380,7 +391,7 @@ def test_without_a_network_what_stands_is_compared_with_the_cache(
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     again = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
     assert again.notes[0].startswith("the hub cannot be reached (")
-    assert again.notes[0].endswith("; it stands already, as the hub's cache has it")
+    assert again.notes[0].endswith("; already imported, and the hub's cache has the same model")
     assert torch.equal(again.checkpoint.model(IDS), small_model(1, 257)(IDS))
     with pytest.raises(CheckpointError, match="other holds something else"):
         import_gpt2(TINY, name="other", checkpoints=tmp_path / "to", device="cpu")
@@ -438,7 +449,7 @@ def broken_off(message: str = "peer closed connection") -> BaseException:
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (no_network, "(Name or service not known); offline, give a local copy with --from PATH; a mirror is named by"),
+        (no_network, "(Name or service not known); offline, give a local copy with --from PATH; set a mirror with"),
         (broken_off, "(peer closed connection); offline, give a local copy with --from PATH"),
         (lambda: broken_off(""), "(HTTPError); offline, give a local copy with --from PATH"),
         (

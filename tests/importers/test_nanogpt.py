@@ -13,7 +13,7 @@ from minigpt.errors import CheckpointError
 from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.engines.resolve import resolve_engine
 from minigpt.importers.gpt2 import import_gpt2
-from minigpt.importers.open_model import load_model, open_imported
+from minigpt.importers.open_model import load_model, open_model
 from minigpt.importers.plain_pickle import read_plain_pickle
 from minigpt.storage.checkpoint import load_checkpoint
 
@@ -126,7 +126,7 @@ def test_a_padded_vocabulary_keeps_its_rows_and_its_logits(tmp_path: Path) -> No
     ids = torch.tensor([[464, 3290, 373, 1043]])
     torch.testing.assert_close(opened.checkpoint.model(ids), nanogpt(tensors, ids), atol=1e-5, rtol=1e-5)
     assert opened.checkpoint.tokenizer.vocab_size == 50257
-    assert "ids 50257 to 50303 have no word and are never drawn" in opened.notes
+    assert "ids 50257 to 50303 have no token and are never generated" in opened.notes
 
 
 def test_the_characters_are_found_beside_and_in_the_data_folder_beside_but_not_where_one_happens_to_be(
@@ -134,29 +134,29 @@ def test_the_characters_are_found_beside_and_in_the_data_folder_beside_but_not_w
 ) -> None:
     path = save(tmp_path / "nanoGPT" / "out", weights(len(CHARACTERS)))
     with pytest.raises(
-        CheckpointError, match=r"words, and what they are is not said; put the meta.pkl .*data/fuss, bes"
+        CheckpointError, match=r"tokens but does not say what they are; put the meta.pkl .*data/fuss, bes"
     ):
-        open_imported(path)
+        open_model(path)
     save_meta(tmp_path / "nanoGPT" / "data" / "fuss", CHARACTERS)
-    foreign = open_imported(path)
-    foreign.tensors.close()
-    assert f"its {len(CHARACTERS)} characters are those of the data/fuss/meta.pkl" in foreign.notes
+    imported = open_model(path)
+    imported.tensors.close()
+    assert f"its {len(CHARACTERS)} characters are those of the data/fuss/meta.pkl" in imported.notes
     shutil.move(tmp_path / "nanoGPT" / "out", tmp_path / "elsewhere")
     monkeypatch.chdir(tmp_path / "nanoGPT")
     with pytest.raises(CheckpointError, match=r"put the meta\.pkl of its data"):
-        open_imported(tmp_path / "elsewhere")
+        open_model(tmp_path / "elsewhere")
     save_meta(tmp_path / "elsewhere", CHARACTERS[::-1])
-    foreign = open_imported(tmp_path / "elsewhere" / "ckpt.pt")
-    foreign.tensors.close()
-    assert f"its {len(CHARACTERS)} characters are those of the meta.pkl beside it" in foreign.notes
+    imported = open_model(tmp_path / "elsewhere" / "ckpt.pt")
+    imported.tensors.close()
+    assert f"its {len(CHARACTERS)} characters are those of the meta.pkl beside it" in imported.notes
 
 
 @pytest.mark.parametrize("dataset", ["../secret", "/etc", "..", 5])
 def test_the_data_folder_cannot_be_named_elsewhere(tmp_path: Path, dataset: object) -> None:
     save_meta(tmp_path / "secret", CHARACTERS)
     path = save(tmp_path / "run" / "out", weights(len(CHARACTERS)), config={"dataset": dataset})
-    with pytest.raises(CheckpointError, match=r"what they are is not said"):
-        open_imported(path)
+    with pytest.raises(CheckpointError, match=r"does not say what they are"):
+        open_model(path)
 
 
 def test_an_import_is_saved_and_runs_on_an_engine_that_has_its_gelu(tmp_path: Path) -> None:
@@ -174,8 +174,8 @@ def test_words_that_fill_all_directions_are_refused_unless_the_bias_leaves_one(t
     characters = [chr(0x4E00 + number) for number in range(64)]
     save_meta(tmp_path, characters)
     path = save(tmp_path, weights(64, c=48))
-    with pytest.raises(CheckpointError, match=r"ckpt.pt has 64 words in 48 features, which leave no direction"):
-        open_imported(path)
+    with pytest.raises(CheckpointError, match=r"ckpt.pt has 64 tokens in 48 features, which leaves no direction"):
+        open_model(path)
     tensors = weights(64, c=48, biased=True)
     tensors["transformer.ln_f.bias"] += 1
     opened = load_model(save(tmp_path, tensors), "cpu").checkpoint
@@ -193,9 +193,9 @@ def test_words_that_fill_all_directions_are_refused_unless_the_bias_leaves_one(t
         ({"model_args": {"n_layer": "2"}}, r"model_args in PATH: n_layer \('2'\) must be a whole number"),
         ({"model_args": {"n_layer": 3}}, r"PATH has no tensor 'h.2.ln_1.weight', expected of shape \(48,\)"),
         ({"model_args": {"bias": True}}, r"PATH has no tensor 'ln_f.bias' of shape \(48,\)"),
-        ({"model_args": {"vocab_size": 7}}, r"PATH has a model of 7 words, and 21 characters are named"),
+        ({"model_args": {"vocab_size": 7}}, r"PATH has a model of 7 tokens, but 21 different characters are listed"),
         ({"model": 5}, r"PATH must hold its weights under 'model'"),
-        ({"model": {"wte.weight": 5}}, r"PATH holds a int named 'wte.weight', expected tensors alone"),
+        ({"model": {"wte.weight": 5}}, r"PATH holds a int named 'wte.weight', expected only tensors"),
     ],
     ids=str,
 )
@@ -210,7 +210,7 @@ def test_an_untied_head_is_refused(tmp_path: Path) -> None:
     tensors = weights(len(CHARACTERS))
     tensors["lm_head.weight"] = tensors["lm_head.weight"] + 1
     save_meta(tmp_path, CHARACTERS)
-    with pytest.raises(CheckpointError, match=r"'lm_head.weight' in .* differs from 'wte.weight': an output head"):
+    with pytest.raises(CheckpointError, match=r"'lm_head.weight' in .* differs from 'wte.weight': the output head"):
         load_model(save(tmp_path, tensors), "cpu")
 
 
@@ -232,30 +232,31 @@ class Attack:
 def test_a_pickle_that_would_run_something_is_refused_and_runs_nothing(tmp_path: Path, protocol: int) -> None:
     (tmp_path / "meta.pkl").write_bytes(pickle.dumps({"itos": {0: Attack()}, "stoi": {}}, protocol))
     path = save(tmp_path, weights(len(CHARACTERS)))
-    with pytest.raises(
-        CheckpointError, match=r"meta.pkl (asks for .* to be run|holds more than data).*, expected dict"
-    ):
-        open_imported(path)
+    with pytest.raises(CheckpointError, match=r"meta.pkl (would run|holds other objects) .*, expected only dict"):
+        open_model(path)
     assert not Path("/tmp/minigpt-was-attacked").exists()
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "meta.pkl is damaged or no pickle"),
-        (pickle.dumps([1]), r"holds more than data \(EMPTY_LIST\)"),
-        (pickle.dumps({"itos": {1: "a"}}), "must have 'itos', a dictionary of the ids from 0 on to their characters"),
-        (pickle.dumps({"itos": {0: "ab"}}), "has words of several characters"),
+        (b"", "meta.pkl is damaged or not a pickle"),
+        (pickle.dumps([1]), r"holds other objects \(EMPTY_LIST\)"),
+        (
+            pickle.dumps({"itos": {1: "a"}}),
+            "must have 'itos', a dictionary from the ids 0, 1, 2, … to their characters",
+        ),
+        (pickle.dumps({"itos": {0: "ab"}}), "has tokens of several characters"),
         (pickle.dumps({}), "must have 'itos'"),
-        (bytes(2**20 + 1), "is larger than 1,048,576 bytes, which no list of characters is"),
-        (b"\x80\x04r\xff\xff\xff\xff.", "is damaged or no pickle"),  # stores under a huge number
+        (bytes(2**20 + 1), "must have at most 1,048,576 bytes, as any list of characters has"),
+        (b"\x80\x04r\xff\xff\xff\xff.", "is damaged or not a pickle"),  # stores under a huge number
     ],
 )
 def test_a_list_of_characters_that_is_none_is_one_sentence(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "meta.pkl").write_bytes(content)
     path = save(tmp_path, weights(len(CHARACTERS)))
     with pytest.raises(CheckpointError, match=message) as refused:
-        open_imported(path)
+        open_model(path)
     assert "\n" not in str(refused.value)
 
 

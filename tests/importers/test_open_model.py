@@ -13,7 +13,7 @@ from minigpt.cli.app import app
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
 from minigpt.importers.gpt2 import import_gpt2
-from minigpt.importers.open_model import describe_model, find_model, is_checkpoint, load_model, open_imported
+from minigpt.importers.open_model import describe_model, find_model, is_checkpoint, load_model, open_model
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
 from minigpt.storage.huggingface import to_huggingface
@@ -108,7 +108,7 @@ def test_weights_in_half_precision_are_the_numbers_they_are(
 
 def test_tensors_that_were_saved_as_views_are_read_in_their_order(folder: Path, model: GPT) -> None:
     (folder / "model.safetensors").unlink()
-    in_bin(folder, to_huggingface(model))  # matrices turned, and not made anew
+    in_bin(folder, to_huggingface(model))  # matrices transposed, and not made anew
     assert torch.equal(load_model(folder, "cpu").checkpoint.model(IDS), model(IDS))
 
 
@@ -124,7 +124,7 @@ def test_a_vocabulary_padded_beyond_its_words_keeps_its_rows(folder: Path, model
     save_checkpoint(tmp_path / "padded", padded, Tokenizer.named("bytes"))
     imported = import_gpt2(tmp_path / "padded", checkpoints=tmp_path / "to", device="cpu")
     assert torch.equal(load_checkpoint(tmp_path / "to" / "padded", "cpu").model(IDS), padded(IDS))
-    assert imported.notes == ("ids 257 to 319 have no word and are never drawn",)
+    assert imported.notes == ("ids 257 to 319 have no token and are never generated",)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,9 @@ def test_options_of_the_config_give_the_logits_that_transformers_gives(
         expected = theirs(IDS).logits
         torch.testing.assert_close(opened.checkpoint.model(IDS), expected, atol=2e-5, rtol=1e-5)
     imported = import_gpt2(tmp_path / "theirs", checkpoints=tmp_path / "to", device="cpu")
-    assert any("put into the weights" in note for note in imported.notes) == any("scale" in name for name in options)
+    assert any("multiplied into the weights" in note for note in imported.notes) == any(
+        "scale" in name for name in options
+    )
     saved = load_checkpoint(tmp_path / "to" / "theirs", "cpu").model
     torch.testing.assert_close(saved(IDS), expected, atol=2e-5, rtol=1e-5)
 
@@ -175,7 +177,7 @@ def test_heads_that_predict_no_words_are_left_out_and_said(
     in_safetensors(folder, tensors_of(model) | {name: torch.ones(shape)})
     opened = load_model(folder / "model.safetensors", "cpu")
     assert torch.equal(opened.checkpoint.model(IDS), model(IDS))
-    assert opened.notes == (f"{name.partition('.')[0]} is left out: it is no part of what predicts words",)
+    assert opened.notes == (f"{name.partition('.')[0]} is skipped: it does not predict tokens",)
 
 
 @pytest.mark.parametrize("name", ["score.weight", "classifier.weight", "qa_outputs.bias"])
@@ -183,7 +185,7 @@ def test_models_that_were_made_for_something_else_are_refused_by_their_head(
     folder: Path, model: GPT, name: str
 ) -> None:
     in_safetensors(folder, tensors_of(model) | {name: torch.ones(2, 12)})
-    with pytest.raises(CheckpointError, match=rf"predicts .* \('{name}'\) rather than words"):
+    with pytest.raises(CheckpointError, match=rf"predicts .* \('{name}'\), not the next token"):
         load_model(folder / "model.safetensors", "cpu")
 
 
@@ -195,7 +197,7 @@ def test_models_that_were_made_for_something_else_are_refused_by_their_head(
             lambda index: index["weight_map"].update(x=index["weight_map"]["transformer.wpe.weight"]),
             "has no tensor 'x'",
         ),
-        (lambda index: index.pop("weight_map"), "must have a weight_map of names to files"),
+        (lambda index: index.pop("weight_map"), "must have a weight_map of tensor names to files"),
     ],
 )
 def test_an_index_that_is_at_odds_with_its_files_names_the_tensor(
@@ -208,7 +210,7 @@ def test_an_index_that_is_at_odds_with_its_files_names_the_tensor(
     change(index)
     path.write_text(json.dumps(index))
     with pytest.raises(CheckpointError, match=message):
-        open_imported(folder)
+        open_model(folder)
 
 
 def test_a_tensor_in_two_shards_is_named(folder: Path, model: GPT) -> None:
@@ -221,9 +223,9 @@ def test_a_tensor_in_two_shards_is_named(folder: Path, model: GPT) -> None:
     index["weight_map"]["transformer.ln_f.bias"] = "extra.safetensors"
     path.write_text(json.dumps(index))
     with pytest.raises(
-        CheckpointError, match=r"'transformer\.\S+' is in extra.safetensors and in model-0000\d-of-00003"
+        CheckpointError, match=r"'transformer\.\S+' is in both extra.safetensors and model-0000\d-of-00003"
     ):
-        open_imported(folder)
+        open_model(folder)
 
 
 def test_links_to_a_cache_are_followed(folder: Path, model: GPT, tmp_path: Path) -> None:
@@ -244,7 +246,9 @@ def test_words_of_another_kind_are_refused_and_not_replaced_by_gpt2s(tmp_path: P
             path.unlink()
     assert load_model(folder, "cpu").checkpoint.tokenizer.name == "gpt2"
     (folder / "vocab.txt").write_text("[UNK]\n")
-    with pytest.raises(CheckpointError, match=r"has its words in vocab.txt, which is no byte-level BPE as GPT-2's"):
+    with pytest.raises(
+        CheckpointError, match=r"has its tokenizer in vocab.txt, .* must be a byte-level BPE like GPT-2's"
+    ):
         load_model(folder, "cpu")
 
 
@@ -269,7 +273,7 @@ def test_a_name_of_the_hub_is_told_the_command_that_gets_it(
     for name in ("owner/tiny-gpt", "gpt2-xl"):
         with pytest.raises(CheckpointError, match=f"^no model '{name}' in checkpoints, .*`minigpt load-gpt2 {name}`"):
             find_model(name, "checkpoints")
-    with pytest.raises(CheckpointError, match=r"^no model 'whale', nor any in checkpoints; train one"):
+    with pytest.raises(CheckpointError, match=r"^no model 'whale', and none in checkpoints; train one"):
         find_model("whale", "checkpoints")
     shutil.copytree(folder, tmp_path / "owner" / "tiny-gpt")
     assert find_model("owner/tiny-gpt", "checkpoints") == Path("owner/tiny-gpt")
@@ -290,8 +294,8 @@ def test_a_folder_as_minigpt_writes_it_is_told_of_what_others_put_there(tmp_path
     in_safetensors(folder, tensors_of(padded) | {"v_head.summary.bias": torch.ones(1)})
     assert is_checkpoint(folder)
     notes = (
-        "ids 257 to 319 have no word and are never drawn",
-        "v_head is left out: it is no part of what predicts words",
+        "ids 257 to 319 have no token and are never generated",
+        "v_head is skipped: it does not predict tokens",
     )
     assert load_model(folder, "cpu").notes == notes
     assert describe_model(folder)[2] == notes
@@ -305,7 +309,7 @@ def test_every_command_that_takes_a_model_takes_a_path_of_any_format(
     shutil.move(folder / "model.safetensors", tmp_path / "weights")
     in_old_bin(folder, tensors_of(model) | {"v_head.summary.bias": torch.ones(1)})
     (tmp_path / "text.txt").write_text("All the whales of the world. " * 40)
-    note = "note: v_head is left out: it is no part of what predicts words"
+    note = "note: v_head is skipped: it does not predict tokens"
     for command in (
         ["generate", "a", "--model", "model", "--max-new-tokens", "2", "--seed", "1"],
         ["evaluate", "model/pytorch_model.bin", "text.txt"],

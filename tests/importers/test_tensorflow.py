@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError, MinigptError
 from minigpt.importers.crc32c import crc32c, unmask
-from minigpt.importers.open_model import open_imported
+from minigpt.importers.open_model import open_model
 from minigpt.importers.tensorflow import open_tensorflow
 from minigpt.model.gpt import GPT
 from minigpt.storage.huggingface import from_huggingface, to_huggingface
@@ -217,25 +217,25 @@ def folder(tmp_path: Path) -> Path:
 
 
 def read(folder: Path) -> GPT:
-    foreign = open_tensorflow(folder)
+    imported = open_tensorflow(folder)
     try:
-        return from_huggingface(foreign.tensors, foreign.config)
+        return from_huggingface(imported.tensors, imported.config)
     finally:
-        foreign.tensors.close()
+        imported.tensors.close()
 
 
 def test_a_checkpoint_of_openais_is_the_model_it_was_made_of(folder: Path) -> None:
-    foreign = open_tensorflow(folder)
-    assert foreign.config == CONFIG
-    assert foreign.notes == ()
-    assert foreign.tokenizer.fingerprint == TOKENIZER.fingerprint
-    assert torch.equal(from_huggingface(foreign.tensors, foreign.config)(IDS), model()(IDS))
-    foreign.tensors.close()
+    imported = open_tensorflow(folder)
+    assert imported.config == CONFIG
+    assert imported.notes == ()
+    assert imported.tokenizer.fingerprint == TOKENIZER.fingerprint
+    assert torch.equal(from_huggingface(imported.tensors, imported.config)(IDS), model()(IDS))
+    imported.tensors.close()
 
 
 def test_a_tensor_read_is_not_overwritten_by_one_borrowed(folder: Path) -> None:
     tensors = open_tensorflow(folder).tensors
-    first, second = tensors.read("h.0.mlp.c_fc.weight"), tensors.borrow("h.1.mlp.c_fc.weight")
+    first, second = tensors.read("h.0.mlp.c_fc.weight"), tensors.read("h.1.mlp.c_fc.weight", reuse_buffer=True)
     stored = to_huggingface(model())
     assert torch.equal(first, stored["transformer.h.0.mlp.c_fc.weight"])
     assert torch.equal(second, stored["transformer.h.1.mlp.c_fc.weight"])
@@ -250,7 +250,7 @@ def test_several_data_files_are_one_model(tmp_path: Path) -> None:
     vocabulary(tmp_path)
     assert torch.equal(read(tmp_path)(IDS), model()(IDS))
     (tmp_path / "model.ckpt.data-00001-of-00003").unlink()
-    with pytest.raises(CheckpointError, match=r"model.ckpt.data-00001-of-00003 is not there$"):
+    with pytest.raises(CheckpointError, match=r"model.ckpt.data-00001-of-00003 does not exist$"):
         read(tmp_path)
 
 
@@ -270,10 +270,10 @@ def test_what_an_optimizer_kept_is_left_out_and_said(tmp_path: Path) -> None:
     save(tmp_path, weights + slots + others)
     hparams(tmp_path)
     vocabulary(tmp_path)
-    foreign = open_tensorflow(tmp_path)
-    foreign.tensors.close()
+    imported = open_tensorflow(tmp_path)
+    imported.tensors.close()
     left_out = "'beta1_power', 'global_step', 'model/h0/attn/c_attn/b/Adam', …"
-    assert foreign.notes == (f"variables of the training are left out: {2 * len(weights) + 2} ({left_out})",)
+    assert imported.notes == (f"training variables are skipped: {2 * len(weights) + 2} ({left_out})",)
     assert torch.equal(read(tmp_path)(IDS), model()(IDS))
 
 
@@ -282,7 +282,7 @@ def test_a_tensor_that_gpt2_has_not_is_refused(tmp_path: Path) -> None:
     save(tmp_path, [*openai_tensors(model()), Tensor("model/h0/attn/rotary/w", np.ones(3, np.float32))])
     hparams(tmp_path)
     vocabulary(tmp_path)
-    with pytest.raises(CheckpointError, match="has a tensor 'model/h0/attn/rotary/w' that a GPT-2 of 2"):
+    with pytest.raises(CheckpointError, match="has an unexpected tensor 'model/h0/attn/rotary/w' for a GPT-2 of 2"):
         open_tensorflow(tmp_path)
 
 
@@ -306,18 +306,18 @@ def test_without_its_vocabulary_only_gpt2s_own_size_is_assumed_to_be_gpt2(tmp_pa
     config = CONFIG.replace(vocab_size=50257, n_embd=3, n_layer=1)
     save(tmp_path, openai_tensors(model(config)))
     hparams(tmp_path, config)
-    foreign = open_tensorflow(tmp_path)
-    assert foreign.tokenizer.name == "gpt2"
-    assert foreign.notes == ("no encoder.json and vocab.bpe beside it: GPT-2's own words are assumed",)
-    foreign.tensors.close()
+    imported = open_tensorflow(tmp_path)
+    assert imported.tokenizer.name == "gpt2"
+    assert imported.notes == ("no encoder.json and vocab.bpe beside it: GPT-2's vocabulary is assumed",)
+    imported.tensors.close()
     (tmp_path / "encoder.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"must hold vocab.bpe, with its 50257 words$"):
+    with pytest.raises(CheckpointError, match=r"must hold vocab.bpe, with its 50257 tokens$"):
         open_tensorflow(tmp_path)
     (tmp_path / "encoder.json").unlink()
     other = config.replace(vocab_size=50304)
     save(tmp_path, openai_tensors(model(other)))
     hparams(tmp_path, other)
-    with pytest.raises(CheckpointError, match=r"must hold encoder.json and vocab.bpe, with its 50304 words$"):
+    with pytest.raises(CheckpointError, match=r"must hold encoder.json and vocab.bpe, with its 50304 tokens$"):
         open_tensorflow(tmp_path)
 
 
@@ -327,11 +327,13 @@ def test_a_vocabulary_that_is_larger_or_smaller_than_the_model_is_refused_or_sai
         save(tmp_path / str(words), openai_tensors(model(config)))
         hparams(tmp_path / str(words), config)
         vocabulary(tmp_path / str(words))
-    with pytest.raises(CheckpointError, match=r"has a model of 257 words, and its tokenizer \(bpe:259\) has 259$"):
+    with pytest.raises(
+        CheckpointError, match=r"has a model of 257 tokens, but its tokenizer \(bpe:259\) has 259; they do not"
+    ):
         open_tensorflow(tmp_path / "257")
-    foreign = open_tensorflow(tmp_path / "264")
-    foreign.tensors.close()
-    assert foreign.notes == ("ids 259 to 263 have no word and are never drawn",)
+    imported = open_tensorflow(tmp_path / "264")
+    imported.tensors.close()
+    assert imported.notes == ("ids 259 to 263 have no token and are never generated",)
 
 
 def test_a_checkpoint_without_hparams_tells_its_shape_and_the_heads_are_an_assumption_that_is_said(
@@ -340,13 +342,13 @@ def test_a_checkpoint_without_hparams_tells_its_shape_and_the_heads_are_an_assum
     config = CONFIG.replace(n_embd=128, n_head=2, n_layer=1)
     save(tmp_path, openai_tensors(model(config)))
     vocabulary(tmp_path)
-    foreign = open_tensorflow(tmp_path)
-    assert foreign.config == config
-    assert foreign.notes == ("no hparams.json beside model.ckpt.index: 2 heads of 64 are assumed, as in every GPT-2",)
-    foreign.tensors.close()
+    imported = open_tensorflow(tmp_path)
+    assert imported.config == config
+    assert imported.notes == ("no hparams.json beside model.ckpt.index: 2 heads of 64 are assumed, as in every GPT-2",)
+    imported.tensors.close()
     assert torch.equal(read(tmp_path)(IDS), model(config)(IDS))
     for path in (tmp_path, tmp_path / "model.ckpt.index"):  # as every command opens them
-        opened = open_imported(path)
+        opened = open_model(path)
         opened.tensors.close()
         assert opened.config == config
     scalars = [tensor._replace(value=np.float32(1)) for tensor in openai_tensors(model(config))]
@@ -358,7 +360,7 @@ def test_a_checkpoint_without_hparams_tells_its_shape_and_the_heads_are_an_assum
     ):
         save(tmp_path, tensors)
         with pytest.raises(
-            CheckpointError, match=r"must hold hparams.json: model.ckpt.index alone does not tell the mod"
+            CheckpointError, match=r"must hold hparams.json: model.ckpt.index alone does not determine the mod"
         ):
             open_tensorflow(tmp_path)
 
@@ -424,32 +426,35 @@ DATA = "model.ckpt.data-00000-of-00001"
     ("damage", "message"),
     [
         (without(WTE), r"has no tensor 'model/wte', expected of shape \(259, 12\)"),
-        (replace(WTE, shape=(12, 259)), r"'model/wte' in .* is of shape \(12, 259\), expected \(259, 12\)"),
-        (replace(WTE, shape=(2, 259, 12)), r"is of shape \(2, 259, 12\), expected"),
-        (replace(WTE, shape=(-1, 12)), r"is of shape \(18446744073709551615, 12\), expected"),
-        (replace(WTE, shape=(1,) * 9), "damaged, or no index of TensorFlow's .*has 9 dimensions"),
-        (replace(WTE, dtype=3), r"dtype 3, which must be one of 1 \(float32\), 2 \(float64\), 14 \(bf"),
-        (replace(WTE, size=12), r"has 12 bytes from byte \d+ on, expected 12432 that no other tensor has"),
-        (replace(WTE, start=0), r"from byte 0 on, expected 12432 that no other tensor has|expected \d+ that no other"),
-        (replace(WTE, start=2**62), r"data-.* ends after \d+ bytes, expected 4611686018427400336 from byte 0"),
-        (replace(WTE, start=-5), r"ends after \d+ bytes, expected"),
-        (replace(WTE, shard=1), r"model.ckpt.index names data file 1 of 1, which cannot be"),
-        (replace(WTE, shard=-1), r"names data file 18446744073709551615 of 1, which cannot be"),
-        (replace(WTE, crc=0), r"'model/wte' in .*data-00000-of-00001 is damaged: its checksum is another"),
-        (replace(WTE, more=message(7, b"")), r"'model/wte' in .* is saved in slices, which must be whole"),
-        (replace(WTE, more=varint(1 << 3 | 2) + varint(0)), "field 1 is no integer"),
-        (replace(WTE, more=number(2, 1)), "field 2 is no message"),
-        (replace(WTE, more=varint(9 << 3 | 3)), "a value is of kind 3"),
+        (replace(WTE, shape=(12, 259)), r"'model/wte' in .* has shape \(12, 259\), expected \(259, 12\)"),
+        (replace(WTE, shape=(2, 259, 12)), r"has shape \(2, 259, 12\), expected"),
+        (replace(WTE, shape=(-1, 12)), r"has shape \(18446744073709551615, 12\), expected"),
+        (replace(WTE, shape=(1,) * 9), "damaged or not a TensorFlow index .*has 9 dimensions"),
+        (replace(WTE, dtype=3), r".*\(3\) must be one of 1 \(float32\), 2 \(float64\), 14 \(bf"),
+        (replace(WTE, size=12), r"has 12 bytes from byte \d+ on, expected 12432 bytes that no other tensor uses"),
+        (
+            replace(WTE, start=0),
+            r"from byte 0 on, expected 12432 bytes that no other tensor uses|expected \d+ bytes that no other",
+        ),
+        (replace(WTE, start=2**62), r"data-.* has \d+ bytes, but 4611686018427400336 bytes from byte 0"),
+        (replace(WTE, start=-5), r"has \d+ bytes, but \d+ bytes"),
+        (replace(WTE, shard=1), r"model.ckpt.index names data file 1 of 1, which cannot exist"),
+        (replace(WTE, shard=-1), r"names data file 18446744073709551615 of 1, which cannot exist"),
+        (replace(WTE, crc=0), r"'model/wte' in .*data-00000-of-00001 is damaged: its checksum is wrong"),
+        (replace(WTE, more=message(7, b"")), r"'model/wte' in .* is saved in slices, which is not supported"),
+        (replace(WTE, more=varint(1 << 3 | 2) + varint(0)), "field 1 is not an integer"),
+        (replace(WTE, more=number(2, 1)), "field 2 is not a message"),
+        (replace(WTE, more=varint(9 << 3 | 3)), "a value has wire type 3"),
         (replace(WTE, more=message(9, b"..")[:-1]), "a value lies outside of its message"),
-        (replace(WTE, more=b"\x80"), "a number does not end"),
-        (flip(DATA, 1000), "is damaged: its checksum is another; copy or download it again"),
-        (cut(DATA, 1000), r"data-00000-of-00001 ends after 1000 bytes, expected \d+ from byte 0 on; copy"),
-        (lambda folder: (folder / DATA).unlink(), "data-00000-of-00001 is not there$"),
-        (flip("model.ckpt.index", 100), r"index is damaged, or no .* \(a block's checksum is another\); copy"),
+        (replace(WTE, more=b"\x80"), "an integer does not end"),
+        (flip(DATA, 1000), "is damaged: its checksum is wrong; copy or download it again"),
+        (cut(DATA, 1000), r"data-00000-of-00001 has 1000 bytes, but \d+ bytes from byte 0 on are needed; copy"),
+        (lambda folder: (folder / DATA).unlink(), "data-00000-of-00001 does not exist$"),
+        (flip("model.ckpt.index", 100), r"index is damaged or not .* \(a block's checksum is wrong\); copy"),
         (flip("model.ckpt.index", -1), "it does not end as a table does"),
         (cut("model.ckpt.index", 30), "it does not end as a table does"),
         (cut("model.ckpt.index", 0), "it does not end as a table does"),
-        (index(in_blocks(block([(b"", HEADER)]), 100)), "its blocks do not follow one another"),
+        (index(in_blocks(block([(b"", HEADER)]), 100)), "its blocks overlap"),
         (index(in_blocks(block([(b"", HEADER)]), 1, b"\1")), r"a block is compressed \(1\), which TensorFlow"),
         (index(in_blocks(varint(1) + varint(0) + varint(0) + bytes(4), 1)), "an entry lies outside of its block"),
         (index(in_blocks(varint(0) + varint(9) + varint(0) + bytes(4), 1)), "an entry lies outside of its block"),
@@ -457,18 +462,18 @@ DATA = "model.ckpt.data-00000-of-00001"
         (index(table([(b"k", b"")])), "its header must be that of a little-endian checkpoint"),
         (index(table([(b"", HEADER + number(2, 1))])), "its header must be that of a little-endian checkpoint"),
         (index(table([])), r"has no tensor 'model/wte'"),
-        (index(table([(b"", b"\x0a\xff")])), "a value lies outside|a number does not end"),
-        (lambda folder: os.truncate(folder / "model.ckpt.index", 5 << 20), "has 5242880 bytes, which an index"),
+        (index(table([(b"", b"\x0a\xff")])), "a value lies outside|an integer does not end"),
+        (lambda folder: os.truncate(folder / "model.ckpt.index", 5 << 20), "has 5242880 bytes, but an index"),
         (lambda folder: (folder / "model.ckpt.index").unlink(), "has no checkpoint, expected model.ckpt.index beside"),
-        (lambda folder: (folder / "vocab.bpe").unlink(), "124M must hold vocab.bpe, with its 259 words$"),
+        (lambda folder: (folder / "vocab.bpe").unlink(), "124M must hold vocab.bpe, with its 259 tokens$"),
         (lambda folder: (folder / "encoder.json").write_text("{"), "encoder.json"),
         (lambda folder: (folder / "hparams.json").write_text("{"), "hparams.json is not JSON"),
-        (edit_hparams(n_head=None), "hparams.json has no n_head, which OpenAI's always have$"),
+        (edit_hparams(n_head=None), "hparams.json has no n_head, which OpenAI's files always have$"),
         (edit_hparams(n_head=5), r"hparams.json: n_embd \(12\) must be divisible by n_head \(5\)"),
         (edit_hparams(n_head="3"), r"hparams.json: n_head \('3'\)"),
         (edit_hparams(n_layer=10**9), "has no tensor 'model/h2/ln_1/g', expected of shape"),
-        (edit_hparams(n_layer=1), "has a tensor 'model/h1/attn/c_attn/b' that a GPT-2 of 1 blocks does not have"),
-        (edit_hparams(n_ctx=9), r"'model/wpe' in .* is of shape \(8, 12\), expected \(9, 12\)"),
+        (edit_hparams(n_layer=1), "has an unexpected tensor 'model/h1/attn/c_attn/b' for a GPT-2 of 1 blocks"),
+        (edit_hparams(n_ctx=9), r"'model/wpe' in .* has shape \(8, 12\), expected \(9, 12\)"),
     ],
 )  # fmt: skip
 def test_damage_is_one_sentence(folder: Path, damage: Callable[[Path], None], message: str) -> None:

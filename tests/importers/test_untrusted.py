@@ -61,7 +61,7 @@ def test_a_pickle_that_runs_a_command_does_not_run_it(tmp_path: Path, folder: Pa
     proof = tmp_path / "attacked"
     content: dict[str, Any] = {"model": weights(), "model_args": {"n_layer": 1}} if name == "ckpt.pt" else weights()
     torch.save(content | {"x": Attack(proof)}, folder / name, _use_new_zipfile_serialization=zipped)
-    refused(folder, f"{name} asks for posix.system when it is opened, which is more than weights .*as safetensors$")
+    refused(folder, f"{name} would run posix.system when opened, which weights do not need .*as safetensors$")
     assert not proof.exists()
     torch.load(folder / name, weights_only=False)  # as the attack was meant
     assert proof.exists()
@@ -70,7 +70,7 @@ def test_a_pickle_that_runs_a_command_does_not_run_it(tmp_path: Path, folder: Pa
 def test_a_bare_pickle_that_runs_a_command_does_not_run_it(tmp_path: Path, folder: Path) -> None:
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
         (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Attack(tmp_path / "attacked"), protocol))
-        refused(folder, "pytorch_model.bin (asks for|is truncated, damaged or no file of weights)")
+        refused(folder, "pytorch_model.bin (would run|is truncated, damaged or not a file of weights)")
     assert not (tmp_path / "attacked").exists()
 
 
@@ -78,7 +78,9 @@ def test_a_bomb_in_a_zip_is_not_unpacked(folder: Path) -> None:
     with zipfile.ZipFile(folder / "pytorch_model.bin", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data.pkl", pickle.dumps({}, 2))
         archive.writestr("archive/data/0", bytes(2**24))
-    refused(folder, r"is a packed zip \('archive/data.pkl' would unpack to \d+ bytes\), which torch.save never writes")
+    refused(
+        folder, r"is a compressed zip \('archive/data.pkl' would unpack to \d+ bytes\), which torch.save never writes"
+    )
 
 
 def test_members_that_overlap_hold_no_more_than_the_file(folder: Path) -> None:
@@ -96,7 +98,7 @@ def test_a_tensor_that_claims_more_than_the_file_holds_is_refused(folder: Path, 
     huge = torch.zeros(1).expand(2**20, 2**14)
     torch.save(weights() | {"transformer.wte.weight": huge}, folder / "pytorch_model.bin",
                _use_new_zipfile_serialization=zipped)  # fmt: skip
-    refused(folder, r"claims to hold 68,7\d\d,\d\d\d,\d\d\d bytes of tensors in")
+    refused(folder, r"claims to hold 68,7\d\d,\d\d\d,\d\d\d bytes of tensors but has")
 
 
 def header(entries: dict[str, Any], size: int | None = None) -> bytes:
@@ -135,14 +137,14 @@ def test_a_safetensors_header_that_lies_is_refused(folder: Path, content: bytes)
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("../model/part.safetensors", "names '../model/part.safetensors', which must be a file beside it"),
-        ("/etc/passwd", "names '/etc/passwd', which must be a file beside it"),
+        ("../model/part.safetensors", "names '../model/part.safetensors', which must be a file in the same folder"),
+        ("/etc/passwd", "names '/etc/passwd', which must be a file in the same folder"),
         ("sub/part.safetensors", "names 'sub/part.safetensors', which must be"),
-        ("..\\part.safetensors", "names .*, which must be a file beside it"),
-        ("..", r"names '\.\.', which must be a file beside it"),
-        ("", "names '', which must be a file beside it"),
-        ("none.safetensors", "model/none.safetensors is not there"),
-        (5, "must have a weight_map of names to files"),
+        ("..\\part.safetensors", "names .*, which must be a file in the same folder"),
+        ("..", r"names '\.\.', which must be a file in the same folder"),
+        ("", "names '', which must be a file in the same folder"),
+        ("none.safetensors", "model/none.safetensors does not exist"),
+        (5, "must have a weight_map of tensor names to files"),
     ],
 )
 def test_an_index_leads_to_files_beside_it_alone(folder: Path, name: Any, message: str) -> None:
@@ -154,9 +156,9 @@ def test_an_index_leads_to_files_beside_it_alone(folder: Path, name: Any, messag
 
 def test_files_of_other_kinds_in_a_models_place_are_one_line(folder: Path) -> None:
     (folder / "pytorch_model.bin").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
-    refused(folder, "Git LFS pointer|is of no format")
+    refused(folder, "Git LFS pointer|has no supported format")
     (folder / "pytorch_model.bin").write_bytes(b"<html>")
-    refused(folder, "pytorch_model.bin is of no format that is known here")
+    refused(folder, "pytorch_model.bin has no supported format")
     (folder / "pytorch_model.bin").unlink()
     (folder / "pytorch_model.bin").mkdir()
     refused(folder, "pytorch_model.bin")
@@ -198,7 +200,7 @@ def test_refusing_a_bomb_takes_no_memory(folder: Path) -> None:
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data.pkl", bytes(2**28))
     said, peak = kilobytes(folder, bomb)
-    assert "is a packed zip" in said
+    assert "is a compressed zip" in said
     assert peak < 20_000
 
 
@@ -221,10 +223,10 @@ def test_opening_takes_the_weights_once(folder: Path, form: str) -> None:
     if form != "safetensors":
         (large / "model.safetensors").unlink()
     if form == "ckpt.pt":
-        turned = {n: t.t().contiguous() if "c_" in n and t.dim() == 2 else t for n, t in tensors.items()}
+        transposed = {n: t.t().contiguous() if "c_" in n and t.dim() == 2 else t for n, t in tensors.items()}
         arguments = {"n_layer": 8, "n_head": 4, "n_embd": 256, "block_size": 64, "vocab_size": 50257, "bias": True}
-        state = {name: {"exp_avg": tensor + 1, "exp_avg_sq": tensor + 2} for name, tensor in turned.items()}
-        torch.save({"model": turned, "model_args": arguments, "optimizer": {"state": state}}, large / "ckpt.pt")
+        state = {name: {"exp_avg": tensor + 1, "exp_avg_sq": tensor + 2} for name, tensor in transposed.items()}
+        torch.save({"model": transposed, "model_args": arguments, "optimizer": {"state": state}}, large / "ckpt.pt")
         large /= "ckpt.pt"
     elif form != "safetensors":
         torch.save(tensors, large / "pytorch_model.bin", _use_new_zipfile_serialization="new" in form)

@@ -170,7 +170,7 @@ def truncate(folder: Path) -> None:
     ("damage", "error", "message"),
     [
         (remove("config.json"), CheckpointError, "PATH has no config.json, so it is not a checkpoint"),
-        (remove("model.safetensors"), CheckpointError, "PATH/model.safetensors is not there"),
+        (remove("model.safetensors"), CheckpointError, "PATH/model.safetensors does not exist"),
         (replace("tokenizer.json", b"{"), TokenizerError, "PATH/tokenizer.json cannot be used: it is damaged"),
         (replace("config.json", b"not {json"), CheckpointError, "PATH/config.json is not JSON"),
         (replace("config.json", b"{}"), CheckpointError, r"model_type \(None\) in PATH/config.json must be 'gpt2'"),
@@ -192,12 +192,12 @@ def test_a_damaged_checkpoint_is_one_sentence_that_names_the_file(
 def test_a_tokenizer_with_more_words_than_its_model_is_refused(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "one", model(), BYTES)
     Tokenizer.train(["äöü"], "chars").save(tmp_path / "one")
-    with pytest.raises(CheckpointError, match=f"the tokenizer in {tmp_path}/one has 260 words, its model 257"):
+    with pytest.raises(CheckpointError, match=f"the tokenizer in {tmp_path}/one has 260 tokens but its model only 257"):
         load_checkpoint(tmp_path / "one", "cpu")
 
 
 def test_a_missing_directory_and_a_missing_device_are_said_first(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=f"^{tmp_path}/none is not there, so it is not a checkpoint"):
+    with pytest.raises(CheckpointError, match=f"^{tmp_path}/none does not exist, so it is not a checkpoint"):
         load_checkpoint(tmp_path / "none", "cpu")
     with pytest.raises(DeviceError, match="toaster"):
         load_checkpoint(tmp_path / "none", "toaster")
@@ -241,7 +241,7 @@ def test_a_model_is_found_by_name_and_by_directory(tmp_path: Path, monkeypatch: 
     ("name", "message"),
     [
         ("whael", "^no model 'whael' in .*; did you mean 'whale'[?]$"),
-        ("squid", "^no model 'squid' in .*; there are: gpt2, whale$"),
+        ("squid", "^no model 'squid' in .*; available: gpt2, whale$"),
     ],
 )
 def test_an_unknown_name_is_answered_with_what_there_is(tmp_path: Path, name: str, message: str) -> None:

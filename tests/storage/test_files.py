@@ -150,7 +150,7 @@ def test_a_folder_never_takes_the_place_of_one_that_came_in_the_meantime(tmp_pat
             (tmp_path / "folder").mkdir()
             (tmp_path / "folder" / "theirs").write_bytes(b"")
 
-    with pytest.raises(FolderTakenError, match=r"folder could not be made: it is there already; choose another name$"):
+    with pytest.raises(FolderTakenError, match=r"folder already exists; choose another name$"):
         fill()
     assert everything_in(tmp_path) == ["folder", "theirs"]
 
@@ -190,7 +190,7 @@ def test_what_is_not_a_json_object_is_refused_by_path(tmp_path: Path, content: b
 
 
 def test_a_missing_json_file_is_refused_by_path(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=f"{tmp_path}/file.json is not there"):
+    with pytest.raises(CheckpointError, match=f"{tmp_path}/file.json does not exist"):
         read_json(tmp_path / "file.json")
 
 

@@ -183,11 +183,11 @@ def test_the_table_names_every_tensor_of_the_model_once() -> None:
     with torch.device("meta"):
         state = GPT(SHAPES[0]).state_dict()
     table = list(stored_tensors(SHAPES[0]))
-    assert [stored.ours for stored in table] == list(state)
-    assert len({stored.theirs for stored in table}) == len(state)
+    assert [stored.name for stored in table] == list(state)
+    assert len({stored.stored_name for stored in table}) == len(state)
     for stored in table:
         assert stored.shape == tuple(
-            reversed(state[stored.ours].shape) if stored.transposed else state[stored.ours].shape
+            reversed(state[stored.name].shape) if stored.transposed else state[stored.name].shape
         )
 
 
@@ -242,7 +242,7 @@ def misshapen(tensors: dict[str, torch.Tensor]) -> None:
     tensors["transformer.wpe.weight"] = torch.ones(8, 6)
 
 
-def turned(tensors: dict[str, torch.Tensor]) -> None:
+def transposed(tensors: dict[str, torch.Tensor]) -> None:
     tensors["transformer.h.0.attn.c_attn.weight"] = tensors["transformer.h.0.attn.c_attn.weight"].t()
 
 
@@ -264,13 +264,16 @@ def twice(tensors: dict[str, torch.Tensor]) -> None:
         (missing, r"PATH has no tensor 'h.0.mlp.c_fc.weight', expected of shape \(6, 24\)"),
         (
             extra,
-            r"PATH has a tensor 'transformer.h.1.ln_1.weight' of shape \(6,\) that a GPT-2 of 1 blocks does not have",
+            r"PATH has an unexpected tensor 'transformer.h.1.ln_1.weight' of shape \(6,\) for a GPT-2 of 1 blocks",
         ),
-        (misshapen, r"'transformer.wpe.weight' in PATH is of shape \(8, 6\), expected \(7, 6\)"),
-        (turned, r"'transformer.h.0.attn.c_attn.weight' in PATH is of shape \(18, 6\), expected \(6, 18\)"),
-        (untied, r"'lm_head.weight' in PATH differs from 'transformer.wte.weight': an output head of its own"),
-        (enlarged_head, r"'lm_head.weight' in PATH differs from 'transformer.wte.weight': an output head of its own"),
-        (twice, r"PATH has both 'transformer.wte.weight' and 'wte.weight', expected one of them"),
+        (misshapen, r"'transformer.wpe.weight' in PATH has shape \(8, 6\), expected \(7, 6\)"),
+        (transposed, r"'transformer.h.0.attn.c_attn.weight' in PATH has shape \(18, 6\), expected \(6, 18\)"),
+        (untied, r"'lm_head.weight' in PATH differs from 'transformer.wte.weight': the output head must be tied"),
+        (
+            enlarged_head,
+            r"'lm_head.weight' in PATH differs from 'transformer.wte.weight': the output head must be tied",
+        ),
+        (twice, r"PATH has both 'transformer.wte.weight' and 'wte.weight', expected only one of them"),
     ],
 )
 def test_tensors_that_are_not_this_model_are_refused_by_name_and_shape(
@@ -354,7 +357,7 @@ def test_config_files_of_all_ages_say_the_same(values: dict[str, Any]) -> None:
             {"activation_function": "relu"},
             r"activation_function \('relu'\) in here .* 'gelu_new' or 'gelu_pytorch_tanh'",
         ),
-        ({"n_inner": 3000}, r"n_inner \(3000\) in here makes another model than GPT-2's: None or 3072"),
+        ({"n_inner": 3000}, r"n_inner \(3000\) in here must be None or 3072, as in GPT-2"),
         ({"scale_attn_weights": False}, r"scale_attn_weights \(False\) in here"),
         ({"scale_attn_by_inverse_layer_idx": True}, r"scale_attn_by_inverse_layer_idx \(True\) in here"),
         ({"add_cross_attention": True}, r"add_cross_attention \(True\) in here"),
@@ -375,7 +378,7 @@ def test_a_config_that_is_not_gpt2s_is_refused_by_name_and_value(values: dict[st
 @pytest.mark.parametrize("prefix", ["", "transformer."])
 def test_the_shape_is_told_by_the_tensors_where_heads_are_64_wide(tmp_path: Path, prefix: str) -> None:
     config = GPTConfig(vocab_size=9, n_positions=5, n_embd=128, n_layer=2, n_head=2, dropout=0.1)
-    tensors = {prefix + stored.theirs: torch.zeros(1).expand(stored.shape) for stored in stored_tensors(config)}
+    tensors = {prefix + stored.stored_name: torch.zeros(1).expand(stored.shape) for stored in stored_tensors(config)}
     save_tensors(tmp_path / "file", tensors)
     with TensorFile(tmp_path / "file") as file:
         assert infer_config(file) == config
@@ -391,7 +394,7 @@ def test_the_shape_is_told_by_the_tensors_where_heads_are_64_wide(tmp_path: Path
         ),
         (
             {"wte.weight": torch.zeros(3, 60), "wpe.weight": torch.zeros(2, 60), "h.0.x": torch.zeros(1)},
-            "needs its config.json beside it: how many heads 60 features are",
+            "needs its config.json beside it: its 60 features are not a multiple",
         ),
     ],
 )

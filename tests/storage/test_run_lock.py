@@ -72,7 +72,7 @@ def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def name_owner(folder: Path, pid: int, host: str) -> None:
-    (folder / ".lock").write_text(json.dumps({"pid": pid, "host": host, "since": "yesterday"}))
+    (folder / ".lock.json").write_text(json.dumps({"pid": pid, "host": host, "since": "yesterday"}))
 
 
 def ended_pid() -> int:
@@ -93,10 +93,10 @@ def test_the_lock_of_a_killed_process_is_taken_over(tmp_path: Path, start: Start
     process, _ = start()
     process.kill()
     process.wait()
-    assert json.loads((tmp_path / ".lock").read_text())["pid"] == process.pid
+    assert json.loads((tmp_path / ".lock.json").read_text())["pid"] == process.pid
     lock = RunLock(tmp_path)
     lock.acquire()
-    assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
+    assert json.loads((tmp_path / ".lock.json").read_text())["pid"] == os.getpid()
 
 
 @posix
@@ -132,14 +132,14 @@ def test_a_second_lock_in_one_process_is_refused_until_the_first_is_given_back(t
     first, second = RunLock(tmp_path), RunLock(tmp_path)
     first.acquire()
     first.acquire()  # having it already is fine
-    with pytest.raises(CheckpointError, match="is being trained in this process already; close that run first"):
+    with pytest.raises(CheckpointError, match="is being trained by this process already; close that run first"):
         second.acquire()
     first.release()
     assert not first.is_held
     second.acquire()
     first.release()  # has nothing to give back
     assert second.is_held
-    assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
+    assert json.loads((tmp_path / ".lock.json").read_text())["pid"] == os.getpid()
 
 
 def test_a_lock_ends_with_its_object(tmp_path: Path) -> None:
@@ -156,6 +156,7 @@ def test_a_full_disk_keeps_nobody_from_locking(tmp_path: Path, monkeypatch: pyte
     lock = RunLock(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", full)
+        patch.setattr(Path, "write_text", full)
         lock.acquire()
     with pytest.raises(CheckpointError, match=r"is being trained by another process; wait for it or stop it$"):
         RunLock(tmp_path).acquire()
@@ -174,7 +175,9 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, monkeyp
 def test_without_file_locks_a_process_that_lives_is_respected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_locks(monkeypatch)
     name_owner(tmp_path, os.getppid(), socket.gethostname())
-    with pytest.raises(CheckpointError, match=rf"by process {os.getppid()} on .* or remove .*\.lock if it has ended$"):
+    with pytest.raises(
+        CheckpointError, match=rf"by process {os.getppid()} on .* or remove .*\.lock\.json if it has ended$"
+    ):
         RunLock(tmp_path).acquire()
 
 
@@ -196,10 +199,10 @@ def test_without_file_locks_a_stale_one_is_taken_over(
     without_locks(monkeypatch)
     name_owner(tmp_path, ended_pid() if "ended" in whose else os.getpid(), socket.gethostname())
     if whose == "torn":
-        (tmp_path / ".lock").write_text('{"pid": 1')
+        (tmp_path / ".lock.json").write_text('{"pid": 1')
     lock = RunLock(tmp_path)
     lock.acquire()
-    assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
+    assert json.loads((tmp_path / ".lock.json").read_text())["pid"] == os.getpid()
 
 
 @posix
@@ -209,9 +212,9 @@ def test_without_file_locks_two_of_one_process_exclude_each_other(
     without_locks(monkeypatch)
     first, second = RunLock(tmp_path), RunLock(tmp_path)
     first.acquire()
-    with pytest.raises(CheckpointError, match="in this process already"):
+    with pytest.raises(CheckpointError, match="by this process already"):
         second.acquire()
     first.release()
-    assert (tmp_path / ".lock").read_text() == ""  # another machine could not ask whether we live
+    assert not (tmp_path / ".lock.json").exists()  # another machine could not check whether this process exists
     second.acquire()
     assert second.is_held

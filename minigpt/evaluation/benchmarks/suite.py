@@ -8,7 +8,7 @@ from minigpt.errors import DataError
 from minigpt.evaluation.benchmarks import cbt, hellaswag, lambada
 from minigpt.evaluation.benchmarks import language_modeling as perplexities
 from minigpt.evaluation.benchmarks.results import Data, Options, Result, Run
-from minigpt.importers.hub import quiet, reach, reason_of, transport_errors
+from minigpt.importers.hub import check_reachable, failure_reason, quiet_hub_logging, transport_errors
 from minigpt.model.gpt import GPT
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -121,9 +121,9 @@ def _fetch(benchmark: Benchmark) -> list[Data]:
             path = _download(wanted)
         except transport_errors() as error:
             raise DataError(
-                f"{wanted.file} of {wanted.repository} could not be downloaded ({reason_of(error)}); offline, give "
-                f"{' and '.join(patterns[0].strip('*') for patterns in benchmark.names)}, or the folder that holds "
-                "it, with --data PATH"
+                f"{wanted.file} of {wanted.repository} could not be downloaded ({failure_reason(error)}); offline, "
+                f"give {' and '.join(patterns[0].strip('*') for patterns in benchmark.names)}, or the folder that "
+                "holds it, with --data PATH"
             ) from error
         found.append(Data(path, f"{wanted.repository}/{wanted.file}", wanted.member))
     return found
@@ -137,6 +137,6 @@ def _download(wanted: _HubFile) -> Path:
     from huggingface_hub import hf_hub_download  # slow to import, and of use here only
 
     repository, file, revision = wanted.repository, wanted.file, wanted.revision
-    with quiet():
-        reach(repository, file, revision, repo_type="dataset")
+    with quiet_hub_logging():
+        check_reachable(repository, file, revision, repo_type="dataset")
         return Path(hf_hub_download(repository, file, repo_type="dataset", revision=revision))
