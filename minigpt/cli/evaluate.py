@@ -1,8 +1,10 @@
-"""`minigpt evaluate`: how well a model predicts text files, and what it comes to on published benchmarks."""
+"""`minigpt evaluate`: measures a model on text files and on published benchmarks."""
 
 import difflib
 import glob
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,9 +17,12 @@ from minigpt.config import ReadingConfig
 from minigpt.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    import numpy as np
     from rich.console import Console
 
-    from minigpt.evaluation.benchmarks.results import Options, Result
+    from minigpt.cli.render.result_table import ResultTable
+    from minigpt.data.sources import Scan
+    from minigpt.evaluation.benchmarks.results import BenchmarkOptions
     from minigpt.evaluation.breakdown import Breakdown
     from minigpt.storage.checkpoint import Checkpoint
 
@@ -34,23 +39,26 @@ def evaluate(
         ),
     ],
     stride: Annotated[
-        int | None, typer.Option("--stride", help="tokens the window moves on by [half the context]", min=1)
+        int | None, typer.Option("--stride", help="tokens by which the window advances [half the context]", min=1)
     ] = None,
-    context: Annotated[int | None, typer.Option("--context-length", help="tokens in the window [the model's]")] = None,
+    context: Annotated[
+        int | None, typer.Option("--context-length", help="tokens in the window [the model's context length]")
+    ] = None,
     batch_size: Annotated[
-        int | None, typer.Option("--batch-size", help="windows or examples read at once [about 8,000 tokens]", min=1)
+        int | None,
+        typer.Option("--batch-size", help="windows or examples evaluated together [about 8,000 tokens]", min=1),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", help="only the first so many documents or examples", min=1)
+        int | None, typer.Option("--limit", help="evaluate only the first N documents or examples", min=1)
     ] = None,
     by_position: Annotated[
-        bool, typer.Option("--by-position", help="also the loss against the position in the window")
+        bool, typer.Option("--by-position", help="also show the loss by position in the window")
     ] = False,
     data: Annotated[
-        Path | None, typer.Option("--data", help="a benchmark's file, or the folder it is in, instead of the hub")
+        Path | None, typer.Option("--data", help="read the benchmark from this file or folder instead of the hub")
     ] = None,
     detokenize: Annotated[
-        bool, typer.Option("--detokenize", help="undo the tokenization that wikitext, ptb and cbt are published in")
+        bool, typer.Option("--detokenize", help="undo the tokenization of the published wikitext, ptb and cbt")
     ] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="print Markdown tables instead of text")] = False,
     device: DeviceOption = "auto",
@@ -59,11 +67,10 @@ def evaluate(
 ) -> None:
     """Measure how well a model predicts texts: loss, perplexity and bits per byte; or run published benchmarks.
 
-    The text is one stream of documents, an end-of-text behind each and one before the first. A window of the
-    context's length moves over it; every token is scored once, with at least context - stride tokens before it (fewer
-    at the start).
-    Benchmarks come from the Hugging Face hub or from `--data`; beside each figure stands what was published of the
-    GPT-2 nearest in size, and what about it differs.
+    The texts are one stream of documents, with an end-of-text before the first and after each. A window moves over the
+    stream; every token is scored once, with at least context - stride tokens before it (fewer at the start).
+    Benchmarks come from the Hugging Face hub or from `--data`. Each result is shown beside those published for the
+    GPT-2 closest in size, with the differences in protocol.
 
     Examples:
 
@@ -77,9 +84,9 @@ def evaluate(
     """
     reading = ReadingConfig(**given)
 
-    from minigpt.cli import evaluation_view as view
+    from minigpt.cli.render import evaluation as render
     from minigpt.cli.render.console import console
-    from minigpt.evaluation.benchmarks.results import Options
+    from minigpt.evaluation.benchmarks.results import BenchmarkOptions
     from minigpt.evaluation.benchmarks.suite import BENCHMARKS, find_data, run_benchmark
     from minigpt.evaluation.perplexity import resolve_protocol
 
@@ -88,78 +95,73 @@ def evaluate(
     for source in sources:
         _check_source(source, list(BENCHMARKS))
     chosen = [BENCHMARKS[name] for name in names]
-    _refuse_idle(data is not None and not names, "--data", "is where benchmarks find their files; name one")
-    _refuse_idle(by_position and not sources, "--by-position", "is measured on texts; name one")
-    _refuse_idle(
-        stride is not None and not sources and not any(each.slides for each in chosen),
-        "--stride",
-        f"means nothing to {' and '.join(names)}: each example has a window of its own",
+    _refuse_if(data is not None and not names, "--data is only for benchmarks; name one")
+    _refuse_if(by_position and not sources, "--by-position is only for texts; name one")
+    _refuse_if(
+        stride is not None and not sources and not any(each.uses_stride for each in chosen),
+        f"--stride has no effect on {' and '.join(names)}, whose examples are separate",
     )
-    _refuse_idle(
-        detokenize and not any(each.tokenized for each in chosen),
-        "--detokenize",
-        "is for wikitext2, wikitext103, ptb and cbt",
+    _refuse_if(
+        detokenize and not any(each.is_tokenized for each in chosen),
+        "--detokenize is only for wikitext2, wikitext103, ptb and cbt",
     )
-    if as_json and markdown:
-        raise ConfigError("--json and --markdown contradict one another; give one of them")
+    _refuse_if(as_json and markdown, "--json and --markdown exclude each other; pass one of them")
 
     checkpoint = open_model(model, checkpoints, device)
-    directory = checkpoint.directory
     config = checkpoint.model.config
     context = config.n_positions if context is None else context
     stride = max(1, min(context, config.n_positions) // 2) if stride is None else stride
     resolve_protocol(config, context, stride)
-    options = Options(context=context, stride=stride, batch_size=batch_size, limit=limit, detokenize=detokenize)
+    options = BenchmarkOptions(
+        context=context, stride=stride, batch_size=batch_size, limit=limit, detokenize=detokenize
+    )
     notes = console()
-    files = {name: find_data(name, data) for name in names}  # the hub draws its own progress
+    files = {name: find_data(name, data) for name in names}  # the hub shows its own progress
 
-    sheets: list[view.Sheet] = []
-    record: dict[str, Any] = {"model": str(directory), "tokenizer": checkpoint.tokenizer.name}
+    tables: list[ResultTable] = []
+    record: dict[str, Any] = {"model": str(checkpoint.directory), "tokenizer": checkpoint.tokenizer.name}
     if sources:
-        labels, parts = _measure(checkpoint, sources, reading, options, by_position, notes)
-        figures = view.text_record(labels, parts)
+        labels, parts = _evaluate_texts(checkpoint, sources, reading, options, by_position, notes)
+        text_record = render.text_record(labels, parts)
         if names:
-            record["text"] = figures
+            record["text"] = text_record
         else:
-            record = {**figures, **record}
-        sheets += view.text_sheets(labels, parts, checkpoint.tokenizer.name, limit)
+            record = {**text_record, **record}
+        tables += render.text_tables(labels, parts, checkpoint.tokenizer.name, limit)
     if names:
-        record["parameters"] = config.n_parameters
-        results: list[Result] = []
+        record |= {"parameters": config.n_parameters, "benchmarks": []}
         for name in names:
-            with view.progress(notes, name) as report:
-                results.append(
-                    run_benchmark(
-                        name,
-                        checkpoint.model,
-                        checkpoint.tokenizer,
-                        replace(options, progress=report),
-                        data=files[name],
-                    )
+            with _progress(notes, name) as report:
+                result = run_benchmark(
+                    name,
+                    checkpoint.model,
+                    checkpoint.tokenizer,
+                    replace(options, progress=report),
+                    data=files[name],
                 )
-        record["benchmarks"] = [view.benchmark_record(result, config.n_parameters) for result in results]
-        sheets += [view.benchmark_sheet(result, config.n_parameters) for result in results]
+            record["benchmarks"].append(render.benchmark_record(result, config.n_parameters))
+            tables.append(render.benchmark_table(result, config.n_parameters))
 
     if as_json:
         print(json.dumps(record))
     elif markdown:
-        print("\n\n".join(sheet.markdown() for sheet in sheets))
+        print("\n\n".join(table.markdown() for table in tables))
     else:
         out = console(stderr=False)
-        for number, sheet in enumerate(sheets):
+        for number, table in enumerate(tables):
             if number:
                 out.print()
-            out.print(sheet.rich(out.width))
+            out.print(table.rich(out.width))
 
 
-def _refuse_idle(idle: bool, option: str, sentence: str) -> None:
-    """An option that would change nothing is refused rather than passed over."""
-    if idle:
-        raise ConfigError(f"{option} {sentence}")
+def _refuse_if(is_wrong: bool, message: str) -> None:
+    """Raises: ConfigError for an option that would have no effect, or contradicts another."""
+    if is_wrong:
+        raise ConfigError(message)
 
 
 def _check_source(source: str, benchmarks: list[str]) -> None:
-    """Tells a benchmark that is written wrongly from a file that is not there, which reading will say."""
+    """Raises: DataError for a name that is neither a file nor a benchmark, with a suggestion for a mistyped one."""
     if source == "-" or Path(source).exists() or glob.has_magic(source):
         return
     known = f"a benchmark ({', '.join(benchmarks)})"
@@ -167,21 +169,20 @@ def _check_source(source: str, benchmarks: list[str]) -> None:
     if close:
         raise DataError(f"{source!r} is neither a file nor {known}; did you mean {close[0]!r}?")
     if not Path(source).suffix and "/" not in source:
-        raise DataError(f"{source!r} does not exist, and is no benchmark; give a text file, or {known}")
+        raise DataError(f"{source!r} is neither a file nor {known}")
 
 
-def _measure(
+def _evaluate_texts(
     checkpoint: "Checkpoint",
     sources: list[str],
     reading: ReadingConfig,
-    options: "Options",
+    options: "BenchmarkOptions",
     by_position: bool,
     notes: "Console",
 ) -> "tuple[list[str], Breakdown]":
-    """What to call each document, and the evaluation of them all."""
+    """The name of each document, and the evaluation of all of them."""
     import numpy as np
 
-    from minigpt.cli import evaluation_view as view
     from minigpt.cli.render.console import byte_progress
     from minigpt.data.corpus import Corpus
     from minigpt.data.sources import scan
@@ -190,16 +191,16 @@ def _measure(
 
     found = scan(sources, text_key=reading.text_key, encoding_errors=reading.encoding_errors)
     for name in found.skipped:
-        notes.print(f"passed over {visible(name)}: not a text", markup=False)
+        notes.print(f"skipped {visible(name)}: not a text file", markup=False)
     tokenizer = checkpoint.tokenizer
     with byte_progress(notes, "tokenizing") as report:
         corpus = Corpus.build(found, tokenizer, validation_fraction=0, progress=report)
-    labels = view.document_labels(found)[: options.limit]
+    labels = _document_labels(found)[: options.limit]
     stream = corpus.train
     if len(labels) < found.n_documents:
-        stream = view.first_documents(stream, tokenizer.end_of_text, len(labels))
-    stream = np.insert(stream, 0, tokenizer.end_of_text)  # so that the first token too is predicted from something
-    with view.progress(notes, "measuring") as report:
+        stream = _first_documents(stream, tokenizer.end_of_text, len(labels))
+    stream = np.insert(stream, 0, tokenizer.end_of_text)  # so that the first token is predicted too
+    with _progress(notes, "evaluating") as report:
         parts = break_down(
             checkpoint.model,
             stream,
@@ -212,3 +213,36 @@ def _measure(
             progress=report,
         )
     return labels, parts
+
+
+def _document_labels(found: "Scan") -> list[str]:
+    """The name of each document: its file, and its number there if the file has several."""
+    if found.n_documents == 1:
+        return [found.files[0].name]
+    labels = []
+    for file in found.files:
+        n_documents = sum(ends_document for _, ends_document in replace(found, files=(file,)).pieces())
+        numbered = [f"{file.name} #{number}" for number in range(1, n_documents + 1)]
+        labels += [file.name] if n_documents == 1 else numbered
+    return labels
+
+
+def _first_documents(stream: "np.ndarray", end_of_text: int, count: int) -> "np.ndarray":
+    """The stream up to the end of document number `count`."""
+    import numpy as np
+
+    return stream[: int(np.flatnonzero(stream == end_of_text)[count - 1]) + 1]
+
+
+@contextmanager
+def _progress(out: "Console", what: str) -> "Iterator[Callable[[int, int], None]]":
+    """A progress bar that takes (done, total); shown only in a terminal, and removed at the end."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    if not out.is_terminal:
+        yield lambda *_: None
+        return
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=out, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

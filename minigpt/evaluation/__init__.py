@@ -1,1 +1,1 @@
-"""Loss, perplexity and bits per byte, their breakdowns, baselines, and published benchmarks."""
+"""Loss, perplexity and bits per byte; breakdowns, baselines, memorization, and published benchmarks."""

@@ -1,4 +1,4 @@
-"""How well a model predicts a text: nats per token, perplexity and bits per byte, under one stated protocol."""
+"""Measures how well a model predicts a text: loss in nats per token, perplexity, and bits per byte."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -15,29 +15,30 @@ from minigpt.device import autocast
 from minigpt.errors import ConfigError, DataError
 from minigpt.model.gpt import GPT, eval_mode
 
-_LOGITS_AT_ONCE = 2**24  # numbers: 64 MB in float32
-TOKENS_AT_ONCE = 8192  # in one forward pass, where nobody says how many sequences
-UNSCORED = -100  # torch's own value for "no target here"
+IGNORE_INDEX = -100  # the target of a position that is not scored, as in torch's cross_entropy
 
-Progress = Callable[[int, int], None]  # how much is done, and of how much
+_BATCH_TOKENS = 8192  # in one forward pass, unless the caller chooses
+_MOST_LOGITS = 2**24  # at once: 64 MB in float32
+
+Progress = Callable[[int, int], None]  # windows done, windows in total
 
 
-class Readers(Protocol):
-    """Several processes that read a text together; this one is number `rank` of `size`, from 0."""
+class World(Protocol):
+    """Several processes that evaluate a text together; this process is `rank` of `size`, from 0."""
 
     rank: int
     size: int
 
-    def all_reduce_sum(self, figures: Tensor) -> Tensor:
-        """The sum of every process's figures."""
+    def all_reduce_sum(self, values: Tensor) -> Tensor:
+        """The sum of every process's values."""
         ...
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A loss and the protocol it was measured by.
+    """A loss and the protocol by which it was measured.
 
-    Units: `loss` nats per token; `bytes` UTF-8 bytes of the scored tokens' text, end-of-text counting none.
+    Units: `loss` nats per token; `bytes` UTF-8 bytes of the scored tokens, of which an end-of-text has none.
     """
 
     loss: float
@@ -48,12 +49,12 @@ class Evaluation:
 
     @property
     def perplexity(self) -> float:
-        """exp(loss): comparable only between models of one tokenizer."""
+        """exp(loss); comparable only between models with the same tokenizer."""
         return math.exp(self.loss) if self.loss < 700 else math.inf
 
     @property
     def bits_per_byte(self) -> float:
-        """The loss over the text itself, which compares any tokenizers."""
+        """The loss per byte of text, in bits; comparable between models with different tokenizers."""
         return self.loss * self.tokens / (math.log(2) * self.bytes) if self.bytes else math.nan
 
 
@@ -67,46 +68,45 @@ def evaluate(
     max_tokens: int | None = None,
     batch_size: int | None = None,
     dtype: torch.dtype = torch.float32,
-    readers: Readers | None = None,
+    world: World | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """How well `model` predicts `tokens`, every token but the first scored once.
+    """Measures how well `model` predicts `tokens`; every token but the first is scored once.
 
-    A window of `context` tokens (default: the model's own) moves on by `stride` (default: the whole context) and
-    scores what no window before it has, so that with a smaller stride every token past the first window has at
-    least context - stride tokens before it. `max_tokens` reads only as many windows as hold that many tokens, evenly
-    spaced and always the same. `token_lengths` (V,) are the bytes of each token, for bits per byte. `batch_size`
-    windows are read at once, which changes nothing but the speed. Several `readers` share the windows between them, and
-    all know the whole in the end. `progress` hears of the windows done.
+    A window of `context` tokens (default: the model's context length) advances by `stride` tokens (default: the whole
+    context). It scores the tokens that no earlier window has scored, so every token after the first window has at
+    least context - stride tokens before it. `max_tokens` evaluates only evenly spaced windows, always the same ones,
+    that score about that many tokens. `token_lengths` (V,) are the bytes of each token, for bits per byte. `batch_size`
+    windows are evaluated together; it affects only the speed. The processes of a `world` divide the windows, and all
+    return the same result.
 
-    Raises: DataError for fewer than two tokens; ConfigError where context or stride do not fit the model.
+    Raises: DataError for fewer than two tokens; ConfigError if context or stride do not fit the model.
     """
     context, stride = resolve_protocol(model.config, context, stride)
-    stream = checked_stream(tokens)
-    nats, scored, n_bytes = 0.0, 0, 0
+    stream = token_array(tokens)
+    nats, n_scored, n_bytes = 0.0, 0, 0
     with eval_mode(model), torch.inference_mode():
-        for batch in windows(stream, context, stride, max_tokens, batch_size, readers, progress):
+        for batch in sliding_windows(stream, context, stride, max_tokens, batch_size, world, progress):
             device = model.token_embedding.weight.device
             with autocast(device, dtype):
                 features = model.features(batch.inputs.to(device)).flatten(0, 1)  # (B * T, C)
             targets = batch.targets.flatten()
-            wanted = targets != UNSCORED
-            if not wanted.all():  # the head is a large part of the work: only what is scored needs it
-                features, targets = features[wanted.to(device)], targets[wanted]
-            nats += _nats(model, features, targets.to(device))
-            kept = targets.numpy()
-            scored += len(kept)
-            n_bytes += int(token_lengths[kept].sum()) if token_lengths is not None else 0
-    if readers is not None:
-        figures = readers.all_reduce_sum(torch.tensor([nats, scored, n_bytes], dtype=torch.float64))
-        nats, scored, n_bytes = figures[0].item(), int(figures[1]), int(figures[2])
-    return Evaluation(nats / scored, scored, n_bytes, context, stride)
+            is_scored = targets != IGNORE_INDEX
+            if not is_scored.all():  # the head is a large part of the work: apply it to scored positions only
+                features, targets = features[is_scored.to(device)], targets[is_scored]
+            nats += _total_loss(model, features, targets.to(device))
+            n_scored += len(targets)
+            n_bytes += int(token_lengths[targets.numpy()].sum()) if token_lengths is not None else 0
+    if world is not None:
+        sums = world.all_reduce_sum(torch.tensor([nats, n_scored, n_bytes], dtype=torch.float64))
+        nats, n_scored, n_bytes = sums[0].item(), int(sums[1]), int(sums[2])
+    return Evaluation(nats / n_scored, n_scored, n_bytes, context, stride)
 
 
 def resolve_protocol(config: GPTConfig, context: int | None, stride: int | None) -> tuple[int, int]:
-    """The context and the stride, the whole context by default.
+    """The context and the stride; the default of both is the model's context length.
 
-    Raises: ConfigError where they do not fit the model.
+    Raises: ConfigError if they do not fit the model.
     """
     context = config.n_positions if context is None else context
     stride = context if stride is None else stride
@@ -117,21 +117,22 @@ def resolve_protocol(config: GPTConfig, context: int | None, stride: int | None)
     return context, stride
 
 
-def checked_stream(tokens: np.ndarray | list[int]) -> np.ndarray:
-    """The tokens as an array of two at least.
+def token_array(tokens: np.ndarray | list[int]) -> np.ndarray:
+    """The tokens as an array.
 
-    Raises: DataError.
+    Raises: DataError for fewer than two tokens.
     """
     stream = np.asarray(tokens)
     if len(stream) < 2:
-        raise DataError(f"a text of {len(stream)} tokens cannot be evaluated; it takes at least 2")
+        raise DataError(f"a text of {len(stream)} tokens cannot be evaluated; it needs at least 2")
     return stream
 
 
-class Batch(NamedTuple):
-    """Equally long windows of a stream: where each begins there, and each with the token behind it, (B, T + 1) int64.
+class WindowBatch(NamedTuple):
+    """Windows of a stream that have the same length.
 
-    `targets` (B, T) are what is to be predicted, `UNSCORED` where an earlier window has done so.
+    `starts` (B,) are their positions in the stream. `windows` (B, T + 1) int64 are their tokens, each with the next
+    one. `targets` (B, T) are the tokens to predict, IGNORE_INDEX where an earlier window has scored them.
     """
 
     starts: list[int]
@@ -140,31 +141,31 @@ class Batch(NamedTuple):
 
     @property
     def inputs(self) -> Tensor:
-        """What the model reads. Shapes: (B, T)."""
+        """The model's input. Shapes: (B, T)."""
         return self.windows[:, :-1]
 
 
-def windows(
+def sliding_windows(
     stream: np.ndarray,
     context: int,
     stride: int,
     max_tokens: int | None = None,
     batch_size: int | None = None,
-    readers: Readers | None = None,
+    world: World | None = None,
     progress: Progress | None = None,
-) -> Iterator[Batch]:
+) -> Iterator[WindowBatch]:
     """The windows of `evaluate`, in batches."""
     n_targets = len(stream) - 1
     n_windows = max(0, -(-(n_targets - context) // stride)) + 1
     chosen = range(n_windows)
     if max_tokens is not None and (wanted := max(1, max_tokens // stride)) < n_windows:
         chosen = [i * n_windows // wanted for i in range(wanted)]  # type: ignore[assignment]
-    if readers is not None:
-        chosen = chosen[readers.rank :: readers.size]
+    if world is not None:
+        chosen = chosen[world.rank :: world.size]
     rows: list[np.ndarray] = []
     starts: list[int] = []
     done = 0
-    batch_size = max(1, TOKENS_AT_ONCE // context) if batch_size is None else batch_size
+    batch_size = max(1, _BATCH_TOKENS // context) if batch_size is None else batch_size
     for number, index in enumerate(chosen):
         start = index * stride
         window = stream[start : start + context + 1].astype(np.int64)
@@ -181,16 +182,16 @@ def windows(
         progress(len(chosen), len(chosen))
 
 
-def _batch(rows: list[np.ndarray], starts: list[int], overlap: int) -> Batch:
-    both = torch.from_numpy(np.stack(rows))  # (B, T + 1)
-    targets = both[:, 1:].clone()
+def _batch(rows: list[np.ndarray], starts: list[int], overlap: int) -> WindowBatch:
+    windows = torch.from_numpy(np.stack(rows))  # (B, T + 1)
+    targets = windows[:, 1:].clone()
     for row, start in enumerate(starts):
-        targets[row, : overlap if start else 0] = UNSCORED
-    return Batch(starts, both, targets)
+        targets[row, : overlap if start else 0] = IGNORE_INDEX
+    return WindowBatch(starts, windows, targets)
 
 
-def losses(model: GPT, features: Tensor, targets: Tensor) -> Iterator[Tensor]:
-    """The loss of each target, a slice of the head's logits at a time: never (B, T, V) at once.
+def target_losses(model: GPT, features: Tensor, targets: Tensor) -> Iterator[Tensor]:
+    """The loss of each target, in slices: all logits (N, V) together would take too much memory.
 
     Shapes: features (N, C), targets (N,) -> slices of (N,) float32, in order.
     """
@@ -199,22 +200,21 @@ def losses(model: GPT, features: Tensor, targets: Tensor) -> Iterator[Tensor]:
 
 
 def sliced_logits(model: GPT, features: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """The logits of (N, C) features, some rows at a time: which, and their (n, V).
+    """The logits of (N, C) features in slices: the rows, and their logits (n, V) in float32.
 
-    The head's product is in float32 whatever the features are: at GPT-2's logits of about -70 half a unit is the least
-    that bfloat16 can tell apart.
+    The head always computes in float32: near GPT-2's logits of about -70, adjacent bfloat16 values are 0.5 apart.
     """
     head = model.token_embedding.weight.float()  # (V, C)
-    slice_size = max(1, _LOGITS_AT_ONCE // model.config.vocab_size)
+    slice_size = max(1, _MOST_LOGITS // model.config.vocab_size)
     for start in range(0, len(features), slice_size):
         rows = slice(start, start + slice_size)
         yield rows, F.linear(features[rows].float(), head)
 
 
-def _nats(model: GPT, features: Tensor, targets: Tensor) -> float:
-    """The summed loss of the targets."""
+def _total_loss(model: GPT, features: Tensor, targets: Tensor) -> float:
+    """The sum of the losses of the targets, in nats."""
     device = features.device
     total = torch.zeros((), dtype=torch.float64 if device.type != "mps" else torch.float32, device=device)
-    for some in losses(model, features, targets):
-        total += some.to(total.dtype).sum()
+    for losses in target_losses(model, features, targets):
+        total += losses.to(total.dtype).sum()
     return total.item()

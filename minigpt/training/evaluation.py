@@ -96,7 +96,7 @@ class Evaluator:
                 context=self.config.context_length,
                 max_tokens=max_tokens,
                 dtype=self.dtype,
-                readers=self.world,
+                world=self.world,
             )
 
     def _final_tokens(self) -> int | None:

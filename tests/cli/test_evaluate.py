@@ -1,4 +1,4 @@
-"""`minigpt evaluate` from the outside: texts by document and position, benchmarks, and what cannot be."""
+"""`minigpt evaluate` on the command line: texts by document and position, benchmarks, and invalid input."""
 
 import json
 import math
@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from builders import new_model
 
-from minigpt.cli.evaluation_view import text_record, text_sheets
-from minigpt.config import GPTConfig
+from minigpt.cli.render.evaluation import text_record, text_tables
 from minigpt.evaluation.breakdown import Breakdown
 from minigpt.evaluation.perplexity import Evaluation
 from minigpt.inspection.activations import predict
-from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -23,9 +21,7 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 @pytest.fixture
 def one(here: Path) -> Path:
     """A model of bytes with a context of 16, called one."""
-    torch.manual_seed(0)
-    shape = GPTConfig(vocab_size=257, n_positions=16, n_embd=16, n_layer=1, n_head=2)
-    return save_checkpoint("checkpoints/one", GPT(shape), Tokenizer.named("bytes"))
+    return save_checkpoint("checkpoints/one", new_model(), Tokenizer.named("bytes"))
 
 
 @pytest.fixture
@@ -35,7 +31,7 @@ def lambada(here: Path) -> Path:
     return path
 
 
-def test_documents_have_names_and_add_up_to_the_whole(run: Any, one: Path, here: Path) -> None:
+def test_documents_have_names_and_add_up_to_the_total(run: Any, one: Path, here: Path) -> None:
     (here / "two.txt").write_text("the lazy dog<|endoftext|>a quick brown fox")
     figures = json.loads(run("evaluate", "one", "fox.txt", "two.txt", "--json").stdout)
     documents = figures["documents"]
@@ -49,7 +45,7 @@ def test_documents_have_names_and_add_up_to_the_whole(run: Any, one: Path, here:
     assert "two.txt #2" in shown
 
 
-def test_of_many_documents_both_ends_are_shown_and_json_has_all(run: Any, one: Path, here: Path) -> None:
+def test_many_documents_are_shown_from_both_ends_and_json_has_all(run: Any, one: Path, here: Path) -> None:
     (here / "many.jsonl").write_text(
         "".join(json.dumps({"text": f"document {n} " * (n + 1)}) + "\n" for n in range(25))
     )
@@ -65,7 +61,7 @@ def test_of_many_documents_both_ends_are_shown_and_json_has_all(run: Any, one: P
     assert "the first 3 documents" in run("evaluate", "one", "many.jsonl", "--limit", "3").stdout
 
 
-def test_the_loss_by_position_is_a_table_and_data(run: Any, one: Path) -> None:
+def test_the_loss_by_position_is_printed_and_in_json(run: Any, one: Path) -> None:
     figures = json.loads(run("evaluate", "one", "fox.txt", "--by-position", "--json").stdout)
     assert len(figures["position_losses"]) == len(figures["position_tokens"]) == 16
     assert sum(figures["position_tokens"]) > figures["tokens"]
@@ -74,7 +70,7 @@ def test_the_loss_by_position_is_a_table_and_data(run: Any, one: Path) -> None:
         assert text in shown
 
 
-def test_the_batch_size_changes_nothing(run: Any, one: Path) -> None:
+def test_the_batch_size_does_not_change_the_loss(run: Any, one: Path) -> None:
     losses = [
         json.loads(run("evaluate", "one", "fox.txt", "--json", "--batch-size", str(size)).stdout)["loss"]
         for size in (1, 7, 1000)
@@ -82,7 +78,7 @@ def test_the_batch_size_changes_nothing(run: Any, one: Path) -> None:
     assert losses == pytest.approx([losses[0]] * 3, abs=1e-6)
 
 
-def test_benchmarks_stand_beside_what_was_published(run: Any, one: Path, lambada: Path) -> None:
+def test_benchmark_results_are_shown_beside_published_ones(run: Any, one: Path, lambada: Path) -> None:
     result = run("evaluate", "one", "lambada", "--data", "passages.jsonl", "--limit", "2")
     assert result.exit_code == 0, result.stderr
     for text in ("lambada, 2 passages of passages.jsonl", "accuracy, last token", "46.67 %", "32.56 %", "40.06",
@@ -95,18 +91,18 @@ def test_benchmarks_stand_beside_what_was_published(run: Any, one: Path, lambada
     assert benchmark["metrics"]["accuracy_last_word"]["value"] == 0
     assert math.log(benchmark["metrics"]["perplexity_last_word"]["value"]) > 4
     assert {each["source"] for each in benchmark["published"]} == {"transformers#13761", "lm-eval#2159", "GPT-2 paper"}
-    assert not any(each["same_protocol"] for each in benchmark["published"])  # a passage was cut
+    assert not any(each["same_protocol"] for each in benchmark["published"])  # a passage was truncated
     assert record["parameters"] > 0
 
 
-def test_the_same_protocol_is_called_so(run: Any, one: Path, here: Path) -> None:
+def test_an_equal_protocol_is_marked_in_json(run: Any, one: Path, here: Path) -> None:
     (here / "short.jsonl").write_text('{"text": "the fox"}\n')
     record = json.loads(run("evaluate", "one", "lambada", "--data", "short.jsonl", "--json").stdout)
     same = {each["source"]: each["same_protocol"] for each in record["benchmarks"][0]["published"]}
     assert same == {"transformers#13761": True, "lm-eval#2159": True, "GPT-2 paper": False}
 
 
-def test_texts_and_benchmarks_come_in_one_call_and_in_markdown(run: Any, one: Path, lambada: Path) -> None:
+def test_texts_and_benchmarks_can_be_combined_and_printed_as_markdown(run: Any, one: Path, lambada: Path) -> None:
     arguments = ("evaluate", "one", "fox.txt", "lambada", "--data", "passages.jsonl")
     record = json.loads(run(*arguments, "--json").stdout)
     assert record["text"]["tokens"] == 2701
@@ -117,16 +113,16 @@ def test_texts_and_benchmarks_come_in_one_call_and_in_markdown(run: Any, one: Pa
     assert all(line.count("|") in (0, 4, 6) for line in shown.splitlines())
 
 
-def test_a_file_wins_over_a_benchmark_of_its_name(run: Any, one: Path, here: Path) -> None:
+def test_a_file_takes_precedence_over_a_benchmark_with_its_name(run: Any, one: Path, here: Path) -> None:
     (here / "ptb").write_text("a text of mine")
     assert json.loads(run("evaluate", "one", "ptb", "--json").stdout)["bytes"] == len("a text of mine")
 
 
-def test_the_first_token_is_scored_too_behind_an_end_of_text(run: Any, one: Path, here: Path) -> None:
+def test_the_first_token_is_scored_after_an_end_of_text(run: Any, one: Path, here: Path) -> None:
     (here / "a.txt").write_text("a")
     shown = run("evaluate", "one", "a.txt").stdout
-    assert "2 tokens, 1 bytes" in shown
-    assert "every token scored once, the first behind an end of text" in shown
+    assert "2 tokens, 1 byte;" in shown
+    assert "every token scored once, the first after an end-of-text" in shown
     figures = json.loads(run("evaluate", "one", "a.txt", "--json").stdout)
     checkpoint = load_checkpoint(one, "cpu")
     end = checkpoint.tokenizer.end_of_text
@@ -138,14 +134,14 @@ def test_the_first_token_is_scored_too_behind_an_end_of_text(run: Any, one: Path
 def test_a_document_without_bytes_has_a_dash_and_null() -> None:
     figures = ([4.0, 2.0], [2, 1], [1, 0], [], [])
     parts = Breakdown(Evaluation(2.0, 3, 1, 16, 8), *map(np.array, figures))
-    assert text_sheets(["a", "empty"], parts, "bytes", None)[1].rows[1] == ("empty", "1", "0", "2.0000", "-")
+    assert text_tables(["a", "empty"], parts, "bytes", None)[1].rows[1] == ("empty", "1", "0", "2.0000", "-")
     nothing = Breakdown(Evaluation(2.0, 1, 0, 16, 8), *map(np.array, ([2.0], [1], [0], [], [])))
-    assert text_sheets(["empty"], nothing, "bytes", None)[0].rows[2] == ("bits per byte", "-", "")
+    assert text_tables(["empty"], nothing, "bytes", None)[0].rows[2] == ("bits per byte", "-", "")
     assert text_record(["empty"], nothing)["bits_per_byte"] is None
 
 
 @pytest.mark.parametrize("width", [60, 80])
-def test_in_a_narrow_terminal_every_figure_is_whole_and_what_differs_is_said_below(
+def test_in_a_narrow_terminal_no_number_is_cut_and_differences_become_notes(
     run: Any, one: Path, lambada: Path, here: Path, monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
@@ -158,14 +154,14 @@ def test_in_a_narrow_terminal_every_figure_is_whole_and_what_differs_is_said_bel
     assert max(map(len, shown.splitlines())) <= width
     for row in ("measure +this model +published +note", r"accuracy, last token +0\.00 % +46\.67 % +\(1\)",
                 r"document +tokens +bytes +loss +bits per byte", r"tokens before +loss +tokens",
-                r"\(1\) by: transformers#13761; what differs: nothing"):  # fmt: skip
+                r"\(1\) by: transformers#13761; what differs: only"):  # fmt: skip
         assert re.search(f"^ *{row}", shown, re.MULTILINE), row
-    assert not re.search("^ *█+ *$|…", shown, re.MULTILINE)  # no bar goes on in the next line, and nothing is cut
+    assert not re.search("^ *█+ *$|…", shown, re.MULTILINE)  # no bar is wrapped, and nothing is cut
     monkeypatch.setenv("COLUMNS", "120")
     assert "(1)" not in run(*arguments, "--data", ".").stdout
 
 
-def test_a_file_s_name_does_not_act_on_the_terminal(run: Any, one: Path, here: Path) -> None:
+def test_control_characters_in_a_file_name_do_not_reach_the_terminal(run: Any, one: Path, here: Path) -> None:
     (here / "red\x1b[31m.txt").write_text("the lazy dog")
     shown = run("evaluate", "one", "fox.txt", "red\x1b[31m.txt").stdout
     assert "\x1b" not in shown
@@ -176,19 +172,19 @@ def test_a_file_s_name_does_not_act_on_the_terminal(run: Any, one: Path, here: P
     assert "\x1b" not in run("evaluate", "one", "wikitext2", "--data", "wiki\x1b[1m.raw").stdout
 
 
-def test_detokenizing_changes_the_text_and_not_what_it_is_per(run: Any, one: Path, here: Path) -> None:
+def test_detokenizing_changes_the_text_but_not_the_word_and_byte_counts(run: Any, one: Path, here: Path) -> None:
     (here / "ptb.test.txt").write_text(" no it was n't \n it 's N % \n")
-    plain, undone = (
+    published, detokenized = (
         json.loads(run("evaluate", "one", "ptb", "--data", ".", "--json", *more).stdout)["benchmarks"][0]["metrics"]
         for more in ((), ("--detokenize",))
     )
-    assert "10 words" in plain["perplexity_word"]["protocol"]
-    assert "10 words" in undone["perplexity_word"]["protocol"]
-    assert "28 tokens" in plain["perplexity_token"]["protocol"]
-    assert "22 tokens" in undone["perplexity_token"]["protocol"]
-    assert "de-tokenized" in undone["perplexity_token"]["protocol"]
-    nats = 22 * math.log(undone["perplexity_token"]["value"])
-    assert undone["bits_per_byte"]["value"] == pytest.approx(nats / math.log(2) / 28)
+    assert "10 words" in published["perplexity_word"]["protocol"]
+    assert "10 words" in detokenized["perplexity_word"]["protocol"]
+    assert "28 tokens" in published["perplexity_token"]["protocol"]
+    assert "22 tokens" in detokenized["perplexity_token"]["protocol"]
+    assert "de-tokenized" in detokenized["perplexity_token"]["protocol"]
+    nats = 22 * math.log(detokenized["perplexity_token"]["value"])
+    assert detokenized["bits_per_byte"]["value"] == pytest.approx(nats / math.log(2) / 28)
 
 
 @pytest.mark.parametrize(
@@ -197,23 +193,23 @@ def test_detokenizing_changes_the_text_and_not_what_it_is_per(run: Any, one: Pat
         (["lambda"], "'lambda' is neither a file nor a benchmark (lambada, hellaswag"),
         (["lambda"], "did you mean 'lambada'?"),
         (["HellaSwag"], "did you mean 'hellaswag'?"),
-        (["squad"], "'squad' does not exist, and is no benchmark; give a text file"),
+        (["squad"], "'squad' is neither a file nor a benchmark (lambada"),
         (["missing.txt"], "missing.txt does not exist"),
-        (["lambada", "--data", "nowhere"], "--data nowhere is not there; give a file of lambada"),
-        (["lambada", "--data", "."], "holds no file of lambada: none is called lambada_test.jsonl"),
+        (["lambada", "--data", "nowhere"], "--data nowhere does not exist; pass a file of lambada"),
+        (["lambada", "--data", "."], "contains no file of lambada; expected one named lambada_test.jsonl"),
         (["hellaswag", "--data", "passages.jsonl"], "passages.jsonl, line 1 is not a question of HellaSwag; expected"),
         (["wikitext2", "--data", "fox.txt"], "fox.txt, line 1 is 'the quick"),
         (["lambada", "--data", "passages.jsonl", "--context-length", "17"], "context (17) must be from 1 to"),
-        (["lambada", "--stride", "3"], "--stride means nothing to lambada"),
-        (["lambada", "--by-position"], "--by-position is measured on texts; name one"),
-        (["lambada", "hellaswag", "--detokenize"], "--detokenize is for wikitext2, wikitext103, ptb and cbt"),
-        (["fox.txt", "--data", "passages.jsonl"], "--data is where benchmarks find their files; name one"),
-        (["fox.txt", "--json", "--markdown"], "--json and --markdown contradict one another"),
+        (["lambada", "--stride", "3"], "--stride has no effect on lambada"),
+        (["lambada", "--by-position"], "--by-position is only for texts; name one"),
+        (["lambada", "hellaswag", "--detokenize"], "--detokenize is only for wikitext2, wikitext103, ptb and cbt"),
+        (["fox.txt", "--data", "passages.jsonl"], "--data is only for benchmarks; name one"),
+        (["fox.txt", "--json", "--markdown"], "--json and --markdown exclude each other"),
         (["binary.bin"], "binary.bin is not"),
         (["empty.txt"], "empty.txt contains no text"),
     ],
 )
-def test_what_cannot_be_evaluated_is_one_line(
+def test_invalid_input_is_one_line_on_stderr(
     run: Any, one: Path, lambada: Path, here: Path, arguments: list[str], message: str
 ) -> None:
     (here / "binary.bin").write_bytes(bytes(range(256)))
@@ -225,7 +221,7 @@ def test_what_cannot_be_evaluated_is_one_line(
     assert result.stdout == ""
 
 
-def test_a_model_without_its_tokenizer_is_one_line(run: Any, one: Path) -> None:
+def test_a_model_without_a_tokenizer_is_one_line_on_stderr(run: Any, one: Path) -> None:
     for name in ("tokenizer.json", "vocab.json", "merges.txt"):
         (one / name).unlink(missing_ok=True)
     result = run("evaluate", "one", "fox.txt")

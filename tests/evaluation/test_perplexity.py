@@ -1,4 +1,4 @@
-"""The evaluation protocol against the plainest loop that could be written."""
+"""The evaluation protocol, against a simple loop over single tokens."""
 
 import math
 from typing import Any
@@ -6,23 +6,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from builders import new_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minigpt.config import GPTConfig
 from minigpt.errors import ConfigError, DataError
-from minigpt.evaluation import perplexity as evaluation
-from minigpt.evaluation.benchmarks.loglikelihood import score
+from minigpt.evaluation import perplexity
+from minigpt.evaluation.benchmarks.loglikelihood import score_continuations
 from minigpt.evaluation.breakdown import break_down
 from minigpt.evaluation.perplexity import evaluate
 from minigpt.inspection.activations import predict
 from minigpt.model.gpt import GPT
 
-torch.manual_seed(0)
-MODEL = GPT(GPTConfig(vocab_size=30, n_positions=12, n_embd=16, n_layer=2, n_head=2)).eval()
+MODEL = new_model(vocab_size=30, n_positions=12)
 
 
-def plain_loss(tokens: list[int], context: int, stride: int) -> tuple[float, int]:
+def simple_loss(tokens: list[int], context: int, stride: int) -> tuple[float, int]:
     """Hugging Face's sliding window (docs: Perplexity of fixed-length models), a token at a time."""
     total, count, scored_to = 0.0, 0, 0
     start = 0
@@ -43,17 +42,15 @@ def plain_loss(tokens: list[int], context: int, stride: int) -> tuple[float, int
 @given(
     tokens=st.lists(st.integers(0, 29), min_size=2, max_size=60), context=st.integers(1, 12), data=st.data()
 )  # fmt: skip
-def test_every_token_is_scored_once_as_the_plain_loop_does(
-    tokens: list[int], context: int, data: st.DataObject
-) -> None:
+def test_every_token_is_scored_once_as_in_the_simple_loop(tokens: list[int], context: int, data: st.DataObject) -> None:
     stride = data.draw(st.integers(1, context))
-    loss, count = plain_loss(tokens, context, stride)
+    loss, count = simple_loss(tokens, context, stride)
     measured = evaluate(MODEL, tokens, context=context, stride=stride)
     assert measured.tokens == count == len(tokens) - 1
     assert measured.loss == pytest.approx(loss, rel=1e-5)
 
 
-def test_bits_per_byte_count_the_scored_text_only() -> None:
+def test_bits_per_byte_count_only_the_scored_text() -> None:
     tokens = [29, 1, 2, 3, 29]
     lengths = np.array([0, 2, 3, 4, *([1] * 25), 0])
     measured = evaluate(MODEL, tokens, token_lengths=lengths)
@@ -61,7 +58,7 @@ def test_bits_per_byte_count_the_scored_text_only() -> None:
     assert measured.bits_per_byte == pytest.approx(measured.loss * 4 / math.log(2) / 9)
 
 
-def test_a_limit_reads_evenly_spaced_windows_always_the_same() -> None:
+def test_a_token_limit_evaluates_the_same_evenly_spaced_windows() -> None:
     tokens = np.arange(12 * 20 + 1) % 30
     few = evaluate(MODEL, tokens, max_tokens=48)
     assert few.tokens == 48
@@ -70,7 +67,7 @@ def test_a_limit_reads_evenly_spaced_windows_always_the_same() -> None:
     assert few.loss == pytest.approx(sum(expected) / 4, rel=1e-5)
 
 
-def test_dropout_is_off_and_the_mode_comes_back() -> None:
+def test_dropout_is_off_and_the_training_mode_is_restored() -> None:
     model = GPT(MODEL.config.replace(dropout=0.5))
     model.load_state_dict(MODEL.state_dict())
     model.train()
@@ -93,8 +90,8 @@ END = 29
 LENGTHS = np.array([*([1, 2, 3] * 9), 1, 2, 0])
 
 
-def plain_losses(tokens: list[int], context: int, stride: int) -> list[list[tuple[int, float, bool]]]:
-    """For each window its (index of the token, loss, whether no window before has scored it)."""
+def simple_losses(tokens: list[int], context: int, stride: int) -> list[list[tuple[int, float, bool]]]:
+    """For each window: (index of the token, loss, whether no earlier window has scored it)."""
     found, scored_to, start = [], 0, 0
     while scored_to < len(tokens) - 1:
         window = torch.tensor(tokens[start : start + context])
@@ -112,9 +109,11 @@ def plain_losses(tokens: list[int], context: int, stride: int) -> list[list[tupl
 
 @pytest.mark.parametrize(("context", "stride"), [(12, 12), (12, 5), (7, 1), (3, 3)])
 @pytest.mark.parametrize("batch_size", [None, 1, 3])
-def test_documents_and_positions_are_those_of_the_plain_loop(context: int, stride: int, batch_size: int | None) -> None:
+def test_documents_and_positions_equal_those_of_the_simple_loop(
+    context: int, stride: int, batch_size: int | None
+) -> None:
     tokens = [*range(10), END, END, *range(20), END, 3, END]
-    plain = plain_losses(tokens, context, stride)
+    simple = simple_losses(tokens, context, stride)
     parts = break_down(
         MODEL,
         tokens,
@@ -127,12 +126,12 @@ def test_documents_and_positions_are_those_of_the_plain_loop(context: int, strid
     )
     assert parts.tokens.tolist() == [10, 1, 21, 2]
     for document, (first, last) in enumerate([(1, 10), (11, 11), (12, 32), (33, 34)]):
-        losses = [loss for window in plain for target, loss, new in window if new and first <= target <= last]
+        losses = [loss for window in simple for target, loss, new in window if new and first <= target <= last]
         part = parts.document(document)
         assert part.loss == pytest.approx(sum(losses) / len(losses), abs=1e-5)
         assert part.bytes == sum(LENGTHS[token] for token in tokens[first : last + 1])
-    for position, loss in enumerate(parts.position_losses()[: len(plain[0])]):
-        there = [window[position][1] for window in plain if position < len(window)]
+    for position, loss in enumerate(parts.position_losses()[: len(simple[0])]):
+        there = [window[position][1] for window in simple if position < len(window)]
         assert parts.position_tokens[position] == len(there)
         assert loss == pytest.approx(sum(there) / len(there), abs=1e-5)
     whole = evaluate(MODEL, tokens, token_lengths=LENGTHS, context=context, stride=stride)
@@ -140,24 +139,22 @@ def test_documents_and_positions_are_those_of_the_plain_loop(context: int, strid
     assert (parts.whole.tokens, parts.whole.bytes) == (whole.tokens, whole.bytes)
 
 
-def test_a_stream_without_an_end_is_one_document() -> None:
+def test_a_stream_without_an_end_of_text_is_one_document() -> None:
     parts = break_down(MODEL, [1, 2, 3], end_of_text=END, token_lengths=LENGTHS)
     assert parts.tokens.tolist() == [2]
     assert len(parts.position_tokens) == 0
 
 
-def test_an_end_of_text_at_the_beginning_has_the_first_token_scored_and_is_no_document() -> None:
+def test_an_end_of_text_at_the_beginning_lets_the_first_token_be_scored_and_is_no_document() -> None:
     text = [1, 2, 3, END, 4, 5, END]
     parts = break_down(MODEL, [END, *text], end_of_text=END, token_lengths=LENGTHS)
     assert parts.tokens.tolist() == [4, 3]
     assert parts.bytes.tolist() == [sum(LENGTHS[[1, 2, 3]]), sum(LENGTHS[[4, 5]])]
-    assert parts.whole.loss == pytest.approx(plain_loss([END, *text], 12, 12)[0], rel=1e-5)
+    assert parts.whole.loss == pytest.approx(simple_loss([END, *text], 12, 12)[0], rel=1e-5)
 
 
-@pytest.mark.parametrize("read", ["evaluate", "break_down", "score", "predict"])
-def test_a_model_in_training_goes_on_training_though_its_reading_fails(
-    read: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("function", ["evaluate", "break_down", "score", "predict"])
+def test_the_training_mode_is_restored_after_an_error(function: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = GPT(MODEL.config)
     assert model.training
 
@@ -166,37 +163,37 @@ def test_a_model_in_training_goes_on_training_though_its_reading_fails(
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(model, "features", broken)
-    reads = {
+    calls = {
         "evaluate": lambda: evaluate(model, [1, 2, 3]),
         "break_down": lambda: break_down(model, [1, 2, 3], end_of_text=END, token_lengths=LENGTHS),
-        "score": lambda: score(model, [((1,), (2,))]),
+        "score": lambda: score_continuations(model, [((1,), (2,))]),
         "predict": lambda: predict(model, [1, 2, 3]),
     }
     with pytest.raises(RuntimeError, match="out of memory"):
-        reads[read]()
+        calls[function]()
     assert model.training
 
 
-def test_the_batch_size_changes_nothing_but_the_speed() -> None:
+def test_the_batch_size_does_not_change_the_loss() -> None:
     tokens = np.arange(500) * 7 % 30
     losses = {evaluate(MODEL, tokens, stride=5, batch_size=size).loss for size in (None, 1, 2, 7, 1000)}
     assert max(losses) - min(losses) < 1e-6
 
 
-def test_progress_ends_with_every_window() -> None:
-    heard: list[tuple[int, int]] = []
-    evaluate(MODEL, np.arange(100) % 30, stride=10, batch_size=3, progress=lambda *done: heard.append(done))
-    assert heard == [(3, 10), (6, 10), (9, 10), (10, 10)]
+def test_progress_ends_with_all_windows() -> None:
+    calls: list[tuple[int, int]] = []
+    evaluate(MODEL, np.arange(100) % 30, stride=10, batch_size=3, progress=lambda *done: calls.append(done))
+    assert calls == [(3, 10), (6, 10), (9, 10), (10, 10)]
 
 
-def test_the_head_is_used_for_scored_tokens_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_head_is_applied_to_scored_tokens_only(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[int] = []
-    real = evaluation.sliced_logits
+    real = perplexity.sliced_logits
 
     def counted(model: GPT, features: torch.Tensor) -> Any:
         rows.append(len(features))
         return real(model, features)
 
-    monkeypatch.setattr(evaluation, "sliced_logits", counted)
+    monkeypatch.setattr(perplexity, "sliced_logits", counted)
     measured = evaluate(MODEL, np.arange(300) % 30, context=12, stride=2)
     assert sum(rows) == measured.tokens == 299

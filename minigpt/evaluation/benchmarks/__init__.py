@@ -1,1 +1,1 @@
-"""Published benchmarks with named protocols, beside GPT-2's published results."""
+"""Published benchmarks with their protocols, and GPT-2's published results."""

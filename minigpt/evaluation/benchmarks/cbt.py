@@ -1,7 +1,7 @@
-"""Children's Book Test: which of ten words was taken out of the sentence that follows twenty others.
+"""Children's Book Test: which of ten words is missing from a sentence that follows twenty others.
 
-Source: Hill et al. 2016; scored as Radford et al. 2019, section 3.2: the probability of a word and of the rest of its
-sentence, after all that comes before.
+Source: Hill et al. 2016. Scored as in Radford et al. 2019, section 3.2: by the probability of the word and the rest of
+the sentence, after all text before them.
 """
 
 import re
@@ -10,10 +10,10 @@ from itertools import islice
 
 from minigpt.errors import DataError
 from minigpt.evaluation.benchmarks.detokenizers import detokenize_cbt
-from minigpt.evaluation.benchmarks.files import lines, records
-from minigpt.evaluation.benchmarks.hellaswag import best
-from minigpt.evaluation.benchmarks.loglikelihood import encode_pair, score
-from minigpt.evaluation.benchmarks.results import Data, Metric, Options, Result, caveats
+from minigpt.evaluation.benchmarks.files import read_lines, read_records
+from minigpt.evaluation.benchmarks.hellaswag import argmax
+from minigpt.evaluation.benchmarks.loglikelihood import encode_pair, score_continuations
+from minigpt.evaluation.benchmarks.results import BenchmarkOptions, BenchmarkResult, DataFile, Metric, common_caveats
 from minigpt.model.gpt import GPT
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -26,7 +26,7 @@ _KINDS = {"CN": "common nouns", "NE": "named entities", "V": "verbs", "P": "prep
 
 @dataclass(frozen=True)
 class Question:
-    """What comes before, the sentence with the blank, the candidates, and the number of the right one."""
+    """The text before, the sentence with the blank, the candidates, and the number of the correct one."""
 
     before: str
     sentence: str
@@ -34,27 +34,27 @@ class Question:
     answer: int
 
 
-def kind_of(data: Data) -> str:
-    """Which part of the test a file holds by its name, `CN` or `NE` as a rule; else `all`."""
+def word_class(data: DataFile) -> str:
+    """The word class of a file by its name, usually CN or NE; otherwise `all`."""
     found = re.findall(r"(?<![A-Za-z])(CN|NE|V|P)(?![A-Za-z])", data.name)
     return found[-1] if found else "all"
 
 
-def questions(data: Data) -> list[Question]:
-    """The questions of a file as the test was published, or of a .parquet.
+def read_questions(data: DataFile) -> list[Question]:
+    """The questions of a file in the published text format or in .parquet.
 
     Raises: DataError, with the line.
     """
     found = []
     if data.path.suffix == ".parquet":
-        for where, row in records(data, "sentences, question, answer and options"):
+        for where, row in read_records(data, "sentences, question, answer and options"):
             try:
                 found.append(_question(where, row["sentences"], row["question"], row["answer"], row["options"]))
             except (KeyError, TypeError) as error:
                 raise DataError(f"{where} must have sentences, question, answer and options") from error
     else:
         sentences: list[str] = []
-        for number, line in lines(data):
+        for number, line in read_lines(data):
             where = f"{data.name}, line {number}"
             if not line.strip():
                 if sentences:
@@ -68,7 +68,7 @@ def questions(data: Data) -> list[Question]:
                 continue
             fields = [field for field in rest.split("\t") if field]
             if len(fields) != 3:
-                raise DataError(f"{where} is no question; expected {_EXPECTED}")
+                raise DataError(f"{where} is not a question; expected {_EXPECTED}")
             found.append(_question(where, sentences, fields[0], fields[1], fields[2].split("|")))
             sentences = []
         if sentences:
@@ -87,32 +87,34 @@ def _question(where: str, sentences: list[str], question: str, answer: str, cand
     return Question(" ".join(sentences), question, tuple(candidates), candidates.index(answer))
 
 
-def run(model: GPT, tokenizer: Tokenizer, files: list[Data], options: Options) -> Result:
-    """The accuracy on each file, one of common nouns and one of named entities as a rule.
+def run(model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: BenchmarkOptions) -> BenchmarkResult:
+    """Measures the accuracy on each file, usually one of common nouns and one of named entities.
 
     Raises: DataError for a file in another format.
     """
     metrics = []
-    cut = total = asked = 0
+    truncated = total = n_questions = 0
     for data in files:
-        part = list(islice(questions(data), options.limit))
+        part = list(islice(read_questions(data), options.limit))
         pairs = []
         for question in part:
-            # The blank is a word to the rules, so that it stands in the text as any candidate will.
+            # De-tokenized with the blank, which the rules treat as a word, like any candidate.
             text = f"{question.before} {question.sentence}"
             before, _, after = (detokenize_cbt(text) if options.detokenize else text).partition(_BLANK)
             pairs += [
                 encode_pair(tokenizer, before, word + after.replace(_BLANK, word)) for word in question.candidates
             ]
         scores = iter(
-            score(model, pairs, context=options.context, batch_size=options.batch_size, progress=options.progress)
+            score_continuations(
+                model, pairs, context=options.context, batch_size=options.batch_size, progress=options.progress
+            )
         )
         right = 0
         for question in part:
             own = list(islice(scores, len(question.candidates)))
-            right += best([each.log_probability for each in own]) == question.answer
-            cut += sum(each.cut for each in own)
-        kind = kind_of(data)
+            right += argmax([each.log_probability for each in own]) == question.answer
+            truncated += sum(each.is_truncated for each in own)
+        kind = word_class(data)
         how = "de-tokenized" if options.detokenize else "text as published"
         metrics.append(
             Metric(
@@ -120,11 +122,13 @@ def run(model: GPT, tokenizer: Tokenizer, files: list[Data], options: Options) -
                 f"accuracy, {_KINDS.get(kind, 'all kinds')}",
                 right / len(part),
                 "share",
-                f"the word most probable together with the rest of its sentence, {len(part):,} questions; {how}",
+                f"the word most likely together with the rest of the sentence, {len(part):,} questions; {how}",
             )
         )
         total += len(pairs)
-        asked += len(part)
-    room = options.context or model.config.n_positions
-    apart = caveats(options, asked, "questions", cut=cut, of=total, context=room)
-    return Result("cbt", tuple(data.name for data in files), asked, "questions", tuple(metrics), tuple(apart))
+        n_questions += len(part)
+    context = options.context or model.config.n_positions
+    caveats = common_caveats(options, n_questions, "questions", truncated=truncated, texts=total, context=context)
+    return BenchmarkResult(
+        "cbt", tuple(data.name for data in files), n_questions, "questions", tuple(metrics), tuple(caveats)
+    )

@@ -1,7 +1,7 @@
-"""Undoing the tokenization that texts were published in, as the GPT-2 paper does before it measures them.
+"""Undoes the tokenization of published texts, as the GPT-2 paper does before measuring them.
 
-OpenAI's own rules were not published; these do what the paper names: contractions, numbers, punctuation, brackets and
-quotes stand again as they are written. Unknown words and PTB's N stay: whatever is put for them would be another text.
+OpenAI did not publish its rules. These restore what the paper names: contractions, numbers, punctuation, brackets and
+quotes. Unknown words and PTB's N stay, because any replacement would change the text.
 Source: Radford et al. 2019, section 3.1.
 """
 

@@ -1,4 +1,4 @@
-"""The files that benchmarks are published in, as lines and records that know where they stand."""
+"""Reads the lines and records of benchmark files, plain or compressed, each with its location for messages."""
 
 import bz2
 import gzip
@@ -12,38 +12,38 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
 
 from minigpt.errors import DataError
-from minigpt.evaluation.benchmarks.results import Data
+from minigpt.evaluation.benchmarks.results import DataFile
 
-_UNREADABLE = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zipfile.BadZipFile, ValueError)
+_DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zipfile.BadZipFile, ValueError)
 
 
-def lines(data: Data) -> Iterator[tuple[int, str]]:
-    """The numbered lines of a text, from 1, each with its line end; .gz, .bz2 and .zip are unpacked.
+def read_lines(data: DataFile) -> Iterator[tuple[int, str]]:
+    """The lines of a text with their line endings, numbered from 1; .gz, .bz2 and .zip are decompressed.
 
     Raises: DataError for a file that cannot be read or is not UTF-8, with the line.
     """
-    with _opened(data) as stream:
+    with _open(data) as stream:
         for number, line in enumerate(stream, 1):
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 raise DataError(f"{data.name}, line {number} is not UTF-8 text") from error
             if number == 1 and text.startswith("version https://git-lfs"):
-                raise DataError(f"{data.name} only points to the file, which Git LFS holds: git lfs pull")
+                raise DataError(f"{data.name} is a Git LFS pointer, not the file; run git lfs pull")
             if "\0" in text:
-                raise DataError(f"{data.name}, line {number} holds zero bytes: it is not a text")
+                raise DataError(f"{data.name}, line {number} contains zero bytes; it is not a text file")
             yield number, text
 
 
-def records(data: Data, expected: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a .jsonl or .parquet file, and the place of each in words; `expected` is one, for errors.
+def read_records(data: DataFile, expected: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The location and content of each record in a .jsonl or .parquet file; `expected` is an example for messages.
 
-    Raises: DataError, as `lines`, and for a line that is no JSON object.
+    Raises: DataError, as `read_lines`, and for a line that is not a JSON object.
     """
     if data.path.suffix == ".parquet":
         yield from _rows(data)
         return
-    for number, line in lines(data):
+    for number, line in read_lines(data):
         where = f"{data.name}, line {number}"
         if not line.strip():
             continue
@@ -57,8 +57,8 @@ def records(data: Data, expected: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 @contextmanager
-def _opened(data: Data) -> Iterator[BinaryIO]:
-    """The file's bytes, unpacked."""
+def _open(data: DataFile) -> Iterator[BinaryIO]:
+    """Opens the file for reading its decompressed bytes."""
     try:
         if data.path.suffix == ".gz":
             with gzip.open(data.path) as stream:
@@ -76,32 +76,32 @@ def _opened(data: Data) -> Iterator[BinaryIO]:
         raise
     except OSError as error:
         raise DataError(f"{data.name} cannot be read ({(error.strerror or str(error)).lower()})") from error
-    except _UNREADABLE as error:
-        raise DataError(f"{data.name} is damaged: it cannot be unpacked ({error})") from error
+    except _DAMAGED as error:
+        raise DataError(f"{data.name} is damaged and cannot be decompressed ({error})") from error
 
 
-def _member(data: Data, archive: zipfile.ZipFile) -> str:
+def _member(data: DataFile, archive: zipfile.ZipFile) -> str:
     names = archive.namelist()
     if data.member in names:
         return data.member
-    wanted = f"{data.member!r}" if data.member else "one file alone"
+    expected = f"{data.member!r}" if data.member else "a single file"
     if data.member is None and len(names) == 1:
         return names[0]
-    raise DataError(f"{data.name} holds {', '.join(names[:5]) or 'nothing'}, expected {wanted}; unpack it")
+    raise DataError(f"{data.name} contains {', '.join(names[:5]) or 'nothing'}, expected {expected}; decompress it")
 
 
-def _rows(data: Data) -> Iterator[tuple[str, dict[str, Any]]]:
+def _rows(data: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
         raise DataError(
-            f"{data.name} is a parquet file, which pyarrow reads: pip install 'minigpt[parquet]', or give the "
+            f"{data.name} is a parquet file, which needs pyarrow; run pip install 'minigpt[parquet]', or pass the "
             "benchmark's original file with --data"
         ) from error
     try:
         rows = pyarrow.parquet.read_table(data.path).to_pylist()
     except (OSError, pyarrow.ArrowException) as error:
-        raise DataError(f"{data.name} cannot be read as parquet; fetch it again") from error
+        raise DataError(f"{data.name} cannot be read as parquet; download it again") from error
     for number, row in enumerate(rows, 1):
         yield f"{data.name}, row {number}", row

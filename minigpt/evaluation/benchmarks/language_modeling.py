@@ -1,4 +1,4 @@
-"""WikiText and Penn Treebank: the perplexity of a running text, by token, by word and by byte.
+"""WikiText and Penn Treebank: the perplexity of a text per token and per word, and its bits per byte.
 
 Source: Merity et al. 2016; Mikolov et al. 2010 (the form of Penn Treebank with 10,000 words, <unk> and N).
 """
@@ -10,8 +10,15 @@ from itertools import islice
 
 from minigpt.errors import DataError
 from minigpt.evaluation.benchmarks.detokenizers import Detokenizer, detokenize_ptb, detokenize_wikitext
-from minigpt.evaluation.benchmarks.files import lines, records
-from minigpt.evaluation.benchmarks.results import Data, Metric, Options, Result, Run, caveats
+from minigpt.evaluation.benchmarks.files import read_lines, read_records
+from minigpt.evaluation.benchmarks.results import (
+    BenchmarkFunction,
+    BenchmarkOptions,
+    BenchmarkResult,
+    DataFile,
+    Metric,
+    common_caveats,
+)
 from minigpt.evaluation.perplexity import evaluate
 from minigpt.model.gpt import GPT
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -20,22 +27,22 @@ _HEADING = "a heading such as ' = Robert Boulter = ' in its first lines"
 _SENTENCE = "Mikolov's sentences of lower-case words, such as ' no it was n't black monday '"
 
 
-def _text_lines(data: Data, key: str, blank: str) -> Iterator[tuple[str, str]]:
-    """The text's lines and where they stand, from a text or from a .parquet, which holds them without their ends."""
+def _text_lines(data: DataFile, key: str, blank: str) -> Iterator[tuple[str, str]]:
+    """The location and text of each line, of a text file or of a .parquet file, which has them without line endings."""
     if data.path.suffix == ".parquet":
-        for where, row in records(data, f'{{"{key}": "a line"}}'):
+        for where, row in read_records(data, f'{{"{key}": "a line"}}'):
             if not isinstance(row.get(key), str):
                 raise DataError(f"{where} has no {key!r}; expected one line of the text in each row")
             yield where, row[key].rstrip("\n") + "\n" if row[key] else blank
     else:
-        for number, line in lines(data):
+        for number, line in read_lines(data):
             yield f"{data.name}, line {number}", line
 
 
-def wikitext_lines(data: Data) -> Iterator[str]:
+def read_wikitext(data: DataFile) -> Iterator[str]:
     """The lines of WikiText, raw (wiki.test.raw) or with <unk> (wiki.test.tokens).
 
-    Raises: DataError where it begins with no heading.
+    Raises: DataError if it does not begin with a heading.
     """
     started = False
     for where, line in _text_lines(data, "text", " \n"):
@@ -48,10 +55,10 @@ def wikitext_lines(data: Data) -> Iterator[str]:
         raise DataError(f"{data.name} is empty; expected {_HEADING}, as WikiText has")
 
 
-def ptb_lines(data: Data) -> Iterator[str]:
+def read_ptb(data: DataFile) -> Iterator[str]:
     """The lines of Penn Treebank, ptb.test.txt.
 
-    Raises: DataError for a line with upper-case letters, N (a number) aside.
+    Raises: DataError for a line with upper-case letters other than N (a number).
     """
     empty = True
     for where, line in _text_lines(data, "sentence", "\n"):
@@ -59,23 +66,28 @@ def ptb_lines(data: Data) -> Iterator[str]:
             if word != word.lower() and word != "N" and not word.startswith("N-"):
                 raise DataError(f"{where} has the word {word[:40]!r}, expected {_SENTENCE}")
         empty = empty and not line.strip()
-        # The parquet leaves out the spaces around a sentence, which the file has.
+        # The text file has spaces around a sentence, the parquet file does not.
         yield f" {line.strip()} \n" if data.path.suffix == ".parquet" else line
     if empty:
         raise DataError(f"{data.name} is empty; expected {_SENTENCE}")
 
 
-def _run(
-    name: str, detokenizer: Detokenizer, model: GPT, tokenizer: Tokenizer, files: list[Data], options: Options
-) -> Result:
-    """The perplexities of a text, behind an end of text, so that all of it is scored.
+def _measure(
+    name: str,
+    detokenizer: Detokenizer,
+    model: GPT,
+    tokenizer: Tokenizer,
+    files: list[DataFile],
+    options: BenchmarkOptions,
+) -> BenchmarkResult:
+    """Measures the perplexities of a text, after an end-of-text, so that every token is scored.
 
-    Words and bytes are those of the text as it was published, whatever it is measured as.
-    Raises: DataError for a file in another format; ConfigError where context or stride do not fit the model.
+    Words and bytes are counted in the published text, even if it is de-tokenized.
+    Raises: DataError for a file in another format; ConfigError if context or stride do not fit the model.
     """
-    reader = ptb_lines if name == "ptb" else wikitext_lines
-    taken = list(islice(reader(files[0]), options.limit))
-    published = "".join(taken)
+    reader = read_ptb if name == "ptb" else read_wikitext
+    selected = list(islice(reader(files[0]), options.limit))
+    published = "".join(selected)
     text = detokenizer(published) if options.detokenize else published
     context = options.context or model.config.n_positions
     stride = options.stride or max(1, context // 2)
@@ -108,33 +120,33 @@ def _run(
             "perplexity, per word",
             per(words + ends),
             "perplexity",
-            f"the same surprise over {words + ends:,} words as published, each line's end counted as one; {how}",
+            f"the total loss divided by {words + ends:,} words as published, each line ending counted as one; {how}",
         ),
         Metric(
             "perplexity_word_without_ends",
             "perplexity, per word without line ends",
             per(words),
             "perplexity",
-            f"the same over {words:,} words between white space, as lm-eval counts them; {how}",
+            f"the total loss divided by {words:,} words separated by white space, as in lm-eval; {how}",
         ),
         Metric(
             "bits_per_byte",
             "bits per byte",
             nats / math.log(2) / len(published.encode()),
             "bits per byte",
-            f"the same over {len(published.encode()):,} bytes as published; {how}",
+            f"the total loss divided by {len(published.encode()):,} bytes as published; {how}",
         ),
     )
-    apart = caveats(options, len(taken), "lines")
+    caveats = common_caveats(options, len(selected), "lines")
     if name != "ptb" and "<unk>" in published:
-        apart.append("the form with <unk>, not the raw text")
-    return Result(name, (files[0].name,), len(taken), "lines", metrics, tuple(apart))
+        caveats.append("the text with <unk>, not the raw text")
+    return BenchmarkResult(name, (files[0].name,), len(selected), "lines", metrics, tuple(caveats))
 
 
-def _named(name: str, detokenizer: Detokenizer) -> Run:
-    return functools.partial(_run, name, detokenizer)
+def _benchmark(name: str, detokenizer: Detokenizer) -> BenchmarkFunction:
+    return functools.partial(_measure, name, detokenizer)
 
 
-run_wikitext2 = _named("wikitext2", detokenize_wikitext)
-run_wikitext103 = _named("wikitext103", detokenize_wikitext)
-run_ptb = _named("ptb", detokenize_ptb)
+run_wikitext2 = _benchmark("wikitext2", detokenize_wikitext)
+run_wikitext103 = _benchmark("wikitext103", detokenize_wikitext)
+run_ptb = _benchmark("ptb", detokenize_ptb)

@@ -1,4 +1,4 @@
-"""How likely a model finds given continuations of given contexts: in batches, and a context they share read once."""
+"""Scores continuations of contexts by their log-probability, in batches; a shared context is read once."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,115 +16,117 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 Ids = tuple[int, ...]
 Pair = tuple[Ids, Ids]  # a context and its continuation, neither of them empty
 
-_TOKENS_AT_ONCE = 4096  # in one forward pass, the cached ones counted, where nobody says how many rows
+_BATCH_TOKENS = 4096  # in one forward pass, including cached ones, unless the caller chooses
 
 
 @dataclass(frozen=True)
-class Score:
-    """What a model makes of a continuation: its log-probability in nats, and whether greedy decoding would write it.
+class ContinuationScore:
+    """The score of a continuation.
 
-    `last_greedy` is that of its last token alone, given all before it; of equal logits the first index wins. `cut` says
-    that not all of its context fitted before it.
+    `log_probability` is in nats. `is_greedy` says whether greedy decoding would produce the continuation, and
+    `is_last_greedy` whether it would produce its last token after all tokens before it; of equal logits the first index
+    wins. `is_truncated` says that not all of the context fitted before the continuation.
     """
 
     log_probability: float
-    greedy: bool
-    last_greedy: bool
-    cut: bool
+    is_greedy: bool
+    is_last_greedy: bool
+    is_truncated: bool
 
 
 @dataclass(frozen=True)
 class _Row:
-    """One sequence to read: the targets are what its last inputs predict; `prefix` stands before, in a cache.
+    """One sequence for the model, which scores all or some of a continuation.
 
-    `cut` says that some of the context before the continuation's first token is left out, `ends` that its last token is
-    among the targets.
+    `targets` are the tokens that the last inputs predict. `prefix` precedes the inputs, in a cache. `is_truncated` says
+    that the context was cut, `is_end` that the continuation's last token is among the targets.
     """
 
     pair: int
     prefix: Ids
     inputs: Ids
     targets: Ids
-    cut: bool = False
-    ends: bool = True
+    is_truncated: bool = False
+    is_end: bool = True
 
 
 def encode_pair(tokenizer: Tokenizer, context: str, continuation: str) -> Pair:
-    """The ids of a context and its continuation, tokenized together and parted where the context alone ends.
+    """The token ids of a context and its continuation, tokenized together and split where the context ends.
 
-    White space at the end of the context belongs to the continuation, and an end of text stands for no context at all.
+    White space at the end of the context belongs to the continuation. An empty context becomes an end-of-text.
     Source: lm-evaluation-harness, `_encode_pair`.
     """
-    kept = context.rstrip()
-    continuation = context[len(kept) :] + continuation
-    before = tokenizer.encode(kept)
-    after = tokenizer.encode(kept + continuation)[len(before) :]
+    stripped = context.rstrip()
+    continuation = context[len(stripped) :] + continuation
+    before = tokenizer.encode(stripped)
+    after = tokenizer.encode(stripped + continuation)[len(before) :]
     return tuple(before or [tokenizer.end_of_text]), tuple(after)
 
 
-def score(
+def score_continuations(
     model: GPT,
     pairs: Sequence[Pair],
     *,
     context: int | None = None,
     batch_size: int | None = None,
     progress: Progress | None = None,
-) -> list[Score]:
-    """The score of each continuation given its context, in their order.
+) -> list[ContinuationScore]:
+    """Scores each continuation given its context, in order.
 
-    The model is shown the last `context` tokens (default: its own context) before the continuation's last one. A
-    continuation longer than that is read in several windows, each of its tokens with half the context before it at
-    least. Pairs that are equal are scored once and so tie exactly. `progress` hears of the rows done.
-    Raises: ConfigError where the context does not fit the model.
+    The model sees the last `context` tokens (default: its context length) before the continuation's last token. A
+    longer continuation is read in several windows, each token with at least half the context before it. Equal pairs are
+    scored once, so they tie exactly. `progress` is called with the rows done and the total.
+    Raises: ConfigError if the context does not fit the model.
     """
-    room, _ = resolve_protocol(model.config, context, None)
+    context, _ = resolve_protocol(model.config, context, None)
     distinct = list(dict.fromkeys(pairs))
     uses = Counter(before for before, _ in distinct)
-    rows = [row for index, pair in enumerate(distinct) for row in _rows(index, pair, room, uses[pair[0]] > 1)]
+    rows = [row for index, pair in enumerate(distinct) for row in _rows(index, pair, context, uses[pair[0]] > 1)]
     sums = [0.0] * len(distinct)
     greedy = [True] * len(distinct)
-    last = [False] * len(distinct)
-    cut = [False] * len(distinct)
+    last_greedy = [False] * len(distinct)
+    truncated = [False] * len(distinct)
     done = 0
     with eval_mode(model), torch.inference_mode():
         for batch in _batches(rows, batch_size):
-            for row, (log_probabilities, hits) in zip(batch, _read(model, batch), strict=True):
+            for row, (log_probabilities, is_greedy) in zip(batch, _score_rows(model, batch), strict=True):
                 sums[row.pair] += float(log_probabilities.sum())
-                greedy[row.pair] &= bool(hits.all())
-                last[row.pair] |= row.ends and bool(hits[-1])
-                cut[row.pair] |= row.cut
+                greedy[row.pair] &= bool(is_greedy.all())
+                last_greedy[row.pair] |= row.is_end and bool(is_greedy[-1])
+                truncated[row.pair] |= row.is_truncated
             done += len(batch)
             if progress is not None:
                 progress(done, len(rows))
-    scores = {pair: Score(sums[i], greedy[i], last[i], cut[i]) for i, pair in enumerate(distinct)}
+    results = zip(sums, greedy, last_greedy, truncated, strict=True)
+    scores = {pair: ContinuationScore(*result) for pair, result in zip(distinct, results, strict=True)}
     return [scores[pair] for pair in pairs]
 
 
-def _rows(index: int, pair: Pair, room: int, shared: bool) -> Iterator[_Row]:
-    """The sequences that score one pair."""
+def _rows(index: int, pair: Pair, context: int, is_shared: bool) -> Iterator[_Row]:
+    """The rows that score one pair; a shared context becomes a prefix."""
     before, after = pair
     ids = before + after
-    if len(ids) - 1 <= room:
-        split = len(before) - 1 if shared else 0  # the last of the context predicts the first of the continuation
+    if len(ids) - 1 <= context:
+        split = len(before) - 1 if is_shared else 0  # the context's last token predicts the continuation's first
         yield _Row(index, ids[:split], ids[split:-1], after)
         return
-    step = len(after) if len(after) <= room else max(1, room // 2)
+    step = len(after) if len(after) <= context else max(1, context // 2)
     for start in range(len(before), len(ids), step):
         end = min(start + step, len(ids))
-        first = max(0, end - 1 - room)
-        cut, ends = start == len(before) and first > 0, end == len(ids)
-        yield _Row(index, (), ids[first : end - 1], ids[start:end], cut, ends)
+        first = max(0, end - 1 - context)
+        is_truncated, is_end = start == len(before) and first > 0, end == len(ids)
+        yield _Row(index, (), ids[first : end - 1], ids[start:end], is_truncated, is_end)
 
 
 def _batches(rows: list[_Row], batch_size: int | None) -> Iterator[list[_Row]]:
-    """Rows of one prefix's length together, those of one prefix side by side, and the longest first."""
+    """Batches of rows whose prefixes have the same length; equal prefixes are adjacent, and long rows come first."""
     ordered = sorted(rows, key=lambda row: (-len(row.prefix), row.prefix, -len(row.inputs)))
     batch: list[_Row] = []
     width = 0
     for row in ordered:
         longest = max(width, len(row.prefix) + len(row.inputs))
-        full = len(batch) == batch_size if batch_size is not None else longest * (len(batch) + 1) > _TOKENS_AT_ONCE
-        if batch and (full or len(row.prefix) != len(batch[0].prefix)):
+        is_full = len(batch) == batch_size if batch_size is not None else longest * (len(batch) + 1) > _BATCH_TOKENS
+        if batch and (is_full or len(row.prefix) != len(batch[0].prefix)):
             yield batch
             batch, longest = [], len(row.prefix) + len(row.inputs)
         batch.append(row)
@@ -133,33 +135,35 @@ def _batches(rows: list[_Row], batch_size: int | None) -> Iterator[list[_Row]]:
         yield batch
 
 
-def _read(model: GPT, batch: list[_Row]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Each row's log-probabilities of its targets, in float64, and whether each is the likeliest token: (n,) each."""
+def _score_rows(model: GPT, batch: list[_Row]) -> Iterator[tuple[Tensor, Tensor]]:
+    """For each row: the log-probabilities of its targets (n,) in float64, and whether each is the most likely (n,)."""
     device = model.token_embedding.weight.device
     width = max(len(row.inputs) for row in batch)
-    ids = torch.zeros(len(batch), width, dtype=torch.int64)  # what pads on the right is seen by nothing before it
+    ids = torch.zeros(len(batch), width, dtype=torch.int64)  # padding on the right: attention is causal
     for row, inputs in zip(ids, (row.inputs for row in batch), strict=True):
         row[: len(inputs)] = torch.tensor(inputs)
-    cache = _prefixes(model, batch, width) if batch[0].prefix else None
+    cache = _prefix_cache(model, batch, width) if batch[0].prefix else None
     features = model.features(ids.to(device), cache)  # (B, T, C)
-    wanted = torch.zeros(len(batch), width, dtype=torch.bool)
-    for mark, row in zip(wanted, batch, strict=True):
-        mark[len(row.inputs) - len(row.targets) : len(row.inputs)] = True
+    is_scored = torch.zeros(len(batch), width, dtype=torch.bool)
+    for mask, row in zip(is_scored, batch, strict=True):
+        mask[len(row.inputs) - len(row.targets) : len(row.inputs)] = True
     targets = torch.tensor([token for row in batch for token in row.targets], device=device)  # (N,)
-    found, hits = [], []
-    for part, logits in sliced_logits(model, features[wanted.to(device)]):
-        found.append(-F.cross_entropy(logits, targets[part], reduction="none").cpu().double())
-        hits.append((logits.argmax(-1) == targets[part]).cpu())
+    log_probabilities, is_greedy = [], []
+    for part, logits in sliced_logits(model, features[is_scored.to(device)]):
+        log_probabilities.append(-F.cross_entropy(logits, targets[part], reduction="none").cpu().double())
+        is_greedy.append((logits.argmax(-1) == targets[part]).cpu())
     sizes = [len(row.targets) for row in batch]
-    yield from zip(torch.split(torch.cat(found), sizes), torch.split(torch.cat(hits), sizes), strict=True)
+    yield from zip(
+        torch.split(torch.cat(log_probabilities), sizes), torch.split(torch.cat(is_greedy), sizes), strict=True
+    )
 
 
-def _prefixes(model: GPT, batch: list[_Row], width: int) -> KVCache:
-    """A cache in which every row's prefix has been read, each prefix once, with room for `width` more."""
+def _prefix_cache(model: GPT, batch: list[_Row], width: int) -> KVCache:
+    """A cache that holds every row's prefix, each read once, with room for `width` more tokens."""
     numbers = {prefix: number for number, prefix in enumerate(dict.fromkeys(row.prefix for row in batch))}
     weight = model.token_embedding.weight
-    roomy = model.config.replace(n_positions=len(batch[0].prefix) + width)
-    cache = KVCache(roomy, len(numbers), device=weight.device, dtype=weight.dtype)
+    config = model.config.replace(n_positions=len(batch[0].prefix) + width)
+    cache = KVCache(config, len(numbers), device=weight.device, dtype=weight.dtype)
     model.features(torch.tensor(list(numbers), device=weight.device), cache)
     cache.keep([numbers[row.prefix] for row in batch])
     return cache

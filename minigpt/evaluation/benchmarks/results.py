@@ -1,4 +1,4 @@
-"""What every benchmark takes and gives; it knows none of them."""
+"""The data types that all benchmarks share: data files, options, metrics and results."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ Unit = Literal["share", "perplexity", "bits per byte"]
 
 
 @dataclass(frozen=True)
-class Data:
-    """One file of a benchmark: where it lies, and what to call it; `member` is the file meant in a .zip."""
+class DataFile:
+    """One file of a benchmark and the name to show; `member` is the file to read in a .zip."""
 
     path: Path
     name: str
@@ -22,11 +22,12 @@ class Data:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """How a benchmark is run. `limit` is how many of its examples are taken, from the first; None is all.
+class BenchmarkOptions:
+    """How to run a benchmark.
 
-    `context` is the most tokens that the model is shown, by default its own context, and `stride` is `evaluate`'s, by
-    default half of that; only perplexities slide. `detokenize` undoes the tokenization that a text was published in.
+    `limit` is the number of examples, from the first; None means all. `context` is the most tokens that the model sees
+    (default: its context length). `stride` is that of `evaluate` (default: half the context); only perplexities use it.
+    `detokenize` undoes the tokenization of a published text.
     """
 
     context: int | None = None
@@ -39,7 +40,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Metric:
-    """One figure: its key, what it is called, its value and unit, and how it was come by, in a sentence."""
+    """One metric: its key, its title, its value and unit, and one sentence on how it is measured."""
 
     name: str
     title: str
@@ -49,32 +50,31 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class Result:
-    """What a model came to on a benchmark; `examples` counts what there is of `kind`, in words.
+class BenchmarkResult:
+    """The metrics of a model on a benchmark.
 
-    `caveats` are what sets this measurement apart from the published protocol, in a few words each.
+    `examples` is their number, `example_name` what they are called ("questions"). `caveats` say how this measurement
+    differs from the published protocol.
     """
 
     benchmark: str
     data: tuple[str, ...]
     examples: int
-    kind: str
+    example_name: str
     metrics: tuple[Metric, ...]
     caveats: tuple[str, ...]
 
-    def metric(self, name: str) -> Metric:
-        """The figure of that key."""
-        return next(metric for metric in self.metrics if metric.name == name)
+
+BenchmarkFunction = Callable[[GPT, Tokenizer, list[DataFile], BenchmarkOptions], BenchmarkResult]
 
 
-Run = Callable[[GPT, Tokenizer, list[Data], Options], Result]
-
-
-def caveats(options: Options, examples: int, kind: str, *, cut: int = 0, of: int = 0, context: int = 0) -> list[str]:
-    """That not all examples were taken, or that `cut` sequences `of` so many were longer than the context."""
-    found = []
+def common_caveats(
+    options: BenchmarkOptions, examples: int, example_name: str, *, truncated: int = 0, texts: int = 0, context: int = 0
+) -> list[str]:
+    """The caveats of a limited number of examples, and of `truncated` among `texts` that exceed the context."""
+    caveats = []
     if options.limit is not None and examples >= options.limit:
-        found.append(f"the first {examples:,} {kind} only")
-    if cut:
-        found.append(f"{cut:,} of {of:,} texts cut at the front to {context} tokens")
-    return found
+        caveats.append(f"the first {examples:,} {example_name} only")
+    if truncated:
+        caveats.append(f"{truncated:,} of {texts:,} texts cut at the front to {context} tokens")
+    return caveats

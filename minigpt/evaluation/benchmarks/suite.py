@@ -1,13 +1,12 @@
-"""The benchmarks by name: where each one's data is found, on this machine or on the hub, and what runs it."""
+"""The benchmarks by name: where the data of each is found, and the function that runs it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from minigpt.errors import DataError
-from minigpt.evaluation.benchmarks import cbt, hellaswag, lambada
-from minigpt.evaluation.benchmarks import language_modeling as perplexities
-from minigpt.evaluation.benchmarks.results import Data, Options, Result, Run
+from minigpt.evaluation.benchmarks import cbt, hellaswag, lambada, language_modeling
+from minigpt.evaluation.benchmarks.results import BenchmarkFunction, BenchmarkOptions, BenchmarkResult, DataFile
 from minigpt.importers.hub import check_reachable, failure_reason, quiet_hub_logging, transport_errors
 from minigpt.model.gpt import GPT
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -15,7 +14,7 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class _HubFile:
-    """A file of a data set on the hub; `member` is the one meant in a .zip."""
+    """A file of a data set on the Hugging Face hub; `member` is the file to read in a .zip."""
 
     repository: str
     file: str
@@ -25,20 +24,21 @@ class _HubFile:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """How to run one. Its data is one file for each of `names`, which are patterns for a folder, the best first.
+    """How to run a benchmark.
 
-    `slides` says whether a stride means anything to it, `tokenized` whether its text can be de-tokenized.
+    `hub` are its files on the hub; `patterns` find the same files in a folder, for each the best pattern first.
+    `uses_stride` says whether a stride applies, `is_tokenized` whether its text can be de-tokenized.
     """
 
-    run: Run
+    run: BenchmarkFunction
     hub: tuple[_HubFile, ...]
-    names: tuple[tuple[str, ...], ...]
-    slides: bool = False
-    tokenized: bool = False
+    patterns: tuple[tuple[str, ...], ...]
+    uses_stride: bool = False
+    is_tokenized: bool = False
 
 
 _WIKITEXT = (_HubFile("ggml-org/ci", "wikitext-2-raw-v1.zip", member="wikitext-2-raw/wiki.test.raw"),)
-_WIKITEXT_NAMES = ("wiki.test.raw", "wiki.test.tokens", "*/wiki.test.raw", "*/wiki.test.tokens", "wikitext*test*")
+_WIKITEXT_PATTERNS = ("wiki.test.raw", "wiki.test.tokens", "*/wiki.test.raw", "*/wiki.test.tokens", "wikitext*test*")
 BENCHMARKS: Mapping[str, Benchmark] = {
     "lambada": Benchmark(
         lambada.run,
@@ -50,15 +50,19 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         (_HubFile("Rowan/hellaswag", "default/validation/0000.parquet", "refs/convert/parquet"),),
         (("hellaswag_val.jsonl*", "hellaswag*val*"),),
     ),
-    # WikiText-103 and WikiText-2 differ in what there is to train on; the text to test on is the same.
-    "wikitext2": Benchmark(perplexities.run_wikitext2, _WIKITEXT, (_WIKITEXT_NAMES,), slides=True, tokenized=True),
-    "wikitext103": Benchmark(perplexities.run_wikitext103, _WIKITEXT, (_WIKITEXT_NAMES,), slides=True, tokenized=True),
+    # WikiText-103 and WikiText-2 have different training texts but the same test text.
+    "wikitext2": Benchmark(
+        language_modeling.run_wikitext2, _WIKITEXT, (_WIKITEXT_PATTERNS,), uses_stride=True, is_tokenized=True
+    ),
+    "wikitext103": Benchmark(
+        language_modeling.run_wikitext103, _WIKITEXT, (_WIKITEXT_PATTERNS,), uses_stride=True, is_tokenized=True
+    ),
     "ptb": Benchmark(
-        perplexities.run_ptb,
+        language_modeling.run_ptb,
         (_HubFile("ptb-text-only/ptb_text_only", "penn_treebank/test/0000.parquet", "refs/convert/parquet"),),
         (("ptb.test.txt", "ptb*test*"),),
-        slides=True,
-        tokenized=True,
+        uses_stride=True,
+        is_tokenized=True,
     ),
     "cbt": Benchmark(
         cbt.run,
@@ -67,7 +71,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
             (f"cbtest_{kind}_valid_2000ex.txt*", f"*/cbtest_{kind}_valid*", f"{kind}/validation*", f"cbtest_{kind}_*")
             for kind in ("CN", "NE")
         ),
-        tokenized=True,
+        is_tokenized=True,
     ),
 }
 
@@ -76,45 +80,45 @@ def run_benchmark(
     name: str,
     model: GPT,
     tokenizer: Tokenizer,
-    options: Options | None = None,
+    options: BenchmarkOptions | None = None,
     *,
-    data: str | Path | list[Data] | None = None,
-) -> Result:
-    """A model's result on the benchmark of that name, with the `data` that `find_data` takes or gives.
+    data: str | Path | list[DataFile] | None = None,
+) -> BenchmarkResult:
+    """Runs the benchmark of that name; `data` is what `find_data` accepts or returns.
 
-    Raises: DataError for data that cannot be had or is in another format; ConfigError where the context or the stride
+    Raises: DataError for data that cannot be found or is in another format; ConfigError if the context or the stride
     do not fit the model.
     """
     files = data if isinstance(data, list) else find_data(name, data)
-    return BENCHMARKS[name].run(model, tokenizer, files, options or Options())
+    return BENCHMARKS[name].run(model, tokenizer, files, options or BenchmarkOptions())
 
 
-def find_data(name: str, path: str | Path | None = None) -> list[Data]:
-    """The files of the benchmark of that name: the one given, its own in a folder, or by default the hub's.
+def find_data(name: str, path: str | Path | None = None) -> list[DataFile]:
+    """The data files of a benchmark: the given file, those in the given folder, or by default those on the hub.
 
-    Raises: DataError where they cannot be had.
+    Raises: DataError if they cannot be found.
     """
     benchmark = BENCHMARKS[name]
     return _fetch(benchmark) if path is None else _find(name, benchmark, Path(path))
 
 
-def _find(name: str, benchmark: Benchmark, path: Path) -> list[Data]:
-    """The file itself, or the benchmark's own in a folder."""
+def _find(name: str, benchmark: Benchmark, path: Path) -> list[DataFile]:
+    """The given file, or the benchmark's files in the given folder."""
     if path.is_file():
-        return [Data(path, str(path), benchmark.hub[0].member)]
+        return [DataFile(path, str(path), benchmark.hub[0].member)]
     if not path.is_dir():
-        raise DataError(f"--data {path} is not there; give a file of {name}, or a folder that holds it")
+        raise DataError(f"--data {path} does not exist; pass a file of {name}, or a folder that contains it")
     found = []
-    for patterns in benchmark.names:
+    for patterns in benchmark.patterns:
         matches = [match for pattern in patterns for match in sorted(path.glob(pattern)) if match.is_file()]
         if not matches:
-            raise DataError(f"{path} holds no file of {name}: none is called {' or '.join(patterns)}")
-        found.append(Data(matches[0], str(matches[0])))
+            raise DataError(f"{path} contains no file of {name}; expected one named {' or '.join(patterns)}")
+        found.append(DataFile(matches[0], str(matches[0])))
     return found
 
 
-def _fetch(benchmark: Benchmark) -> list[Data]:
-    """The files in the hub's own cache, downloaded where they are not there."""
+def _fetch(benchmark: Benchmark) -> list[DataFile]:
+    """The files in the hub's cache, downloaded if necessary."""
     found = []
     for wanted in benchmark.hub:
         try:
@@ -122,19 +126,19 @@ def _fetch(benchmark: Benchmark) -> list[Data]:
         except transport_errors() as error:
             raise DataError(
                 f"{wanted.file} of {wanted.repository} could not be downloaded ({failure_reason(error)}); offline, "
-                f"give {' and '.join(patterns[0].strip('*') for patterns in benchmark.names)}, or the folder that "
-                "holds it, with --data PATH"
+                f"pass {' and '.join(patterns[0].strip('*') for patterns in benchmark.patterns)}, or the folder that "
+                "contains it, with --data PATH"
             ) from error
-        found.append(Data(path, f"{wanted.repository}/{wanted.file}", wanted.member))
+        found.append(DataFile(path, f"{wanted.repository}/{wanted.file}", wanted.member))
     return found
 
 
 def _download(wanted: _HubFile) -> Path:
-    """The file in the hub's cache. Where it is not there and the hub cannot be reached, that is known at once.
+    """Downloads a file into the hub's cache unless it is there; fails at once if the hub cannot be reached.
 
     Raises: the errors of the network and of the hub's client.
     """
-    from huggingface_hub import hf_hub_download  # slow to import, and of use here only
+    from huggingface_hub import hf_hub_download  # slow to import, and used only here
 
     repository, file, revision = wanted.repository, wanted.file, wanted.revision
     with quiet_hub_logging():

@@ -1,4 +1,4 @@
-"""Every benchmark against the same protocol written as the plainest loop over transformers' GPT-2."""
+"""Every benchmark, against the same protocol as a simple loop over transformers' GPT-2."""
 
 import json
 import math
@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from minigpt.config import GPTConfig
-from minigpt.evaluation.benchmarks.loglikelihood import encode_pair, score
-from minigpt.evaluation.benchmarks.results import Options, Result
+from minigpt.evaluation.benchmarks.loglikelihood import encode_pair, score_continuations
+from minigpt.evaluation.benchmarks.results import BenchmarkOptions, BenchmarkResult
 from minigpt.evaluation.benchmarks.suite import run_benchmark
 from minigpt.evaluation.perplexity import evaluate
 from minigpt.model.gpt import GPT
@@ -23,15 +23,15 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers")
 
-ROOM = 40  # the context: some examples are longer, most are not
+CONTEXT = 40  # some examples are longer, most are not
 TOKENIZER = Tokenizer.named("bytes")
 LETTERS = "ab e"
 
 
-def random_model() -> GPT:
+def letter_model() -> GPT:
     """Random weights under which a few letters are likely, so that some guesses are right and some are not."""
     torch.manual_seed(6)
-    model = GPT(GPTConfig(vocab_size=257, n_positions=ROOM, n_embd=24, n_layer=2, n_head=2)).eval()
+    model = GPT(GPTConfig(vocab_size=257, n_positions=CONTEXT, n_embd=24, n_layer=2, n_head=2)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn_like(parameter) * (0.3 if parameter.dim() > 1 else 1.0))
@@ -42,7 +42,7 @@ def random_model() -> GPT:
     return model
 
 
-MODEL = random_model()
+MODEL = letter_model()
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +56,10 @@ def log_probabilities(hf: Any, ids: Sequence[int]) -> torch.Tensor:
     return hf(torch.tensor([list(ids)])).logits[0].log_softmax(-1)  # (T, V)
 
 
-def plain_score(hf: Any, context: Sequence[int], continuation: Sequence[int]) -> tuple[float, bool, bool]:
-    """Log-probability, all greedy, last greedy: as lm-eval has it, one sequence at a time."""
+def simple_score(hf: Any, context: Sequence[int], continuation: Sequence[int]) -> tuple[float, bool, bool]:
+    """Log-probability, all greedy, last greedy: as in lm-eval, one sequence at a time."""
     ids = [*context, *continuation]
-    shown = ids[:-1][-ROOM:]
+    shown = ids[:-1][-CONTEXT:]
     table = log_probabilities(hf, shown)[-len(continuation) :]
     total = sum(table[i, token].double().item() for i, token in enumerate(continuation))
     greedy = [int(table[i].argmax()) == token for i, token in enumerate(continuation)]
@@ -75,7 +75,7 @@ def write_jsonl(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
     return path
 
 
-def values(result: Result) -> dict[str, float]:
+def values(result: BenchmarkResult) -> dict[str, float]:
     return {metric.name: metric.value for metric in result.metrics}
 
 
@@ -86,20 +86,20 @@ def lambada_file(tmp_path: Path) -> Path:
     return write_jsonl(tmp_path / "lambada_test.jsonl", [{"text": text} for text in texts])
 
 
-def test_lambada_is_the_plain_loop(hf: Any, lambada_file: Path) -> None:
-    plain = []
+def test_lambada_equals_the_simple_loop(hf: Any, lambada_file: Path) -> None:
+    scores = []
     for line in lambada_file.read_text().splitlines():
         text = json.loads(line)["text"]
         context, word = " ".join(text.split(" ")[:-1]), " " + text.split(" ")[-1]
-        plain.append(plain_score(hf, TOKENIZER.encode(context), TOKENIZER.encode(word)))
+        scores.append(simple_score(hf, TOKENIZER.encode(context), TOKENIZER.encode(word)))
     result = run_benchmark("lambada", MODEL, TOKENIZER, data=lambada_file)
     figures = values(result)
-    assert figures["accuracy_last_word"] == sum(greedy for _, greedy, _ in plain) / 120
-    assert figures["accuracy_last_token"] == sum(last for *_, last in plain) / 120
+    assert figures["accuracy_last_word"] == sum(greedy for _, greedy, _ in scores) / 120
+    assert figures["accuracy_last_token"] == sum(last for *_, last in scores) / 120
     assert 0 < figures["accuracy_last_word"] < figures["accuracy_last_token"] < 1
-    surprise = -sum(total for total, *_ in plain) / 120
-    assert math.log(figures["perplexity_last_word"]) == pytest.approx(surprise, abs=1e-5)
-    cut = sum(len(json.loads(line)["text"]) - 1 > ROOM for line in lambada_file.read_text().splitlines())
+    loss = -sum(total for total, *_ in scores) / 120
+    assert math.log(figures["perplexity_last_word"]) == pytest.approx(loss, abs=1e-5)
+    cut = sum(len(json.loads(line)["text"]) - 1 > CONTEXT for line in lambada_file.read_text().splitlines())
     assert result.caveats == (f"{cut} of 120 texts cut at the front to 40 tokens",)
 
 
@@ -129,7 +129,7 @@ def cleaned(text: str) -> str:
     return text.replace("  ", " ")
 
 
-def test_hellaswag_is_the_plain_loop_in_both_forms(hf: Any, tmp_path: Path) -> None:
+def test_hellaswag_equals_the_simple_loop_in_both_forms(hf: Any, tmp_path: Path) -> None:
     rows = hellaswag_rows()
     right: dict[str, list[bool]] = {}
     for row in rows:
@@ -138,53 +138,55 @@ def test_hellaswag_is_the_plain_loop_in_both_forms(hf: Any, tmp_path: Path) -> N
             ("", harness, [cleaned(ending) for ending in row["endings"]]),
             ("raw_", row["ctx"], row["endings"]),
         ):
-            sums = [plain_score(hf, TOKENIZER.encode(context), TOKENIZER.encode(" " + end))[0] for end in endings]
+            sums = [simple_score(hf, TOKENIZER.encode(context), TOKENIZER.encode(" " + end))[0] for end in endings]
             sizes = {"": [1] * 4, "_per_character": [len(end) for end in endings],
                      "_per_token": [len(TOKENIZER.encode(" " + end)) for end in endings]}  # fmt: skip
             for name, lengths in sizes.items():
                 choice = int(np.argmax(np.array(sums) / np.array(lengths, dtype=float)))
                 right.setdefault(f"{form}accuracy{name}", []).append(choice == int(row["label"]))
     figures = values(run_benchmark("hellaswag", MODEL, TOKENIZER, data=write_jsonl(tmp_path / "h.jsonl", rows)))
-    del right["raw_accuracy_per_character"]  # nobody's protocol
+    del right["raw_accuracy_per_character"]  # not part of any protocol
     assert {name: figures[name] for name in right} == {name: sum(hits) / 60 for name, hits in right.items()}
     assert len(set(figures.values())) > 3
 
 
 def flat_model() -> GPT:
-    """Every token as likely as every other, exactly."""
-    model = random_model()
+    """A model in which all tokens have exactly the same probability."""
+    model = letter_model()
     with torch.no_grad():
         model.token_embedding.weight.zero_()
     return model
 
 
-def test_ties_are_the_first_index_s(tmp_path: Path) -> None:
+def test_of_tied_endings_the_first_is_chosen(tmp_path: Path) -> None:
     row = {"activity_label": "x", "ctx_a": "a b", "ctx_b": "c", "ctx": "a b c", "label": 1}
     rows = [{**row, "endings": ["aa", "bb", "cc", "dd"]}, {**row, "endings": ["aaa", "bb", "cc", "dd"]},
             {**row, "endings": ["aaa", "bb", "cc", "d"]}]  # fmt: skip
     result = run_benchmark("hellaswag", flat_model(), TOKENIZER, data=write_jsonl(tmp_path / "h.jsonl", rows))
     figures = values(result)
-    assert figures["accuracy"] == 1 / 3  # all alike: the first; the shortest two, alike: the first of them; one alone
-    assert figures["raw_accuracy_per_token"] == 0  # all alike: the first each time
+    assert (
+        figures["accuracy"] == 1 / 3
+    )  # four ties: the first; the shortest two tie: the first of them; one is shortest
+    assert figures["raw_accuracy_per_token"] == 0  # four ties: the first each time
 
 
-def test_of_equal_logits_the_first_token_is_the_likeliest() -> None:
-    scores = score(flat_model(), [((5, 6), (0, 0)), ((5, 6), (0, 1)), ((5, 6), (1, 0))])
-    assert [(each.greedy, each.last_greedy) for each in scores] == [(True, True), (False, False), (False, True)]
+def test_of_equal_logits_the_first_token_is_the_most_likely() -> None:
+    scores = score_continuations(flat_model(), [((5, 6), (0, 0)), ((5, 6), (0, 1)), ((5, 6), (1, 0))])
+    assert [(each.is_greedy, each.is_last_greedy) for each in scores] == [(True, True), (False, False), (False, True)]
     assert scores[0].log_probability == scores[1].log_probability == pytest.approx(-2 * math.log(257))
 
 
-def test_a_long_continuation_is_greedy_only_if_all_of_its_windows_are() -> None:
+def test_a_long_continuation_is_greedy_only_if_all_its_windows_are() -> None:
     zeros = (0,) * 60
-    scores = score(flat_model(), [((5,), after) for after in ((1, *zeros), (*zeros, 1), (0, *zeros))])
-    assert [(each.greedy, each.last_greedy) for each in scores] == [(False, True), (False, False), (True, True)]
+    scores = score_continuations(flat_model(), [((5,), after) for after in ((1, *zeros), (*zeros, 1), (0, *zeros))])
+    assert [(each.is_greedy, each.is_last_greedy) for each in scores] == [(False, True), (False, False), (True, True)]
 
 
-def test_the_batch_size_changes_nothing_but_the_speed(lambada_file: Path, tmp_path: Path) -> None:
+def test_the_batch_size_does_not_change_the_results(lambada_file: Path, tmp_path: Path) -> None:
     files = {"lambada": lambada_file, "hellaswag": write_jsonl(tmp_path / "h.jsonl", hellaswag_rows())}
     for name, path in files.items():
         found = [
-            values(run_benchmark(name, MODEL, TOKENIZER, Options(batch_size=size), data=path))
+            values(run_benchmark(name, MODEL, TOKENIZER, BenchmarkOptions(batch_size=size), data=path))
             for size in (None, 1, 3, 64)
         ]
         for other in found[1:]:
@@ -192,45 +194,48 @@ def test_the_batch_size_changes_nothing_but_the_speed(lambada_file: Path, tmp_pa
 
 
 def test_a_continuation_longer_than_the_context_is_read_in_windows(hf: Any) -> None:
-    """Each token once, with half the context before it at least; what fits is as lm-eval has it."""
+    """Each token is scored once, with at least half the context before it; one that fits is scored as in lm-eval."""
     rng = random.Random(3)
     ids = [rng.choice([ord(letter) for letter in LETTERS]) for _ in range(150)]
     for before, after in ((10, 100), (60, 41), (1, 40), (5, 36), (100, 40), (3, 149 - 3)):
         context, continuation = ids[:before], ids[before : before + after]
-        if after <= ROOM:
-            expected, greedy, last = plain_score(hf, context, continuation)
+        if after <= CONTEXT:
+            expected, greedy, last = simple_score(hf, context, continuation)
         else:
             expected, hits = 0.0, []
-            for start in range(before, before + after, ROOM // 2):
-                end = min(start + ROOM // 2, before + after)
-                total, all_greedy, last = plain_score(hf, ids[:start], ids[start:end])
+            for start in range(before, before + after, CONTEXT // 2):
+                end = min(start + CONTEXT // 2, before + after)
+                total, all_greedy, last = simple_score(hf, ids[:start], ids[start:end])
                 expected += total
                 hits.append(all_greedy)
             greedy = all(hits)
-        (got,) = score(MODEL, [(tuple(context), tuple(continuation))])
+        (got,) = score_continuations(MODEL, [(tuple(context), tuple(continuation))])
         assert got.log_probability == pytest.approx(expected, abs=1e-4)
-        assert (got.greedy, got.last_greedy) == (greedy, last)
+        assert (got.is_greedy, got.is_last_greedy) == (greedy, last)
     cuts = {(37, 4): False, (38, 4): True, (10, 100): False, (60, 100): True}
     for (before, after), cut in cuts.items():
-        assert score(MODEL, [(tuple(ids[:before]), tuple(ids[before : before + after]))])[0].cut == cut
+        assert (
+            score_continuations(MODEL, [(tuple(ids[:before]), tuple(ids[before : before + after]))])[0].is_truncated
+            == cut
+        )
 
 
 @pytest.mark.parametrize("name", ["wikitext2", "wikitext103", "ptb"])
 @pytest.mark.parametrize("stride", [40, 20, 7])
-def test_perplexities_are_the_plain_loop(hf: Any, tmp_path: Path, name: str, stride: int) -> None:
+def test_perplexities_equal_the_simple_loop(hf: Any, tmp_path: Path, name: str, stride: int) -> None:
     text = (" \n = A b = \n \n" if name != "ptb" else "") + " a be e <unk> ab a \n b ea b \n" * 4
     path = tmp_path / "text"
     path.write_text(text)
     ids = [TOKENIZER.end_of_text, *TOKENIZER.encode(text)]
     total, scored_to, start = 0.0, 0, 0
     while scored_to < len(ids) - 1:
-        table = log_probabilities(hf, ids[start : start + ROOM])
+        table = log_probabilities(hf, ids[start : start + CONTEXT])
         for position in range(len(table)):
             if scored_to < start + position + 1 < len(ids):
                 scored_to = start + position + 1
                 total -= table[position, ids[scored_to]].double().item()
         start += stride
-    result = run_benchmark(name, MODEL, TOKENIZER, Options(stride=stride), data=path)
+    result = run_benchmark(name, MODEL, TOKENIZER, BenchmarkOptions(stride=stride), data=path)
     figures = values(result)
     n_words = len(text.split())
     n_ends = text.count("\n")
@@ -238,7 +243,7 @@ def test_perplexities_are_the_plain_loop(hf: Any, tmp_path: Path, name: str, str
     assert math.log(figures["perplexity_word"]) == pytest.approx(total / (n_words + n_ends), rel=1e-5)
     assert math.log(figures["perplexity_word_without_ends"]) == pytest.approx(total / n_words, rel=1e-5)
     assert figures["bits_per_byte"] == pytest.approx(total / math.log(2) / len(text.encode()), rel=1e-5)
-    assert ("the form with <unk>, not the raw text" in result.caveats) == (name != "ptb")
+    assert ("the text with <unk>, not the raw text" in result.caveats) == (name != "ptb")
 
 
 def cbt_block(rng: random.Random) -> tuple[list[str], str, list[str]]:
@@ -248,7 +253,7 @@ def cbt_block(rng: random.Random) -> tuple[list[str], str, list[str]]:
 
 
 @pytest.mark.parametrize("detokenize", [False, True])
-def test_cbt_is_the_plain_loop_over_candidates_and_the_rest_of_the_sentence(
+def test_cbt_equals_the_simple_loop_over_candidates_with_the_rest_of_the_sentence(
     hf: Any, tmp_path: Path, detokenize: bool
 ) -> None:
     expected, of_the_word_alone = {}, {}
@@ -263,47 +268,47 @@ def test_cbt_is_the_plain_loop_over_candidates_and_the_rest_of_the_sentence(
                 shown = shown.replace(" .", ".").replace(" ,", ",")
             before, after = shown.split(" XXXXX")
             context = TOKENIZER.encode(before)
-            whole = [plain_score(hf, context, TOKENIZER.encode(f" {word}{after}"))[0] for word in candidates]
-            short = [plain_score(hf, context, TOKENIZER.encode(f" {word}"))[0] for word in candidates]
+            whole = [simple_score(hf, context, TOKENIZER.encode(f" {word}{after}"))[0] for word in candidates]
+            short = [simple_score(hf, context, TOKENIZER.encode(f" {word}"))[0] for word in candidates]
             choice = candidates[int(np.argmax(whole))]
-            answer = choice if number % 3 else rng.choice(candidates)  # so that there is something to get right
+            answer = choice if number % 3 else rng.choice(candidates)  # so that some answers are correct
             right += choice == answer
             alone += candidates[int(np.argmax(short))] == answer
             lines = [*sentences, f"{question}\t{answer}\t\t{'|'.join(candidates)}"]
             blocks.append("".join(f"{index} {line}\n" for index, line in enumerate(lines, 1)))
         (tmp_path / f"cbtest_{kind}_valid_2000ex.txt").write_text("\n".join(blocks))
         expected[f"accuracy_{kind}"], of_the_word_alone[f"accuracy_{kind}"] = right / 12, alone / 12
-    result = run_benchmark("cbt", MODEL, TOKENIZER, Options(detokenize=detokenize), data=tmp_path)
+    result = run_benchmark("cbt", MODEL, TOKENIZER, BenchmarkOptions(detokenize=detokenize), data=tmp_path)
     assert values(result) == expected
-    assert expected != of_the_word_alone  # so that the rest of the sentence is seen to count
+    assert expected != of_the_word_alone  # so the rest of the sentence makes a difference
     assert result.examples == 24
 
 
 @pytest.mark.gpu
-def test_the_device_changes_nothing_but_the_speed(lambada_file: Path) -> None:
+def test_the_device_does_not_change_the_results(lambada_file: Path) -> None:
     tokens = np.arange(500) * 7 % 257
-    there = random_model().to("cuda")
-    assert evaluate(there, tokens, stride=9).loss == pytest.approx(evaluate(MODEL, tokens, stride=9).loss, abs=1e-4)
-    figures = [values(run_benchmark("lambada", model, TOKENIZER, data=lambada_file)) for model in (MODEL, there)]
+    on_gpu = letter_model().to("cuda")
+    assert evaluate(on_gpu, tokens, stride=9).loss == pytest.approx(evaluate(MODEL, tokens, stride=9).loss, abs=1e-4)
+    figures = [values(run_benchmark("lambada", model, TOKENIZER, data=lambada_file)) for model in (MODEL, on_gpu)]
     assert figures[1] == pytest.approx(figures[0], rel=1e-3)
 
 
-def test_white_space_before_a_continuation_is_its_own_and_no_context_is_an_end_of_text() -> None:
+def test_white_space_before_a_continuation_belongs_to_it_and_an_empty_context_is_an_end_of_text() -> None:
     assert encode_pair(TOKENIZER, "ab ", "c") == (tuple(b"ab"), tuple(b" c"))
     assert encode_pair(TOKENIZER, " ", "c") == ((TOKENIZER.end_of_text,), tuple(b" c"))
 
 
-def test_a_limit_takes_the_first_and_says_so(lambada_file: Path, tmp_path: Path) -> None:
-    result = run_benchmark("lambada", MODEL, TOKENIZER, Options(limit=7), data=lambada_file)
+def test_a_limit_takes_the_first_examples_and_is_a_caveat(lambada_file: Path, tmp_path: Path) -> None:
+    result = run_benchmark("lambada", MODEL, TOKENIZER, BenchmarkOptions(limit=7), data=lambada_file)
     first = tmp_path / "first.jsonl"
     first.write_text("".join(lambada_file.read_text().splitlines(keepends=True)[:7]))
     assert values(result) == values(run_benchmark("lambada", MODEL, TOKENIZER, data=first))
     assert result.caveats[0] == "the first 7 passages only"
-    everything = run_benchmark("lambada", MODEL, TOKENIZER, Options(limit=1000), data=lambada_file)
+    everything = run_benchmark("lambada", MODEL, TOKENIZER, BenchmarkOptions(limit=1000), data=lambada_file)
     assert not any("only" in caveat for caveat in everything.caveats)
 
 
-def test_contexts_that_endings_share_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_contexts_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read = 0
     real = GPT.features
 
@@ -314,6 +319,6 @@ def test_contexts_that_endings_share_are_read_once(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(GPT, "features", counted)
     context = tuple(range(97, 97 + 30))
-    scores = score(MODEL, [(context, (token, token)) for token in (0, 1, 2, 3, 0, 3)])
+    scores = score_continuations(MODEL, [(context, (token, token)) for token in (0, 1, 2, 3, 0, 3)])
     assert read == 29 + 4 * 2
-    assert scores[0] == scores[4]  # equal ones once, so that they tie exactly
+    assert scores[0] == scores[4]  # equal pairs are scored once, so they tie exactly

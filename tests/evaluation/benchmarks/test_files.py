@@ -1,4 +1,4 @@
-"""The formats that benchmarks are published in, what is wrong with other files, and what was published."""
+"""The file formats of benchmarks, messages for other files, where data is found, and the published results."""
 
 import bz2
 import gzip
@@ -11,17 +11,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from builders import new_model
 from huggingface_hub.errors import HfHubHTTPError
 
-from minigpt.config import GPTConfig
 from minigpt.errors import DataError
-from minigpt.evaluation.benchmarks import cbt, hellaswag, lambada
-from minigpt.evaluation.benchmarks import language_modeling as perplexities
+from minigpt.evaluation.benchmarks import cbt, hellaswag, lambada, language_modeling
 from minigpt.evaluation.benchmarks.detokenizers import detokenize_cbt, detokenize_ptb, detokenize_wikitext
-from minigpt.evaluation.benchmarks.published_results import PUBLISHED, nearest_size, published
-from minigpt.evaluation.benchmarks.results import Data
+from minigpt.evaluation.benchmarks.published_results import PUBLISHED, nearest_size, published_results
+from minigpt.evaluation.benchmarks.results import DataFile
 from minigpt.evaluation.benchmarks.suite import BENCHMARKS, find_data, run_benchmark
-from minigpt.model.gpt import GPT
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 EVAL = Path("/work/shared/data/eval")
@@ -35,13 +33,13 @@ WIKITEXT = " \n = Robert Boulter = \n \n Robert Boulter is an English actor . \n
 PTB = " no it was n't black monday \n but N <unk> \n"
 
 
-def data(path: Path, content: str | bytes) -> Data:
+def data(path: Path, content: str | bytes) -> DataFile:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return Data(path, path.name)
+    return DataFile(path, path.name)
 
 
-def test_hellaswag_is_prepared_as_lm_eval_does_and_left_raw(tmp_path: Path) -> None:
-    (prepared,), (raw,) = hellaswag.questions(data(tmp_path / "h.jsonl", json.dumps(HELLASWAG)))
+def test_hellaswag_has_the_prepared_form_of_lm_eval_and_the_raw_form(tmp_path: Path) -> None:
+    (prepared,), (raw,) = hellaswag.read_questions(data(tmp_path / "h.jsonl", json.dumps(HELLASWAG)))
     assert prepared.context == "Roof shingle removal: A man is sitting on a roof. He"
     assert prepared.endings == ("is up.", "rips.", "is", "starts.  pulling.".replace("  ", " "))
     assert prepared.label == raw.label == 3
@@ -50,56 +48,58 @@ def test_hellaswag_is_prepared_as_lm_eval_does_and_left_raw(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress)])
-def test_packed_files_are_read_as_they_are(tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]) -> None:
+def test_compressed_files_are_read_directly(tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]) -> None:
     text = b"a text\n2\nno\nnor\nyes\nnot\n"
-    prepared, raw = hellaswag.questions(data(tmp_path / f"hellaswag_val_full.txt{suffix}", pack(text)))
+    prepared, raw = hellaswag.read_questions(data(tmp_path / f"hellaswag_val_full.txt{suffix}", pack(text)))
     assert prepared == [hellaswag.Question("a text", ("no", "nor", "yes", "not"), 2)]
     assert raw == []
     passage = json.dumps({"text": "the last word"}).encode()
-    assert lambada.passages(data(tmp_path / f"l.jsonl{suffix}", pack(passage))) == ["the last word"]
+    assert lambada.read_passages(data(tmp_path / f"l.jsonl{suffix}", pack(passage))) == ["the last word"]
 
 
-def test_wikitext_comes_out_of_a_zip(tmp_path: Path) -> None:
+def test_wikitext_is_read_from_a_zip(tmp_path: Path) -> None:
     path = tmp_path / "w.zip"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("wikitext-2-raw/wiki.train.raw", "x")
         archive.writestr("wikitext-2-raw/wiki.test.raw", WIKITEXT)
-    found = perplexities.wikitext_lines(Data(path, "w.zip", "wikitext-2-raw/wiki.test.raw"))
+    found = language_modeling.read_wikitext(DataFile(path, "w.zip", "wikitext-2-raw/wiki.test.raw"))
     assert "".join(found) == WIKITEXT
-    with pytest.raises(DataError, match=r"w.zip holds .*, expected 'elsewhere'"):
-        list(perplexities.wikitext_lines(Data(path, "w.zip", "elsewhere")))
+    with pytest.raises(DataError, match=r"w.zip contains .*, expected 'elsewhere'"):
+        list(language_modeling.read_wikitext(DataFile(path, "w.zip", "elsewhere")))
 
 
-def test_cbt_has_its_sentences_its_question_and_its_candidates(tmp_path: Path) -> None:
-    (question,) = cbt.questions(data(tmp_path / "cbtest_NE_valid_2000ex.txt", CBT))
+def test_cbt_has_sentences_a_question_and_candidates(tmp_path: Path) -> None:
+    (question,) = cbt.read_questions(data(tmp_path / "cbtest_NE_valid_2000ex.txt", CBT))
     assert question.before.startswith("line 1 . line 2 .")
     assert (question.sentence, question.candidates, question.answer) == ("a XXXXX b", ("dog", "cat"), 1)
     names = ["x/cbtest_CN_valid_2000ex.txt", "CN/NE/validation-00000.parquet", "other.txt", "NEWS_CNN.txt"]
-    assert [cbt.kind_of(Data(Path(name), name)) for name in names] == ["CN", "NE", "all", "all"]
+    assert [cbt.word_class(DataFile(Path(name), name)) for name in names] == ["CN", "NE", "all", "all"]
 
 
-def test_parquet_rows_are_the_published_text(tmp_path: Path) -> None:
+def test_parquet_rows_give_the_published_text(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
 
-    def table(name: str, rows: list[dict[str, Any]]) -> Data:
+    def table(name: str, rows: list[dict[str, Any]]) -> DataFile:
         path = tmp_path / f"{name}.parquet"
         parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-        return Data(path, name)
+        return DataFile(path, name)
 
     lines = WIKITEXT.splitlines(keepends=True)
     rows = [{"text": line if line.strip() else ""} for line in lines]
-    assert "".join(perplexities.wikitext_lines(table("wikitext", rows))) == WIKITEXT
+    assert "".join(language_modeling.read_wikitext(table("wikitext", rows))) == WIKITEXT
     rows = [{"sentence": line.strip()} for line in PTB.splitlines()]
-    assert "".join(perplexities.ptb_lines(table("ptb", rows))) == PTB
+    assert "".join(language_modeling.read_ptb(table("ptb", rows))) == PTB
     row = {**HELLASWAG, "label": "3"}
-    assert hellaswag.questions(table("h", [row])) == hellaswag.questions(data(tmp_path / "h.jsonl", json.dumps(row)))
+    assert hellaswag.read_questions(table("h", [row])) == hellaswag.read_questions(
+        data(tmp_path / "h.jsonl", json.dumps(row))
+    )
     rows = [{"sentences": ["one .", "two ."], "question": "a XXXXX", "answer": "cat", "options": ["dog", "cat"]}]
-    assert cbt.questions(table("CN", rows)) == [cbt.Question("one . two .", "a XXXXX", ("dog", "cat"), 1)]
+    assert cbt.read_questions(table("CN", rows)) == [cbt.Question("one . two .", "a XXXXX", ("dog", "cat"), 1)]
     with pytest.raises(DataError, match="row 1 is not a question of HellaSwag"):
-        hellaswag.questions(table("w", [{"text": "x"}]))
+        hellaswag.read_questions(table("w", [{"text": "x"}]))
     with pytest.raises(DataError, match="cannot be read as parquet"):
-        hellaswag.questions(data(tmp_path / "bad.parquet", "x"))
+        hellaswag.read_questions(data(tmp_path / "bad.parquet", "x"))
 
 
 def without(row: dict[str, Any], key: str) -> str:
@@ -116,25 +116,29 @@ GOOD = json.dumps(HELLASWAG)
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("lambada", '{"text": "a b"}\n\n{"text": "ab"}', r"line 3 has no text that ends in a word .*\"a passage\""),
+        (
+            "lambada",
+            '{"text": "a b"}\n\n{"text": "ab"}',
+            r"line 3 has no text that ends in a space and a word; .*\"a passage\"",
+        ),
         ("lambada", '{"text": "a b"}\n{"text": 3}', "line 2 has no text"),
-        ("lambada", '{"text": "a b "}', "line 1 has no text that ends in a word"),
+        ("lambada", '{"text": "a b "}', "line 1 has no text that ends in a space and a word"),
         ("lambada", '{"text": "a b"}\nplain', "line 2 is not JSON; expected"),
         ("lambada", '["a b"]', "line 1 is not an object; expected"),
         ("lambada", "", r"is empty; expected \{\"text\": \"a passage\"\} on each line"),
-        ("lambada.txt", "a b\nab", r"line 2 has no text that ends in a word .*; expected one passage$"),
+        ("lambada.txt", "a b\nab", r"line 2 has no text that ends in a space and a word; expected one passage$"),
         ("lambada.txt", "", "is empty; expected one passage on each line"),
         ("lambada", b'{"text": "a b"}\n\xff\xfe', "line 2 is not UTF-8 text"),
-        ("lambada", b'{"text": "a b"}\n\0', "line 2 holds zero bytes"),
+        ("lambada", b'{"text": "a b"}\n\0', "line 2 contains zero bytes"),
         ("hellaswag", f"{GOOD}\n{without(HELLASWAG, 'ctx_b')}", "line 2 is not a question of HellaSwag; expected"),
         ("hellaswag", changed(HELLASWAG, label=4), "line 1 is not a question"),
-        ("hellaswag", changed(HELLASWAG, label=""), "line 1 has no label, as in the test part; give the validation"),
+        ("hellaswag", changed(HELLASWAG, label=""), "line 1 has no label, like the test part; use the validation"),
         ("hellaswag", changed(HELLASWAG, endings=["a", "b", "c"]), "line 1 is not a question"),
         ("hellaswag", changed(HELLASWAG, endings=["a", "b", "c", " "]), "line 1 is not a question"),
         ("hellaswag", changed(HELLASWAG, ctx=" "), "line 1 is not a question"),
         ("hellaswag", '{"text": "a b"}', "line 1 is not a question"),
         ("hellaswag", "", "is empty"),
-        ("hellaswag.txt", "a\n7\nb", "line 2 is '7', expected the right ending's number, 0 to 3"),
+        ("hellaswag.txt", "a\n7\nb", "line 2 is '7', expected the correct ending's number, 0 to 3"),
         ("hellaswag.txt", "a\n1\n\nb\nc\nd", "line 3 is empty; expected six lines"),
         ("hellaswag.txt", "a\n1\nb\nc\nd", "ends within a question"),
         ("wikitext2", "\n\nOnce upon a time\n", "line 3 is 'Once upon a time', expected a heading"),
@@ -145,27 +149,27 @@ GOOD = json.dumps(HELLASWAG)
         ("cbt", CBT.replace("5 line 5 .\n", "\n", 1), "line 5 is empty before a question"),
         ("cbt", CBT.replace("XXXXX", "cat"), "line 21 has no XXXXX to fill"),
         ("cbt", CBT.replace("dog|cat", "dog|cow"), "line 21 has the answer 'cat', which is not among the candidates"),
-        ("cbt", CBT.replace("\t\t", " "), "line 21 is no question"),
+        ("cbt", CBT.replace("\t\t", " "), "line 21 is not a question"),
         ("cbt", CBT.partition("21 a")[0], "ends before a question"),
         ("cbt", "", "is empty"),
-        ("ptb", "version https://git-lfs.github.com/spec/v1\n", "only points to the file, which Git LFS holds"),
+        ("ptb", "version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer, not the file; run git lfs pull"),
     ],
 )
-def test_another_format_is_told_with_its_line_and_what_was_expected(
+def test_another_format_is_an_error_with_the_line_and_what_was_expected(
     tmp_path: Path, name: str, content: str | bytes, message: str
 ) -> None:
     benchmark, _, suffix = name.partition(".")
     file = data(tmp_path / (f"x.{suffix}" if suffix else "x.jsonl"), content)
     tokenizer = Tokenizer.named("bytes")
-    model = GPT(GPTConfig(vocab_size=257, n_positions=8, n_embd=8, n_layer=1, n_head=1))
+    model = new_model(n_positions=8)
     with pytest.raises(DataError, match=message):
         run_benchmark(benchmark, model, tokenizer, data=file.path)
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".zip"])
-def test_a_damaged_archive_is_one_sentence(tmp_path: Path, suffix: str) -> None:
-    with pytest.raises(DataError, match=r"is damaged: it cannot be unpacked|cannot be read"):
-        lambada.passages(data(tmp_path / f"l.jsonl{suffix}", "not packed at all"))
+def test_a_damaged_archive_is_an_error(tmp_path: Path, suffix: str) -> None:
+    with pytest.raises(DataError, match=r"is damaged and cannot be decompressed|cannot be read"):
+        lambada.read_passages(data(tmp_path / f"l.jsonl{suffix}", "not compressed"))
 
 
 def test_a_folder_is_searched_for_the_file(tmp_path: Path) -> None:
@@ -183,14 +187,16 @@ def test_a_folder_is_searched_for_the_file(tmp_path: Path) -> None:
         "lambada": ["lambada_test.jsonl.gz"],
         "cbt": ["cbtest_CN_valid_2000ex.txt", "cbtest_NE_valid_2000ex.txt"],
     }
-    with pytest.raises(DataError, match=r"holds no file of ptb: none is called ptb\.test\.txt"):
+    with pytest.raises(DataError, match=r"contains no file of ptb; expected one named ptb\.test\.txt"):
         find_data("ptb", tmp_path)
-    with pytest.raises(DataError, match="nowhere is not there; give a file of ptb"):
+    with pytest.raises(DataError, match="nowhere does not exist; pass a file of ptb"):
         find_data("ptb", Path("nowhere"))
 
 
 @pytest.mark.parametrize("name", list(BENCHMARKS))
-def test_offline_the_file_and_the_way_out_are_named(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_offline_the_error_names_the_file_and_the_option(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     hub = BENCHMARKS[name].hub[0]
@@ -198,7 +204,7 @@ def test_offline_the_file_and_the_way_out_are_named(name: str, monkeypatch: pyte
         find_data(name)
 
 
-def test_a_hub_out_of_reach_is_known_at_the_first_attempt_and_its_client_says_nothing(
+def test_an_unreachable_hub_fails_at_the_first_attempt_without_warnings_of_its_client(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     hub = logging.getLogger("huggingface_hub")
@@ -214,16 +220,14 @@ def test_a_hub_out_of_reach_is_known_at_the_first_attempt_and_its_client_says_no
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", unreachable)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_, **__: attempts.append("a download"))
-    with pytest.raises(DataError, match=r"downloaded \(Name or service not known\); offline, give lambada"):
+    with pytest.raises(DataError, match=r"downloaded \(Name or service not known\); offline, pass lambada"):
         find_data("lambada")
     assert [attempt.endswith("lambada_test_en.jsonl") for attempt in attempts] == [True]
     assert caplog.records == []
     assert hub.level == logging.WARNING
 
 
-def test_a_hub_that_answers_with_an_error_is_left_to_its_client(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_error_response_of_the_hub_is_left_to_its_client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def busy(url: str) -> None:
         raise HfHubHTTPError("503", response=SimpleNamespace(headers={}, request=None))  # type: ignore[arg-type]
 
@@ -233,23 +237,23 @@ def test_a_hub_that_answers_with_an_error_is_left_to_its_client(
     assert [file.path for file in find_data("lambada")] == [tmp_path / "there"]
 
 
-def test_what_the_hub_gives_is_named_by_its_repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: list[tuple[Any, ...]] = []
+def test_files_of_the_hub_are_named_by_their_repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    requests: list[tuple[Any, ...]] = []
 
     def download(repository: str, file: str, *, repo_type: str, revision: str | None) -> str:
-        asked.append((repository, file, repo_type, revision))
+        requests.append((repository, file, repo_type, revision))
         return str(tmp_path / "there")
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
     monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda url: None)
     found = find_data("cbt")
-    assert asked == [
+    assert requests == [
         ("cam-cst/cbt", f"{kind}/validation-00000-of-00001.parquet", "dataset", None) for kind in ("CN", "NE")
     ]
-    assert [cbt.kind_of(file) for file in found] == ["CN", "NE"]
+    assert [cbt.word_class(file) for file in found] == ["CN", "NE"]
 
 
-def test_wikitext_stands_again_as_it_was_written() -> None:
+def test_wikitext_is_detokenized() -> None:
     text = (
         " = Robert <unk> = \n \n = = Career = = \n He had a guest @-@ starring role , in $ 1 @,@ 000"
         " ( about £ 2 @.@ 5 )"
@@ -261,39 +265,39 @@ def test_wikitext_stands_again_as_it_was_written() -> None:
     )
 
 
-def test_penn_treebank_stands_again_as_it_was_written() -> None:
+def test_penn_treebank_is_detokenized() -> None:
     text = " mr. <unk> does n't own N N of the investors ' $ N million but it 's u.s. money \n that they 'll get \n"
     assert detokenize_ptb(text) == (
         "mr. <unk> doesn't own N N of the investors' $N million but it's u.s. money\nthat they'll get\n"
     )
 
 
-def test_childrens_books_stand_again_as_they_were_written() -> None:
+def test_childrens_books_are_detokenized() -> None:
     text = "`` They are very kind , '' XXXXX the king ; `` I do n't -LRB- you know -RRB- mind . ''"
     assert detokenize_cbt(text) == '"They are very kind," XXXXX the king; "I don\'t (you know) mind."'
 
 
 @pytest.mark.skipif(not EVAL.exists(), reason="the texts are not on this machine")
 @pytest.mark.parametrize("part", ["test", "valid"])
-def test_detokenizing_wikitext_loses_no_difference_between_two_lines(part: str) -> None:
+def test_detokenized_lines_of_wikitext_stay_distinct(part: str) -> None:
     lines = set((EVAL / f"wikitext2-{part}.txt").read_text(encoding="utf-8").splitlines())
     assert len({detokenize_wikitext(line) for line in lines}) == len(lines)
 
 
 @pytest.mark.skipif(not EVAL.exists(), reason="the texts are not on this machine")
-def test_the_published_files_are_read_whole() -> None:
+def test_the_published_files_are_read_completely() -> None:
     (path,) = (file.path for file in find_data("lambada", EVAL))
-    assert len(lambada.passages(Data(path, "lambada"))) == 5153
+    assert len(lambada.read_passages(DataFile(path, "lambada"))) == 5153
     (path,) = (file.path for file in find_data("hellaswag", EVAL))
-    assert len(hellaswag.questions(Data(path, "hellaswag"))[0]) == 10042
+    assert len(hellaswag.read_questions(DataFile(path, "hellaswag"))[0]) == 10042
     (path,) = (file.path for file in find_data("wikitext2", EVAL))
-    text = "".join(perplexities.wikitext_lines(Data(path, "wikitext2")))
+    text = "".join(language_modeling.read_wikitext(DataFile(path, "wikitext2")))
     assert len(text.split()) + text.count("\n") == 245_569  # Merity et al. 2016, table 1
 
 
-def test_published_figures_are_of_metrics_that_there_are(tmp_path: Path) -> None:
+def test_every_published_result_belongs_to_one_of_our_metrics(tmp_path: Path) -> None:
     tokenizer = Tokenizer.named("bytes")
-    model = GPT(GPTConfig(vocab_size=257, n_positions=8, n_embd=8, n_layer=1, n_head=1))
+    model = new_model(n_positions=8)
     for kind in ("CN", "NE"):
         data(tmp_path / f"cbtest_{kind}_valid.txt", CBT)
     data(tmp_path / "lambada_test.jsonl", '{"text": "a b"}')
@@ -302,23 +306,27 @@ def test_published_figures_are_of_metrics_that_there_are(tmp_path: Path) -> None
     data(tmp_path / "ptb.test.txt", PTB)
     for name in BENCHMARKS:
         own = {metric.name: metric.unit for metric in run_benchmark(name, model, tokenizer, data=tmp_path).metrics}
-        known = [each for each in PUBLISHED if each.benchmark == name]
-        assert known
-        for each in known:
-            assert (each.figure < 1) == (own[each.metric] == "share")
+        published = [each for each in PUBLISHED if each.benchmark == name]
+        assert published
+        for each in published:
+            assert (each.value < 1) == (own[each.metric] == "share")
 
 
-def test_a_figure_of_the_paper_never_stands_beside_a_perplexity_as_if_the_paper_said_which() -> None:
+def test_every_perplexity_of_the_paper_says_that_the_pairing_is_ours() -> None:
     names = ("wikitext2", "wikitext103", "ptb")
     texts = [each for each in PUBLISHED if each.source == "GPT-2 paper" and each.benchmark in names]
     assert len(texts) == 12
     for each in texts:
-        assert "'canonical unit'" in each.differs
-        assert ("the pairing is ours" if each.metric == "perplexity_token" else "we take for a word") in each.differs
+        assert "'canonical unit'" in each.difference
+        assert ("paired with this measure by us" if each.metric == "perplexity_token" else "we take to be a word") in (
+            each.difference
+        )
 
 
-def test_the_nearest_size_is_so_by_ratio() -> None:
+def test_the_nearest_size_is_by_ratio() -> None:
     sizes = {1_000_000: "gpt2", 124_439_808: "gpt2", 200_000_000: "gpt2", 220_000_000: "gpt2-medium", 10**10: "gpt2-xl"}
     assert {count: nearest_size(count) for count in sizes} == sizes
-    table = {each.metric: each.figure for each in published("lambada", "gpt2-xl") if each.source == "GPT-2 paper"}
+    table = {
+        each.metric: each.value for each in published_results("lambada", "gpt2-xl") if each.source == "GPT-2 paper"
+    }
     assert table == {"perplexity_last_word": 8.63, "accuracy_last_word": 0.6324}

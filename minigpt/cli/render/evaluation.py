@@ -1,0 +1,183 @@
+"""The results of `minigpt evaluate` as tables and as records for JSON."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from minigpt.cli.render.result_table import ResultTable
+from minigpt.cli.render.units import count
+from minigpt.tokenizer.display import visible
+
+if TYPE_CHECKING:
+    from minigpt.evaluation.benchmarks.results import BenchmarkResult
+    from minigpt.evaluation.breakdown import Breakdown
+    from minigpt.evaluation.perplexity import Evaluation
+
+_MOST_DOCUMENTS = 20  # in a table; --json has all
+_BAR = 24  # characters: the table fits a terminal of 60
+
+
+def text_record(labels: Sequence[str], parts: "Breakdown") -> dict[str, Any]:
+    """The results for texts, for JSON; `labels` are the names of the documents."""
+    whole = parts.whole
+    record: dict[str, Any] = {
+        "loss": whole.loss,
+        "perplexity": _finite(whole.perplexity),
+        "bits_per_byte": _finite(whole.bits_per_byte),
+        "tokens": whole.tokens,
+        "bytes": whole.bytes,
+        "context": whole.context,
+        "stride": whole.stride,
+        "documents": [_document_record(name, parts.document(number)) for number, name in enumerate(labels)],
+    }
+    if len(parts.position_tokens):
+        is_measured = parts.position_tokens > 0
+        record["position_losses"] = parts.position_losses()[is_measured].tolist()
+        record["position_tokens"] = parts.position_tokens[is_measured].tolist()
+    return record
+
+
+def _document_record(name: str, part: "Evaluation") -> dict[str, Any]:
+    return {
+        "name": name,
+        "tokens": part.tokens,
+        "bytes": part.bytes,
+        "loss": _finite(part.loss),
+        "bits_per_byte": _finite(part.bits_per_byte),
+    }
+
+
+def _finite(value: float) -> float | None:
+    """The value, or None for infinity and NaN, which JSON lacks."""
+    return value if math.isfinite(value) else None
+
+
+def text_tables(labels: Sequence[str], parts: "Breakdown", tokenizer: str, limit: int | None) -> list[ResultTable]:
+    """The results for texts: for all of them, by document, and by position."""
+    whole = parts.whole
+    total = ResultTable(
+        "all texts" if limit is None else f"the first {count(len(labels), 'document')}",
+        ("measure", " value", "unit"),
+        [
+            ("loss", f"{whole.loss:.4f}", "nats per token"),
+            ("perplexity", f"{whole.perplexity:,.2f}", f"per token ({tokenizer})"),
+            ("bits per byte", _number(whole.bits_per_byte), ""),
+        ],
+        [
+            f"protocol: {count(whole.tokens, 'token')}, {count(whole.bytes, 'byte')}; context {whole.context}, "
+            f"stride {whole.stride}; every token scored once, the first after an end-of-text"
+        ],
+    )
+    tables = [total]
+    if len(labels) > 1:
+        tables.append(_document_table(labels, parts))
+    if len(parts.position_tokens):
+        tables.append(_position_table(parts))
+    return tables
+
+
+def _document_table(labels: Sequence[str], parts: "Breakdown") -> ResultTable:
+    """The documents by bits per byte; of many, those at both ends."""
+    documents = [(name, parts.document(number)) for number, name in enumerate(labels)]
+    # A document whose only scored token is its end-of-text has no bytes: it comes last.
+    documents.sort(key=lambda each: each[1].bits_per_byte if each[1].bytes else -1.0, reverse=True)
+    title = f"{len(documents):,} documents, the hardest to predict first"
+    notes = ["each document is predicted after the end of the previous one, as in training"]
+    if len(documents) > _MOST_DOCUMENTS:
+        half = _MOST_DOCUMENTS // 2
+        notes.append(f"the {half} hardest and the {half} easiest of {len(documents):,}; --json has them all")
+        documents = documents[:half] + documents[-half:]
+    rows = [
+        (visible(name), f"{part.tokens:,}", f"{part.bytes:,}", f"{part.loss:.4f}", _number(part.bits_per_byte))
+        for name, part in documents
+    ]
+    return ResultTable(title, ("document", " tokens", " bytes", " loss", " bits per byte"), rows, notes)
+
+
+def _position_table(parts: "Breakdown") -> ResultTable:
+    """The loss by the number of tokens before, in ranges that double, with bars of the loss above the lowest."""
+    nats, counts = parts.position_nats, parts.position_tokens
+    ranges: list[tuple[str, float, int]] = []
+    start, size = 0, 1
+    while start < len(counts) and counts[start]:
+        end = min(start + size, len(counts))
+        n_tokens = int(counts[start:end].sum())
+        name = f"{start + 1}" if end == start + 1 else f"{start + 1} to {end}"
+        ranges.append((name, float(nats[start:end].sum()) / n_tokens, n_tokens))
+        start, size = end, max(1, end)
+    lowest = min(loss for _, loss, _ in ranges)
+    span = max(loss for _, loss, _ in ranges) - lowest
+    rows = [
+        (name, f"{loss:.4f}", f"{n_tokens:,}", "█" * round(_BAR * (loss - lowest) / span) if span else "")
+        for name, loss, n_tokens in ranges
+    ]
+    notes = [
+        "all positions of every window count, also of tokens that another window scores",
+        f"bars: loss above the lowest row, at most {span:.4f} nats",
+    ]
+    return ResultTable("loss by position in the window", ("tokens before", " loss", " tokens", ""), rows, notes)
+
+
+def benchmark_record(result: "BenchmarkResult", n_parameters: int) -> dict[str, Any]:
+    """The result of a benchmark and the published ones, for JSON."""
+    from minigpt.evaluation.benchmarks.published_results import nearest_size, published_results
+
+    return {
+        "benchmark": result.benchmark,
+        "data": list(result.data),
+        result.example_name: result.examples,
+        "metrics": {
+            metric.name: {"value": _finite(metric.value), "unit": metric.unit, "protocol": metric.protocol}
+            for metric in result.metrics
+        },
+        "caveats": list(result.caveats),
+        "published": [
+            {
+                "model": each.model,
+                "metric": each.metric,
+                "value": each.value,
+                "source": each.source,
+                "same_protocol": not (each.difference or result.caveats),
+                "differs": [*([each.difference] if each.difference else []), *result.caveats],
+            }
+            for each in published_results(result.benchmark, nearest_size(n_parameters))
+        ],
+    }
+
+
+def benchmark_table(result: "BenchmarkResult", n_parameters: int) -> ResultTable:
+    """The result of a benchmark beside those published for the GPT-2 closest in size."""
+    from minigpt.evaluation.benchmarks.published_results import SIZES, nearest_size, published_results
+
+    nearest = nearest_size(n_parameters)
+    published = sorted(published_results(result.benchmark, nearest), key=lambda each: bool(each.difference))
+    no_difference = "only what the notes say" if result.caveats else "nothing"
+    rows = []
+    for metric in result.metrics:
+        cells = [
+            (_metric_value(each.value, metric.unit), each.source, each.difference or no_difference)
+            for each in published
+            if each.metric == metric.name
+        ] or [("", "", "")]
+        own = (metric.title, _metric_value(metric.value, metric.unit))
+        rows += [(*(own if number == 0 else ("", "")), *row) for number, row in enumerate(cells)]
+    notes = [f"{metric.title}: {metric.protocol}" for metric in result.metrics]
+    if result.caveats:
+        notes.append(f"not directly comparable with published results: {'; '.join(result.caveats)}")
+    notes.append(
+        f"published: {nearest} ({SIZES[nearest]:,} parameters), the GPT-2 closest in size to this model "
+        f"({n_parameters:,} parameters)"
+    )
+    title = f"{result.benchmark}, {result.examples:,} {result.example_name} of {visible(', '.join(result.data))}"
+    return ResultTable(title, ("measure", " this model", " published", "by", "what differs"), rows, notes, remarks=2)
+
+
+def _number(value: float) -> str:
+    """The value with four decimals, or a dash for NaN."""
+    return "-" if math.isnan(value) else f"{value:.4f}"
+
+
+def _metric_value(value: float, unit: str) -> str:
+    if unit == "share":
+        return f"{100 * value:.2f} %"
+    return f"{value:,.2f}" if unit == "perplexity" else f"{value:.4f}"
