@@ -1,1 +1,1 @@
-"""From logits to text: sampling, decoding, streaming."""
+"""Text generation: engines, sampling, decoding, streaming."""

@@ -1,4 +1,4 @@
-"""Beam search: several likely texts grown side by side, for the likeliest there is; it knows no text and no stops."""
+"""Beam search: extends several likely sequences in parallel to find the most likely ones."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ import torch
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError
 from minigpt.generation.engines.engine import Engine
-from minigpt.generation.sampling import NOTHING_LEFT, Sampler, check_finite
+from minigpt.generation.sampling import NO_TOKEN_LEFT, Sampler, check_finite
 
 
 @torch.inference_mode()
@@ -21,45 +21,45 @@ def beam_search(
 ) -> list[tuple[float, list[int]]]:
     """Up to `beams` continuations of a prompt with their scores, best first.
 
-    A continuation ends with `end_of_text`, which then is its last token, or has `max_new_tokens`. Its score is its
-    log-probability / length ** length_penalty; the sampler's penalties and bans act on the log-probabilities. Only the
-    first `vocab_size` ids are used.
+    A continuation ends with `end_of_text`, its last token, or after `max_new_tokens`. Its score is its
+    log-probability / length ** length_penalty. The sampler's processors act on the log-probabilities. Only ids below
+    `vocab_size` are used.
 
-    Raises: ConfigError where prompt and continuation do not fit the context, whose window does not slide here, or no
-    token is left to choose; GenerationError for logits that are nan or infinite.
-    Source: Sutskever et al. 2014, section 3.2; Wu et al. 2016, section 7 (the length penalty, without its constant);
-    what is looked at and when to stop are transformers', with its `early_stopping=False`.
+    Raises: ConfigError if prompt and continuation do not fit into the context together (beam search has no sliding
+    window), or no token is left to choose; GenerationError for logits that are NaN or infinite.
+    Source: Sutskever et al. 2014, section 3.2; Wu et al. 2016, section 7 (the length penalty, without its constant).
+    Candidates and stopping criterion are those of transformers with `early_stopping=False`.
     """
     if len(prompt) + config.max_new_tokens > engine.n_positions:
         raise ConfigError(
-            f"prompt ({len(prompt)} tokens) and max_new_tokens ({config.max_new_tokens}) must fit into the context "
-            f"({engine.n_positions}) together, for beams"
+            f"with beams, prompt ({len(prompt)} tokens) and max_new_tokens ({config.max_new_tokens}) must fit into the "
+            f"context ({engine.n_positions}) together"
         )
-    logits = engine.start([prompt])[:, :vocab_size]  # (R, V), of the R texts that go on
-    texts = torch.tensor([list(prompt)], device=engine.device)  # (R, T)
-    scores = torch.zeros(1, 1, device=engine.device)  # (R, 1), their log-probabilities
+    logits = engine.start([prompt])[:, :vocab_size]  # (R, V), R the number of active sequences
+    sequences = torch.tensor([list(prompt)], device=engine.device)  # (R, T)
+    scores = torch.zeros(1, 1, device=engine.device)  # (R, 1), the log-probabilities of the sequences
     finished: list[tuple[float, list[int]]] = []
     for length in range(1, config.max_new_tokens + 1):
         check_finite(logits)
-        grown = scores + sampler.adjust(logits.float().log_softmax(dim=-1), texts, length - 1)  # (R, V)
-        # Each text has one way to end, so that of twice as many as there are beams enough go on.
-        best = grown.flatten().topk(min(2 * config.beams, grown.numel()))
-        rows, tokens = best.indices // grown.shape[1], best.indices % grown.shape[1]  # (N,), (N,)
-        texts = torch.cat([texts[rows], tokens[:, None]], dim=1)  # (N, T + 1)
+        extended = scores + sampler.process(logits.float().log_softmax(dim=-1), sequences, length - 1)  # (R, V)
+        # Each sequence can end in one way, so that of 2 * beams candidates at least `beams` stay active.
+        best = extended.flatten().topk(min(2 * config.beams, extended.numel()))
+        rows, tokens = best.indices // extended.shape[1], best.indices % extended.shape[1]  # (N,), (N,)
+        sequences = torch.cat([sequences[rows], tokens[:, None]], dim=1)  # (N, T + 1)
         possible = best.values > -torch.inf
         ended = possible & ((tokens == end_of_text) | (length == config.max_new_tokens))
-        ranks = best.values / length**config.length_penalty  # (N,)
+        final_scores = best.values / length**config.length_penalty  # (N,)
         for row in ended[: config.beams].nonzero().flatten().tolist():
-            finished.append((float(ranks[row]), texts[row, len(prompt) :].tolist()))
-        finished = sorted(finished, key=lambda found: -found[0])[: config.beams]
-        going = (possible & ~ended).nonzero().flatten()[: config.beams]  # (R,)
-        if len(going) == 0:
+            finished.append((float(final_scores[row]), sequences[row, len(prompt) :].tolist()))
+        finished = sorted(finished, key=lambda scored: -scored[0])[: config.beams]
+        active = (possible & ~ended).nonzero().flatten()[: config.beams]  # (R,)
+        if len(active) == 0:
             break
-        if len(finished) == config.beams and float(ranks[going[0]]) <= finished[-1][0]:
+        if len(finished) == config.beams and float(final_scores[active[0]]) <= finished[-1][0]:
             break
-        engine.keep(rows[going].tolist())
-        logits = engine.read(tokens[going, None])[:, -1, :vocab_size]
-        texts, scores = texts[going], best.values[going, None]
+        engine.keep(rows[active].tolist())
+        logits = engine.read(tokens[active, None])[:, -1, :vocab_size]
+        sequences, scores = sequences[active], best.values[active, None]
     if not finished:
-        raise ConfigError(NOTHING_LEFT)
+        raise ConfigError(NO_TOKEN_LEFT)
     return finished

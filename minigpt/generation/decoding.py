@@ -1,4 +1,4 @@
-"""From prompts to ids, a step at a time, on any engine; it knows no text, no files and no terminal."""
+"""Decoding: continues prompts token by token on any engine, with a sliding window and speculative decoding."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,18 +10,19 @@ from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, GenerationError
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.resolve import resolve_engine
+from minigpt.generation.logits_processors import LogitsProcessor
 from minigpt.generation.nonfinite import first_nonfinite
 from minigpt.generation.sampling import Sampler
-from minigpt.generation.speculative import Drafter, Gain
+from minigpt.generation.speculative import Drafter, SpeedupMonitor
 from minigpt.model.gpt import GPT, eval_mode
 
 
 def window_start(length: int, n_positions: int) -> int:
-    """The first of `length` tokens that the model sees when it predicts the next: 0 until they outgrow the context.
+    """The index of the first of `length` tokens that the model sees when it predicts the next one.
 
-    From then on the window slides by half a context at a time: GPT-2's positions are learned and absolute, so every
-    slide moves them all and the window is computed anew. Sliding by halves costs that once per n_positions / 2
-    tokens and leaves between n_positions / 2 and n_positions tokens in sight.
+    It is 0 until the tokens exceed the context. From then on the window slides by half a context at a time: GPT-2's
+    positions are learned and absolute, so that every slide changes them all and the whole window is recomputed. Sliding
+    by halves costs this once per n_positions / 2 tokens and keeps at least n_positions / 2 tokens visible.
     """
     stride = max(1, n_positions // 2)
     excess = max(0, length - n_positions)
@@ -35,18 +36,18 @@ def window_moves(n_prompt: int, n_new: int, n_positions: int, keep_first: int = 
     return max(0, len(starts) - 1)
 
 
-def visible(tokens: Sequence[int], n_positions: int, keep_first: int = 0) -> list[int]:
-    """What the model sees of the tokens: the first `keep_first` always, of the rest the window."""
+def visible_tokens(tokens: Sequence[int], n_positions: int, keep_first: int = 0) -> list[int]:
+    """The tokens that the model sees: always the first `keep_first`, and the sliding window of the rest."""
     start = window_start(len(tokens) - keep_first, n_positions - keep_first)
     return [*tokens[:keep_first], *tokens[keep_first + start :]]
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A token that was chosen and, where they were asked for, its log-probability by the model itself, before penalties
-    and temperature, the likeliest tokens with theirs, the entropy of the whole distribution, and its rank in it from 0.
+class GeneratedToken:
+    """A generated token and, if requested, the model's prediction for it, before processors and temperature.
 
-    Units: nats.
+    `logprob` is the token's log-probability in nats, `alternatives` are the most likely tokens with theirs, `entropy`
+    is that of the distribution in nats, and `rank` is the number of more likely tokens.
     """
 
     id: int
@@ -57,14 +58,14 @@ class Choice:
 
 
 class Decoder:
-    """Continues several prompts side by side: `advance` until enough, `drop` rows that have ended.
+    """Continues several prompts in parallel: `advance` generates the next tokens, `drop` ends rows.
 
-    Each row comes out as it would alone: it sees its own tokens at its own positions and is drawn with the numbers of
-    its own sample, `samples[row]`. Only the first `vocab_size` ids are drawn: a vocabulary may be padded beyond what
-    its tokenizer knows. `alternatives` asks for log-probabilities and so many others beside each token. A drafter's
-    guesses are used where there is one row; they change how fast tokens come, not which.
+    Each row gets the tokens that it would get alone: it sees its own tokens at its own positions and is drawn with the
+    random numbers of its own sample, `samples[row]`. Only ids below `vocab_size` are drawn, because a model's
+    vocabulary may be padded. `alternatives` requests log-probabilities and this many alternatives for each token. A
+    drafter is used while there is one row; it changes the speed but no token.
 
-    Raises: ConfigError for an empty prompt, and for a `keep_first` that leaves no room.
+    Raises: ConfigError for an empty prompt, and for a `keep_first` that leaves too little room.
     """
 
     def __init__(
@@ -84,68 +85,69 @@ class Decoder:
         if keep_first > engine.n_positions // 2:
             raise ConfigError(
                 f"keep-first ({keep_first}) must be at most half the context length ({engine.n_positions // 2}), "
-                "to leave room for what comes"
+                "to leave room for new tokens"
             )
         self.engine, self.sampler, self.drafter = engine, sampler, drafter
         self.tokens = [list(prompt) for prompt in prompts]
         self.samples = list(range(len(prompts)) if samples is None else samples)
         self.vocab_size, self.keep_first, self.alternatives = vocab_size, keep_first, alternatives
-        self.rows = list(range(len(prompts)))  # which of the prompts go on
+        self.rows = list(range(len(prompts)))  # the prompts that are still continued
         self.n_new = 0
-        self._starts: list[int] = []  # where the windows of those rows begin, that the engine has read
-        self._gain = Gain()
+        self._starts: list[int] = []  # of the windows that the engine has read, one per row
+        self._speedup = SpeedupMonitor()
 
-    def advance(self) -> list[list[Choice]]:
-        """The next tokens of every row that goes on, in their order: one each, or several of which all but the last
-        were guessed right.
+    def advance(self) -> list[list[GeneratedToken]]:
+        """The next tokens of every row in `rows`: one each, or several if draft tokens were accepted.
 
-        Raises: GenerationError where the model's logits are no longer numbers, saying where in it that begins.
+        Raises: GenerationError for NaN or infinite logits, naming the part of the model where they begin.
         """
-        alone = self.drafter is not None and len(self.rows) == 1
-        guessing = alone and self._gain.wants_guesses()
+        speculative = self.drafter is not None and len(self.rows) == 1
+        drafting = speculative and self._speedup.should_draft()
         starts = self._starts
-        logits, guesses = self._read(guessing)  # (B, T, V), T - 1 guesses
-        gained: list[list[Choice]] = [[] for _ in self.rows]
+        logits, draft = self._read(drafting)  # (B, T, V), T - 1 draft tokens
+        generated: list[list[GeneratedToken]] = [[] for _ in self.rows]
         for at in range(logits.shape[1]):
             scores = logits[:, at, : self.vocab_size]  # (B, V)
             chosen = self._choose(scores)
-            for row, choice in enumerate(self._described(scores, chosen)):
-                gained[row].append(choice)
-                self.tokens[self.rows[row]].append(choice.id)
+            for row, token in enumerate(self._describe(scores, chosen)):
+                generated[row].append(token)
+                self.tokens[self.rows[row]].append(token.id)
             self.n_new += 1
-            if at < len(guesses) and int(chosen[0]) != guesses[at]:
-                self.engine.rewind(len(guesses) - at)
+            if at < len(draft) and int(chosen[0]) != draft[at]:
+                self.engine.rewind(len(draft) - at)
                 break
-        if alone and self._starts == starts:  # a window that was read anew is no step to compare with
-            self._gain.note(len(guesses), len(gained[0]))
-        return gained
+        if speculative and self._starts == starts:  # a step that recomputed the window is not comparable
+            self._speedup.record(len(draft), len(generated[0]))
+        return generated
 
     def drop(self, rows: Collection[int]) -> None:
-        """Goes on without these of `rows`."""
-        left = [place for place, row in enumerate(self.rows) if row not in rows]
-        if left and len(left) < len(self.rows):
-            self.engine.keep(left)
-        self.rows = [self.rows[place] for place in left]
-        self._starts = [self._starts[place] for place in left]
+        """Stops continuing these rows."""
+        kept = [place for place, row in enumerate(self.rows) if row not in rows]
+        if kept and len(kept) < len(self.rows):
+            self.engine.keep(kept)
+        self.rows = [self.rows[place] for place in kept]
+        self._starts = [self._starts[place] for place in kept]
 
-    def _read(self, guessing: bool) -> tuple[Tensor, list[int]]:
-        """Reads what the engine has not yet, and guesses behind it: logits (B, 1 + guesses, V), and the guesses."""
-        going = [self.tokens[row] for row in self.rows]
+    def _read(self, drafting: bool) -> tuple[Tensor, list[int]]:
+        """Reads the tokens that the engine has not read, then a draft: logits (B, 1 + drafted, V), and the draft."""
+        texts = [self.tokens[row] for row in self.rows]
         room = self.engine.n_positions - self.keep_first
-        starts = [window_start(len(tokens) - self.keep_first, room) for tokens in going]
+        starts = [window_start(len(tokens) - self.keep_first, room) for tokens in texts]
         if starts != self._starts:
             self._starts = starts
-            return self._start([visible(tokens, self.engine.n_positions, self.keep_first) for tokens in going]), []
-        guesses: list[int] = []
-        if guessing and self.drafter is not None:
+            windows = [visible_tokens(tokens, self.engine.n_positions, self.keep_first) for tokens in texts]
+            return self._start(windows), []
+        draft: list[int] = []
+        if drafting and self.drafter is not None:
             left = self.sampler.config.max_new_tokens - self.n_new - 1
-            most = min(left, self.engine.n_positions - self.engine.length - 1)
-            guesses = self.drafter.propose(going[0], most, self._guess)[:most] if most > 0 else []
-        ids = [[tokens[-1], *guesses] for tokens in going]
-        return self.engine.read(torch.tensor(ids, device=self.engine.device)), guesses
+            max_tokens = min(left, self.engine.n_positions - self.engine.length - 1)
+            if max_tokens > 0:
+                draft = self.drafter.propose(texts[0], max_tokens, self._choose_draft)[:max_tokens]
+        ids = [[tokens[-1], *draft] for tokens in texts]
+        return self.engine.read(torch.tensor(ids, device=self.engine.device)), draft
 
     def _start(self, windows: list[list[int]]) -> Tensor:
-        """Reads whole windows, one that several rows share only once: (B, 1, V)."""
+        """Reads whole windows, each only once if several rows share it: -> (B, 1, V)."""
         shared = {tuple(window): place for place, window in reversed(list(enumerate(windows)))}
         firsts = sorted(shared.values())
         logits = self.engine.start([windows[place] for place in firsts])  # (unique, V)
@@ -155,11 +157,11 @@ class Decoder:
             logits = logits[order]
         return logits[:, None]
 
-    def _history(self) -> Tensor:
-        """All tokens of the rows that go on, (B, T) int64, -1 before those of shorter rows; empty where not needed."""
-        going = [self.tokens[row] for row in self.rows] if self.sampler.needs_history else [[] for _ in self.rows]
-        longest = max(map(len, going))
-        padded = [[-1] * (longest - len(tokens)) + tokens for tokens in going]
+    def _history(self, draft: Sequence[int] = ()) -> Tensor:
+        """All tokens of `rows`, then `draft`: (B, T) int64, with -1 before shorter rows; (B, 0) if none are needed."""
+        texts = [[*self.tokens[row], *draft] if self.sampler.needs_history else [] for row in self.rows]
+        longest = max(map(len, texts))
+        padded = [[-1] * (longest - len(tokens)) + tokens for tokens in texts]
         return torch.tensor(padded, dtype=torch.int64, device=self.engine.device)
 
     def _choose(self, logits: Tensor) -> Tensor:
@@ -167,52 +169,57 @@ class Decoder:
         try:
             return self.sampler.choose(logits, self._history(), self.n_new, samples)
         except GenerationError as error:
-            seen = visible(self.tokens[self.rows[0]], self.engine.n_positions, self.keep_first)
+            seen = visible_tokens(self.tokens[self.rows[0]], self.engine.n_positions, self.keep_first)
             culprit = first_nonfinite(self.engine.model, torch.tensor([seen], device=self.engine.device))
-            raise GenerationError(f"{error}; first to go wrong: {culprit}") from error
+            raise GenerationError(f"{error}; the first of them: {culprit}") from error
 
-    def _guess(self, logits: Tensor, ahead: int) -> int:
-        """What the sampler would draw from a drafter's logits (V,), the history taken as it is so far."""
+    def _choose_draft(self, logits: Tensor, draft: Sequence[int]) -> int:
+        """The token that the sampler would choose from a drafter's logits (V,) after these draft tokens."""
         samples = [self.samples[self.rows[0]]]
-        return int(self.sampler.choose(logits[None], self._history(), self.n_new + ahead, samples))
+        return int(self.sampler.choose(logits[None], self._history(draft), self.n_new + len(draft), samples))
 
-    def _described(self, logits: Tensor, chosen: Tensor) -> Iterator[Choice]:
-        """The choices of one step: logits (B, V), chosen (B,)."""
+    def _describe(self, logits: Tensor, chosen: Tensor) -> Iterator[GeneratedToken]:
+        """One step's tokens, with log-probabilities if requested: logits (B, V), chosen (B,)."""
         ids = chosen.tolist()
         if self.alternatives is None:
-            yield from map(Choice, ids)
+            yield from map(GeneratedToken, ids)
             return
         logprobs = logits.float().log_softmax(dim=-1)  # (B, V)
-        own = logprobs.gather(1, chosen[:, None]).squeeze(1)  # (B,)
+        logprob = logprobs.gather(1, chosen[:, None]).squeeze(1)  # (B,)
         top = logprobs.topk(min(self.alternatives, logprobs.shape[1]), dim=-1)
         entropy = torch.special.entr(logprobs.exp()).sum(dim=-1)  # (B,)
-        ranks = (logprobs > own[:, None]).sum(dim=-1)  # (B,)
-        columns = (own, top.indices, top.values, entropy, ranks)
-        for id, logprob, others, theirs, spread, rank in zip(
-            ids, *(column.tolist() for column in columns), strict=True
-        ):
-            yield Choice(id, logprob, tuple(zip(others, theirs, strict=True)), spread, rank)
+        ranks = (logprobs > logprob[:, None]).sum(dim=-1)  # (B,)
+        columns = [column.tolist() for column in (logprob, top.indices, top.values, entropy, ranks)]
+        for id, own, top_ids, top_logprobs, spread, rank in zip(ids, *columns, strict=True):
+            yield GeneratedToken(id, own, tuple(zip(top_ids, top_logprobs, strict=True)), spread, rank)
 
 
 def generate(
-    model: GPT | Engine, ids: Tensor, config: SamplingConfig, *, vocab_size: int | None = None
+    model: GPT | Engine,
+    ids: Tensor,
+    config: SamplingConfig,
+    *,
+    processors: Sequence[LogitsProcessor] = (),
+    vocab_size: int | None = None,
 ) -> Iterator[Tensor]:
-    """The tokens that continue `ids`, one step at a time, `max_new_tokens` of them; stopping sooner is the caller's.
+    """Continues `ids` with `max_new_tokens` tokens, one step at a time; the caller may stop earlier.
 
     Shapes: ids (B, T) int64 -> (B,) int64 per step.
-    Raises: ConfigError for an empty prompt: a model continues something, an end-of-text at least; GenerationError.
+    Raises: ConfigError for an empty prompt (use an end-of-text instead); GenerationError for NaN or infinite logits.
     """
     engine = resolve_engine(model) if isinstance(model, GPT) else model
-    decoder = Decoder(engine, ids.tolist(), Sampler(config), vocab_size=vocab_size)
+    decoder = Decoder(engine, ids.tolist(), Sampler(config, processors=processors), vocab_size=vocab_size)
     with eval_mode(engine.model):
         for _ in range(config.max_new_tokens):
-            yield torch.tensor([choices[0].id for choices in decoder.advance()], device=engine.device)
+            yield torch.tensor([tokens[0].id for tokens in decoder.advance()], device=engine.device)
 
 
 @torch.inference_mode()
-def generate_uncached(model: GPT, ids: Tensor, config: SamplingConfig) -> Iterator[Tensor]:
-    """The same tokens by the plain loop, the whole window through the model for every token: the oracle in tests."""
-    sampler = Sampler(config)
+def generate_uncached(
+    model: GPT, ids: Tensor, config: SamplingConfig, *, processors: Sequence[LogitsProcessor] = ()
+) -> Iterator[Tensor]:
+    """The tokens of `generate`, but computed from the whole window for every token: the reference in tests."""
+    sampler = Sampler(config, processors=processors)
     tokens = ids
     with eval_mode(model):
         for n_new in range(config.max_new_tokens):

@@ -1,115 +1,264 @@
-"""What may be said next: pure filters, logits (B, V) to logits (B, V); they know no settings and no text.
+"""Logits processors: callables that change the logits of the next token, to be composed as a list.
 
-`history` is (B, T) int64, every token so far, -1 where a row is padded on the left. What a filter forbids is -inf.
+None changes its arguments in place. A token that must not be drawn gets the logit -inf.
 """
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from minigpt.errors import ConfigError
 
-def penalize_repetition(logits: Tensor, history: Tensor, penalty: float) -> Tensor:
-    """The logits with those of every token in the history divided by `penalty`, or multiplied where negative.
+
+class LogitsProcessor(Protocol):
+    """A function or object that is called as `processor(logits, history, n_new)` and returns the changed logits.
+
+    `logits` are (B, V) float32, and so is the result. `history` holds all tokens so far, (B, T) int64, with -1 where a
+    shorter row is padded on the left; its last `n_new` columns are the generated tokens.
+
+    The result for a row must depend on that row's arguments alone. Then a row gets the same tokens alone, in a batch
+    and in speculative decoding.
+
+    A processor that uses only `logits` may have an attribute `needs_history = False`. Where no processor needs the
+    history it is not built, and `history` is (B, 0).
+
+    >>> def never_repeat_a_token(logits, history, n_new):
+    ...     last = history[:, -1:]  # (B, 1)
+    ...     return logits.scatter(1, last, -torch.inf)
+    >>> from minigpt.config import SamplingConfig
+    >>> from minigpt.generation.sampling import Sampler
+    >>> sampler = Sampler(SamplingConfig(temperature=0), processors=[never_repeat_a_token])
+    >>> sampler.choose(torch.tensor([[1.0, 3.0, 2.0]]), history=torch.tensor([[0, 1]]), n_new=1)
+    tensor([2])
+    """
+
+    def __call__(self, logits: Tensor, history: Tensor, n_new: int, /) -> Tensor: ...
+
+
+# Penalties and bans
+
+
+class LogitBias:
+    """Adds a number to the logits of each of some tokens, given as (id, number) pairs."""
+
+    needs_history = False
+
+    def __init__(self, biases: Sequence[tuple[int, float]]) -> None:
+        self._highest = max(id for id, _ in biases)
+        self._ids = torch.tensor([id for id, _ in biases])  # (N,)
+        self._biases = torch.tensor([bias for _, bias in biases])  # (N,)
+
+    def __call__(self, logits: Tensor, _history: Tensor | None = None, _n_new: int = 0) -> Tensor:
+        """Raises: ConfigError for an id that is not below V."""
+        if self._highest >= logits.shape[1]:
+            raise ConfigError(f"logit_bias of #{self._highest} must be for an id from 0 to {logits.shape[1] - 1}")
+        biases = self._biases.to(logits.device).expand(len(logits), -1)
+        return logits.index_add(1, self._ids.to(logits.device), biases)
+
+
+class RepetitionPenalty:
+    """Divides the logit of every token in the history by `penalty`, or multiplies it if it is negative.
 
     Source: Keskar et al. 2019, section 4.1; the multiplication is transformers'.
     """
-    if history.shape[1] == 0:
-        return logits
-    seen = torch.where(history < 0, history[:, -1:], history)  # (B, T); the last column is no padding
-    score = logits.gather(1, seen)  # (B, T)
-    return logits.scatter(1, seen, torch.where(score < 0, score * penalty, score / penalty))
+
+    def __init__(self, penalty: float) -> None:
+        self.penalty = penalty
+
+    def __call__(self, logits: Tensor, history: Tensor, _n_new: int) -> Tensor:
+        if history.shape[1] == 0:
+            return logits
+        seen = torch.where(history < 0, history[:, -1:], history)  # (B, T); the last column is never padding
+        score = logits.gather(1, seen)  # (B, T)
+        return logits.scatter(1, seen, torch.where(score < 0, score * self.penalty, score / self.penalty))
 
 
-def penalize_frequency(logits: Tensor, new: Tensor, frequency: float, presence: float) -> Tensor:
-    """The logits less `frequency` for each time that a token stands in `new`, and `presence` if it does at all.
+class FrequencyPenalty:
+    """Subtracts `frequency` from a token's logit for each time it was generated, and `presence` if it was at all.
 
-    Shapes: new (B, N) int64, the tokens generated so far, without padding.
     Source: OpenAI's API reference, "frequency and presence penalties".
     """
-    logits = logits.scatter_add(1, new, torch.full_like(new, -1, dtype=logits.dtype) * frequency)
-    return logits.scatter(1, new, logits.gather(1, new) - presence)
+
+    def __init__(self, frequency: float, presence: float) -> None:
+        self.frequency, self.presence = frequency, presence
+
+    def __call__(self, logits: Tensor, history: Tensor, n_new: int) -> Tensor:
+        new = history[:, history.shape[1] - n_new :]  # (B, N)
+        logits = logits.scatter_add(1, new, torch.full_like(new, -1, dtype=logits.dtype) * self.frequency)
+        return logits.scatter(1, new, logits.gather(1, new) - self.presence)
 
 
-def ban_repeated_ngrams(logits: Tensor, history: Tensor, size: int) -> Tensor:
-    """The logits without the tokens that would end a run of `size` tokens which the history already holds.
+class NoRepeatNGram:
+    """Forbids the tokens that would complete a run of `size` tokens that is already in the history.
 
     Source: Paulus et al. 2017, section 2.5; Klein et al. 2017 (OpenNMT) for any size.
     """
-    if history.shape[1] < size:
-        return logits
-    runs = history.unfold(1, size, 1)  # (B, T - size + 1, size)
-    current = history[:, history.shape[1] - size + 1 :]  # (B, size - 1)
-    repeats = (runs[..., :-1] == current[:, None]).all(-1) & (runs >= 0).all(-1)  # (B, T - size + 1)
-    return _ban(logits, repeats, runs[..., -1])
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __call__(self, logits: Tensor, history: Tensor, _n_new: int) -> Tensor:
+        if history.shape[1] < self.size:
+            return logits
+        runs = history.unfold(1, self.size, 1)  # (B, T - size + 1, size)
+        current = history[:, history.shape[1] - self.size + 1 :]  # (B, size - 1)
+        repeats = (runs[..., :-1] == current[:, None]).all(-1) & (runs >= 0).all(-1)  # (B, T - size + 1)
+        return _ban(logits, repeats, runs[..., -1])
 
 
-def ban_sequences(logits: Tensor, history: Tensor, sequences: Tensor) -> Tensor:
-    """The logits without the last token of every sequence whose other tokens are the end of the history.
+class BadWords:
+    """Forbids the last token of every sequence whose other tokens are the end of the history."""
 
-    Shapes: sequences (N, L) int64, the shorter ones with -1 on the left.
-    """
-    length = sequences.shape[1] - 1
-    context = torch.nn.functional.pad(history, (length, 0), value=-1)[:, history.shape[1] :]  # (B, L - 1)
-    prefixes = sequences[:, :-1]  # (N, L - 1)
-    complete = ((context[:, None] == prefixes) | (prefixes < 0)).all(-1)  # (B, N)
-    return _ban(logits, complete, sequences[:, -1].expand_as(complete))
+    def __init__(self, sequences: Sequence[Sequence[int]]) -> None:
+        longest = max(map(len, sequences))
+        self._sequences = torch.tensor([[-1] * (longest - len(ids)) + list(ids) for ids in sequences])  # (N, L)
+
+    def __call__(self, logits: Tensor, history: Tensor, _n_new: int) -> Tensor:
+        sequences = self._sequences.to(logits.device)
+        length = sequences.shape[1] - 1
+        context = torch.nn.functional.pad(history, (length, 0), value=-1)[:, history.shape[1] :]  # (B, L - 1)
+        prefixes = sequences[:, :-1]  # (N, L - 1)
+        complete = ((context[:, None] == prefixes) | (prefixes < 0)).all(-1)  # (B, N)
+        return _ban(logits, complete, sequences[:, -1].expand_as(complete))
+
+
+class MinNewTokens:
+    """Forbids end-of-text until `count` tokens have been generated."""
+
+    def __init__(self, count: int, end_of_text: int) -> None:
+        self.count, self.end_of_text = count, end_of_text
+
+    def __call__(self, logits: Tensor, _history: Tensor, n_new: int) -> Tensor:
+        if n_new >= self.count:
+            return logits
+        return logits.index_fill(1, torch.tensor([self.end_of_text], device=logits.device), -math.inf)
+
+
+class BanTokens:
+    """Forbids some tokens."""
+
+    needs_history = False
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        self._ids = torch.tensor(ids)  # (N,)
+
+    def __call__(self, logits: Tensor, _history: Tensor | None = None, _n_new: int = 0) -> Tensor:
+        return logits.index_fill(1, self._ids.to(logits.device), -math.inf)
 
 
 def _ban(logits: Tensor, where: Tensor, tokens: Tensor) -> Tensor:
-    """The logits with `tokens` at -inf where `where` says so: both (B, N)."""
+    """The logits with -inf for `tokens` where `where` is true: both (B, N)."""
     row, column = where.nonzero(as_tuple=True)
     return logits.index_put((row, tokens[row, column]), logits.new_tensor(-math.inf))
 
 
-def keep_top_k(logits: Tensor, k: int) -> Tensor:
-    """The logits with all but each row's k largest at -inf; a k above V keeps every one.
+# Filters of the distribution
 
-    Ties with the k-th are kept.
+
+class Temperature:
+    """Divides the logits by the temperature: below 1 likely tokens become more likely, above 1 less."""
+
+    needs_history = False
+
+    def __init__(self, temperature: float) -> None:
+        self.temperature = max(temperature, 1e-30)  # float32 has no room for much smaller numbers
+
+    def __call__(self, logits: Tensor, _history: Tensor | None = None, _n_new: int = 0) -> Tensor:
+        return logits / self.temperature
+
+    def scale_(self, logits: Tensor) -> Tensor:
+        """Divides the logits in place: a tenth less time for a whole sampling step than with a new tensor."""
+        return logits.div_(self.temperature)
+
+
+class Truncation(ABC):
+    """A processor that keeps only some of each row's most likely tokens, and all of them that tie with the last one.
+
+    It can be applied to each row's K most likely tokens instead of all V: if it forbids the least likely of those, it
+    would forbid the others too.
+    """
+
+    needs_history = False
+
+    def __call__(self, logits: Tensor, _history: Tensor | None = None, _n_new: int = 0) -> Tensor:
+        return self.truncate(logits)
+
+    @abstractmethod
+    def truncate(self, logits: Tensor, mass: float | Tensor = 1.0) -> Tensor:
+        """Truncates logits (B, K) that hold the share `mass` of their row's probability, a number or (B, 1)."""
+
+
+class TopK(Truncation):
+    """Keeps each row's k most likely tokens; all if k is above V.
+
     Source: Fan et al. 2018, section 5.4.
     """
-    kth = logits.topk(min(k, logits.shape[-1]), dim=-1).values[..., -1:]  # (B, 1)
-    return logits.masked_fill(logits < kth, -math.inf)
+
+    def __init__(self, k: int) -> None:
+        self.k = k
+
+    def truncate(self, logits: Tensor, _mass: float | Tensor = 1.0) -> Tensor:
+        kth = logits.topk(min(self.k, logits.shape[-1]), dim=-1).values[..., -1:]  # (B, 1)
+        return logits.masked_fill(logits < kth, -math.inf)
 
 
-def keep_top_p(logits: Tensor, p: float | Tensor) -> Tensor:
-    """The logits with all at -inf but each row's smallest set of likeliest tokens that holds probability p or more.
+class TopP(Truncation):
+    """Keeps each row's smallest set of most likely tokens with a total probability of at least p.
 
-    The likeliest token is always kept, and ties with the least likely one.
-    Shapes: p may be (B, 1), its own for every row.
     Source: Holtzman et al. 2020, section 3.1 (nucleus sampling).
     """
-    ordered = logits.sort(dim=-1, descending=True).values  # (B, V)
-    probability = ordered.softmax(dim=-1)
-    before = probability.cumsum(dim=-1) - probability  # the mass of all likelier tokens
-    return logits.masked_fill(logits < _last(ordered, before < p), -math.inf)
+
+    def __init__(self, p: float) -> None:
+        self.p = p
+
+    def truncate(self, logits: Tensor, mass: float | Tensor = 1.0) -> Tensor:
+        ordered = logits.sort(dim=-1, descending=True).values  # (B, K)
+        probability = ordered.softmax(dim=-1)
+        before = probability.cumsum(dim=-1) - probability  # the mass of all more likely tokens
+        return logits.masked_fill(logits < _last(ordered, before < self.p / mass), -math.inf)
 
 
-def keep_min_p(logits: Tensor, share: float) -> Tensor:
-    """The logits with all at -inf but the tokens at least `share`, above 0, times as likely as each row's likeliest.
+class MinP(Truncation):
+    """Keeps the tokens at least `p`, above 0, times as likely as each row's most likely one.
 
     Source: Nguyen et al. 2024, section 3.
     """
-    return logits.masked_fill(logits < logits.amax(dim=-1, keepdim=True) + math.log(share), -math.inf)
+
+    def __init__(self, p: float) -> None:
+        self.p = p
+
+    def truncate(self, logits: Tensor, _mass: float | Tensor = 1.0) -> Tensor:
+        return logits.masked_fill(logits < logits.amax(dim=-1, keepdim=True) + math.log(self.p), -math.inf)
 
 
-def keep_typical(logits: Tensor, mass: float) -> Tensor:
-    """The logits with all at -inf but each row's smallest set that holds `mass` of the tokens of typical surprise.
+class TypicalP:
+    """Keeps each row's smallest set of the most typical tokens with a total probability of at least p.
 
-    Typical is a token whose surprise, -log p, is near the row's entropy, which is the surprise expected. Ties with the
-    least typical one are kept.
+    A token is typical if its surprisal, -log p, is near the row's entropy, which is the expected surprisal. Ties with
+    the least typical token are kept.
     Source: Meister et al. 2023, section 4.
     """
-    log_probability = logits.log_softmax(dim=-1)  # (B, V)
-    probability = log_probability.exp()
-    entropy = -(probability * log_probability).nansum(dim=-1, keepdim=True)  # (B, 1); 0 log 0 is nan and counts 0
-    strangeness = (log_probability + entropy).abs()  # (B, V)
-    ordered, order = strangeness.sort(dim=-1)
-    probability = probability.gather(-1, order)
-    before = probability.cumsum(dim=-1) - probability  # the mass of all more typical tokens
-    return logits.masked_fill(strangeness > _last(ordered, before < mass), -math.inf)
+
+    needs_history = False
+
+    def __init__(self, p: float) -> None:
+        self.p = p
+
+    def __call__(self, logits: Tensor, _history: Tensor | None = None, _n_new: int = 0) -> Tensor:
+        log_probability = logits.log_softmax(dim=-1)  # (B, V)
+        probability = log_probability.exp()
+        entropy = -(probability * log_probability).nansum(dim=-1, keepdim=True)  # (B, 1); 0 log 0 is NaN and counts 0
+        distance = (log_probability + entropy).abs()  # (B, V)
+        ordered, order = distance.sort(dim=-1)
+        probability = probability.gather(-1, order)
+        before = probability.cumsum(dim=-1) - probability  # the mass of all more typical tokens
+        return logits.masked_fill(distance > _last(ordered, before < self.p), -math.inf)
 
 
 def _last(ordered: Tensor, kept: Tensor) -> Tensor:
-    """Each row's last value among those kept, which stand first and are one at least: two (B, V) -> (B, 1)."""
+    """Each row's last kept value, where the kept ones are first and at least one: two (B, V) -> (B, 1)."""
     return ordered.gather(-1, kept.sum(dim=-1, keepdim=True) - 1)

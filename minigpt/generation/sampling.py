@@ -1,4 +1,4 @@
-"""From logits to the next token by the settings: penalties and bans, filters, the draw; it knows no model."""
+"""The sampler: turns logits into the next token, by a list of logits processors and a draw."""
 
 import math
 import secrets
@@ -10,84 +10,74 @@ from torch import Tensor
 from minigpt.config import SamplingConfig, parse_logit_bias
 from minigpt.errors import ConfigError, GenerationError
 from minigpt.generation.logits_processors import (
-    ban_repeated_ngrams,
-    ban_sequences,
-    keep_min_p,
-    keep_top_k,
-    keep_top_p,
-    keep_typical,
-    penalize_frequency,
-    penalize_repetition,
+    BadWords,
+    BanTokens,
+    FrequencyPenalty,
+    LogitBias,
+    LogitsProcessor,
+    MinNewTokens,
+    MinP,
+    NoRepeatNGram,
+    RepetitionPenalty,
+    Temperature,
+    TopK,
+    TopP,
+    Truncation,
+    TypicalP,
 )
 from minigpt.seeds import mix_seed
 from minigpt.tokenizer.tokenizer import Tokenizer
 
-# The likeliest tokens that are looked at first. torch's topk is several times slower beyond V / 64, and a nucleus of
-# more is rare.
-_FIRST_LOOK = 640
+# How many of the most likely tokens a truncation looks at first. torch's topk is several times slower beyond V / 64,
+# and top-p rarely keeps more.
+_FIRST_K = 640
 
-NOTHING_LEFT = "no token is left to choose: bad_words, no_repeat_ngram_size and min_new_tokens ban them all"
+NO_TOKEN_LEFT = (
+    "no token is left to choose: bad_words, no_repeat_ngram_size, min_new_tokens or a logits processor bans them all"
+)
 
 
 class Sampler:
-    """Turns logits into next tokens by a SamplingConfig.
+    """Chooses next tokens from logits, by the settings of a SamplingConfig and the caller's own logits processors.
 
-    In this order, which is transformers': logit bias, repetition, frequency and presence penalties, no repeated
-    n-grams, bad words, no end of text too soon; then temperature, top-k, top-p, min-p, typical-p; then the draw. At
-    temperature 0 the likeliest token that the first group leaves is taken. Ids that the tokenizer has no token for are
-    never taken.
+    The steps, in transformers' order:
+    1. `processors`: logit bias, repetition penalty, frequency and presence penalty, no repeated n-grams, bad words,
+       minimum of new tokens, the caller's processors, and a ban of ids that have no token.
+       Temperature 0 and beam search then take the most likely tokens; the next steps are for drawing.
+    2. `temperature`, `truncations` (top-k, top-p, min-p), `typical_p`.
+    3. The draw, a pure function of the seed, the sample and the step.
 
-    `history` is (B, T) int64, every token so far, -1 where a row is padded on the left; its last `n_new` columns are
-    the generated ones. Where `needs_history` is false only `n_new` is looked at, for the draw.
+    Methods take logits (B, V) and a `history` (B, T) int64: all tokens so far, with -1 where a row is padded on the
+    left. Its last `n_new` columns are the generated tokens. If `needs_history` is false, it may be (B, 0).
 
-    Raises: ConfigError for words that are no token, or that need a tokenizer where there is none.
+    Raises: ConfigError for a logit bias that is not one token, and for settings that need a tokenizer without one.
     """
 
-    def __init__(self, config: SamplingConfig, tokenizer: Tokenizer | None = None) -> None:
+    def __init__(
+        self,
+        config: SamplingConfig,
+        tokenizer: Tokenizer | None = None,
+        *,
+        processors: Sequence[LogitsProcessor] = (),
+    ) -> None:
         self.config = config
         self.seed = secrets.randbits(32) if config.seed is None else config.seed
-        biases = [_token_bias(entry, tokenizer) for entry in config.logit_bias]
-        self._bias_ids = torch.tensor([token for token, _ in biases], dtype=torch.int64)  # (N,)
-        self._biases = torch.tensor([bias for _, bias in biases])  # (N,)
-        self._bad_sequences = _sequences(config.bad_words, tokenizer)  # (N, L)
-        self._end_of_text = None if tokenizer is None else tokenizer.end_of_text
-        self._unused = torch.tensor([] if tokenizer is None else tokenizer.unused_ids, dtype=torch.int64)  # (N,)
-        if config.min_new_tokens > 0 and tokenizer is None:
-            raise ConfigError(f"min_new_tokens ({config.min_new_tokens}) needs a tokenizer, to know the end of text")
-        self.needs_history = (
-            config.repetition_penalty != 1
-            or config.frequency_penalty != 0
-            or config.presence_penalty != 0
-            or config.no_repeat_ngram_size > 0
-            or config.min_new_tokens > 0
-            or len(config.bad_words) > 0
-        )
+        self.processors = [*_processors(config, tokenizer), *map(_CheckedProcessor, processors)]
+        if tokenizer is not None and tokenizer.unused_ids:
+            self.processors.append(BanTokens(tokenizer.unused_ids))
+        self.needs_history = any(getattr(processor, "needs_history", True) for processor in self.processors)
+        self.temperature = Temperature(config.temperature)
+        self.truncations = _truncations(config)
+        self.typical_p = TypicalP(config.typical_p) if config.typical_p < 1 else None
 
-    def adjust(self, logits: Tensor, history: Tensor, n_new: int) -> Tensor:
-        """The logits after the penalties and bans, which are all that greedy decoding and beams heed: (B, V).
+    def process(self, logits: Tensor, history: Tensor, n_new: int) -> Tensor:
+        """The logits after all `processors`: (B, V) -> (B, V) float32.
 
-        Raises: ConfigError for a biased id beyond V.
+        Raises: ConfigError for a biased id that is not below V, and for a processor that returns another shape.
         """
-        config = self.config
         logits = logits.float()
-        if len(self._unused):
-            logits = logits.index_fill(1, self._unused.to(logits.device), -math.inf)
-        if config.logit_bias:
-            if (highest := int(self._bias_ids.max())) >= logits.shape[1]:
-                raise ConfigError(f"logit_bias of #{highest} must be of an id from 0 to {logits.shape[1] - 1}")
-            biases = self._biases.to(logits.device).expand(len(logits), -1)
-            logits = logits.index_add(1, self._bias_ids.to(logits.device), biases)
-        if config.repetition_penalty != 1:
-            logits = penalize_repetition(logits, history, config.repetition_penalty)
-        if config.frequency_penalty != 0 or config.presence_penalty != 0:
-            new = history[:, history.shape[1] - n_new :]
-            logits = penalize_frequency(logits, new, config.frequency_penalty, config.presence_penalty)
-        if config.no_repeat_ngram_size > 0:
-            logits = ban_repeated_ngrams(logits, history, config.no_repeat_ngram_size)
-        if config.bad_words:
-            logits = ban_sequences(logits, history, self._bad_sequences.to(logits.device))
-        if n_new < config.min_new_tokens:
-            logits = logits.index_fill(1, torch.tensor([self._end_of_text], device=logits.device), -math.inf)
+        for processor in self.processors:
+            logits = processor(logits, history, n_new)
         return logits
 
     def distribution(self, logits: Tensor, history: Tensor, n_new: int) -> Tensor:
@@ -95,55 +85,56 @@ class Sampler:
 
         Raises: as `choose`.
         """
-        adjusted = self.adjust(logits, history, n_new)
-        result = torch.zeros_like(adjusted)
+        processed = self.process(logits, history, n_new)
+        result = torch.zeros_like(processed)
         if self.config.temperature == 0:
-            return result.scatter_(1, _argmax(adjusted, logits), 1.0)
-        for rows, ids, probability in self._drawable(self._scaled(adjusted, logits)):
+            return result.scatter_(1, _argmax(processed, logits), 1.0)
+        for rows, ids, probability in self._candidates(self._scale(processed, logits)):
             result[rows] = result[rows].scatter(1, ids, probability)
         return result
 
     def choose(self, logits: Tensor, history: Tensor, n_new: int, samples: Sequence[int] | None = None) -> Tensor:
         """The next token of each row: (B, V) -> (B,) int64.
 
-        Row b is drawn with the number `uniform(seed, samples[b], n_new)`, so that it is the same alone or in a batch;
-        where no samples are given they are the rows' own numbers.
+        Row b is drawn with the number `uniform(seed, samples[b], n_new)`, so that it is the same alone or in a batch.
+        By default the samples are the row numbers.
 
-        Raises: GenerationError for logits that are nan or infinite; ConfigError where no token is left.
+        Raises: GenerationError for logits that are NaN or infinite; ConfigError if no token is left to choose.
         """
-        adjusted = self.adjust(logits, history, n_new)
+        processed = self.process(logits, history, n_new)
         if self.config.temperature == 0:
-            return _argmax(adjusted, logits).squeeze(1)
+            return _argmax(processed, logits).squeeze(1)
         numbers = [uniform(self.seed, sample, n_new) for sample in samples or range(len(logits))]
         tokens = [0] * len(logits)
-        for rows, ids, probability in self._drawable(self._scaled(adjusted, logits)):
+        for rows, ids, probability in self._candidates(self._scale(processed, logits)):
             index = draw(probability, [numbers[row] for row in rows])  # (R,)
             for row, token in zip(rows, ids.gather(1, index[:, None]).squeeze(1).tolist(), strict=True):
                 tokens[row] = token
         return torch.tensor(tokens, device=logits.device)
 
-    def _scaled(self, adjusted: Tensor, logits: Tensor) -> Tensor:
-        """The logits by the temperature, each row's largest at 0: however small the temperature, nothing overflows."""
-        largest = adjusted.amax(dim=-1, keepdim=True)  # (B, 1)
-        _check(largest, logits)
-        return (adjusted - largest).div_(max(self.config.temperature, 1e-30))  # float32 knows nothing far below
-
-    def _drawable(self, logits: Tensor) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-        """What may be drawn of logits (B, V), in groups of rows: (rows, ids (R, K), their probabilities (R, K)).
-
-        Sorting a vocabulary takes as long as a small model's step, so top-k, top-p and min-p see only each row's K
-        likeliest tokens. That is enough where they drop the last of those, for whatever is less likely would go too;
-        the other rows are tried again with more.
+    def _scale(self, processed: Tensor, logits: Tensor) -> Tensor:
+        """The processed logits divided by the temperature, shifted so that each row's largest is 0: no temperature,
+        however small, overflows.
         """
-        config, v = self.config, logits.shape[1]
-        rows = list(range(len(logits)))
-        if config.top_k is None and config.top_p == 1 and config.min_p == 0:
+        largest = processed.amax(dim=-1, keepdim=True)  # (B, 1)
+        _check_largest(largest, logits)
+        return self.temperature.scale_(processed - largest)
+
+    def _candidates(self, logits: Tensor) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+        """The tokens that may be drawn from logits (B, V), by groups of rows: (rows, ids (R, K), probabilities (R, K)).
+
+        Sorting a vocabulary takes as long as a small model's forward pass. Truncations therefore see only each row's K
+        most likely tokens. That is enough for the rows whose least likely one is dropped; the others are repeated with
+        a larger K.
+        """
+        rows, v = list(range(len(logits))), logits.shape[1]
+        if not self.truncations:
             yield rows, torch.arange(v, device=logits.device).expand_as(logits), self._probability(logits)
             return
-        k = _FIRST_LOOK if config.top_k is None else config.top_k + 1
+        k = _FIRST_K if self.config.top_k is None else self.config.top_k + 1
         while True:
             k = min(k, v)
-            kept, ids = self._likeliest(logits, k)
+            kept, ids = self._truncate(logits, k)
             enough = (kept[:, -1] == -math.inf).tolist() if k < v else [True] * len(rows)
             if all(enough):
                 yield rows, ids, self._probability(kept)
@@ -154,67 +145,110 @@ class Sampler:
                 yield [rows[row] for row in done], ids[done], self._probability(kept[done])
             rows, logits, k = [rows[row] for row in left], logits[left], 16 * k
 
-    def _likeliest(self, logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """The k largest of logits (B, V), what top-k, top-p and min-p drop of them at -inf, and their ids: (B, K)."""
-        config = self.config
+    def _truncate(self, logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """The k largest of logits (B, V), with those that the truncations drop at -inf, and their ids: (B, K) each."""
         kept, ids = logits.topk(k, dim=-1)  # (B, K), (B, K)
-        if config.top_k is not None:
-            kept = keep_top_k(kept, config.top_k)
-        if config.top_p < 1:
-            held: float | Tensor = 1.0  # the share of the probability that these tokens hold, of what top-k leaves
-            if config.top_k is None:
-                held = logits.softmax(dim=-1).gather(1, ids).sum(dim=-1, keepdim=True)  # (B, 1)
-            kept = keep_top_p(kept, config.top_p / held)
-        if config.min_p > 0:
-            kept = keep_min_p(kept, config.min_p)
+        mass: float | Tensor = 1.0  # after top-k, the tokens that are left hold all of the probability
+        if isinstance(self.truncations[0], TopP):
+            mass = logits.softmax(dim=-1).gather(1, ids).sum(dim=-1, keepdim=True)  # (B, 1)
+        for truncation in self.truncations:
+            kept = truncation.truncate(kept, mass)
         return kept, ids
 
     def _probability(self, kept: Tensor) -> Tensor:
-        """The probabilities of the tokens that are left, after the last filter: (B, K) -> (B, K)."""
-        if self.config.typical_p < 1:
-            kept = keep_typical(kept, self.config.typical_p)
+        """The probabilities of the tokens that are left: (B, K) -> (B, K)."""
+        if self.typical_p is not None:
+            kept = self.typical_p(kept)
         return kept.softmax(dim=-1)
 
 
+class _CheckedProcessor:
+    """A caller's processor: it gets its own copy of the logits, and its result is checked."""
+
+    def __init__(self, processor: LogitsProcessor) -> None:
+        self.processor = processor
+        self.needs_history = getattr(processor, "needs_history", True)
+
+    def __call__(self, logits: Tensor, history: Tensor, n_new: int) -> Tensor:
+        result = self.processor(logits.clone(), history, n_new)
+        if not isinstance(result, Tensor) or result.shape != logits.shape:
+            name = getattr(self.processor, "__name__", type(self.processor).__name__)
+            what = f"a tensor of shape {tuple(result.shape)}" if isinstance(result, Tensor) else repr(result)
+            raise ConfigError(f"logits processor {name} must return logits of shape {tuple(logits.shape)}, not {what}")
+        return result.float()
+
+
+def _processors(config: SamplingConfig, tokenizer: Tokenizer | None) -> Iterator[LogitsProcessor]:
+    """The penalties and bans of a config, in transformers' order."""
+    if config.logit_bias:
+        yield LogitBias([_token_bias(entry, tokenizer) for entry in config.logit_bias])
+    if config.repetition_penalty != 1:
+        yield RepetitionPenalty(config.repetition_penalty)
+    if config.frequency_penalty != 0 or config.presence_penalty != 0:
+        yield FrequencyPenalty(config.frequency_penalty, config.presence_penalty)
+    if config.no_repeat_ngram_size > 0:
+        yield NoRepeatNGram(config.no_repeat_ngram_size)
+    if config.bad_words:
+        if tokenizer is None:
+            raise ConfigError(f"bad_words ({', '.join(map(repr, config.bad_words))}) need a tokenizer")
+        yield BadWords([tokenizer.encode(space + text) for text in config.bad_words for space in ("", " ")])
+    if config.min_new_tokens > 0:
+        if tokenizer is None:
+            raise ConfigError(f"min_new_tokens ({config.min_new_tokens}) needs a tokenizer")
+        yield MinNewTokens(config.min_new_tokens, tokenizer.end_of_text)
+
+
+def _truncations(config: SamplingConfig) -> list[Truncation]:
+    truncations: list[Truncation] = []
+    if config.top_k is not None:
+        truncations.append(TopK(config.top_k))
+    if config.top_p < 1:
+        truncations.append(TopP(config.top_p))
+    if config.min_p > 0:
+        truncations.append(MinP(config.min_p))
+    return truncations
+
+
 def uniform(seed: int, sample: int, step: int) -> float:
-    """The number in [0, 1) that a sample's token is drawn with: a pure function, so that no order of work moves it."""
+    """The number in [0, 1) with which a sample's token is drawn: a pure function, the same in any order of work."""
     return (mix_seed(seed, sample, step) >> 10) * 2.0**-53
 
 
 def draw(probability: Tensor, numbers: Sequence[float]) -> Tensor:
-    """One index per row, by the inverse of its distribution function at the row's number: (B, K) -> (B,) int64.
+    """Inverse transform sampling: the index at which each row's cumulative distribution passes its number.
 
-    Probabilities are counted in whole 2**-52s: such sums are exact in any order, so that nothing of probability 0 is
-    drawn, nor anything beyond the end, however near to 1 the number is.
+    Probabilities are counted in units of 2**-52. Their sums are exact in any order, so that no index of probability 0
+    and none beyond the end is drawn, however near to 1 the number is.
+    Shapes: (B, K) -> (B,) int64.
     """
     sums = (probability * 2.0**52).long().cumsum_(dim=-1)  # (B, K)
     targets = [[int(number * total)] for number, total in zip(numbers, sums[:, -1].tolist(), strict=True)]
     return torch.searchsorted(sums, torch.tensor(targets, device=sums.device), right=True).squeeze(1)
 
 
-def _argmax(adjusted: Tensor, logits: Tensor) -> Tensor:
-    """The likeliest token of each row, the first of several: (B, V) -> (B, 1)."""
-    if adjusted.device.type == "cpu":  # where numpy's argmax takes a tenth of the time of torch's
-        tokens = torch.from_numpy(adjusted.detach().numpy().argmax(axis=-1, keepdims=True))
+def _argmax(processed: Tensor, logits: Tensor) -> Tensor:
+    """The most likely token of each row, the first of several: (B, V) -> (B, 1)."""
+    if processed.device.type == "cpu":  # numpy's argmax takes a tenth of the time of torch's
+        tokens = torch.from_numpy(processed.detach().numpy().argmax(axis=-1, keepdims=True))
     else:
-        tokens = adjusted.argmax(dim=-1, keepdim=True)
-    _check(adjusted.gather(1, tokens), logits)
+        tokens = processed.argmax(dim=-1, keepdim=True)
+    _check_largest(processed.gather(1, tokens), logits)
     return tokens
 
 
-def _check(largest: Tensor, logits: Tensor) -> None:
-    """Raises where a row's largest adjusted logit, (B, 1), is no finite number; a nan counts as the largest."""
+def _check_largest(largest: Tensor, logits: Tensor) -> None:
+    """Raises: GenerationError or ConfigError if a row's largest processed logit, (B, 1), is NaN or infinite."""
     values = largest.flatten().tolist()
     if all(map(math.isfinite, values)):
         return
     check_finite(logits)
     if -math.inf in values:
-        raise ConfigError(NOTHING_LEFT)
-    raise ConfigError("logit_bias or a penalty is so large that a logit overflows; give a smaller one")
+        raise ConfigError(NO_TOKEN_LEFT)
+    raise ConfigError("a logit overflows: use a smaller logit_bias or penalty, or correct the logits processor")
 
 
 def check_finite(logits: Tensor) -> None:
-    """Raises GenerationError where a row of logits, (B, V), holds nan or infinity, or -infinity alone."""
+    """Raises: GenerationError if the largest of a row of logits, (B, V), is NaN or infinite."""
     for row, value in enumerate(logits.amax(dim=-1).tolist()):
         if not math.isfinite(value):
             raise GenerationError(
@@ -224,9 +258,9 @@ def check_finite(logits: Tensor) -> None:
 
 
 def _token_bias(entry: str, tokenizer: Tokenizer | None) -> tuple[int, float]:
-    """The token's id and the number of one `logit_bias`: `#318=2.5` is an id, all else the exact text of one token.
+    """The token id and the number of one `logit_bias`: `#318=2.5` is an id, others are the exact text of one token.
 
-    Raises: ConfigError where the text is several tokens, or where there is no tokenizer to tell.
+    Raises: ConfigError for a text of several tokens, or without a tokenizer.
     """
     token, bias = parse_logit_bias(entry)
     if token.startswith("#") and token[1:].isdecimal():
@@ -238,14 +272,3 @@ def _token_bias(entry: str, tokenizer: Tokenizer | None) -> tuple[int, float]:
         pieces = ", ".join(f"{tokenizer.decode([piece])!r} (#{piece})" for piece in ids)
         raise ConfigError(f"logit_bias ({entry!r}) must name one token, but {token!r} is {len(ids)}: {pieces}")
     return ids[0], bias
-
-
-def _sequences(words: Sequence[str], tokenizer: Tokenizer | None) -> Tensor:
-    """The ids of words, each also with a space before it, as the rows of (N, L) int64, -1 where one is shorter."""
-    if not words:
-        return torch.empty(0, 1, dtype=torch.int64)
-    if tokenizer is None:
-        raise ConfigError(f"bad_words ({', '.join(map(repr, words))}) need a tokenizer, to know their tokens")
-    spelt = [tokenizer.encode(start + word) for word in words for start in ("", " ")]
-    longest = max(map(len, spelt))
-    return torch.tensor([[-1] * (longest - len(ids)) + ids for ids in spelt])

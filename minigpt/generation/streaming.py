@@ -1,4 +1,4 @@
-"""From ids to text as it grows: whole characters, stop strings, one string in the end; it knows no terminal."""
+"""Streaming: continues prompts as text, in pieces of whole characters, with stop strings."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,9 +7,10 @@ from typing import Literal
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError
 from minigpt.generation.beam_search import beam_search
-from minigpt.generation.decoding import Choice, Decoder
+from minigpt.generation.decoding import Decoder, GeneratedToken
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.resolve import resolve_engine
+from minigpt.generation.logits_processors import LogitsProcessor
 from minigpt.generation.sampling import Sampler
 from minigpt.generation.speculative import Drafter
 from minigpt.generation.stopping import StopFilter
@@ -21,20 +22,20 @@ FinishReason = Literal["end_of_text", "stop", "length"]
 
 @dataclass(frozen=True)
 class Piece:
-    """What one row gained in one step: whole characters of text, the token behind them, and why the row ended, if so.
+    """One generated token of a row, the text that can be shown with it, and why the row ended, if it did.
 
-    `text` may lag behind `choice`: a character is held back until all its bytes are there, and text that might be the
-    beginning of a stop string until it is known not to be.
+    `text` may lag `token`: a character is held back until its last byte, and text that may be the beginning of a stop
+    string until this is decided.
     """
 
     row: int
     text: str
-    choice: Choice | None
+    token: GeneratedToken
     finish_reason: FinishReason | None = None
 
 
 class _Row:
-    """The text of one row as its ids come."""
+    """The text of one row, token by token."""
 
     def __init__(self, row: int, tokenizer: Tokenizer, config: SamplingConfig) -> None:
         self.row, self.tokenizer, self.config = row, tokenizer, config
@@ -42,28 +43,26 @@ class _Row:
         self.filter = StopFilter(config.stop, config.until)
         self.n_new = 0
 
-    def add(self, choice: Choice) -> Piece:
-        """The piece that a token makes; it has a finish reason where it ends the row."""
+    def add(self, token: GeneratedToken) -> Piece:
+        """The piece for this token; it has a finish reason if the row ends."""
         self.n_new += 1
-        if choice.id == self.tokenizer.end_of_text:
-            return self._end(choice, "end_of_text")
-        text, stopped = self.filter.feed(
-            self.decoder.feed(choice.id), may_stop=self.n_new >= self.config.min_new_tokens
-        )
+        if token.id == self.tokenizer.end_of_text:
+            return self._end(token, "end_of_text")
+        text, stopped = self.filter.feed(self.decoder.feed(token.id), may_stop=self.n_new >= self.config.min_new_tokens)
         if stopped:
-            return Piece(self.row, text, choice, "stop")
+            return Piece(self.row, text, token, "stop")
         if self.n_new == self.config.max_new_tokens:
-            ended = self._end(choice, "length")
-            return Piece(self.row, text + ended.text, choice, ended.finish_reason)
-        return Piece(self.row, text, choice)
+            ended = self._end(token, "length")
+            return Piece(self.row, text + ended.text, token, ended.finish_reason)
+        return Piece(self.row, text, token)
 
-    def _end(self, choice: Choice, reason: FinishReason) -> Piece:
+    def _end(self, token: GeneratedToken, reason: FinishReason) -> Piece:
         text, stopped = self.filter.feed(self.decoder.flush())
-        return Piece(self.row, text if stopped else text + self.filter.flush(), choice, "stop" if stopped else reason)
+        return Piece(self.row, text if stopped else text + self.filter.flush(), token, "stop" if stopped else reason)
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """The ids a continuation starts from; an empty prompt is the start of a document, one end-of-text."""
+    """The ids of a prompt; an empty prompt becomes one end-of-text, the start of a document."""
     return tokenizer.encode(prompt) or [tokenizer.end_of_text]
 
 
@@ -73,27 +72,32 @@ def generate_pieces(
     prompts: Sequence[str],
     config: SamplingConfig,
     *,
+    processors: Sequence[LogitsProcessor] = (),
     sampler: Sampler | None = None,
     alternatives: int | None = None,
     drafter: Drafter | None = None,
 ) -> Iterator[Piece]:
-    """`config.samples` continuations of every prompt, all side by side, as they grow; each ends by a finish reason.
+    """Continues every prompt `config.samples` times in parallel, piece by piece.
 
-    Row r continues prompt r // samples. It ends at end-of-text, before a stop string or behind what `until` names, or
-    after `max_new_tokens`.
-    Raises: ConfigError; GenerationError where the model's logits are no longer numbers.
+    Row r continues prompt r // samples. It ends at end-of-text, before a stop string, after the sentence, paragraph or
+    line of `until`, or after `max_new_tokens`; its last piece has a finish reason. `processors` change the logits (see
+    `LogitsProcessor`). A `sampler`, which has its own processors, replaces the one made from `config`.
+    Raises: ConfigError for settings that contradict the model or each other; GenerationError for NaN or infinite
+    logits.
     """
+    if sampler is not None and processors:
+        raise ConfigError("processors must be given to the Sampler if generate_pieces gets one")
     engine = resolve_engine(model) if isinstance(model, GPT) else model
-    sampler = sampler or Sampler(config, tokenizer)
+    sampler = sampler or Sampler(config, tokenizer, processors=processors)
     encoded = [encode_prompt(tokenizer, prompt) for prompt in prompts]
     with eval_mode(engine.model):
         if config.beams > 1:
-            yield from _beams(engine, tokenizer, encoded, config, sampler)
+            yield from _search(engine, tokenizer, encoded, config, sampler)
         else:
-            yield from _draws(engine, tokenizer, encoded, config, sampler, alternatives, drafter)
+            yield from _sample(engine, tokenizer, encoded, config, sampler, alternatives, drafter)
 
 
-def _draws(
+def _sample(
     engine: Engine, tokenizer: Tokenizer, prompts: list[list[int]], config: SamplingConfig, sampler: Sampler,
     alternatives: int | None, drafter: Drafter | None,
 ) -> Iterator[Piece]:  # fmt: skip
@@ -110,9 +114,9 @@ def _draws(
     rows = [_Row(row, tokenizer, config) for row in decoder.rows]
     while decoder.rows:
         ended = set()
-        for row, choices in zip(decoder.rows, decoder.advance(), strict=True):
-            for choice in choices:
-                piece = rows[row].add(choice)
+        for row, tokens in zip(decoder.rows, decoder.advance(), strict=True):
+            for token in tokens:
+                piece = rows[row].add(token)
                 yield piece
                 if piece.finish_reason is not None:
                     ended.add(row)
@@ -120,28 +124,35 @@ def _draws(
         decoder.drop(ended)
 
 
-def _beams(
+def _search(
     engine: Engine, tokenizer: Tokenizer, prompts: list[list[int]], config: SamplingConfig, sampler: Sampler
 ) -> Iterator[Piece]:
-    """The best of each search, once it is over."""
+    """The best continuations of each prompt, after its search is complete."""
     for number, prompt in enumerate(prompts):
         found = beam_search(engine, prompt, config, sampler, tokenizer.end_of_text, tokenizer.vocab_size)
         for place, (_, ids) in enumerate(found[: config.samples]):
             row = _Row(number * config.samples + place, tokenizer, config)
             for id in ids:
-                piece = row.add(Choice(id))
+                piece = row.add(GeneratedToken(id))
                 yield piece
                 if piece.finish_reason is not None:
                     break
 
 
-def generate_text(model: GPT | Engine, tokenizer: Tokenizer, prompt: str, config: SamplingConfig) -> Iterator[str]:
-    """The continuation of a prompt in pieces of whole characters, as they come.
+def generate_text(
+    model: GPT | Engine,
+    tokenizer: Tokenizer,
+    prompt: str,
+    config: SamplingConfig,
+    *,
+    processors: Sequence[LogitsProcessor] = (),
+) -> Iterator[str]:
+    """Continues one prompt as text, in pieces of whole characters.
 
-    Raises: ConfigError for several samples, whose pieces a plain string could not tell apart; GenerationError.
+    Raises: ConfigError for several samples, which need `generate_pieces`; GenerationError for NaN or infinite logits.
     """
     if config.samples != 1:
-        raise ConfigError(f"samples ({config.samples}) must be 1 here; generate_pieces tells several apart")
-    for piece in generate_pieces(model, tokenizer, [prompt], config):
+        raise ConfigError(f"samples ({config.samples}) must be 1 here; use generate_pieces for several")
+    for piece in generate_pieces(model, tokenizer, [prompt], config, processors=processors):
         if piece.text:
             yield piece.text

@@ -32,12 +32,12 @@ def says(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes every model say a text."""
 
     def plant(text: str) -> None:
-        from minigpt.generation.decoding import Choice
+        from minigpt.generation.decoding import GeneratedToken
         from minigpt.generation.streaming import Piece
 
         def pieces(_engine: Any, _tokenizer: Any, prompts: list[str], config: Any, **_rest: Any) -> Any:
             for row in range(len(prompts) * config.samples):
-                yield Piece(row, text, Choice(65), "length")
+                yield Piece(row, text, GeneratedToken(65), "length")
 
         monkeypatch.setattr("minigpt.generation.streaming.generate_pieces", pieces)
 

@@ -1,14 +1,15 @@
-"""Beam search against transformers' and against every text there is."""
+"""Beam search against transformers' and against an exhaustive search."""
 
 import itertools
 import math
 
 import pytest
 import torch
+from builders import new_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minigpt.config import GPTConfig, SamplingConfig
+from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, GenerationError
 from minigpt.generation.beam_search import beam_search
 from minigpt.generation.engines.pytorch import TorchEngine
@@ -18,13 +19,9 @@ from minigpt.storage.huggingface import config_to_huggingface, to_huggingface
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 
-def random_model(vocab_size: int, seed: int, n_positions: int = 32, scale: float = 6) -> GPT:
-    """One whose next tokens are far from equally likely and depend on the context."""
-    torch.manual_seed(seed)
-    model = GPT(GPTConfig(vocab_size=vocab_size, n_positions=n_positions, n_embd=16, n_layer=2, n_head=2))
-    for parameter in model.parameters():
-        parameter.data.mul_(scale if parameter.dim() == 2 else 1)
-    return model.eval()
+def sharp_model(vocab_size: int, seed: int, n_positions: int = 32) -> GPT:
+    """A model whose next tokens depend on the context and are far from equally likely."""
+    return new_model(seed=seed, scale=6, vocab_size=vocab_size, n_positions=n_positions)
 
 
 def search(model: GPT, prompt: list[int], end_of_text: int, **changes: object) -> list[tuple[float, list[int]]]:
@@ -44,8 +41,8 @@ def test_beams_equal_those_of_transformers(
     from transformers import GPT2Config, GPT2LMHeadModel
 
     vocab_size, end_of_text, prompt = 13, 12, [3, 1, 4]
-    model = random_model(vocab_size, seed)
-    model.token_embedding.weight.data[end_of_text] *= 2  # ends come often enough to matter
+    model = sharp_model(vocab_size, seed)
+    model.token_embedding.weight.data[end_of_text] *= 2  # so that end-of-text occurs often
     theirs = GPT2LMHeadModel(
         GPT2Config(**config_to_huggingface(model.config, end_of_text=end_of_text, dtype=torch.float32))
     ).eval()
@@ -64,7 +61,7 @@ def test_beams_equal_those_of_transformers(
     )  # fmt: skip
     expected = []
     for row, score in zip(found.sequences.tolist(), found.sequences_scores.tolist(), strict=True):
-        if score > -1e8:  # transformers fills up with texts that never were
+        if score > -1e8:  # transformers pads its result with impossible sequences
             new = row[len(prompt) :]
             expected.append((score, new[: new.index(end_of_text) + 1] if end_of_text in new else new))
     assert [ids for _, ids in ours] == [ids for _, ids in expected]
@@ -72,32 +69,34 @@ def test_beams_equal_those_of_transformers(
 
 
 @torch.no_grad()
-def every_text(model: GPT, prompt: list[int], end_of_text: int, length: int) -> dict[tuple[int, ...], float]:
-    """All texts that end with the end of text or have that length, and their log-probabilities."""
-    texts = {}
+def all_sequences(model: GPT, prompt: list[int], end_of_text: int, length: int) -> dict[tuple[int, ...], float]:
+    """All sequences that end with end-of-text or have this length, and their log-probabilities."""
+    sequences = {}
     for size in range(1, length + 1):
-        for text in itertools.product(range(model.config.vocab_size), repeat=size):
-            if end_of_text in text[:-1] or (size < length and text[-1] != end_of_text):
+        for sequence in itertools.product(range(model.config.vocab_size), repeat=size):
+            if end_of_text in sequence[:-1] or (size < length and sequence[-1] != end_of_text):
                 continue
-            log_probability = model(torch.tensor([prompt + list(text)]))[0].double().log_softmax(-1)
-            texts[text] = sum(float(log_probability[len(prompt) - 1 + at, id]) for at, id in enumerate(text))
-    return texts
+            log_probability = model(torch.tensor([prompt + list(sequence)]))[0].double().log_softmax(-1)
+            sequences[sequence] = sum(
+                float(log_probability[len(prompt) - 1 + at, id]) for at, id in enumerate(sequence)
+            )
+    return sequences
 
 
 @pytest.mark.parametrize("penalty", [-0.5, 0.0, 1.0])
-def test_beams_wide_enough_find_every_text_in_the_order_of_its_score(penalty: float) -> None:
-    model, prompt, length = random_model(3, seed=4), [0, 1], 4
-    texts = every_text(model, prompt, 2, length)
-    assert math.fsum(math.exp(log_probability) for log_probability in texts.values()) == pytest.approx(1)
-    ordered = sorted(texts, key=lambda text: -texts[text] / len(text) ** penalty)
-    found = search(model, prompt, 2, max_new_tokens=length, beams=len(texts) + 1, length_penalty=penalty)
+def test_with_enough_beams_every_sequence_is_found_in_the_order_of_its_score(penalty: float) -> None:
+    model, prompt, length = sharp_model(3, seed=4), [0, 1], 4
+    sequences = all_sequences(model, prompt, 2, length)
+    assert math.fsum(math.exp(log_probability) for log_probability in sequences.values()) == pytest.approx(1)
+    ordered = sorted(sequences, key=lambda sequence: -sequences[sequence] / len(sequence) ** penalty)
+    found = search(model, prompt, 2, max_new_tokens=length, beams=len(sequences) + 1, length_penalty=penalty)
     assert [tuple(ids) for _, ids in found] == ordered
-    expected = [texts[text] / len(text) ** penalty for text in ordered]
+    expected = [sequences[sequence] / len(sequence) ** penalty for sequence in ordered]
     assert [score for score, _ in found] == pytest.approx(expected, rel=1e-4)
 
 
 def test_one_beam_is_greedy() -> None:
-    model = random_model(20, seed=1)
+    model = sharp_model(20, seed=1)
     ((_, ids),) = search(model, [5], 19, max_new_tokens=10, beams=1)
     tokens = [5]
     while len(tokens) < 11 and tokens[-1] != 19:
@@ -105,16 +104,16 @@ def test_one_beam_is_greedy() -> None:
     assert ids == tokens[1:]
 
 
-def test_ids_beyond_the_tokenizers_are_never_used() -> None:
-    model = random_model(20, seed=2)
+def test_ids_beyond_the_tokenizers_vocabulary_are_never_used() -> None:
+    model = sharp_model(20, seed=2)
     model.token_embedding.weight.data[15:] *= 20
     config = SamplingConfig(max_new_tokens=8, beams=3)
     found = beam_search(TorchEngine(model), [1], config, Sampler(config), 14, vocab_size=15)
     assert max(max(ids) for _, ids in found) < 15
 
 
-def test_bans_hold_for_beams() -> None:
-    tokenizer, model = Tokenizer.named("bytes"), random_model(257, seed=3)
+def test_bans_apply_to_beams() -> None:
+    tokenizer, model = Tokenizer.named("bytes"), sharp_model(257, seed=3)
     config = SamplingConfig(
         max_new_tokens=6, beams=3, min_new_tokens=6, no_repeat_ngram_size=1, logit_bias=("#256=100",)
     )
@@ -125,28 +124,28 @@ def test_bans_hold_for_beams() -> None:
         assert 256 not in ids
 
 
-def test_a_search_stops_once_no_text_can_become_better_than_those_that_ended() -> None:
-    model, config = random_model(5, seed=0), SamplingConfig(max_new_tokens=20, beams=2, logit_bias=("#4=9",))
+def test_a_search_stops_when_no_sequence_can_exceed_the_finished_ones() -> None:
+    model, config = sharp_model(5, seed=0), SamplingConfig(max_new_tokens=20, beams=2, logit_bias=("#4=9",))
     engine = TorchEngine(model)
     found = beam_search(engine, [1], config, Sampler(config), 4)
     assert [ids[-1] for _, ids in found] == [4, 4]
     assert engine.length < 5
 
 
-def test_beams_do_not_slide() -> None:
-    model = random_model(5, seed=0, n_positions=8)
+def test_beam_search_has_no_sliding_window() -> None:
+    model = sharp_model(5, seed=0, n_positions=8)
     assert len(search(model, [1, 2, 3], 4, max_new_tokens=5, beams=2)) == 2
     with pytest.raises(ConfigError) as caught:
         search(model, [1, 2, 3, 0], 4, max_new_tokens=5, beams=2)
     assert str(caught.value) == (
-        "prompt (4 tokens) and max_new_tokens (5) must fit into the context (8) together, for beams"
+        "with beams, prompt (4 tokens) and max_new_tokens (5) must fit into the context (8) together"
     )
 
 
-def test_bans_that_leave_nothing_are_an_error() -> None:
+def test_bans_that_leave_no_token_are_an_error() -> None:
     with pytest.raises(ConfigError, match="no token is left to choose"):
         search(
-            random_model(3, seed=0),
+            sharp_model(3, seed=0),
             [0, 1],
             2,
             max_new_tokens=3,
@@ -156,13 +155,24 @@ def test_bans_that_leave_nothing_are_an_error() -> None:
         )
 
 
-def test_bans_that_leave_nothing_later_still_give_what_ended_before() -> None:
-    found = search(random_model(3, seed=0), [0], 2, max_new_tokens=4, beams=4, no_repeat_ngram_size=1)
+def test_bans_that_leave_no_token_later_keep_the_finished_sequences() -> None:
+    found = search(sharp_model(3, seed=0), [0], 2, max_new_tokens=4, beams=4, no_repeat_ngram_size=1)
     assert sorted(ids for _, ids in found) == [[1, 2], [2]]
 
 
-def test_logits_that_are_no_numbers_are_an_error() -> None:
-    model = random_model(5, seed=0)
+def test_nan_logits_are_an_error() -> None:
+    model = sharp_model(5, seed=0)
     model.final_norm.weight.data[0] = math.nan
     with pytest.raises(GenerationError, match="logits must be finite"):
         search(model, [1], 4, max_new_tokens=3, beams=2)
+
+
+def test_the_callers_processors_apply_to_beams() -> None:
+    def no_token_twice(logits: torch.Tensor, history: torch.Tensor, _n_new: int) -> torch.Tensor:
+        return logits.scatter(1, history, -math.inf)
+
+    model, config = sharp_model(20, seed=1), SamplingConfig(max_new_tokens=8, beams=3)
+    found = beam_search(TorchEngine(model), [5], config, Sampler(config, processors=[no_token_twice]), 19)
+    same = beam_search(TorchEngine(model), [5], config, Sampler(config.replace(no_repeat_ngram_size=1)), 19)
+    assert found == same
+    assert found != beam_search(TorchEngine(model), [5], config, Sampler(config), 19)

@@ -1,16 +1,17 @@
-"""Tokens against the plain loop that computes every window anew: on every engine, alone, in batches, past the end."""
+"""Decoding against a plain loop without a cache: on every engine, alone, in batches, beyond the context."""
 
 import math
 from collections.abc import Sequence
 
 import pytest
 import torch
+from builders import new_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.errors import ConfigError, GenerationError
-from minigpt.generation.decoding import Decoder, generate, generate_uncached, visible, window_start
+from minigpt.generation.decoding import Decoder, generate, generate_uncached, visible_tokens, window_start
 from minigpt.generation.engines import native
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
@@ -22,17 +23,9 @@ needs_native = pytest.mark.skipif(native.library() is None, reason="decode.c is 
 every_engine = pytest.mark.parametrize("kind", ["torch", pytest.param("native", marks=needs_native)])
 
 
-def small_model(
-    vocab_size: int = 257, n_positions: int = 16, n_embd: int = 16, n_head: int = 2, n_layer: int = 2, seed: int = 0
-) -> GPT:
-    """A random float64 model whose weights are large enough that context matters."""
-    torch.manual_seed(seed)
-    model = GPT(
-        GPTConfig(vocab_size=vocab_size, n_positions=n_positions, n_embd=n_embd, n_layer=n_layer, n_head=n_head)
-    ).double()
-    for parameter in model.parameters():
-        parameter.data.mul_(8 if parameter.dim() == 2 else 1)
-    return model.eval()
+def small_model(**fields: int) -> GPT:
+    """A random float64 model whose weights are large enough that the context matters."""
+    return new_model(scale=8, **fields).double()
 
 
 def build(kind: str, model: GPT) -> Engine:
@@ -40,32 +33,32 @@ def build(kind: str, model: GPT) -> Engine:
 
 
 @torch.no_grad()
-def plainly(
+def expected_tokens(
     model: GPT, prompt: Sequence[int], config: SamplingConfig, sample: int = 0, keep_first: int = 0
 ) -> list[int]:
-    """What one row should say, without engine, cache or batch, in float64."""
+    """The expected tokens of one row, without engine, cache or batch, in float64."""
     tokens, sampler = list(prompt), Sampler(config)
     for n_new in range(config.max_new_tokens):
-        seen = torch.tensor([visible(tokens, model.config.n_positions, keep_first)])
+        seen = torch.tensor([visible_tokens(tokens, model.config.n_positions, keep_first)])
         logits = model.double()(seen)[:, -1]
         tokens.append(int(sampler.choose(logits, torch.tensor([tokens]), n_new, [sample])))
     return tokens[len(prompt) :]
 
 
-def advanced(decoder: Decoder, steps: int) -> list[list[int]]:
-    """The new tokens of every row after so many steps."""
+def advance(decoder: Decoder, steps: int) -> list[list[int]]:
+    """The new tokens of every row after this many steps."""
     lengths = [len(tokens) for tokens in decoder.tokens]
     for _ in range(steps):
         decoder.advance()
     return [tokens[length:] for tokens, length in zip(decoder.tokens, lengths, strict=True)]
 
 
-# Alone
+# One prompt
 
 
 @settings(deadline=None, max_examples=20)
 @given(prompt=st.lists(st.integers(0, 256), min_size=1, max_size=40), n_positions=st.integers(1, 16))
-def test_cached_generation_equals_the_plain_loop_even_past_the_context(prompt: list[int], n_positions: int) -> None:
+def test_cached_generation_equals_the_plain_loop_even_beyond_the_context(prompt: list[int], n_positions: int) -> None:
     model = small_model(n_positions=n_positions)
     config = SamplingConfig(max_new_tokens=24, temperature=1.0, seed=1)
     ids = torch.tensor([prompt, prompt[::-1]])
@@ -88,7 +81,7 @@ def test_cached_generation_equals_the_plain_loop_even_past_the_context(prompt: l
     ],
     ids=str,
 )
-def test_the_compiled_step_says_the_same_at_odd_shapes_past_the_context(
+def test_the_compiled_engine_generates_the_same_tokens_at_odd_shapes_beyond_the_context(
     shape: dict[str, int], length: int, temperature: float
 ) -> None:
     model = small_model(**shape)
@@ -108,16 +101,14 @@ def test_the_window_fits_the_context_moves_forward_and_keeps_half_of_it(length: 
     assert start <= window_start(length + 1, n_positions)
     if length > n_positions:
         assert length - start > n_positions // 2 or n_positions == 1
-    assert start % max(1, n_positions // 2) == 0  # so that it is read anew as seldom as can be
+    assert start % max(1, n_positions // 2) == 0  # so that it is recomputed rarely
 
 
 @given(length=st.integers(1, 200), n_positions=st.integers(2, 40), data=st.data())
-def test_what_is_kept_first_stays_in_sight_and_the_end_with_it(
-    length: int, n_positions: int, data: st.DataObject
-) -> None:
+def test_the_first_tokens_to_keep_and_the_end_stay_visible(length: int, n_positions: int, data: st.DataObject) -> None:
     keep_first = data.draw(st.integers(0, n_positions // 2))
     tokens = list(range(length))
-    seen = visible(tokens, n_positions, keep_first)
+    seen = visible_tokens(tokens, n_positions, keep_first)
     assert len(seen) <= n_positions
     assert seen[:keep_first] == tokens[:keep_first]
     assert seen[-1] == tokens[-1]
@@ -129,57 +120,57 @@ def test_what_is_kept_first_stays_in_sight_and_the_end_with_it(
 
 @every_engine
 @pytest.mark.parametrize("keep_first", [0, 1, 3, 4])
-def test_a_preamble_that_is_kept_is_always_in_sight(kind: str, keep_first: int) -> None:
+def test_the_first_tokens_to_keep_are_always_visible_to_the_model(kind: str, keep_first: int) -> None:
     model, prompts = small_model(vocab_size=37, n_positions=8), [list(range(11)), [5, 6]]
     config = SamplingConfig(max_new_tokens=25, temperature=1.0, seed=2)
-    expected = [plainly(model, prompt, config, row, keep_first) for row, prompt in enumerate(prompts)]
+    expected = [expected_tokens(model, prompt, config, row, keep_first) for row, prompt in enumerate(prompts)]
     decoder = Decoder(build(kind, model), prompts, Sampler(config), keep_first=keep_first)
-    assert advanced(decoder, 25) == expected
+    assert advance(decoder, 25) == expected
 
 
-def test_too_long_a_preamble_is_refused() -> None:
+def test_too_many_first_tokens_to_keep_are_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         Decoder(TorchEngine(small_model(n_positions=9)), [[1]], Sampler(SamplingConfig()), keep_first=5)
     assert str(caught.value) == (
-        "keep-first (5) must be at most half the context length (4), to leave room for what comes"
+        "keep-first (5) must be at most half the context length (4), to leave room for new tokens"
     )
 
 
-# Side by side
+# Several prompts
 
 
 @every_engine
 @settings(deadline=None, max_examples=12, derandomize=True)
 @given(lengths=st.lists(st.integers(1, 20), min_size=1, max_size=4), n_positions=st.integers(1, 12))
-def test_every_row_says_what_it_would_alone_though_windows_slide_at_different_times(
+def test_every_row_gets_the_tokens_that_it_gets_alone_although_windows_slide_at_different_times(
     kind: str, lengths: list[int], n_positions: int
 ) -> None:
     model = small_model(vocab_size=50, n_positions=n_positions)
     prompts = [[(7 * row + 3 * at) % 50 for at in range(length)] for row, length in enumerate(lengths)]
     samples = [row % 2 for row in range(len(prompts))]
     config = SamplingConfig(max_new_tokens=16, temperature=1.0, seed=4)
-    expected = [plainly(model, *row) for row in zip(prompts, [config] * 9, samples, strict=False)]
+    expected = [expected_tokens(model, *row) for row in zip(prompts, [config] * 9, samples, strict=False)]
     decoder = Decoder(build(kind, model), prompts, Sampler(config), samples=samples)
-    assert advanced(decoder, 16) == expected
+    assert advance(decoder, 16) == expected
 
 
 @every_engine
-@pytest.mark.parametrize("leavers", [{0}, {1}, {2}, {0, 1}, {1, 2}, {0, 2}], ids=str)
-def test_rows_go_on_as_before_once_others_have_left(kind: str, leavers: set[int]) -> None:
+@pytest.mark.parametrize("dropped", [{0}, {1}, {2}, {0, 1}, {1, 2}, {0, 2}], ids=str)
+def test_rows_continue_unchanged_after_others_are_dropped(kind: str, dropped: set[int]) -> None:
     model, prompts = small_model(vocab_size=50, n_positions=12), [[1] * 10, [2, 3], [4, 5, 6, 7]]
     config = SamplingConfig(max_new_tokens=20, temperature=1.0, seed=5)
-    expected = [plainly(model, prompt, config, row) for row, prompt in enumerate(prompts)]
+    expected = [expected_tokens(model, prompt, config, row) for row, prompt in enumerate(prompts)]
     for after in (1, 4, 9):
         decoder = Decoder(build(kind, model), prompts, Sampler(config))
-        advanced(decoder, after)
-        decoder.drop(leavers)
-        assert decoder.rows == [row for row in range(3) if row not in leavers]
-        advanced(decoder, 20 - after)
+        advance(decoder, after)
+        decoder.drop(dropped)
+        assert decoder.rows == [row for row in range(3) if row not in dropped]
+        advance(decoder, 20 - after)
         for row, prompt in enumerate(prompts):
-            assert decoder.tokens[row] == prompt + expected[row][: after if row in leavers else 20]
+            assert decoder.tokens[row] == prompt + expected[row][: after if row in dropped else 20]
 
 
-def test_those_who_stay_are_not_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_stay_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, config = TorchEngine(small_model()), SamplingConfig(max_new_tokens=9, seed=0)
     decoder = Decoder(engine, [[1, 2, 3], [4], list(range(20))], Sampler(config))
     decoder.advance()
@@ -190,7 +181,7 @@ def test_those_who_stay_are_not_read_anew(monkeypatch: pytest.MonkeyPatch) -> No
     assert decoder.rows == []
 
 
-def test_dropping_every_row_ends_it() -> None:
+def test_every_row_can_be_dropped() -> None:
     decoder = Decoder(TorchEngine(small_model()), [[1], [2, 3]], Sampler(SamplingConfig(seed=0)))
     decoder.advance()
     decoder.drop({1})
@@ -200,7 +191,7 @@ def test_dropping_every_row_ends_it() -> None:
 
 
 @every_engine
-def test_rows_of_one_prompt_are_read_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_of_several_rows_is_read_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = build(kind, small_model())
     read: list[int] = []
     start = type(engine).start
@@ -212,14 +203,14 @@ def test_rows_of_one_prompt_are_read_once(kind: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(type(engine), "start", counted)
     prompts, config = [[1, 2], [3], [1, 2], [1, 2]], SamplingConfig(max_new_tokens=8, temperature=1.0, seed=6)
     decoder = Decoder(engine, prompts, Sampler(config), samples=[0, 0, 1, 0])
-    rows = advanced(decoder, 8)
+    rows = advance(decoder, 8)
     assert read == [2]
     model = engine.model
     for row, sample in enumerate([0, 0, 1, 0]):
-        assert rows[row] == plainly(model, prompts[row], config, sample)
+        assert rows[row] == expected_tokens(model, prompts[row], config, sample)
 
 
-# What is asked for, and what goes wrong
+# Options and errors
 
 
 @every_engine
@@ -229,7 +220,7 @@ def test_an_empty_prompt_of_ids_is_refused(kind: str) -> None:
 
 
 @every_engine
-def test_generation_switches_dropout_off_and_puts_the_mode_back(kind: str) -> None:
+def test_generation_disables_dropout_and_restores_the_mode(kind: str) -> None:
     torch.manual_seed(0)
     model = GPT(GPTConfig(vocab_size=50, n_positions=40, n_embd=16, n_layer=1, n_head=2, dropout=0.5)).train()
     config = SamplingConfig(max_new_tokens=6, temperature=0)
@@ -241,42 +232,42 @@ def test_generation_switches_dropout_off_and_puts_the_mode_back(kind: str) -> No
 
 @every_engine
 @pytest.mark.parametrize("temperature", [0, 1.0])
-def test_ids_beyond_the_tokenizers_are_never_drawn(kind: str, temperature: float) -> None:
+def test_ids_beyond_the_tokenizers_vocabulary_are_never_drawn(kind: str, temperature: float) -> None:
     model = small_model(vocab_size=300)
-    model.token_embedding.weight.data[257:] *= 50  # whatever the features, padding is what it would say
+    model.token_embedding.weight.data[257:] *= 50  # padding ids would be the most likely everywhere
     config = SamplingConfig(max_new_tokens=30, temperature=temperature, seed=0)
     ids = torch.stack(list(generate(build(kind, model), torch.tensor([[7], [8]]), config, vocab_size=257)))
     assert int(ids.max()) < 257
     free = torch.stack(list(generate(build(kind, model), torch.tensor([[7], [8]]), config)))
-    assert int(free.max()) >= 257  # so the limit was what held
+    assert int(free.max()) >= 257  # so it was the limit that excluded them
 
 
 @every_engine
 @pytest.mark.parametrize("count", [0, 1, 5, 99])
-def test_log_probabilities_are_the_models_own_before_temperature_and_penalties(kind: str, count: int) -> None:
+def test_log_probabilities_are_the_models_before_temperature_and_penalties(kind: str, count: int) -> None:
     model, prompts = small_model(vocab_size=40), [[1, 2, 3], [4]]
     config = SamplingConfig(max_new_tokens=5, temperature=0.3, repetition_penalty=2.0, seed=0, top_k=3)
     decoder = Decoder(build(kind, model), prompts, Sampler(config), vocab_size=37, alternatives=count)
     for _ in range(5):
         before = [list(tokens) for tokens in decoder.tokens]
-        for tokens, (choice,) in zip(before, decoder.advance(), strict=True):
+        for tokens, (token,) in zip(before, decoder.advance(), strict=True):
             with torch.no_grad():
                 logprobs = model.double()(torch.tensor([tokens]))[0, -1, :37].log_softmax(-1)
             if kind == "native":
                 model.float()
-            assert choice.logprob == pytest.approx(float(logprobs[choice.id]), abs=1e-4)
-            likeliest = logprobs.topk(min(count, 37))
-            assert choice.entropy == pytest.approx(float(-(logprobs.exp() * logprobs).sum()), abs=1e-4)
-            assert choice.rank == int((logprobs > logprobs[choice.id]).sum())
-            assert [id for id, _ in choice.alternatives] == likeliest.indices.tolist()
-            assert [logprob for _, logprob in choice.alternatives] == pytest.approx(likeliest.values.tolist(), abs=1e-4)
+            assert token.logprob == pytest.approx(float(logprobs[token.id]), abs=1e-4)
+            top = logprobs.topk(min(count, 37))
+            assert token.entropy == pytest.approx(float(-(logprobs.exp() * logprobs).sum()), abs=1e-4)
+            assert token.rank == int((logprobs > logprobs[token.id]).sum())
+            assert [id for id, _ in token.alternatives] == top.indices.tolist()
+            assert [logprob for _, logprob in token.alternatives] == pytest.approx(top.values.tolist(), abs=1e-4)
 
 
-def test_log_probabilities_come_only_where_they_are_asked_for() -> None:
+def test_log_probabilities_are_computed_only_on_request() -> None:
     decoder = Decoder(TorchEngine(small_model()), [[1]], Sampler(SamplingConfig(seed=0)))
-    ((choice,),) = decoder.advance()
-    assert choice.logprob is None
-    assert choice.alternatives == ()
+    ((token,),) = decoder.advance()
+    assert token.logprob is None
+    assert token.alternatives == ()
 
 
 @pytest.mark.parametrize("temperature", [0, 1.0])
@@ -284,7 +275,7 @@ def test_log_probabilities_come_only_where_they_are_asked_for() -> None:
     "kind", ["torch", pytest.param("native", marks=needs_native), pytest.param("int8", marks=needs_native)]
 )
 @pytest.mark.parametrize("name", ["blocks.1.mlp.down_proj.weight", "blocks.0.attention_norm.bias"])
-def test_weights_that_are_no_numbers_are_named(kind: str, name: str, temperature: float) -> None:
+def test_nan_weights_are_named(kind: str, name: str, temperature: float) -> None:
     model = small_model().float()
     model.get_parameter(name).data.view(-1)[3] = math.nan
     engine = TorchEngine(model) if kind == "torch" else NativeEngine(model, "int8" if kind == "int8" else "none")
@@ -297,3 +288,43 @@ def test_weights_that_are_no_numbers_are_named(kind: str, name: str, temperature
         f"the parameter {name} (1 of its {model.get_parameter(name).numel()} values are not finite)"
     )
     assert "\n" not in message
+
+
+# The caller's processors
+
+
+def no_token_twice_in_a_row(logits: torch.Tensor, history: torch.Tensor, _n_new: int) -> torch.Tensor:
+    return logits.scatter(1, history[:, -1:], -math.inf)
+
+
+def prefer_small_ids(logits: torch.Tensor, _history: torch.Tensor, n_new: int) -> torch.Tensor:
+    return logits - n_new * torch.arange(logits.shape[1], device=logits.device) / 50
+
+
+@every_engine
+@pytest.mark.parametrize("temperature", [0, 1.0])
+def test_processors_change_the_tokens_of_every_engine_alike(kind: str, temperature: float) -> None:
+    model, processors = small_model(vocab_size=37), [no_token_twice_in_a_row, prefer_small_ids]
+    config = SamplingConfig(max_new_tokens=24, temperature=temperature, seed=1)
+    ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    expected = torch.stack(list(generate_uncached(model, ids, config, processors=processors)))
+    found = torch.stack(list(generate(build(kind, model), ids, config, processors=processors)))
+    assert torch.equal(found, expected)
+    assert not (found[1:] == found[:-1]).any()
+    without = torch.stack(list(generate(build(kind, model), ids, config)))
+    assert not torch.equal(found, without)
+
+
+def test_log_probabilities_are_the_models_before_processors_that_work_in_place() -> None:
+    def ban_small_ids(logits: torch.Tensor, _history: torch.Tensor, _n_new: int) -> torch.Tensor:
+        logits[:, :30] = -math.inf
+        return logits
+
+    model, config = small_model(vocab_size=37).float(), SamplingConfig(temperature=0, seed=0)
+    decoder = Decoder(TorchEngine(model), [[1]], Sampler(config, processors=[ban_small_ids]), alternatives=1)
+    ((token,),) = decoder.advance()
+    with torch.no_grad():
+        logprobs = model(torch.tensor([[1]]))[0, -1].log_softmax(-1)
+    assert token.id >= 30
+    assert token.logprob == pytest.approx(float(logprobs[token.id]), abs=1e-4)
+    assert token.alternatives[0][0] == int(logprobs.argmax())

@@ -1,5 +1,6 @@
-"""Each filter on four tokens by hand, and against transformers' own on random logits."""
+"""Each logits processor on four tokens by hand, and against its counterpart in transformers on random logits."""
 
+import doctest
 import math
 
 import pytest
@@ -8,15 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from minigpt.generation import logits_processors
 from minigpt.generation.logits_processors import (
-    ban_repeated_ngrams,
-    ban_sequences,
-    keep_min_p,
-    keep_top_k,
-    keep_top_p,
-    keep_typical,
-    penalize_frequency,
-    penalize_repetition,
+    BadWords,
+    BanTokens,
+    FrequencyPenalty,
+    LogitBias,
+    MinNewTokens,
+    MinP,
+    NoRepeatNGram,
+    RepetitionPenalty,
+    Temperature,
+    TopK,
+    TopP,
+    TypicalP,
 )
 
 LOGITS = torch.tensor([[0.1, 0.4, 0.2, 0.3]]).log()
@@ -27,23 +33,23 @@ def kept(logits: Tensor) -> list[list[bool]]:
     return logits.isfinite().tolist()
 
 
-def random_logits(seed: int, words: int, rows: int = 3) -> Tensor:
-    return torch.randn(rows, words, generator=torch.Generator().manual_seed(seed)) * 3
+def random_logits(seed: int, v: int, rows: int = 3) -> Tensor:
+    return torch.randn(rows, v, generator=torch.Generator().manual_seed(seed)) * 3
 
 
-def random_history(seed: int, words: int, length: int, rows: int = 3) -> Tensor:
-    return torch.randint(words, (rows, length), generator=torch.Generator().manual_seed(seed))
+def random_history(seed: int, v: int, length: int, rows: int = 3) -> Tensor:
+    return torch.randint(v, (rows, length), generator=torch.Generator().manual_seed(seed))
 
 
-# Which tokens are kept
+# Filters
 
 
-def test_top_k_keeps_the_k_likeliest() -> None:
-    assert kept(keep_top_k(LOGITS, 2)) == [[False, True, False, True]]
+def test_top_k_keeps_the_k_most_likely_tokens() -> None:
+    assert kept(TopK(2)(LOGITS)) == [[False, True, False, True]]
 
 
 def test_top_k_above_the_vocabulary_keeps_everything() -> None:
-    assert torch.equal(keep_top_k(LOGITS, 50), LOGITS)
+    assert torch.equal(TopK(50)(LOGITS), LOGITS)
 
 
 @pytest.mark.parametrize(
@@ -55,106 +61,106 @@ def test_top_k_above_the_vocabulary_keeps_everything() -> None:
         (1e-9, [False, True, False, False]),
     ],
 )
-def test_top_p_keeps_the_smallest_set_that_holds_p(p: float, expected: list[bool]) -> None:
-    assert kept(keep_top_p(LOGITS, p)) == [expected]
+def test_top_p_keeps_the_smallest_set_with_probability_p(p: float, expected: list[bool]) -> None:
+    assert kept(TopP(p)(LOGITS)) == [expected]
 
 
-def test_top_p_may_differ_from_row_to_row() -> None:
-    logits = keep_top_p(LOGITS.expand(2, 4), torch.tensor([[0.39], [0.71]]))
+def test_top_p_of_the_most_likely_tokens_depends_on_the_probability_that_they_hold() -> None:
+    logits = TopP(0.39).truncate(LOGITS.expand(2, 4), torch.tensor([[1.0], [0.39 / 0.71]]))
     assert kept(logits) == [[False, True, False, False], [False, True, True, True]]
 
 
-def test_min_p_keeps_what_is_likely_enough_beside_the_likeliest() -> None:
-    assert kept(keep_min_p(LOGITS, 0.6)) == [[False, True, False, True]]
-    assert kept(keep_min_p(LOGITS, 1.0)) == [[False, True, False, False]]
+def test_min_p_keeps_tokens_that_are_likely_enough_relative_to_the_most_likely_one() -> None:
+    assert kept(MinP(0.6)(LOGITS)) == [[False, True, False, True]]
+    assert kept(MinP(1.0)(LOGITS)) == [[False, True, False, False]]
 
 
-def test_typical_keeps_the_tokens_whose_surprise_is_nearest_the_expected_one() -> None:
-    # Surprises 2.30, 0.92, 1.61, 1.20 nats; 1.28 are expected: the fourth token is nearest, then the third.
-    assert kept(keep_typical(LOGITS, 0.29)) == [[False, False, False, True]]
-    assert kept(keep_typical(LOGITS, 0.31)) == [[False, False, True, True]]
-    assert kept(keep_typical(LOGITS, 0.51)) == [[False, True, True, True]]
+def test_typical_p_keeps_the_tokens_whose_surprisal_is_nearest_the_entropy() -> None:
+    # Surprisals 2.30, 0.92, 1.61 and 1.20 nats, entropy 1.28 nats: the fourth token is nearest, then the third.
+    assert kept(TypicalP(0.29)(LOGITS)) == [[False, False, False, True]]
+    assert kept(TypicalP(0.31)(LOGITS)) == [[False, False, True, True]]
+    assert kept(TypicalP(0.51)(LOGITS)) == [[False, True, True, True]]
 
 
-def test_typical_counts_forbidden_tokens_for_nothing() -> None:
+def test_typical_p_ignores_forbidden_tokens() -> None:
     logits = torch.cat([torch.tensor([[-INF]]), LOGITS, torch.tensor([[-INF]])], dim=1)
-    assert kept(keep_typical(logits, 0.31)) == [[False, False, False, True, True, False]]
+    assert kept(TypicalP(0.31)(logits)) == [[False, False, False, True, True, False]]
 
 
 def test_ties_with_the_last_token_kept_are_kept() -> None:
     logits = torch.tensor([[0.0, 1.0, 1.0, 1.0, -1.0]])
-    for filtered in (keep_top_k(logits, 2), keep_top_p(logits, 0.5), keep_typical(logits, 0.1)):
+    for filtered in (TopK(2)(logits), TopP(0.5)(logits), TypicalP(0.1)(logits)):
         assert kept(filtered) == [[False, True, True, True, False]]
 
 
-def test_a_vocabulary_of_one_word_keeps_it() -> None:
-    word = torch.tensor([[-3.0]])
-    for filtered in (keep_top_k(word, 1), keep_top_p(word, 0.1), keep_min_p(word, 1.0), keep_typical(word, 0.1)):
-        assert torch.equal(filtered, word)
+def test_a_vocabulary_of_one_token_keeps_it() -> None:
+    only = torch.tensor([[-3.0]])
+    for filtered in (TopK(1)(only), TopP(0.1)(only), MinP(1.0)(only), TypicalP(0.1)(only)):
+        assert torch.equal(filtered, only)
 
 
 @settings(deadline=None, max_examples=60)
 @given(
-    seed=st.integers(0, 2**31), words=st.integers(2, 60), k=st.integers(1, 70), p=st.floats(0.01, 0.99),
+    seed=st.integers(0, 2**31), v=st.integers(2, 60), k=st.integers(1, 70), p=st.floats(0.01, 0.99),
     banned=st.integers(0, 3),
 )  # fmt: skip
-def test_what_is_kept_equals_transformers(seed: int, words: int, k: int, p: float, banned: int) -> None:
+def test_filters_equal_those_of_transformers(seed: int, v: int, k: int, p: float, banned: int) -> None:
     from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, TypicalLogitsWarper
 
-    logits = random_logits(seed, words)
-    logits[0, : min(banned, words - 1)] = -INF
-    torch.testing.assert_close(keep_top_k(logits, k), TopKLogitsWarper(k)(None, logits))
-    torch.testing.assert_close(keep_top_p(logits, p), TopPLogitsWarper(p)(None, logits))
-    torch.testing.assert_close(keep_min_p(logits, p), MinPLogitsWarper(p)(None, logits))
-    torch.testing.assert_close(keep_typical(logits, p), TypicalLogitsWarper(p)(None, logits))
+    logits = random_logits(seed, v)
+    logits[0, : min(banned, v - 1)] = -INF
+    torch.testing.assert_close(TopK(k)(logits), TopKLogitsWarper(k)(None, logits))
+    torch.testing.assert_close(TopP(p)(logits), TopPLogitsWarper(p)(None, logits))
+    torch.testing.assert_close(MinP(p)(logits), MinPLogitsWarper(p)(None, logits))
+    torch.testing.assert_close(TypicalP(p)(logits), TypicalLogitsWarper(p)(None, logits))
 
 
 # Penalties and bans
 
 
-def test_repetition_divides_what_is_positive_and_multiplies_what_is_negative_once() -> None:
+def test_the_repetition_penalty_divides_positive_and_multiplies_negative_logits_once() -> None:
     logits = torch.tensor([[2.0, -2.0, 3.0, -3.0]])
     history = torch.tensor([[0, 1, 1, 0]])
-    assert penalize_repetition(logits, history, 2.0).tolist() == [[1.0, -4.0, 3.0, -3.0]]
+    assert RepetitionPenalty(2.0)(logits, history, 0).tolist() == [[1.0, -4.0, 3.0, -3.0]]
 
 
-def test_frequency_counts_and_presence_does_not() -> None:
+def test_the_frequency_penalty_counts_and_the_presence_penalty_does_not() -> None:
     logits = torch.zeros(2, 3)
     new = torch.tensor([[0, 0, 2], [1, 1, 1]])
-    assert penalize_frequency(logits, new, 0.5, 0.25).tolist() == [[-1.25, 0, -0.75], [0, -1.75, 0]]
+    assert FrequencyPenalty(0.5, 0.25)(logits, new, 3).tolist() == [[-1.25, 0, -0.75], [0, -1.75, 0]]
 
 
-def test_nothing_new_is_not_penalized() -> None:
-    assert torch.equal(penalize_frequency(LOGITS, torch.empty(1, 0, dtype=torch.int64), 1.0, 1.0), LOGITS)
+def test_the_frequency_penalty_changes_nothing_before_the_first_new_token() -> None:
+    assert torch.equal(FrequencyPenalty(1.0, 1.0)(LOGITS, torch.empty(1, 0, dtype=torch.int64), 0), LOGITS)
 
 
 @pytest.mark.parametrize(
     ("size", "banned"), [(1, [True, True, True, False]), (2, [False, False, True, False]), (4, [False] * 4)]
 )
-def test_a_run_of_tokens_comes_no_second_time(size: int, banned: list[bool]) -> None:
+def test_a_repeated_ngram_is_banned(size: int, banned: list[bool]) -> None:
     history = torch.tensor([[0, 1, 2, 0, 1]])
-    assert (ban_repeated_ngrams(LOGITS, history, size) == -INF).tolist() == [banned]
+    assert (NoRepeatNGram(size)(LOGITS, history, 0) == -INF).tolist() == [banned]
 
 
-def test_a_word_of_several_tokens_is_banned_after_its_beginning_only() -> None:
-    words = torch.tensor([[-1, 3], [0, 1]])
-    assert kept(ban_sequences(LOGITS, torch.tensor([[2, 0]]), words)) == [[True, False, True, False]]
-    assert kept(ban_sequences(LOGITS, torch.tensor([[0, 2]]), words)) == [[True, True, True, False]]
+def test_a_bad_word_of_several_tokens_is_banned_only_after_its_beginning() -> None:
+    sequences = [[3], [0, 1]]
+    assert kept(BadWords(sequences)(LOGITS, torch.tensor([[2, 0]]), 0)) == [[True, False, True, False]]
+    assert kept(BadWords(sequences)(LOGITS, torch.tensor([[0, 2]]), 0)) == [[True, True, True, False]]
 
 
-def test_a_word_longer_than_the_history_is_not_banned() -> None:
-    words = torch.tensor([[0, 2, 1]])
-    assert torch.equal(ban_sequences(LOGITS, torch.tensor([[2]]), words), LOGITS)
-    assert kept(ban_sequences(LOGITS, torch.tensor([[0, 2]]), words)) == [[True, False, True, True]]
+def test_a_bad_word_longer_than_the_history_is_not_banned() -> None:
+    sequences = [[0, 2, 1]]
+    assert torch.equal(BadWords(sequences)(LOGITS, torch.tensor([[2]]), 0), LOGITS)
+    assert kept(BadWords(sequences)(LOGITS, torch.tensor([[0, 2]]), 0)) == [[True, False, True, True]]
 
 
 @settings(deadline=None, max_examples=40)
 @given(
-    seed=st.integers(0, 2**31), words=st.integers(3, 8), length=st.integers(3, 20), size=st.integers(1, 4),
+    seed=st.integers(0, 2**31), v=st.integers(3, 8), length=st.integers(3, 20), size=st.integers(1, 4),
     penalty=st.floats(0.5, 2.0), data=st.data(),
 )  # fmt: skip
-def test_penalties_and_bans_equal_transformers(
-    seed: int, words: int, length: int, size: int, penalty: float, data: st.DataObject
+def test_penalties_and_bans_equal_those_of_transformers(
+    seed: int, v: int, length: int, size: int, penalty: float, data: st.DataObject
 ) -> None:
     from transformers import (
         NoBadWordsLogitsProcessor,
@@ -162,40 +168,50 @@ def test_penalties_and_bans_equal_transformers(
         RepetitionPenaltyLogitsProcessor,
     )
 
-    logits, history = random_logits(seed, words), random_history(seed, words, length)
+    logits, history = random_logits(seed, v), random_history(seed, v, length)
     expected = RepetitionPenaltyLogitsProcessor(penalty)(history, logits)
-    torch.testing.assert_close(penalize_repetition(logits, history, penalty), expected, rtol=0, atol=0)
+    torch.testing.assert_close(RepetitionPenalty(penalty)(logits, history, 0), expected, rtol=0, atol=0)
     expected = NoRepeatNGramLogitsProcessor(size)(history, logits)
-    torch.testing.assert_close(ban_repeated_ngrams(logits, history, size), expected, rtol=0, atol=0)
-    # transformers heeds a word only where the history is as long as all of it.
-    tokens = st.lists(st.integers(0, words - 1), min_size=1, max_size=3)
+    torch.testing.assert_close(NoRepeatNGram(size)(logits, history, 0), expected, rtol=0, atol=0)
+    # transformers ignores a sequence that is longer than the history.
+    tokens = st.lists(st.integers(0, v - 1), min_size=1, max_size=3)
     bad = data.draw(st.lists(tokens, min_size=1, max_size=4))
-    padded = torch.tensor([[-1] * (3 - len(word)) + word for word in bad])
     expected = NoBadWordsLogitsProcessor(bad)(history, logits)
-    torch.testing.assert_close(ban_sequences(logits, history, padded), expected, rtol=0, atol=0)
+    torch.testing.assert_close(BadWords(bad)(logits, history, 0), expected, rtol=0, atol=0)
 
 
 @settings(deadline=None, max_examples=30)
 @given(
     seed=st.integers(0, 2**31), length=st.integers(1, 8), padding=st.integers(1, 5), size=st.integers(1, 4)
 )  # fmt: skip
-def test_padding_on_the_left_says_nothing(seed: int, length: int, padding: int, size: int) -> None:
+def test_padding_on_the_left_changes_nothing(seed: int, length: int, padding: int, size: int) -> None:
     logits, history = random_logits(seed, 4), random_history(seed, 4, length)
     padded = torch.nn.functional.pad(history, (padding, 0), value=-1)
-    words = torch.tensor([[-1, -1, 0], [-1, 1, 2], [3, 3, 1]])
-    assert torch.equal(penalize_repetition(logits, padded, 1.5), penalize_repetition(logits, history, 1.5))
-    assert torch.equal(ban_repeated_ngrams(logits, padded, size), ban_repeated_ngrams(logits, history, size))
-    assert torch.equal(ban_sequences(logits, padded, words), ban_sequences(logits, history, words))
+    sequences = [[0], [1, 2], [3, 3, 1]]
+    assert torch.equal(RepetitionPenalty(1.5)(logits, padded, 0), RepetitionPenalty(1.5)(logits, history, 0))
+    assert torch.equal(NoRepeatNGram(size)(logits, padded, 0), NoRepeatNGram(size)(logits, history, 0))
+    assert torch.equal(BadWords(sequences)(logits, padded, 0), BadWords(sequences)(logits, history, 0))
 
 
-def test_filters_leave_their_logits_as_they_were() -> None:
+def test_no_processor_changes_its_arguments() -> None:
     logits, history = LOGITS.clone(), torch.tensor([[1, 1, 1]])
-    keep_top_k(logits, 1)
-    keep_top_p(logits, 0.1)
-    keep_min_p(logits, 0.9)
-    keep_typical(logits, 0.1)
-    penalize_repetition(logits, history, 2.0)
-    penalize_frequency(logits, history, 1.0, 1.0)
-    ban_repeated_ngrams(logits, history, 2)
-    ban_sequences(logits, history, torch.tensor([[1, 2]]))
-    assert torch.equal(logits, LOGITS)
+    processors = [
+        TopK(1), TopP(0.1), MinP(0.9), TypicalP(0.1), Temperature(2.0), RepetitionPenalty(2.0),
+        FrequencyPenalty(1.0, 1.0), NoRepeatNGram(2), BadWords([[1, 2]]), LogitBias([(1, 2.0)]), BanTokens([1]),
+        MinNewTokens(5, end_of_text=0),
+    ]  # fmt: skip
+    for processor in processors:
+        assert not torch.equal(processor(logits, history, 3), LOGITS)
+        assert torch.equal(logits, LOGITS)
+        assert history.tolist() == [[1, 1, 1]]
+
+
+def test_processors_that_use_the_logits_alone_need_no_history() -> None:
+    for processor in (TopK(1), TopP(0.1), MinP(0.9), TypicalP(0.1), Temperature(2.0), LogitBias([(1, 2.0)])):
+        assert not processor.needs_history
+        assert torch.equal(processor(LOGITS), processor(LOGITS, torch.tensor([[1, 1, 1]]), 3))
+
+
+def test_the_example_in_the_docstring_works() -> None:
+    failures, tests = doctest.testmod(logits_processors)
+    assert (failures, tests > 0) == (0, True)

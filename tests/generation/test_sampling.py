@@ -1,4 +1,4 @@
-"""The sampler: its order of filters against transformers, its draws against their distribution, and bad logits."""
+"""The sampler: the order of its processors against transformers, its draws against their distribution, bad logits."""
 
 import math
 from typing import Any
@@ -11,8 +11,10 @@ from torch import Tensor
 
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, GenerationError, MinigptError
+from minigpt.generation.logits_processors import TopK
 from minigpt.generation.sampling import Sampler, draw, uniform
 from minigpt.tokenizer.tokenizer import Tokenizer
+from minigpt.tokenizer.vocabulary import Vocabulary
 
 LOGITS = torch.tensor([[0.1, 0.4, 0.2, 0.3]]).log()
 NOTHING = torch.empty(1, 0, dtype=torch.int64)
@@ -21,12 +23,12 @@ BYTES = Tokenizer.named("bytes")
 
 
 def sampler(tokenizer: Tokenizer | None = None, **changes: Any) -> Sampler:
-    """One that filters nothing but what is asked for."""
+    """A sampler without filters, except for these settings."""
     return Sampler(SamplingConfig(**{"temperature": 1, "top_p": 1, "seed": 0} | changes), tokenizer)
 
 
-def random_logits(seed: int, rows: int, words: int) -> Tensor:
-    return torch.randn(rows, words, generator=torch.Generator().manual_seed(seed)) * 3
+def random_logits(seed: int, rows: int, v: int) -> Tensor:
+    return torch.randn(rows, v, generator=torch.Generator().manual_seed(seed)) * 3
 
 
 # The distribution
@@ -34,11 +36,11 @@ def random_logits(seed: int, rows: int, words: int) -> Tensor:
 
 @settings(deadline=None, max_examples=60)
 @given(
-    seed=st.integers(0, 2**31), words=st.sampled_from([2, 7, 60, 2000]), k=st.none() | st.integers(1, 70),
+    seed=st.integers(0, 2**31), v=st.sampled_from([2, 7, 60, 2000]), k=st.none() | st.integers(1, 70),
     p=st.floats(0.01, 1), min_p=st.floats(0, 0.5), typical=st.floats(0.05, 1), temperature=st.floats(0.1, 3.0),
 )  # fmt: skip
-def test_filters_act_in_the_order_of_transformers(
-    seed: int, words: int, k: int | None, p: float, min_p: float, typical: float, temperature: float
+def test_processors_and_filters_act_in_the_order_of_transformers(
+    seed: int, v: int, k: int | None, p: float, min_p: float, typical: float, temperature: float
 ) -> None:
     from transformers import (
         LogitsProcessorList,
@@ -51,8 +53,8 @@ def test_filters_act_in_the_order_of_transformers(
         TypicalLogitsWarper,
     )
 
-    logits = random_logits(seed, 3, words)
-    history = torch.randint(words, (3, 5), generator=torch.Generator().manual_seed(seed))
+    logits = random_logits(seed, 3, v)
+    history = torch.randint(v, (3, 5), generator=torch.Generator().manual_seed(seed))
     processors = LogitsProcessorList(
         [
             SequenceBiasLogitsProcessor({(1,): 2.0}),
@@ -72,10 +74,10 @@ def test_filters_act_in_the_order_of_transformers(
     torch.testing.assert_close(ours.distribution(logits, history, 0), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_a_nucleus_larger_than_the_first_look_is_found_whole() -> None:
+def test_a_nucleus_of_more_than_the_first_k_tokens_is_complete() -> None:
     logits = torch.stack([torch.zeros(20_000), torch.linspace(0, 12, 20_000), torch.arange(20_000.0)])
     probability = sampler(top_p=0.9).distribution(logits, NOTHING, 0)
-    assert (probability[0] > 0).all()  # each as likely as any other: ties are kept
+    assert (probability[0] > 0).all()  # all are equally likely, and ties are kept
     assert (probability[2] > 0).sum() == 3
     ordered = logits[1].softmax(-1).flip(0)
     size = int((ordered.cumsum(-1) < 0.9).sum()) + 1
@@ -84,7 +86,7 @@ def test_a_nucleus_larger_than_the_first_look_is_found_whole() -> None:
     torch.testing.assert_close(probability.sum(-1), torch.ones(3))
 
 
-def test_temperature_zero_takes_the_likeliest_that_is_left() -> None:
+def test_temperature_zero_chooses_the_most_likely_token_that_is_not_banned() -> None:
     greedy = sampler(BYTES, temperature=0, bad_words=("b",))
     logits = torch.zeros(1, 257)
     logits[0, [97, 98]] = torch.tensor([1.0, 2.0])
@@ -92,26 +94,26 @@ def test_temperature_zero_takes_the_likeliest_that_is_left() -> None:
     assert greedy.distribution(logits, torch.tensor([[1]]), 0)[0].nonzero().tolist() == [[97]]
 
 
-def test_of_equally_likely_tokens_the_first_is_taken() -> None:
+def test_of_equally_likely_tokens_the_first_is_chosen() -> None:
     assert sampler(temperature=0).choose(torch.tensor([[0.0, 2.0, 2.0]]), NOTHING, 0).tolist() == [1]
 
 
 @pytest.mark.parametrize("temperature", [1e-6, 1e-40, 5e-324])
-def test_the_smallest_temperature_is_greedy_and_overflows_nothing(temperature: float) -> None:
+def test_the_smallest_temperatures_are_greedy_and_do_not_overflow(temperature: float) -> None:
     logits = torch.tensor([[-70.0, -69.0, -69.5]])
     assert sampler(temperature=temperature).distribution(logits, NOTHING, 0).tolist() == [[0, 1, 0]]
 
 
-def test_huge_logits_overflow_nothing() -> None:
+def test_huge_logits_do_not_overflow() -> None:
     logits = torch.tensor([[3e38, -3e38, 3e38, -math.inf]])
     for choices in (sampler(), sampler(top_p=0.9, typical_p=0.9), sampler(top_k=3), sampler(min_p=0.1)):
         assert choices.distribution(logits, NOTHING, 0).tolist() == [[0.5, 0, 0.5, 0]]
 
 
-def test_a_vocabulary_of_one_word_has_one_continuation() -> None:
-    word = torch.tensor([[-5.0], [2.0]])
+def test_a_vocabulary_of_one_token_has_one_continuation() -> None:
+    logits = torch.tensor([[-5.0], [2.0]])
     for choices in (sampler(), sampler(top_p=0.9, top_k=3, min_p=0.1, typical_p=0.5), sampler(temperature=0)):
-        assert choices.choose(word, NOTHING, 0).tolist() == [0, 0]
+        assert choices.choose(logits, NOTHING, 0).tolist() == [0, 0]
 
 
 def test_half_precision_logits_give_float32_probabilities() -> None:
@@ -135,17 +137,17 @@ def test_draws_follow_the_distribution() -> None:
 
 @settings(deadline=None, max_examples=25)
 @given(
-    seed=st.integers(0, 2**31), rows=st.integers(2, 5), words=st.sampled_from([3, 100, 1500, 30_000]),
+    seed=st.integers(0, 2**31), rows=st.integers(2, 5), v=st.sampled_from([3, 100, 1500, 30_000]),
     top_k=st.none() | st.integers(1, 50), top_p=st.sampled_from([0.5, 0.95, 1]), flat=st.booleans(), ties=st.booleans(),
     typical_p=st.sampled_from([0.5, 1]),
 )  # fmt: skip
-@example(seed=0, rows=5, words=1500, top_k=None, top_p=0.95, flat=True, ties=False, typical_p=1)
+@example(seed=0, rows=5, v=1500, top_k=None, top_p=0.95, flat=True, ties=False, typical_p=1)
 def test_a_row_alone_is_drawn_as_in_a_batch(
-    seed: int, rows: int, words: int, top_k: int | None, top_p: float, flat: bool, ties: bool, typical_p: float
+    seed: int, rows: int, v: int, top_k: int | None, top_p: float, flat: bool, ties: bool, typical_p: float
 ) -> None:
-    logits = random_logits(seed, rows, words)
+    logits = random_logits(seed, rows, v)
     logits = logits.bfloat16().float() if ties else logits
-    logits[1::2] *= 0.1 if flat else 1  # these rows need a longer look
+    logits[1::2] *= 0.1 if flat else 1  # these rows need a larger K
     choices = sampler(seed=seed, top_k=top_k, top_p=top_p, typical_p=typical_p)
     together = choices.choose(logits, NOTHING, 7)
     distribution = choices.distribution(logits, NOTHING, 7)
@@ -155,7 +157,7 @@ def test_a_row_alone_is_drawn_as_in_a_batch(
         assert distribution[row, together[row]] > 0
 
 
-def test_the_seed_the_sample_and_the_step_choose_and_nothing_else_does() -> None:
+def test_a_draw_depends_on_the_seed_the_sample_and_the_step_alone() -> None:
     logits = torch.zeros(5, 1000)
     first = sampler(seed=7).choose(logits, NOTHING, 0)
     torch.manual_seed(3)
@@ -166,7 +168,7 @@ def test_the_seed_the_sample_and_the_step_choose_and_nothing_else_does() -> None
     assert len(set(first.tolist())) > 1
 
 
-def test_no_seed_is_a_new_one_that_can_be_told() -> None:
+def test_without_a_seed_the_sampler_chooses_one_and_reports_it() -> None:
     first, second = (Sampler(SamplingConfig()).seed for _ in range(2))
     assert first != second
     assert Sampler(SamplingConfig(seed=5)).seed == 5
@@ -176,18 +178,18 @@ def test_no_seed_is_a_new_one_that_can_be_told() -> None:
     weights=st.lists(st.sampled_from([0.0, 1e-30, 1e-9, 0.1, 1.0]), min_size=1, max_size=40).filter(any),
     number=st.sampled_from([0.0, 0.5, 1 - 2**-53]) | st.floats(0, 1, exclude_max=True),
 )
-def test_a_draw_is_never_of_probability_zero_nor_out_of_range(weights: list[float], number: float) -> None:
+def test_a_drawn_token_never_has_probability_zero(weights: list[float], number: float) -> None:
     probability = torch.tensor([weights]) / sum(weights)
     (index,) = draw(probability, [number]).tolist()
     assert probability[0, index] > 0
 
 
-def test_a_number_falls_into_the_interval_of_its_token() -> None:
+def test_a_number_selects_the_token_in_whose_interval_it_is() -> None:
     probability = torch.tensor([[0.25, 0.0, 0.5, 0.25]]).expand(6, 4)
     assert draw(probability, [0.0, 0.2499, 0.25, 0.7499, 0.75, 1 - 2**-53]).tolist() == [0, 0, 2, 2, 3, 3]
 
 
-def test_the_numbers_are_spread_evenly_along_every_argument() -> None:
+def test_the_random_numbers_are_uniform_along_every_argument() -> None:
     for numbers in (
         [uniform(seed, 0, 0) for seed in range(10_000)],
         [uniform(1, sample, 5) for sample in range(10_000)],
@@ -198,11 +200,11 @@ def test_the_numbers_are_spread_evenly_along_every_argument() -> None:
         assert ordered[-1] < 1
         distance = max(abs(number - (i + 0.5) / 10_000) for i, number in enumerate(ordered))
         assert distance < 0.0195  # Kolmogorov-Smirnov at one in a thousand
-        neighbours = torch.tensor(numbers)
-        assert torch.corrcoef(torch.stack([neighbours[1:], neighbours[:-1]]))[0, 1].abs() < 0.035
+        neighbors = torch.tensor(numbers)
+        assert torch.corrcoef(torch.stack([neighbors[1:], neighbors[:-1]]))[0, 1].abs() < 0.035
 
 
-# History, words, ids
+# History, tokens, ids
 
 
 @pytest.mark.parametrize(
@@ -218,18 +220,18 @@ def test_the_numbers_are_spread_evenly_along_every_argument() -> None:
         ({"min_new_tokens": 1}, True),
     ],
 )
-def test_the_history_is_asked_for_where_it_is_read(changes: dict[str, Any], expected: bool) -> None:
+def test_the_history_is_needed_only_by_settings_that_use_it(changes: dict[str, Any], expected: bool) -> None:
     assert sampler(BYTES, **changes).needs_history == expected
 
 
 def test_frequency_and_presence_count_new_tokens_only() -> None:
     logits, history = torch.zeros(1, 3), torch.tensor([[0, 0, 1]])
     choices = sampler(frequency_penalty=0.5, presence_penalty=0.25)
-    assert choices.adjust(logits, history, 1).tolist() == [[0, -0.75, 0]]
-    assert choices.adjust(logits, history, 0).tolist() == [[0, 0, 0]]
+    assert choices.process(logits, history, 1).tolist() == [[0, -0.75, 0]]
+    assert choices.process(logits, history, 0).tolist() == [[0, 0, 0]]
 
 
-def test_end_of_text_waits_for_the_least_number_of_tokens() -> None:
+def test_end_of_text_is_banned_before_the_minimum_of_new_tokens() -> None:
     logits, history = torch.zeros(1, 257), torch.tensor([[0, 0, 0]])
     logits[0, 256] = 9
     choices = sampler(BYTES, temperature=0, min_new_tokens=2)
@@ -239,13 +241,18 @@ def test_end_of_text_waits_for_the_least_number_of_tokens() -> None:
 
 def test_a_bias_is_added_to_the_token_of_an_id_or_of_a_text() -> None:
     choices = sampler(GPT2, logit_bias=("#318=-2", " is=0.5", " Paris=3", "==1", " 5=2"))
-    adjusted = choices.adjust(torch.zeros(1, 50257), NOTHING, 0)[0]
-    assert {i: adjusted[i].item() for i in adjusted.nonzero().flatten().tolist()} == {28: 1, 318: -1.5, 642: 2, 6342: 3}
+    processed = choices.process(torch.zeros(1, 50257), NOTHING, 0)[0]
+    assert {i: processed[i].item() for i in processed.nonzero().flatten().tolist()} == {
+        28: 1,
+        318: -1.5,
+        642: 2,
+        6342: 3,
+    }
 
 
-def test_a_bad_word_is_banned_at_the_start_and_behind_a_space() -> None:
-    adjusted = sampler(GPT2, bad_words=("is",)).adjust(torch.zeros(1, 50257), torch.tensor([[1]]), 0)[0]
-    assert (adjusted == -math.inf).nonzero().flatten().tolist() == [271, 318]
+def test_a_bad_word_is_banned_with_and_without_a_space_before_it() -> None:
+    processed = sampler(GPT2, bad_words=("is",)).process(torch.zeros(1, 50257), torch.tensor([[1]]), 0)[0]
+    assert (processed == -math.inf).nonzero().flatten().tolist() == [271, 318]
 
 
 def test_a_bad_word_of_several_tokens_is_never_completed() -> None:
@@ -256,7 +263,7 @@ def test_a_bad_word_of_several_tokens_is_never_completed() -> None:
     assert choices.choose(logits, torch.tensor([[ord("m")]]), 0).tolist() == [ord("o")]
 
 
-def test_a_text_of_several_tokens_has_no_bias() -> None:
+def test_a_bias_for_a_text_of_several_tokens_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         sampler(GPT2, logit_bias=(" zebras!=2",))
     assert str(caught.value) == (
@@ -269,17 +276,17 @@ def test_a_text_of_several_tokens_has_no_bias() -> None:
 @pytest.mark.parametrize(
     "changes", [{"logit_bias": (" is=2",)}, {"bad_words": ("is",)}, {"min_new_tokens": 3}]
 )  # fmt: skip
-def test_words_need_a_tokenizer(changes: dict[str, Any]) -> None:
+def test_settings_with_texts_need_a_tokenizer(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(changes)) + r" \(.*\) needs? a tokenizer"):
         sampler(**changes)
 
 
-def test_a_bias_beyond_the_vocabulary_is_refused() -> None:
-    with pytest.raises(ConfigError, match="logit_bias of #4 must be of an id from 0 to 3"):
+def test_a_bias_for_an_id_outside_the_vocabulary_is_refused() -> None:
+    with pytest.raises(ConfigError, match="logit_bias of #4 must be for an id from 0 to 3"):
         sampler(logit_bias=("#4=1",)).choose(LOGITS, NOTHING, 0)
 
 
-# Settings that contradict one another
+# Settings that contradict each other
 
 
 @pytest.mark.parametrize(
@@ -304,18 +311,18 @@ def test_a_bias_beyond_the_vocabulary_is_refused() -> None:
         ),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         SamplingConfig(**changes)
     assert str(caught.value) == message
 
 
-def test_settings_that_do_nothing_together_are_no_contradiction() -> None:
+def test_settings_that_have_no_effect_together_are_allowed() -> None:
     SamplingConfig(temperature=0, top_k=5, min_p=0.1)
     SamplingConfig(beams=4, samples=4, temperature=0.7, length_penalty=-1, until="line")
 
 
-# Logits that are no numbers, and bans that leave nothing
+# NaN or infinite logits, and bans that leave no token
 
 BAD_LOGITS = pytest.mark.parametrize("value", [math.nan, math.inf])
 WAYS = pytest.mark.parametrize(
@@ -326,7 +333,7 @@ WAYS = pytest.mark.parametrize(
 @BAD_LOGITS
 @WAYS
 @pytest.mark.parametrize("method", ["choose", "distribution"])
-def test_logits_that_are_no_numbers_are_an_error(value: float, changes: dict[str, Any], method: str) -> None:
+def test_nan_and_infinite_logits_are_an_error(value: float, changes: dict[str, Any], method: str) -> None:
     logits = torch.cat([LOGITS, LOGITS])
     logits[1, 2] = value
     message = rf"logits must be finite, but the largest of row 1 is {value}"
@@ -341,7 +348,7 @@ def test_logits_that_are_all_minus_infinity_are_an_error() -> None:
 
 
 @WAYS
-def test_bans_that_leave_nothing_are_an_error(changes: dict[str, Any]) -> None:
+def test_bans_that_leave_no_token_are_an_error(changes: dict[str, Any]) -> None:
     choices = sampler(no_repeat_ngram_size=1, **changes)
     assert choices.choose(LOGITS, torch.tensor([[0, 1, 3]]), 3).tolist() == [2]
     with pytest.raises(ConfigError, match="no token is left to choose"):
@@ -349,5 +356,94 @@ def test_bans_that_leave_nothing_are_an_error(changes: dict[str, Any]) -> None:
 
 
 def test_a_bias_that_overflows_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="so large that a logit overflows"):
+    with pytest.raises(ConfigError, match="a logit overflows: use a smaller logit_bias"):
         sampler(logit_bias=("#1=1e300",)).choose(LOGITS, NOTHING, 0)
+
+
+# The caller's processors
+
+
+def only_even_ids(logits: Tensor, _history: Tensor, _n_new: int) -> Tensor:
+    return logits.index_fill(1, torch.arange(1, logits.shape[1], 2), -math.inf)
+
+
+def test_a_processor_acts_on_greedy_choices_and_draws() -> None:
+    logits = torch.tensor([[0.0, 5.0, 1.0, 5.0]])
+    assert Sampler(SamplingConfig(temperature=0), processors=[only_even_ids]).choose(logits, NOTHING, 0).tolist() == [2]
+    drawing = Sampler(SamplingConfig(temperature=1, top_p=1), processors=[only_even_ids])
+    expected = torch.tensor([[0.0, -math.inf, 1.0, -math.inf]]).softmax(-1)
+    torch.testing.assert_close(drawing.distribution(logits, NOTHING, 0), expected)
+
+
+def test_processors_act_in_their_order_after_the_penalties_and_before_the_temperature() -> None:
+    seen = []
+
+    def add_one(logits: Tensor, _history: Tensor, _n_new: int) -> Tensor:
+        seen.append(logits.tolist())
+        return logits + 1
+
+    def double(logits: Tensor, _history: Tensor, _n_new: int) -> Tensor:
+        return 2 * logits
+
+    config = SamplingConfig(temperature=0.5, top_p=1, logit_bias=("#1=3",))
+    choices = Sampler(config, processors=[add_one, double])
+    assert choices.process(torch.zeros(1, 2), NOTHING, 0).tolist() == [[2, 8]]
+    assert seen == [[[0, 3]]]
+    torch.testing.assert_close(
+        choices.distribution(torch.zeros(1, 2), NOTHING, 0), torch.tensor([[4.0, 16.0]]).softmax(-1)
+    )
+
+
+def test_a_processor_gets_the_history_and_the_number_of_new_tokens() -> None:
+    history = torch.tensor([[-1, 1, 2], [3, 1, 0]])
+    seen = []
+
+    def record(logits: Tensor, history: Tensor, n_new: int) -> Tensor:
+        seen.append((history.tolist(), n_new))
+        return logits
+
+    choices = Sampler(SamplingConfig(seed=0), processors=[record])
+    assert choices.needs_history
+    choices.choose(torch.zeros(2, 4), history, 2)
+    assert seen == [(history.tolist(), 2)]
+
+
+def test_a_processor_may_declare_that_it_needs_no_history() -> None:
+    assert not Sampler(SamplingConfig(), processors=[TopK(3)]).needs_history
+    assert Sampler(SamplingConfig(), processors=[TopK(3), only_even_ids]).needs_history
+
+
+def test_a_processor_that_changes_its_logits_in_place_does_not_change_the_models() -> None:
+    def in_place(logits: Tensor, _history: Tensor, _n_new: int) -> Tensor:
+        logits[:, 0] = -math.inf
+        return logits
+
+    logits = torch.zeros(1, 3)
+    assert Sampler(SamplingConfig(temperature=0), processors=[in_place]).choose(logits, NOTHING, 0).tolist() == [1]
+    assert logits.tolist() == [[0, 0, 0]]
+
+
+def test_a_processor_cannot_allow_ids_without_a_token() -> None:
+    tokens = {bytes([byte]): byte for byte in range(256)}
+    tokenizer = Tokenizer(Vocabulary(tokens, [], {"<|endoftext|>": 258}))
+    choices = Sampler(
+        SamplingConfig(temperature=0), tokenizer, processors=[lambda logits, _history, _n_new: logits * 0 + 1]
+    )
+    assert (choices.process(torch.zeros(1, 259), NOTHING, 0) == -math.inf).nonzero().tolist() == [[0, 256], [0, 257]]
+
+
+@pytest.mark.parametrize(
+    ("result", "what"), [(None, "None"), (torch.zeros(4), r"a tensor of shape \(4,\)")], ids=["nothing", "shape"]
+)
+def test_a_processor_that_returns_no_logits_is_named(result: Tensor | None, what: str) -> None:
+    def broken(_logits: Tensor, _history: Tensor, _n_new: int) -> Any:
+        return result
+
+    with pytest.raises(ConfigError, match=rf"logits processor broken must return logits of shape \(1, 4\), not {what}"):
+        Sampler(SamplingConfig(), processors=[broken]).choose(LOGITS, NOTHING, 0)
+
+
+def test_processors_that_ban_every_token_are_an_error() -> None:
+    choices = Sampler(SamplingConfig(), processors=[lambda logits, _history, _n_new: logits - math.inf])
+    with pytest.raises(ConfigError, match="no token is left to choose"):
+        choices.choose(LOGITS, NOTHING, 0)

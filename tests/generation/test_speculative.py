@@ -1,12 +1,13 @@
-"""Guesses change how fast tokens come, never which: however they are guessed, and whatever draws them."""
+"""Speculative decoding changes the speed but no token, with every drafter and every setting."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
+from builders import new_model
 from torch import Tensor
 
-from minigpt.config import GPTConfig, SamplingConfig
+from minigpt.config import SamplingConfig
 from minigpt.generation import decoding
 from minigpt.generation.decoding import Decoder, generate_uncached
 from minigpt.generation.engines import native
@@ -14,7 +15,7 @@ from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
 from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.sampling import Sampler
-from minigpt.generation.speculative import Drafter, DraftModel, Gain, PromptLookup
+from minigpt.generation.speculative import ChooseDraft, Drafter, DraftModel, PromptLookup, SpeedupMonitor
 from minigpt.generation.streaming import generate_pieces
 from minigpt.model.gpt import GPT
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -26,12 +27,8 @@ every_engine = pytest.mark.parametrize(
 VOCABULARY = 23
 
 
-def random_model(n_positions: int = 24, seed: int = 0, vocab_size: int = VOCABULARY, scale: float = 8) -> GPT:
-    torch.manual_seed(seed)
-    model = GPT(GPTConfig(vocab_size=vocab_size, n_positions=n_positions, n_embd=12, n_layer=2, n_head=2))
-    for parameter in model.parameters():
-        parameter.data.mul_(scale if parameter.dim() == 2 else 1)
-    return model.eval()
+def sharp_model(n_positions: int = 24, seed: int = 0, vocab_size: int = VOCABULARY, scale: float = 8) -> GPT:
+    return new_model(seed=seed, scale=scale, vocab_size=vocab_size, n_positions=n_positions, n_embd=12)
 
 
 def build(kind: str, model: GPT) -> Engine:
@@ -39,45 +36,45 @@ def build(kind: str, model: GPT) -> Engine:
     return TorchEngine(model.double()) if kind == "torch" else NativeEngine(model, "int8" if kind == "int8" else "none")
 
 
-class AlwaysGuesses(Gain):
-    """As if guessing always paid."""
+class AlwaysDraft(SpeedupMonitor):
+    """As if drafting were always faster."""
 
-    def wants_guesses(self) -> bool:
+    def should_draft(self) -> bool:
         return True
 
-    def note(self, guesses: int, gained: int) -> None:
+    def record(self, n_draft: int, n_tokens: int) -> None:
         pass
 
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "Gain", AlwaysGuesses)
+    monkeypatch.setattr(decoding, "SpeedupMonitor", AlwaysDraft)
 
 
 class Oracle:
-    """Guesses what really comes, wrong from the `wrong`-th guess on; it has no manners about how many."""
+    """Drafts the true continuation, wrong from the `wrong`-th token on, and more tokens than requested."""
 
     def __init__(self, text: Sequence[int], wrong: int | None, count: int) -> None:
         self.text, self.wrong, self.count = list(text), wrong, count
         self.asked: list[int] = []
 
-    def propose(self, tokens: Sequence[int], most: int, choose: Callable[[Tensor, int], int]) -> list[int]:
-        self.asked.append(most)
-        guesses = (self.text[len(tokens) :] + [0] * self.count)[: self.count]
+    def propose(self, tokens: Sequence[int], max_tokens: int, choose: ChooseDraft) -> list[int]:
+        self.asked.append(max_tokens)
+        draft = (self.text[len(tokens) :] + [0] * self.count)[: self.count]
         if self.wrong is not None:
-            guesses[self.wrong :] = [(guess + 1) % VOCABULARY for guess in guesses[self.wrong :]]
-        return guesses
+            draft[self.wrong :] = [(token + 1) % VOCABULARY for token in draft[self.wrong :]]
+        return draft
 
 
 def continued(
     engine: Engine, prompt: list[int], config: SamplingConfig, drafter: Drafter | None = None, keep_first: int = 0
 ) -> tuple[list[int], int]:
-    """The whole text, and how often the engine was asked to read."""
+    """All tokens, and the number of steps."""
     decoder = Decoder(engine, [prompt], Sampler(config), drafter=drafter, keep_first=keep_first)
     steps = 0
     while decoder.n_new < config.max_new_tokens:
-        (choices,) = decoder.advance()
-        assert [choice.id for choice in choices] == decoder.tokens[0][-len(choices) :]
+        (tokens,) = decoder.advance()
+        assert [token.id for token in tokens] == decoder.tokens[0][-len(tokens) :]
         steps += 1
     assert decoder.n_new == config.max_new_tokens
     assert len(decoder.tokens[0]) == len(prompt) + config.max_new_tokens
@@ -94,10 +91,10 @@ every_way = pytest.mark.parametrize(
 @every_engine
 @every_way
 @pytest.mark.parametrize("keep_first", [0, 5])
-def test_guesses_right_or_wrong_or_beyond_the_room_change_no_token(
+def test_draft_tokens_that_are_right_or_wrong_or_too_many_change_no_token(
     always: None, kind: str, settings: dict[str, float], keep_first: int
 ) -> None:
-    engine = build(kind, random_model())
+    engine = build(kind, sharp_model())
     config = SamplingConfig(max_new_tokens=50, seed=1, **settings)  # type: ignore[arg-type]
     expected, _ = continued(engine, [1, 2, 3], config, keep_first=keep_first)
     for wrong, count in [(None, 4), (None, 50), (0, 1), (0, 4), (1, 4), (3, 50)]:
@@ -114,7 +111,7 @@ def test_guesses_right_or_wrong_or_beyond_the_room_change_no_token(
 def test_looking_up_repeated_text_changes_no_token(
     always: None, kind: str, settings: dict[str, float], n_positions: int
 ) -> None:
-    engine = build(kind, random_model(n_positions))
+    engine = build(kind, sharp_model(n_positions))
     config = SamplingConfig(max_new_tokens=60, seed=2, **settings)  # type: ignore[arg-type]
     prompt = [1, 2, 3, 4, 1, 2, 3]
     expected, _ = continued(engine, prompt, config)
@@ -127,8 +124,8 @@ def test_looking_up_repeated_text_changes_no_token(
 def test_a_draft_model_changes_no_token(
     always: None, kind: str, settings: dict[str, float], draft_positions: int, same: bool
 ) -> None:
-    engine = build(kind, random_model(seed=3))
-    draft = build(kind, random_model(draft_positions, seed=3 if same else 4, scale=8 if same else 7.5))
+    engine = build(kind, sharp_model(seed=3))
+    draft = build(kind, sharp_model(draft_positions, seed=3 if same else 4, scale=8 if same else 7.5))
     config = SamplingConfig(max_new_tokens=60, seed=3, **settings)  # type: ignore[arg-type]
     expected, _ = continued(engine, [1, 2, 3], config)
     drafter = DraftModel(draft, VOCABULARY)
@@ -136,29 +133,29 @@ def test_a_draft_model_changes_no_token(
     assert found == expected
     assert continued(engine, [4], config, drafter)[0] == continued(engine, [4], config)[0]  # after another text
     if same:
-        assert steps <= 60 - 15  # as long as the window stands, which for the draft model is all it sees
+        assert steps <= 60 - 15  # until the window slides, from where on the draft model sees less
 
 
 @every_way
 def test_a_draft_model_that_is_the_model_itself_is_always_right(always: None, settings: dict[str, float]) -> None:
-    engine, draft = (build("torch", random_model(100, seed=5)) for _ in range(2))
+    engine, draft = (build("torch", sharp_model(100, seed=5)) for _ in range(2))
     config = SamplingConfig(max_new_tokens=64, seed=4, temperature=settings["temperature"])  # type: ignore[arg-type]
     _, steps = continued(engine, [1, 2, 3], config, DraftModel(draft, VOCABULARY))
-    assert steps == 1 + -(-63 // 8)  # the prompt, then seven guesses and one token more each time
+    assert steps == 1 + -(-63 // 8)  # the prompt, then seven draft tokens and one more in each step
 
 
-def test_a_draft_model_guesses_only_what_the_tokenizer_knows(always: None) -> None:
-    draft = random_model(seed=1, vocab_size=30)
+def test_a_draft_model_drafts_only_ids_of_the_tokenizer(always: None) -> None:
+    draft = sharp_model(seed=1, vocab_size=30)
     draft.token_embedding.weight.data[VOCABULARY:] *= 50
     drafter = DraftModel(build("torch", draft), VOCABULARY)
-    guesses = drafter.propose([1, 2, 3], 7, lambda logits, ahead: int(logits.argmax()))
-    assert len(guesses) == 7
-    assert max(guesses) < VOCABULARY
+    draft_tokens = drafter.propose([1, 2, 3], 7, lambda logits, draft: int(logits.argmax()))
+    assert len(draft_tokens) == 7
+    assert max(draft_tokens) < VOCABULARY
 
 
-def test_fewer_reads_of_the_model_where_guesses_are_right(always: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepted_draft_tokens_save_reads_of_the_model(always: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted at the engine itself: a greedy text that repeats a phrase is read in a fraction of the steps."""
-    engine, reads = build("torch", random_model(200, scale=3)), []
+    engine, reads = build("torch", sharp_model(200, scale=3)), []
     read = TorchEngine.read
 
     def counted(self: TorchEngine, ids: Tensor) -> Tensor:
@@ -172,32 +169,32 @@ def test_fewer_reads_of_the_model_where_guesses_are_right(always: None, monkeypa
     reads.clear()
     found, _ = continued(engine, [1, 2], config, PromptLookup())
     assert found == expected
-    assert len(set(expected[-40:])) <= 8  # small random models soon go round in circles
+    assert len(set(expected[-40:])) <= 8  # small random models soon repeat themselves
     assert len(reads) < 30
     assert max(reads) == 8
 
 
 def test_lookup_finds_the_last_place_of_the_longest_run() -> None:
-    def nothing(logits: Tensor, ahead: int) -> int:
+    def unused(logits: Tensor, draft: Sequence[int]) -> int:
         raise AssertionError
 
     lookup = PromptLookup()
-    assert lookup.propose([1, 2, 3, 9, 1, 2, 3], 7, nothing) == [9, 1, 2, 3, 9, 1, 2]  # and round again
-    assert lookup.propose([1, 2, 3, 9, 1, 2, 3], 2, nothing) == [9, 1]
-    assert lookup.propose([1, 2, 3, 9, 1, 2, 3, 8, 2, 3], 3, nothing) == [8, 2, 3]  # the later of two
-    assert lookup.propose([1, 2, 3, 9, 1, 2, 3, 8, 2, 3, 1, 2, 3], 3, nothing) == [8, 2, 3]  # the longer run
-    assert lookup.propose([5, 6, 7], 7, nothing) == []
-    assert lookup.propose([7, 7, 7], 7, nothing) == [7] * 7
-    assert lookup.propose([4], 7, nothing) == []
-    assert lookup.propose([1, 2, 3, 9, 1, 2, 3], 4, nothing) == [9, 1, 2, 3]  # another text after those
-    assert lookup.propose([*range(20), 0, 1], 99, nothing) == list(range(2, 9))
+    assert lookup.propose([1, 2, 3, 9, 1, 2, 3], 7, unused) == [9, 1, 2, 3, 9, 1, 2]  # repeated
+    assert lookup.propose([1, 2, 3, 9, 1, 2, 3], 2, unused) == [9, 1]
+    assert lookup.propose([1, 2, 3, 9, 1, 2, 3, 8, 2, 3], 3, unused) == [8, 2, 3]  # the later of two
+    assert lookup.propose([1, 2, 3, 9, 1, 2, 3, 8, 2, 3, 1, 2, 3], 3, unused) == [8, 2, 3]  # the longer run
+    assert lookup.propose([5, 6, 7], 7, unused) == []
+    assert lookup.propose([7, 7, 7], 7, unused) == [7] * 7
+    assert lookup.propose([4], 7, unused) == []
+    assert lookup.propose([1, 2, 3, 9, 1, 2, 3], 4, unused) == [9, 1, 2, 3]  # another text after those
+    assert lookup.propose([*range(20), 0, 1], 99, unused) == list(range(2, 9))
 
 
-@pytest.mark.parametrize("guesser", ["draft", "lookup"])
-def test_drawn_tokens_with_guesses_are_distributed_as_the_model_says(always: None, guesser: str) -> None:
-    """A chi-square test over all texts of three tokens behind one prompt, from 600 seeds."""
+@pytest.mark.parametrize("kind", ["draft", "lookup"])
+def test_drawn_tokens_have_the_models_distribution_with_a_drafter_too(always: None, kind: str) -> None:
+    """A chi-square test over all continuations of three tokens, from 600 seeds."""
     size, count, prompt = 3, 600, [0, 1, 2, 0, 1, 1, 0, 2, 2, 0]
-    model, draft = (random_model(vocab_size=size, seed=seed, scale=3).double() for seed in (6, 7))
+    model, draft = (sharp_model(vocab_size=size, seed=seed, scale=3).double() for seed in (6, 7))
     with torch.no_grad():
         texts = torch.cartesian_prod(*3 * [torch.arange(size)])  # (27, 3)
         ids = torch.cat([torch.tensor(prompt).expand(len(texts), -1), texts], dim=1)
@@ -206,7 +203,7 @@ def test_drawn_tokens_with_guesses_are_distributed_as_the_model_says(always: Non
     assert float(expected.sum()) == pytest.approx(count)
     assert float(expected.min()) > 5
     engine, observed, accepted = TorchEngine(model), torch.zeros(27, dtype=torch.float64), 0
-    drafter = DraftModel(TorchEngine(draft), size) if guesser == "draft" else PromptLookup()
+    drafter = DraftModel(TorchEngine(draft), size) if kind == "draft" else PromptLookup()
     for seed in range(count):
         config = SamplingConfig(max_new_tokens=3, temperature=1.0, top_p=1.0, seed=seed)
         decoder = Decoder(engine, [prompt], Sampler(config), drafter=drafter)
@@ -220,27 +217,29 @@ def test_drawn_tokens_with_guesses_are_distributed_as_the_model_says(always: Non
 
 
 @every_way
-def test_a_stop_inside_accepted_guesses_ends_the_row_there(always: None, settings: dict[str, float]) -> None:
-    tokenizer, model = Tokenizer.named("bytes"), random_model(120, vocab_size=257, seed=8).double()
+def test_a_stop_string_within_accepted_draft_tokens_ends_the_row_there(
+    always: None, settings: dict[str, float]
+) -> None:
+    tokenizer, model = Tokenizer.named("bytes"), sharp_model(120, vocab_size=257, seed=8).double()
     config = SamplingConfig(max_new_tokens=60, seed=5, **settings)  # type: ignore[arg-type]
     plain = "".join(piece.text for piece in generate_pieces(TorchEngine(model), tokenizer, ["ab"], config))
     for stop in sorted({*plain[5:40:7]}):
         stopped = config.replace(stop=(stop,))
         expected = list(generate_pieces(TorchEngine(model), tokenizer, ["ab"], stopped))
-        (ids,) = [[256, *b"ab", *(piece.choice.id for piece in expected if piece.choice is not None), *[3] * 9]]
+        (ids,) = [[256, *b"ab", *(piece.token.id for piece in expected), *[3] * 9]]
         oracle = Oracle(ids[1:], None, 7)
         assert list(generate_pieces(TorchEngine(model), tokenizer, ["ab"], stopped, drafter=oracle)) == expected
 
 
-def test_guesses_are_made_for_one_row_alone(always: None) -> None:
-    model = random_model(40).double()
+def test_drafting_happens_only_while_there_is_one_row(always: None) -> None:
+    model = sharp_model(40).double()
     config = SamplingConfig(max_new_tokens=20, temperature=1.0, seed=6)
     ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
     expected = torch.stack(list(generate_uncached(model, ids, config)), dim=1).tolist()
     drafter = Oracle([1, 2, 3, *expected[0]], None, 4)
     decoder = Decoder(TorchEngine(model), ids.tolist(), Sampler(config), drafter=drafter)
     for _ in range(5):
-        assert [len(choices) for choices in decoder.advance()] == [1, 1]
+        assert [len(tokens) for tokens in decoder.advance()] == [1, 1]
     assert drafter.asked == []
     decoder.drop({1})
     lengths = []
@@ -250,11 +249,11 @@ def test_guesses_are_made_for_one_row_alone(always: None) -> None:
     assert decoder.tokens[0] == [1, 2, 3, *expected[0]]
 
 
-# Whether it pays
+# Whether drafting is faster
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 1e6
@@ -262,65 +261,92 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
-    def step(self, gain: Gain, guesses: int, gained: int, plain: float, guessing: float) -> bool:
-        """One step, which costs more where it guesses; whether it did."""
-        wanted = gain.wants_guesses()
-        self.now += guessing if wanted and guesses else plain
-        gain.note(guesses if wanted else 0, gained if wanted and guesses else 1)
+    def step(self, monitor: SpeedupMonitor, draft: int, tokens: int, plain: float, drafting: float) -> bool:
+        """One step, which takes longer if it drafts; returns whether it did."""
+        wanted = monitor.should_draft()
+        self.now += drafting if wanted and draft else plain
+        monitor.record(draft if wanted else 0, tokens if wanted and draft else 1)
         return wanted
 
 
-def test_guessing_goes_on_where_it_pays() -> None:
+def test_drafting_continues_while_it_is_faster() -> None:
     clock = Clock()
-    gain = Gain(clock)
-    wanted = [clock.step(gain, 7, 3, plain=0.01, guessing=0.013) for _ in range(500)]
+    monitor = SpeedupMonitor(clock)
+    wanted = [clock.step(monitor, 7, 3, plain=0.01, drafting=0.013) for _ in range(500)]
     assert not all(wanted[:3])
     assert all(wanted[3:])
 
 
 @pytest.mark.parametrize("first", [0.01, 5.0], ids=["at once", "after a long prompt"])
-def test_guessing_pauses_where_it_does_not_pay_longer_each_time(first: float) -> None:
+def test_drafting_pauses_while_it_is_slower_for_longer_each_time(first: float) -> None:
     clock = Clock()
-    gain = Gain(clock)
-    clock.step(gain, 7, 1, plain=first, guessing=0.013)
-    wanted = [clock.step(gain, 7, 1, plain=0.01, guessing=0.013) for _ in range(2000)]
-    stretches = "".join("g" if one else "." for one in wanted).strip(".").split("g")
+    monitor = SpeedupMonitor(clock)
+    clock.step(monitor, 7, 1, plain=first, drafting=0.013)
+    wanted = [clock.step(monitor, 7, 1, plain=0.01, drafting=0.013) for _ in range(2000)]
+    stretches = "".join("d" if one else "." for one in wanted).strip(".").split("d")
     pauses = [len(stretch) for stretch in stretches if stretch]
     assert pauses[:5] == [16, 32, 64, 128, 256]
     assert set(pauses[5:]) <= {256}
-    tries = "".join("g" if one else "." for one in wanted).strip(".").split(".")
+    tries = "".join("d" if one else "." for one in wanted).strip(".").split(".")
     assert {len(stretch) for stretch in tries if stretch} == {8}
 
 
-def test_guessing_comes_back_when_it_pays_again_and_pauses_are_short_again() -> None:
+def test_drafting_resumes_when_it_is_faster_again_and_pauses_become_short_again() -> None:
     clock = Clock()
-    gain = Gain(clock)
+    monitor = SpeedupMonitor(clock)
     for _ in range(300):
-        clock.step(gain, 7, 1, plain=0.01, guessing=0.013)
-    paid = [clock.step(gain, 7, 6, plain=0.01, guessing=0.013) for _ in range(400)]
+        clock.step(monitor, 7, 1, plain=0.01, drafting=0.013)
+    paid = [clock.step(monitor, 7, 6, plain=0.01, drafting=0.013) for _ in range(400)]
     assert all(paid[-100:])
-    wanted = [clock.step(gain, 7, 1, plain=0.01, guessing=0.013) for _ in range(60)]
-    pause = "".join("g" if one else "." for one in wanted).strip("g").split("g")[0]
+    wanted = [clock.step(monitor, 7, 1, plain=0.01, drafting=0.013) for _ in range(60)]
+    pause = "".join("d" if one else "." for one in wanted).strip("d").split("d")[0]
     assert len(pause) == 16
 
 
-def test_steps_of_several_rows_and_windows_that_are_read_anew_are_not_compared_with(
+def test_steps_of_several_rows_and_steps_that_recompute_the_window_are_not_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    noted: list[int] = []
+    recorded: list[int] = []
 
-    class Watched(AlwaysGuesses):
-        def note(self, guesses: int, gained: int) -> None:
-            noted.append(guesses)
+    class Recording(AlwaysDraft):
+        def record(self, n_draft: int, n_tokens: int) -> None:
+            recorded.append(n_draft)
 
-    monkeypatch.setattr(decoding, "Gain", Watched)
-    model = random_model(8).double()
+    monkeypatch.setattr(decoding, "SpeedupMonitor", Recording)
+    model = sharp_model(8).double()
     decoder = Decoder(TorchEngine(model), [[1, 2], [3]], Sampler(SamplingConfig(seed=0)), drafter=Oracle([], None, 0))
     for _ in range(3):
         decoder.advance()
-    assert noted == []
+    assert recorded == []
     decoder.drop({1})
     for _ in range(10):
         decoder.advance()
     # Row 0 has 5 tokens: 3 more fill its context of 8, which then slides by 4 each time.
-    assert len(noted) == 10 - 2
+    assert len(recorded) == 10 - 2
+
+
+# The caller's processors
+
+
+@every_engine
+@every_way
+@pytest.mark.parametrize("kind_of_drafter", ["lookup", "draft"])
+def test_drafting_changes_no_token_with_the_callers_processors(
+    always: None, kind: str, settings: dict[str, float], kind_of_drafter: str
+) -> None:
+    def no_token_twice_in_three(logits: Tensor, history: Tensor, n_new: int) -> Tensor:
+        assert n_new <= history.shape[1]
+        return logits.scatter(1, history[:, -2:], -torch.inf)
+
+    engine = build(kind, sharp_model(60))
+    config = SamplingConfig(max_new_tokens=60, seed=1, **settings)  # type: ignore[arg-type]
+    sampler = Sampler(config, processors=[no_token_twice_in_three])
+    drafters = {"lookup": PromptLookup(), "draft": DraftModel(build(kind, sharp_model(60, seed=1)), VOCABULARY)}
+    texts = []
+    for drafter in (None, drafters[kind_of_drafter]):
+        decoder = Decoder(engine, [[1, 2, 3]], sampler, drafter=drafter)
+        while decoder.n_new < 60:
+            decoder.advance()
+        texts.append(decoder.tokens[0])
+    assert texts[0] == texts[1]
+    assert all(texts[0][at] not in texts[0][at - 2 : at] for at in range(3, 63))

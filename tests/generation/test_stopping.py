@@ -1,4 +1,4 @@
-"""Where a stream of text ends, whatever pieces it comes in."""
+"""Stopping: a stream of text ends at the same place however it is divided into pieces."""
 
 import itertools
 import time
@@ -14,7 +14,7 @@ UNTILS: list[Until | None] = [None, "line", "paragraph", "sentence"]
 
 
 def shown(pieces: list[str], stops: tuple[str, ...] = (), until: Until | None = None) -> tuple[str, bool]:
-    """What comes through of these pieces, and whether it ended among them."""
+    """The text that is shown of these pieces, and whether it ended within them."""
     stop_filter, text = StopFilter(stops, until), ""
     for piece in pieces:
         more, found = stop_filter.feed(piece)
@@ -40,7 +40,7 @@ stop_strings = st.lists(st.text("ab.\n ", min_size=1, max_size=3), max_size=3).m
 
 @settings(deadline=None, max_examples=300)
 @given(text=texts, stops=stop_strings, until=st.sampled_from(UNTILS), at=st.lists(st.integers(0, 99), max_size=8))
-def test_borders_between_pieces_change_nothing(
+def test_the_division_into_pieces_changes_nothing(
     text: str, stops: tuple[str, ...], until: Until | None, at: list[int]
 ) -> None:
     assert shown(cut(text, at), stops, until) == shown([text], stops, until) == shown(list(text), stops, until)
@@ -51,7 +51,7 @@ def test_borders_between_pieces_change_nothing(
     pieces=st.lists(st.text("ab\n", max_size=4)),
     stops=st.lists(st.text("ab\n", min_size=1, max_size=4), max_size=3).map(tuple),
 )
-def test_a_stop_string_is_found_across_any_borders(pieces: list[str], stops: tuple[str, ...]) -> None:
+def test_a_stop_string_is_found_across_pieces(pieces: list[str], stops: tuple[str, ...]) -> None:
     whole = "".join(pieces)
     ends = [(at + len(stop), at) for stop in stops if (at := whole.find(stop)) >= 0]
     assert shown(pieces, stops) == ((whole[: min(ends)[1]], True) if ends else (whole, False))
@@ -60,7 +60,7 @@ def test_a_stop_string_is_found_across_any_borders(pieces: list[str], stops: tup
 
 @settings(deadline=None, max_examples=50)
 @given(pieces=st.lists(texts), stops=stop_strings)
-def test_only_what_may_begin_a_stop_string_is_held_back(pieces: list[str], stops: tuple[str, ...]) -> None:
+def test_only_a_possible_beginning_of_a_stop_string_is_held_back(pieces: list[str], stops: tuple[str, ...]) -> None:
     stop_filter, fed, out = StopFilter(stops), "", ""
     for piece in pieces:
         text, found = stop_filter.feed(piece)
@@ -108,7 +108,7 @@ def test_an_empty_stop_string_is_refused() -> None:
         ("sentence", "It was USSR. So", "It was USSR."),
     ],
 )
-def test_text_ends_behind_its_first_line_paragraph_or_sentence(until: Until, text: str, expected: str | None) -> None:
+def test_text_ends_after_its_first_line_paragraph_or_sentence(until: Until, text: str, expected: str | None) -> None:
     assert shown(list(text), (), until) == ((text, False) if expected is None else (expected, True))
 
 
@@ -135,15 +135,15 @@ def test_of_several_stop_strings_the_first_to_be_complete_ends_the_text(stops: t
 
 
 @pytest.mark.parametrize("until", UNTILS)
-def test_nothing_ends_while_it_may_not_and_all_of_it_is_shown(until: Until | None) -> None:
+def test_text_that_may_not_stop_is_shown_completely(until: Until | None) -> None:
     stop_filter = StopFilter((".", "ab"), until)
     for piece in ("One. Two.", "\n\nab", "a"):
         assert stop_filter.feed(piece, may_stop=False) == (piece, False)
-    assert stop_filter.feed("b") == ("b", False)  # the stop string began too soon
+    assert stop_filter.feed("b") == ("b", False)  # the stop string began in text that may not stop
     assert stop_filter.feed("cab") == ("c", True)
 
 
-def test_ends_count_from_where_they_may_and_never_lie_in_what_was_shown() -> None:
+def test_ends_count_only_after_the_text_that_may_not_stop() -> None:
     stop_filter = StopFilter((), "sentence")
     assert stop_filter.feed("One. Two", may_stop=False) == ("One. Two", False)
     assert stop_filter.feed(" and a half. Three. ") == (" and a half.", True)
@@ -155,8 +155,8 @@ def test_ends_count_from_where_they_may_and_never_lie_in_what_was_shown() -> Non
 
 
 @pytest.mark.parametrize("until", UNTILS[1:])
-def test_a_long_text_without_an_end_takes_no_time(until: Until) -> None:
+def test_a_long_text_without_an_end_takes_linear_time(until: Until) -> None:
     stop_filter, started = StopFilter(("xyz",), until), time.process_time()
     for _ in range(1000):
         stop_filter.feed("a word or two, ")
-    assert time.process_time() - started < 3  # the square of its 15000 characters would take minutes
+    assert time.process_time() - started < 3  # quadratic in its 15,000 characters would take minutes

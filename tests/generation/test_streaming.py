@@ -1,9 +1,10 @@
-"""Pieces of text against the text they should join to, and the reasons why rows end."""
+"""Streaming: pieces join to the decoded text, and every row ends for the right reason."""
 
 from collections.abc import Sequence
 
 import pytest
 import torch
+from builders import new_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.errors import ConfigError
 from minigpt.generation.engines import native
 from minigpt.generation.engines.resolve import resolve_engine
+from minigpt.generation.sampling import Sampler
 from minigpt.generation.streaming import Piece, encode_prompt, generate_pieces, generate_text
 from minigpt.model.gpt import GPT
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -18,17 +20,13 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 BYTES = Tokenizer.named("bytes")
 
 
-def small_model(vocab_size: int = 257, n_positions: int = 16, seed: int = 0) -> GPT:
-    """A random float64 model whose weights are large enough that context matters."""
-    torch.manual_seed(seed)
-    model = GPT(GPTConfig(vocab_size=vocab_size, n_positions=n_positions, n_embd=16, n_layer=2, n_head=2)).double()
-    for parameter in model.parameters():
-        parameter.data.mul_(8 if parameter.dim() == 2 else 1)
-    return model.eval()
+def small_model(**fields: int) -> GPT:
+    """A random float64 model whose weights are large enough that the context matters."""
+    return new_model(scale=8, **fields).double()
 
 
 def speaker(text: str | Sequence[int], n_positions: int = 64) -> GPT:
-    """A model that continues an end-of-text by this, byte by byte, whatever came before: position t says byte t."""
+    """A model that continues an end-of-text with this text, byte by byte: position t always predicts byte t."""
     ids = list(text.encode()) if isinstance(text, str) else list(text)
     config = GPTConfig(vocab_size=257, n_positions=n_positions, n_embd=257, n_layer=1, n_head=1)
     model = GPT(config).double().eval()
@@ -51,11 +49,11 @@ def texts(pieces: Sequence[Piece]) -> list[str]:
 
 
 def ids_of(pieces: Sequence[Piece], row: int = 0) -> list[int]:
-    return [piece.choice.id for piece in pieces if piece.row == row and piece.choice is not None]
+    return [piece.token.id for piece in pieces if piece.row == row]
 
 
-def said(text: str | Sequence[int], **changes: object) -> tuple[str, str | None, int]:
-    """What comes through of a model that says this: the text, why it ended, and how many tokens it took."""
+def generated(text: str | Sequence[int], **changes: object) -> tuple[str, str | None, int]:
+    """The result of a model that predicts this text: the shown text, why it ended, and the number of tokens."""
     config = SamplingConfig(temperature=0, **changes)  # type: ignore[arg-type]
     pieces = list(generate_pieces(speaker(text), BYTES, [""], config))
     assert [piece.finish_reason for piece in pieces].count(None) == len(pieces) - 1
@@ -78,7 +76,7 @@ def test_every_sample_of_a_batch_has_its_own_text_and_the_seed_repeats_them_all(
     samples=st.integers(1, 3),
     stops=st.lists(st.text("etaoin ", min_size=1, max_size=1), max_size=3),
 )
-def test_a_row_is_the_same_beside_others_as_alone(prompts: list[str], samples: int, stops: list[str]) -> None:
+def test_a_row_is_the_same_in_a_batch_as_alone(prompts: list[str], samples: int, stops: list[str]) -> None:
     model = small_model(seed=1)
     config = SamplingConfig(max_new_tokens=14, samples=samples, seed=9, temperature=1.5, top_p=1.0, stop=tuple(stops))
     together = list(generate_pieces(model, BYTES, prompts, config))
@@ -87,19 +85,19 @@ def test_a_row_is_the_same_beside_others_as_alone(prompts: list[str], samples: i
         for sample in range(samples):
             ours = [piece for piece in together if piece.row == number * samples + sample]
             theirs = [piece for piece in alone if piece.row == sample]
-            assert [(piece.text, piece.choice, piece.finish_reason) for piece in ours] == [
-                (piece.text, piece.choice, piece.finish_reason) for piece in theirs
+            assert [(piece.text, piece.token, piece.finish_reason) for piece in ours] == [
+                (piece.text, piece.token, piece.finish_reason) for piece in theirs
             ]
 
 
-def test_ids_beyond_the_tokenizers_are_never_drawn() -> None:
+def test_ids_beyond_the_tokenizers_vocabulary_are_never_drawn() -> None:
     model = small_model(vocab_size=300)
-    model.token_embedding.weight.data[257:] *= 50  # whatever the features, padding is what it would say
+    model.token_embedding.weight.data[257:] *= 50  # padding ids would be the most likely everywhere
     config = SamplingConfig(max_new_tokens=30, temperature=1.0, seed=0)
     assert max(ids_of(list(generate_pieces(model, BYTES, ["a"], config)))) < 257
 
 
-def test_an_empty_prompt_begins_a_document() -> None:
+def test_an_empty_prompt_starts_a_document() -> None:
     assert encode_prompt(BYTES, "") == [256]
     assert encode_prompt(BYTES, "a") == [97]
 
@@ -115,15 +113,15 @@ def test_text_pieces_join_to_the_decoded_ids() -> None:
     assert [piece.finish_reason for piece in pieces].count(None) == len(pieces) - 1
 
 
-def test_a_character_comes_whole_with_its_last_byte() -> None:
+def test_a_character_is_shown_with_its_last_byte() -> None:
     config = SamplingConfig(max_new_tokens=6, temperature=0)
     pieces = list(generate_pieces(speaker("aé漢"), BYTES, [""], config))
     assert [piece.text for piece in pieces] == ["a", "", "é", "", "", "漢"]
     cut = list(generate_pieces(speaker("aé漢"), BYTES, [""], config.replace(max_new_tokens=5)))
-    assert texts(cut)[0] == "aé\N{REPLACEMENT CHARACTER}"  # nothing more comes: what there is is shown
+    assert texts(cut)[0] == "aé\N{REPLACEMENT CHARACTER}"  # at the end the incomplete character is shown
 
 
-def test_every_token_makes_one_piece_and_the_last_one_says_why() -> None:
+def test_every_token_makes_one_piece_and_the_last_one_has_a_finish_reason() -> None:
     config = SamplingConfig(max_new_tokens=4, temperature=0, samples=2)
     pieces = list(generate_pieces(speaker("abcd"), BYTES, ["", ""], config))
     for row in range(4):
@@ -132,12 +130,12 @@ def test_every_token_makes_one_piece_and_the_last_one_says_why() -> None:
         assert [piece.finish_reason for piece in own] == [None, None, None, "length"]
 
 
-def test_a_plain_string_stream_is_the_text_without_empty_pieces() -> None:
+def test_generate_text_yields_no_empty_pieces() -> None:
     pieces = list(generate_text(speaker("aé漢"), BYTES, "", SamplingConfig(max_new_tokens=6, temperature=0)))
     assert pieces == ["a", "é", "漢"]
 
 
-def test_a_plain_string_stream_takes_one_sample_only() -> None:
+def test_generate_text_takes_one_sample_only() -> None:
     with pytest.raises(ConfigError, match=r"samples \(2\) must be 1"):
         next(generate_text(small_model(), BYTES, "a", SamplingConfig(samples=2)))
 
@@ -150,43 +148,43 @@ def test_a_plain_string_stream_takes_one_sample_only() -> None:
     [([3, 4, 5], "\x03\x04\x05", "length", 3), ([3, 4, 15], "\x03\x04", "stop", 3), ([3, 15, 4], "\x03", "stop", 2)],
 )
 def test_a_row_ends_before_a_stop_string_or_at_its_length(ids: list[int], text: str, reason: str, count: int) -> None:
-    assert said(ids, max_new_tokens=3, stop=("\x0f",)) == (text, reason, count)
+    assert generated(ids, max_new_tokens=3, stop=("\x0f",)) == (text, reason, count)
 
 
-def test_text_that_was_held_back_for_a_stop_string_comes_with_the_end() -> None:
-    assert said("abcab", max_new_tokens=5, stop=("abd",)) == ("abcab", "length", 5)
-    assert said([*b"abcab", 256], max_new_tokens=9, stop=("abd",)) == ("abcab", "end_of_text", 6)
+def test_text_that_was_held_back_for_a_stop_string_is_shown_at_the_end() -> None:
+    assert generated("abcab", max_new_tokens=5, stop=("abd",)) == ("abcab", "length", 5)
+    assert generated([*b"abcab", 256], max_new_tokens=9, stop=("abd",)) == ("abcab", "end_of_text", 6)
 
 
-def test_end_of_text_ends_a_row_and_is_no_text() -> None:
-    assert said([3, 4, 256, 5], max_new_tokens=9) == ("\x03\x04", "end_of_text", 3)
+def test_end_of_text_ends_a_row_and_is_not_shown() -> None:
+    assert generated([3, 4, 256, 5], max_new_tokens=9) == ("\x03\x04", "end_of_text", 3)
 
 
-def test_a_character_that_breaks_off_before_a_stop_string_is_shown_as_one() -> None:
-    assert said([97, 0xC3, 256], max_new_tokens=9, stop=("\N{REPLACEMENT CHARACTER}",)) == ("a", "stop", 3)
+def test_an_incomplete_character_can_complete_a_stop_string() -> None:
+    assert generated([97, 0xC3, 256], max_new_tokens=9, stop=("\N{REPLACEMENT CHARACTER}",)) == ("a", "stop", 3)
 
 
 @pytest.mark.parametrize(
     ("until", "text", "count"),
     [("line", "\n One. Two.", 12), ("sentence", "\n One.", 7), ("paragraph", "\n One. Two.\nThree.", 21)],
 )
-def test_a_row_ends_behind_its_first_line_sentence_or_paragraph(until: str, text: str, count: int) -> None:
-    assert said("\n One. Two.\nThree. \n\nFour.", max_new_tokens=40, until=until) == (text, "stop", count)
+def test_a_row_ends_after_its_first_line_sentence_or_paragraph(until: str, text: str, count: int) -> None:
+    assert generated("\n One. Two.\nThree. \n\nFour.", max_new_tokens=40, until=until) == (text, "stop", count)
 
 
 @pytest.mark.parametrize(("least", "text"), [(0, "a"), (2, "a"), (3, "a.b"), (6, "a.b.c"), (7, "a.b.c.d")])
-def test_stop_strings_count_from_the_least_number_of_tokens(least: int, text: str) -> None:
-    assert said("a.b.c.d.", max_new_tokens=12, stop=(".",), min_new_tokens=least)[0] == text
+def test_stop_strings_count_from_the_minimum_of_new_tokens(least: int, text: str) -> None:
+    assert generated("a.b.c.d.", max_new_tokens=12, stop=(".",), min_new_tokens=least)[0] == text
 
 
-def test_the_end_of_text_does_not_come_before_the_least_number_of_tokens() -> None:
-    text, reason, count = said([97, 256, 256, 256, 256], max_new_tokens=5, min_new_tokens=3)
+def test_end_of_text_does_not_occur_before_the_minimum_of_new_tokens() -> None:
+    text, reason, count = generated([97, 256, 256, 256, 256], max_new_tokens=5, min_new_tokens=3)
     assert (reason, count) == ("end_of_text", 4)
     assert text[0] == "a"
 
 
-def test_a_row_that_has_ended_costs_the_others_nothing() -> None:
-    """Row 0 of a batch stops at once; row 1 goes on beyond it, to the same text as alone."""
+def test_a_row_that_ends_does_not_change_the_others() -> None:
+    """Row 0 of a batch stops early; row 1 continues to the same text as alone."""
     model = small_model(seed=5)
     config = SamplingConfig(max_new_tokens=20, temperature=1.0, seed=1)
     first = texts(list(generate_pieces(model, BYTES, ["abc"], config)))[0][:1]
@@ -197,7 +195,7 @@ def test_a_row_that_has_ended_costs_the_others_nothing() -> None:
     assert texts(pieces)[1] == texts(alone)[0]
 
 
-def test_the_best_of_a_search_come_as_pieces_with_the_rows_of_their_prompts() -> None:
+def test_the_best_beams_are_pieces_with_the_rows_of_their_prompts() -> None:
     config = SamplingConfig(max_new_tokens=5, beams=4, samples=2, stop=("\x00",))
     pieces = list(generate_pieces(small_model(), BYTES, ["ab", "c"], config))
     assert {piece.row for piece in pieces} == {0, 1, 2, 3}
@@ -210,7 +208,7 @@ def test_the_best_of_a_search_come_as_pieces_with_the_rows_of_their_prompts() ->
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-def test_the_mode_is_put_back_even_where_the_reader_leaves_early(beams: int) -> None:
+def test_the_models_mode_is_restored_even_if_the_caller_stops_early(beams: int) -> None:
     model = small_model().train()
     pieces = generate_pieces(model, BYTES, ["a"], SamplingConfig(max_new_tokens=5, beams=beams))
     next(pieces)
@@ -220,10 +218,41 @@ def test_the_mode_is_put_back_even_where_the_reader_leaves_early(beams: int) -> 
 
 
 @pytest.mark.skipif(native.library() is None, reason="decode.c is not compiled")
-def test_the_compiled_step_says_the_same_text() -> None:
+def test_the_compiled_engine_generates_the_same_text() -> None:
     config = SamplingConfig(max_new_tokens=40, temperature=1.0, seed=2, samples=2)
     model = small_model(seed=2)
     expected = texts(list(generate_pieces(model, BYTES, ["one", "thirty-three"], config)))
     engine = resolve_engine(model.float())
     assert engine.description.startswith("cpu, float32, compiled")
     assert texts(list(generate_pieces(engine, BYTES, ["one", "thirty-three"], config))) == expected
+
+
+# The caller's processors
+
+
+def no_vowels(logits: torch.Tensor, _history: torch.Tensor, _n_new: int) -> torch.Tensor:
+    return logits.index_fill(1, torch.tensor(list(b"aeiou")), -torch.inf)
+
+
+def test_generate_text_and_generate_pieces_pass_the_callers_processors_on() -> None:
+    config = SamplingConfig(max_new_tokens=6, temperature=0)
+    with_vowels = "".join(generate_text(speaker("banana"), BYTES, "", config))
+    text = "".join(generate_text(speaker("banana"), BYTES, "", config, processors=[no_vowels]))
+    assert (with_vowels, [at for at in text if at in "aeiou"]) == ("banana", [])
+    assert text[::2] == "bnn"
+    pieces = list(generate_pieces(speaker("banana"), BYTES, [""], config, processors=[no_vowels]))
+    assert texts(pieces) == [text]
+
+
+def test_beams_follow_the_callers_processors() -> None:
+    config = SamplingConfig(max_new_tokens=6, beams=3)
+    (text,) = texts(list(generate_pieces(speaker("banana"), BYTES, [""], config, processors=[no_vowels])))
+    assert text[::2] == "bnn"
+    assert not set(text) & set("aeiou")
+
+
+def test_processors_beside_a_sampler_are_refused() -> None:
+    config = SamplingConfig()
+    pieces = generate_pieces(small_model(), BYTES, ["a"], config, processors=[no_vowels], sampler=Sampler(config))
+    with pytest.raises(ConfigError, match="processors must be given to the Sampler"):
+        next(pieces)

@@ -29,10 +29,9 @@ class Continuation:
         self.pieces.append(piece)
         self.text += piece.text
         self.finish_reason = piece.finish_reason or ""
-        if piece.choice is not None:
-            self.ids.append(piece.choice.id)
-            self.logprobs.append(piece.choice.logprob)
-            self.alternatives.append([{"id": id, "logprob": logprob} for id, logprob in piece.choice.alternatives])
+        self.ids.append(piece.token.id)
+        self.logprobs.append(piece.token.logprob)
+        self.alternatives.append([{"id": id, "logprob": logprob} for id, logprob in piece.token.alternatives])
 
 
 class Output:

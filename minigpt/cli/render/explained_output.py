@@ -29,8 +29,8 @@ class ColoredOutput(Output):
         self.painter.add(prompt, None)
 
     def add(self, piece: "Piece") -> None:
-        if piece.choice is not None and piece.choice.id != self.tokenizer.end_of_text:
-            self._pending.append(self._decoder.feed(piece.choice.id, piece.choice.logprob))
+        if piece.token.id != self.tokenizer.end_of_text:
+            self._pending.append(self._decoder.feed(piece.token.id, piece.token.logprob))
         rest = piece.text
         while rest:
             text, logprob = self._pending.pop(0) if self._pending else (rest, self._decoder.flush()[1])
@@ -64,12 +64,10 @@ class TableOutput(Output):
         print_header(self.out)
 
     def add(self, piece: "Piece") -> None:
-        choice = piece.choice
-        if choice is None:
-            return
-        most_likely = [(token_label(self.tokenizer, id), logprob) for id, logprob in choice.alternatives]
-        label = token_label(self.tokenizer, choice.id)
-        print_row(self.out, TokenRow(self._n_rows, label, choice.logprob, most_likely, choice.entropy, choice.rank))
+        token = piece.token
+        most_likely = [(token_label(self.tokenizer, id), logprob) for id, logprob in token.alternatives]
+        label = token_label(self.tokenizer, token.id)
+        print_row(self.out, TokenRow(self._n_rows, label, token.logprob, most_likely, token.entropy, token.rank))
         self._n_rows += 1
 
     def write(self, continuation: Continuation) -> None:

@@ -6,7 +6,7 @@ import re
 from consoles import color_console, plain_console, printed
 
 from minigpt.cli.render.explained_output import ColoredOutput
-from minigpt.generation.decoding import Choice
+from minigpt.generation.decoding import GeneratedToken
 from minigpt.generation.streaming import Piece
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -18,8 +18,8 @@ def test_text_held_back_for_a_stop_string_keeps_its_probabilities_and_text_cut_o
     output.begin("p")
     pieces = [("", ord("a"), -1), ("", ord("b"), -2), ("abc", ord("c"), -3), ("", ord("S"), -4), ("", ord("T"), -5)]
     for text, id, bits in pieces:
-        output.add(Piece(0, text, Choice(id, bits * math.log(2))))
-    output.add(Piece(0, "", Choice(tokenizer.end_of_text, -6.0), "end_of_text"))
+        output.add(Piece(0, text, GeneratedToken(id, bits * math.log(2))))
+    output.add(Piece(0, "", GeneratedToken(tokenizer.end_of_text, -6.0), "end_of_text"))
     output.end()
     assert printed(out).splitlines()[:2] == ["pabc", " 123"]
 
@@ -30,10 +30,10 @@ def test_a_token_held_back_in_part_is_shown_in_two_parts_of_one_color() -> None:
     out = color_console()
     output = ColoredOutput(out, tokenizer)
     output.begin("p")
-    output.add(Piece(0, " t", Choice(the, -1.0)))
+    output.add(Piece(0, " t", GeneratedToken(the, -1.0)))
     assert printed(out, styles=False) == "p t"
-    output.add(Piece(0, "hex", Choice(x, -6.0)))
-    output.add(Piece(0, " t", Choice(the, -3.0), "stop"))
+    output.add(Piece(0, "hex", GeneratedToken(x, -6.0)))
+    output.add(Piece(0, " t", GeneratedToken(the, -3.0), "stop"))
     backgrounds = re.findall(r"48;2;([\d;]+)m([^\x1b]+)", printed(out))
     assert [text for _, text in backgrounds] == [" t", "he", "x", " t"]
     assert backgrounds[0][0] == backgrounds[1][0] != backgrounds[2][0]
