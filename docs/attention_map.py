@@ -16,7 +16,7 @@ def main() -> None:
     folder, prompt, target = sys.argv[1:]
     checkpoint = load_checkpoint(folder, "cpu")
     ids = checkpoint.tokenizer.encode(prompt)
-    words = [checkpoint.tokenizer.decode([token]).replace("\n", "⏎") for token in ids]
+    tokens = [checkpoint.tokenizer.decode([token]).replace("\n", "⏎") for token in ids]
     layers = checkpoint.model.attention_weights(torch.tensor([ids]))  # L of (1, H, T, T)
     n_head = checkpoint.model.config.n_head
     figure = Figure(figsize=(2.6 * n_head, 2.6 * len(layers)), layout="constrained")
@@ -26,8 +26,8 @@ def main() -> None:
             axes = figure.add_subplot(len(layers), n_head, layer * n_head + head + 1)
             axes.imshow(weights[0, head].numpy(), cmap="cividis", vmin=0, vmax=1)
             axes.set_title(f"layer {layer}, head {head}", fontsize=9)
-            axes.set_xticks(range(len(words)), words, rotation=90, fontsize=6)
-            axes.set_yticks(range(len(words)), words, fontsize=6)
+            axes.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=6)
+            axes.set_yticks(range(len(tokens)), tokens, fontsize=6)
     figure.savefig(target, dpi=70)
 
 

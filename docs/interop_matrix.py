@@ -1,4 +1,4 @@
-"""Makes the matrix of docs/interop.md: every source times every target, compared with the model the source was made of.
+"""Prints the matrix of docs/reference/export-formats.md: every source format exported to every target format.
 
 python docs/interop_matrix.py
 """

@@ -1,4 +1,4 @@
-"""Every cell of the matrix in docs/interop.md: each source, carried to each target, says what it said."""
+"""Every cell of the matrix in docs/reference/export-formats.md: the exported model gives the logits of its source."""
 
 import importlib.util
 from pathlib import Path

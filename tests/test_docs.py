@@ -1,0 +1,188 @@
+"""The README and the documentation: links work, Python runs, commands parse, and the table of concepts is true."""
+
+import ast
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer
+
+from minigpt import GPT, GPTConfig, Tokenizer, save_checkpoint
+from minigpt.cli.app import app
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+PAGES = [README, *sorted(DOCS.rglob("*.md"))]
+CONCEPTS = DOCS / "reference" / "concepts.md"
+SENTENCE = "Once upon a time there was a quick brown fox. "
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def read(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def without_code(text: str) -> str:
+    """The text without fenced code blocks."""
+    return re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def code_blocks(page: Path, language: str) -> list[str]:
+    """The fenced code blocks of a page in this language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", read(page), re.DOTALL | re.MULTILINE)
+
+
+# Links
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them: lower case, no punctuation, hyphens for spaces."""
+    headings = re.findall(r"^#+ (.+)$", without_code(read(page)), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", without_code(read(page))):
+        if target.startswith("http"):
+            continue
+        path = page.parent / target if target else page
+        assert path.exists(), target
+        assert not anchor or anchor in anchors(path), f"{target}#{anchor}"
+
+
+def test_the_index_links_every_page() -> None:
+    index = DOCS / "README.md"
+    linked = {(DOCS / target).resolve() for target in re.findall(r"\]\(([^)#\s]+\.md)", read(index))}
+    assert set(DOCS.rglob("*.md")) - {index} == linked
+
+
+# Text
+
+
+def test_the_readme_is_short() -> None:
+    """At most 900 words; tables count, code blocks do not."""
+    assert len(without_code(read(README)).split()) <= 900
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_no_placeholder_is_left(page: Path) -> None:
+    assert "@@" not in read(page)
+
+
+# Python
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with the files that the examples use."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINIGPT_CACHE", str(tmp_path / "cache"))
+    for name in ("corpus.txt", "book.txt"):
+        (tmp_path / name).write_text(SENTENCE * 200)
+    (tmp_path / "lambada_test.jsonl").write_text(json.dumps({"text": SENTENCE.strip(". ")}) + "\n")
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(vocab_size=257, n_positions=128, n_embd=8, n_layer=1, n_head=2))
+    save_checkpoint(tmp_path / "checkpoints" / "moby_dick", model, Tokenizer.named("bytes"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if code_blocks(page, "python")], ids=name_of)
+def test_the_python_of_a_page_runs(page: Path, folder: Path) -> None:
+    """The blocks of a page run in order, as one program; trainings are shortened to two steps."""
+    source = "\n".join(code_blocks(page, "python"))
+    for length in ("minutes=1", "steps=500"):
+        source = source.replace(length, "steps=2")
+    exec(compile(source, name_of(page), "exec"), {"__name__": "__main__"})
+
+
+def test_the_python_of_the_readme_trains(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (source,) = code_blocks(README, "python")
+    exec(source.replace("minutes=1", "steps=2").replace("steps=500", "steps=2"), {})
+    assert "Finished(step=2" in capsys.readouterr().out
+
+
+# Commands
+
+
+def commands_in(text: str) -> Iterator[str]:
+    """The `minigpt` commands of a page: lines of code blocks, and inline code."""
+    for block in re.findall(r"^```(?:console)?\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        for line in block.replace("\\\n", " ").splitlines():
+            if found := re.match(r"(?:\$ )?(?:torchrun .*-m )?(minigpt .*)", line):
+                yield found[1]
+    for code in re.findall(r"`([^`\n]+)`", without_code(text)):
+        if found := re.match(r"(?:\w+=\S+ |torchrun .*-m )*(minigpt [\w-]+.*)", code.replace("\\|", "|")):
+            yield found[1]
+
+
+COMMANDS = sorted({(name_of(page), command) for page in PAGES for command in commands_in(read(page))})
+
+
+@pytest.mark.parametrize(("page", "command"), COMMANDS)
+def test_a_command_line_parses(page: str, command: str) -> None:
+    """The command and its options exist, and their values have the right type; nothing is run."""
+    root: Any = typer.main.get_command(app)
+    _, name, *arguments = shlex.split(command, comments=True)
+    if name.startswith("--"):
+        return
+    assert name in root.commands, command
+    context = typer.Context(root.commands[name], info_name=name)
+    values, _, order = root.commands[name].make_parser(context).parse_args(arguments)
+    for parameter in order:
+        if (value := values.get(parameter.name)) is not None and not parameter.is_eager:
+            parameter.process_value(context, value)
+
+
+def test_many_commands_are_shown() -> None:
+    assert len(COMMANDS) > 100
+
+
+# The table of concepts
+
+
+def concepts() -> list[tuple[str, str, str]]:
+    """The rows of the table: concept, file, symbol."""
+    rows = re.findall(r"^\| ([^|]+) \| \[`([^`]+)`\]\([^)]+\) \| `([^`]+)` \|$", read(CONCEPTS), re.MULTILINE)
+    return [(concept.strip(), file, symbol) for concept, file, symbol in rows]
+
+
+def symbols_of(path: Path) -> set[str]:
+    """What a file defines: functions, classes, methods, fields, and names assigned at its top level."""
+    source = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        return set(re.findall(r"\b(\w+)\s*\(", source))
+    found = set()
+    for node in ast.parse(source).body:
+        found |= names_of(node)
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{name}" for child in node.body for name in names_of(child)}
+    return found
+
+
+def names_of(node: ast.stmt) -> set[str]:
+    """The names that one statement defines."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {node.name}
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def test_the_table_has_at_least_40_concepts() -> None:
+    assert len({concept for concept, _, _ in concepts()}) >= 40
+    table = [line for line in read(CONCEPTS).splitlines() if line.startswith("| ") and ".py" in line]
+    assert len(table) <= len(concepts())  # every row has the form that is checked
+
+
+@pytest.mark.parametrize(("concept", "file", "symbol"), concepts())
+def test_a_concept_is_where_the_table_says(concept: str, file: str, symbol: str) -> None:
+    assert symbol in symbols_of(ROOT / file)
