@@ -1,6 +1,6 @@
-// What the scripts of minigpt/reports/assets are held to: plain scripts, run one after the other in one page.
+// Rules for the scripts in minigpt/reports/assets: plain scripts that run one after the other in one page.
 const browser = ["Event", "Uint16Array", "Uint8Array", "atob", "document", "getComputedStyle", "globalThis", "matchMedia"];
-const ours = ["page", "inspection", "chart", "report"]; // each is made by the script of its name, for those behind it
+const ours = ["page", "inspection", "chart", "report"]; // each is defined by the script of its name, for the later ones
 
 export default [
   {

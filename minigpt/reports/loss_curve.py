@@ -1,4 +1,4 @@
-"""Pictures of a run's log, drawn with matplotlib where it is installed."""
+"""The loss curve of a run as a picture, drawn with matplotlib."""
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,10 +8,11 @@ from typing import Any
 
 
 def draw_loss_curve(log: Iterable[Mapping[str, Any]], path: Path, baselines: Mapping[str, float] = {}) -> None:
-    """Draws the training loss, smoothed and raw, and the validation loss against the steps, as a PNG or SVG.
+    """Draws the training loss, raw and smoothed, and the validation loss over the steps, as a PNG or SVG.
 
-    `baselines`, in bits per byte of the held-out text, are lines across it, those that the untrained model is not below
-    already; a second axis is in that unit.
+    `baselines`, in bits per byte of the held-out text, are horizontal lines, except those that the untrained model
+    already beats; the right axis has that unit.
+
     Raises: ModuleNotFoundError without matplotlib.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -19,7 +20,7 @@ def draw_loss_curve(log: Iterable[Mapping[str, Any]], path: Path, baselines: Map
 
     records = list(log)
     training, validation = (
-        [(record["step"], record[name]) for record in records if record.get(name) is not None]  # None: not finite
+        [(record["step"], record[name]) for record in records if record.get(name) is not None]  # None: NaN or infinite
         for name in ("loss", "validation_loss")
     )
     figure = Figure(figsize=(8, 4.5), layout="constrained")
@@ -28,7 +29,7 @@ def draw_loss_curve(log: Iterable[Mapping[str, Any]], path: Path, baselines: Map
     if training:
         steps, losses = zip(*training, strict=True)
         axes.plot(steps, losses, color="tab:blue", alpha=0.25, linewidth=0.8)
-        axes.plot(steps, moving_mean(losses), color="tab:blue", label="training, smoothed")
+        axes.plot(steps, moving_average(losses), color="tab:blue", label="training, smoothed")
     if validation:
         steps, losses = zip(*validation, strict=True)
         axes.plot(steps, losses, color="tab:orange", marker="o", markersize=3, label="validation")
@@ -60,10 +61,10 @@ def draw_loss_curve(log: Iterable[Mapping[str, Any]], path: Path, baselines: Map
 
 
 def bits_per_nat(log: Sequence[Mapping[str, Any]]) -> float | None:
-    """What turns nats per token of the validation text into bits per byte, None where the log measures none.
+    """The factor from nats per token to bits per byte on the validation text; None without an evaluation.
 
-    It is the tokenizer's: how many tokens a byte of that text has, by ln 2; a run that went on with another text has
-    that one's.
+    It is the number of tokens per byte, divided by ln 2. The last evaluation counts: a resumed run may have another
+    text.
     """
     for record in reversed(log):
         if record.get("validation_loss") and record.get("bits_per_byte"):
@@ -71,14 +72,14 @@ def bits_per_nat(log: Sequence[Mapping[str, Any]]) -> float | None:
     return None
 
 
-def moving_mean(values: Sequence[float]) -> list[float]:
-    """The mean of each value and its neighbours, a fiftieth of all on either side, or as many as there are.
+def moving_average(values: Sequence[float]) -> list[float]:
+    """The mean of each value and its neighbors: up to a fiftieth of all values on either side.
 
-    Unlike a running mean of what came before it does not lag behind a loss that falls.
+    Being centered, it does not lag as the mean of the previous values would.
     """
     count, sums = len(values), [0.0, *accumulate(values)]
     reach = max(1, count // 50)
-    windows = [(max(0, at - reach), min(count, at + reach + 1)) for at in range(count)]
+    windows = [(max(0, index - reach), min(count, index + reach + 1)) for index in range(count)]
     return [(sums[end] - sums[start]) / (end - start) for start, end in windows]
 
 

@@ -1,4 +1,4 @@
-"""One HTML file that needs no other: data, styles and scripts in it, and nothing that it could load."""
+"""A self-contained HTML page: its data, styles and scripts are in the file, and it loads nothing."""
 
 import base64
 import hashlib
@@ -15,11 +15,12 @@ _ASSETS = resources.files("minigpt.reports") / "assets"
 
 
 def page(title: str, script_names: Sequence[str], data: Mapping[str, Any]) -> str:
-    """A page that runs assets/page.js, then these scripts of assets/, over `data`; each brings its style sheet along.
+    """A page that runs page.js of assets/ and then the scripts named, each with its style sheet, on `data`.
 
-    Data reaches a script as JSON and only as JSON: text in it cannot become part of the page. The page's own policy
-    forbids it to load anything, or to run any script but these.
-    Raises: ValueError for a number in the data that JSON has no form for, such as NaN: give None.
+    The scripts get the data as JSON, so that text in it cannot become part of the page. The content security policy
+    forbids the page to load anything and to run other scripts.
+
+    Raises: ValueError for NaN or infinity in the data, which JSON cannot hold; give None instead.
     """
     names = ["page", *script_names]
     styles = "\n".join(_asset(f"{name}.css") for name in names if (_ASSETS / f"{name}.css").is_file())
@@ -39,10 +40,10 @@ def _asset(name: str) -> str:
 
 
 def _source(text: str) -> str:
-    """What a content security policy calls an inline script or style of exactly this text."""
+    """The source of an inline script or style in a content security policy: the hash of its text."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _json(data: Mapping[str, Any]) -> str:
-    """JSON that ends no script element and opens no comment: ASCII alone, and no <."""
+    """JSON in ASCII without `<`, so that it cannot end a script element or start a comment."""
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

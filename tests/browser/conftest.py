@@ -1,4 +1,4 @@
-"""A headless Chromium, spoken to in its own DevTools protocol over two pipes; where there is none, these tests skip."""
+"""A headless Chromium, driven by the DevTools protocol over two pipes; without one, these tests are skipped."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-# Chromium reads commands from descriptor 3 and answers on 4, a NUL behind each.
+# Chromium reads commands from descriptor 3 and writes answers to 4; each ends with a NUL.
 LAUNCH = """import os, sys
 reading, writing = int(sys.argv[1]), int(sys.argv[2])
 os.dup2(reading, 103); os.dup2(writing, 104)
@@ -27,7 +27,7 @@ KEYS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Home
 
 
 class Browser:
-    """One window: a page is opened, asked, pointed at and typed to."""
+    """One window that opens pages, evaluates JavaScript, and takes mouse and key events."""
 
     def __init__(self, program: str, profile: Path) -> None:
         to_browser, self._out = os.pipe()
@@ -41,7 +41,7 @@ class Browser:
         os.close(to_browser)
         os.close(from_browser)
         self._received, self._number, self._session = b"", 0, None
-        self.complaints: list[str] = []  # what the console said since the page was opened, and errors
+        self.errors: list[str] = []  # errors and console messages since the page was opened
         self._loaded = False
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -50,24 +50,24 @@ class Browser:
         self.requests: list[str] = []
 
     def open(self, path: Path, *, width: int = 1400, height: int = 1000, dark: bool = False) -> None:
-        """Opens a file, in light or dark colours, and waits until it has loaded."""
+        """Opens a file, in light or dark mode, and waits until it has loaded."""
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._call("Emulation.setEmulatedMedia", features=[scheme])
-        self._loaded, self.complaints, self.requests = False, [], []
+        self._loaded, self.errors, self.requests = False, [], []
         self._call("Page.navigate", url=path.as_uri())
         while not self._loaded:
             self._receive()
         self.ask("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
 
     def ask(self, expression: str) -> Any:
-        """What a JavaScript expression comes to."""
+        """The value of a JavaScript expression."""
         answer = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
     def point(self, x: float, y: float, *, click: bool = False) -> None:
-        """Moves the mouse to a place in the window; with `click`, presses and lets go there."""
+        """Moves the mouse to a point in the window; with `click`, clicks there."""
         self._call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
         if click:
             for kind in ("mousePressed", "mouseReleased"):
@@ -79,7 +79,7 @@ class Browser:
             self._call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=KEYS[key])
 
     def screenshot(self, path: Path, *, whole: bool = False) -> None:
-        """Saves what the window shows, or all of the page, as a PNG."""
+        """Saves the window, or the whole page, as a PNG."""
         found = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(found["data"]))
 
@@ -105,10 +105,10 @@ class Browser:
                 return result
 
     def _receive(self) -> dict[str, Any]:
-        """The next message; events are noted on the way."""
+        """The next message; records the events that it holds."""
         while b"\0" not in self._received:
             more = os.read(self._in, 1 << 20)
-            assert more, "the browser has gone"
+            assert more, "the browser has ended"
             self._received += more
         raw, self._received = self._received.split(b"\0", 1)
         message: dict[str, Any] = json.loads(raw)
@@ -116,11 +116,11 @@ class Browser:
             case "Page.loadEventFired", _:
                 self._loaded = True
             case "Runtime.exceptionThrown", params:
-                self.complaints.append(params["exceptionDetails"].get("exception", {}).get("description", "an error"))
+                self.errors.append(params["exceptionDetails"].get("exception", {}).get("description", "an error"))
             case "Runtime.consoleAPICalled", params:
-                self.complaints.append(str(params["args"]))
+                self.errors.append(str(params["args"]))
             case "Log.entryAdded", params:
-                self.complaints.append(params["entry"]["text"])
+                self.errors.append(params["entry"]["text"])
             case "Network.requestWillBeSent", params:
                 self.requests.append(params["request"]["url"])
         return message
@@ -131,7 +131,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """The browser, started once."""
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
-        pytest.skip(f"no browser here: none of {', '.join(NAMES)} is on the PATH")
+        pytest.skip(f"no browser: none of {', '.join(NAMES)} is on the PATH")
     opened = Browser(program, tmp_path_factory.mktemp("profile"))
     yield opened
     opened.close()

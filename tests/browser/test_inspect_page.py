@@ -1,14 +1,12 @@
-"""The inspection's page in a real browser: no complaint, the right numbers under mouse and keys, light and dark."""
+"""The inspection page in a real browser: no errors, the right numbers under mouse and keys, light and dark mode."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from builders import new_model
 
-from minigpt.config import GPTConfig
 from minigpt.inspection.activations import Inspection, inspect
-from minigpt.model.gpt import GPT
 from minigpt.reports.inspection_page import inspection_page
 from minigpt.tokenizer.display import token_label
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -19,10 +17,7 @@ LAYERS, HEADS = 3, 4
 
 @pytest.fixture(scope="module")
 def found() -> Inspection:
-    torch.manual_seed(2)
-    model = GPT(GPTConfig(vocab_size=257, n_positions=64, n_embd=16, n_layer=LAYERS, n_head=HEADS)).eval()
-    for parameter in model.parameters():
-        parameter.data.mul_(10 if parameter.dim() == 2 else 1)
+    model = new_model(seed=2, scale=10, n_positions=64, n_layer=LAYERS, n_head=HEADS)
     return inspect(model, Tokenizer.named("bytes").encode(TEXT), top=5)
 
 
@@ -33,12 +28,12 @@ def opened(browser: Any, found: Inspection, tmp_path: Path) -> Any:
     path.write_text(inspection_page(found, Tokenizer.named("bytes"), "a <model>", layer=1, head=2), encoding="utf-8")
     browser.open(path)
     yield browser
-    assert browser.complaints == []
+    assert browser.errors == []
     assert browser.requests == [path.as_uri()]
 
 
 def cell(browser: Any, row: int, column: int) -> tuple[float, float]:
-    """The middle of a cell of the large map, in the window."""
+    """The center of a cell of the large map, in the window."""
     left, top, width = browser.ask(
         "(() => { const c = document.querySelector('canvas.large'); c.scrollIntoView({block: 'center'});"
         " const b = c.getBoundingClientRect(); return [b.left, b.top, b.width]; })()"
@@ -53,10 +48,10 @@ def read_weight(browser: Any) -> str:
     return str(browser.ask("document.querySelector('#weight strong').textContent"))
 
 
-def chosen(browser: Any, kind: str) -> list[int]:
-    """Which of the elements of a kind are marked as chosen."""
+def selected(browser: Any, kind: str) -> list[int]:
+    """The indices of the elements of a kind that are selected."""
     found = browser.ask(
-        f"[...document.querySelectorAll({kind!r})].map((e, i) => e.hasAttribute('data-chosen') ? i : -1)"
+        f"[...document.querySelectorAll({kind!r})].map((e, i) => e.hasAttribute('data-selected') ? i : -1)"
         ".filter(i => i >= 0)"
     )
     return [int(place) for place in found]
@@ -66,15 +61,15 @@ def focus(browser: Any, kind: str, place: int = 0) -> None:
     browser.ask(f"document.querySelectorAll({kind!r})[{place}].focus()")
 
 
-def test_it_opens_without_complaint_on_the_head_that_was_asked_for(opened: Any) -> None:
+def test_the_page_opens_without_errors_on_the_requested_head(opened: Any) -> None:
     assert opened.ask("document.querySelector('h1').textContent") == "a <model>"
     headings = opened.ask("[...document.querySelectorAll('h2')].map(e => e.textContent)")
     assert headings == ["Text", "Attention", "Logit lens", "Norms"]
-    assert chosen(opened, "button.map") == [1 * HEADS + 2]
+    assert selected(opened, "button.map") == [1 * HEADS + 2]
     assert opened.ask("document.querySelectorAll('button.map').length") == LAYERS * HEADS
     assert opened.ask("document.querySelectorAll('.lens tbody button').length") == LAYERS * len(TEXT.encode())
-    assert opened.ask("document.querySelectorAll('b').length") == 0  # the text's own tags are no elements
-    assert opened.ask("document.querySelectorAll('script').length") == 7  # the data, what pages share, five views
+    assert opened.ask("document.querySelectorAll('b').length") == 0  # tags in the text are not elements
+    assert opened.ask("document.querySelectorAll('script').length") == 7  # the data, page.js, five views
 
 
 def test_the_mouse_over_a_cell_shows_its_weight(opened: Any, found: Inspection) -> None:
@@ -82,14 +77,14 @@ def test_the_mouse_over_a_cell_shows_its_weight(opened: Any, found: Inspection) 
         opened.point(*cell(opened, row, column))
         assert read_weight(opened) == f"{found.attention[1, 2, row, column]:.4f}"
         text = opened.ask("document.querySelector('#weight').textContent")
-        assert f"({row}) takes" in text
-        assert text.endswith(f"({column})")
+        assert f"({row}) attends to" in text
+        assert f"({column}) with weight" in text
     before = read_weight(opened)
-    opened.point(*cell(opened, 3, 20))  # above the diagonal there is nothing
+    opened.point(*cell(opened, 3, 20))  # above the diagonal there are no weights
     assert read_weight(opened) == before
 
 
-def test_the_pixels_of_a_map_are_the_weights_and_nothing_lies_above_the_diagonal(opened: Any) -> None:
+def test_the_pixels_of_a_map_are_the_weights_with_none_above_the_diagonal(opened: Any) -> None:
     pixels = opened.ask(
         "(() => { const c = document.querySelectorAll('button.map canvas')[5]; const n = c.width;"
         " const d = c.getContext('2d').getImageData(0, 0, n, n).data; return [...d]; })()"
@@ -105,12 +100,12 @@ def test_arrow_keys_move_between_heads(opened: Any, found: Inspection) -> None:
     for key, place in [("ArrowDown", (2, 2)), ("ArrowDown", (2, 2)), ("ArrowRight", (2, 3)), ("ArrowRight", (2, 3)),
                        ("ArrowUp", (1, 3)), ("Home", (1, 0)), ("End", (1, 3)), ("ArrowLeft", (1, 2))]:  # fmt: skip
         opened.press(key)
-        assert chosen(opened, "button.map") == [place[0] * HEADS + place[1]], key
-        assert opened.ask("document.querySelector('.one h3').textContent") == f"layer {place[0]}, head {place[1]}"
+        assert selected(opened, "button.map") == [place[0] * HEADS + place[1]], key
+        assert opened.ask("document.querySelector('.head-map h3').textContent") == f"layer {place[0]}, head {place[1]}"
         assert read_weight(opened) == f"{found.attention[(*place, -1, 0)]:.4f}"
 
 
-def test_arrow_keys_move_in_a_map_and_choose_the_token(opened: Any, found: Inspection) -> None:
+def test_arrow_keys_move_in_a_map_and_select_the_token(opened: Any, found: Inspection) -> None:
     last = len(TEXT.encode()) - 1
     focus(opened, "canvas.large")
     for key, row, column in [("ArrowRight", last, 1), ("ArrowUp", last - 1, 1), ("End", last - 1, last - 1),
@@ -118,40 +113,40 @@ def test_arrow_keys_move_in_a_map_and_choose_the_token(opened: Any, found: Inspe
                              ("Home", last - 2, 0), ("ArrowLeft", last - 2, 0)]:  # fmt: skip
         opened.press(key)
         assert read_weight(opened) == f"{found.attention[1, 2, row, column]:.4f}", key
-        assert chosen(opened, ".text button") == [row]
+        assert selected(opened, ".text button") == [row]
 
 
-def test_arrow_keys_move_in_the_text_and_show_the_token_s_figures(opened: Any, found: Inspection) -> None:
+def test_arrow_keys_move_in_the_text_and_show_the_tokens_figures(opened: Any, found: Inspection) -> None:
     focus(opened, ".text button", 0)
-    assert "Nothing came before it" in opened.ask("document.querySelector('#token').textContent")
+    assert "nothing comes before it" in opened.ask("document.querySelector('#token').textContent")
     opened.press("ArrowRight")
     opened.press("ArrowRight")
-    assert chosen(opened, ".text button") == [2]
+    assert selected(opened, ".text button") == [2]
     figures = opened.ask("[...document.querySelectorAll('#token dd')].map(e => e.textContent)")
     own = found.predictions
     bits = -own.logprobs[1].item() / 0.6931471805599453
     assert figures[1] == f"{bits:.2f} bits"
     assert figures[2] == str(own.ranks[1].item() + 1)
     assert figures[3] == f"{own.entropy[1].item() / 0.6931471805599453:.2f} bits"
-    assert opened.ask("document.querySelectorAll('#token .likeliest li').length") == 10
+    assert opened.ask("document.querySelectorAll('#token .most-likely li').length") == 10
 
 
-def test_the_lens_shows_what_a_layer_says(opened: Any, found: Inspection) -> None:
+def test_the_lens_shows_the_predictions_of_a_layer(opened: Any, found: Inspection) -> None:
     count = len(TEXT.encode())
     tokenizer = Tokenizer.named("bytes")
-    says = opened.ask("[...document.querySelectorAll('.lens tbody button')].map(e => e.textContent)")
-    assert says == [token_label(tokenizer, id) for id in found.lens.top_ids[:, :, 0].flatten().tolist()]
+    labels = opened.ask("[...document.querySelectorAll('.lens tbody button')].map(e => e.textContent)")
+    assert labels == [token_label(tokenizer, id) for id in found.lens.top_ids[:, :, 0].flatten().tolist()]
     focus(opened, ".lens tbody button", 1 * count + 3)
     opened.press("ArrowUp")
     assert opened.ask("document.activeElement.closest('tr').querySelector('th').textContent") == "layer 0"
-    shown = opened.ask("[...document.querySelectorAll('#lens .likeliest .number')].map(e => e.textContent)")
+    shown = opened.ask("[...document.querySelectorAll('#lens .most-likely .number')].map(e => e.textContent)")
     shares = [100 * value.exp().item() for value in found.lens.top_logprobs[0, 3]]
-    assert [float(text.strip("< %")) for text in shown] == pytest.approx(shares, rel=0.06, abs=0.011)
+    assert [float(text.strip("<%")) for text in shown] == pytest.approx(shares, rel=0.06, abs=0.011)
     assert f"rank {found.lens.ranks[0, 3].item() + 1}" in opened.ask("document.querySelector('#lens').textContent")
-    assert chosen(opened, ".text button") == [3]
+    assert selected(opened, ".text button") == [3]
 
 
-def test_tab_reaches_every_part_once_and_focus_is_seen(opened: Any) -> None:
+def test_tab_reaches_every_part_once_and_the_focus_is_visible(opened: Any) -> None:
     stops = []
     for _ in range(9):
         opened.press("Tab")
@@ -159,10 +154,17 @@ def test_tab_reaches_every_part_once_and_focus_is_seen(opened: Any) -> None:
             break
         stops.append(opened.ask("document.activeElement.closest('section')?.getAttribute('aria-label') ?? ''"))
         assert opened.ask("getComputedStyle(document.activeElement).outlineStyle") != "none", stops
-    assert stops == ["", "Text", "Attention", "Attention", "Logit lens", "Norms"]  # the first is the switch of colours
+    assert stops == [
+        "",
+        "Text",
+        "Attention",
+        "Attention",
+        "Logit lens",
+        "Norms",
+    ]  # the first is the switch to dark mode
 
 
-def test_everything_that_can_be_chosen_has_a_name(opened: Any) -> None:
+def test_every_control_has_a_name(opened: Any) -> None:
     unnamed = opened.ask(
         "[...document.querySelectorAll('button, canvas[tabindex], svg, [role]')]"
         ".filter(e => !e.textContent.trim() && !e.getAttribute('aria-label')).length"
@@ -171,28 +173,27 @@ def test_everything_that_can_be_chosen_has_a_name(opened: Any) -> None:
 
 
 def test_light_and_dark_follow_the_system_and_the_switch(browser: Any, opened: Any) -> None:
-    def ground() -> int:
-        colour = browser.ask("getComputedStyle(document.body).backgroundColor")
-        return int(colour.split("(")[1].split(",")[0])
+    def brightness() -> int:
+        color = browser.ask("getComputedStyle(document.body).backgroundColor")
+        return int(color.split("(")[1].split(",")[0])
 
     path = Path(browser.ask("location.pathname"))
-    assert ground() > 200
+    assert brightness() > 200
     browser.open(path, dark=True)
-    assert ground() < 60
+    assert brightness() < 60
     browser.ask("document.querySelector('#theme').click()")
-    assert ground() > 200
+    assert brightness() > 200
     browser.ask("document.querySelector('#theme').click()")
-    assert ground() < 60
+    assert brightness() < 60
 
 
-def test_a_large_model_s_page_is_usable(browser: Any, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    model = GPT(GPTConfig(vocab_size=257, n_positions=64, n_embd=24, n_layer=12, n_head=12)).eval()
+def test_the_page_of_a_large_model_is_usable(browser: Any, tmp_path: Path) -> None:
+    model = new_model(n_positions=64, n_embd=24, n_layer=12, n_head=12)
     found = inspect(model, list(range(32, 96)), top=10)
     path = tmp_path / "large.html"
     path.write_text(inspection_page(found, Tokenizer.named("bytes"), "large"), encoding="utf-8")
     browser.open(path, width=1200)
-    assert browser.complaints == []
+    assert browser.errors == []
     assert browser.ask("document.querySelectorAll('button.map').length") == 144
-    assert browser.ask("document.documentElement.scrollWidth") <= 1200  # what is wider scrolls in its own box
+    assert browser.ask("document.documentElement.scrollWidth") <= 1200  # wider parts scroll on their own
     assert read_weight(browser) == f"{found.attention[0, 0, -1, 0]:.4f}"

@@ -1,18 +1,14 @@
-"""The report's page in a real browser: no complaint, the right values under mouse and keys, light and dark."""
+"""The report in a real browser: no errors, the right values under mouse and keys, light and dark mode."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from builders import new_model, new_run
 
-from minigpt.config import GPTConfig
-from minigpt.model.gpt import GPT
 from minigpt.reports.run_report import report_page
 from minigpt.storage.run import Run
-from minigpt.tokenizer.tokenizer import Tokenizer
 
-SHAPE = GPTConfig(vocab_size=257, n_positions=16, n_embd=16, n_layer=1, n_head=2)
 HOSTILE = "</script><script>alert(1)</script><b>x</b>"
 PASSAGE = [104, 105, 10, 60, 98, 62]
 
@@ -21,14 +17,13 @@ def loss(step: int, slope: float = 1.0) -> float:
     return 2 + slope * 3 / step
 
 
-def make_run(folder: Path, slope: float = 1.0) -> Run:
-    """A run of 40 steps, an evaluation at every tenth and a sample at every twentieth."""
-    torch.manual_seed(0)
+def save_run(folder: Path, slope: float = 1.0) -> Run:
+    """A run of 40 steps, with an evaluation every 10 and a sample every 20."""
     corpus = {"fingerprint": "f00d", "train_bytes": 1000, "train_tokens": 500}
-    seen = {"train_bytes": 1000, "validation_bytes": 100}
-    baselines = {"fingerprint": "f00d", "measured": [{"name": "xz", "bits_per_byte": 1.25} | seen]}
+    sizes = {"train_bytes": 1000, "validation_bytes": 100}
+    baselines = {"fingerprint": "f00d", "measured": [{"name": "xz", "bits_per_byte": 1.25} | sizes]}
     record = {"corpus": corpus, "baselines": baselines, "sources": [HOSTILE], "training": {"weight_decay": slope}}
-    run = Run.create(folder, GPT(SHAPE), Tokenizer.named("bytes"), record)
+    run = new_run(folder, new_model(n_layer=1), record=record)
     for step in range(1, 41):
         run.log({"step": step, "loss": loss(step, slope), "learning_rate": 0.01 * step, "tokens_per_second": 5000.0})
         if step % 10 == 0:
@@ -46,10 +41,10 @@ def make_run(folder: Path, slope: float = 1.0) -> Run:
 def opened(browser: Any, tmp_path: Path) -> Any:
     """The page of one run."""
     path = tmp_path / "page.html"
-    path.write_text(report_page([make_run(tmp_path / "fox").directory]), encoding="utf-8")
+    path.write_text(report_page([save_run(tmp_path / "fox").directory]), encoding="utf-8")
     browser.open(path)
     yield browser
-    assert browser.complaints == []
+    assert browser.errors == []
     assert browser.requests == [path.as_uri()]
 
 
@@ -58,7 +53,7 @@ def readout(browser: Any, place: int = 0) -> str:
 
 
 def point_at(browser: Any, share: float, place: int = 0) -> None:
-    """Moves the mouse over a chart, at a share of the way from its first step to its last."""
+    """Moves the mouse over a chart, to a fraction of the way from its first step to its last."""
     left, top, height, inner, outer = browser.ask(
         f"(() => {{ const s = document.querySelectorAll('svg.chart')[{place}]; s.scrollIntoView({{block: 'center'}});"
         " const b = s.getBoundingClientRect();"
@@ -68,24 +63,24 @@ def point_at(browser: Any, share: float, place: int = 0) -> None:
     browser.point(left + inner + share * outer, top + height / 2)
 
 
-def test_it_opens_without_complaint_and_nothing_in_the_run_is_part_of_it(opened: Any) -> None:
+def test_the_page_opens_without_errors_and_text_of_the_run_is_not_part_of_it(opened: Any) -> None:
     assert opened.ask("document.querySelector('h1').textContent") == "fox"
     headings = opened.ask("[...document.querySelectorAll('h2')].map(e => e.textContent)")
-    assert headings == ["Loss", "Learning rate and speed", "Samples", "Copying", "Surprise", "Record"]
-    assert opened.ask("document.querySelectorAll('script').length") == 8  # the data, what pages share, six parts
+    assert headings == ["Loss", "Learning rate and speed", "Samples", "Memorization", "Surprisal", "Record"]
+    assert opened.ask("document.querySelectorAll('script').length") == 8  # the data, page.js, six parts
     assert opened.ask("[...document.querySelectorAll('b')].map(e => e.textContent)") == ["é🐋"]  # the prompt alone
     assert "alert(1)" in opened.ask("document.querySelector('.sample').textContent")
 
 
-def test_the_mouse_over_a_curve_says_the_step_and_every_value_there(opened: Any) -> None:
+def test_the_mouse_over_a_curve_shows_the_step_and_every_value_there(opened: Any) -> None:
     ratio = (loss(40) / 2) / (loss(40) + 0.5)
     for step in (1, 20, 40):
         point_at(opened, (step - 1) / 39)
-        said = readout(opened)
-        assert said.startswith(f"step {step}training {loss(step) * ratio:.3f} bits per byte, {loss(step):.3f} nats")
+        text = readout(opened)
+        assert text.startswith(f"step {step}training {loss(step) * ratio:.3f} bits per byte, {loss(step):.3f} nats")
         evaluated = min((10, 20, 30, 40), key=lambda other: abs(other - step))
-        assert f"validation {loss(evaluated) / 2:.3f} bits per byte" in said
-        assert ("(step 10)" in said) == (step == 1)
+        assert f"validation {loss(evaluated) / 2:.3f} bits per byte" in text
+        assert ("(step 10)" in text) == (step == 1)
     point_at(opened, 9 / 39, place=1)
     assert readout(opened, 1) == "step 10learning rate 0.1"
 
@@ -98,7 +93,7 @@ def test_arrow_keys_go_from_step_to_step(opened: Any) -> None:
         assert readout(opened).startswith(f"step {step}training"), key
 
 
-def test_a_baseline_lies_where_its_value_is(opened: Any) -> None:
+def test_a_baseline_is_drawn_at_its_value(opened: Any) -> None:
     ticks = opened.ask(
         "[...document.querySelectorAll('svg.chart')][0].querySelectorAll('text.tick').length && "
         "(() => { const s = document.querySelector('svg.chart'); const t = [...s.querySelectorAll('text')]"
@@ -111,18 +106,20 @@ def test_a_baseline_lies_where_its_value_is(opened: Any) -> None:
     assert "xz 1.25" in opened.ask("document.querySelector('svg.chart').textContent")
 
 
-def test_the_slider_goes_through_the_samples_and_marks_what_is_copied(opened: Any) -> None:
+def test_the_slider_shows_the_samples_with_their_copied_runs_marked(opened: Any) -> None:
     opened.ask("document.querySelectorAll('input[type=range]')[0].focus()")
     text = "document.querySelector('.sample').textContent"
     assert opened.ask(text) == f"é🐋🐋 {HOSTILE} step 40"
     opened.press("ArrowLeft")
     assert opened.ask(text) == f"é🐋🐋 {HOSTILE} step 20"
     assert opened.ask("document.querySelector('.slider output').textContent") == "step 20"
-    assert opened.ask("document.querySelector('.sample mark').textContent") == HOSTILE  # a whale is one character
-    assert "20 words; 50 % of the sample is in runs of 8" in opened.ask("document.querySelector('.run').textContent")
+    assert opened.ask("document.querySelector('.sample mark').textContent") == HOSTILE  # spans count code points
+    assert "50% of the words, in marked runs of 8 words or more; longest run 20 words" in opened.ask(
+        "document.querySelector('.run').textContent"
+    )
 
 
-def test_the_passage_shows_each_token_s_surprise_at_each_evaluation(opened: Any) -> None:
+def test_the_passage_shows_the_surprisal_of_each_token_at_each_evaluation(opened: Any) -> None:
     opened.ask("document.querySelectorAll('.token')[0].focus()")
     opened.press("ArrowRight")
     opened.press("ArrowRight")
@@ -133,46 +130,43 @@ def test_the_passage_shows_each_token_s_surprise_at_each_evaluation(opened: Any)
     opened.ask("document.querySelectorAll('input[type=range]')[1].focus()")
     opened.press("Home")
     assert opened.ask(details).endswith(f"Token 3, “<”: {bits[2] / 4:.2f} bits.")
-    ground = "getComputedStyle(document.querySelectorAll('.token')[{}]).backgroundColor"
-    assert opened.ask(ground.format(1)) == "rgb(254, 232, 56)"  # no surprise is the bright end
+    background = "getComputedStyle(document.querySelectorAll('.token')[{}]).backgroundColor"
+    assert opened.ask(background.format(1)) == "rgb(254, 232, 56)"  # 0 bits is the bright end
 
 
-def test_two_runs_share_the_charts_and_where_they_differ_is_marked(browser: Any, tmp_path: Path) -> None:
-    folders = [make_run(tmp_path / name, slope).directory for name, slope in (("fox", 1.0), ("cat", 2.0))]
+def test_two_runs_share_the_charts_and_their_differences_are_marked(browser: Any, tmp_path: Path) -> None:
+    folders = [save_run(tmp_path / name, slope).directory for name, slope in (("fox", 1.0), ("cat", 2.0))]
     (tmp_path / "page.html").write_text(report_page(folders), encoding="utf-8")
     browser.open(tmp_path / "page.html", dark=True)
     point_at(browser, 1.0)
-    said = readout(browser)
+    text = readout(browser)
     for name, slope in (("fox", 1.0), ("cat", 2.0)):
-        assert f"{name}, validation {loss(40, slope) / 2:.3f} bits per byte" in said
+        assert f"{name}, validation {loss(40, slope) / 2:.3f} bits per byte" in text
     assert browser.ask("[...document.querySelectorAll('.differs th')].map(e => e.textContent)") == ["weight decay"]
     levels = "[...document.querySelectorAll('svg.chart')][0].querySelectorAll('.level').length"
     assert browser.ask(levels) == 1  # both runs' baseline is the same
     assert browser.ask("document.querySelectorAll('.sample').length") == 2
-    assert browser.complaints == []
+    assert browser.errors == []
 
 
-def test_light_and_dark_are_switched_and_follow_the_system(opened: Any) -> None:
-    ground = "getComputedStyle(document.body).backgroundColor"
-    assert opened.ask(ground) == "rgb(255, 255, 255)"
+def test_the_switch_changes_to_dark_mode(opened: Any) -> None:
+    background = "getComputedStyle(document.body).backgroundColor"
+    assert opened.ask(background) == "rgb(255, 255, 255)"
     opened.ask("document.querySelector('#theme').click()")
-    assert opened.ask(ground) == "rgb(21, 24, 28)"
+    assert opened.ask(background) == "rgb(21, 24, 28)"
 
 
-def test_a_run_with_nothing_in_its_log_says_so(browser: Any, tmp_path: Path) -> None:
-    run = Run.create(
-        tmp_path / "new", GPT(SHAPE), Tokenizer.named("bytes"),
-        {"corpus": {"fingerprint": "", "train_bytes": 0, "train_tokens": 0}},
-    )  # fmt: skip
+def test_an_empty_log_is_reported_as_such(browser: Any, tmp_path: Path) -> None:
+    run = new_run(tmp_path / "new", record={"corpus": {"fingerprint": "", "train_bytes": 0, "train_tokens": 0}})
     (tmp_path / "page.html").write_text(report_page([run.directory]), encoding="utf-8")
     browser.open(tmp_path / "page.html")
-    assert browser.complaints == []
-    assert "There is nothing to draw yet." in browser.ask("document.body.textContent")
-    assert "No sample was drawn." in browser.ask("document.body.textContent")
+    assert browser.errors == []
+    assert "No data yet." in browser.ask("document.body.textContent")
+    assert "No samples were generated." in browser.ask("document.body.textContent")
 
 
 @pytest.mark.parametrize("width", [420, 1400])
 def test_the_page_fits_its_window(browser: Any, tmp_path: Path, width: int) -> None:
-    (tmp_path / "page.html").write_text(report_page([make_run(tmp_path / "fox").directory]), encoding="utf-8")
+    (tmp_path / "page.html").write_text(report_page([save_run(tmp_path / "fox").directory]), encoding="utf-8")
     browser.open(tmp_path / "page.html", width=width)
     assert browser.ask("document.documentElement.scrollWidth") <= width

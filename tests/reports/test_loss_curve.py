@@ -1,11 +1,11 @@
-"""The loss curve: its lines, its second axis, and where the baselines are drawn."""
+"""The loss curve: its lines, its second axis, and its baselines."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from minigpt.reports.loss_curve import bits_per_nat, draw_loss_curve, moving_mean
+from minigpt.reports.loss_curve import bits_per_nat, draw_loss_curve, moving_average
 
 LOG: list[dict[str, Any]] = [
     {"step": 0, "validation_loss": 6.0, "bits_per_byte": 3.0},
@@ -24,9 +24,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return figures
 
 
-def test_baselines_are_lines_at_their_bits_and_those_above_the_untrained_model_are_none(
-    tmp_path: Path, drawn: list[Any]
-) -> None:
+def test_baselines_are_lines_except_those_that_the_untrained_model_beats(tmp_path: Path, drawn: list[Any]) -> None:
     draw_loss_curve(LOG, tmp_path / "loss.png", {"bytes": 4.5, "gzip": 2.8, "xz": 2.1})
     (axes,) = drawn[0].axes
     assert {text.get_text(): text.xy[1] for text in axes.texts} == pytest.approx({"gzip": 5.6, "xz": 4.2})
@@ -42,35 +40,35 @@ def test_the_second_axis_is_in_bits_per_byte(tmp_path: Path, drawn: list[Any]) -
     assert second.get_ylim() == pytest.approx((low / 2, high / 2))
 
 
-def test_a_run_that_holds_nothing_out_has_one_axis_and_no_baselines(tmp_path: Path, drawn: list[Any]) -> None:
+def test_a_run_without_validation_has_one_axis_and_no_baselines(tmp_path: Path, drawn: list[Any]) -> None:
     draw_loss_curve([record for record in LOG if "loss" in record], tmp_path / "loss.png", {"xz": 2.0})
     (axes,) = drawn[0].axes
     assert (len(axes.child_axes), len(axes.texts), len(axes.lines)) == (0, 0, 2)
 
 
-def test_a_loss_that_was_not_finite_is_left_out(tmp_path: Path, drawn: list[Any]) -> None:
+def test_a_loss_that_is_nan_or_infinite_is_omitted(tmp_path: Path, drawn: list[Any]) -> None:
     odd: list[dict[str, Any]] = [{"step": 11, "loss": None}, {"step": 11, "validation_loss": None}]
     draw_loss_curve([*LOG, *odd], tmp_path / "loss.png")
     lines = drawn[0].axes[0].lines
     assert [max(line.get_xdata()) for line in lines] == [10, 10, 10]
 
 
-def test_bits_per_nat_are_those_of_the_last_text_that_was_measured() -> None:
+def test_bits_per_nat_are_those_of_the_last_evaluation() -> None:
     assert bits_per_nat(LOG) == 0.5
     assert bits_per_nat([*LOG, {"step": 11, "validation_loss": 4.0, "bits_per_byte": 3.0}, {"loss": 1.0}]) == 0.75
     assert bits_per_nat([{"step": 1, "loss": 3.0}]) is None
 
 
-def test_the_moving_mean_is_that_of_the_neighbours() -> None:
-    assert moving_mean([]) == []
-    assert moving_mean([3.0]) == [3.0]
-    assert moving_mean([1.0, 2.0, 6.0]) == [1.5, 3.0, 4.0]
+def test_the_moving_average_is_the_mean_of_the_neighbors() -> None:
+    assert moving_average([]) == []
+    assert moving_average([3.0]) == [3.0]
+    assert moving_average([1.0, 2.0, 6.0]) == [1.5, 3.0, 4.0]
     line = [float(value) for value in range(200)]
-    assert moving_mean(line)[100] == 100.0  # it lags behind nothing
-    assert moving_mean(line)[0] == 2.0
+    assert moving_average(line)[100] == 100.0  # centered, so it does not lag
+    assert moving_average(line)[0] == 2.0
 
 
-def test_the_smoothed_curve_lags_behind_nothing(tmp_path: Path, drawn: list[Any]) -> None:
+def test_the_smoothed_curve_does_not_lag(tmp_path: Path, drawn: list[Any]) -> None:
     draw_loss_curve([{"step": step, "loss": 300.0 - step} for step in range(200)], tmp_path / "loss.png")
     smoothed = drawn[0].axes[0].lines[1]
     assert (smoothed.get_ydata()[0], smoothed.get_ydata()[100]) == (298.0, 200.0)

@@ -1,4 +1,4 @@
-"""Pages: one file, nothing loaded, and no text in the data that could act; the inspection's page holds its numbers."""
+"""Pages are single files that load nothing and run no text of their data; the inspection page holds its numbers."""
 
 import base64
 import hashlib
@@ -12,16 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from builders import new_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minigpt.config import PRESETS, GPTConfig
 from minigpt.inspection.activations import inspect
-from minigpt.model.gpt import GPT
 from minigpt.reports.inspection_page import inspection_page, most_tokens
 from minigpt.reports.page import page
-from minigpt.tokenizer.display import LAYOUT, token_label, visible
+from minigpt.tokenizer.display import token_label
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 HOSTILE = [
@@ -38,7 +37,7 @@ ASSETS = resources.files("minigpt.reports") / "assets"
 
 
 class Parts(HTMLParser):
-    """What a page is made of, as a browser splits it."""
+    """The elements of a page and their texts, as a browser parses them."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -73,14 +72,6 @@ def data_of(text: str) -> Any:
     return json.loads(found)
 
 
-def make_model(**shape: int) -> GPT:
-    torch.manual_seed(0)
-    model = GPT(GPTConfig(**{"vocab_size": 257, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2} | shape))
-    for parameter in model.parameters():
-        parameter.data.mul_(10 if parameter.dim() == 2 else 1)
-    return model.eval()
-
-
 def test_hostile_text_stays_data() -> None:
     made = page("</title><script>alert(1)</script>", ["inspection"], {"texts": HOSTILE})
     assert data_of(made)["texts"] == HOSTILE
@@ -92,14 +83,14 @@ def test_hostile_text_stays_data() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.text(st.characters(codec=None)))
-def test_any_text_comes_back_as_it_went_in(text: str) -> None:
+def test_any_text_survives_the_round_trip(text: str) -> None:
     made = page(text.encode(errors="replace").decode(), [], {"text": text, text: 1})
     assert data_of(made)["text"] == (1 if text == "text" else text)
     assert len(Parts(made).of("script")) == 2
     made.encode()
 
 
-def test_only_the_page_s_own_scripts_and_styles_may_run_and_nothing_may_be_loaded() -> None:
+def test_the_policy_allows_only_the_pages_own_scripts_and_styles_and_no_loading() -> None:
     parts = Parts(page("t", ["inspection", "tokens"], {}))
     policies = [attributes["content"] for attributes, _ in parts.of("meta") if "http-equiv" in attributes]
     (policy,) = policies
@@ -113,27 +104,27 @@ def test_only_the_page_s_own_scripts_and_styles_may_run_and_nothing_may_be_loade
         assert rules[f"{tag}-src"].split() == hashes
 
 
-def test_a_page_names_no_other_place() -> None:
+def test_the_assets_contain_no_external_address() -> None:
     for asset in ASSETS.iterdir():
         for address in re.findall(r"https?:[^\s\"'`]+|url\((?!#)[^)]*\)|@import", asset.read_text(encoding="utf-8")):
-            assert address.startswith("http://www.w3.org/"), (asset.name, address)  # the names of HTML and SVG
+            assert address.startswith("http://www.w3.org/"), (asset.name, address)  # the namespaces of HTML and SVG
 
 
-def test_a_number_that_json_lacks_is_refused() -> None:
+def test_nan_in_the_data_is_refused() -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
         page("t", [], {"value": float("nan")})
 
 
 @pytest.mark.parametrize("script", sorted(asset.name for asset in ASSETS.iterdir() if asset.name.endswith(".js")))
-def test_the_scripts_are_javascript(script: str) -> None:
+def test_the_scripts_are_valid_javascript(script: str) -> None:
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is not installed")
     subprocess.run([node, "--check", str(ASSETS / script)], check=True)
 
 
-def test_the_inspection_s_page_holds_its_numbers() -> None:
-    model, tokenizer = make_model(), Tokenizer.named("bytes")
+def test_the_inspection_page_holds_the_inspections_numbers() -> None:
+    model, tokenizer = new_model(scale=10, n_positions=32), Tokenizer.named("bytes")
     ids = tokenizer.encode("The </script> fox é\n")
     found = inspect(model, ids, top=4)
     data = data_of(inspection_page(found, tokenizer, "model"))
@@ -141,36 +132,26 @@ def test_the_inspection_s_page_holds_its_numbers() -> None:
     packed = np.frombuffer(base64.b64decode(data["attention"]), dtype="<u2").reshape(2, 2, n * (n + 1) // 2) / 65535
     rows, columns = np.tril_indices(n)
     assert np.abs(packed - found.attention.numpy()[:, :, rows, columns]).max() < 8e-6
-    assert [data["words"][token] for token in data["tokens"]] == [token_label(tokenizer, id) for id in ids]
+    assert [data["labels"][token] for token in data["tokens"]] == [token_label(tokenizer, id) for id in ids]
     for layer in range(2):
-        told = data["lens"][layer]
+        lens = data["lens"][layer]
         labels = [[token_label(tokenizer, id) for id in each] for each in found.lens.top_ids[layer].tolist()]
-        assert [[data["words"][word] for word in each] for each in told["words"]] == labels
-        assert np.allclose(told["logprobs"], found.lens.top_logprobs[layer], atol=6e-5)
-        assert told["actual"][-1] is None
-        assert np.allclose(told["actual"][:-1], found.lens.logprobs[layer][:-1], atol=6e-5)
-        assert told["ranks"] == found.lens.ranks[layer].tolist()
+        assert [[data["labels"][number] for number in each] for each in lens["top"]] == labels
+        assert np.allclose(lens["logprobs"], found.lens.top_logprobs[layer], atol=6e-5)
+        assert lens["actual"][-1] is None
+        assert np.allclose(lens["actual"][:-1], found.lens.logprobs[layer][:-1], atol=6e-5)
+        assert lens["ranks"] == found.lens.ranks[layer].tolist()
     assert np.allclose(data["norms"]["residual"], found.residual_norms, atol=6e-5)
 
 
-def test_twelve_layers_of_twelve_heads_over_64_tokens_take_less_than_five_megabytes() -> None:
-    model = make_model(n_layer=12, n_head=12, n_embd=24, n_positions=64)
+def test_the_page_of_12_layers_of_12_heads_over_64_tokens_is_smaller_than_5_megabytes() -> None:
+    model = new_model(scale=10, n_layer=12, n_head=12, n_embd=24, n_positions=64)
     made = inspection_page(inspect(model, list(range(64)), top=10), Tokenizer.named("bytes"), "model")
     assert len(made.encode()) < 5_000_000
 
 
-def test_a_page_has_room_for_a_context_or_for_as_much_as_a_browser_bears() -> None:
+def test_a_page_has_room_for_a_whole_context_unless_its_maps_are_too_large() -> None:
     assert most_tokens(GPTConfig(n_layer=4, n_head=4, n_embd=128, n_positions=64)) == 64
     most = most_tokens(PRESETS["gpt2"])
     assert 200 < most < 1024
     assert 144 * most * (most + 1) // 2 <= 6_000_000 < 144 * (most + 1) * (most + 2) // 2
-
-
-def test_labels_show_what_acts_or_hides() -> None:
-    tokenizer = Tokenizer.named("gpt2")
-    labels = [token_label(tokenizer, id) for id in tokenizer.encode(" the\n\t\x1bé日")]
-    assert labels == ["␣the", "↵", "␉", "␛", "é", "⟨e6 97⟩", "⟨a5⟩"]
-    assert token_label(tokenizer, 50256) == "<|endoftext|>"
-    assert token_label(tokenizer, 50300) == "⟨id 50300⟩"
-    assert visible("a\u202eb\x9bc\x7f\n") == "a⟨202E⟩b␡c␡␊"
-    assert visible("שלום\u200f\n\t", keep=LAYOUT) == "שלום\u200f\n\t"

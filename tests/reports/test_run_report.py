@@ -1,4 +1,4 @@
-"""What a report shows is what the record and the log say, whatever has become of the run."""
+"""The report of a run shows its record and its log, also of runs that were interrupted or damaged."""
 
 import json
 import math
@@ -8,26 +8,23 @@ from typing import Any
 
 import pytest
 import torch
+from builders import new_model, new_run
 
-from minigpt.config import GPTConfig, TrainConfig
+from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import CheckpointError
-from minigpt.model.gpt import GPT
 from minigpt.reports.run_report import report_page, run_data, write_report
 from minigpt.storage.run import Run
-from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.training.loop import train
 
-SHAPE = GPTConfig(vocab_size=257, n_positions=16, n_embd=16, n_layer=1, n_head=2)
 CORPUS = {"fingerprint": "f00d", "path": "nowhere", "train_bytes": 1000, "validation_bytes": 100, "train_tokens": 500,
           "validation_tokens": 50}  # fmt: skip
 HOSTILE = "</script><script>alert(1)</script><!-- "
 
 
-def make_run(folder: Path, **record: Any) -> Run:
+def save_run(folder: Path, **record: Any) -> Run:
     """A run's folder with an untrained model."""
-    torch.manual_seed(0)
-    return Run.create(folder, GPT(SHAPE), Tokenizer.named("bytes"), {"corpus": CORPUS, **record})
+    return new_run(folder, new_model(n_layer=1), record={"corpus": CORPUS, **record})
 
 
 def read_page(text: str) -> dict[str, Any]:
@@ -42,12 +39,12 @@ def step(number: int, loss: float = 2.0) -> dict[str, float]:
     return {"step": number, "loss": loss, "learning_rate": 0.01, "tokens_per_second": 100.0}
 
 
-def test_a_trained_run_is_in_its_page_from_the_first_step_to_the_record(tmp_path: Path) -> None:
+def test_the_page_of_a_trained_run_holds_its_log_and_its_record(tmp_path: Path) -> None:
     (tmp_path / "fox.txt").write_text("the quick brown fox jumps over the lazy dog; " * 60)
     corpus = Corpus.build(tmp_path / "fox.txt", "bytes", cache=tmp_path / "cache")
-    run = make_run(tmp_path / "fox", training={"seed": 7})
+    run = save_run(tmp_path / "fox", training={"seed": 7})
     config = TrainConfig(steps=6, eval_every=2, sample_every=3, batch_size=2, device="cpu", dtype="float32")
-    list(train(GPT(SHAPE), corpus, config, run))
+    list(train(new_model(n_layer=1), corpus, config, run))
     data = run_data(run.directory)
     log = list(run.read_log())
     losses = [line["loss"] for line in log if "loss" in line]
@@ -58,48 +55,48 @@ def test_a_trained_run_is_in_its_page_from_the_first_step_to_the_record(tmp_path
     assert data["validation"]["bits"] == pytest.approx([line["bits_per_byte"] for line in evaluated], rel=1e-4)
     assert [sample["step"] for sample in data["samples"]] == [3, 6]
     assert [sample["text"] for sample in data["samples"]] == [line["sample"] for line in log if "sample" in line]
-    assert all(isinstance(sample["words"], int) for sample in data["samples"])
-    assert data["bitsPerNat"] == pytest.approx(1 / math.log(2), rel=1e-2)  # a token is a byte, but for the ends
+    assert all(isinstance(sample["longestRun"], int) for sample in data["samples"])
+    assert data["bitsPerNat"] == pytest.approx(1 / math.log(2), rel=1e-2)  # a token is a byte, except end-of-text
     assert "".join(data["passage"]["tokens"]).startswith(
         corpus.tokenizer.decode(corpus.validation[:12].tolist()).replace(" ", "␣")
     )
     assert [row["step"] for row in data["passage"]["rows"]] == [0, 2, 4, 6]
     assert all(len(row["bits"]) == 15 for row in data["passage"]["rows"])
     mean = sum(data["passage"]["rows"][0]["bits"]) / 15
-    assert mean == pytest.approx(8.0, abs=0.3)  # an untrained model of 257 words
+    assert mean == pytest.approx(8.0, abs=0.3)  # an untrained model with a vocabulary of 257
     assert data["state"].startswith("done after 6 steps")
     assert dict(data["tables"][1]["rows"])["fingerprint"] == "f00d"
 
 
-def test_a_log_without_surprise_is_helped_out_by_the_best_and_the_last_weights(tmp_path: Path) -> None:
+def test_a_log_without_surprisal_is_completed_from_the_best_and_the_last_weights(tmp_path: Path) -> None:
     (tmp_path / "fox.txt").write_text("the quick brown fox jumps over the lazy dog; " * 60)
     corpus = Corpus.build(tmp_path / "fox.txt", "bytes", cache=tmp_path / "cache")
     own = {**CORPUS, "fingerprint": corpus.fingerprint, "path": str(corpus.path)}
-    run = make_run(tmp_path / "fox", corpus=own)
-    # At so high a rate the last weights are not the best.
+    run = save_run(tmp_path / "fox", corpus=own)
+    # With this high a learning rate the last weights are not the best.
     config = TrainConfig(steps=8, eval_every=2, batch_size=2, learning_rate=3.0, device="cpu", dtype="float32")
-    list(train(GPT(SHAPE), corpus, config, run))
+    list(train(new_model(n_layer=1), corpus, config, run))
     logged = run_data(run.directory)["passage"]
     lines = [{name: value for name, value in line.items() if name != "surprise"} for line in run.read_log()]
     run.log_path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    helped = run_data(run.directory)["passage"]
+    measured = run_data(run.directory)["passage"]
     best = run.record.result.best_step
-    assert [row["step"] for row in helped["rows"]] == [best, 8]
+    assert [row["step"] for row in measured["rows"]] == [best, 8]
     assert best < 8
     by_step = {row["step"]: row["bits"] for row in logged["rows"]}
-    for row in helped["rows"]:
+    for row in measured["rows"]:
         assert row["bits"] == pytest.approx(by_step[row["step"]], abs=0.01)
-    assert helped["tokens"] == logged["tokens"]
+    assert measured["tokens"] == logged["tokens"]
     (run.directory / "model.safetensors").unlink()
     data = run_data(run.directory)
     assert data["passage"] is None
     assert "model.safetensors" in data["whyNoPassage"]
 
 
-def test_the_surprise_in_the_log_is_the_loss_of_each_token(tmp_path: Path) -> None:
+def test_the_surprisal_in_the_log_is_the_loss_of_each_token(tmp_path: Path) -> None:
     (tmp_path / "fox.txt").write_text("the quick brown fox jumps over the lazy dog; " * 60)
     corpus = Corpus.build(tmp_path / "fox.txt", "bytes", cache=tmp_path / "cache")
-    model, run = GPT(SHAPE), make_run(tmp_path / "fox")
+    model, run = new_model(n_layer=1), save_run(tmp_path / "fox")
     list(train(model, corpus, TrainConfig(steps=2, batch_size=2, device="cpu", dtype="float32"), run))
     last = [line for line in run.read_log() if "surprise" in line][-1]
     ids = torch.tensor(last["passage"])
@@ -111,8 +108,8 @@ def test_the_surprise_in_the_log_is_the_loss_of_each_token(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kept", [0, 1, 4])
-def test_a_run_that_was_broken_off_shows_what_there_is(tmp_path: Path, kept: int) -> None:
-    run = make_run(tmp_path / "broken")
+def test_an_interrupted_run_shows_what_it_has_logged(tmp_path: Path, kept: int) -> None:
+    run = save_run(tmp_path / "interrupted")
     lines = [{"step": 0, "validation_loss": 5.0, "bits_per_byte": 3.6}, step(1), step(2), step(3)]
     for line in lines[:kept]:
         run.log(line)
@@ -124,18 +121,18 @@ def test_a_run_that_was_broken_off_shows_what_there_is(tmp_path: Path, kept: int
     assert data["passage"] is None
     assert "nowhere" in data["whyNoPassage"]  # where the corpus was
     assert data["samples"] == []
-    assert read_page(report_page([run.directory]))["runs"][0]["name"] == "broken"
+    assert read_page(report_page([run.directory]))["runs"][0]["name"] == "interrupted"
 
 
-def test_a_log_of_an_earlier_version_is_shown_without_what_it_lacks(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "old")
+def test_a_log_of_an_earlier_version_is_shown_without_the_entries_that_it_lacks(tmp_path: Path) -> None:
+    run = save_run(tmp_path / "old")
     run.log({"step": 1, "prompt": "", "sample": "text"})
     (sample,) = run_data(run.directory)["samples"]
-    assert (sample["words"], sample["share"], sample["spans"]) == (None, None, [])
+    assert (sample["longestRun"], sample["copiedShare"], sample["copiedSpans"]) == (None, None, [])
 
 
 def test_a_long_log_is_thinned_and_keeps_its_ends(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "long")
+    run = save_run(tmp_path / "long")
     run.log_path.write_text("".join(json.dumps(step(number, 1 / number)) + "\n" for number in range(1, 20_001)))
     data = run_data(run.directory)
     steps = data["training"]["step"]
@@ -145,8 +142,8 @@ def test_a_long_log_is_thinned_and_keeps_its_ends(tmp_path: Path) -> None:
     assert len(report_page([run.directory])) < 400_000
 
 
-def test_a_number_that_is_none_is_a_gap(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "odd")
+def test_a_loss_that_is_nan_or_null_is_omitted(tmp_path: Path) -> None:
+    run = save_run(tmp_path / "odd")
     run.log(step(1))
     run.log(step(2, math.nan))
     run.log({"step": 2, "validation_loss": None, "bits_per_byte": None})
@@ -155,7 +152,7 @@ def test_a_number_that_is_none_is_a_gap(tmp_path: Path) -> None:
 
 
 def test_text_from_the_corpus_or_the_command_line_cannot_become_part_of_the_page(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "hostile", sources=[HOSTILE])
+    run = save_run(tmp_path / "hostile", sources=[HOSTILE])
     run.log({"step": 1, "prompt": HOSTILE, "sample": HOSTILE, "longest_copied_words": 1, "copied_share": 0.0})
     text = report_page([run.directory])
     assert "alert(1)" in text
@@ -163,16 +160,16 @@ def test_text_from_the_corpus_or_the_command_line_cannot_become_part_of_the_page
     assert read_page(text)["runs"][0]["samples"][0]["text"] == HOSTILE
 
 
-def test_two_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
-    folders = [make_run(tmp_path / place / "fox").directory for place in ("a", "b")]
+def test_two_runs_with_the_same_name_are_shown_with_their_folders(tmp_path: Path) -> None:
+    folders = [save_run(tmp_path / place / "fox").directory for place in ("a", "b")]
     names = [run["name"] for run in read_page(report_page(folders))["runs"]]
     assert names == [str(folder) for folder in folders]
 
 
-def test_a_folder_without_a_run_is_refused_and_so_is_a_damaged_log(tmp_path: Path) -> None:
+def test_a_folder_without_a_run_and_a_damaged_log_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="holds no training run"):
         write_report([tmp_path], tmp_path / "out.html")
-    run = make_run(tmp_path / "damaged")
+    run = save_run(tmp_path / "damaged")
     run.log_path.write_text('{"step": 1}\nnonsense\n')
     with pytest.raises(CheckpointError, match="line 2 is not JSON"):
         write_report([run.directory], tmp_path / "out.html")
@@ -184,7 +181,7 @@ RESULT = {"step": 1, "best_step": 1, "reason": "length", "seconds": 1.0}
 
 
 @pytest.mark.parametrize(
-    ("record", "said"),
+    ("record", "message"),
     [
         ({}, "training.json has no 'corpus', which a page needs"),
         ({"corpus": "text.txt"}, "its 'corpus' is 'text.txt', not an object"),
@@ -200,37 +197,37 @@ RESULT = {"step": 1, "best_step": 1, "reason": "length", "seconds": 1.0}
         ({"corpus": CORPUS, "training": [1]}, "its 'training' is [1]"),
     ],
 )
-def test_a_damaged_record_is_refused_in_a_sentence(tmp_path: Path, record: dict[str, Any], said: str) -> None:
-    run = make_run(tmp_path / "damaged")
+def test_a_damaged_record_is_refused_in_one_sentence(tmp_path: Path, record: dict[str, Any], message: str) -> None:
+    run = save_run(tmp_path / "damaged")
     (run.directory / "training.json").write_text(json.dumps(record))
-    with pytest.raises(CheckpointError, match=re.escape(said)):
+    with pytest.raises(CheckpointError, match=re.escape(message)):
         run_data(run.directory)
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
-        ("7", "line 2: this is no line"),
-        ('{"loss": 1.0}', "line 2: this is no line"),
+        ("7", "line 2: not a line of a run's log"),
+        ('{"loss": 1.0}', "line 2: not a line of a run's log"),
         ('{"step": 2, "loss": "low"}', "line 2: loss is 'low'"),
         ('{"step": 2, "validation_loss": [1], "bits_per_byte": 2.0}', "validation_loss is [1]"),
         ('{"step": 2, "sample": 5}', "sample is 5"),
         ('{"step": 2, "sample": "a", "copied_spans": [[1]]}', "copied_spans is [[1]]"),
-        ('{"step": 2, "validation_loss": 1.0, "surprise": [1.0, 2.0], "passage": [1, 2]}', "are not of one length"),
+        ('{"step": 2, "validation_loss": 1.0, "surprise": [1.0, 2.0], "passage": [1, 2]}', "do not match in length"),
         ('{"step": 2, "validation_loss": 1.0, "surprise": ["a"], "passage": [1, 2]}', "surprise is ['a']"),
     ],
 )
-def test_a_line_that_is_none_of_a_log_is_refused_with_its_number(tmp_path: Path, line: str, said: str) -> None:
-    run = make_run(tmp_path / "damaged")
+def test_a_damaged_line_of_the_log_is_refused_with_its_number(tmp_path: Path, line: str, message: str) -> None:
+    run = save_run(tmp_path / "damaged")
     run.log_path.write_text(json.dumps(step(1)) + "\n" + line + "\n")
-    with pytest.raises(CheckpointError, match=re.escape(said)):
+    with pytest.raises(CheckpointError, match=re.escape(message)):
         run_data(run.directory)
 
 
-def test_the_environment_and_the_baselines_with_their_parts_are_shown(tmp_path: Path) -> None:
+def test_the_environment_and_partial_baselines_are_shown(tmp_path: Path) -> None:
     kept = {"bits_per_byte": 2.0, "validation_bytes": 100}
     measured = [{"name": "gzip", "train_bytes": 0, **kept}, {"name": "xz", "train_bytes": 600, **kept}]
-    run = make_run(
+    run = save_run(
         tmp_path / "fox",
         environment={"python": "3.12.1", "gpu": None, "threads": 2},
         baselines={"fingerprint": "f00d", "measured": measured},
@@ -239,4 +236,4 @@ def test_the_environment_and_the_baselines_with_their_parts_are_shown(tmp_path: 
     rows = {table["title"]: dict(table["rows"]) for table in data["tables"]}["Environment"]
     assert (rows["python"], rows["threads"]) == ("3.12.1", "2")
     assert "gpu" not in rows
-    assert [name for name, _ in data["baselines"]] == ["gzip", "xz of 600 B"]
+    assert [name for name, _ in data["baselines"]] == ["gzip", "xz (trained on 600 B)"]

@@ -1,58 +1,58 @@
 "use strict";
 
-/** What the views of an inspection share: the tokens, the weights, and what is chosen. */
+/** What the views of an inspection share: the tokens, the attention weights, and the selection. */
 const inspection = (() => {
   const { data, make, percent } = page;
-  const tokens = data.tokens.map((word) => data.words[word]);
+  const tokens = data.tokens.map((number) => data.labels[number]);
   const count = tokens.length;
   const bytes = Uint8Array.from(atob(data.attention), (character) => character.charCodeAt(0));
-  const weights = new Uint16Array(bytes.buffer); // little-endian, as the machines are that browsers run on
+  const weights = new Uint16Array(bytes.buffer); // little-endian, like every machine that runs a browser
   const triangle = (count * (count + 1)) / 2;
-  const chosen = { token: count - 1, layer: data.layer, head: data.head };
-  const watchers = [];
+  const selection = { token: count - 1, layer: data.layer, head: data.head };
+  const views = [];
 
-  /** How much a row's token takes from a column's, from 0 to 1. */
+  /** The attention weight of a row's token on a column's, from 0 to 1. */
   function weight(layer, head, row, column) {
     if (column > row) return 0;
     return weights[(layer * data.heads + head) * triangle + (row * (row + 1)) / 2 + column] / 65535;
   }
 
-  /** Calls a view whenever the choice changes, and once at the end of its making. */
-  function watch(view) {
-    watchers.push(view);
-    view(chosen);
+  /** Calls a view now and whenever the selection changes. */
+  function onSelect(view) {
+    views.push(view);
+    view(selection);
   }
 
-  /** Changes the choice: { token }, { layer, head }. */
-  function choose(change) {
-    if (Object.entries(change).every(([key, value]) => chosen[key] === value)) return;
-    Object.assign(chosen, change);
-    for (const view of watchers) view(chosen);
+  /** Changes the selection: { token }, { layer, head }. */
+  function select(change) {
+    if (Object.entries(change).every(([key, value]) => selection[key] === value)) return;
+    Object.assign(selection, change);
+    for (const view of views) view(selection);
   }
 
-  /** Where a log-probability stands on the scale: 1 for certain, 0 from so many bits of surprise on. */
+  /** The position of a log-probability on the color scale: 1 for certainty, 0 from `darkestBits` of surprisal on. */
   const likelihood = (logprob) => 1 - Math.min(data.darkestBits, bits(logprob)) / data.darkestBits;
-  const bits = (nats) => Math.max(0, -nats / Math.LN2);
+  const bits = (logprob) => Math.max(0, -logprob / Math.LN2);
 
-  /** The likeliest tokens behind a position, as a layer would say, with bars; the token that came is marked. */
-  function likeliest(layer, at) {
-    const { words, logprobs } = data.lens[layer];
-    const rows = words[at].map((word, place) => {
+  /** The most likely tokens after a position according to a layer, as bars; the actual next token is marked. */
+  function mostLikely(layer, position) {
+    const { top, logprobs } = data.lens[layer];
+    const rows = top[position].map((token, rank) => {
       const bar = make("span", { class: "bar" });
-      bar.style.inlineSize = `${100 * Math.exp(logprobs[at][place])}%`;
-      const came = word === data.tokens[at + 1];
-      return make("li", { class: came ? "came" : null },
-        make("bdi", {}, data.words[word]), make("span", { class: "track" }, bar),
-        make("span", { class: "number" }, percent(logprobs[at][place])), came ? " ✓" : "");
+      bar.style.inlineSize = `${100 * Math.exp(logprobs[position][rank])}%`;
+      const isActual = token === data.tokens[position + 1];
+      return make("li", { class: isActual ? "actual" : null },
+        make("bdi", {}, data.labels[token]), make("span", { class: "track" }, bar),
+        make("span", { class: "number" }, percent(logprobs[position][rank])), isActual ? " ✓" : "");
     });
-    return make("ol", { class: "likeliest" }, ...rows);
+    return make("ol", { class: "most-likely" }, ...rows);
   }
 
   /** A token in quotation marks. */
-  const quoted = (token) => make("bdi", { class: "quoted" }, `‘${tokens[token]}’`);
+  const quoted = (index) => make("bdi", { class: "quoted" }, `‘${tokens[index]}’`);
 
-  const rate = (value) => (value === null ? "–" : value.toFixed(2));
-  page.begin(data.model, `${data.layers} layers × ${data.heads} heads`, `${count} tokens`,
-    `${rate(data.bitsPerToken)} bits per token`, `${rate(data.bitsPerByte)} bits per byte`);
-  return { data, tokens, count, chosen, weight, watch, choose, likelihood, bits, likeliest, quoted };
+  const shown = (value) => (value === null ? "–" : value.toFixed(2));
+  page.start(data.model, `${data.layers} layers × ${data.heads} heads`, `${count} tokens`,
+    `${shown(data.bitsPerToken)} bits per token`, `${shown(data.bitsPerByte)} bits per byte`);
+  return { data, tokens, count, selection, weight, onSelect, select, likelihood, bits, mostLikely, quoted };
 })();

@@ -1,54 +1,59 @@
 "use strict";
 
-/** The logit lens: what every layer would have said, had it been the last. */
+/** The logit lens: the next token that each layer's output predicts. */
 (() => {
-  const { make, section, paint, rove, percent } = page;
-  const { data, tokens, count, watch, choose, likelihood, likeliest, quoted } = inspection;
+  const { make, section, paint, rovingTabIndex, percent } = page;
+  const { data, tokens, count, onSelect, select, likelihood, mostLikely, quoted } = inspection;
   const cells = [];
   const details = make("div", { class: "panel details", id: "lens", "aria-live": "polite" });
 
-  const head = tokens.map((token, at) => make("th", { scope: "col" }, make("bdi", {}, token), make("small", {}, ` ${at}`)));
-  const body = data.lens.map(({ words, logprobs }, layer) => {
-    const row = tokens.map((token, at) => {
-      const word = data.words[words[at][0]];
+  const head = tokens.map((token, position) => (
+    make("th", { scope: "col" }, make("bdi", {}, token), make("small", {}, ` ${position}`))));
+  const body = data.lens.map(({ top, logprobs }, layer) => {
+    const row = tokens.map((token, position) => {
+      const label = data.labels[top[position][0]];
       const button = make("button", {
-        type: "button", class: words[at][0] === data.tokens[at + 1] ? "came" : null,
-        "aria-label": `layer ${layer}, behind token ${at}, ${token}: ${word}, ${percent(logprobs[at][0])}`,
-        focus: () => show(layer, at), click: () => show(layer, at), pointerenter: () => show(layer, at),
-      }, make("bdi", {}, word));
-      paint(button, likelihood(logprobs[at][0]));
+        type: "button", class: top[position][0] === data.tokens[position + 1] ? "actual" : null,
+        "aria-label": `layer ${layer}, after token ${position}, ${token}: ${label}, ${percent(logprobs[position][0])}`,
+        focus: () => show(layer, position), click: () => show(layer, position),
+        pointerenter: () => show(layer, position),
+      }, make("bdi", {}, label));
+      paint(button, likelihood(logprobs[position][0]));
       cells.push(button);
       return make("td", {}, button);
     });
     return make("tr", {}, make("th", { scope: "row" }, `layer ${layer}`), ...row);
   });
-  const came = make("tr", {}, make("th", { scope: "row" }, "came"),
-    ...tokens.map((_, at) => make("td", {}, make("bdi", {}, tokens[at + 1] ?? "?"))));
-  const stop = rove(cells, count);
+  const actual = make("tr", {}, make("th", { scope: "row" }, "actual"),
+    ...tokens.map((_, position) => make("td", {}, make("bdi", {}, tokens[position + 1] ?? "?"))));
+  const setStop = rovingTabIndex(cells, count);
   section("Logit lens",
-    "What each layer's output would say comes behind each token, were it read through the final norm and the head; the "
-    + "last layer's word is the model's own. Framed where it is what came.",
+    "The most likely next token after each token, if the model ended with this layer: the layer's output is read "
+    + "through the final norm and the output head. The last layer's row is the model's prediction. A frame marks a "
+    + "correct prediction.",
     make("div", { class: "scroll lens" }, make("table", {},
-      make("thead", {}, make("tr", {}, make("th", {}, "behind"), ...head)), make("tbody", {}, ...body, came))),
+      make("thead", {}, make("tr", {}, make("th", {}, "after"), ...head)), make("tbody", {}, ...body, actual))),
     details);
 
-  /** Writes what a layer says at a position. */
-  function show(layer, at) {
-    stop(layer * count + at);
-    choose({ token: at });
-    const { actual, ranks, entropy } = data.lens[layer];
-    const next = at + 1 < count
-      ? make("p", { class: "number" }, quoted(at + 1), ` came: ${percent(actual[at])}, rank ${ranks[at] + 1}`)
+  /** Shows what a layer predicts after a position. */
+  function show(layer, position) {
+    setStop(layer * count + position);
+    select({ token: position });
+    const lens = data.lens[layer];
+    const next = position + 1 < count
+      ? make("p", { class: "number" }, "actual next token ", quoted(position + 1),
+        `: ${percent(lens.actual[position])}, rank ${lens.ranks[position] + 1}`)
       : "";
     details.replaceChildren(
-      make("div", {}, make("h3", {}, `layer ${layer}, behind ${at} `, quoted(at)), next,
-        make("p", { class: "number" }, `entropy ${(entropy[at] / Math.LN2).toFixed(2)} bits`)),
-      make("div", {}, make("h3", {}, "likeliest"), likeliest(layer, at)));
+      make("div", {}, make("h3", {}, `layer ${layer}, after token ${position} `, quoted(position)), next,
+        make("p", { class: "number" }, `entropy ${(lens.entropy[position] / Math.LN2).toFixed(2)} bits`)),
+      make("div", {}, make("h3", {}, "most likely next"), mostLikely(layer, position)));
   }
 
-  const columns = head.map((each, at) => [each, ...body.map((row) => row.cells[at + 1])]);
-  watch(({ token }) => {
-    columns.forEach((column, at) => column.forEach((each) => each.toggleAttribute("data-chosen", at === token)));
+  const columns = head.map((cell, position) => [cell, ...body.map((row) => row.cells[position + 1])]);
+  onSelect(({ token }) => {
+    columns.forEach((column, position) => (
+      column.forEach((cell) => cell.toggleAttribute("data-selected", position === token))));
   });
   show(data.layers - 1, count - 1);
 })();

@@ -1,12 +1,12 @@
 "use strict";
 
-/** What every page has: its data, a way to make elements, a scale of colours, arrow keys, and light and dark. */
+/** What every page shares: its data, making elements, the color scale, arrow keys, light and dark mode. */
 const page = (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const main = document.createElement("main");
-  const stops = data.scale.map((hex) => [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16)));
+  const scaleColors = data.scale.map((hex) => [0, 2, 4].map((digit) => parseInt(hex.slice(digit, digit + 2), 16)));
 
-  /** An element with attributes and children; a function among the attributes listens to the event of that name. */
+  /** Makes an element with attributes and children; an attribute that is a function listens to that event. */
   function make(name, attributes = {}, ...children) {
     const [kind, space] = name.startsWith("svg:") ? [name.slice(4), "2000/svg"] : [name, "1999/xhtml"];
     const element = document.createElementNS(`http://www.w3.org/${space}`, kind);
@@ -18,95 +18,101 @@ const page = (() => {
     return element;
   }
 
-  /** A part of the page under a heading. */
+  /** Appends a section of the page: a heading, an explanation and its content. */
   function section(title, explanation, ...children) {
     const heading = make("h2", {}, title);
-    main.append(make("section", { "aria-label": title }, heading, make("p", { class: "quiet" }, explanation), ...children));
+    const text = make("p", { class: "muted" }, explanation);
+    main.append(make("section", { "aria-label": title }, heading, text, ...children));
   }
 
-  /** Red, green and blue at a place of the scale, from 0 (dark) to 1 (bright). */
-  function colour(share) {
-    const at = Math.min(1, Math.max(0, share)) * (stops.length - 1);
-    const low = Math.min(Math.floor(at), stops.length - 2);
-    return stops[low].map((value, part) => Math.round(value + (at - low) * (stops[low + 1][part] - value)));
+  /** The color at a position on the scale from 0 (dark) to 1 (bright): red, green and blue. */
+  function color(position) {
+    const place = Math.min(1, Math.max(0, position)) * (scaleColors.length - 1);
+    const low = Math.min(Math.floor(place), scaleColors.length - 2);
+    return scaleColors[low].map((value, part) => (
+      Math.round(value + (place - low) * (scaleColors[low + 1][part] - value))));
   }
 
-  /** Lays an element on a colour of the scale, its text in black or white. */
-  function paint(element, share) {
-    const [red, green, blue] = colour(share);
+  /** Gives an element a background color of the scale, and black or white text, whichever is readable on it. */
+  function paint(element, position) {
+    const [red, green, blue] = color(position);
     element.style.backgroundColor = `rgb(${red} ${green} ${blue})`;
     element.style.color = 0.299 * red + 0.587 * green + 0.114 * blue > 120 ? "#000" : "#fff";
   }
 
-  /** The scale with words under it. */
-  function legend(label, ...words) {
+  /** The color scale with evenly spaced labels. */
+  function legend(title, ...labels) {
     const canvas = make("canvas", { width: 256, height: 1, "aria-hidden": "true" });
     const context = canvas.getContext("2d");
-    for (let at = 0; at < 256; at++) {
-      context.fillStyle = `rgb(${colour(at / 255).join(" ")})`;
-      context.fillRect(at, 0, 1, 1);
+    for (let x = 0; x < 256; x++) {
+      context.fillStyle = `rgb(${color(x / 255).join(" ")})`;
+      context.fillRect(x, 0, 1, 1);
     }
-    const ticks = make("span", {}, ...words.map((word) => make("span", {}, word)));
-    return make("div", { class: "scale", role: "img", "aria-label": `${label}: ${words.join(", ")}` }, canvas, ticks);
+    const ticks = make("span", {}, ...labels.map((label) => make("span", {}, label)));
+    return make("div", { class: "scale", role: "img", "aria-label": `${title}: ${labels.join(", ")}` }, canvas, ticks);
   }
 
-  /** Where an arrow key, Home or End leads from a cell of a grid, or null where it leads nowhere. */
-  function moved(key, at, columns, count) {
-    const row = at - (at % columns);
-    const last = Math.min(row + columns, count) - 1;
-    const to = {
-      ArrowLeft: Math.max(at - 1, row), ArrowRight: Math.min(at + 1, last), Home: row, End: last,
-      ArrowUp: at - columns, ArrowDown: at + columns,
+  /** The cell of a grid that an arrow key, Home or End leads to, or null. */
+  function nextCell(key, index, columns, count) {
+    const rowStart = index - (index % columns);
+    const rowEnd = Math.min(rowStart + columns, count) - 1;
+    const next = {
+      ArrowLeft: Math.max(index - 1, rowStart), ArrowRight: Math.min(index + 1, rowEnd), Home: rowStart, End: rowEnd,
+      ArrowUp: index - columns, ArrowDown: index + columns,
     }[key];
-    return to === undefined || to < 0 || to >= count ? null : to;
+    return next === undefined || next < 0 || next >= count ? null : next;
   }
 
-  /** Makes elements one stop of the Tab key, in which arrow keys move; returns what chooses the stop from outside. */
-  function rove(elements, columns) {
+  /**
+   * Makes the elements of a grid a single stop of the Tab key, in which arrow keys move (a roving tabindex).
+   * Returns a function that sets the element with the stop.
+   */
+  function rovingTabIndex(elements, columns) {
     let current = 0;
-    function stop(at) {
+    function setStop(index) {
       elements[current].tabIndex = -1;
-      elements[at].tabIndex = 0;
-      current = at;
+      elements[index].tabIndex = 0;
+      current = index;
     }
-    elements.forEach((element, at) => {
-      element.tabIndex = at === 0 ? 0 : -1;
+    elements.forEach((element, index) => {
+      element.tabIndex = index === 0 ? 0 : -1;
       element.addEventListener("keydown", (event) => {
-        const to = moved(event.key, at, columns, elements.length);
-        if (to === null) return;
+        const next = nextCell(event.key, index, columns, elements.length);
+        if (next === null) return;
         event.preventDefault();
-        elements[to].focus();
+        elements[next].focus();
       });
     });
-    return stop;
+    return setStop;
   }
 
-  /** The page's title, some facts, and the switch between light and dark, which tells those who draw. */
-  function begin(title, ...facts) {
-    const dark = () => (document.documentElement.style.colorScheme
+  /** Starts the page: its title, some facts, and the switch between light and dark, which fires a "theme" event. */
+  function start(title, ...facts) {
+    const isDark = () => (document.documentElement.style.colorScheme
       ? document.documentElement.style.colorScheme === "dark"
       : matchMedia("(prefers-color-scheme: dark)").matches);
     const button = make("button", { type: "button", id: "theme", click: () => {
-      document.documentElement.style.colorScheme = dark() ? "light" : "dark";
-      tell();
+      document.documentElement.style.colorScheme = isDark() ? "light" : "dark";
+      update();
     } });
-    function tell() {
-      button.textContent = dark() ? "light" : "dark";
-      button.setAttribute("aria-label", `switch to ${button.textContent} colours`);
+    function update() {
+      const other = isDark() ? "light" : "dark";
+      button.textContent = `${other} mode`;
+      button.setAttribute("aria-label", `switch to ${other} mode`);
       document.dispatchEvent(new Event("theme"));
     }
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", tell);
-    tell();
-    const words = facts.map((fact) => make("span", { class: "quiet" }, fact));
-    document.body.append(make("header", {}, make("h1", { dir: "auto" }, title), ...words, button), main);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", update);
+    update();
+    const spans = facts.map((fact) => make("span", { class: "muted" }, fact));
+    document.body.append(make("header", {}, make("h1", { dir: "auto" }, title), ...spans, button), main);
   }
 
-  /** A probability in per cent, from its logarithm. */
+  /** A probability in percent, from its logarithm. */
   function percent(logprob) {
     const share = 100 * Math.exp(logprob);
-    if (share < 0.01) return "< 0.01 %";
-    return `${share >= 9.95 ? share.toFixed(0) : share >= 0.95 ? share.toFixed(1) : share.toFixed(2)} %`;
+    if (share < 0.01) return "<0.01%";
+    return `${share >= 9.95 ? share.toFixed(0) : share >= 0.95 ? share.toFixed(1) : share.toFixed(2)}%`;
   }
 
-  return { data, make, section, colour, paint, legend, rove, begin, percent };
+  return { data, make, section, color, paint, legend, rovingTabIndex, start, percent };
 })();

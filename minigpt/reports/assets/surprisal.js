@@ -1,0 +1,59 @@
+"use strict";
+
+/** A passage of held-out text, with the surprisal of each of its tokens at each evaluation. */
+(() => {
+  const { make, section, paint, legend, rovingTabIndex } = page;
+  const { runs, slider, panels } = report;
+  const DARKEST = 10;  // bits
+
+  section("Surprisal",
+    "The first tokens of the held-out text. The surprisal of a token is −log₂ of the probability that the model gave "
+    + "it: 0 bits for a certain token, one more for each halving. Bright tokens were expected. Move the slider to see "
+    + "what the model learned when; select a token to see its curve.",
+    runs.some((run) => run.passage) ? legend("surprisal", "≥10 bits", "5 bits", "0 bits") : "",
+    panels((run) => run.passage, (run) => {
+      const { tokens, rows } = run.passage;
+      let [selected, current] = [1, rows.length - 1];
+      const details = make("p", { class: "number muted", "aria-live": "polite" });
+      const curve = make("div", {});
+      const spans = tokens.map((token, index) => make("button", {
+        type: "button", class: "token", click: () => select(index), focus: () => select(index),
+      }, token.replaceAll("␣", " ")));
+      const setStop = rovingTabIndex(spans, tokens.length);
+      const label = "the passage, token by token";
+      const text = make("div", { class: "text", role: "group", dir: "auto", "aria-label": label });
+      spans.forEach((span, index) => text.append(span, tokens[index].includes("↵") ? make("br") : ""));
+
+      function update() {
+        const { bits } = rows[current];
+        const mean = bits.reduce((sum, value) => sum + value, 0) / bits.length;
+        const own = selected === 0 ? "not predicted, nothing comes before it" : `${bits[selected - 1].toFixed(2)} bits`;
+        const token = `Token ${selected}, “${tokens[selected]}”`;
+        details.textContent = `Mean ${mean.toFixed(2)} bits per token. ${token}: ${own}.`;
+      }
+      function select(index) {
+        spans.forEach((span, other) => span.toggleAttribute("data-selected", other === index));
+        selected = index;
+        setStop(index);
+        update();
+        curve.replaceChildren(index === 0 ? "" : chart.draw({
+          title: `surprisal of token ${index}, “${tokens[index]}”`, label: "bits", from: 0, small: true,
+          lines: [{ name: "surprisal", class: run.class, dots: true, x: rows.map((row) => row.step),
+            y: rows.map((row) => row.bits[index - 1]) }],
+          formatValue: (line, value) => `${value.toFixed(2)} bits`,
+        }));
+      }
+      function show(row) {
+        current = row;
+        spans.slice(1).forEach((span, index) => {
+          const bits = rows[row].bits[index];
+          paint(span, 1 - Math.min(DARKEST, bits) / DARKEST);
+          span.setAttribute("aria-label", `token ${index + 1}, ${tokens[index + 1]}, ${bits.toFixed(1)} bits`);
+        });
+        update();
+      }
+      const control = slider(rows.map((row) => row.step), "evaluation at step", show);
+      select(Math.min(1, tokens.length - 1));
+      return [control, text, details, curve];
+    }, (run) => `No passage was measured: ${run.whyNoPassage}.`));
+})();
