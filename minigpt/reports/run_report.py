@@ -103,7 +103,10 @@ def _state(result: Result | None, steps: Sequence[Line]) -> str:
     if result is None:
         return f"not finished: {steps[-1]['step']:,} steps so far" if steps else "not finished: no step was logged"
     how = "stopped early" if result.reason == "early stop" else "done"
-    return f"{how} after {result.step:,} steps, {(result.seconds or 0) / 60:.1f} minutes"
+    state = f"{how} after {result.step:,} steps, {(result.seconds or 0) / 60:.1f} minutes"
+    if result.bits_per_byte is None:
+        return state
+    return f"{state}; {result.bits_per_byte:.4f} bits per byte on held-out text"
 
 
 def _bits_per_nat(corpus: CorpusRecord, evaluations: Sequence[Line]) -> float | None:

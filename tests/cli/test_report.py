@@ -1,4 +1,4 @@
-"""`minigpt report`, and the page that training leaves."""
+"""`minigpt report`, and the page that training writes."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 
-def test_training_leaves_a_page_unless_told_not_to(run: Any, here: Path, tiny: list[str]) -> None:
+def test_training_writes_a_page_except_with_no_report(run: Any, here: Path, tiny: list[str]) -> None:
     result = run("train", "fox.txt", *tiny)
     assert result.exit_code == 0, result.stderr
     assert "report: checkpoints/fox/report.html" in result.stderr
@@ -18,7 +18,7 @@ def test_training_leaves_a_page_unless_told_not_to(run: Any, here: Path, tiny: l
     assert "report" not in without.stderr
 
 
-def test_a_page_that_cannot_be_made_fails_no_run(
+def test_a_page_that_cannot_be_written_does_not_fail_the_run(
     run: Any, here: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -45,20 +45,20 @@ def test_one_run_two_runs_and_the_newest(run: Any, here: Path, tiny: list[str]) 
     assert (here / "pages/mine.html").exists()
 
 
-def test_what_is_wrong_is_one_line(run: Any, here: Path, tiny: list[str]) -> None:
+def test_wrong_input_is_one_line_on_stderr(run: Any, here: Path, tiny: list[str]) -> None:
     none = run("report")
     assert none.exit_code == 1
     assert "there is no run in checkpoints to report" in none.stderr
     run("train", "fox.txt", *tiny, "--no-report")
-    for arguments, said in [
+    for arguments, message in [
         (["nothing"], "nothing"),
         (["fox", "fox", "fox"], "a page compares at most two runs, not 3"),
         (["fox", "--output", "fox.txt/page.html"], "could not be written"),
-        (["fox", "--output", "nowhere/page.html"], "could not be written: there is no folder nowhere"),
+        (["fox", "--output", "nowhere/page.html"], "could not be written: the folder nowhere does not exist"),
     ]:
         wrong = run("report", *arguments)
         assert wrong.exit_code == 1
-        assert said in wrong.stderr
+        assert message in wrong.stderr
         assert wrong.stderr.count("\n") == 1
     assert not (here / "nowhere").exists()
     (here / "checkpoints/fox/log.jsonl").write_text("")
