@@ -42,8 +42,9 @@ def resolve_device(name: str = "auto") -> torch.device:
     if device.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (device.index or 0) >= count:
-            have = f"it has cuda:0 to cuda:{count - 1}" if count else "PyTorch finds no CUDA device; use cpu"
-            raise DeviceError(f"device ({name!r}) is not on this machine: {have}")
+            devices = "cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"
+            reason = f"it has {devices}" if count else "PyTorch finds no CUDA device; use cpu"
+            raise DeviceError(f"device ({name!r}) is not on this machine: {reason}")
     elif device.type == "mps" and not torch.backends.mps.is_available():
         raise DeviceError("device ('mps') is not on this machine; use cpu")
     elif device.type not in ("cpu", "cuda", "mps"):

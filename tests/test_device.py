@@ -72,9 +72,12 @@ def test_an_unavailable_device_is_an_error_of_one_sentence(
     assert str(caught.value) == message
 
 
-def test_the_error_for_a_gpu_that_does_not_exist_names_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_with(monkeypatch, gpus=2)
-    with pytest.raises(DeviceError, match="it has cuda:0 to cuda:1"):
+@pytest.mark.parametrize(("gpus", "message"), [(1, "it has cuda:0$"), (2, "it has cuda:0 to cuda:1$")])
+def test_the_error_for_a_gpu_that_does_not_exist_names_the_gpus(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, message: str
+) -> None:
+    machine_with(monkeypatch, gpus=gpus)
+    with pytest.raises(DeviceError, match=message):
         resolve_device("cuda:2")
 
 
