@@ -141,9 +141,9 @@ def train(
 
 def _run(job: Job, checkpoints: Path, out: "Console", world: "World", loggers: list[str], *, no_report: bool) -> None:
     """Trains and draws; ends with the result, or with the state saved and the exit code of the signal."""
-    from minigpt.cli.memorization import samples_text
     from minigpt.cli.render.baselines import result_text
     from minigpt.cli.render.console import console
+    from minigpt.cli.render.memorization import samples_text
     from minigpt.cli.render.run_summary import summary
     from minigpt.cli.render.training_display import TrainingDisplay
     from minigpt.device import resolve_device

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from minigpt.cli.memorization import MemorizationMeter, highlighted
+from minigpt.cli.memorization import MemorizationMeter
+from minigpt.cli.render.memorization import highlighted
 from minigpt.data.corpus import Corpus
 from minigpt.evaluation.memorization.index import MemorizationIndex
 from minigpt.storage.run_log import RunLog
@@ -22,14 +23,14 @@ def sentence(start: int, length: int) -> str:
 
 @pytest.fixture
 def trained(run: Any, here: Path, tiny: list[str]) -> Path:
-    """A run on fox.txt that says what is planted: its generator is replaced."""
+    """A run on fox.txt."""
     assert run("train", "fox.txt", *tiny).exit_code == 0
     return here / "checkpoints/fox"
 
 
 @pytest.fixture
 def says(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes every model say a text."""
+    """Replaces the generation of every model by a given text."""
 
     def plant(text: str) -> None:
         from minigpt.generation.decoding import GeneratedToken
@@ -44,7 +45,7 @@ def says(monkeypatch: pytest.MonkeyPatch) -> Any:
     return plant
 
 
-def test_copied_runs_are_marked_and_their_place_is_named(run: Any, trained: Path, says: Any) -> None:
+def test_copied_runs_are_highlighted_with_their_location(run: Any, trained: Path, says: Any) -> None:
     says("fox jumps over the lazy dog; the quick red fox")
     result = run("generate", "the quick brown ", "--memorization", "--copied-words", "4", *GREEDY)
     assert result.exit_code == 0, result.stderr
@@ -55,13 +56,13 @@ def test_copied_runs_are_marked_and_their_place_is_named(run: Any, trained: Path
     assert "fox.txt, line 1 (first of " in result.stdout
 
 
-def test_without_the_option_nothing_is_said_of_copies(run: Any, trained: Path) -> None:
+def test_without_the_option_copies_are_not_reported(run: Any, trained: Path) -> None:
     result = run("generate", "the quick", *GREEDY)
     assert "copied" not in result.stdout + result.stderr
     assert "⟦" not in result.stdout
 
 
-def test_short_runs_leave_the_text_as_it_is_and_the_longest_is_named(run: Any, trained: Path, says: Any) -> None:
+def test_short_runs_are_not_highlighted_and_the_longest_is_named(run: Any, trained: Path, says: Any) -> None:
     says(" lazy dog; and cat")
     result = run("generate", "the", "--memorization", *GREEDY)
     assert "⟦" not in result.stdout
@@ -71,7 +72,7 @@ def test_short_runs_leave_the_text_as_it_is_and_the_longest_is_named(run: Any, t
     assert "copied from the training text: none of 3 words" in run("generate", "x ", "--memorization").stdout
 
 
-def test_json_has_the_figures_and_the_places(run: Any, trained: Path, says: Any, here: Path) -> None:
+def test_json_has_the_figures_and_the_locations(run: Any, trained: Path, says: Any, here: Path) -> None:
     says(" jumps over the lazy dog; and")
     result = run("generate", "fox", "--memorization", "--json", "--copied-words", "3", "--samples", "2", *GREEDY,
                  "--temperature", "1")  # fmt: skip
@@ -96,28 +97,28 @@ def test_the_former_name_of_the_option_and_its_json_key_still_work(run: Any, tra
     assert "--novelty" not in now.stderr
 
 
-def test_a_text_that_has_changed_or_gone_is_said_and_the_trained_one_is_looked_in(
+def test_after_the_file_changed_or_was_removed_the_cached_training_text_is_searched(
     run: Any, trained: Path, says: Any, here: Path
 ) -> None:
     says("fox jumps over the lazy dog; the quick red fox")
-    (here / "fox.txt").write_text("something else by now\n" * 40)
+    (here / "fox.txt").write_text("something else now\n" * 40)
     changed = run("generate", "", "--memorization", *GREEDY)
     assert "has changed since training; locations refer to the text used in training" in changed.stderr
     assert "the training text, document 1, line 1" in changed.stdout
     (here / "fox.txt").unlink()
-    gone = run("generate", "", "--memorization", *GREEDY)
-    assert "can no longer be read; locations refer" in gone.stderr
-    assert gone.stdout == changed.stdout
+    removed = run("generate", "", "--memorization", *GREEDY)
+    assert "can no longer be read; locations refer" in removed.stderr
+    assert removed.stdout == changed.stdout
 
 
-def test_a_cleared_cache_is_filled_again_from_the_text_and_else_one_line_says_what_to_give(
+def test_a_cleared_cache_is_rebuilt_from_the_same_text_or_an_error_asks_for_it(
     run: Any, trained: Path, says: Any, here: Path
 ) -> None:
     says("fox jumps over the lazy dog; the quick red fox")
     shutil.rmtree(here / "cache")
     assert "⟦fox jumps" in run("generate", "", "--memorization", *GREEDY).stdout
     shutil.rmtree(here / "cache")
-    (here / "fox.txt").write_text("something else by now\n" * 40)
+    (here / "fox.txt").write_text("something else now\n" * 40)
     other = run("generate", "", "--memorization", *GREEDY)
     assert other.exit_code == 1
     assert "has changed since; name the text with --corpus" in other.stderr
@@ -128,7 +129,7 @@ def test_a_cleared_cache_is_filled_again_from_the_text_and_else_one_line_says_wh
     assert none.stderr.count("\n") == 1
 
 
-def test_another_text_can_be_looked_in_and_a_model_without_a_run_needs_one(
+def test_another_text_can_be_searched_and_a_model_without_a_record_needs_one(
     run: Any, trained: Path, says: Any, here: Path
 ) -> None:
     says("the rain in Spain stays mainly in the plain today")
@@ -147,7 +148,7 @@ def test_another_text_can_be_looked_in_and_a_model_without_a_run_needs_one(
     assert "--corpus other0.txt needs --memorization, which searches it" in alone.stderr
 
 
-def test_a_fine_tuned_model_is_compared_with_its_own_text_and_says_so(
+def test_a_fine_tuned_model_is_compared_with_its_fine_tuning_text_only_and_says_so(
     run: Any, trained: Path, tiny: list[str], here: Path
 ) -> None:
     (here / "cat.txt").write_text("a cat sat on a mat and sat " * 40)
@@ -158,7 +159,7 @@ def test_a_fine_tuned_model_is_compared_with_its_own_text_and_says_so(
 
 
 @pytest.mark.parametrize("environment", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_the_marks_survive_without_colours(
+def test_the_marks_are_shown_without_colors_too(
     tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "text.txt").write_text(sentence(0, 40))
@@ -172,10 +173,10 @@ def test_the_marks_survive_without_colours(
     shown = captured.get()
     assert f"⟦{sentence(4, 9)}⟧¹" in shown
     assert f"⟦{sentence(20, 8)}⟧²" in shown
-    assert "new␛[31m\n" in shown  # its lines are lines, and nothing in the text acts on the terminal
+    assert "new␛[31m\n" in shown  # line breaks stay, and control characters become visible
 
 
-def test_training_tells_what_its_samples_copy_and_logs_it(run: Any, here: Path, tiny: list[str]) -> None:
+def test_training_prints_and_logs_what_its_samples_copy(run: Any, here: Path, tiny: list[str]) -> None:
     result = run("train", "fox.txt", *tiny, "--sample-every", "3")
     assert "sample at step 3" in result.stderr
     assert "copied from the training text: " in result.stderr
@@ -185,7 +186,7 @@ def test_training_tells_what_its_samples_copy_and_logs_it(run: Any, here: Path, 
     assert samples[0].keys() >= {"longest_copied_words", "longest_copied_characters", "copied_share"}
 
 
-def test_what_was_copied_before_a_resume_counts_among_the_last_samples(run: Any, tiny: list[str]) -> None:
+def test_samples_before_a_resume_count_among_the_last_samples(run: Any, tiny: list[str]) -> None:
     assert run("train", "fox.txt", *tiny, "--sample-every", "3").exit_code == 0
     again = run("train", "--resume", "--name", "fox", "--steps", "9")
     assert again.exit_code == 0, again.stderr

@@ -13,8 +13,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from minigpt.cli.memorization import for_terminal, highlighted, run_line, summary_line
 from minigpt.cli.render.baselines import targets_text, unbeaten_baselines
+from minigpt.cli.render.memorization import for_terminal, highlighted, run_line, summary_line
 from minigpt.cli.render.units import duration, size
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from minigpt.cli.memorization import samples_text
 from minigpt.cli.render.baselines import result_text, targets_text, unbeaten_baselines
+from minigpt.cli.render.memorization import samples_text
 from minigpt.evaluation.baselines import Baseline
 from minigpt.training.events import Finished
 

@@ -1,0 +1,74 @@
+"""What a text copies from the training text: highlighted in the text, and in lines below it."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from minigpt.cli.render.units import count
+from minigpt.tokenizer.display import LAYOUT, visible
+
+if TYPE_CHECKING:
+    from minigpt.evaluation.memorization.index import CopiedRun, Memorization
+
+_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_LAST_SAMPLES = 3  # that the summary of a run covers
+_MOST_QUOTED = 60  # characters of a run that are shown beside its location
+
+
+def for_terminal(text: str) -> str:
+    """The text with its line breaks; other control characters become visible, so that they do not act."""
+    return visible(text, keep=LAYOUT)
+
+
+def highlighted(text: str, measured: "Memorization", escape: Callable[[str], str] = for_terminal) -> Text:
+    """The text with its long copied runs in numbered ⟦ ⟧, underlined if the terminal can."""
+    line, done = Text(), 0
+    for number, (start, end) in enumerate(measured.spans, 1):
+        line.append(escape(text[done:start]))
+        line.append(f"⟦{escape(text[start:end])}⟧{_superscript(number)}", style="underline yellow")
+        done = end
+    return line.append(escape(text[done:]))
+
+
+def summary_line(measured: "Memorization") -> str:
+    """How much is copied, in one line."""
+    longest = measured.longest
+    if longest is None:
+        return f"copied from the training text: none of {count(measured.words, 'word')}"
+    return (
+        f"copied from the training text: {measured.share:.0%} of {count(measured.words, 'word')}, in runs of "
+        f"{measured.min_words} words or more; longest run {count(longest.words, 'word')} "
+        f"({count(longest.end - longest.start, 'character')})"
+    )
+
+
+def run_line(run: "CopiedRun", measured: "Memorization", text: str, location: str) -> str:
+    """A copied run in one line: the number of its highlighted span, its words, and where they come from."""
+    quoted = " ".join(text[run.start : run.end].split())
+    quoted = quoted if len(quoted) <= _MOST_QUOTED else quoted[: _MOST_QUOTED - 1] + "…"
+    first = "" if run.occurrences == 1 else f" (first of {run.occurrences:,} occurrences)"
+    return f"{_span_number(run, measured)}{count(run.words, 'word')} “{visible(quoted)}”: {location}{first}"
+
+
+def _span_number(run: "CopiedRun", measured: "Memorization") -> str:
+    for number, (start, end) in enumerate(measured.spans, 1):
+        if start <= run.start and run.end <= end and run.words >= measured.min_words:
+            return f"{_superscript(number)} "
+    return ""
+
+
+def samples_text(log: Iterable[Mapping[str, Any]]) -> str | None:
+    """How much of a run's last samples is copied from its text; None if the log has no such figures."""
+    last = [line for line in log if "copied_share" in line][-_LAST_SAMPLES:]
+    if not last:
+        return None
+    share = sum(line["copied_share"] for line in last) / len(last)  # the samples have about the same length
+    longest = max(line["longest_copied_words"] for line in last)
+    samples = f"last {len(last)} samples" if len(last) > 1 else "last sample"
+    min_words = last[-1]["copied_at_least"]
+    return f"{share:.0%} of the {samples}, in runs of {min_words} words or more; longest run {count(longest, 'word')}"
+
+
+def _superscript(number: int) -> str:
+    return str(number).translate(_SUPERSCRIPTS)

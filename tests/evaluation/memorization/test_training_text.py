@@ -1,0 +1,42 @@
+"""The source files of training documents."""
+
+import json
+from pathlib import Path
+
+from minigpt.data.corpus import Corpus
+from minigpt.data.sources import scan
+from minigpt.evaluation.memorization.index import MemorizationIndex
+from minigpt.evaluation.memorization.training_text import Origin, document_origins
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+
+def sentence(start: int, length: int) -> str:
+    """Words that each occur once: w17 w18 w19."""
+    return " ".join(f"w{number}" for number in range(start, start + length))
+
+
+def test_every_training_document_has_its_file_as_origin(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one <|endoftext|>  <|endoftext|> two")
+    (tmp_path / "b.txt").write_text("three")
+    (tmp_path / "c.jsonl").write_text('{"text": "four"}\n{"text": "five"}\n')
+    names = [str(tmp_path / name) for name in ("a.txt", "b.txt", "c.jsonl")]
+    expected = [Origin(names[0], 1), Origin(names[0], 2), Origin(names[1], None), Origin(names[2], 1),
+                Origin(names[2], 2)]  # fmt: skip
+    assert document_origins(scan(names), 0) == expected
+    assert (
+        document_origins(scan(names), 0.1) == expected
+    )  # only the ends are held out, so every document is in the training part
+    assert document_origins(scan(names[1]), 0.1) == [Origin(names[1], None)]
+
+
+def test_validation_documents_have_no_origin(tmp_path: Path) -> None:
+    source = tmp_path / "rows.jsonl"
+    source.write_text("".join(json.dumps({"text": sentence(100 * row, 5)}) + "\n" for row in range(40)))
+    corpus = Corpus.build(source, Tokenizer.named("bytes"), cache=tmp_path / "cache", validation_fraction=0.25)
+    origins = document_origins(scan(source), corpus.validation_fraction)
+    assert [origin.document for origin in origins] == [row + 1 for row in range(40) if row % 4 != 3]
+    index = MemorizationIndex.build(corpus)
+    run = index.measure(sentence(1800, 5)).longest
+    assert run is not None
+    assert origins[index.locate(run.position).document - 1].document == 19
+    assert index.measure(sentence(1900, 5)).longest is None
