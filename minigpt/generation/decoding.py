@@ -61,7 +61,7 @@ class Decoder:
     """Continues several prompts in parallel: `advance` generates the next tokens, `drop` ends rows.
 
     Each row gets the tokens that it would get alone: it sees its own tokens at its own positions and is drawn with the
-    random numbers of its own sample, `samples[row]`. Only ids below `vocab_size` are drawn, because a model's
+    random numbers of the sample `samples[row]`. Only ids below `vocab_size` are drawn, because a model's
     vocabulary may be padded. `alternatives` requests log-probabilities and this many alternatives for each token. A
     drafter is used while there is one row; it changes the speed but no token.
 

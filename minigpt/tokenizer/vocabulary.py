@@ -203,7 +203,7 @@ def mergeable_ranks(merges: Sequence[Merge]) -> dict[bytes, int]:
     """The tokens that these merges can produce, each with the rank of the one merge that produces it.
 
     Byte-pair encoding repeatedly joins the neighbors whose merge has the lowest rank, the leftmost first. How a stretch
-    of text becomes one token depends only on its own bytes. So a token is produced in every text as it is from its
+    of text becomes one token depends only on its own bytes. So a token is produced in every text exactly as from its
     bytes alone: always by the same merge, or never. It is therefore enough to look at each merge with its two parts
     alone, and to check whether a merge of lower rank would join bytes across their border first. `is_crossed` follows
     the neighbors at that border back in time, from the two parts to the bytes they began as.

@@ -1,4 +1,4 @@
-"""Which tokens each step sees."""
+"""Batches: the tokens that each training step reads."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from minigpt.data.batches import add_noise, batch, windows, windows_per_epoch
 
-GOLDEN = [20, 748, 196, 132]  # noted from the first version
+GOLDEN = [20, 748, 196, 132]  # recorded from the first version
 SIZES = st.integers(1, 60), st.integers(1, 20), st.integers(1, 7), st.integers(0, 2**63 - 1)
 
 
@@ -32,7 +32,7 @@ def test_a_batch_depends_on_seed_and_step_alone(n_tokens, length, size, seed, st
 
 @given(*SIZES)
 @settings(deadline=None, max_examples=50)
-def test_targets_are_the_inputs_moved_on_by_one_around_the_ring(n_tokens, length, size, seed):
+def test_targets_are_the_inputs_shifted_by_one_around_the_ring(n_tokens, length, size, seed):
     inputs, targets = batch(np.arange(n_tokens, dtype=np.uint16), 3, size, length, seed)
     assert inputs.shape == targets.shape == (size, length)
     assert inputs.dtype == targets.dtype == torch.int64
@@ -48,7 +48,7 @@ def test_an_epoch_visits_every_position_once_when_the_length_divides_the_tokens(
 
 @given(st.integers(1, 200), st.integers(1, 20), st.integers(0, 100))
 @settings(deadline=None, max_examples=50)
-def test_the_windows_of_an_epoch_never_overlap_and_leave_out_less_than_one(n_tokens, length, seed):
+def test_the_windows_of_an_epoch_never_overlap_and_omit_less_than_one_window(n_tokens, length, seed):
     seen = epoch_of(np.arange(n_tokens, dtype=np.uint16), min(length, n_tokens), seed).flatten().tolist()
     assert len(set(seen)) == len(seen) > n_tokens - length
 
@@ -66,7 +66,7 @@ def test_slices_of_the_rows_join_to_the_whole_batch(n_tokens, length, size, seed
         assert torch.equal(torch.cat([part[side] for part in parts]), whole[side])
 
 
-def test_a_batch_goes_on_from_one_epoch_into_the_next():
+def test_a_batch_continues_from_one_epoch_into_the_next():
     tokens = np.arange(40, dtype=np.uint16)  # 4 windows, so that 6 rows are one epoch and a half
     rows = torch.cat([batch(tokens, step, 6, 10, seed=1)[0] for step in range(2)])
     assert torch.equal(rows, torch.cat([epoch_of(tokens, 10, 1, epoch) for epoch in range(3)]))
@@ -91,25 +91,25 @@ def test_a_corpus_shorter_than_the_context_wraps_around():
     assert targets[0].tolist() == [7 + (start + 1 + j) % 3 for j in range(8)]
 
 
-def test_the_order_stays_what_it_was_so_that_old_runs_resume():
+def test_the_order_never_changes_so_that_old_runs_resume():
     inputs, _ = batch(np.arange(1000, dtype=np.uint32), 7, 4, 16, seed=1337)
     assert inputs[:, 0].tolist() == GOLDEN
 
 
 @pytest.mark.parametrize(("n_tokens", "length", "windows"), [(100, 10, 10), (109, 10, 10), (9, 10, 1), (1, 1, 1)])
-def test_windows_per_epoch_are_the_whole_ones_and_at_least_one(n_tokens, length, windows):
+def test_windows_per_epoch_counts_complete_windows_and_is_at_least_one(n_tokens, length, windows):
     assert windows_per_epoch(n_tokens, length) == windows
 
 
-def test_noise_puts_any_token_in_the_place_of_others():
+def test_noise_replaces_tokens_by_uniformly_random_ones():
     noisy = add_noise(torch.zeros(32, 50, dtype=torch.int64), 0.25, 10, step=3, size=32, seed=7)
     counts = torch.bincount(noisy.flatten(), minlength=10)
     assert len(counts) == 10
     assert counts[1:].sum() == pytest.approx(0.25 * 0.9 * 1600, rel=0.15)
-    assert (counts[1:] > 20).all()  # of 40 each
+    assert (counts[1:] > 20).all()  # the expected count is 40
 
 
-def test_noise_is_other_when_a_window_comes_round_again_and_the_same_whoever_reads_the_rows():
+def test_noise_differs_between_steps_and_is_the_same_however_rows_are_divided():
     inputs = torch.arange(60).view(6, 10)
     first, again = (add_noise(inputs, 0.3, 60, step, 6, seed=1) for step in (0, 1))
     assert not torch.equal(first, again)
@@ -121,7 +121,7 @@ def test_noise_is_other_when_a_window_comes_round_again_and_the_same_whoever_rea
     assert add_noise(inputs[:0], 0.3, 60, 0, 6, 1, range(0)).shape == (0, 10)
 
 
-def test_windows_reach_as_far_ahead_as_they_are_asked_to():
+def test_windows_include_the_requested_lookahead():
     tokens = np.arange(50, dtype=np.uint16)
     near, far = (windows(tokens, 3, 4, 10, seed=1, lookahead=lookahead) for lookahead in (1, 7))
     assert far.shape == (4, 17)

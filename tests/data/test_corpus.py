@@ -1,4 +1,4 @@
-"""Tokens on disk: that they are the text's, what is held out, and what the cache promises."""
+"""The corpus: its tokens are those of the text, its validation split, and its cache."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ GPT2 = Tokenizer.named("gpt2")
 
 @pytest.fixture
 def build(tmp_path):
-    """Builds the corpus of some texts, one file each, in a cache of the test's own."""
+    """Builds the corpus of some texts, one file each, in a temporary cache."""
 
     def build(*texts, tokenizer="bytes", **options):
         paths = []
@@ -41,11 +41,11 @@ def build(tmp_path):
 
 
 def texts_of(corpus):
-    """The text of both parts, where the end of text is the literal."""
+    """The text of both parts, with end-of-text tokens as literals."""
     return corpus.tokenizer.decode(corpus.train), corpus.tokenizer.decode(corpus.validation)
 
 
-def test_the_tokens_are_the_texts_and_every_document_ends(build):
+def test_the_tokens_are_those_of_the_text_and_every_document_ends_with_end_of_text(build):
     corpus = build("one", f"two{END}three", tokenizer=GPT2, validation_fraction=0)
     expected = [id for text in ("one", "two", "three") for id in [*GPT2.encode(text), GPT2.end_of_text]]
     assert corpus.train.tolist() == expected
@@ -73,7 +73,7 @@ def test_no_token_depends_on_where_blocks_and_chunks_end(tmp_path_factory, text,
     assert tokens == [id for document in kept for id in [*GPT2.encode(document), GPT2.end_of_text]]
 
 
-def test_text_that_can_be_cut_nowhere_is_cut_all_the_same_so_that_memory_is_bounded(build, monkeypatch):
+def test_a_long_text_without_a_place_to_cut_is_cut_anyway_to_bound_memory(build, monkeypatch):
     monkeypatch.setattr(shards, "CHUNK_SIZE", 10)
     monkeypatch.setattr(sources, "BLOCK_SIZE", 7)
     text = "abcdefghij" * 100
@@ -82,11 +82,11 @@ def test_text_that_can_be_cut_nowhere_is_cut_all_the_same_so_that_memory_is_boun
 
 
 @pytest.mark.parametrize(("size", "kind"), [(2**16, "<u2"), (2**16 + 1, "<u4")])
-def test_tokens_take_two_bytes_while_the_vocabulary_allows(size, kind):
+def test_tokens_take_two_bytes_up_to_65536_ids(size, kind):
     assert shards.token_type(size) == np.dtype(kind)
 
 
-def test_a_vocabulary_beyond_two_bytes_is_kept_whole(build):
+def test_a_vocabulary_of_more_than_65536_tokens_is_stored_completely(build):
     every = [chr(code) for code in range(0x4E00, 0x4E00 + 70_000) if not 0xD800 <= code <= 0xDFFF]
     tokenizer = Tokenizer.train(every, "chars")
     assert tokenizer.vocab_size > 2**16
@@ -101,7 +101,7 @@ def test_a_vocabulary_beyond_two_bytes_is_kept_whole(build):
     st.sampled_from([None, 0.0, 0.1, 0.5, 0.9]),
 )
 @settings(deadline=None, max_examples=150)
-def test_the_two_parts_are_the_text_and_never_overlap(tmp_path_factory, text, copies, block, fraction):
+def test_the_two_parts_make_up_the_text_and_never_overlap(tmp_path_factory, text, copies, block, fraction):
     folder = tmp_path_factory.mktemp("corpus")
     documents = [f"{number}:{text}" for number in range(copies)]
     (folder / "a.txt").write_bytes(END.join(documents).encode())
@@ -124,7 +124,7 @@ def test_the_two_parts_are_the_text_and_never_overlap(tmp_path_factory, text, co
         assert len(part) == 0 or part[-1] == corpus.tokenizer.end_of_text
 
 
-def test_the_end_of_few_documents_is_held_out_from_a_line_on(build):
+def test_of_few_documents_the_ends_are_held_out_from_the_start_of_a_line(build):
     corpus = build(STORY, STORY.upper())
     assert corpus.held_out == "the end of each document"
     train, validation = texts_of(corpus)
@@ -145,19 +145,19 @@ def test_every_tenth_of_many_documents_is_held_out(build):
     assert texts_of(corpus)[1] == "".join(f"document {number}{END}" for number in (9, 19, 29, 39))
 
 
-def test_a_small_share_of_many_documents_takes_their_ends_rather_than_a_single_document(build):
+def test_a_small_fraction_of_many_documents_takes_their_ends_instead_of_a_single_document(build):
     corpus = build(END.join([STORY] * 30), validation_fraction=0.01)
     assert corpus.held_out == "the end of each document"
     assert 0.005 < corpus.validation_bytes / (corpus.train_bytes + corpus.validation_bytes) <= 0.011
 
 
-def test_of_very_many_documents_whole_ones_are_held_out_however_small_the_share(build, monkeypatch):
+def test_of_very_many_documents_whole_ones_are_held_out_even_for_a_tiny_fraction(build, monkeypatch):
     corpus = build(END.join(f"document {number}" for number in range(5000)), validation_fraction=1e-6)
     assert corpus.held_out == "every 2500th document"
     assert texts_of(corpus)[1] == f"document 2499{END}document 4999{END}"
 
 
-def test_a_tenth_is_held_out_but_no_more_than_two_megabytes(tmp_path):
+def test_a_tenth_is_held_out_but_at_most_two_megabytes(tmp_path):
     (tmp_path / "a.txt").write_text(STORY)
     found = scan([tmp_path / "a.txt"])
     assert ValidationSplit.plan(found).fraction == 0.1
@@ -166,7 +166,7 @@ def test_a_tenth_is_held_out_but_no_more_than_two_megabytes(tmp_path):
 
 @pytest.mark.parametrize("text", ["ab", "abcdefgh", "To be, or not to be: that is\n", STORY[:1024], "a\n" * 3])
 @pytest.mark.parametrize("tokenizer", ["bytes", "chars", "bpe:300"])
-def test_a_tiny_text_is_a_corpus_with_something_on_either_side_or_nothing_held_out(build, text, tokenizer):
+def test_a_tiny_text_has_tokens_in_both_parts_or_nothing_held_out(build, text, tokenizer):
     corpus = build(text, tokenizer=tokenizer)
     assert len(corpus.train) >= 2
     assert (len(corpus.validation) >= 2) == (corpus.held_out != "nothing") == (len(text) > 5)
@@ -174,12 +174,12 @@ def test_a_tiny_text_is_a_corpus_with_something_on_either_side_or_nothing_held_o
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1, 1.5, float("nan")])
-def test_a_share_out_of_bounds_is_refused(build, fraction):
+def test_a_fraction_out_of_bounds_is_refused(build, fraction):
     with pytest.raises(ConfigError, match=r"validation_fraction \(.*\) must be at least 0 and below 1"):
         build("text", validation_fraction=fraction)
 
 
-def test_a_trained_tokenizer_learns_from_the_training_part_alone(build):
+def test_a_tokenizer_is_trained_on_the_training_part_alone(build):
     assert "é" not in build("a" * 900 + "é" * 50, tokenizer="chars").tokenizer.characters
     assert "é" in build("é" * 50 + "a" * 900, tokenizer="chars").tokenizer.characters
     bpe = build("abc " * 900 + "xyz " * 100, tokenizer="bpe:300").tokenizer
@@ -187,7 +187,7 @@ def test_a_trained_tokenizer_learns_from_the_training_part_alone(build):
     assert not any(b"x" in left + right for left, right in bpe.merges)
 
 
-def test_merges_are_learnt_from_a_sample_spread_over_the_text(build, monkeypatch):
+def test_merges_are_trained_on_a_sample_spread_over_the_text(build, monkeypatch):
     monkeypatch.setattr(corpus_module, "_TRAINING_SAMPLE", 4000)
     monkeypatch.setattr(corpus_module, "_TRAINING_CHUNK", 100)
     read = []
@@ -206,11 +206,11 @@ def test_the_second_build_comes_from_the_cache(build, monkeypatch):
     second = build(STORY, tokenizer="bpe:300")
     assert second.path == first.path == Corpus.load(first.path).path
     assert second.train.tolist() == first.train.tolist()
-    # A run that resumes brings the tokenizer that was trained, and finds the same tokens.
+    # A resumed run passes the trained tokenizer and finds the same tokens.
     assert build(STORY, tokenizer=first.tokenizer).fingerprint == first.fingerprint
 
 
-def test_the_fingerprint_tells_text_tokenizer_and_division_apart(build):
+def test_the_fingerprint_depends_on_the_text_the_tokenizer_and_the_split(build):
     made = [
         build(STORY),
         build(STORY[:-1]),
@@ -224,7 +224,7 @@ def test_the_fingerprint_tells_text_tokenizer_and_division_apart(build):
     assert build(STORY).fingerprint == made[0].fingerprint
 
 
-def test_the_sources_are_this_builds_own_even_where_the_cache_knew_the_text_by_another_name(tmp_path):
+def test_the_sources_are_those_of_this_build_even_if_the_cached_text_came_from_another_file(tmp_path):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(STORY)
     (tmp_path / "folder").mkdir()
@@ -244,7 +244,7 @@ def test_a_damaged_cache_is_refused_by_load_and_built_again(build, name, how):
     (first.path / name).unlink()
     if how == "cut":
         (first.path / name).write_bytes(content[:-4])
-    elif name == "tokenizer.json":  # which two other files could stand in for
+    elif name == "tokenizer.json":  # which two other files could replace
         (first.path / "vocab.json").unlink()
     with pytest.raises(DataError, match="is not a complete corpus"):
         Corpus.load(first.path)
@@ -253,7 +253,7 @@ def test_a_damaged_cache_is_refused_by_load_and_built_again(build, name, how):
     assert sorted(path.name for path in first.path.parent.iterdir()) == [first.path.name]
 
 
-def test_builds_at_the_same_time_are_all_whole(tmp_path):
+def test_concurrent_builds_are_all_complete(tmp_path):
     (tmp_path / "a.txt").write_text(STORY)
     found = scan([tmp_path / "a.txt"])
     with ThreadPoolExecutor(4) as pool:
@@ -262,7 +262,7 @@ def test_builds_at_the_same_time_are_all_whole(tmp_path):
     assert len(list(built[0].path.parent.iterdir())) == 1
 
 
-def test_nothing_half_written_is_left_when_a_build_is_interrupted(build, tmp_path):
+def test_an_interrupted_build_leaves_no_files(build, tmp_path):
     def interrupt(done, total):
         raise KeyboardInterrupt
 
@@ -271,7 +271,7 @@ def test_nothing_half_written_is_left_when_a_build_is_interrupted(build, tmp_pat
     assert list((tmp_path / "cache" / "corpora").iterdir()) == []
 
 
-def test_a_cache_that_cannot_be_written_is_said(build, tmp_path, monkeypatch):
+def test_a_cache_that_cannot_be_written_is_reported(build, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(DataError, match=r"cannot be written to .*file \(not a directory\); .*MINIGPT_CACHE"):
         build(STORY, cache=tmp_path / "file")
@@ -285,7 +285,7 @@ def test_a_cache_that_cannot_be_written_is_said(build, tmp_path, monkeypatch):
     assert list((tmp_path / "cache" / "corpora").iterdir()) == []
 
 
-def test_a_file_that_changes_between_the_readings_is_said(tmp_path):
+def test_a_file_that_changes_during_a_build_is_reported(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text(STORY)
     found = scan([path])
@@ -294,7 +294,7 @@ def test_a_file_that_changes_between_the_readings_is_said(tmp_path):
         Corpus.build(found, "bytes", cache=tmp_path)
 
 
-def test_the_cache_is_where_the_environment_says(tmp_path, monkeypatch):
+def test_environment_variables_choose_the_cache_folder(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
     path.write_text(STORY)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
@@ -305,7 +305,7 @@ def test_the_cache_is_where_the_environment_says(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
-def test_progress_rises_to_all_of_the_bytes(build, tokenizer, monkeypatch):
+def test_progress_increases_to_the_total_bytes(build, tokenizer, monkeypatch):
     monkeypatch.setattr(shards, "CHUNK_SIZE", 1000)
     heard = []
     build(STORY, "é" * 100, tokenizer=tokenizer, progress=lambda done, total: heard.append((done, total)))
@@ -314,7 +314,7 @@ def test_progress_rises_to_all_of_the_bytes(build, tokenizer, monkeypatch):
     assert heard[-1][0] == heard[-1][1] == (len(STORY.encode()) + 200) * (1 if tokenizer == "bytes" else 2)
 
 
-def test_an_unknown_tokenizer_is_said_before_the_text_is_read(tmp_path):
+def test_an_unknown_tokenizer_is_reported_before_the_text_is_read(tmp_path):
     with pytest.raises(TokenizerError, match=r"tokenizer \('bpe'\) must be gpt2, bytes, chars or bpe:N"):
         Corpus.build([tmp_path / "not there"], "bpe")
 
@@ -339,7 +339,7 @@ def test_batches_come_from_the_training_part(build):
 @pytest.mark.parametrize("kind", ["txt", "jsonl"])
 def test_a_corpus_is_built_in_constant_memory(tmp_path, kind, monkeypatch):
     """Python's own allocations stay below 60 MB for 60 MB of text, and do not grow from 30 MB to 60 MB."""
-    monkeypatch.setattr(shards, "_MOST_WORKERS", 2)  # each has its share of the memory
+    monkeypatch.setattr(shards, "_MAX_WORKERS", 2)  # each uses memory
     peaks = []
     for repeats in (1000, 2000):
         path = tmp_path / f"a.{kind}"

@@ -1,4 +1,4 @@
-"""Finding files, decoding them, and the documents in them."""
+"""Sources of text: finding files, decoding them, and splitting them into documents."""
 
 import codecs
 import gzip
@@ -20,7 +20,7 @@ END = "<|endoftext|>"
 
 
 def documents(*paths, **options):
-    """The whole documents that these sources hold."""
+    """The documents of these sources."""
     found, texts = [""], scan(paths, **options)
     for piece, ends in texts.pieces():
         found[-1] += piece
@@ -69,16 +69,16 @@ def test_documents_do_not_depend_on_where_the_blocks_of_a_file_end(tmp_path_fact
         assert documents(path) == [part for part in ("x" + text).split(END) if part.strip()]
 
 
-def test_text_is_kept_to_the_byte_line_ends_and_all(write):
+def test_text_is_kept_byte_for_byte_including_line_ends(write):
     assert documents(write("a.txt", " a\r\nb\rc\n\n")) == [" a\r\nb\rc\n\n"]
 
 
-def test_a_byte_order_mark_is_no_text(write):
+def test_a_byte_order_mark_is_skipped(write):
     assert documents(write("a.txt", codecs.BOM_UTF8 + b"hello")) == ["hello"]
     assert documents(write("a.jsonl", codecs.BOM_UTF8 + lines({"text": "hello"}).encode())) == ["hello"]
 
 
-def test_a_folder_gives_its_text_files_in_order_without_hidden_and_binary_ones(write, tmp_path):
+def test_a_folder_gives_its_text_files_in_sorted_order_without_hidden_and_binary_ones(write, tmp_path):
     for name in ("b/2.md", "b/1.txt", "a.txt", "c.py", ".hidden", ".git/config", "b/.secret/x.txt", "d/3.txt"):
         write(name, name)
     write("b/model.bin", b"\x00\x01")
@@ -97,7 +97,7 @@ def test_globs_are_expanded_and_a_file_named_twice_is_read_once(write, tmp_path)
     assert documents(str(tmp_path / "e[1].txt")) == ["e[1].txt"]
 
 
-def test_standard_input_can_be_read_twice_and_leaves_nothing_behind(standard_input, tmp_path, monkeypatch):
+def test_standard_input_can_be_read_twice_and_leaves_no_file(standard_input, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     standard_input("first<|endoftext|>zweïter".encode())
     found = scan(["-"])
@@ -116,7 +116,7 @@ def test_a_pipe_can_be_read_twice(tmp_path):
     assert documents(pipe) == ["through a pipe"]
 
 
-def test_json_lines_give_one_document_a_line_under_any_key(write):
+def test_json_lines_give_one_document_per_line_under_any_key(write):
     path = write(
         "a.jsonl",
         lines({"text": "one\ntwo", "body": "x"}, {"text": "", "body": "y"})
@@ -127,7 +127,7 @@ def test_json_lines_give_one_document_a_line_under_any_key(write):
     assert documents(path, text_key="body") == ["x", "y", "z"]
 
 
-def test_the_content_hash_tells_documents_apart_and_not_the_files_they_come_from(write):
+def test_the_content_hash_depends_on_the_documents_and_not_on_their_files(write):
     one = scan([write("a.txt", f"one{END}two")]).content_hash
     assert (
         scan([write("b.jsonl.gz", gzip.compress(lines({"text": "one"}, {"text": "two"}).encode()))]).content_hash == one
@@ -189,11 +189,11 @@ def test_a_faulty_line_is_named_with_its_number(write, content, message):
         scan([write("a.jsonl", content)])
 
 
-def test_half_a_character_in_json_can_be_replaced(write):
+def test_half_a_surrogate_pair_in_json_can_be_replaced(write):
     assert documents(write("a.jsonl", '{"text": "a\\ud83dz"}\n'), encoding_errors="replace") == ["a\ufffdz"]
 
 
-def test_what_is_not_there_is_said(tmp_path):
+def test_a_missing_source_is_reported(tmp_path):
     with pytest.raises(DataError, match=r"no\.txt does not exist; give a text file"):
         scan([tmp_path / "no.txt"])
     with pytest.raises(DataError, match=r"\*\.txt matches no file"):
@@ -202,7 +202,7 @@ def test_what_is_not_there_is_said(tmp_path):
         scan(["Once upon a time. " * 100])
 
 
-def test_what_holds_no_text_is_said(write, tmp_path, standard_input):
+def test_a_source_without_text_is_reported(write, tmp_path, standard_input):
     with pytest.raises(DataError, match=r"empty\.txt contains no text"):
         scan([write("empty.txt", b"")])
     with pytest.raises(DataError, match=r"the 2 files contain no text"):
@@ -219,7 +219,7 @@ def test_what_holds_no_text_is_said(write, tmp_path, standard_input):
         scan(["-"])
 
 
-def test_a_gzip_that_is_cut_short_or_damaged_is_said(write):
+def test_a_truncated_or_damaged_gzip_file_is_reported(write):
     whole = gzip.compress(os.urandom(3000).hex().encode())
     with pytest.raises(DataError, match=r"a\.txt\.gz is truncated"):
         scan([write("a.txt.gz", whole[:-500])])
@@ -228,13 +228,13 @@ def test_a_gzip_that_is_cut_short_or_damaged_is_said(write):
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="the superuser may read everything")
-def test_a_file_that_may_not_be_read_is_said(write):
+def test_a_file_without_read_permission_is_reported(write):
     path = write("a.txt", "text")
     path.chmod(0)
     with pytest.raises(DataError, match=r"a\.txt cannot be read \(permission denied\)"):
         scan([path])
 
 
-def test_an_unknown_way_with_encoding_errors_is_refused(write):
+def test_an_unknown_encoding_errors_setting_is_refused(write):
     with pytest.raises(ConfigError, match=r"encoding_errors \('ignore'\) must be strict or replace"):
         scan([write("a.txt", "a")], encoding_errors="ignore")

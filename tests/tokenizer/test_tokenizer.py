@@ -78,7 +78,7 @@ def test_ids_equal_those_of_hugging_face_on_the_saved_file(made, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_text_comes_back_from_its_ids_and_the_array_holds_the_same_ids(made, kind):
+def test_decoding_gives_the_encoded_text_and_arrays_hold_the_same_ids(made, kind):
     tokenizer = made[kind][0]
 
     @given(TEXTS)
@@ -126,7 +126,7 @@ def test_a_character_tokenizer_is_not_saved_as_merges(made):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_transformers_opens_the_folder_beside_a_gpt2_config(made, kind, tmp_path):
+def test_transformers_opens_a_saved_folder_with_a_gpt2_config(made, kind, tmp_path):
     tokenizer = made[kind][0]
     tokenizer.save(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
@@ -137,7 +137,7 @@ def test_transformers_opens_the_folder_beside_a_gpt2_config(made, kind, tmp_path
     assert (len(theirs), theirs.eos_token_id) == (tokenizer.vocab_size, tokenizer.end_of_text)
 
 
-def test_names_and_fingerprints_tell_tokenizers_apart(made):
+def test_tokenizers_have_different_names_and_fingerprints(made):
     made_ones = [tokenizer for tokenizer, _ in made.values()]
     assert [tokenizer.name for tokenizer in made_ones] == list(KINDS)
     others = [Tokenizer.train([MIXED], "bpe:351"), Tokenizer.train(["é"], "chars"), Tokenizer.train(["a"], "chars")]
@@ -179,11 +179,11 @@ def test_an_id_outside_the_vocabulary_is_named(made, id):
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "chars"])
-def test_half_a_surrogate_pair_and_a_vast_run_of_spaces_encode(made, kind):
+def test_half_a_surrogate_pair_and_a_very_long_run_of_spaces_can_be_encoded(made, kind):
     tokenizer = made[kind][0]
     assert tokenizer.decode(tokenizer.encode("a\ud800b")) == "a\ufffdb"
-    vast = " " * 10**6 + "x"
-    assert tokenizer.decode(tokenizer.encode(vast)) == vast
+    spaces = " " * 10**6 + "x"
+    assert tokenizer.decode(tokenizer.encode(spaces)) == spaces
 
 
 def test_importing_the_tokenizer_loads_neither_torch_nor_the_trainer():
