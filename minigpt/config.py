@@ -17,7 +17,7 @@ class GPTConfig(Settings):
 
     vocab_size: int = setting(50257, "vocabulary size in tokens", min=1, group="Model")
     n_positions: int = setting(1024, "context length in tokens", min=1, group="Model")
-    n_embd: int = setting(768, "width: features per token", min=1, group="Model")
+    n_embd: int = setting(768, "width of the model: features per token", min=1, group="Model")
     n_layer: int = setting(12, "number of transformer blocks", min=1, group="Model")
     n_head: int = setting(12, "attention heads per block", min=1, group="Model")
     dropout: float = setting(0.0, "dropout probability in training", min=0, below=1, group="Model")
@@ -120,8 +120,8 @@ class TrainConfig(Settings):
     epochs: float | None = setting(None, "passes over the training text", above=0, group="Length")
     minutes: float | None = setting(
         None,
-        "minutes to train for, with a learning-rate schedule that follows the clock; without --steps, --epochs and "
-        "--minutes it is 5, unless the text is tiny",
+        "minutes to train for, with a learning-rate schedule that follows the clock; by default 5 without --steps and "
+        "--epochs, unless the text is tiny",
         above=0,
         group="Length",
     )
@@ -144,7 +144,11 @@ class TrainConfig(Settings):
         None, "steps of linear warmup; by default 100, at most a tenth of the run", min=0, group="Optimization"
     )
     cooldown: float = setting(
-        0.5, "fraction of the run in which a trapezoid schedule decays", above=0, max=1, group="Optimization"
+        0.5,
+        "fraction of the run in which the trapezoid schedule lowers the learning rate",
+        above=0,
+        max=1,
+        group="Optimization",
     )
     final_learning_rate: float = setting(
         0.0, "final learning rate as a fraction of the peak", min=0, max=1, group="Optimization"

@@ -48,12 +48,12 @@ def test_the_fused_kernel_and_the_formula_give_equal_outputs_and_gradients(
     config = GPTConfig(n_positions=9, n_embd=h * d, n_layer=1, n_head=h)
     fused, explicit = new_attention(config, seed), new_attention(config, seed)
     x, y = (random_input(b, t, config, seed).requires_grad_() for _ in range(2))
-    one, (other, _) = fused(x), explicit.forward_with_weights(y)
-    torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+    by_kernel, (by_formula, _) = fused(x), explicit.forward_with_weights(y)
+    torch.testing.assert_close(by_kernel, by_formula, rtol=1e-10, atol=1e-12)
 
     weights = random_input(b, t, config, seed=2)
-    (one * weights).sum().backward()
-    (other * weights).sum().backward()
+    (by_kernel * weights).sum().backward()
+    (by_formula * weights).sum().backward()
     torch.testing.assert_close(x.grad, y.grad, rtol=1e-9, atol=1e-11)
     for p, q in zip(fused.parameters(), explicit.parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad, rtol=1e-9, atol=1e-11)
