@@ -1,4 +1,4 @@
-"""Builds decode.c where a C compiler is at hand; without one, minigpt installs all the same and uses PyTorch."""
+"""Builds decode.c if there is a C compiler; without one, minigpt installs without it and uses PyTorch."""
 
 import hashlib
 from pathlib import Path
@@ -12,7 +12,7 @@ FINGERPRINT = hashlib.sha256(b"".join(Path(source).read_bytes() for source in SO
 
 
 class BuildDecode(build_ext):
-    """Compiles with OpenMP where the compiler has it. The library is not linked: torch brings its own along."""
+    """Compiles with OpenMP if the compiler supports it, without linking it, because PyTorch loads its own."""
 
     def build_extension(self, ext: Extension) -> None:
         if self.compiler.compiler_type != "unix":
@@ -27,7 +27,7 @@ class BuildDecode(build_ext):
             super().build_extension(ext)
 
     def get_export_symbols(self, _ext: Extension) -> list[str]:
-        """It is no Python module: ctypes looks its functions up."""
+        """The functions that ctypes calls; this is not a Python module."""
         return ["minigpt_sources", "minigpt_use", "minigpt_pack", "minigpt_step"]
 
 
@@ -37,7 +37,7 @@ setup(
             "minigpt.generation.engines._decode",
             SOURCES[:1],
             depends=SOURCES[1:],
-            # native.py compares it with the sources that stand beside it: an older library would be another program
+            # native.py compares it with the sources beside the library, so that it never loads an outdated one
             define_macros=[("SOURCES", f'"{FINGERPRINT}"')],
             optional=True,
         )

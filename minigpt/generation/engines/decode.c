@@ -1,9 +1,9 @@
-/* GPT-2's decode step on a CPU: a few rows of ids in, logits out, in one parallel region.
+/* GPT-2's decode step on a CPU: computes logits for a few rows of ids in one parallel region.
  *
- * At batch 1 every token reads every weight once, so all that counts is to read them as fast as the memory delivers:
- * in order, by all threads at once, with nothing in between. Weights are float32 where they lie (a mapped file, a
- * torch tensor), or int8 packed once by minigpt_pack. native.py calls this through ctypes; the PyTorch model of
- * minigpt/model/gpt.py is what it is held to. The arithmetic is in kernels.h.
+ * At batch size 1 every token reads every weight once, so the memory's bandwidth limits the speed. All threads read
+ * the weights at once and in order. float32 weights are used in place (in a mapped file or a PyTorch tensor); int8
+ * weights are packed once by minigpt_pack. native.py calls these functions through ctypes. Tests compare the logits
+ * with those of minigpt/model/gpt.py. The arithmetic is in kernels.h.
  */
 
 #include <math.h>
@@ -17,7 +17,7 @@
 #if defined(__linux__)
 #include <sys/auxv.h>
 #endif
-#if !defined(__clang__) /* gcc has the instruction's function whatever it compiles for */
+#if !defined(__clang__) /* gcc declares the intrinsic for every target */
 #define HAVE_DOTPROD
 #define DOTPROD "arch=armv8.2-a+dotprod"
 #elif defined(__ARM_FEATURE_DOTPROD)
@@ -35,20 +35,21 @@
 #endif
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "int8 weights are packed four to a word, the first in the lowest byte: for little-endian processors only"
+#error "packed int8 weights need a little-endian processor: of four weights, the first is in the lowest byte"
 #endif
 
-enum { LANES = 16, BLOCK = 64, ROWS = 6, PANELS = 2, STREAMS = 8, MOST_ROWS = 128 };
+enum { LANES = 16, BLOCK = 64, ROWS = 6, PANELS = 2, STREAMS = 8, MAX_ROWS = 128 };
 enum { BY_ROWS, BY_COLUMNS, INT8 };
-enum { NO_MEMORY = 1, BEYOND };
+enum { OUT_OF_MEMORY = 1, OUT_OF_RANGE };
 
 typedef float f32x16 __attribute__((vector_size(64)));
 typedef float f32x4 __attribute__((vector_size(16)));
 typedef int32_t i32x16 __attribute__((vector_size(64)));
 typedef uint32_t u32x16 __attribute__((vector_size(64)));
 
-/* y = x W^T + bias: (in) -> (out). Int8 weights lie in panels of 16 outputs, (out / 16, in / 4, 16, 4), 128 added to
- * each, `scale` for each output; `out` is rounded up to 16 there, `in` to 4. */
+/* The matrix of y = x W^T + bias: (in) -> (out). int8 weights are stored in panels of 16 outputs,
+ * (out / 16, in / 4, 16, 4), with 128 added to each and a `scale` for each output. In this form `out` is rounded up
+ * to a multiple of 16 and `in` to a multiple of 4. */
 typedef struct {
     const void *weight;
     const float *scale, *bias; /* (out), or NULL */
@@ -58,7 +59,7 @@ typedef struct {
 typedef struct {
     const float *attention_norm_weight, *attention_norm_bias, *mlp_norm_weight, *mlp_norm_bias; /* (C) */
     Matrix qkv_proj, out_proj, up_proj, down_proj;
-    float *keys, *values; /* the cache, (B, H, n_positions, D) */
+    float *keys, *values; /* the key/value cache, (B, H, n_positions, D) */
 } Layer;
 
 typedef struct {
@@ -70,7 +71,7 @@ typedef struct {
     const Layer *layers;
 } Model;
 
-/* Activations in int8, BLOCK to a scale. */
+/* Activations in int8, with a scale for each BLOCK of them. */
 typedef struct {
     int8_t *values;   /* (rows, stride) */
     float *scales;    /* (rows, blocks) */
@@ -89,15 +90,15 @@ typedef struct {
     void (*multiply_int8)(float *, const Quantized *, int64_t, const Matrix *, int64_t, int64_t);
 } Kernels;
 
-/* The bits of |x|, which order as the numbers do: infinity above all of them, nan above infinity. */
+/* The bits of |x|. As integers they have the order of the floats; infinity is above all of them, NaN above infinity. */
 static inline int32_t magnitude(float x) {
     int32_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits & 0x7fffffff;
 }
 
-/* The whole number nearest to x, of two the even one, for |x| < 2^22: adding 1.5 * 2^23 leaves no bits for a fraction.
- * What is no number becomes some number. */
+/* Rounds x to the nearest integer, half to even, for |x| < 2^22: adding 1.5 * 2^23 leaves no bits for a fraction.
+ * NaN maps to an unspecified integer. */
 static inline int32_t nearest(float x) {
     const float round = 12582912.0f;
     float shifted = x + round;
@@ -107,8 +108,8 @@ static inline int32_t nearest(float x) {
     return (int32_t)(bits - zero);
 }
 
-/* The scale by which the largest of some numbers becomes 127, for int8; nan where one is nan. Too small to divide by
- * is the same as 0. */
+/* The scale for int8 values whose largest magnitude has these bits, so that it becomes 127; NaN if one is NaN. The
+ * inverse is 0 if the largest magnitude is too small to divide by. */
 static inline float int8_scale(int32_t largest, float *inverse) {
     float size;
     memcpy(&size, &largest, sizeof size);
@@ -140,7 +141,7 @@ static inline i32x16 dot4_plain(i32x16 sum, const uint8_t *w, const int8_t *a) {
 #if defined(__x86_64__)
 
 BEGIN_TARGET("avx2,fma")
-/* |a| is at most 127, so pairs of products stay below 2^15, where maddubs would saturate. */
+/* |a| is at most 127, so the sum of two products is below 2^15, where maddubs would saturate. */
 static inline __m256i dot4_half(__m256i sum, const uint8_t *w, __m256i a) {
     __m256i weights = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)w), _mm256_set1_epi8((char)0x80));
     __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(a), _mm256_sign_epi8(weights, a));
@@ -219,7 +220,7 @@ static int has(const char *name) {
 #elif defined(HAVE_DOTPROD) && defined(__linux__)
     if (!strcmp(name, "neon-dotprod")) return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
 #elif defined(HAVE_DOTPROD) && defined(__APPLE__)
-    if (!strcmp(name, "neon-dotprod")) return 1; /* since the first of them */
+    if (!strcmp(name, "neon-dotprod")) return 1; /* every Apple processor for arm64 has it */
 #endif
     return !strcmp(name, "plain");
 }
@@ -230,10 +231,10 @@ static const Kernels *kernels;
 #define SOURCES "unknown"
 #endif
 
-/* The sha256 of what this was compiled from, decode.c and kernels.h, as setup.py gives it. */
+/* The SHA-256 of the sources, decode.c and kernels.h, which setup.py passes to the compiler. */
 const char *minigpt_sources(void) { return SOURCES; }
 
-/* The best instruction set of this processor, or the one that is named; NULL where the processor lacks that. */
+/* Selects the named instruction set, or the processor's best for NULL. Returns its name, or NULL if unsupported. */
 const char *minigpt_use(const char *name) {
     for (int i = 0; i < N_SETS; i++)
         if ((name == NULL || !strcmp(name, SETS[i].name)) && has(SETS[i].name)) {
@@ -243,31 +244,31 @@ const char *minigpt_use(const char *name) {
     return NULL;
 }
 
-/* float32 weights, by rows or by columns, to int8 panels: the largest of an output's weights becomes 127 `scale`.
- * `packed` has room for (out rounded up to 16) x (in rounded up to 4). */
+/* Packs float32 weights, stored by rows or by columns, to int8 panels: an output's largest weight becomes 127 `scale`.
+ * `packed` has (out rounded up to 16) x (in rounded up to 4) bytes. */
 void minigpt_pack(uint8_t *packed, float *scale, const Matrix *m, int threads) {
     (void)threads;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t o = 0; o < m->out; o += LANES) kernels->pack(packed, scale, m, o);
 }
 
-/* The step. Each function below is called by all threads of one parallel region at once, shares its work out among
- * them, and ends when all of it is done. */
+/* The decode step. All threads of one parallel region call each function below together. It divides its work among them
+ * and returns when all of it is done. */
 
 typedef struct {
     float *x;             /* (rows, C), the residual stream */
     float *added;         /* (rows, C), what a block adds to it */
-    float *normed;        /* (rows, C), also what attention puts out */
+    float *normed;        /* (rows, C), also attention's output */
     float *qkv;           /* (rows, 3C) */
     float *hidden;        /* (rows, 4C) */
     float *scores;        /* (threads, n_positions rounded up to LANES) */
-    Quantized narrow, wide; /* of `normed`, of `hidden` */
+    Quantized narrow, wide; /* `normed` and `hidden` in int8 */
 } Work;
 
-/* Rows of ids, each at its position of its sequence; a sequence's rows stand in the order of their positions. */
+/* Ids with their positions and sequences; the rows of one sequence are in the order of their positions. */
 typedef struct {
     const int64_t *ids, *positions, *sequences; /* (rows) */
-    int64_t count, logits_from;                 /* rows from that one on get logits */
+    int64_t count, logits_from;                 /* logits are computed from that row on */
 } Rows;
 
 static void embed(const Model *m, const Rows *rows, Work *w) {
@@ -281,7 +282,7 @@ static void embed(const Model *m, const Rows *rows, Work *w) {
     }
 }
 
-/* x += added, then normed = LayerNorm(x), for the rows from `from` on; to int8 as well where the weights are. */
+/* x += added, then normed = LayerNorm(x) for rows [from, to); also in int8 if the next matrix is. */
 static void norm(const Model *m, int64_t from, int64_t to, const float *weight, const float *bias, int form, Work *w) {
     int64_t c = m->n_embd;
 #pragma omp for schedule(static)
@@ -299,7 +300,7 @@ static void quantize(Quantized *q, const float *x, int64_t rows, const Matrix *m
     for (int64_t r = 0; r < rows; r++) kernels->quantize(q, r, x + r * m->in, m->in);
 }
 
-/* y = x W^T + bias, then GELU if asked; each thread has a share of the outputs, and so of the weights. */
+/* y = x W^T + bias, then GELU if `gelu`; each thread computes a part of the outputs, from its part of the weights. */
 static void multiply(float *y, const float *x, const Quantized *q, int64_t rows, const Matrix *m, int gelu) {
     int64_t panels = (m->out + LANES - 1) / LANES;
     int64_t from = panels * THREAD / THREADS * LANES, to = panels * (THREAD + 1) / THREADS * LANES;
@@ -314,7 +315,7 @@ static void multiply(float *y, const float *x, const Quantized *q, int64_t rows,
 #pragma omp barrier
 }
 
-/* Writes the new keys and values into the cache; then every row's query, one head at a time, over all up to itself. */
+/* Writes the new keys and values to the cache, then computes each row's attention to the positions up to its own. */
 static void attention(const Model *m, const Layer *layer, const Rows *rows, Work *w) {
     int64_t c = m->n_embd, width = c / m->n_head;
     int64_t padded = (m->n_positions + LANES - 1) / LANES * LANES;
@@ -352,60 +353,61 @@ static void step(const Model *m, const Rows *rows, Work *w, float *logits) {
     int64_t from = rows->logits_from;
     if (from >= n) return;
     norm(m, from, n, m->final_norm_weight, m->final_norm_bias, m->head.form, w);
-    Quantized q = w->narrow; /* from that row on */
+    Quantized q = w->narrow; /* its rows from `from` on */
     q.values += from * q.stride;
     q.scales += from * q.blocks;
     q.offsets += from * q.blocks;
     multiply(logits, w->normed + from * c, &q, n - from, &m->head, 0);
 }
 
-/* A part of one allocation: adds `bytes`, rounded up to a cache line, to *used; where that part begins. */
-static void *part(char *memory, int64_t *used, int64_t bytes) {
-    void *begin = memory ? memory + *used : NULL;
+/* Takes `bytes`, rounded up to a cache line, from an allocation of which *used are taken; returns their address. */
+static void *take(char *memory, int64_t *used, int64_t bytes) {
+    void *address = memory ? memory + *used : NULL;
     *used += (bytes + 63) / 64 * 64;
-    return begin;
+    return address;
 }
 
-/* Lays the buffers for so many rows out in `memory`, from a multiple of 64 on; with NULL only says how many bytes. */
+/* Places the buffers for `rows` rows in `memory`, which is aligned to 64 bytes. Returns their size, also for NULL. */
 static int64_t lay_out(Work *w, char *memory, const Model *m, int64_t rows, int threads) {
     int64_t used = 0, c = m->n_embd, f = sizeof(float);
-    w->x = part(memory, &used, rows * c * f);
-    w->added = part(memory, &used, rows * c * f);
-    w->normed = part(memory, &used, rows * c * f);
-    w->qkv = part(memory, &used, rows * 3 * c * f);
-    w->hidden = part(memory, &used, rows * 4 * c * f);
-    w->scores = part(memory, &used, threads * ((m->n_positions + LANES - 1) / LANES * LANES) * f);
+    w->x = take(memory, &used, rows * c * f);
+    w->added = take(memory, &used, rows * c * f);
+    w->normed = take(memory, &used, rows * c * f);
+    w->qkv = take(memory, &used, rows * 3 * c * f);
+    w->hidden = take(memory, &used, rows * 4 * c * f);
+    w->scores = take(memory, &used, threads * ((m->n_positions + LANES - 1) / LANES * LANES) * f);
     Quantized *both[] = {&w->narrow, &w->wide};
     for (int i = 0; i < 2; i++) {
         int64_t width = i ? 4 * c : c;
         both[i]->stride = (width + 3) / 4 * 4;
         both[i]->blocks = (width + BLOCK - 1) / BLOCK;
-        both[i]->values = part(memory, &used, rows * both[i]->stride);
-        both[i]->scales = part(memory, &used, rows * both[i]->blocks * f);
-        both[i]->offsets = part(memory, &used, rows * both[i]->blocks * f);
+        both[i]->values = take(memory, &used, rows * both[i]->stride);
+        both[i]->scales = take(memory, &used, rows * both[i]->blocks * f);
+        both[i]->offsets = take(memory, &used, rows * both[i]->blocks * f);
     }
     return used;
 }
 
-/* Reads `rows->count` ids, MOST_ROWS at a time, into the cache; logits (count - logits_from, vocab_size).
- * Returns 0, or NO_MEMORY for the buffers, or BEYOND where an id or a position is outside its embedding. */
+/* Reads `rows->count` ids, at most MAX_ROWS at a time, appends them to the cache, and writes logits of shape
+ * (count - logits_from, vocab_size). Returns 0; OUT_OF_MEMORY if there is no memory for the buffers; OUT_OF_RANGE if
+ * an id or a position is outside its embedding. */
 int minigpt_step(const Model *m, const Rows *rows, float *logits, int threads) {
     Work w;
     for (int64_t r = 0; r < rows->count; r++)
         if (rows->ids[r] < 0 || rows->ids[r] >= m->vocab_size || rows->positions[r] < 0 ||
             rows->positions[r] >= m->n_positions)
-            return BEYOND;
-    int64_t most = rows->count < MOST_ROWS ? rows->count : MOST_ROWS;
-    char *memory = malloc(lay_out(&w, NULL, m, most, threads) + 64);
-    if (memory == NULL) return NO_MEMORY;
-    lay_out(&w, memory + (64 - (uintptr_t)memory % 64) % 64, m, most, threads);
+            return OUT_OF_RANGE;
+    int64_t at_once = rows->count < MAX_ROWS ? rows->count : MAX_ROWS;
+    char *memory = malloc(lay_out(&w, NULL, m, at_once, threads) + 64);
+    if (memory == NULL) return OUT_OF_MEMORY;
+    lay_out(&w, memory + (64 - (uintptr_t)memory % 64) % 64, m, at_once, threads);
 #pragma omp parallel num_threads(threads)
-    for (int64_t begin = 0; begin < rows->count; begin += most) {
-        int64_t count = rows->count - begin < most ? rows->count - begin : most;
+    for (int64_t begin = 0; begin < rows->count; begin += at_once) {
+        int64_t count = rows->count - begin < at_once ? rows->count - begin : at_once;
         int64_t from = rows->logits_from > begin ? rows->logits_from - begin : 0;
-        int64_t done = begin + from - rows->logits_from;
-        Rows now = {rows->ids + begin, rows->positions + begin, rows->sequences + begin, count, from};
-        step(m, &now, &w, logits + done * m->vocab_size);
+        int64_t written = begin + from - rows->logits_from;
+        Rows chunk = {rows->ids + begin, rows->positions + begin, rows->sequences + begin, count, from};
+        step(m, &chunk, &w, logits + written * m->vocab_size);
     }
     free(memory);
     return 0;

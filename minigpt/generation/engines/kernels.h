@@ -1,10 +1,10 @@
 /* The arithmetic of a decode step for one instruction set.
  *
- * decode.c includes this file once for each set that the processor might have. The includer defines
- *   ISA                 the suffix that tells this set's functions from the others', and
- *   DOT4(sum, w, a)     sum[j] + the products of 16 x 4 weights with 4 activations, in whole numbers, where
- *   WEIGHT_OFFSET       says what the stored weights still have added to them in those products: 128 or 0.
- * f32x16 is a vector of the compiler's own: one register where there is AVX-512, two with AVX2, four with NEON.
+ * decode.c includes this file once for each supported instruction set, after it has defined
+ *   ISA               the suffix of this instruction set's functions
+ *   DOT4(sum, w, a)   sum[j] plus the products of 16 x 4 weights with 4 activations, in integers
+ *   WEIGHT_OFFSET     what DOT4 leaves added to the weights: 128 or 0
+ * f32x16 is a vector type of the compiler: one register with AVX-512, two with AVX2, four with NEON.
  */
 
 #define JOIN_(a, b) a##_##b
@@ -26,7 +26,7 @@ static inline float NAME(total)(f32x16 v) {
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-/* b where one is nan. */
+/* The larger value of each lane; b if one is NaN. */
 static inline f32x16 NAME(larger)(f32x16 a, f32x16 b) {
     i32x16 first = a > b;
     return (f32x16)(((i32x16)a & first) | ((i32x16)b & ~first));
@@ -45,7 +45,8 @@ static inline float NAME(dot)(const float *a, const float *b, int64_t n) {
     return sum;
 }
 
-/* e^x to about 2e-7 of it: x = k ln 2 + r, so e^x = 2^k e^r, and e^r by a polynomial over |r| <= ln 2 / 2 (Cephes). */
+/* e^x with a relative error of about 2e-7: x = k ln 2 + r, so e^x = 2^k e^r, with a polynomial for e^r over
+ * |r| <= ln 2 / 2. Source: Cephes. */
 static inline f32x16 NAME(exponential)(f32x16 x) {
     x = NAME(larger)((f32x16){0} - 87.0f, x);
     x = -NAME(larger)((f32x16){0} - 88.0f, -x);
@@ -92,17 +93,17 @@ static void NAME(gelu)(float *x, int64_t n) {
     }
 }
 
-/* One query over the `length` positions of one head: y = softmax(q K^T / sqrt(width)) V. `scores` has room for `length`
- * numbers, rounded up to LANES. */
+/* One query's attention to the `length` positions of one head: y = softmax(q K^T / sqrt(width)) V. `scores` has room
+ * for `length` floats, rounded up to a multiple of LANES. */
 static void NAME(attend)(
     float *y, const float *q, const float *keys, const float *values, int64_t length, int64_t width, float *scores) {
     int64_t padded = (length + LANES - 1) / LANES * LANES, d = 0;
     float scale = 1 / sqrtf((float)width), highest = -INFINITY;
     for (int64_t s = 0; s < length; s++) scores[s] = NAME(dot)(q, keys + s * width, width) * scale;
     for (int64_t s = length; s < padded; s++) scores[s] = -INFINITY;
-    f32x16 most = NAME(load)(scores), totals = {0};
-    for (int64_t s = LANES; s < padded; s += LANES) most = NAME(larger)(most, NAME(load)(scores + s));
-    for (int j = 0; j < LANES; j++) highest = most[j] > highest ? most[j] : highest;
+    f32x16 maxima = NAME(load)(scores), totals = {0};
+    for (int64_t s = LANES; s < padded; s += LANES) maxima = NAME(larger)(maxima, NAME(load)(scores + s));
+    for (int j = 0; j < LANES; j++) highest = maxima[j] > highest ? maxima[j] : highest;
     for (int64_t s = 0; s < padded; s += LANES) {
         f32x16 weights = NAME(exponential)(NAME(load)(scores + s) - highest);
         totals += weights;
@@ -130,7 +131,7 @@ static void NAME(attend)(
     }
 }
 
-/* Columns [from, to) of y = x W^T + bias for every row of x, with W stored by rows, (out, in): one dot product each. */
+/* Columns [from, to) of y = x W^T + bias for every row of x, with W stored by rows, (out, in), by dot products. */
 static void NAME(multiply_rows)(float *y, const float *x, int64_t rows, const Matrix *m, int64_t from, int64_t to) {
     const float *weight = m->weight;
     for (int64_t o = from; o < to; o++)
@@ -138,14 +139,14 @@ static void NAME(multiply_rows)(float *y, const float *x, int64_t rows, const Ma
             y[r * m->out + o] = NAME(dot)(weight + o * m->in, x + r * m->in, m->in) + (m->bias ? m->bias[o] : 0);
 }
 
-/* y += the products of `inputs` inputs, a constant, with their weights: as many streams, each read in its own order. */
+/* y += the products of `inputs` inputs with their weights, which are as many streams. `inputs` is a constant. */
 static inline __attribute__((always_inline)) void NAME(add_columns)(
     const int inputs, float *y, const float *x, const float *weight, int64_t out, int64_t from, int64_t to) {
     int64_t o = from;
     for (; o + LANES <= to; o += LANES) {
         f32x16 sum = NAME(load)(y + o);
         for (int i = 0; i < inputs; i++) {
-            __builtin_prefetch(weight + (inputs + i) * out + o, 0, 2); /* where this stream goes on */
+            __builtin_prefetch(weight + (inputs + i) * out + o, 0, 2); /* the stream's continuation */
             sum += x[i] * NAME(load)(weight + i * out + o);
         }
         NAME(store)(y + o, sum);
@@ -154,7 +155,7 @@ static inline __attribute__((always_inline)) void NAME(add_columns)(
         for (int i = 0; i < inputs; i++) y[o] += x[i] * weight[i * out + o];
 }
 
-/* The same with W stored by columns, (in, out), as in a Hugging Face file. */
+/* The same as multiply_rows with W stored by columns, (in, out), as in a Hugging Face file. */
 static void NAME(multiply_columns)(float *y, const float *x, int64_t rows, const Matrix *m, int64_t from, int64_t to) {
     const float *weight = m->weight;
     int64_t in = m->in, out = m->out, i = 0;
@@ -168,7 +169,7 @@ static void NAME(multiply_columns)(float *y, const float *x, int64_t rows, const
             NAME(add_columns)(1, y + r * out, x + r * in + i, weight + i * out, out, from, to);
 }
 
-/* The weights of 16 inputs and 16 outputs, a vector of outputs for each input; 0 beyond the matrix. */
+/* The weights of 16 inputs and 16 outputs, a vector of outputs for each input; 0 outside the matrix. */
 static inline void NAME(gather)(f32x16 *vectors, const Matrix *m, int64_t i, int64_t o) {
     const float *weight = m->weight;
     int64_t inputs = m->in - i < LANES ? m->in - i : LANES, outputs = m->out - o < LANES ? m->out - o : LANES;
@@ -182,7 +183,7 @@ static inline void NAME(gather)(f32x16 *vectors, const Matrix *m, int64_t i, int
     memcpy(vectors, tile, sizeof tile);
 }
 
-/* A panel of 16 outputs from `o` on to int8; see minigpt_pack. */
+/* Packs the panel of 16 outputs from `o` on to int8; see minigpt_pack. */
 static void NAME(pack)(uint8_t *packed, float *scale, const Matrix *m, int64_t o) {
     const float round = 12582912.0f; /* as in nearest */
     int64_t padded = (m->in + 3) / 4 * 4;
@@ -204,19 +205,19 @@ static void NAME(pack)(uint8_t *packed, float *scale, const Matrix *m, int64_t o
     for (int64_t i = 0; i < padded; i += LANES) {
         NAME(gather)(weights, m, i, o);
         for (int k = 0; k < LANES && i + k < padded; k += 4) {
-            u32x16 four = {0}; /* of each output's weights, the first in the lowest byte */
+            u32x16 four = {0}; /* four weights of each output, the first in the lowest byte */
             for (int b = 0; b < 4; b++) {
                 f32x16 scaled = weights[k + b] * inverse;
-                u32x16 whole = (u32x16)(scaled + round) - (u32x16)((f32x16){0} + round) + 128;
-                four |= (whole & 255) << (8 * b);
+                u32x16 integer = (u32x16)(scaled + round) - (u32x16)((f32x16){0} + round) + 128;
+                four |= (integer & 255) << (8 * b);
             }
             memcpy(panel + (i + k) * LANES, &four, sizeof four);
         }
     }
 }
 
-/* Activations to int8, BLOCK of them to a scale: x is about values * scale. `offsets` are what a block's products must
- * begin with, for the weights' offset to cancel. */
+/* Quantizes activations to int8 with a scale for each BLOCK: x is about values * scale. A block's sum of products
+ * starts with its `offsets`, which cancel the weights' offset. */
 static void NAME(quantize)(Quantized *q, int64_t row, const float *x, int64_t n) {
     int8_t *values = q->values + row * q->stride;
     memset(values, 0, q->stride);
@@ -234,8 +235,8 @@ static void NAME(quantize)(Quantized *q, int64_t row, const float *x, int64_t n)
     }
 }
 
-/* y = x W^T + bias for `rows` rows and `panels` panels of 16 outputs each. Both are constants where this is inlined, so
- * that all sums are registers: a panel's weights are then read once for all rows, a row's activations for all panels. */
+/* y = x W^T + bias for `rows` rows and `panels` panels of 16 outputs each. Both are constants after inlining, so that
+ * all sums are in registers: a panel's weights are read once for all rows, a row's activations once for all panels. */
 static inline __attribute__((always_inline)) void NAME(tile)(
     const int rows, const int panels, float *y, const Quantized *x, int64_t row, const Matrix *m, int64_t from) {
     int64_t padded = (m->in + 3) / 4 * 4;
@@ -273,7 +274,7 @@ static inline __attribute__((always_inline)) void NAME(tile)(
 static void NAME(multiply_int8)(float *y, const Quantized *x, int64_t rows, const Matrix *m, int64_t from, int64_t to) {
     int64_t row;
     for (int64_t panels, o = from; o < to; o += panels * LANES) {
-        panels = rows > 1 && o + PANELS * LANES <= to ? PANELS : 1; /* one row: one stream of weights is fastest */
+        panels = rows > 1 && o + PANELS * LANES <= to ? PANELS : 1; /* for one row, one stream of weights is fastest */
 #define TILE(rows) (panels > 1 ? NAME(tile)(rows, PANELS, y, x, row, m, o) : NAME(tile)(rows, 1, y, x, row, m, o))
         for (row = 0; row + ROWS <= rows; row += ROWS) TILE(ROWS);
         switch (rows - row) {

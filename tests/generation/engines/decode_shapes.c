@@ -1,5 +1,5 @@
-/* Runs decode.c over odd shapes in exactly as much memory as each needs, for the sanitizers to watch: test_native.py
- * compiles it. With an argument it prints the sizes and offsets of the structures that native.py describes again.
+/* Runs decode.c with difficult shapes in exactly as much memory as each needs; test_native.py compiles it with
+ * sanitizers. With an argument it prints the sizes and offsets of the structures that native.py mirrors.
  */
 
 #include <stddef.h>
@@ -22,7 +22,7 @@ static Matrix matrix(int64_t out, int64_t in, int biased) {
 }
 
 /* The same matrix in another form. */
-static Matrix turned(Matrix m, int form, int threads) {
+static Matrix converted(Matrix m, int form, int threads) {
     if (form == BY_ROWS) return m;
     const float *rows = m.weight;
     float *columns = malloc(m.out * m.in * sizeof *columns);
@@ -44,7 +44,7 @@ static void release(Matrix m) {
 
 enum { LAYERS = 2, SEQUENCES = 2, FORMS = 4 };
 
-/* Whether a step's buffers, which lie in one piece of memory, have the room that they need, and not less at its end. */
+/* Whether one of a step's buffers, which are in one allocation, is smaller than it must be or not aligned. */
 static int too_small(const Model *m, int64_t rows, int threads) {
     Work w;
     int64_t c = m->n_embd, bytes = lay_out(&w, NULL, m, rows, threads), scores = (m->n_positions + 15) / 16 * 16;
@@ -62,17 +62,17 @@ static int too_small(const Model *m, int64_t rows, int threads) {
     return failed;
 }
 
-/* Logits of `count` rows in two sequences, read in two steps, in every form; 0 where they agree. */
+/* Compares the logits of two sequences, read in two steps, between all forms of the weights; 0 if they agree. */
 static int shape(int64_t width, int64_t heads, int64_t vocabulary, int64_t positions, int threads) {
     int64_t c = width * heads, count = SEQUENCES * positions, cached = SEQUENCES * positions * c;
     Layer layers[LAYERS], now[LAYERS];
     float *floats[6 * LAYERS + 4], *norms[4], *logits[FORMS], *head = numbers(vocabulary * c, 1);
-    int64_t *places = malloc(3 * count * sizeof *places);
+    int64_t *rows = malloc(3 * count * sizeof *rows);
     int failed = 0, used = 0;
     for (int64_t r = 0; r < count; r++) {
-        places[r] = r % vocabulary;
-        places[count + r] = r / SEQUENCES;
-        places[2 * count + r] = r % SEQUENCES;
+        rows[r] = r % vocabulary;
+        rows[count + r] = r / SEQUENCES;
+        rows[2 * count + r] = r % SEQUENCES;
     }
     for (int i = 0; i < LAYERS; i++) {
         for (int j = 0; j < 4; j++) norms[j] = floats[used++] = numbers(c, 1);
@@ -90,18 +90,18 @@ static int shape(int64_t width, int64_t heads, int64_t vocabulary, int64_t posit
         for (int i = 0; i < LAYERS; i++) {
             now[i] = layers[i];
             Matrix *own[] = {&now[i].qkv_proj, &now[i].out_proj, &now[i].up_proj, &now[i].down_proj};
-            for (int j = 0; j < 4; j++) *own[j] = turned(*own[j], form, threads);
+            for (int j = 0; j < 4; j++) *own[j] = converted(*own[j], form, threads);
         }
         Matrix plain = m.head;
-        m.head = turned(plain, form, threads);
-        int64_t first = count / 3, wanted = first / 2;
-        logits[form] = malloc((count - wanted) * vocabulary * sizeof(float));
-        Rows begin = {places, places + count, places + 2 * count, first, wanted};
-        Rows rest = {places + first, places + count + first, places + 2 * count + first, count - first, 0};
+        m.head = converted(plain, form, threads);
+        int64_t first = count / 3, skipped = first / 2;
+        logits[form] = malloc((count - skipped) * vocabulary * sizeof(float));
+        Rows begin = {rows, rows + count, rows + 2 * count, first, skipped};
+        Rows rest = {rows + first, rows + count + first, rows + 2 * count + first, count - first, 0};
         failed |= first > 0 && minigpt_step(&m, &begin, logits[form], threads);
-        failed |= minigpt_step(&m, &rest, logits[form] + (first - wanted) * vocabulary, threads);
-        for (int64_t i = 0; i < (count - wanted) * vocabulary; i++) {
-            float expected = logits[form / 2 * 2][i]; /* by columns as by rows, int8 from columns as from rows */
+        failed |= minigpt_step(&m, &rest, logits[form] + (first - skipped) * vocabulary, threads);
+        for (int64_t i = 0; i < (count - skipped) * vocabulary; i++) {
+            float expected = logits[form / 2 * 2][i]; /* the order of the weights has no effect */
             failed |= !(fabsf(logits[form][i] - expected) <= (form < 2 ? 1e-3f * (1 + fabsf(expected)) : 0));
         }
         if (form != BY_ROWS) {
@@ -113,8 +113,8 @@ static int shape(int64_t width, int64_t heads, int64_t vocabulary, int64_t posit
         }
         m.head = plain;
     }
-    places[count - 1] = vocabulary;
-    failed |= minigpt_step(&m, &(Rows){places, places + count, places + 2 * count, count, count}, NULL, 1) != BEYOND;
+    rows[count - 1] = vocabulary;
+    failed |= minigpt_step(&m, &(Rows){rows, rows + count, rows + 2 * count, count, count}, NULL, 1) != OUT_OF_RANGE;
     for (int i = 0; i < LAYERS; i++) {
         Matrix own[] = {layers[i].qkv_proj, layers[i].out_proj, layers[i].up_proj, layers[i].down_proj};
         for (int j = 0; j < 4; j++) {
@@ -124,7 +124,7 @@ static int shape(int64_t width, int64_t heads, int64_t vocabulary, int64_t posit
     }
     for (int i = 0; i < used; i++) free(floats[i]);
     for (int form = 0; form < FORMS; form++) free(logits[form]);
-    free(places);
+    free(rows);
     return failed;
 }
 
