@@ -108,7 +108,7 @@ def test_texts_and_benchmarks_can_be_combined_and_printed_as_markdown(run: Any, 
     assert record["text"]["tokens"] == 2701
     assert len(record["benchmarks"]) == 1
     shown = run(*arguments, "--markdown").stdout
-    assert "| measure | this model | published | by | what differs |\n| --- | ---: | ---: | --- | --- |\n" in shown
+    assert "| measure | this model | published | source | difference |\n| --- | ---: | ---: | --- | --- |\n" in shown
     assert "| bits per byte |" in shown
     assert all(line.count("|") in (0, 4, 6) for line in shown.splitlines())
 
@@ -154,7 +154,7 @@ def test_in_a_narrow_terminal_no_number_is_cut_and_differences_become_notes(
     assert max(map(len, shown.splitlines())) <= width
     for row in ("measure +this model +published +note", r"accuracy, last token +0\.00 % +46\.67 % +\(1\)",
                 r"document +tokens +bytes +loss +bits per byte", r"tokens before +loss +tokens",
-                r"\(1\) by: transformers#13761; what differs: only"):  # fmt: skip
+                r"\(1\) source: transformers#13761; difference: only"):  # fmt: skip
         assert re.search(f"^ *{row}", shown, re.MULTILINE), row
     assert not re.search("^ *█+ *$|…", shown, re.MULTILINE)  # no bar is wrapped, and nothing is cut
     monkeypatch.setenv("COLUMNS", "120")

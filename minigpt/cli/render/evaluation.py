@@ -151,7 +151,7 @@ def benchmark_table(result: "BenchmarkResult", n_parameters: int) -> ResultTable
 
     nearest = nearest_size(n_parameters)
     published = sorted(published_results(result.benchmark, nearest), key=lambda each: bool(each.difference))
-    no_difference = "only what the notes say" if result.caveats else "nothing"
+    no_difference = "only as noted below" if result.caveats else "none"
     rows = []
     for metric in result.metrics:
         cells = [
@@ -169,7 +169,7 @@ def benchmark_table(result: "BenchmarkResult", n_parameters: int) -> ResultTable
         f"({n_parameters:,} parameters)"
     )
     title = f"{result.benchmark}, {result.examples:,} {result.example_name} of {visible(', '.join(result.data))}"
-    return ResultTable(title, ("measure", " this model", " published", "by", "what differs"), rows, notes, remarks=2)
+    return ResultTable(title, ("measure", " this model", " published", "source", "difference"), rows, notes, remarks=2)
 
 
 def _number(value: float) -> str:
