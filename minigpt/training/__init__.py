@@ -1,1 +1,1 @@
-"""The training loop and what it needs: plan, schedule, optimizer."""
+"""The training loop and its parts: steps, losses, optimizers, evaluation, checkpoints, several processes."""

@@ -1,8 +1,8 @@
-"""One run on several processes as the training loop sees it: a world, here of one; it knows no torch.distributed.
+"""The processes of a run as the training loop sees them: a `World`, here of one process.
 
-Every process runs the same loop over its own rows of each batch. Whatever that loop decides by, a loss, the clock, a
-request to stop, all processes have agreed on first, so that all of them decide alike.
-`minigpt.training.process_group` has the worlds of several.
+Every process runs the same loop over its own rows of each batch. All processes agree on every value that the loop
+decides by, such as a loss, the time or a request to stop, so that all of them decide the same.
+`minigpt.training.process_group` has the world of several processes.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ from minigpt.storage.run import LastState
 
 
 class ProcessLostError(TrainingError):
-    """Another process of the run has ended, so that this one cannot go on."""
+    """Another process of the run has ended, so this one cannot continue."""
 
 
 class World:
-    """The processes that train one model together; this one is a world of its own.
+    """The processes that train one model together. This class is a world of one process.
 
-    `rank` counts them from 0, the main one, which writes the files and talks to the user; `local_size` of them are on
-    this machine; `is_sharded` says whether each holds only a part of the model.
+    `rank` is this process's number; the main process is 0. `local_size` of the `size` processes are on this machine.
+    `is_sharded` says whether each holds only a shard of the model.
     """
 
     rank: int = 0
@@ -36,17 +36,17 @@ class World:
     is_sharded: bool = False
 
     def close(self) -> None:
-        """Lets go of the other processes."""
+        """Closes the connections to the other processes."""
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes the files and talks to the user."""
+        """Whether this process writes the files and prints."""
         return self.rank == 0
 
     def device(self, name: str) -> torch.device:
-        """The device of that name that is this process's own.
+        """This process's device of the type `name`.
 
-        Raises: DeviceError where the machine has not as many as it has processes.
+        Raises: DeviceError if the machine has fewer such devices than processes.
         """
         device = resolve_device(name)
         if device.type == "cuda" and device.index is not None:
@@ -54,95 +54,93 @@ class World:
         return device
 
     def rows(self, batch_size: int) -> range:
-        """Those sequences of a step's batch that this process takes.
+        """The sequences of a step's batch that this process computes.
 
-        Raises: ConfigError where there is not one for every process.
+        Raises: ConfigError if there are fewer sequences than processes.
         """
         return range(batch_size)
 
     def accumulation_steps(self, own: int) -> int:
-        """How many micro-batches a step takes on this process, whose rows make so many of them."""
+        """The number of accumulation steps on this process, whose rows are `own` micro-batches."""
         return own
 
     # The model.
 
     def shard(self, model: GPT, config: TrainConfig, device: torch.device) -> None:
-        """Leaves this process its part of the model's weights, in place, where `config.sharding` wants that."""
+        """Shards the model's weights over the processes, in place, if `config.sharding` says so."""
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """The module whose backward pass leaves every process with the sum of all gradients."""
+        """The module whose backward pass sums the gradients of all processes."""
         return module
 
     def no_sync(self, module: nn.Module) -> AbstractContextManager[object]:  # noqa: ARG002
-        """A context for every backward pass of a step but the last, in which gradients need not meet yet."""
+        """A context for every accumulation step but the last, in which gradients need not be summed yet."""
         return nullcontext()
 
     def unsharded(self, model: GPT) -> AbstractContextManager[object]:  # noqa: ARG002
-        """A context that all processes enter, in which each can call the model without the others."""
+        """A context that all processes enter, in which each has all weights and can call the model separately."""
         return nullcontext()
 
-    # Ending.
+    # Failures.
 
     def announce(self, key: str, text: str = "") -> None:
-        """Leaves word where every process, and what started them, can read it."""
+        """Stores a value where every process and their launcher can read it."""
 
     def main_failed(self) -> bool:
-        """Whether the main process fails too, and says why: what is wrong with the settings is wrong for all, and is
-        said once."""
+        """Whether the main process failed too, and reports the error: a wrong setting is wrong for all processes."""
         return False
 
-    # What becomes one.
+    # Collective operations.
 
     def translate_errors(self) -> AbstractContextManager[object]:
-        """A context in which the loss of another process is a ProcessLostError."""
+        """A context in which a lost connection to another process becomes a ProcessLostError."""
         return nullcontext()
 
     def all_reduce_sum(self, figures: Tensor) -> Tensor:
-        """The sum of every process's figures."""
+        """The element-wise sum over all processes."""
         return figures
 
     def all_reduce_max(self, values: Sequence[float]) -> list[float]:
-        """The largest of every process's values, one by one: the clock that has gone furthest, a request of anyone."""
+        """The element-wise maximum over all processes: the latest time, a request of any process."""
         return list(values)
 
     def broadcast_object(self, value: Any) -> Any:
-        """The main process's plain value, on every process."""
+        """The main process's value, which JSON can represent, on every process."""
         return value
 
     def broadcast_state(self, state: LastState | None) -> LastState | None:
-        """The main process's state, on every process; all of them go through its tensors alike."""
+        """The main process's state, on every process. All processes must read its tensors in the same order."""
         return state
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """The whole of a tensor on the main process, to be written; elsewhere nothing that matters."""
+        """The full tensor on the main process, which saves it; an unspecified one on the others."""
         return tensor
 
     def unsharded_model(self, model: GPT) -> GPT:
-        """The model with all of its weights on the main process, to be written."""
+        """The model with all weights on the main process, which saves it."""
         return model
 
 
-# A tensor in parts is a DTensor. It is known by its methods, since importing the class takes most of a second, and only
-# sharding makes any.
+# A sharded tensor is a DTensor. It is recognized by a method, since importing the class takes most of a second.
 
 
 def is_sharded_tensor(tensor: Tensor) -> bool:
-    """Whether every process holds only a part of the tensor."""
+    """Whether every process holds only a shard of the tensor."""
     return hasattr(tensor, "full_tensor")
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """The whole of a tensor that may be in parts; all processes ask together."""
+    """The full tensor of one that may be sharded. All processes must call this together."""
     return tensor.full_tensor() if is_sharded_tensor(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def to_local(tensor: Tensor) -> Tensor:
-    """What this process holds of a tensor that may be in parts, to be read or changed in place."""
+    """This process's shard of a tensor that may be sharded, to be read or changed in place."""
     return tensor.to_local() if is_sharded_tensor(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def distribute_like(value: Tensor, other: Tensor) -> Tensor:
-    """A whole value where another tensor is, and in parts if that one of the same shape is."""
+    """A full tensor on the device of another, and sharded like it if they have the same shape."""
     value = value.to(other.device)
     if not is_sharded_tensor(other) or value.shape != other.shape:
         return value

@@ -1,7 +1,7 @@
-"""Muon: momentum whose update is made orthogonal, for the matrices inside a model; it knows nothing of AdamW or rates.
+"""The Muon optimizer: momentum whose update is orthogonalized, for the matrices inside a model.
 
-A gradient matrix is mostly a few strong directions. Muon keeps its directions and makes them all equally strong: with
-the momentum M = U S V^T it steps along U V^T, so that rare directions learn as fast as common ones.
+A gradient matrix mostly consists of a few strong directions. Muon makes all its directions equally strong: with the
+momentum M = U S V^T it steps along U V^T, so that rare directions learn as fast as common ones.
 """
 
 from collections import defaultdict
@@ -13,20 +13,21 @@ from torch import Tensor
 
 from minigpt.training.distributed import distribute_like, full_tensor, to_local
 
-# Each row is a polynomial a X + b X X^T X + c (X X^T)^2 X, three matrix products. Together they lift small singular
-# values 134-fold: what lifts them less learns less.
+# Each row is a polynomial a X + b X X^T X + c (X X^T)^2 X, three matrix products. Together they raise small singular
+# values 134-fold. Polynomials that raise them less learn more slowly.
 _POLYNOMIALS = ((8.28721, -23.59589, 17.30039), (4.10706, -2.94785, 0.54484), (3.94869, -2.90890, 0.55182))
-_SAFETY = 1.02  # singular values begin 2 % below 1: beyond it, where bfloat16 rounds to, the polynomials run away
-_SCALE = 0.15  # singular values come out at 1.3 on average, so that updates are 0.2 of the rate
-_AT_ONCE = 2**26  # numbers orthogonalized together: they fill a GPU, and are little beside a model that has more
+_SAFETY = 1.02  # singular values start 2 % below 1: above 1, where bfloat16 may round them, the polynomials diverge
+_SCALE = 0.15  # the resulting singular values are 1.3 on average, so that updates are 0.2 x the learning rate
+_MAX_NUMBERS = 2**26  # orthogonalized together: enough to fill a GPU, and little compared with a model that has more
 
 
 def orthogonalize(matrices: Tensor, *, bfloat16: bool = False) -> Tensor:
-    """Matrices of (almost) the same directions with singular values about equal: most come out between 0.4 and 1.9.
+    """Matrices with almost the same directions and about equal singular values, most of them between 0.4 and 1.9.
 
-    First, of X lying on its longer side, row i is divided by the root of the sum over j of |X X^T|_ij: no singular
-    value is above 1 then, and most are far higher than if all of X were divided by its norm. Then each polynomial lifts
-    the small ones towards the large. `bfloat16` is in bfloat16, whose precision is enough; else in the dtype given.
+    First, with rows along the longer side of X, row i is divided by the root of the sum over j of |X X^T|_ij. Then no
+    singular value is above 1, and most are far higher than if all of X were divided by its norm. Each polynomial then
+    raises the small ones towards the large. `bfloat16` computes in bfloat16, whose precision is enough; otherwise in
+    the dtype of the matrices.
     Shapes: (n, rows, columns) -> (n, rows, columns).
     Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks" (the iteration); Amsel et al.
     2025, "The Polar Express", algorithm 1 (the polynomials: its first three); Boissin et al. 2025, "Turbo-Muon",
@@ -35,7 +36,7 @@ def orthogonalize(matrices: Tensor, *, bfloat16: bool = False) -> Tensor:
     x = matrices.bfloat16() if bfloat16 else matrices
     tall = x.shape[1] > x.shape[2]
     x = x.mT if tall else x  # so that X X^T is the smaller of the two products
-    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)  # out of reach of under- and overflow
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)  # prevents underflow and overflow
     gram = x @ x.mT  # (n, rows, rows)
     scale = gram.abs().sum(2, keepdim=True).clamp(min=1e-12).rsqrt() / _SAFETY  # (n, rows, 1)
     x = x * scale
@@ -46,11 +47,11 @@ def orthogonalize(matrices: Tensor, *, bfloat16: bool = False) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Nesterov momentum, orthogonalized, with decoupled weight decay; matrices of one shape go through it together.
+    """Orthogonalized Nesterov momentum with decoupled weight decay. Matrices of one shape are computed together.
 
-    An update's root mean square is 0.2 of the rate whatever the matrix's shape, which is what AdamW's comes to: one
-    rate serves both. A group's `parts` cuts its matrices into so many along their rows first: queries, keys and values
-    are three matrices. `bfloat16` is for machines that multiply bfloat16 faster.
+    The root mean square of an update is 0.2 x the learning rate for every shape, about that of AdamW, so one learning
+    rate serves both. A group's `parts` splits its matrices along their rows first: queries, keys and values are three
+    matrices. `bfloat16` is for devices that multiply bfloat16 faster.
     Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks"; Liu et al. 2025, "Muon is
     scalable for LLM training", equation 4 (the scale).
     """
@@ -70,8 +71,8 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        """One step for every matrix that has a gradient, in whose place it leaves the momentum it stepped by."""
-        same: defaultdict[tuple[Any, ...], list[Tensor]] = defaultdict(list)
+        """Updates every matrix that has a gradient, and overwrites the gradient with the momentum of the update."""
+        by_shape: defaultdict[tuple[Any, ...], list[Tensor]] = defaultdict(list)
         for group in self.param_groups:
             for matrix in group["params"]:
                 if matrix.grad is None:
@@ -82,19 +83,21 @@ class Muon(torch.optim.Optimizer):
                 state["momentum"].lerp_(matrix.grad, 1 - group["momentum"])
                 matrix.grad.lerp_(state["momentum"], group["momentum"])  # Nesterov's
                 matrix.mul_(1 - group["lr"] * group["weight_decay"])
-                same[(matrix.shape, group["parts"], group["lr"])].append(matrix)
-        for (shape, parts, rate), matrices in same.items():
-            at_once = max(1, _AT_ONCE // shape.numel())
-            for start in range(0, len(matrices), at_once):
-                _step_alike(matrices[start : start + at_once], parts, rate, self.bfloat16)
+                by_shape[(matrix.shape, group["parts"], group["lr"])].append(matrix)
+        for (shape, parts, learning_rate), matrices in by_shape.items():
+            count = max(1, _MAX_NUMBERS // shape.numel())
+            for start in range(0, len(matrices), count):
+                _update(matrices[start : start + count], parts, learning_rate, self.bfloat16)
 
 
-def _step_alike(matrices: list[Tensor], parts: int, rate: float, bfloat16: bool) -> None:
-    """Steps along the orthogonalized momenta that stand in the gradients' places, of matrices of one shape. Of matrices
-    that lie in parts on several processes, each process orthogonalizes the whole, and steps with its part."""
+def _update(matrices: list[Tensor], parts: int, learning_rate: float, bfloat16: bool) -> None:
+    """Updates matrices of one shape along the orthogonalized momenta that have replaced their gradients.
+
+    With sharded matrices, each process orthogonalizes the full momentum and updates its shard.
+    """
     stacked = torch.stack([full_tensor(matrix.grad) for matrix in matrices if matrix.grad is not None])
     pieces = stacked.view(parts * len(matrices), -1, stacked.shape[2])  # (n * parts, rows, columns)
     updates = orthogonalize(pieces, bfloat16=bfloat16).view(stacked.shape)
     scale = _SCALE * max(pieces.shape[1:]) ** 0.5
     own = [to_local(distribute_like(update, matrix)) for update, matrix in zip(updates, matrices, strict=True)]
-    torch._foreach_add_([to_local(matrix) for matrix in matrices], own, alpha=-rate * scale)
+    torch._foreach_add_([to_local(matrix) for matrix in matrices], own, alpha=-learning_rate * scale)

@@ -1,4 +1,4 @@
-"""The learning-rate schedule, the parameter groups and the optimizers; it knows no data and no files."""
+"""The learning-rate schedule, the parameter groups and the optimizers."""
 
 import math
 
@@ -10,12 +10,12 @@ from minigpt.training.muon import Muon
 
 
 def learning_rate(step: int, progress: float, config: TrainConfig) -> float:
-    """The rate of the step that comes after `step` steps: a linear warmup times a shape over the run.
+    """The learning rate of the step after `step` steps: a linear warmup times the schedule.
 
-    The warmup lasts `warmup_steps`; where they are None 100 steps, or a tenth of the run if that is over sooner.
-    `progress` is the share of the run that is done, from 0 to 1, by steps or by the clock. The shapes fall from the
-    peak to `final_learning_rate` x the peak: `cosine` all the way, `trapezoid` linearly over the last `cooldown` of
-    the run, `constant` never.
+    The warmup lasts `warmup_steps`; if they are None, 100 steps or a tenth of the run, whichever ends first.
+    `progress` is the part of the run that is done, from 0 to 1. The schedules fall from the peak to
+    `final_learning_rate` x the peak: `cosine` over the whole run, `trapezoid` linearly over its last `cooldown`,
+    `constant` never.
     Source: Loshchilov and Hutter 2017, equation 5 (cosine); Hägele et al. 2024, equation 1 (trapezoid).
     """
     if config.warmup_steps is None:
@@ -35,37 +35,43 @@ def learning_rate(step: int, progress: float, config: TrainConfig) -> float:
 def build_optimizers(
     model: nn.Module, config: TrainConfig, dtype: torch.dtype = torch.float32
 ) -> list[torch.optim.Optimizer]:
-    """What `config.optimizer` names, with decoupled weight decay on matrices (embeddings too) and none on vectors.
+    """The optimizers of `config.optimizer`, with decoupled weight decay on matrices and embeddings, none on vectors.
 
-    `adamw` is fused AdamW for everything; `muon` is Muon for the matrices inside the blocks and AdamW
-    for the rest: the embeddings, whose rows are learnt one by one, and the vectors. `dtype` is what the run multiplies
-    its matrices in; weights and states are float32.
+    `adamw` is fused AdamW for all parameters. `muon` is Muon for the matrices inside the blocks, and AdamW for vectors
+    and embeddings, whose rows are learned one by one. `dtype` is that of the run's matrix products; weights and
+    optimizer states are float32.
     Source: Kingma and Ba 2015; Loshchilov and Hutter 2019, algorithm 2; `minigpt.training.muon`.
     """
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     matrices = [(name, parameter) for name, parameter in named if parameter.dim() >= 2]
-    inner = [(name, p) for name, p in matrices if "embedding" not in name] if config.optimizer == "muon" else []
-    taken = {id(parameter) for _, parameter in inner}
+    with_muon = [(name, p) for name, p in matrices if "embedding" not in name] if config.optimizer == "muon" else []
+    muon_ids = {id(parameter) for _, parameter in with_muon}
     groups = [
-        {"params": [p for _, p in matrices if id(p) not in taken], "weight_decay": config.weight_decay},
+        {"params": [p for _, p in matrices if id(p) not in muon_ids], "weight_decay": config.weight_decay},
         {"params": [p for _, p in named if p.dim() < 2], "weight_decay": 0.0},
     ]
     betas = (config.beta1, config.beta2)
     optimizers: list[torch.optim.Optimizer] = [
         torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, fused=True)
     ]
-    if inner:
-        triples = [p for name, p in inner if name.endswith("qkv_proj.weight")]
-        others = [p for name, p in inner if not name.endswith("qkv_proj.weight")]
-        muon_groups = [{"params": triples, "parts": 3}, {"params": others}]
-        decay, momentum = config.weight_decay, config.momentum
-        bfloat16, rate = dtype == torch.bfloat16, config.learning_rate
-        optimizers.append(Muon(muon_groups, rate, momentum=momentum, weight_decay=decay, bfloat16=bfloat16))
+    if with_muon:
+        qkv = [p for name, p in with_muon if name.endswith("qkv_proj.weight")]
+        others = [p for name, p in with_muon if not name.endswith("qkv_proj.weight")]
+        muon_groups = [{"params": qkv, "parts": 3}, {"params": others}]
+        optimizers.append(
+            Muon(
+                muon_groups,
+                config.learning_rate,
+                momentum=config.momentum,
+                weight_decay=config.weight_decay,
+                bfloat16=dtype == torch.bfloat16,
+            )
+        )
     return optimizers
 
 
-def set_learning_rate(optimizers: list[torch.optim.Optimizer], rate: float) -> None:
-    """Gives every parameter group this rate."""
+def set_learning_rate(optimizers: list[torch.optim.Optimizer], learning_rate: float) -> None:
+    """Sets the learning rate of every parameter group."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = learning_rate

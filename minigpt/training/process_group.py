@@ -1,6 +1,6 @@
-"""A world of several processes, over torch.distributed: NCCL carries what is on CUDA, gloo all else.
+"""A world of several processes over torch.distributed, with NCCL for CUDA tensors and gloo for others.
 
-How the processes are started is not known here; who they are stands in the environment.
+The environment variables of torchrun say which processes there are. `minigpt.cli.launch` can start them.
 """
 
 import json
@@ -26,20 +26,22 @@ from minigpt.storage.run import LastState
 from minigpt.training.distributed import ProcessLostError, World, full_tensor, is_sharded_tensor
 from minigpt.training.memory import activation_bytes, state_bytes
 
-# A process that ends closes its connections, and the others notice at once; this is for one that hangs. It has to
-# outlast the main process's reading of a large text, for which the others wait.
-_PATIENCE = timedelta(hours=6)
-_ARRIVAL = timedelta(minutes=5)  # for all processes to come
-_LIBUV = os.name != "nt"  # which torch has everywhere but on Windows
-_GRACE = 3.0  # seconds in which an error that is every process's comes to all of them
+# A process that ends closes its connections, which the others notice at once; the timeout is for one that hangs. It
+# must be longer than the main process takes to read a large text, for which the others wait.
+_TIMEOUT = timedelta(hours=6)
+_JOIN_TIMEOUT = timedelta(minutes=5)  # for all processes to connect
+_LIBUV = os.name != "nt"  # torch has it everywhere but on Windows
+_FAILURE_DELAY = 3.0  # seconds in which an error that all processes have reaches all of them
 
-_RENAMED = "forward_sync_buffers"  # as torch 2.13 calls what was `broadcast_buffers`
-_DDP_HAS = signature(DistributedDataParallel).parameters
-_BUFFERS: Any = {_RENAMED if _RENAMED in _DDP_HAS else "broadcast_buffers": False}  # the masks are alike everywhere
+# torch 2.13 renamed `broadcast_buffers`. The only buffers are masks, which are equal on all processes.
+_SYNC_BUFFERS = "forward_sync_buffers"
+if _SYNC_BUFFERS not in signature(DistributedDataParallel).parameters:
+    _SYNC_BUFFERS = "broadcast_buffers"
+_DDP_OPTIONS: Any = {_SYNC_BUFFERS: False, "gradient_as_bucket_view": True}
 
 
 class ProcessGroup(World):
-    """Several processes, this one of them. They meet in most methods, so all call them alike and in the same order."""
+    """Several processes, of which this is one. Most methods communicate: all must call them in the same order."""
 
     def __init__(self) -> None:
         self.rank, self.size = _number("RANK"), _number("WORLD_SIZE")
@@ -50,18 +52,18 @@ class ProcessGroup(World):
         with self.translate_errors():
             self.store = _store(self.rank)
             dist.init_process_group(
-                "cpu:gloo,cuda:nccl" if nccl else "gloo",  # so that agreeing on the clock, on the CPU, waits for no GPU
+                "cpu:gloo,cuda:nccl" if nccl else "gloo",  # reducing the clock on the CPU does not wait for the GPU
                 store=PrefixStore("group", self.store),
                 rank=self.rank,
                 world_size=self.size,
-                timeout=_PATIENCE,
+                timeout=_TIMEOUT,
             )
         self.announce(f"joined/{self.rank}")
 
     def close(self) -> None:
         dist.destroy_process_group()
-        # Gloo's threads need Python's lock to let go of the last tensors; one that asks for it while Python ends aborts
-        # the process. Here they get it.
+        # Gloo's threads need Python's lock to free the last tensors, and abort the process if they ask for it while
+        # the interpreter shuts down. Here they get it.
         time.sleep(0.1)
 
     def device(self, name: str) -> torch.device:
@@ -73,15 +75,15 @@ class ProcessGroup(World):
     def rows(self, batch_size: int) -> range:
         if batch_size < self.size:
             raise ConfigError(
-                f"batch_size ({batch_size}) must be at least the number of processes ({self.size}), since each takes "
-                "a sequence of every batch"
+                f"batch_size ({batch_size}) must be at least the number of processes ({self.size}): each computes at "
+                "least one sequence of every batch"
             )
         each, more = divmod(batch_size, self.size)
         start = self.rank * each + min(self.rank, more)
         return range(start, start + each + (self.rank < more))
 
     def accumulation_steps(self, own: int) -> int:
-        # With the weights in parts all processes meet in every forward pass, so that all take as many.
+        # With sharded weights, all processes communicate in every forward pass, so all need as many steps.
         return int(self.all_reduce_max([own])[0]) if self.is_sharded else own
 
     # The model.
@@ -98,11 +100,11 @@ class ProcessGroup(World):
         shard(model, device, self.size)
 
     def _fits(self, model: GPT, config: TrainConfig, device: torch.device) -> bool:
-        """Whether every process has room for the whole state and one sequence at a time."""
+        """Whether every process has memory for the full state and a micro-batch of one sequence."""
         weights, own = 4 * model.config.n_parameters, -(-config.sequences_per_step // self.size)
-        needed = state_bytes(model.config, config.optimizer) - weights  # which are there already
+        needed = state_bytes(model.config, config.optimizer) - weights  # which are in memory already
         if config.micro_batch_size is not None and config.micro_batch_size < own:
-            needed += weights  # gradients that accumulate lie beside those that meet
+            needed += weights  # accumulated gradients are separate from those that are reduced
         on_cpu = device.type == "cpu"
         needed += activation_bytes(model.config, config.context_length or 1, 1, checkpointing=True, on_cpu=on_cpu)
         free = free_memory(device) // (self.local_size if on_cpu else 1)
@@ -116,14 +118,13 @@ class ProcessGroup(World):
         wrapped = DistributedDataParallel(
             module,
             device_ids=[device] if device.type == "cuda" else None,
-            gradient_as_bucket_view=True,
-            **_BUFFERS,
+            **_DDP_OPTIONS,
         )
         wrapped.register_comm_hook(None, _sum_gradients)
         return wrapped
 
     def no_sync(self, module: nn.Module) -> AbstractContextManager[object]:
-        # Gradients in parts meet every time: each process would keep all of them otherwise.
+        # Sharded gradients are reduced every time, or each process would keep the full ones.
         return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
 
     def unsharded(self, model: GPT) -> AbstractContextManager[object]:
@@ -133,18 +134,18 @@ class ProcessGroup(World):
 
         return unsharded(model)
 
-    # What becomes one.
+    # Collective operations.
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
-            if isinstance(error, MinigptError) or not _is_of_a_connection(error):
+            if isinstance(error, MinigptError) or not _is_connection_error(error):
                 raise
             raise ProcessLostError(
-                f"process {self.rank + 1} of {self.size} has lost another one, which has ended; what was saved before "
-                "stands, go on from it with --resume"
+                f"process {self.rank + 1} of {self.size} lost the connection to another one, which has ended; the last "
+                "saved state is kept; continue from it with --resume"
             ) from error
 
     def all_reduce_sum(self, figures: Tensor) -> Tensor:
@@ -165,9 +166,9 @@ class ProcessGroup(World):
         return json.loads(data.numpy().tobytes())
 
     def broadcast_state(self, state: LastState | None) -> LastState | None:
-        kinds = state and {name: (str(t.dtype), list(t.shape)) for name, t in state.tensors.items()}
-        facts = self.broadcast_object(state and {"progress": state.progress, "kinds": kinds})
-        return LastState(_Broadcast(facts["kinds"], state), facts["progress"]) if facts else None
+        shapes = state and {name: (str(t.dtype), list(t.shape)) for name, t in state.tensors.items()}
+        received = self.broadcast_object(state and {"progress": state.progress, "shapes": shapes})
+        return LastState(_BroadcastTensors(received["shapes"], state), received["progress"]) if received else None
 
     def gather(self, tensor: Tensor) -> Tensor:
         if not is_sharded_tensor(tensor):
@@ -181,42 +182,42 @@ class ProcessGroup(World):
         tensors = {name: self.gather(tensor) for name, tensor in model.state_dict().items()}
         return GPT.from_tensors(model.config, tensors) if self.is_main else model
 
-    # Ending: by way of the store, since a process that fails no longer meets the others.
+    # Failures: through the store, since a process that fails no longer takes part in collective operations.
 
     def announce(self, key: str, text: str = "") -> None:
-        with suppress(RuntimeError):  # the store may have gone with who held it
+        with suppress(RuntimeError):  # the process that holds the store may have ended
             self.store.set(key, text)
 
     def main_failed(self) -> bool:
-        until = time.monotonic() + _GRACE
+        until = time.monotonic() + _FAILURE_DELAY
         while time.monotonic() < until:
             try:
                 if self.store.check(["failed/0"]):
                     return True
-            except RuntimeError:  # it held the store
+            except RuntimeError:  # the main process held the store and has ended
                 return True
             time.sleep(0.05)
         return False
 
 
 def init_world() -> World:
-    """The world that the environment names as torchrun does (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
-    MASTER_ADDR, MASTER_PORT); a world of one where it names none.
+    """The world that torchrun's environment variables describe: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+    MASTER_ADDR, MASTER_PORT. Without them, a world of one process.
 
-    Raises: ConfigError where it names half of one; ProcessLostError where the others do not come.
+    Raises: ConfigError if variables are missing; ProcessLostError if other processes do not connect.
     """
     return World() if os.environ.get("WORLD_SIZE", "1") == "1" else ProcessGroup()
 
 
-class _Broadcast(Mapping[str, Tensor]):
-    """The main process's tensors, each sent when it is asked for: not every process has room for all of them whole."""
+class _BroadcastTensors(Mapping[str, Tensor]):
+    """The main process's tensors, each sent when it is read: not every process has memory for all of them."""
 
-    def __init__(self, kinds: Mapping[str, tuple[str, list[int]]], state: LastState | None) -> None:
-        self.kinds = kinds
+    def __init__(self, shapes: Mapping[str, tuple[str, list[int]]], state: LastState | None) -> None:
+        self.shapes = shapes
         self.own = state.tensors if state is not None else None
 
     def __getitem__(self, name: str) -> Tensor:
-        dtype, shape = self.kinds[name]
+        dtype, shape = self.shapes[name]
         if self.own is None:
             tensor = torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
         else:
@@ -226,35 +227,35 @@ class _Broadcast(Mapping[str, Tensor]):
         return tensor
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.kinds)
+        return iter(self.shapes)
 
     def __len__(self) -> int:
-        return len(self.kinds)
+        return len(self.shapes)
 
 
 def available_cores() -> int:
-    """The cores that this process may use."""
+    """The number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def local_device(name: str, processes: int, rank: int = 0) -> torch.device:
-    """The device of that name for one of several processes on this machine: on CUDA each has its own.
+    """The device for one of several processes on this machine; on CUDA each has a different one.
 
-    Raises: DeviceError where there are not so many; ConfigError where the name is of a single one.
+    Raises: DeviceError if there are too few devices; ConfigError if `name` is that of a single device.
     """
     device = resolve_device(name)
     if device.type == "cpu":
         return device
     if device.index is not None:
         raise ConfigError(
-            f"device ({name!r}) is a single one; give {device.type}, of which each of the {processes} processes takes "
-            "its own"
+            f"device ({name!r}) is a single device; give {device.type}, so that each of the {processes} processes gets "
+            "a different one"
         )
     count = torch.cuda.device_count() if device.type == "cuda" else 1
     if processes > count:
         raise DeviceError(
             f"devices ({processes}) must be at most {count}, the {device.type} devices of this machine; "
-            "more processes go on --device cpu"
+            "more processes need --device cpu"
         )
     return torch.device(device.type, rank)
 
@@ -267,13 +268,13 @@ def _number(name: str, default: int | None = None) -> int:
         return int(text or "")
     except ValueError as error:
         raise ConfigError(
-            f"{name} ({text or 'absent'}) in the environment must be a number, since WORLD_SIZE says that this is one "
-            "of several processes; start them by --devices or torchrun"
+            f"the environment variable {name} ({text or 'absent'}) must be a number, since WORLD_SIZE is set; start "
+            "several processes with --devices or torchrun"
         ) from error
 
 
 def rendezvous(processes: int) -> tuple[Store, list[dict[str, str]]]:
-    """A store on this machine through which so many processes find one another, and the environment of each."""
+    """A store on this machine through which the processes connect, and the environment variables of each."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=_LIBUV)
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     shared |= {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
@@ -282,26 +283,26 @@ def rendezvous(processes: int) -> tuple[Store, list[dict[str, str]]]:
 
 
 def _store(rank: int) -> Store:
-    """Where the processes find one another: with what started them where that says so, else with rank 0."""
-    started = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    """The store through which the processes connect: the launcher's if there is one, otherwise that of rank 0."""
+    launched = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     store = TCPStore(
         os.environ.get("MASTER_ADDR", "127.0.0.1"),
         _number("MASTER_PORT"),
-        is_master=rank == 0 and not started,
+        is_master=rank == 0 and not launched,
         wait_for_workers=False,
-        timeout=_ARRIVAL,
+        timeout=_JOIN_TIMEOUT,
         use_libuv=_LIBUV,
     )
     return PrefixStore(f"minigpt/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
 
 
 def _sum_gradients(_: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-    """Adds up all processes' gradients. DDP itself would divide by their number, but each process's loss is its rows'
-    share of the whole batch's mean already, whether the rows divide evenly or not."""
-    met = dist.all_reduce(bucket.buffer(), async_op=True)
-    return met.get_future().then(lambda done: done.value()[0])
+    """Sums the gradients of all processes. DDP would divide the sum by their number, but each process's loss is already
+    its share of the batch's mean, even if the processes have different numbers of rows."""
+    reduced = dist.all_reduce(bucket.buffer(), async_op=True)
+    return reduced.get_future().then(lambda done: done.value()[0])
 
 
-def _is_of_a_connection(error: RuntimeError) -> bool:
-    """Whether the error is of the connection to another process, which gloo tells of only in words."""
+def _is_connection_error(error: RuntimeError) -> bool:
+    """Whether the connection to another process failed. Gloo raises a RuntimeError that only its message identifies."""
     return isinstance(error, dist.DistError) or "gloo" in str(error)

@@ -7,7 +7,7 @@ from minigpt.training.budget import Budget
 from minigpt.training.progress import BudgetState, Progress
 
 
-def test_what_is_left_of_a_run_by_steps_is_as_its_steps_have_taken() -> None:
+def test_the_time_left_of_a_run_in_steps_is_extrapolated_from_its_steps() -> None:
     budget = Budget(TrainConfig(steps=40), 40)
     assert budget.seconds_left(Progress(step=0, seconds=5.0, budget=BudgetState(start_seconds=5.0))) == math.inf
     # 10 steps in 20 s; the 5 s before the first of them take no part.
@@ -17,7 +17,7 @@ def test_what_is_left_of_a_run_by_steps_is_as_its_steps_have_taken() -> None:
     assert budget.seconds_left(Progress(step=40, seconds=85.0, budget=BudgetState(start_seconds=5.0))) == 0
 
 
-def test_what_is_left_of_a_run_by_the_clock_is_its_budget_less_what_is_gone() -> None:
+def test_the_time_left_of_a_run_in_minutes_is_the_rest_of_its_budget() -> None:
     budget = Budget(TrainConfig(minutes=3), None)
     for gone in (12.0, 13.0, 100.0):  # however early: not extrapolated
         assert budget.seconds_left(Progress(seconds=gone, budget=BudgetState(start_seconds=12.0))) == pytest.approx(
@@ -31,6 +31,6 @@ def test_what_is_left_of_a_run_by_the_clock_is_its_budget_less_what_is_gone() ->
     ) == pytest.approx(6.0)
 
 
-def test_a_cool_down_that_began_early_ends_the_run_early() -> None:
+def test_a_cool_down_that_started_early_ends_the_run_early() -> None:
     budget = Budget(TrainConfig(minutes=3), None)
     assert budget.seconds_left(Progress(seconds=60.0, budget=BudgetState(shortened_to=0.5))) == pytest.approx(30.0)

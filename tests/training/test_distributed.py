@@ -1,7 +1,7 @@
-"""Several real processes over gloo against one process: losses, figures and weights, and runs that change hands.
+"""Several real processes over gloo against one process: losses, figures, weights, and runs that change processes.
 
 This file is also the program of those processes: `python test_distributed.py FOLDER` trains every case in
-FOLDER/cases.json on the world that the environment names, and the main process writes down what came of it.
+FOLDER/cases.json in the world that the environment describes, and the main process writes the results.
 """
 
 import json
@@ -29,8 +29,8 @@ TEXT = "the quick brown fox jumps over the lazy dog; " * 60
 SHAPE = {"vocab_size": 262, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
 SETTINGS = {"warmup_steps": 2, "learning_rate": 3e-3, "eval_every": 10, "eval_tokens": 200, "device": "cpu"}
 
-# What is trained: the settings, the model's dropout, the run's folder, whether it resumes, where it is to stop, and how
-# many of its first best weights the disk refuses.
+# What is trained: the settings, the model's dropout, the run's folder, whether it resumes, the step to stop at, and how
+# many saves of best weights the disk refuses first.
 Case = dict[str, Any]
 
 
@@ -47,7 +47,7 @@ def case(
 
 
 def refuse(run: Run, times: int) -> None:
-    """Makes the disk refuse the next best weights."""
+    """Makes the disk refuse the next saves of best weights."""
     save = run.save_best
 
     def refusing(*weights: Any) -> Path:
@@ -61,9 +61,9 @@ def refuse(run: Run, times: int) -> None:
 
 
 def result(case: Case, folder: Path, world: World) -> dict[str, Any]:
-    """Trains a case; what came of it, as plain values."""
+    """Trains a case; returns its events as plain values."""
     corpus = Corpus.build([folder / "fox.txt"], "bpe:262", cache=folder / "cache")
-    torch.manual_seed(world.rank)  # only the main process's first weights count
+    torch.manual_seed(world.rank)  # only the initial weights of the main process are used
     model = GPT(GPTConfig(**SHAPE, dropout=case["dropout"]))
     control, run = Control(), None
     if case["run"] and world.is_main:
@@ -75,7 +75,9 @@ def result(case: Case, folder: Path, world: World) -> dict[str, Any]:
     for event in train(model, corpus, config, run, resume=case["resume"], control=control, world=world):
         if isinstance(event, Step):
             found["losses"].append(event.loss)
-            control.stop = event.step == case["stop"] and world.rank == world.size - 1  # one asks, all stop
+            control.stop = (
+                event.step == case["stop"] and world.rank == world.size - 1
+            )  # one process requests it, all stop
         elif isinstance(event, Evaluation):
             found["figures"] += [event.validation_loss, event.bits_per_byte]
         elif isinstance(event, Sample):
@@ -87,12 +89,12 @@ def result(case: Case, folder: Path, world: World) -> dict[str, Any]:
     return found
 
 
-def outcomes_of(cases: dict[str, Case], folder: Path, world: World) -> dict[str, Any]:
+def results_of(cases: dict[str, Case], folder: Path, world: World) -> dict[str, Any]:
     return {name: result(case, folder, world) for name, case in cases.items()}
 
 
 def on_processes(count: int, cases: dict[str, Case], folder: Path) -> dict[str, Any]:
-    """What comes of the cases on so many processes."""
+    """The results of the cases on so many processes."""
     (folder / "cases.json").write_text(json.dumps(cases))
     _store, environments = rendezvous(count)
     errors = folder / "errors.txt"
@@ -112,7 +114,7 @@ def on_processes(count: int, cases: dict[str, Case], folder: Path) -> dict[str, 
         for process in processes:
             process.kill()
             process.wait()
-    assert errors.read_text() == ""  # nor a warning
+    assert errors.read_text() == ""  # and no warning
     return json.loads((folder / "results.json").read_text())
 
 
@@ -121,7 +123,7 @@ def new_folder(path: Path) -> Path:
     return path
 
 
-def check_alike(several: dict[str, Any], one: dict[str, Any]) -> None:
+def check_equal(several: dict[str, Any], one: dict[str, Any]) -> None:
     assert one["losses"]
     assert several["losses"] == pytest.approx(one["losses"], abs=1e-5)
     assert several["figures"] == pytest.approx(one["figures"], abs=1e-5)
@@ -129,10 +131,10 @@ def check_alike(several: dict[str, Any], one: dict[str, Any]) -> None:
     assert several["saved"] == one["saved"]
 
 
-# Two processes: what every change must keep true. They are started once.
+# Two processes, which are started once.
 
 TWO = {
-    "copies, accumulated, with dropout": case(
+    "DDP, accumulated, with dropout": case(
         steps=50,
         batch_size=8,
         micro_batch_size=2,
@@ -141,16 +143,16 @@ TWO = {
         bpe_dropout=0.2,
         sample_every=25,
     ),
-    "in parts, uneven": case(steps=50, batch_size=7, micro_batch_size=3, sharding="on", sample_every=25),
-    "with a disk that refuses": case(
+    "sharded, uneven": case(steps=50, batch_size=7, micro_batch_size=3, sharding="on", sample_every=25),
+    "sharded, failing saves": case(
         run="refused", steps=9, batch_size=4, eval_every=3, save_every=100, sharding="on", refused=2
     ),
-    "begun by several": case(run="begun by several", stop=7, steps=20, batch_size=7),
-    "begun in parts": case(run="begun in parts", stop=7, steps=20, batch_size=7, sharding="on"),
+    "started with DDP": case(run="started with DDP", stop=7, steps=20, batch_size=7),
+    "started sharded": case(run="started sharded", stop=7, steps=20, batch_size=7, sharding="on"),
 }
-HANDED_OVER = {
-    "ended by several": case(run="ended by several", resume=True, steps=20, batch_size=7),
-    "ended in parts": case(run="ended in parts", resume=True, steps=20, batch_size=7, sharding="on"),
+CONTINUED = {
+    "finished with DDP": case(run="finished with DDP", resume=True, steps=20, batch_size=7),
+    "finished sharded": case(run="finished sharded", resume=True, steps=20, batch_size=7, sharding="on"),
 }
 
 
@@ -160,49 +162,49 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(folder: Path) -> dict[str, Any]:
-    return result(case(run="undisturbed", steps=20, batch_size=7), folder, World())
+def uninterrupted(folder: Path) -> dict[str, Any]:
+    return result(case(run="uninterrupted", steps=20, batch_size=7), folder, World())
 
 
 @pytest.fixture(scope="module")
 def two(folder: Path) -> dict[str, Any]:
-    for handed in HANDED_OVER.values():
-        result({**handed, "resume": False, "stop": 7}, folder, World())
-    return on_processes(2, TWO | HANDED_OVER, folder)
+    for continued in CONTINUED.values():
+        result({**continued, "resume": False, "stop": 7}, folder, World())
+    return on_processes(2, TWO | CONTINUED, folder)
 
 
-@pytest.mark.parametrize("name", ["copies, accumulated, with dropout", "in parts, uneven"])
-def test_two_processes_train_as_one(two: dict[str, Any], folder: Path, name: str) -> None:
-    check_alike(two[name], result(TWO[name], folder, World()))
+@pytest.mark.parametrize("name", ["DDP, accumulated, with dropout", "sharded, uneven"])
+def test_two_processes_train_like_one(two: dict[str, Any], folder: Path, name: str) -> None:
+    check_equal(two[name], result(TWO[name], folder, World()))
 
 
-def test_a_save_that_the_disk_refuses_is_known_to_all(two: dict[str, Any], folder: Path) -> None:
-    refused = two["with a disk that refuses"]
+def test_all_processes_know_of_a_failed_save(two: dict[str, Any], folder: Path) -> None:
+    refused = two["sharded, failing saves"]
     assert refused["saved"] == [["last", 0], ["best", 6], ["last", 6], ["best", 9], ["last", 9]]
-    check_alike(refused, result({**TWO["with a disk that refuses"], "run": "refused to one"}, folder, World()))
+    check_equal(refused, result({**TWO["sharded, failing saves"], "run": "refused to one"}, folder, World()))
 
 
-@pytest.mark.parametrize("name", ["begun by several", "begun in parts"])
-def test_one_process_goes_on_with_a_run_of_two(
-    two: dict[str, Any], undisturbed: dict[str, Any], folder: Path, name: str
+@pytest.mark.parametrize("name", ["started with DDP", "started sharded"])
+def test_one_process_continues_a_run_of_two(
+    two: dict[str, Any], uninterrupted: dict[str, Any], folder: Path, name: str
 ) -> None:
     assert two[name]["saved"][-1] == ["last", 7]
     rest = result({**TWO[name], "stop": None, "resume": True}, folder, World())
-    assert two[name]["losses"] + rest["losses"] == pytest.approx(undisturbed["losses"], abs=1e-5)
-    assert rest["figures"][-3:] == pytest.approx(undisturbed["figures"][-3:], abs=1e-5)
+    assert two[name]["losses"] + rest["losses"] == pytest.approx(uninterrupted["losses"], abs=1e-5)
+    assert rest["figures"][-3:] == pytest.approx(uninterrupted["figures"][-3:], abs=1e-5)
 
 
-@pytest.mark.parametrize("name", ["ended by several", "ended in parts"])
-def test_two_processes_go_on_with_a_run_of_one(two: dict[str, Any], undisturbed: dict[str, Any], name: str) -> None:
-    assert two[name]["losses"] == pytest.approx(undisturbed["losses"][7:], abs=1e-5)
-    assert two[name]["figures"][-3:] == pytest.approx(undisturbed["figures"][-3:], abs=1e-5)
+@pytest.mark.parametrize("name", ["finished with DDP", "finished sharded"])
+def test_two_processes_continue_a_run_of_one(two: dict[str, Any], uninterrupted: dict[str, Any], name: str) -> None:
+    assert two[name]["losses"] == pytest.approx(uninterrupted["losses"][7:], abs=1e-5)
+    assert two[name]["figures"][-3:] == pytest.approx(uninterrupted["figures"][-3:], abs=1e-5)
 
 
-def test_a_state_is_one_and_the_same_whoever_saved_it(
-    two: dict[str, Any], undisturbed: dict[str, Any], folder: Path
+def test_a_state_does_not_depend_on_the_number_of_processes(
+    two: dict[str, Any], uninterrupted: dict[str, Any], folder: Path
 ) -> None:
-    expected = Run.open(folder / "undisturbed").load_last()
-    for name in HANDED_OVER:
+    expected = Run.open(folder / "uninterrupted").load_last()
+    for name in CONTINUED:
         state = Run.open(folder / name).load_last()
         assert expected is not None
         assert state is not None
@@ -212,7 +214,7 @@ def test_a_state_is_one_and_the_same_whoever_saved_it(
             torch.testing.assert_close(state.tensors[key], tensor, rtol=0, atol=1e-4)
 
 
-# Three processes, every way to train.
+# Three processes, in all ways to train.
 
 THREE = (
     {
@@ -223,21 +225,21 @@ THREE = (
         for sharding in ("off", "on")
         for micro in (1, None)
     }
-    | {"copies and checkpointing": case(steps=10, batch_size=7, checkpoint_activations="on")}
-    | {"parts and checkpointing": case(steps=10, batch_size=7, checkpoint_activations="on", sharding="on")}
+    | {"DDP and checkpointing": case(steps=10, batch_size=7, checkpoint_activations="on")}
+    | {"sharded and checkpointing": case(steps=10, batch_size=7, checkpoint_activations="on", sharding="on")}
 )
 
 
 @pytest.mark.slow
-def test_three_processes_train_as_one(tmp_path: Path) -> None:
+def test_three_processes_train_like_one(tmp_path: Path) -> None:
     new_folder(tmp_path)
-    several, one = on_processes(3, THREE, tmp_path), outcomes_of(THREE, tmp_path, World())
+    several, one = on_processes(3, THREE, tmp_path), results_of(THREE, tmp_path, World())
     for name in THREE:
-        check_alike(several[name], one[name])
+        check_equal(several[name], one[name])
 
 
 @pytest.mark.gpu
-def test_gpus_train_as_one(tmp_path: Path) -> None:
+def test_several_gpus_train_like_one_process(tmp_path: Path) -> None:
     count = torch.cuda.device_count()
     if count < 2:
         pytest.skip(f"{count} GPU")
@@ -250,42 +252,42 @@ def test_gpus_train_as_one(tmp_path: Path) -> None:
         for optimizer in ("muon", "adamw")
         for sharding in ("off", "on")
     }  # fmt: skip
-    several, one = on_processes(count, cases, tmp_path), outcomes_of(cases, tmp_path, World())
+    several, one = on_processes(count, cases, tmp_path), results_of(cases, tmp_path, World())
     for name in cases:
         assert several[name]["losses"] == pytest.approx(one[name]["losses"], abs=0.02)  # TF32 and bfloat16 sums
 
 
-# Who is in a world, and on what.
+# Processes and devices.
 
 
-def test_a_process_of_its_own_is_a_world_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_process_is_a_world_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     world = init_world()
     assert (world.rank, world.size, world.is_main) == (0, 1, True)
 
 
 @pytest.mark.parametrize("missing", ["RANK", "MASTER_PORT"])
-def test_half_a_world_in_the_environment_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+def test_a_missing_environment_variable_is_named(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     for name, value in {"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv(missing)
-    with pytest.raises(ConfigError, match=rf"{missing} \(absent\) in the environment must be a number"):
+    with pytest.raises(ConfigError, match=rf"the environment variable {missing} \(absent\) must be a number"):
         init_world()
 
 
-def test_every_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_process_has_a_different_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert [local_device("auto", 2, rank) for rank in (0, 1)] == [torch.device("cuda:0"), torch.device("cuda:1")]
     with pytest.raises(DeviceError, match=r"devices \(3\) must be at most 2, the cuda devices of this machine"):
         local_device("cuda", 3)
-    with pytest.raises(ConfigError, match=r"device \('cuda:1'\) is a single one; give cuda"):
+    with pytest.raises(ConfigError, match=r"device \('cuda:1'\) is a single device; give cuda"):
         local_device("cuda:1", 2)
 
 
 def main(folder: Path) -> None:
     world = init_world()
-    results = outcomes_of(json.loads((folder / "cases.json").read_text()), folder, world)
+    results = results_of(json.loads((folder / "cases.json").read_text()), folder, world)
     if world.is_main:
         (folder / "results.json").write_text(json.dumps(results))
     world.close()

@@ -1,7 +1,7 @@
-"""Killed at whatever instant and resumed, a run comes to exactly what an undisturbed one comes to.
+"""A run that is killed at any instant and resumed ends exactly like an uninterrupted one.
 
-The processes that train are forked off one that has imported torch and done nothing with it, this file run as a script:
-importing takes seconds, a run here a fraction of one.
+The processes that train are forked from one that has only imported torch, which is this file run as a script: the
+import takes seconds, a run here a fraction of one.
 """
 
 import contextlib
@@ -45,11 +45,11 @@ CLOCK = {
     "seconds", "tokens_per_second", "start_seconds", "duration", "closing_seconds",
 }  # fmt: skip
 
-# In the process that is killed
+# In the process that is killed.
 
 
 def train_as_a_user_does(folder: Path, settings: dict[str, Any]) -> None:
-    """What `minigpt train --resume` does: goes on with the run that stands there, else begins it."""
+    """Does what `minigpt train --resume` does: continues the run in this folder, or starts it."""
     text = folder.parent / "fox.txt"
     corpus = Corpus.build([text], "bpe:270", cache=text.parent / "cache")
     resume = (folder / "training.json").exists()
@@ -67,8 +67,8 @@ def train_as_a_user_does(folder: Path, settings: dict[str, Any]) -> None:
         pass
 
 
-class Fate:
-    """Ends this process inside the n-th of the calls that change the disk; a write is then half done."""
+class Killer:
+    """Kills this process in the n-th of the calls that write to disk; a write is then half done."""
 
     def __init__(self, end_in: int | None) -> None:
         self.calls = 0
@@ -76,11 +76,11 @@ class Fate:
         for name in ("fsync", "replace", "rename", "unlink", "mkdir", "ftruncate"):
             setattr(os, name, self.before(getattr(os, name)))
         os.write = self.within(os.write)
-        fate, really_open = self, Path.open
+        killer, really_open = self, Path.open
 
         class File(io.FileIO):
             def write(self, content: Any) -> int:
-                return fate.within(super().write)(content)
+                return killer.within(super().write)(content)
 
         def open_path(path: Path, mode: str = "r", *rest: Any, **options: Any) -> Any:
             return io.BufferedWriter(File(path, "w")) if mode == "wb" else really_open(path, mode, *rest, **options)
@@ -109,20 +109,20 @@ class Fate:
         return counted
 
 
-# In the process that forks
+# In the process that forks.
 
 
 def fork(folder: str, settings: dict[str, Any], seconds: float | None, end_in: int | None) -> dict[str, Any]:
-    """Trains in a child until it is done, or killed after so many seconds, or in one of its calls."""
+    """Trains in a child process that ends by itself, or is killed after so many seconds or in one of its calls."""
     began = time.perf_counter()
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             really_write = os.write
-            fate = Fate(end_in)
+            killer = Killer(end_in)
             train_as_a_user_does(Path(folder), settings)
-            really_write(writing, str(fate.calls).encode())
+            really_write(writing, str(killer.calls).encode())
             os._exit(0)
         except BaseException:
             traceback.print_exc()
@@ -143,18 +143,18 @@ def fork(folder: str, settings: dict[str, Any], seconds: float | None, end_in: i
 
 
 def serve() -> None:
-    """Forks for every line of standard input, and answers with one."""
-    importlib.import_module("torch._dynamo")  # which takes a second, and the first optimizer would import it
+    """Forks for every line of standard input, and prints the result."""
+    importlib.import_module("torch._dynamo")  # takes a second; the first optimizer would import it
     for line in sys.stdin:
         sys.stdout.write(json.dumps(fork(**json.loads(line))) + "\n")
         sys.stdout.flush()
 
 
-# In the process that tests
+# In the process that tests.
 
 
 class Forker:
-    """Asks the process that forks."""
+    """Talks to the process that forks."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -183,13 +183,13 @@ class Forker:
 @pytest.fixture(scope="module")
 def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
     made = Forker(tmp_path_factory.mktemp("kill"))
-    made.train(made.new(), SHORT)  # tokenizes the text for all
+    made.train(made.new(), SHORT)  # tokenizes the text for all runs
     yield made
     made.process.communicate()
 
 
 def kept(folder: Path) -> dict[str, Any]:
-    """Everything that a run left, but for what depends on the clock."""
+    """Everything in a run's folder but what depends on the clock."""
 
     def timeless(values: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -209,20 +209,20 @@ def kept(folder: Path) -> dict[str, Any]:
     return found
 
 
-def assert_same(run: Path, undisturbed: dict[str, Any]) -> None:
+def assert_same(run: Path, uninterrupted: dict[str, Any]) -> None:
     ours = kept(run)
-    assert ours.keys() == undisturbed.keys()
-    assert [name for name in ours if ours[name] != undisturbed[name]] == []
+    assert ours.keys() == uninterrupted.keys()
+    assert [name for name in ours if ours[name] != uninterrupted[name]] == []
     assert list(run.rglob(".*.tmp")) == []
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_run_killed_at_random_moments_ends_as_an_undisturbed_one(forker: Forker, optimizer: str, kills: int) -> None:
+def test_a_run_killed_at_random_moments_equals_an_uninterrupted_one(forker: Forker, optimizer: str, kills: int) -> None:
     settings = SETTINGS | {"optimizer": optimizer}
     whole = forker.new()
     took = forker.train(whole, settings)["took"]
-    undisturbed = kept(whole)
+    uninterrupted = kept(whole)
     moments = random.Random(kills)
     done = 0
     while done < kills:
@@ -232,36 +232,34 @@ def test_a_run_killed_at_random_moments_ends_as_an_undisturbed_one(forker: Forke
             killed += 1
         if killed == 4:
             forker.train(run, settings)
-        assert_same(run, undisturbed)
+        assert_same(run, uninterrupted)
         done += killed
 
 
 @pytest.mark.parametrize("every", [29, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_run_killed_inside_any_call_that_changes_the_disk_ends_as_an_undisturbed_one(
-    forker: Forker, every: int
-) -> None:
+def test_a_run_killed_in_any_call_that_writes_to_disk_equals_an_uninterrupted_one(forker: Forker, every: int) -> None:
     whole = forker.new()
     calls = forker.train(whole, SHORT)["calls"]
-    undisturbed = kept(whole)
+    uninterrupted = kept(whole)
     assert calls > 50
     for call in range(1, calls + 1, every):
         run = forker.new()
         assert forker.train(run, SHORT, end_in=call)["killed"], f"call {call}"
         assert not forker.train(run, SHORT)["killed"]
-        assert_same(run, undisturbed)
+        assert_same(run, uninterrupted)
 
 
 @pytest.mark.slow
-def test_a_resumed_run_killed_inside_any_of_its_first_calls_ends_as_an_undisturbed_one(forker: Forker) -> None:
+def test_a_resumed_run_killed_in_any_of_its_first_writes_equals_an_uninterrupted_one(forker: Forker) -> None:
     whole = forker.new()
     half = forker.train(whole, SHORT)["calls"] // 2
-    undisturbed = kept(whole)
+    uninterrupted = kept(whole)
     for call in range(1, 20):
         run = forker.new()
         for end_in in (half, call):
             assert forker.train(run, SHORT, end_in=end_in)["killed"]
         forker.train(run, SHORT)
-        assert_same(run, undisturbed)
+        assert_same(run, uninterrupted)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Training on a tiny corpus: it learns, repeats, accumulates, resumes bit for bit, stops, and keeps what is best."""
+"""Training on a tiny corpus: learning, reproducibility, accumulation, bit-for-bit resume, stops, saves."""
 
 import errno
 import itertools
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from builders import new_model, new_run
 from torch import Tensor
 
 from minigpt.config import GPTConfig, TrainConfig
@@ -30,7 +31,7 @@ from minigpt.training.loop import train
 from minigpt.training.loss import next_token_loss
 
 TEXT = "the quick brown fox jumps over the lazy dog; " * 60
-WORDS = 262
+BPE_VOCAB_SIZE = 262
 
 
 @pytest.fixture(scope="module")
@@ -41,16 +42,11 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 @pytest.fixture(scope="module")
-def words(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    """The same text in a few words beyond the bytes."""
-    folder = tmp_path_factory.mktemp("words")
+def bpe_corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """The same text with a few BPE tokens beyond the bytes."""
+    folder = tmp_path_factory.mktemp("bpe")
     (folder / "fox.txt").write_text(TEXT)
-    return Corpus.build([folder / "fox.txt"], f"bpe:{WORDS}", cache=folder / "cache")
-
-
-def new_model(dropout: float = 0.1, seed: int = 0, vocab_size: int = 257) -> GPT:
-    torch.manual_seed(seed)
-    return GPT(GPTConfig(vocab_size=vocab_size, n_positions=16, n_embd=16, n_layer=2, n_head=2, dropout=dropout))
+    return Corpus.build([folder / "fox.txt"], f"bpe:{BPE_VOCAB_SIZE}", cache=folder / "cache")
 
 
 def settings(**changes: Any) -> TrainConfig:
@@ -61,12 +57,8 @@ def settings(**changes: Any) -> TrainConfig:
     return base.replace(**changes)
 
 
-def new_run(path: Path, model: GPT, corpus: Corpus) -> Run:
-    return Run.create(path, model, corpus.tokenizer, {"started": "now"})
-
-
 def figures(run: Run) -> list[dict[str, Any]]:
-    """The log without what depends on the clock."""
+    """The log without the figures that depend on the clock."""
     clock = {"seconds", "tokens_per_second"}
     return [{key: value for key, value in record.items() if key not in clock} for record in run.read_log()]
 
@@ -76,7 +68,7 @@ def same_weights(a: GPT, b: GPT) -> bool:
 
 
 def until(events: Iterator[Event], kind: type, step: int) -> list[Event]:
-    """Takes events up to the first of that kind at that step, then leaves the loop as a user would."""
+    """The events up to the first of that kind at that step, where the loop is left as a user would."""
     taken = []
     for event in events:
         taken.append(event)
@@ -86,7 +78,7 @@ def until(events: Iterator[Event], kind: type, step: int) -> list[Event]:
 
 
 def test_training_learns_the_text(corpus: Corpus) -> None:
-    model = new_model(dropout=0.0)
+    model = new_model()
     events = list(train(model, corpus, settings(steps=120, eval_every=None, sample_every=0)))
     evaluations = [event for event in events if isinstance(event, Evaluation)]
     assert evaluations[0].step == 0
@@ -96,38 +88,38 @@ def test_training_learns_the_text(corpus: Corpus) -> None:
     assert isinstance(finished, Finished)
     assert finished.validation_loss is not None
     assert finished.validation_loss < 1.6
-    # One byte is one token here but for end-of-text, which is no bytes.
+    # Every token here is one byte but end-of-text, which has no bytes.
     assert finished.bits_per_byte == pytest.approx(finished.validation_loss / math.log(2), rel=0.02)
 
 
 def test_a_run_in_bfloat16_on_a_cpu_learns_and_is_validated_in_float32(corpus: Corpus) -> None:
-    model = new_model(dropout=0.0)
+    model = new_model()
     evaluations = [
         event for event in train(model, corpus, settings(steps=30, dtype="bfloat16")) if isinstance(event, Evaluation)
     ]
-    exact, coarse = (
+    exact, in_bfloat16 = (
         evaluate(model, corpus.validation, context=16, max_tokens=200, dtype=dtype).loss
         for dtype in (torch.float32, torch.bfloat16)
     )
-    assert evaluations[-1].validation_loss == exact != coarse
+    assert evaluations[-1].validation_loss == exact != in_bfloat16
     assert exact < evaluations[0].validation_loss - 0.3
 
 
-def test_what_python_leaves_to_auto_is_float32_on_a_cpu_whatever_that_is_faster_in(
+def test_dtype_auto_is_float32_on_a_cpu_even_where_bfloat16_is_faster(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("minigpt.device.multiplies_bfloat16_faster", lambda: True)
     models = []
     for dtype in ("auto", "float32", "bfloat16"):
-        models.append(new_model())
+        models.append(new_model(dropout=0.1))
         list(train(models[-1], corpus, settings(steps=3, dtype=dtype)))
     assert same_weights(models[0], models[1])
     assert not same_weights(models[0], models[2])
 
 
-def test_events_come_as_often_as_asked(corpus: Corpus, tmp_path: Path) -> None:
-    model = new_model()
-    events = list(train(model, corpus, settings(save_every=5), new_run(tmp_path / "run", model, corpus)))
+def test_events_come_as_often_as_configured(corpus: Corpus, tmp_path: Path) -> None:
+    model = new_model(dropout=0.1)
+    events = list(train(model, corpus, settings(save_every=5), new_run(tmp_path / "run", model, corpus.tokenizer)))
     steps = {kind: [e.step for e in events if isinstance(e, kind)] for kind in (Step, Evaluation, Sample, Finished)}
     assert steps[Step] == list(range(1, 11))
     assert steps[Evaluation] == [0, 3, 6, 9, 10]
@@ -137,8 +129,8 @@ def test_events_come_as_often_as_asked(corpus: Corpus, tmp_path: Path) -> None:
     assert saved["last"] == {0, 5, 10} | saved["best"]
 
 
-def test_two_runs_of_one_seed_are_equal_and_another_seed_is_not(corpus: Corpus) -> None:
-    models = [new_model(), new_model(), new_model()]
+def test_runs_with_equal_seeds_are_equal_and_with_different_seeds_are_not(corpus: Corpus) -> None:
+    models = [new_model(dropout=0.1), new_model(dropout=0.1), new_model(dropout=0.1)]
     for model, seed in zip(models, (1, 1, 2), strict=True):
         list(train(model, corpus, settings(seed=seed)))
     assert same_weights(models[0], models[1])
@@ -146,10 +138,10 @@ def test_two_runs_of_one_seed_are_equal_and_another_seed_is_not(corpus: Corpus) 
 
 
 @pytest.mark.parametrize("micro", [1, 4, 6, None])
-def test_accumulated_micro_batches_give_the_whole_batch_step(words: Corpus, micro: int | None) -> None:
-    whole, parts = new_model(dropout=0.0, vocab_size=WORDS), new_model(dropout=0.0, vocab_size=WORDS)
-    list(train(whole, words, settings(micro_batch_size=6, token_noise=0.2, bpe_dropout=0.2)))
-    list(train(parts, words, settings(micro_batch_size=micro, token_noise=0.2, bpe_dropout=0.2)))
+def test_accumulated_micro_batches_equal_the_full_batch(bpe_corpus: Corpus, micro: int | None) -> None:
+    whole, parts = new_model(vocab_size=BPE_VOCAB_SIZE), new_model(vocab_size=BPE_VOCAB_SIZE)
+    list(train(whole, bpe_corpus, settings(micro_batch_size=6, token_noise=0.2, bpe_dropout=0.2)))
+    list(train(parts, bpe_corpus, settings(micro_batch_size=micro, token_noise=0.2, bpe_dropout=0.2)))
     for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=2e-4)
 
@@ -157,47 +149,49 @@ def test_accumulated_micro_batches_give_the_whole_batch_step(words: Corpus, micr
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 @pytest.mark.parametrize(("schedule", "dtype"), [("cosine", "float32"), ("trapezoid", "bfloat16")])
 @pytest.mark.parametrize(("kind", "step"), [(Step, 1), (Step, 6), (Evaluation, 6), (Saved, 3), (Sample, 4), (Step, 9)])
-def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(
-    words: Corpus, tmp_path: Path, kind: type, step: int, schedule: str, dtype: str, optimizer: str
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
+    bpe_corpus: Corpus, tmp_path: Path, kind: type, step: int, schedule: str, dtype: str, optimizer: str
 ) -> None:
     config = settings(schedule=schedule, dtype=dtype, optimizer=optimizer, token_noise=0.1, bpe_dropout=0.2)
-    whole = new_model(vocab_size=WORDS)
-    undisturbed = new_run(tmp_path / "whole", whole, words)
-    list(train(whole, words, config, undisturbed))
+    whole = new_model(dropout=0.1, vocab_size=BPE_VOCAB_SIZE)
+    uninterrupted = new_run(tmp_path / "whole", whole, bpe_corpus.tokenizer)
+    list(train(whole, bpe_corpus, config, uninterrupted))
 
-    first = new_model(vocab_size=WORDS)
-    run = new_run(tmp_path / "parts", first, words)
-    until(train(first, words, config, run), kind, step)
+    first = new_model(dropout=0.1, vocab_size=BPE_VOCAB_SIZE)
+    run = new_run(tmp_path / "parts", first, bpe_corpus.tokenizer)
+    until(train(first, bpe_corpus, config, run), kind, step)
     second = load_checkpoint(run.directory, "cpu").model  # what a fresh process has
-    list(train(second, words, config, Run.open(run.directory), resume=True))
+    list(train(second, bpe_corpus, config, Run.open(run.directory), resume=True))
 
     assert same_weights(whole, second)
-    assert figures(undisturbed) == figures(run)
-    states = [r.load_last() for r in (undisturbed, run)]
+    assert figures(uninterrupted) == figures(run)
+    states = [r.load_last() for r in (uninterrupted, run)]
     assert states[0] is not None
     assert states[1] is not None
     assert states[0].tensors.keys() == states[1].tensors.keys()
     assert all(torch.equal(states[0].tensors[name], states[1].tensors[name]) for name in states[0].tensors)
 
 
-def test_a_longer_budget_goes_on_evaluating_and_sampling(corpus: Corpus, tmp_path: Path) -> None:
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus)
+def test_a_run_resumed_with_a_longer_budget_evaluates_and_samples(corpus: Corpus, tmp_path: Path) -> None:
+    model = new_model(dropout=0.1)
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     short = settings(steps=20, eval_every=None, sample_every=None)
     list(train(model, corpus, short, run))
     again = load_checkpoint(run.directory, "cpu").model
     events = list(train(again, corpus, short.replace(steps=60), run, resume=True))
-    # It goes on from step 10, before the cool-down for 20 steps began.
+    # It continues from step 10, before the cool-down for 20 steps.
     assert [event.step for event in events if isinstance(event, Evaluation)] == list(range(12, 61, 3))
     assert [event.step for event in events if isinstance(event, Sample)] == [12, 24, 36, 48, 60]
 
 
-def test_a_longer_budget_is_the_run_that_had_it_from_the_start_bit_for_bit(corpus: Corpus, tmp_path: Path) -> None:
-    whole = new_model()
-    undisturbed = new_run(tmp_path / "whole", whole, corpus)
-    list(train(whole, corpus, settings(steps=20), undisturbed))
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus)
+def test_a_run_resumed_with_a_longer_budget_equals_one_that_started_with_it_bit_for_bit(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    whole = new_model(dropout=0.1)
+    uninterrupted = new_run(tmp_path / "whole", whole, corpus.tokenizer)
+    list(train(whole, corpus, settings(steps=20), uninterrupted))
+    model = new_model(dropout=0.1)
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     list(train(model, corpus, settings(steps=10), run))
     until(
         train(model, corpus, settings(steps=20), run, resume=True), Step, 8
@@ -205,15 +199,15 @@ def test_a_longer_budget_is_the_run_that_had_it_from_the_start_bit_for_bit(corpu
     again = load_checkpoint(run.directory, "cpu").model
     events = list(train(again, corpus, settings(steps=20), run, resume=True))
     assert same_weights(again, whole)
-    assert figures(run) == figures(undisturbed)
+    assert figures(run) == figures(uninterrupted)
     assert [event.step for event in events if isinstance(event, Step)] == list(range(9, 21))
 
 
-def test_a_run_that_goes_on_before_its_cooldown_keeps_its_best_weights_until_they_are_beaten(
+def test_a_run_that_continues_before_its_cool_down_keeps_its_best_weights_until_they_are_beaten(
     corpus: Corpus, tmp_path: Path
 ) -> None:
-    model = new_model(dropout=0.0)
-    run = new_run(tmp_path / "run", model, corpus)
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     finished = list(train(model, corpus, settings(steps=60), run))[-1]
     assert isinstance(finished, Finished)
     events = list(train(model, corpus, settings(steps=400, patience=0), run, resume=True))
@@ -224,28 +218,28 @@ def test_a_run_that_goes_on_before_its_cooldown_keeps_its_best_weights_until_the
     assert progress is not None
     assert first_best.validation_loss < progress["best"]["loss"] + 10
     between = [e for e in events if isinstance(e, Evaluation) and e.step < first_best.step]
-    assert between  # the first evaluations at the high rate are worse than the cooled model
+    assert between  # the first evaluations at the high learning rate are worse than the best weights
     assert all(event.validation_loss >= first_best.validation_loss for event in between)
 
 
-def test_a_longer_budget_without_the_state_from_before_the_cool_down_is_said(corpus: Corpus, tmp_path: Path) -> None:
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus)
+def test_a_missing_state_before_the_cool_down_is_reported(corpus: Corpus, tmp_path: Path) -> None:
+    model = new_model(dropout=0.1)
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     list(train(model, corpus, settings(), run))
     run.before_cooldown_path.unlink()
-    events = list(train(new_model(), corpus, settings(steps=12), run, resume=True))
+    events = list(train(new_model(dropout=0.1), corpus, settings(steps=12), run, resume=True))
     said = [event.text for event in events if isinstance(event, Notice)]
     assert said == ["the state before the learning-rate cool-down is missing, so the run continues from within it"]
     assert [event.step for event in events if isinstance(event, Step)] == [11, 12]
 
 
-def test_a_longer_budget_by_the_clock_goes_on_evaluating(
+def test_a_run_resumed_with_more_minutes_evaluates(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ticks = itertools.count(step=0.01)  # seconds: each look at the clock finds it a little later, on any machine
+    ticks = itertools.count(step=0.01)  # seconds that pass between two reads of the clock, on any machine
     monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus)
+    model = new_model(dropout=0.1)
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     short = settings(steps=None, minutes=0.01, eval_every=None, sample_every=0)
     list(train(model, corpus, short, run))
     again = load_checkpoint(run.directory, "cpu").model
@@ -254,9 +248,9 @@ def test_a_longer_budget_by_the_clock_goes_on_evaluating(
     assert [record["step"] for record in run.read_log() if "loss" in record] == list(range(1, events[-1].step + 1))  # type: ignore[union-attr]
 
 
-def test_an_early_stop_stands_on_resume_until_patience_allows_more(corpus: Corpus, tmp_path: Path) -> None:
-    model = new_model(dropout=0.0)
-    run = new_run(tmp_path / "run", model, corpus)
+def test_a_run_that_stopped_early_stays_stopped_until_patience_allows_more(corpus: Corpus, tmp_path: Path) -> None:
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     config = settings(steps=40, learning_rate=3.0, warmup_steps=40, eval_every=2, schedule="constant", patience=3)
     stopped = list(train(model, corpus, config, run))[-1]
     again = load_checkpoint(run.directory, "cpu").model
@@ -266,8 +260,8 @@ def test_an_early_stop_stands_on_resume_until_patience_allows_more(corpus: Corpu
 
 
 def test_the_last_state_is_never_older_than_the_best_weights(corpus: Corpus, tmp_path: Path) -> None:
-    model = new_model(dropout=0.0)
-    run = new_run(tmp_path / "run", model, corpus)
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     best = 0
     for event in train(model, corpus, settings(steps=30, save_every=100), run):
         if isinstance(event, Saved):
@@ -278,11 +272,11 @@ def test_the_last_state_is_never_older_than_the_best_weights(corpus: Corpus, tmp
             assert progress["step"] >= best
 
 
-def holding(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """A machine whose memory holds so many sequences at once."""
+def limit_memory(monkeypatch: pytest.MonkeyPatch, max_sequences: int) -> None:
+    """A machine whose memory fits a micro-batch of so many sequences."""
 
     def loss(features: Tensor, *rest: Tensor) -> Tensor:
-        if len(features) > most:
+        if len(features) > max_sequences:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return next_token_loss(features, *rest)
 
@@ -290,16 +284,16 @@ def holding(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     monkeypatch.setattr(torch, "compile", lambda function: function)
 
 
-@pytest.mark.parametrize("compiled", ["off", "on"])  # compiling comes upon it first, and is not what failed
-def test_memory_that_runs_out_halves_what_is_computed_at_once_and_changes_nothing_else(
+@pytest.mark.parametrize("compiled", ["off", "on"])  # compilation runs out of memory first, but has not failed
+def test_running_out_of_memory_halves_the_micro_batch_and_changes_nothing_else(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: Any
 ) -> None:
     config = settings(micro_batch_size=None, compile=compiled)
-    plain = new_model(dropout=0.0)
+    plain = new_model()
     list(train(plain, corpus, config.replace(compile="off")))
-    holding(monkeypatch, most=1)
-    model = new_model(dropout=0.0)
-    run = new_run(tmp_path / "run", model, corpus)
+    limit_memory(monkeypatch, max_sequences=1)
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     events = until(train(model, corpus, config, run), Step, 5)
     notices = [event.text for event in events if isinstance(event, Notice)]
     assert len(notices) == 2  # six sequences, three, one
@@ -310,23 +304,23 @@ def test_memory_that_runs_out_halves_what_is_computed_at_once_and_changes_nothin
         torch.testing.assert_close(a, b, rtol=0, atol=2e-4)
 
 
-def test_memory_too_small_for_one_sequence_is_one_sentence_that_names_the_flags(
+def test_running_out_of_memory_with_one_sequence_names_the_options(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    holding(monkeypatch, most=0)
+    limit_memory(monkeypatch, max_sequences=0)
     with pytest.raises(TrainingError, match=r"micro-batch of 1 x 16 tokens; .* --checkpoint-activations"):
-        list(train(new_model(), corpus, settings()))
+        list(train(new_model(dropout=0.1), corpus, settings()))
 
 
 def test_checkpointed_activations_give_the_same_gradients_bit_for_bit(corpus: Corpus) -> None:
-    models = [new_model(), new_model()]
+    models = [new_model(dropout=0.1), new_model(dropout=0.1)]
     list(train(models[0], corpus, settings()))
     list(train(models[1], corpus, settings(checkpoint_activations="on")))
     assert same_weights(*models)
 
 
-def test_a_record_holds_no_number_that_json_does_not_have(corpus: Corpus, tmp_path: Path) -> None:
-    run = new_run(tmp_path / "run", new_model(), corpus)
+def test_a_record_has_only_numbers_that_json_allows(corpus: Corpus, tmp_path: Path) -> None:
+    run = new_run(tmp_path / "run", new_model(dropout=0.1), corpus.tokenizer)
     run.log({"step": 1, "loss": math.nan, "gradient_norm": math.inf})
     run.update(result=Result(validation_loss=math.nan))
     assert list(run.read_log()) == [{"step": 1, "loss": None, "gradient_norm": None}]
@@ -334,29 +328,29 @@ def test_a_record_holds_no_number_that_json_does_not_have(corpus: Corpus, tmp_pa
 
 
 def test_a_damaged_line_of_the_log_is_named(corpus: Corpus, tmp_path: Path) -> None:
-    run = new_run(tmp_path / "run", new_model(), corpus)
+    run = new_run(tmp_path / "run", new_model(dropout=0.1), corpus.tokenizer)
     run.log_path.write_text('{"step": 1}\n{"st\n{"step": 2}\n')
     with pytest.raises(CheckpointError, match=r"log.jsonl, line 2 is not JSON"):
         list(run.read_log())
 
 
 def test_a_run_of_another_format_is_refused(corpus: Corpus, tmp_path: Path) -> None:
-    run = new_run(tmp_path / "run", new_model(), corpus)
+    run = new_run(tmp_path / "run", new_model(dropout=0.1), corpus.tokenizer)
     run.update(format=99)
     with pytest.raises(CheckpointError, match=r"another version of minigpt \(format 99, here 2\)"):
         Run.open(run.directory)
 
 
-def test_lines_logged_after_the_last_save_are_written_again_not_twice(corpus: Corpus, tmp_path: Path) -> None:
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus)
+def test_log_lines_after_the_last_save_are_not_duplicated_on_resume(corpus: Corpus, tmp_path: Path) -> None:
+    model = new_model(dropout=0.1)
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     list(train(model, corpus, settings(), run))
     expected = figures(run)
     state = run.load_last()
     assert state is not None
 
-    killed = new_model()
-    run = new_run(tmp_path / "killed", killed, corpus)
+    killed = new_model(dropout=0.1)
+    run = new_run(tmp_path / "killed", killed, corpus.tokenizer)
     events = train(killed, corpus, settings(save_every=5), run)
     for event in events:
         if isinstance(event, Step) and event.step == 8:
@@ -371,18 +365,18 @@ def test_lines_logged_after_the_last_save_are_written_again_not_twice(corpus: Co
     assert figures(Run.open(run.directory)) == expected
 
 
-def test_a_run_killed_before_its_first_save_starts_at_its_beginning(corpus: Corpus, tmp_path: Path) -> None:
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus)
+def test_a_run_killed_before_its_first_save_starts_again(corpus: Corpus, tmp_path: Path) -> None:
+    model = new_model(dropout=0.1)
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     run.log({"step": 1, "loss": 9.0})
     list(train(load_checkpoint(run.directory, "cpu").model, corpus, settings(), run, resume=True))
     assert [record["step"] for record in run.read_log() if "loss" in record] == list(range(1, 11))
 
 
-def test_the_folder_holds_the_best_weights_and_the_model_ends_as_them(corpus: Corpus, tmp_path: Path) -> None:
-    model = new_model(dropout=0.0)
-    run = new_run(tmp_path / "run", model, corpus)
-    # A rate that wrecks the model after a good start.
+def test_the_folder_has_the_best_weights_and_the_model_ends_with_them(corpus: Corpus, tmp_path: Path) -> None:
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    # A learning rate at which the model diverges after a good start.
     config = settings(steps=40, learning_rate=3.0, warmup_steps=40, eval_every=2, schedule="constant", patience=3)
     events = list(train(model, corpus, config, run))
     evaluations = [event for event in events if isinstance(event, Evaluation)]
@@ -407,11 +401,11 @@ def test_the_folder_holds_the_best_weights_and_the_model_ends_as_them(corpus: Co
         (3, 4, r"after step 4 \(the validation loss is nan\); resumed from step 3"),
     ],
 )
-def test_weights_that_are_not_finite_are_never_saved_and_the_run_goes_back(
+def test_nan_weights_are_never_saved_and_the_run_is_rolled_back(
     corpus: Corpus, tmp_path: Path, save_every: int | None, eval_every: int, what: str
 ) -> None:
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus)
+    model = new_model(dropout=0.1)
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     config = settings(steps=12, sample_every=0, save_every=save_every, eval_every=eval_every, schedule="constant")
     events = train(model, corpus, config, run)
     next(event for event in events if isinstance(event, Step) and event.step == 4)
@@ -429,21 +423,21 @@ def test_weights_that_are_not_finite_are_never_saved_and_the_run_goes_back(
     assert [record["step"] for record in run.read_log() if "loss" in record] == list(range(1, 13))
 
 
-def test_a_run_that_diverges_again_and_again_stops_with_a_diagnosis(
+def test_a_run_that_diverges_repeatedly_stops_with_advice(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus)
+    model = new_model(dropout=0.1)
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     list(train(model, corpus, settings(schedule="constant"), run))
     monkeypatch.setattr("minigpt.training.loss.next_token_loss", lambda *rest: next_token_loss(*rest) * math.nan)
     said = r"after step 15 \(loss nan, .*\), also after 3 rollbacks .* state of step 10 is kept; lower --learn"
     with pytest.raises(TrainingError, match=said):
         list(train(model, corpus, settings(steps=50, schedule="constant"), run, resume=True))
     with pytest.raises(TrainingError, match=r"after step 5 .* nothing was saved yet; lower --learning-rate, now 0.01"):
-        list(train(new_model(), corpus, settings()))
+        list(train(new_model(dropout=0.1), corpus, settings()))
 
 
-def test_a_spike_of_the_loss_is_left_out_and_counted(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_spike_is_skipped_and_counted(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     config = settings(steps=200, sample_every=0, eval_every=1000, micro_batch_size=None)
     calls = iter(range(1000))
     spiking = {190: 200.0, 194: 200.0}  # factors
@@ -452,28 +446,28 @@ def test_a_spike_of_the_loss_is_left_out_and_counted(corpus: Corpus, monkeypatch
         return next_token_loss(*rest) * spiking.get(next(calls), 1.0)
 
     monkeypatch.setattr("minigpt.training.loss.next_token_loss", loss)
-    events = list(train(new_model(dropout=0.0), corpus, config))
+    events = list(train(new_model(), corpus, config))
     assert [event.step for event in events if isinstance(event, Step) and event.skipped] == [191, 195]
     notices = [event.text for event in events if isinstance(event, Notice)]
     assert notices[1].startswith("skipped step 195: loss")
     assert notices[1].endswith("is far above the recent losses (2 skipped so far)")
     calls = iter(range(1000))
-    events = list(train(new_model(dropout=0.0), corpus, config.replace(spike_threshold=0)))
+    events = list(train(new_model(), corpus, config.replace(spike_threshold=0)))
     assert not [event for event in events if isinstance(event, Step) and event.skipped]
 
 
-def test_a_gradient_left_out_moves_nothing_but_the_momentum(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = new_model(dropout=0.0)
+def test_a_skipped_step_changes_no_weight_without_momentum(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = new_model()
     monkeypatch.setattr("minigpt.training.loss.next_token_loss", lambda *rest: next_token_loss(*rest) * math.nan)
     events = train(model, corpus, settings(weight_decay=0.0, optimizer="adamw"))
     next(event for event in events if isinstance(event, Step))
-    assert same_weights(model, new_model(dropout=0.0))  # there was no momentum yet
+    assert same_weights(model, new_model())  # there was no momentum yet
 
 
 def test_a_run_that_no_longer_improves_cools_down_before_it_stops(corpus: Corpus, tmp_path: Path) -> None:
     config = settings(steps=2000, learning_rate=0.3, eval_every=5, patience=2, sample_every=0, optimizer="adamw")
-    model = new_model(dropout=0.0)
-    run = new_run(tmp_path / "run", model, corpus)
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     events = list(train(model, corpus, config, run))
     steps = [event for event in events if isinstance(event, Step)]
     cooling = next(
@@ -488,16 +482,16 @@ def test_a_run_that_no_longer_improves_cools_down_before_it_stops(corpus: Corpus
     assert max(after) < peak
     last = events[-1]
     assert isinstance(last, Finished)
-    assert last.step <= 2 * cooling.step + 1  # as long again as it took to get there
+    assert last.step <= 2 * cooling.step + 1  # as long as the steps before it
     assert last.reason == "early stop"
     again = load_checkpoint(run.directory, "cpu").model
-    events = train(again, corpus, config.replace(patience=0), run, resume=True)  # now it wants the whole budget
+    events = train(again, corpus, config.replace(patience=0), run, resume=True)  # now the run uses its full budget
     assert next(event for event in events if isinstance(event, Step)).step == cooling.step + 1
 
 
-def test_log_lines_have_the_promised_fields(corpus: Corpus, tmp_path: Path) -> None:
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus)
+def test_log_lines_have_the_documented_fields(corpus: Corpus, tmp_path: Path) -> None:
+    model = new_model(dropout=0.1)
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     list(train(model, corpus, settings(steps=3), run))
     lines = [json.loads(line) for line in run.log_path.read_text().splitlines()]
     training = next(line for line in lines if "loss" in line)
@@ -507,15 +501,15 @@ def test_log_lines_have_the_promised_fields(corpus: Corpus, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS])
-def test_a_disk_that_fails_is_said_and_tried_again_and_the_last_state_stands(
+def test_a_failed_save_is_reported_and_tried_again_and_the_last_state_is_kept(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
-    undisturbed = new_model()
-    complete = new_run(tmp_path / "undisturbed", undisturbed, corpus)
-    list(train(undisturbed, corpus, settings(steps=20), complete))
+    uninterrupted = new_model(dropout=0.1)
+    complete = new_run(tmp_path / "uninterrupted", uninterrupted, corpus.tokenizer)
+    list(train(uninterrupted, corpus, settings(steps=20), complete))
 
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus)
+    model = new_model(dropout=0.1)
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     events = train(model, corpus, settings(steps=20), run)
     until_seven = list(itertools.takewhile(lambda event: event.step < 7, events))
     assert any(isinstance(event, Saved) for event in until_seven)
@@ -537,15 +531,15 @@ def test_a_disk_that_fails_is_said_and_tried_again_and_the_last_state_stands(
         assert "the state of step 6 is kept; the next save tries again" in notices[0]
         assert run.last_path.read_bytes() == before
     list(events)  # the disk has room again
-    assert same_weights(model, undisturbed)
+    assert same_weights(model, uninterrupted)
     assert figures(run) == figures(complete)
 
 
-def test_a_disk_that_is_full_to_the_end_is_an_error_at_the_end(
+def test_a_disk_that_stays_full_is_an_error_at_the_end(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus)
+    model = new_model(dropout=0.1)
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     list(train(model, corpus, settings(), run))
     before = run.last_path.read_bytes()
 
@@ -556,14 +550,14 @@ def test_a_disk_that_is_full_to_the_end_is_an_error_at_the_end(
     events = []
     with pytest.raises(CheckpointError, match=r"could not be written \(no space left on device\)"):
         events.extend(train(model, corpus, settings(steps=20), run, resume=True))
-    assert isinstance(events[-1], Finished)  # what it came to is told first
+    assert isinstance(events[-1], Finished)  # the result is reported first
     assert not any("goes on and tries" in event.text for event in events if isinstance(event, Notice))
     assert run.last_path.read_bytes() == before
 
 
-def test_a_run_is_asked_to_save_and_to_stop_from_outside(corpus: Corpus, tmp_path: Path) -> None:
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus)
+def test_a_control_requests_a_save_and_a_stop(corpus: Corpus, tmp_path: Path) -> None:
+    model = new_model(dropout=0.1)
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     control = Control()
     steps = []
     for event in train(model, corpus, settings(steps=100, eval_every=1000), run, control=control):
@@ -579,53 +573,55 @@ def test_a_run_is_asked_to_save_and_to_stop_from_outside(corpus: Corpus, tmp_pat
     assert progress["step"] == 8
 
 
-def test_a_run_in_use_is_refused_and_free_again_afterwards(corpus: Corpus, tmp_path: Path) -> None:
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus)
+def test_a_run_in_use_is_refused_and_available_afterwards(corpus: Corpus, tmp_path: Path) -> None:
+    model = new_model(dropout=0.1)
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     events = train(model, corpus, settings(), run)
     next(events)
     with pytest.raises(CheckpointError, match="being trained"):
-        train(new_model(), corpus, settings(), Run.open(run.directory), resume=True)
+        train(new_model(dropout=0.1), corpus, settings(), Run.open(run.directory), resume=True)
     list(events)
-    list(train(new_model(), corpus, settings(steps=12), Run.open(run.directory), resume=True))
+    list(train(new_model(dropout=0.1), corpus, settings(steps=12), Run.open(run.directory), resume=True))
 
 
-def test_minutes_bound_the_run_by_the_clock(corpus: Corpus) -> None:
-    events = list(train(new_model(), corpus, settings(steps=None, minutes=0.02, eval_every=None, sample_every=0)))
+def test_a_budget_in_minutes_limits_the_run(corpus: Corpus) -> None:
+    events = list(
+        train(new_model(dropout=0.1), corpus, settings(steps=None, minutes=0.02, eval_every=None, sample_every=0))
+    )
     finished = events[-1]
     assert isinstance(finished, Finished)
     assert finished.reason == "length"
     steps = [event for event in events if isinstance(event, Step)]
     assert steps[-2].progress < 1 == steps[-1].progress
-    assert steps[-2].seconds < 1.2  # something is left for what follows
-    assert steps[-1].learning_rate < 0.2 * 1e-2  # the schedule has come down
+    assert steps[-2].seconds < 1.2  # time is left for the final evaluation
+    assert steps[-1].learning_rate < 0.2 * 1e-2  # the schedule has reached its end
 
 
-def test_seconds_spent_before_the_first_step_shorten_the_run_but_not_its_warmup(corpus: Corpus) -> None:
+def test_elapsed_seconds_shorten_the_run_but_not_its_warmup(corpus: Corpus) -> None:
     config = settings(steps=None, minutes=0.05, warmup_steps=None, eval_every=None, sample_every=0)
-    steps = [event for event in train(new_model(), corpus, config, elapsed=2.0) if isinstance(event, Step)]
+    steps = [event for event in train(new_model(dropout=0.1), corpus, config, elapsed=2.0) if isinstance(event, Step)]
     assert steps[0].seconds > 2.0
     assert steps[0].learning_rate < 0.5 * 1e-2
     assert steps[-2].seconds < 3.0
 
 
 def test_epochs_are_counted_in_windows(corpus: Corpus) -> None:
-    events = list(train(new_model(), corpus, settings(steps=None, epochs=0.5, sample_every=0)))
+    events = list(train(new_model(dropout=0.1), corpus, settings(steps=None, epochs=0.5, sample_every=0)))
     assert events[-1].step == round(0.5 * (len(corpus.train) // 16) / 6)  # type: ignore[union-attr]
 
 
-def test_a_corpus_too_short_to_hold_anything_out_trains_and_keeps_the_latest(tmp_path: Path) -> None:
+def test_without_validation_text_the_latest_weights_are_saved(tmp_path: Path) -> None:
     (tmp_path / "tiny.txt").write_text("ab")
     tiny = Corpus.build([tmp_path / "tiny.txt"], "bytes", cache=tmp_path / "cache", validation_fraction=0)
-    model = new_model()
-    run = new_run(tmp_path / "run", model, tiny)
+    model = new_model(dropout=0.1)
+    run = new_run(tmp_path / "run", model, tiny.tokenizer)
     events = list(train(model, tiny, settings(steps=4), run))
     assert not any(isinstance(event, Evaluation) for event in events)
     assert same_weights(model, load_checkpoint(run.directory, "cpu").model)
     assert events[-1].validation_loss is None  # type: ignore[union-attr]
 
 
-def test_a_failing_compiler_is_said_and_training_goes_on(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_compiler_is_reported_and_training_continues(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(function: Any) -> Any:
         def call(*_: object) -> None:
             raise RuntimeError("no C++ compiler here\nand many more lines")
@@ -633,7 +629,7 @@ def test_a_failing_compiler_is_said_and_training_goes_on(corpus: Corpus, monkeyp
         return call
 
     monkeypatch.setattr(torch, "compile", broken)
-    with_fallback, plain = new_model(), new_model()
+    with_fallback, plain = new_model(dropout=0.1), new_model(dropout=0.1)
     events = list(train(with_fallback, corpus, settings(compile="on")))
     notices = [event.text for event in events if isinstance(event, Notice)]
     assert notices == ["torch.compile failed (no C++ compiler here); training continues without it"]
@@ -650,7 +646,7 @@ def test_a_failing_compiler_is_said_and_training_goes_on(corpus: Corpus, monkeyp
 )
 def test_settings_that_do_not_fit_are_refused(corpus: Corpus, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        list(train(new_model(), corpus, settings(**changes)))
+        list(train(new_model(dropout=0.1), corpus, settings(**changes)))
 
 
 def test_a_tokenizer_larger_than_the_vocabulary_is_refused(corpus: Corpus) -> None:
@@ -663,14 +659,14 @@ def test_a_tokenizer_larger_than_the_vocabulary_is_refused(corpus: Corpus) -> No
 @pytest.mark.parametrize(("dtype", "compiled"), [("float32", "off"), ("bfloat16", "on"), ("float16", "off")])
 def test_training_learns_on_cuda(corpus: Corpus, dtype: str, compiled: str) -> None:
     config = settings(steps=60, device="cuda", dtype=dtype, compile=compiled, sample_every=0)
-    events = list(train(new_model(dropout=0.0), corpus, config))
+    events = list(train(new_model(), corpus, config))
     assert not [event for event in events if isinstance(event, Notice)]
     assert events[-1].validation_loss < 2.8  # type: ignore[union-attr,operator]
 
 
-def test_a_run_that_goes_on_with_another_text_measures_its_best_anew(corpus: Corpus, tmp_path: Path) -> None:
-    model = new_model(dropout=0.0)
-    run = new_run(tmp_path / "run", model, corpus)
+def test_a_run_resumed_on_another_text_forgets_its_best_loss(corpus: Corpus, tmp_path: Path) -> None:
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     list(train(model, corpus, settings(steps=60), run))
     (tmp_path / "bear.txt").write_text("a bear and nine jugs of vex were quickly packed in his box! " * 60)
     other = Corpus.build([tmp_path / "bear.txt"], corpus.tokenizer, cache=tmp_path / "cache")
@@ -682,11 +678,11 @@ def test_a_run_that_goes_on_with_another_text_measures_its_best_anew(corpus: Cor
 
 
 @pytest.mark.parametrize("name", ["token_noise", "bpe_dropout"])
-def test_noise_changes_what_is_learnt_from_and_nothing_that_is_measured(words: Corpus, name: str) -> None:
+def test_noise_changes_training_and_no_evaluation(bpe_corpus: Corpus, name: str) -> None:
     evaluations, losses = [], []
     for share in (0.0, 0.5):
-        model = new_model(dropout=0.0, vocab_size=WORDS)
-        events = list(train(model, words, settings(steps=1).replace(**{name: share})))
+        model = new_model(vocab_size=BPE_VOCAB_SIZE)
+        events = list(train(model, bpe_corpus, settings(steps=1).replace(**{name: share})))
         evaluations.append(next(e.validation_loss for e in events if isinstance(e, Evaluation)))
         losses.append(next(e.loss for e in events if isinstance(e, Step)))
     assert evaluations[0] == evaluations[1]  # before the first step

@@ -1,4 +1,4 @@
-"""The sliced head and loss against the plain one: value and gradients."""
+"""The sliced head and loss against plain cross entropy: value and gradients."""
 
 import pytest
 import torch
@@ -29,10 +29,10 @@ def test_sliced_loss_and_gradients_equal_plain_cross_entropy(b: int, t: int, c: 
 
 
 @pytest.mark.parametrize("logit", [-300.0, 300.0])
-def test_a_target_far_from_likely_has_its_whole_loss(logit: float) -> None:
-    """A chance of exp(-300) is zero in float32: the loss must not go through it."""
+def test_a_very_improbable_target_has_its_exact_loss(logit: float) -> None:
+    """A probability of exp(-300) is zero in float32: the loss must not be computed from it."""
     features, head = torch.tensor([[[1.0]]], requires_grad=True), torch.tensor([[logit], [0.0]], requires_grad=True)
-    target = torch.tensor([[int(logit > 0)]])  # the one of logit 0, or the one far below it
+    target = torch.tensor([[int(logit > 0)]])  # the token of logit 0, or the one far below it
     loss = next_token_loss(features, head, target)
     assert loss.item() == pytest.approx(300)
     loss.backward()
@@ -40,12 +40,12 @@ def test_a_target_far_from_likely_has_its_whole_loss(logit: float) -> None:
     assert features.grad.item() == pytest.approx(abs(logit))
 
 
-def test_slices_of_every_size_give_one_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loss_does_not_depend_on_the_slice_size(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(1)
     features, head, targets = torch.randn(3, 7, 8), torch.randn(70, 8), torch.randint(70, (3, 7))
     losses = []
-    for in_cache in (1, 150, 2**20):
-        monkeypatch.setattr(loss_module, "_CACHED_LOGITS", in_cache)
+    for cached_logits in (1, 150, 2**20):
+        monkeypatch.setattr(loss_module, "_CACHED_LOGITS", cached_logits)
         losses.append(next_token_loss(features, head, targets).item())
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-6)
 
@@ -71,7 +71,7 @@ def test_bfloat16_autocast_stays_close_and_gives_float32_gradients() -> None:
         assert (ours - theirs).norm() / theirs.norm() < 1e-2
 
 
-def test_nothing_undefined_lies_between_the_rows_of_the_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_padding_of_the_logits_rows_is_finite(monkeypatch: pytest.MonkeyPatch) -> None:
     """oneDNN's AMX kernels read past the end of a row and multiply by 0, so NaN there becomes NaN in the gradient."""
     rows_end = []
     new_empty, mm = torch.Tensor.new_empty, torch.mm

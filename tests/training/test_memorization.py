@@ -1,4 +1,4 @@
-"""Whether a run begins to recite its text, told from made-up figures and a small text."""
+"""The notices about memorization, from made-up figures and a small text."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from minigpt.data.corpus import Corpus
 from minigpt.evaluation.memorization.index import MemorizationIndex, TrainingLocation
-from minigpt.training import memorization as memorizing
+from minigpt.training import memorization
 from minigpt.training.memorization import MemorizationMonitor
 
 TEXT = " ".join(f"w{number}" for number in range(3000))
@@ -14,18 +14,18 @@ TEXT = " ".join(f"w{number}" for number in range(3000))
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Corpus:
-    """Three thousand different words."""
+    """A text of 3000 different words."""
     (tmp_path / "text.txt").write_text(TEXT)
     return Corpus.build(tmp_path / "text.txt", "bytes", cache=tmp_path / "cache", validation_fraction=0)
 
 
 def copied(words: int) -> str:
-    """A sample of which so many words are copied."""
+    """A sample with so many copied words in a row."""
     return "new " + " ".join(f"w{number}" for number in range(100, 100 + words)) + " new"
 
 
 def steps_of_notices(corpus: Corpus, losses: list[float], longest: dict[int, int]) -> list[int]:
-    """The steps of the samples at which something was told; an evaluation stands at every tenth step."""
+    """The steps of the samples with a notice; every tenth step has an evaluation."""
     monitor, steps = MemorizationMonitor(corpus), []
     for number, loss in enumerate(losses):
         monitor.record_loss(10 * number, loss)
@@ -41,21 +41,20 @@ FLAT = [5, 4, 3, 2.5, 2.499, 2.498, 2.497, 2.496, 2.495, 2.494]
 GROWING = {0: 0, 30: 2, 60: 9, 90: 20}
 
 
-def test_rising_or_flat_validation_while_copies_grow_is_told_once(corpus: Corpus) -> None:
+def test_rising_or_flat_validation_while_samples_copy_more_is_reported_once(corpus: Corpus) -> None:
     assert steps_of_notices(corpus, RISING, GROWING) == [60]
     assert steps_of_notices(corpus, FLAT, GROWING) == [60]
 
 
-def test_nothing_is_told_while_validation_improves_or_copies_do_not_grow(corpus: Corpus) -> None:
+def test_nothing_is_reported_while_validation_improves_or_samples_do_not_copy_more(corpus: Corpus) -> None:
     assert steps_of_notices(corpus, FALLING, GROWING) == []
     assert steps_of_notices(corpus, RISING, {0: 9, 30: 9, 60: 9, 90: 9}) == []
-    assert (
-        steps_of_notices(corpus, RISING, {0: 0, 30: 2, 60: 5, 90: 7}) == []
-    )  # no longer than the language's own phrases
+    ordinary_phrases = {0: 0, 30: 2, 60: 5, 90: 7}  # words in a row that any text may share
+    assert steps_of_notices(corpus, RISING, ordinary_phrases) == []
     assert steps_of_notices(corpus, RISING[:3], {0: 0, 20: 20}) == []
 
 
-def test_what_it_says_names_the_steps_and_the_words(corpus: Corpus) -> None:
+def test_the_notice_names_the_steps_and_the_number_of_words(corpus: Corpus) -> None:
     monitor = MemorizationMonitor(corpus)
     for number, loss in enumerate(RISING[:7]):
         monitor.record_loss(10 * number, loss)
@@ -66,7 +65,7 @@ def test_what_it_says_names_the_steps_and_the_words(corpus: Corpus) -> None:
     assert "15 words" in notice
 
 
-def test_a_run_taken_up_again_remembers_its_log(corpus: Corpus) -> None:
+def test_a_resumed_run_reads_its_log(corpus: Corpus) -> None:
     log = [{"step": 10 * number, "validation_loss": loss} for number, loss in enumerate(RISING[:6])]
     log += [{"step": 30, "sample": "…", "longest_copied_words": 2}, {"step": 31, "loss": 1.0}]
     monitor = MemorizationMonitor(corpus)
@@ -80,19 +79,19 @@ def test_a_run_taken_up_again_remembers_its_log(corpus: Corpus) -> None:
     assert fresh.take_notices() == []
 
 
-def test_a_run_that_goes_back_forgets_what_came_after(corpus: Corpus) -> None:
+def test_a_run_that_is_rolled_back_drops_later_figures(corpus: Corpus) -> None:
     monitor = MemorizationMonitor(corpus)
     for step in (0, 10, 20, 30):
         monitor.record_loss(step, 1.0)
         if step == 0:
             monitor.measure(0, copied(1), "", 60)
     monitor.measure(30, copied(3), "", 60)
-    monitor.record_loss(12, 1.0)  # the run has gone back to step 10
+    monitor.record_loss(12, 1.0)  # the run was rolled back to step 10
     monitor.measure(12, copied(20), "", 60)
     assert monitor.take_notices() == []
 
 
-def test_the_index_is_bounded_by_the_time_the_run_takes_and_that_is_said(
+def test_the_index_is_limited_by_the_duration_of_the_run_and_that_is_reported(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
@@ -102,7 +101,7 @@ def test_the_index_is_bounded_by_the_time_the_run_takes_and_that_is_said(
         return MemorizationIndex.build(corpus, most_bytes)
 
     monkeypatch.setattr("minigpt.evaluation.memorization.index._BLOCK", 64)
-    monkeypatch.setattr(memorizing, "_MIN_BYTES", 1000)
+    monkeypatch.setattr(memorization, "_MIN_BYTES", 1000)
     monkeypatch.setattr(MemorizationIndex, "open", open_index)
     short = MemorizationMonitor(corpus)
     short.measure(1, copied(5), "", run_seconds=0.1)
@@ -114,14 +113,14 @@ def test_the_index_is_bounded_by_the_time_the_run_takes_and_that_is_said(
     assert asked[0] < len(TEXT) < asked[1] <= 100_000_000
 
 
-def test_the_index_is_made_once(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_text_is_indexed_once(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     monitor = MemorizationMonitor(corpus)
     first = monitor.measure(1, copied(5), "", 60)
     monkeypatch.delattr(MemorizationIndex, "open")
     assert monitor.measure(2, copied(5), "", 60) == first
 
 
-def test_the_longest_run_of_a_sample_is_located_if_it_is_a_long_one(corpus: Corpus, tmp_path: Path) -> None:
+def test_the_longest_copied_run_is_located_if_it_is_long(corpus: Corpus, tmp_path: Path) -> None:
     monitor = MemorizationMonitor(corpus)
     assert monitor.locate(monitor.measure(1, copied(5), "", 60)) is None
     assert monitor.locate(monitor.measure(2, copied(8), "", 60)) == TrainingLocation(document=1, line=1)

@@ -1,4 +1,4 @@
-"""The memory estimates against what autograd really keeps."""
+"""The memory estimates against what autograd saves and the optimizers hold."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from minigpt.training.optimizers import build_optimizers
 
 
 def kept_by_autograd(model: GPT, context: int, sequences: int) -> int:
-    """Bytes of everything but the weights that a forward pass keeps for the backward pass."""
+    """Bytes that a forward pass saves for the backward pass, without the weights."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, Tensor] = {}
 
@@ -27,17 +27,17 @@ def kept_by_autograd(model: GPT, context: int, sequences: int) -> int:
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize(("layers", "width", "context", "sequences"), [(4, 128, 128, 8), (8, 256, 64, 4)])
-def test_the_estimate_of_activations_is_what_autograd_keeps(
+def test_the_estimated_activations_are_what_autograd_saves(
     layers: int, width: int, context: int, sequences: int, dropout: float
 ) -> None:
     config = GPTConfig(
         vocab_size=1, n_positions=context, n_embd=width, n_layer=layers, n_head=4, dropout=dropout
-    )  # a vocabulary of one: no head to speak of
+    )  # a vocabulary of one token: almost no head
     kept = kept_by_autograd(GPT(config), context, sequences)
     assert activation_bytes(config, context, sequences) == pytest.approx(kept, rel=0.2)
 
 
-def test_checkpointing_keeps_little_more_than_what_enters_each_block() -> None:
+def test_checkpointing_saves_little_more_than_the_input_of_each_block() -> None:
     config = GPTConfig(vocab_size=1, n_positions=64, n_embd=64, n_layer=8, n_head=4)
     model = GPT(config)
     plain = kept_by_autograd(model, 64, 8)
@@ -48,7 +48,7 @@ def test_checkpointing_keeps_little_more_than_what_enters_each_block() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-def test_the_estimate_of_the_state_is_what_the_optimizer_holds(optimizer: str) -> None:
+def test_the_estimated_state_is_what_the_optimizers_hold(optimizer: str) -> None:
     config = GPTConfig(vocab_size=300, n_positions=64, n_embd=64, n_layer=3, n_head=4)
     model = GPT(config)
     optimizers = build_optimizers(model, TrainConfig(steps=1, optimizer=optimizer))  # type: ignore[arg-type]
@@ -61,10 +61,10 @@ def test_the_estimate_of_the_state_is_what_the_optimizer_holds(optimizer: str) -
     assert state_bytes(config, optimizer) == pytest.approx(held, rel=0.01)
 
 
-def test_one_of_several_processes_has_its_part_and_whole_what_is_computed_now() -> None:
+def test_a_sharded_process_has_its_shard_and_what_is_computed_now() -> None:
     config = GPTConfig(vocab_size=300, n_positions=64, n_embd=64, n_layer=30, n_head=4)
     whole, weights = state_bytes(config, "adamw"), 4 * config.n_parameters
-    assert state_bytes(config, "adamw", 8) == (whole - weights) // 8 + weights  # an evaluation has all the weights
+    assert state_bytes(config, "adamw", 8) == (whole - weights) // 8 + weights  # an evaluation has all weights
     assert state_bytes(config, "adamw", 8) < 0.35 * whole
-    flat = config.replace(n_layer=2)  # of which a step has whole what is whole in an evaluation, with its gradients
+    flat = config.replace(n_layer=2)  # every block is unsharded in a step, with its gradients
     assert state_bytes(flat, "adamw", 8) == state_bytes(flat, "adamw") // 8 + 8 * flat.n_parameters

@@ -1,4 +1,4 @@
-"""Muon against torch's own, on the properties it is for, and inside the optimizers of a model."""
+"""Muon against torch's implementation, its defining properties, and its place among a model's optimizers."""
 
 import pytest
 import torch
@@ -11,34 +11,34 @@ from minigpt.training.optimizers import build_optimizers
 from minigpt.training.step import TrainStep
 
 
-class Unread:
-    """A text of which no step asks for anything."""
+class NoBatches:
+    """A corpus that is never read."""
 
     def batch(self, *_: object) -> tuple[torch.Tensor, torch.Tensor]:
         raise AssertionError
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 8), (2, 24, 8), (2, 8, 32), (1, 1, 5)])
-def test_orthogonalizing_evens_the_strengths_and_keeps_the_directions_of_even_rows(shape: tuple[int, ...]) -> None:
+def test_orthogonalizing_equalizes_singular_values_and_keeps_the_directions(shape: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(1)
     matrices = torch.randn(shape, generator=generator) * 7
     for matrix, even in zip(matrices, orthogonalize(matrices), strict=True):
         wide, even = (part.mT if shape[1] > shape[2] else part for part in (matrix, even))
-        u, strengths, v = torch.linalg.svd(
+        u, singular_values, v = torch.linalg.svd(
             wide / (wide @ wide.mT).abs().sum(1, keepdim=True).sqrt(), full_matrices=False
         )
-        assert strengths.max() <= 1 + 1e-5  # so that the polynomials are in their own range
-        strengths = torch.linalg.svdvals(even)
-        assert strengths.min() > 0.15
-        assert strengths.max() < 1.9
-        # In the directions of the matrix whose rows were made even it is diagonal: nothing was turned.
+        assert singular_values.max() <= 1 + 1e-5  # the range of the polynomials
+        singular_values = torch.linalg.svdvals(even)
+        assert singular_values.min() > 0.15
+        assert singular_values.max() < 1.9
+        # It is diagonal in the directions of the matrix with equalized rows: no direction has changed.
         inside = u.mT @ even @ v.mT
         assert (inside - inside.diag().diag()).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("bfloat16", [False, True])
 @pytest.mark.parametrize("size", [96, 128, 192])
-def test_one_direction_alone_comes_out_no_stronger_than_others(size: int, bfloat16: bool) -> None:
+def test_a_single_direction_is_no_stronger_than_several(size: int, bfloat16: bool) -> None:
     generator = torch.Generator().manual_seed(6)
     alone = torch.ones(1, size, size)
     nearly = torch.randn(4, size, 1, generator=generator) @ torch.randn(4, 1, size, generator=generator)
@@ -47,7 +47,7 @@ def test_one_direction_alone_comes_out_no_stronger_than_others(size: int, bfloat
         assert 0.4 < torch.linalg.svdvals(matrix).max() < 2.1
 
 
-def test_a_matrix_of_nothing_and_rows_of_nothing_stay_so() -> None:
+def test_zero_matrices_and_zero_rows_stay_zero() -> None:
     matrices = torch.randn(2, 6, 9, generator=torch.Generator().manual_seed(8))
     matrices[0] = 0
     matrices[1, 2] = 0
@@ -59,22 +59,22 @@ def test_a_matrix_of_nothing_and_rows_of_nothing_stay_so() -> None:
 
 
 @pytest.mark.parametrize("size", [1e-12, 1e12])
-def test_how_large_a_matrix_is_makes_no_difference(size: float) -> None:
+def test_the_scale_of_a_matrix_makes_no_difference(size: float) -> None:
     matrices = torch.randn(2, 6, 9, generator=torch.Generator().manual_seed(9))
     torch.testing.assert_close(orthogonalize(matrices * size), orthogonalize(matrices), rtol=1e-4, atol=1e-5)
 
 
-def test_in_bfloat16_the_same_matrices_come_out_almost() -> None:
+def test_bfloat16_gives_almost_the_same_matrices() -> None:
     matrices = torch.randn(3, 128, 96, generator=torch.Generator().manual_seed(5))
-    exact, coarse = orthogonalize(matrices), orthogonalize(matrices, bfloat16=True)
-    assert coarse.dtype == torch.float32
-    assert not torch.equal(coarse, exact)
-    assert (coarse - exact).norm() / exact.norm() < 0.1
+    exact, rounded = orthogonalize(matrices), orthogonalize(matrices, bfloat16=True)
+    assert rounded.dtype == torch.float32
+    assert not torch.equal(rounded, exact)
+    assert (rounded - exact).norm() / exact.norm() < 0.1
 
 
-def test_a_run_in_bfloat16_orthogonalizes_in_it_and_one_in_float32_does_not() -> None:
+def test_a_run_in_bfloat16_orthogonalizes_in_bfloat16_and_one_in_float32_does_not() -> None:
     start = GPT(GPTConfig(vocab_size=20, n_positions=8, n_embd=16, n_layer=1, n_head=2)).state_dict()
-    stepped = {}
+    updated = {}
     for dtype in (torch.float32, torch.bfloat16):
         model = GPT(GPTConfig(vocab_size=20, n_positions=8, n_embd=16, n_layer=1, n_head=2))
         model.load_state_dict(start)
@@ -82,22 +82,24 @@ def test_a_run_in_bfloat16_orthogonalizes_in_it_and_one_in_float32_does_not() ->
             parameter.grad = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
         for optimizer in build_optimizers(model, TrainConfig(steps=1, optimizer="muon", learning_rate=1.0), dtype):
             optimizer.step()
-        stepped[dtype] = model.get_parameter("blocks.0.mlp.up_proj.weight").detach()
-    exact, coarse = stepped[torch.float32], stepped[torch.bfloat16]
-    assert not torch.equal(exact, coarse)
-    assert (coarse - exact).norm() < 0.2 * exact.norm()  # steep polynomials, roundings of a few per mille
+        updated[dtype] = model.get_parameter("blocks.0.mlp.up_proj.weight").detach()
+    exact, rounded = updated[torch.float32], updated[torch.bfloat16]
+    assert not torch.equal(exact, rounded)
+    assert (
+        rounded - exact
+    ).norm() < 0.2 * exact.norm()  # rounding errors of a few per mille, amplified by steep polynomials
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_dtype_of_a_run_reaches_muon(dtype: torch.dtype) -> None:
     model = GPT(GPTConfig(vocab_size=20, n_positions=8, n_embd=16, n_layer=1, n_head=2))
     config = TrainConfig(steps=1, optimizer="muon", context_length=8)
-    _, muon = TrainStep(model, Unread(), config, torch.device("cpu"), dtype, World()).optimizers
+    _, muon = TrainStep(model, NoBatches(), config, torch.device("cpu"), dtype, World()).optimizers
     assert isinstance(muon, Muon)
     assert muon.bfloat16 is (dtype == torch.bfloat16)
 
 
-def test_a_step_goes_about_where_torchs_muon_goes() -> None:
+def test_an_update_is_close_to_that_of_torchs_muon() -> None:
     torch_muon = pytest.importorskip("torch.optim").__dict__.get("Muon")
     if torch_muon is None:
         pytest.skip("this torch has no Muon")
@@ -122,7 +124,7 @@ def test_a_step_goes_about_where_torchs_muon_goes() -> None:
         assert moved.norm().item() == pytest.approx(expected.norm().item(), rel=0.15)
 
 
-def test_parts_are_orthogonalized_one_by_one() -> None:
+def test_parts_are_orthogonalized_separately() -> None:
     generator = torch.Generator().manual_seed(3)
     whole = torch.nn.Parameter(torch.randn((24, 8), generator=generator))
     parts = [torch.nn.Parameter(part.clone()) for part in whole.detach().chunk(3)]
@@ -134,7 +136,7 @@ def test_parts_are_orthogonalized_one_by_one() -> None:
     torch.testing.assert_close(whole.detach(), torch.cat([part.detach() for part in parts]), rtol=0, atol=1e-6)
 
 
-def test_an_update_is_as_large_as_adamws_whatever_the_shape() -> None:
+def test_an_update_is_as_large_as_adamws_for_every_shape() -> None:
     generator = torch.Generator().manual_seed(4)
     for shape in [(32, 32), (128, 32), (32, 128)]:
         matrix = torch.nn.Parameter(torch.zeros(shape))
@@ -143,12 +145,12 @@ def test_an_update_is_as_large_as_adamws_whatever_the_shape() -> None:
         assert matrix.detach().square().mean().sqrt().item() == pytest.approx(0.2 * 0.01, rel=0.2)
 
 
-def test_muon_has_the_blocks_matrices_and_adamw_the_rest() -> None:
+def test_muon_updates_the_matrices_of_the_blocks_and_adamw_the_rest() -> None:
     model = GPT(GPTConfig(vocab_size=20, n_positions=8, n_embd=8, n_layer=2, n_head=2))
     names = {parameter: name for name, parameter in model.named_parameters()}
     adamw, muon = build_optimizers(model, TrainConfig(steps=1, optimizer="muon"))
     has = [[names[p] for group in o.param_groups for p in group["params"]] for o in (adamw, muon)]
-    assert sorted(has[0] + has[1]) == sorted(names.values())  # each once
+    assert sorted(has[0] + has[1]) == sorted(names.values())  # each in one optimizer
     assert {name.split(".", 2)[2] for name in has[1]} == {
         "attention.qkv_proj.weight", "attention.out_proj.weight", "mlp.up_proj.weight", "mlp.down_proj.weight"
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The schedule's shape and what decays."""
+"""The learning-rate schedule, and the parameters with weight decay."""
 
 import math
 from typing import Any
@@ -16,12 +16,12 @@ def test_warmup_is_linear_in_steps() -> None:
     assert [learning_rate(step, 0.0, config) for step in range(6)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])
 
 
-def test_a_warmup_nobody_chose_takes_a_tenth_of_a_short_run() -> None:
+def test_the_default_warmup_takes_a_tenth_of_a_short_run() -> None:
     config = TrainConfig(steps=50, schedule="constant", learning_rate=1.0)
-    rates = [learning_rate(step, step / 50, config) for step in range(50)]
-    assert rates[0] == pytest.approx(0.01)
-    assert rates[2] == pytest.approx(0.4)
-    assert rates[5:] == [1.0] * 45
+    learning_rates = [learning_rate(step, step / 50, config) for step in range(50)]
+    assert learning_rates[0] == pytest.approx(0.01)
+    assert learning_rates[2] == pytest.approx(0.4)
+    assert learning_rates[5:] == [1.0] * 45
     long = [learning_rate(step, step / 10_000, config) for step in (0, 49, 99)]
     assert long == pytest.approx([0.01, 0.5, 1.0])
 
@@ -38,8 +38,8 @@ def test_trapezoid_is_flat_until_its_cooldown() -> None:
     config = TrainConfig(
         steps=100, schedule="trapezoid", cooldown=0.4, warmup_steps=0, learning_rate=1.0, final_learning_rate=0.0
     )
-    rates = [learning_rate(1, share, config) for share in (0.0, 0.6, 0.8, 1.0)]
-    assert rates == pytest.approx([1.0, 1.0, 0.5, 0.0])
+    learning_rates = [learning_rate(1, share, config) for share in (0.0, 0.6, 0.8, 1.0)]
+    assert learning_rates == pytest.approx([1.0, 1.0, 0.5, 0.0])
 
 
 @pytest.mark.parametrize("name", ["muon", "adamw"])
@@ -48,7 +48,7 @@ def test_matrices_decay_and_vectors_do_not(name: Any) -> None:
     optimizers = build_optimizers(model, TrainConfig(steps=1, weight_decay=0.5, learning_rate=0.1, optimizer=name))
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)  # no gradient: only the decay moves anything
+        parameter.grad = torch.zeros_like(parameter)  # only weight decay changes the weights
     for optimizer in optimizers:
         optimizer.step()
     for name, parameter in model.named_parameters():

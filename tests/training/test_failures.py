@@ -1,4 +1,4 @@
-"""What a run does when its numbers, its memory or its end go wrong, or it is asked something at the wrong moment."""
+"""Runs that diverge, run out of memory, cannot be saved, or are killed or stopped at an unfortunate moment."""
 
 import dataclasses
 import itertools
@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from builders import new_model, new_run
 from torch import Tensor
 
-from minigpt.config import GPTConfig, TrainConfig
+from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import CheckpointError, TrainingError
 from minigpt.model.gpt import GPT
@@ -41,21 +42,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return Corpus.build([folder / "fox.txt"], "bytes", cache=folder / "cache")
 
 
-def new_model() -> GPT:
-    torch.manual_seed(0)
-    return GPT(GPTConfig(vocab_size=257, n_positions=16, n_embd=16, n_layer=2, n_head=2))
-
-
 def settings(**changes: Any) -> TrainConfig:
     base = TrainConfig(
         steps=10, batch_size=6, context_length=16, warmup_steps=2, learning_rate=1e-2, eval_every=3, sample_every=0,
         eval_tokens=200, weight_decay=0.0, device="cpu",
     )  # fmt: skip
     return base.replace(**changes)
-
-
-def new_run(path: Path, model: GPT, corpus: Corpus) -> Run:
-    return Run.create(path, model, corpus.tokenizer, {"started": "now"})
 
 
 def saved_step(run: Run) -> int:
@@ -69,9 +61,7 @@ def new_train_step(model: GPT, corpus: Corpus, world: World | None = None, **cha
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-def test_going_back_to_the_first_state_forgets_what_the_optimizers_have_gathered(
-    corpus: Corpus, optimizer: str
-) -> None:
+def test_restoring_the_first_state_clears_the_optimizer_states(corpus: Corpus, optimizer: str) -> None:
     train_step = new_train_step(new_model(), corpus, optimizer=optimizer)
     state = TrainingState(train_step, corpus.fingerprint)
     first = state.capture(Progress())
@@ -83,9 +73,7 @@ def test_going_back_to_the_first_state_forgets_what_the_optimizers_have_gathered
 
 
 @pytest.mark.parametrize("name", ["blocks.0.mlp.up_proj.weight", "token_embedding.weight"])
-def test_where_one_gradient_overflows_under_a_loss_scale_no_weight_moves_and_the_scale_is_halved(
-    corpus: Corpus, name: str
-) -> None:
+def test_a_float16_overflow_changes_no_weight_and_halves_the_loss_scale(corpus: Corpus, name: str) -> None:
     model = new_model()
     train_step = new_train_step(model, corpus, optimizer="muon")
     train_step.loss_scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
@@ -100,7 +88,7 @@ def test_where_one_gradient_overflows_under_a_loss_scale_no_weight_moves_and_the
     assert not torch.equal(model.get_parameter(name), before[name])
 
 
-def test_a_loss_scale_may_be_halved_many_times_in_a_row_until_nothing_is_left_of_it() -> None:
+def test_a_loss_scale_may_be_halved_many_times_in_a_row_until_it_is_below_one() -> None:
     progress = Progress(step=100)
 
     def record(result: StepResult) -> None:
@@ -127,9 +115,7 @@ def test_a_loss_scale_may_be_halved_many_times_in_a_row_until_nothing_is_left_of
         check(result)
 
 
-def test_an_update_that_memory_is_too_small_for_is_one_sentence(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_update_that_runs_out_of_memory_is_one_sentence(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     train_step = new_train_step(new_model(), corpus)
 
     def out_of_memory() -> None:
@@ -149,14 +135,14 @@ def test_an_update_that_memory_is_too_small_for_is_one_sentence(
         RuntimeError("MPS backend out of memory (MPS allocated: 9 GB, other allocations: 1 GB, max allowed: 10 GB)"),
     ],
 )
-def test_an_evaluation_that_memory_is_too_small_for_is_one_sentence(
+def test_an_evaluation_that_runs_out_of_memory_is_one_sentence(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: RuntimeError
 ) -> None:
     def out_of_memory(*_: object, **__: object) -> None:
         raise error
 
     model = new_model()
-    run = new_run(tmp_path / "run", model, corpus)
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     events = train(model, corpus, settings(), run)
     next(event for event in events if isinstance(event, Saved) and event.what == "last" and event.step == 3)
     monkeypatch.setattr("minigpt.training.evaluation.evaluate", out_of_memory)
@@ -165,9 +151,9 @@ def test_an_evaluation_that_memory_is_too_small_for_is_one_sentence(
     assert saved_step(run) == 3
 
 
-def test_a_rate_that_is_lowered_after_a_divergence_counts_whole(corpus: Corpus, tmp_path: Path) -> None:
+def test_a_learning_rate_lowered_after_a_divergence_is_not_halved_again(corpus: Corpus, tmp_path: Path) -> None:
     model = new_model()
-    run = new_run(tmp_path / "run", model, corpus)
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     flat = settings(schedule="constant", warmup_steps=0)
     list(train(model, corpus, flat.replace(steps=3), run))
     state = run.load_last()
@@ -185,10 +171,10 @@ def test_a_rate_that_is_lowered_after_a_divergence_counts_whole(corpus: Corpus, 
         events.close()
 
 
-def test_gradients_of_several_processes_stay_in_the_buffers_that_they_meet_in(corpus: Corpus) -> None:
+def test_gradients_of_several_processes_stay_in_ddps_buckets(corpus: Corpus) -> None:
     world = World()
     world.size = 2
-    for stays, train_step in (
+    for in_buckets, train_step in (
         (True, new_train_step(new_model(), corpus, world)),
         (False, new_train_step(new_model(), corpus)),
     ):
@@ -196,80 +182,82 @@ def test_gradients_of_several_processes_stay_in_the_buffers_that_they_meet_in(co
         assert all(parameter.grad is None for parameter in train_step.parameters)
         train_step.step(1, 1e-2)
         kept = [parameter.grad for parameter in train_step.parameters]
-        assert all((gradient is not None and not gradient.any()) if stays else gradient is None for gradient in kept)
+        assert all(
+            (gradient is not None and not gradient.any()) if in_buckets else gradient is None for gradient in kept
+        )
 
 
-@pytest.mark.parametrize("by_leaving", [True, False])
-def test_a_run_that_is_stopped_with_broken_weights_ends_quietly_and_keeps_its_last_good_state(
-    corpus: Corpus, tmp_path: Path, by_leaving: bool
+@pytest.mark.parametrize("by_closing", [True, False])
+def test_a_run_that_is_stopped_with_nan_weights_keeps_its_last_good_state(
+    corpus: Corpus, tmp_path: Path, by_closing: bool
 ) -> None:
     model, control = new_model(), Control()
-    run = new_run(tmp_path / "run", model, corpus)
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     events = train(model, corpus, settings(), run, control=control)
     next(event for event in events if isinstance(event, Step) and event.step == 5)
     model.final_norm.weight.data.fill_(math.nan)
-    if by_leaving:
+    if by_closing:
         events.close()
     else:
         control.stop = True
-        (said,) = [event.text for event in events if isinstance(event, Notice)]
-        assert said == "weights are NaN or infinite; not saved: the state of step 3 is kept"
+        (notice,) = [event.text for event in events if isinstance(event, Notice)]
+        assert notice == "weights are NaN or infinite; not saved: the state of step 3 is kept"
     assert saved_step(run) == 3
 
 
-def test_a_save_refused_by_the_disk_is_told_to_who_leaves_the_run(
+def test_leaving_a_run_that_cannot_be_saved_raises(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = new_model()
-    run = new_run(tmp_path / "run", model, corpus)
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     events = train(model, corpus, settings(), run)
     next(event for event in events if isinstance(event, Step) and event.step == 5)
 
-    def full(_: object) -> Path:
+    def disk_full(_: object) -> Path:
         raise CheckpointError("no space left on device")
 
-    monkeypatch.setattr(run, "save_last", full)
+    monkeypatch.setattr(run, "save_last", disk_full)
     with pytest.raises(CheckpointError, match="no space left"):
         events.close()
 
 
-def test_a_request_to_save_that_comes_while_processes_agree_is_heard_the_next_time(
-    corpus: Corpus, tmp_path: Path
-) -> None:
+def test_a_request_to_save_during_an_all_reduce_is_read_the_next_time(corpus: Corpus, tmp_path: Path) -> None:
     control = Control()
 
-    class Asked(World):
-        asks = 0
+    class RequestingWorld(World):
+        reductions = 0
 
         def all_reduce_max(self, values: Sequence[float]) -> list[float]:
             if len(values) == 3:
-                self.asks += 1
-                if self.asks == 6:
+                self.reductions += 1
+                if self.reductions == 6:
                     control.save = True  # a signal arrives
             return list(values)
 
     model = new_model()
-    run = new_run(tmp_path / "run", model, corpus)
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     steps = [
         event.step
-        for event in train(model, corpus, settings(eval_every=100, save_every=100), run, control=control, world=Asked())
+        for event in train(
+            model, corpus, settings(eval_every=100, save_every=100), run, control=control, world=RequestingWorld()
+        )
         if isinstance(event, Saved) and event.what == "last"
     ]
     assert len(steps) == 3
     assert 0 == steps[0] < steps[1] < steps[2] == 10
 
 
-def test_a_run_taken_back_to_before_its_cool_down_diverges_no_further_than_there(
+def test_a_run_that_continues_before_its_cool_down_rolls_back_no_further_than_there(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = new_model()
-    run = new_run(tmp_path / "run", model, corpus)
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     list(train(model, corpus, settings(steps=20, schedule="trapezoid", cooldown=0.5), run))
     assert saved_step(run) == 20
     longer = settings(steps=40, schedule="trapezoid", cooldown=0.5, eval_every=100)
     events = train(model, corpus, longer, run, resume=True)
     next(event for event in events if isinstance(event, Step) and event.step == 11)
-    assert saved_step(run) == 10  # at once: whatever happens now, it goes on from there
+    assert saved_step(run) == 10  # saved at once: the run can only roll back to there
     calls = iter(range(1000))
     monkeypatch.setattr(
         "minigpt.training.loss.next_token_loss",
@@ -280,15 +268,15 @@ def test_a_run_taken_back_to_before_its_cool_down_diverges_no_further_than_there
     assert "resumed from step 10 with 0.5" in back.text
 
 
-def test_best_weights_written_just_before_a_kill_are_not_overwritten_by_worse_ones(
+def test_best_weights_saved_just_before_a_kill_are_not_overwritten_by_worse_ones(
     corpus: Corpus, tmp_path: Path
 ) -> None:
     model = new_model()
-    run = new_run(tmp_path / "run", model, corpus)
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     events = train(model, corpus, settings(), run)
     next(event for event in events if isinstance(event, Saved) and event.what == "last" and event.step == 3)
     events.close()
-    run.save_best(model, 5, 0.001)  # and then it was killed, before the state could follow
+    run.save_best(model, 5, 0.001)  # and then the run was killed before it saved its state
     *_, finished = train(new_model(), corpus, settings(), run, resume=True)
     assert isinstance(finished, Finished)
     assert finished.best_step == 5
@@ -296,9 +284,9 @@ def test_best_weights_written_just_before_a_kill_are_not_overwritten_by_worse_on
         assert file.metadata["step"] == "5"
 
 
-def test_a_run_whose_best_weights_are_ahead_of_its_state_ends_as_those(corpus: Corpus, tmp_path: Path) -> None:
+def test_a_run_whose_best_weights_are_newer_than_its_state_ends_with_them(corpus: Corpus, tmp_path: Path) -> None:
     model = new_model()
-    run = new_run(tmp_path / "run", model, corpus)
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     list(train(model, corpus, settings(steps=6, schedule="constant"), run))
     ahead = new_model()
     with torch.no_grad():
@@ -311,9 +299,9 @@ def test_a_run_whose_best_weights_are_ahead_of_its_state_ends_as_those(corpus: C
     assert torch.equal(again.final_norm.weight, ahead.final_norm.weight)
 
 
-def test_best_weights_that_are_measured_again_after_a_kill_are_the_best_again(corpus: Corpus, tmp_path: Path) -> None:
+def test_best_weights_that_are_evaluated_again_after_a_kill_are_saved_again(corpus: Corpus, tmp_path: Path) -> None:
     model = new_model()
-    run = new_run(tmp_path / "run", model, corpus)
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     events = train(model, corpus, settings(), run)
     next(event for event in events if isinstance(event, Saved) and event.what == "last" and event.step == 3)
     state = run.last_path.read_bytes()
@@ -324,7 +312,7 @@ def test_best_weights_that_are_measured_again_after_a_kill_are_the_best_again(co
     assert (6, "best") in [(event.step, event.what) for event in saved]
 
 
-def test_where_another_process_cannot_compile_this_one_does_not_either(corpus: Corpus) -> None:
+def test_if_another_process_cannot_compile_this_one_does_not_either(corpus: Corpus) -> None:
     class Other(World):
         def all_reduce_max(self, values: Sequence[float]) -> list[float]:
             return [max(value, 1.0) for value in values]
@@ -339,20 +327,20 @@ def test_where_another_process_cannot_compile_this_one_does_not_either(corpus: C
     assert train_step.loss_model.features == plain
 
 
-def test_a_run_resumed_without_an_evaluation_measures_its_end_on_no_more_than_its_budget_allows(
+def test_the_final_evaluation_reads_no_more_than_the_budget_allows(
     corpus: Corpus,
 ) -> None:
     config = settings(minutes=0.01, steps=None, eval_tokens=20)
     evaluator = Evaluator(new_model(), corpus, config, torch.float32, World())
     assert evaluator.final_seconds() == 0
-    evaluator.record_duration(0.2)  # of 20 tokens: 0.6 seconds are budget, a tenth of them 6 tokens
+    evaluator.record_duration(0.2)  # for 20 tokens: a tenth of the 0.6 seconds is enough for 6
     measured = evaluator.evaluate_finally()
     assert measured is not None
     assert measured.tokens <= 32 < len(corpus.validation)
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "trapezoid"])
-def test_a_run_by_the_clock_ends_with_its_state_saved_however_quick_its_last_evaluation_was(
+def test_a_run_in_minutes_saves_its_last_state_however_fast_its_last_evaluation_was(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: str
 ) -> None:
     losses, closing = iter(range(1, 1000)), (max(0.01, 0.8 - 0.03 * count) for count in itertools.count())
@@ -366,7 +354,7 @@ def test_a_run_by_the_clock_ends_with_its_state_saved_however_quick_its_last_eva
     monkeypatch.setattr(Evaluator, "_evaluate", ever_worse)
     monkeypatch.setattr(Evaluator, "final_seconds", lambda _: next(closing))
     model = new_model()
-    run = new_run(tmp_path / "run", model, corpus)
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     config = settings(steps=None, minutes=0.03, save_every=10**6, eval_every=None, schedule=schedule, patience=0)
     *_, finished = train(model, corpus, config, run)
     assert isinstance(finished, Finished)
@@ -375,16 +363,16 @@ def test_a_run_by_the_clock_ends_with_its_state_saved_however_quick_its_last_eva
 
 def test_tokens_are_counted_over_batches_of_different_sizes(corpus: Corpus, tmp_path: Path) -> None:
     model = new_model()
-    run = new_run(tmp_path / "run", model, corpus)
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     list(train(model, corpus, settings(steps=4, schedule="constant"), run))
     events = train(model, corpus, settings(steps=6, schedule="constant", batch_size=12), run, resume=True)
     counted = [event.tokens for event in events if isinstance(event, Step)]
     assert counted == [4 * 6 * 16 + 12 * 16, 4 * 6 * 16 + 2 * 12 * 16]
 
 
-def test_tokens_of_a_state_that_did_not_count_them_are_those_of_its_steps(corpus: Corpus, tmp_path: Path) -> None:
+def test_a_state_without_a_token_count_gets_the_count_of_its_steps(corpus: Corpus, tmp_path: Path) -> None:
     model = new_model()
-    run = new_run(tmp_path / "run", model, corpus)
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
     list(train(model, corpus, settings(steps=4, schedule="constant"), run))
     last = run.load_last()
     assert last is not None
@@ -393,7 +381,7 @@ def test_tokens_of_a_state_that_did_not_count_them_are_those_of_its_steps(corpus
     assert [event.tokens for event in events if isinstance(event, Step)] == [5 * 6 * 16]
 
 
-def test_the_parts_of_a_step_are_timed_apart_and_move_no_weight(corpus: Corpus) -> None:
+def test_a_timed_step_times_gradients_and_update_separately_and_changes_no_weight(corpus: Corpus) -> None:
     model = new_model()
     train_step = new_train_step(model, corpus)
     before = {key: value.clone() for key, value in model.state_dict().items()}
@@ -427,20 +415,20 @@ def test_a_script_that_ends_in_the_middle_of_a_run_saves_it(corpus: Corpus, tmp_
     assert saved_step(Run.open(tmp_path / "run")) == 7
 
 
-def test_at_the_end_of_python_a_run_that_cannot_be_saved_leaves_the_others_to_be_saved(
+def test_at_interpreter_shutdown_one_failed_save_does_not_prevent_the_others(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs, left = [], []
+    runs, unfinished = [], []
     for name in ("first", "full", "last"):
         model = new_model()
-        runs.append(new_run(tmp_path / name, model, corpus))
-        left.append(train(model, corpus, settings(), runs[-1]))
-        next(event for event in left[-1] if isinstance(event, Step) and event.step == 5)
+        runs.append(new_run(tmp_path / name, model, corpus.tokenizer))
+        unfinished.append(train(model, corpus, settings(), runs[-1]))
+        next(event for event in unfinished[-1] if isinstance(event, Step) and event.step == 5)
 
-    def full(_: object) -> Path:
+    def disk_full(_: object) -> Path:
         raise CheckpointError("no space left on device")
 
-    monkeypatch.setattr(runs[1], "save_last", full)
+    monkeypatch.setattr(runs[1], "save_last", disk_full)
     with pytest.raises(ExceptionGroup, match="could not be saved") as caught:
         loop._close_all()
     assert [str(error) for error in caught.value.exceptions] == ["no space left on device"]
