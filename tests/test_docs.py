@@ -18,7 +18,7 @@ from minigpt.cli.app import app
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
-PAGES = [README, *sorted(DOCS.rglob("*.md"))]
+PAGES = [README, ROOT / "checkpoints" / "README.md", *sorted(DOCS.rglob("*.md"))]
 CONCEPTS = DOCS / "reference" / "concepts.md"
 SENTENCE = "Once upon a time there was a quick brown fox. "
 
@@ -116,9 +116,10 @@ def test_the_python_of_the_readme_trains(folder: Path, capsys: pytest.CaptureFix
 
 def commands_in(text: str) -> Iterator[str]:
     """The `minigpt` commands of a page: lines of code blocks, and inline code."""
-    for block in re.findall(r"^```(?:console)?\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+    for kind, block in re.findall(r"^```(console)?\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
         for line in block.replace("\\\n", " ").splitlines():
-            if found := re.match(r"(?:\$ )?(?:torchrun .*-m )?(minigpt .*)", line):
+            prompt = r"\$ " if kind else r"(?:torchrun .*-m )?"
+            if found := re.match(prompt + r"(minigpt .*)", line):
                 yield found[1]
     for code in re.findall(r"`([^`\n]+)`", without_code(text)):
         if found := re.match(r"(?:\w+=\S+ |torchrun .*-m )*(minigpt [\w-]+.*)", code.replace("\\|", "|")):
