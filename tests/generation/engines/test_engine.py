@@ -336,6 +336,14 @@ def test_compiling_the_step_needs_cuda() -> None:
 
 
 @needs_native
+def test_int8_needs_the_tanh_form_of_gelu() -> None:
+    model = random_model(activation_function="gelu")
+    assert isinstance(resolve_engine(model), TorchEngine)
+    with pytest.raises(ConfigError, match=r"the model has another activation function \(gelu\)$"):
+        resolve_engine(model, "int8")
+
+
+@needs_native
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_int8_needs_float32_weights_on_a_cpu(device: str) -> None:
     with pytest.raises(ConfigError) as caught:
