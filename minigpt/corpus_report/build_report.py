@@ -85,7 +85,7 @@ def build_report(
         repeat=repeat,
         repeat_passage=_passage(repeated, locations),
         repeat_bytes=len(searched),
-        held_out=validation_split.kind if split.validation_bytes else "nothing",
+        held_out=validation_split.description if split.validation_bytes else "nothing",
         validation_bytes=split.validation_bytes,
         validation_sample_bytes=len(split.validation),
         overlap=overlap,

@@ -118,8 +118,8 @@ class Corpus:
             return cls(
                 path=folder,
                 tokenizer=tokenizer,
-                train=_map(shard_path(folder, "train"), tokenizer, record.pop("train_tokens")),
-                validation=_map(shard_path(folder, "validation"), tokenizer, record.pop("validation_tokens")),
+                train=_map_tokens(shard_path(folder, "train"), tokenizer, record.pop("train_tokens")),
+                validation=_map_tokens(shard_path(folder, "validation"), tokenizer, record.pop("validation_tokens")),
                 sources=tuple(record.pop("sources")),
                 skipped=tuple(record.pop("skipped")),
                 **record,
@@ -139,9 +139,9 @@ class Corpus:
     ) -> tuple[Tensor, Tensor]:
         """One step's inputs and targets from the training part, as from `minigpt.data.batches.batch`.
 
-        `bpe_dropout` is the probability to drop a merge; the last tokens of a window may then fall out of it. `noise`
-        is the probability that an input token, but not its target, is replaced by a random one. Both are pure functions
-        of the seed, the step and the row.
+        `bpe_dropout` is the probability to drop a merge; a window may then end before its last tokens, which other
+        epochs include. `noise` is the probability that an input token, but not its target, is replaced by a random one.
+        Both are pure functions of the seed, the step and the row.
         Shapes: (B, T) int64 each.
         Raises: TokenizerError for `bpe_dropout` with a tokenizer without merges.
         """
@@ -189,7 +189,7 @@ def _hash(*parts: object) -> str:
     return hashlib.sha256(json.dumps([_FORMAT, *parts]).encode()).hexdigest()
 
 
-def _map(path: Path, tokenizer: Tokenizer, count: int) -> npt.NDArray[Any]:
+def _map_tokens(path: Path, tokenizer: Tokenizer, count: int) -> npt.NDArray[Any]:
     """The memory-mapped tokens of a file; ValueError if they are not `count`."""
     dtype = token_type(tokenizer.vocab_size)
     if path.stat().st_size != count * dtype.itemsize:
@@ -198,29 +198,29 @@ def _map(path: Path, tokenizer: Tokenizer, count: int) -> npt.NDArray[Any]:
 
 
 def _resolve_tokenizer(
-    spec: str, found: Scan, split: ValidationSplit, root: Path, counter: _ProgressCounter
+    spec: str, scanned: Scan, split: ValidationSplit, root: Path, counter: _ProgressCounter
 ) -> Tokenizer:
     """The tokenizer with this name; `chars` and `bpe:N` are trained on the training part and cached."""
     if spec in ("gpt2", "bytes"):
         return Tokenizer.named(spec)
-    folder = root / "tokenizers" / _hash(found.content_hash, spec, split.fraction, split.every)[:32]
+    folder = root / "tokenizers" / _hash(scanned.content_hash, spec, split.fraction, split.every)[:32]
     try:
         return Tokenizer.load(folder)
     except TokenizerError:
-        counter.total += found.text_bytes
-        tokenizer = Tokenizer.train(_training_texts(spec, found, split, counter), spec)
+        counter.total += scanned.text_bytes
+        tokenizer = Tokenizer.train(_training_texts(spec, scanned, split, counter), spec)
         with _publish(folder, Tokenizer.load) as temporary:
             tokenizer.save(temporary)
         return tokenizer
 
 
-def _training_texts(spec: str, found: Scan, split: ValidationSplit, counter: _ProgressCounter) -> Iterator[str]:
+def _training_texts(spec: str, scanned: Scan, split: ValidationSplit, counter: _ProgressCounter) -> Iterator[str]:
     """The text to train a tokenizer on: the training part for `chars`, else an evenly spread sample of at most about
     _TRAINING_SAMPLE bytes.
     """
-    share = 1.0 if spec == "chars" else min(1.0, _TRAINING_SAMPLE / found.text_bytes)
+    share = 1.0 if spec == "chars" else min(1.0, _TRAINING_SAMPLE / scanned.text_bytes)
     taken = 0.0
-    for part, text in chunks(split.apply(found.pieces()), _TRAINING_CHUNK):
+    for part, text in chunks(split.apply(scanned.pieces()), _TRAINING_CHUNK):
         documents = text.split(END_OF_TEXT)
         if part == "train":
             taken += share
@@ -231,26 +231,31 @@ def _training_texts(spec: str, found: Scan, split: ValidationSplit, counter: _Pr
 
 
 def _write(
-    folder: Path, found: Scan, tokenizer: Tokenizer, split: ValidationSplit, fingerprint: str, counter: _ProgressCounter
+    folder: Path,
+    scanned: Scan,
+    tokenizer: Tokenizer,
+    split: ValidationSplit,
+    fingerprint: str,
+    counter: _ProgressCounter,
 ) -> None:
     """Tokenizes the text into a folder, which exists only when it is complete."""
     with _publish(folder, Corpus.load) as temporary:
-        shards = write_shards(split.apply(found.pieces()), tokenizer, temporary, counter.advance)
+        shards = write_shards(split.apply(scanned.pieces()), tokenizer, temporary, counter.advance)
         train, validation = shards["train"], shards["validation"]
-        if train.text_bytes + validation.text_bytes != found.text_bytes:
-            raise DataError(f"{found.files[0].name} or another file changed while it was read; run the command again")
+        if train.text_bytes + validation.text_bytes != scanned.text_bytes:
+            raise DataError(f"{scanned.files[0].name} or another file changed while it was read; run the command again")
         record = {
             "format": _FORMAT,
             "train_tokens": train.tokens,
             "validation_tokens": validation.tokens,
             "train_bytes": train.text_bytes,
             "validation_bytes": validation.text_bytes,
-            "n_documents": found.n_documents,
-            "held_out": split.kind if validation.tokens else "nothing",
+            "n_documents": scanned.n_documents,
+            "held_out": split.description if validation.tokens else "nothing",
             "validation_fraction": split.fraction,
-            "sources": [file.name for file in found.files],
-            "skipped": found.skipped,
-            "source_hash": found.content_hash,
+            "sources": [file.name for file in scanned.files],
+            "skipped": scanned.skipped,
+            "source_hash": scanned.content_hash,
             "fingerprint": fingerprint,
         }
         tokenizer.save(temporary)

@@ -28,7 +28,7 @@ from minigpt.tokenizer.vocabulary import END_OF_TEXT
 BLOCK_SIZE = 2**20  # bytes per read
 MANY_DOCUMENTS = 4096  # a scan records the lengths of at most this many
 
-_SNIFFED = 2**16  # bytes that decide whether a file in a folder is text
+_SNIFF_BYTES = 2**16  # bytes that decide whether a file in a folder is text
 
 Piece = tuple[str, bool]  # a piece of a document, and whether it is the document's last
 
@@ -120,12 +120,12 @@ def _find(sources: Sequence[str | Path], encoding_errors: str) -> tuple[list[Sou
             named = source if str(source).strip() else repr(source)
             raise DataError(f"{named} {problem}; give a text file, a folder, a glob, or - for standard input")
         for path in paths:
-            for file in _in_folder(path, encoding_errors, skipped) if path.is_dir() else [_file(path)]:
+            for file in _in_folder(path, encoding_errors, skipped) if path.is_dir() else [_file_or_pipe(path)]:
                 files.setdefault(file.path.resolve(), file)
     return list(files.values()), skipped
 
 
-def _file(path: Path) -> SourceFile:
+def _file_or_pipe(path: Path) -> SourceFile:
     if path.is_file():
         return SourceFile(path, str(path))
     with open_source(SourceFile(path, str(path))) as stream:  # a pipe, which can be read only once
@@ -152,9 +152,9 @@ def _in_folder(folder: Path, encoding_errors: str, skipped: list[str]) -> list[S
 
 def _looks_like_text(file: SourceFile, encoding_errors: str) -> bool:
     with open_source(file) as stream:
-        head = stream.read(_SNIFFED)
+        head = stream.read(_SNIFF_BYTES)
     try:
-        codecs.getincrementaldecoder("utf-8")(encoding_errors).decode(head, final=len(head) < _SNIFFED)
+        codecs.getincrementaldecoder("utf-8")(encoding_errors).decode(head, final=len(head) < _SNIFF_BYTES)
     except UnicodeDecodeError:
         return False
     return b"\0" not in head
@@ -182,8 +182,8 @@ def open_source(file: SourceFile) -> Iterator[BufferedReader | gzip.GzipFile]:
     try:
         with file.path.open("rb") as raw:
             if raw.peek(2)[:2] == b"\x1f\x8b":
-                with gzip.GzipFile(fileobj=raw) as unzipped:
-                    yield unzipped
+                with gzip.GzipFile(fileobj=raw) as decompressed:
+                    yield decompressed
             else:
                 yield raw
     except EOFError as error:
@@ -203,37 +203,37 @@ def _documents(files: Iterable[SourceFile], text_key: str, encoding_errors: str)
         with open_source(file) as stream:
             if name.endswith((".jsonl", ".ndjson")):
                 for text in _json_texts(file.name, stream, text_key, encoding_errors):
-                    yield from _without_blank(_separated([text]))
+                    yield from _skip_blank(_split_documents([text]))
             else:
-                yield from _without_blank(_separated(_text_blocks(file.name, stream, encoding_errors)))
+                yield from _skip_blank(_split_documents(_text_blocks(file.name, stream, encoding_errors)))
 
 
-def _separated(blocks: Iterable[str]) -> Iterator[Piece]:
+def _split_documents(blocks: Iterable[str]) -> Iterator[Piece]:
     """Splits the blocks of one text into documents; a separator may cross two blocks."""
-    held = ""
+    pending = ""
     for block in blocks:
-        *complete, rest = (held + block).split(END_OF_TEXT)
+        *complete, rest = (pending + block).split(END_OF_TEXT)
         for document in complete:
             yield document, True
         settled = max(0, len(rest) - len(END_OF_TEXT) + 1)  # the rest may be the start of a separator
         yield rest[:settled], False
-        held = rest[settled:]
-    yield held, True
+        pending = rest[settled:]
+    yield pending, True
 
 
-def _without_blank(pieces: Iterable[Piece]) -> Iterator[Piece]:
+def _skip_blank(pieces: Iterable[Piece]) -> Iterator[Piece]:
     """Skips the documents of white space only; the first piece of every other document has other characters."""
-    held: list[str] | None = []  # the document's leading white space; None after its first other character
+    leading: list[str] | None = []  # the document's leading white space; None after its first other character
     for piece, ends in pieces:
-        if held is not None and not piece.isspace() and piece:
-            yield "".join(held) + piece, ends
-            held = None
-        elif held is None:
+        if leading is not None and not piece.isspace() and piece:
+            yield "".join(leading) + piece, ends
+            leading = None
+        elif leading is None:
             yield piece, ends
         else:
-            held.append(piece)
+            leading.append(piece)
         if ends:
-            held = []
+            leading = []
 
 
 def _text_blocks(name: str, stream: BufferedReader | gzip.GzipFile, errors: str) -> Iterator[str]:

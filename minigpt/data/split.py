@@ -27,28 +27,31 @@ class ValidationSplit:
     lengths: tuple[int, ...]  # characters of each document; empty unless ends are held out
 
     @classmethod
-    def plan(cls, found: Scan, fraction: float | None = None) -> "ValidationSplit":
+    def plan(cls, scanned: Scan, fraction: float | None = None) -> "ValidationSplit":
         """Chooses the split of a text; by default 10 % of it, but at most about 2 MB, is for validation.
 
         Raises: ConfigError for a fraction below 0, or 1 and above.
         """
         if fraction is None:
-            fraction = min(0.1, _ENOUGH_BYTES / found.text_bytes)
+            fraction = min(0.1, _ENOUGH_BYTES / scanned.text_bytes)
         if not 0 <= fraction < 1:
             raise ConfigError(f"validation_fraction ({fraction}) must be at least 0 and below 1")
-        n = found.n_documents
+        n = scanned.n_documents
         # One document may differ from all others, so at least two are held out, or else the end of each.
         by_document = n > MANY_DOCUMENTS or (n >= _ENOUGH_DOCUMENTS and n * fraction >= 2)
         if fraction and by_document:
             return cls(fraction, max(2, min(round(1 / fraction), n // 2)), ())
-        return cls(fraction, 0, found.document_lengths if fraction else ())
+        return cls(fraction, 0, scanned.document_lengths if fraction else ())
 
     @property
-    def kind(self) -> str:
-        """A description of the validation part, as printed: "every 10th document"."""
+    def description(self) -> str:
+        """What the validation part is, as printed: "every 10th document"."""
         if not self.fraction:
             return "nothing"
-        return f"every {self.every}th document" if self.every else "the end of each document"
+        if not self.every:
+            return "the end of each document"
+        ending = "th" if 10 < self.every % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(self.every % 10, "th")
+        return f"every {self.every}{ending} document"
 
     def apply(self, pieces: Iterable[Piece]) -> Iterator[tuple[Part, str]]:
         """The text of both parts piece by piece, with "<|endoftext|>" after every document and every part of one."""

@@ -1,4 +1,4 @@
-"""How many continuations fit in memory side by side."""
+"""How many continuations fit in memory in parallel."""
 
 import torch
 
@@ -6,13 +6,13 @@ from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.device import free_memory
 from minigpt.errors import ConfigError
 
-_MOST_ROWS = 32  # more rows side by side gain little speed
+_MOST_ROWS = 32  # more parallel rows gain little speed
 
 
 def rows_at_once(shape: GPTConfig, longest_prompt: int, config: SamplingConfig, device: torch.device) -> int:
-    """The number of rows to generate side by side, a multiple of `config.samples`; prompts are counted in tokens.
+    """The number of rows to generate in parallel, a multiple of `config.samples`; prompts are counted in tokens.
 
-    Raises: ConfigError where the samples of one prompt do not fit; it says how many would.
+    Raises: ConfigError if the samples of one prompt do not fit; it says how many would.
     """
     length = min(longest_prompt + config.max_new_tokens, shape.n_positions)
     row = 2 * 4 * shape.n_layer * shape.n_embd * length + 8 * shape.vocab_size  # bytes: keys and values, and logits
@@ -21,7 +21,7 @@ def rows_at_once(shape: GPTConfig, longest_prompt: int, config: SamplingConfig, 
     fitting = int(0.8 * free) // row
     if fitting < needed:
         raise ConfigError(
-            f"{needed} continuations side by side need {needed * row / 1e9:.1f} GB for keys and values, "
+            f"{needed} continuations in parallel need {needed * row / 1e9:.1f} GB for keys and values, "
             f"but {free / 1e9:.1f} GB are free; {max(1, fitting)} would fit"
         )
     return max(config.samples, min(fitting, _MOST_ROWS) // config.samples * config.samples)

@@ -256,7 +256,7 @@ def test_more_samples_than_fit_in_memory_are_refused_with_the_number_that_fits(
     monkeypatch.setattr("minigpt.generation.capacity.free_memory", lambda _: 20_000)
     result = run("generate", "abc", *SHORT, "--samples", "50")
     assert result.exit_code == 1
-    assert re.search(r"50 continuations side by side .* \d+ would fit", result.stderr)
+    assert re.search(r"50 continuations in parallel .* \d+ would fit", result.stderr)
 
 
 def test_a_long_prompt_is_refused_by_strict_and_its_beginning_kept_by_keep_first(run: Any) -> None:

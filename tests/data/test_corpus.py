@@ -145,6 +145,11 @@ def test_every_tenth_of_many_documents_is_held_out(build):
     assert texts_of(corpus)[1] == "".join(f"document {number}{END}" for number in (9, 19, 29, 39))
 
 
+@pytest.mark.parametrize(("every", "ordinal"), [(2, "2nd"), (3, "3rd"), (11, "11th"), (21, "21st"), (112, "112th")])
+def test_the_description_of_the_split_has_the_right_ordinal(every, ordinal):
+    assert ValidationSplit(0.1, every, ()).description == f"every {ordinal} document"
+
+
 def test_a_small_fraction_of_many_documents_takes_their_ends_instead_of_a_single_document(build):
     corpus = build(END.join([STORY] * 30), validation_fraction=0.01)
     assert corpus.held_out == "the end of each document"
