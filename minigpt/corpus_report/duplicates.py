@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from minigpt.corpus_report.near_duplicates import NearDuplicateFinder, NearDuplicates
+from minigpt.corpus_report.near_duplicates import NearDuplicateFinder, NearDuplicateStats
 from minigpt.corpus_report.units import Unit, read_units
 from minigpt.data.sources import Piece
 
@@ -13,7 +13,7 @@ _MANY_DOCUMENTS = 20  # from which on near-duplicates are documents, not paragra
 
 
 @dataclass(frozen=True)
-class Duplicates:
+class DuplicateStats:
     """How many of a text's units of one kind repeat an earlier one.
 
     Units: `duplicate_bytes` UTF-8 bytes that would go if every unit were kept once. `sampled_fraction` is the fraction
@@ -65,9 +65,9 @@ class _DuplicateCounter:
         self.repeated = {key: entry for key, entry in self.repeated.items() if not key & self._mask}
         self.units = round(self.units * len(self.hashes) / before)  # an estimate: the dropped units were not recorded
 
-    def result(self) -> Duplicates:
+    def result(self) -> DuplicateStats:
         worst = max(self.repeated.values(), key=lambda entry: entry[0] * entry[1], default=(0, 0, ""))
-        return Duplicates(
+        return DuplicateStats(
             kind=self.kind,
             units=self.units,
             duplicates=sum(occurrences - 1 for occurrences, _, _ in self.repeated.values()),
@@ -78,7 +78,7 @@ class _DuplicateCounter:
         )
 
 
-def find_duplicates(pieces: Iterable[Piece], n_documents: int) -> tuple[list[Duplicates], NearDuplicates]:
+def find_duplicates(pieces: Iterable[Piece], n_documents: int) -> tuple[list[DuplicateStats], NearDuplicateStats]:
     """Finds the duplicates and near-duplicates of a text with `n_documents` documents.
 
     Near-duplicates are searched among the documents if there are 20 or more, otherwise among the paragraphs.

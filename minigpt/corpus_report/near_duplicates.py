@@ -1,6 +1,6 @@
 """Finds units of a text that are nearly the same, by MinHash, and shows where two of them differ.
 
-The smallest element of two sets in a random order is the same with the probability of their Jaccard similarity, so the
+In a random order, two sets have the same smallest element with the probability of their Jaccard similarity. So the
 fraction of equal minima over many orders estimates it. Only pairs that agree in a whole band of minima are compared.
 Source: Broder 1997; Leskovec et al., Mining of Massive Datasets, 3.4.
 """
@@ -36,7 +36,7 @@ Signature = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True)
-class NearDuplicates:
+class NearDuplicateStats:
     """How many of the compared units nearly repeat an earlier one.
 
     `examples` are the hashes of the most similar pair, with which `find_examples` finds their texts again;
@@ -91,10 +91,10 @@ class NearDuplicateFinder:
     def _mask(self) -> int:
         return (1 << self.halvings) - 1
 
-    def result(self) -> NearDuplicates:
+    def result(self) -> NearDuplicateStats:
         pairs = _similar_pairs(self.units)
         similarity, left, right = max(pairs, default=(0.0, 0, 0), key=lambda pair: (pair[0], -pair[1]))
-        return NearDuplicates(
+        return NearDuplicateStats(
             kind=self.kind,
             units=len(self.units),
             duplicates=len({right for _, _, right in pairs}),
@@ -104,7 +104,7 @@ class NearDuplicateFinder:
         )
 
 
-def find_examples(pieces: Iterable[Piece], near: NearDuplicates) -> tuple[str, str] | None:
+def find_examples(pieces: Iterable[Piece], near: NearDuplicateStats) -> tuple[str, str] | None:
     """Reads the text again to find the most similar pair; None if there is none."""
     if near.examples is None:
         return None

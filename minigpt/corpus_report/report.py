@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from minigpt.corpus_report.duplicates import Duplicates
+from minigpt.corpus_report.duplicates import DuplicateStats
 from minigpt.corpus_report.issue_kinds import TRAILING, UNDECODABLE
 from minigpt.corpus_report.issues import Issue
 from minigpt.corpus_report.locations import Location
-from minigpt.corpus_report.near_duplicates import NearDuplicates
+from minigpt.corpus_report.near_duplicates import NearDuplicateStats
 from minigpt.corpus_report.overlap import Overlap
 from minigpt.corpus_report.repeats import Repeat
 from minigpt.evaluation.baselines import Baseline
@@ -50,8 +50,8 @@ class Finding:
 class Report:
     """All results for one text.
 
-    Units: bytes are UTF-8 bytes. `repeat_bytes` is how much of the text was searched for the longest repeat,
-    `validation_sample_bytes` how much of the held-out text was searched for overlap with the training text.
+    Units: bytes are UTF-8 bytes. `repeat_bytes` is how much of the text was searched for the longest repeat.
+    `validation_sample_bytes` is how much of the held-out text was compared with the training text.
     `encoding_errors` is what training would do with invalid UTF-8. `duplicate_locations` are by `search_key` of an
     example.
     """
@@ -69,8 +69,8 @@ class Report:
     scripts: dict[str, float]
     languages: dict[str, float]
     issues: list[Issue]
-    duplicates: list[Duplicates]
-    near_duplicates: NearDuplicates
+    duplicates: list[DuplicateStats]
+    near_duplicates: NearDuplicateStats
     near_duplicate_passages: tuple[Passage, ...]  # the most similar pair
     duplicate_locations: dict[str, tuple[Location, ...]]
     repeat: Repeat | None

@@ -1,8 +1,8 @@
 """N-gram models of a text: bytes by interpolated Kneser-Ney with modified discounts, and words by frequency.
 
-Every order subtracts a discount from its counts and gives the freed probability to the next lower order, down to the
-uniform distribution over 256 bytes. Below the highest order, the count of an n-gram is the number of different bytes
-that precede it. Each distribution over the 256 bytes sums to 1.
+Every order subtracts a discount from its counts and gives the freed probability to the next lower order. The lowest is
+the uniform distribution over 256 bytes. Below the highest order, the count of an n-gram is the number of different
+bytes that precede it. Each distribution over the 256 bytes sums to 1.
 Source: Chen & Goodman 1999, equations 16 to 19 and section 3.
 """
 
@@ -104,8 +104,8 @@ def word_frequency_bits(train: bytes, validation: bytes) -> float:
     """The size of `validation` in bits, coded by the word frequencies of `train`.
 
     A word is a run of letters and digits, or one other byte. A new word is coded by the escape of method C (Witten &
-    Bell 1991), its bytes, by their frequency among words that occur once, and an end mark. The probabilities sum to a
-    little less than 1, because the bytes of a known word have a code too.
+    Bell 1991), its bytes and an end mark. The bytes have their frequency among words that occur once. The probabilities
+    sum to a little less than 1, because the bytes of a known word have a code too.
     """
     counts = Counter(_WORD.findall(train))
     total_bits = math.log2(sum(counts.values()) + len(counts))

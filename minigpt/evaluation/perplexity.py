@@ -74,7 +74,7 @@ def evaluate(
     """Measures how well `model` predicts `tokens`; every token but the first is scored once.
 
     A window of `context` tokens (default: the model's context length) advances by `stride` tokens (default: the whole
-    context). It scores the tokens that no earlier window has scored, so every token after the first window has at
+    context). It scores the tokens that no earlier window has scored. So every token after the first window has at
     least context - stride tokens before it. `max_tokens` evaluates only evenly spaced windows, always the same ones,
     that score about that many tokens. `token_lengths` (V,) are the bytes of each token, for bits per byte. `batch_size`
     windows are evaluated together; it affects only the speed. The processes of a `world` divide the windows, and all

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from minigpt.corpus_report import duplicates, near_duplicates
-from minigpt.corpus_report.duplicates import Duplicates, find_duplicates
+from minigpt.corpus_report.duplicates import DuplicateStats, find_duplicates
 from minigpt.corpus_report.near_duplicates import find_examples, first_difference
 from minigpt.data.sources import Piece
 
@@ -16,26 +16,26 @@ def paragraph(seed: int, words: int = 40) -> str:
     return " ".join(random.Random(seed).choices(WORDS, k=words))
 
 
-def whole(*documents: str) -> list[Piece]:
+def pieces_of(*documents: str) -> list[Piece]:
     return [(document, True) for document in documents]
 
 
-def by_kind(found: list[Duplicates]) -> dict[str, Duplicates]:
-    return {found_duplicates.kind: found_duplicates for found_duplicates in found}
+def by_kind(found: list[DuplicateStats]) -> dict[str, DuplicateStats]:
+    return {stats.kind: stats for stats in found}
 
 
 def test_a_text_without_duplicates_has_none() -> None:
-    found_duplicates, near = find_duplicates(whole("\n\n".join(map(paragraph, range(30)))), 1)
-    assert [found.duplicates for found in found_duplicates] == [0, 0, 0]
-    assert [found.units for found in found_duplicates] == [1, 30, 30]
+    counted, near = find_duplicates(pieces_of("\n\n".join(map(paragraph, range(30)))), 1)
+    assert [stats.duplicates for stats in counted] == [0, 0, 0]
+    assert [stats.units for stats in counted] == [1, 30, 30]
     assert (near.units, near.duplicates, near.examples) == (30, 0, None)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_repeated_paragraphs_are_counted_with_their_bytes(end: str) -> None:
     order = [0, 1, 2, 0, 3, 0, 2]
-    found_duplicates, near = find_duplicates(whole((end * 2).join(map(paragraph, order))), 1)
-    found = by_kind(found_duplicates)["paragraphs"]
+    counted, near = find_duplicates(pieces_of((end * 2).join(map(paragraph, order))), 1)
+    found = by_kind(counted)["paragraphs"]
     assert (found.units, found.duplicates, found.occurrences, found.sampled_fraction) == (7, 3, 3, 1.0)
     assert found.duplicate_bytes == 2 * len(paragraph(0)) + len(paragraph(2))
     assert paragraph(0).startswith(found.example)
@@ -45,23 +45,23 @@ def test_repeated_paragraphs_are_counted_with_their_bytes(end: str) -> None:
 def test_lines_and_documents_are_counted_separately_from_paragraphs() -> None:
     line = "a line of text that is longer than forty characters"
     first = f"{paragraph(1)}\n{line}"
-    found_duplicates, _ = find_duplicates(whole(first, f"{line}\n{paragraph(2)}", first), 3)
-    assert {kind: found.duplicates for kind, found in by_kind(found_duplicates).items()} == {
+    counted, _ = find_duplicates(pieces_of(first, f"{line}\n{paragraph(2)}", first), 3)
+    assert {kind: stats.duplicates for kind, stats in by_kind(counted).items()} == {
         "documents": 1, "paragraphs": 1, "lines": 3,
     }  # fmt: skip
 
 
 def test_short_lines_such_as_headings_are_not_duplicates() -> None:
-    found_duplicates, _ = find_duplicates(whole("\n\n".join(f"Chapter {i % 3}\n\n{paragraph(i)}" for i in range(9))), 1)
-    assert [found.duplicates for found in found_duplicates] == [0, 0, 0]
+    counted, _ = find_duplicates(pieces_of("\n\n".join(f"Chapter {i % 3}\n\n{paragraph(i)}" for i in range(9))), 1)
+    assert [stats.duplicates for stats in counted] == [0, 0, 0]
 
 
 def test_a_document_in_other_pieces_is_a_duplicate() -> None:
     text = f"{paragraph(1)}\r\n\r\n{paragraph(2)}\r\n"
     pieces: list[Piece] = [(text, True), *((char, False) for char in text), ("", True)]
-    found_duplicates, _ = find_duplicates(pieces, 2)
-    assert by_kind(found_duplicates)["documents"].duplicates == 1
-    assert by_kind(found_duplicates)["paragraphs"].duplicates == 2
+    counted, _ = find_duplicates(pieces, 2)
+    assert by_kind(counted)["documents"].duplicates == 1
+    assert by_kind(counted)["paragraphs"].duplicates == 2
 
 
 def test_a_paragraph_with_a_few_changed_words_is_a_near_duplicate_and_one_with_many_is_not() -> None:
@@ -71,9 +71,9 @@ def test_a_paragraph_with_a_few_changed_words_is_a_near_duplicate_and_one_with_m
     many[::7] = ["other"] * len(many[::7])
     texts = [paragraph(seed, 200) for seed in range(50)]
     texts[10], texts[20], texts[30] = " ".join(words), " ".join(few), " ".join(many)
-    _, near = find_duplicates(whole("\n\n".join(texts)), 1)
+    _, near = find_duplicates(pieces_of("\n\n".join(texts)), 1)
     assert near.duplicates == 1
-    assert find_examples(whole("\n\n".join(texts)), near) == (texts[10], texts[20])
+    assert find_examples(pieces_of("\n\n".join(texts)), near) == (texts[10], texts[20])
     left, right = first_difference(texts[10], texts[20])
     assert left.words == f"… {' '.join(words[44:60])} …"
     assert right.words == f"… {' '.join(few[44:60])} …"
@@ -85,7 +85,7 @@ def test_a_paragraph_with_a_few_changed_words_is_a_near_duplicate_and_one_with_m
 def test_with_many_documents_the_documents_are_compared() -> None:
     documents = [f"{paragraph(2 * i)}\n\n{paragraph(2 * i + 1)}" for i in range(25)]
     documents.append(f"{documents[3]} and more")
-    _, near = find_duplicates(whole(*documents), len(documents))
+    _, near = find_duplicates(pieces_of(*documents), len(documents))
     assert (near.kind, near.units, near.duplicates) == ("documents", 26, 1)
 
 
@@ -94,8 +94,8 @@ def test_samples_in_bounded_memory_have_the_same_shares(monkeypatch: pytest.Monk
     monkeypatch.setattr(near_duplicates, "_MOST_SIGNATURES", 200)
     texts = [paragraph(seed, 30) for seed in range(2000)]
     texts += texts[:1000]  # a third are duplicates
-    found_duplicates, near = find_duplicates(whole("\n\n".join(texts)), 1)
-    found = by_kind(found_duplicates)["paragraphs"]
+    counted, near = find_duplicates(pieces_of("\n\n".join(texts)), 1)
+    found = by_kind(counted)["paragraphs"]
     assert found.sampled_fraction in (1 / 16, 1 / 8)
     assert found.duplicates / found.units == pytest.approx(1 / 3, abs=0.08)
     assert found.units / found.sampled_fraction == pytest.approx(3000, rel=0.25)

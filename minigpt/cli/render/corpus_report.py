@@ -7,10 +7,10 @@ from rich.table import Table
 
 from minigpt.cli.render.console import facts
 from minigpt.cli.render.units import count, size
-from minigpt.corpus_report.duplicates import Duplicates
+from minigpt.corpus_report.duplicates import DuplicateStats
 from minigpt.corpus_report.issue_kinds import LICENSE
 from minigpt.corpus_report.locations import Location
-from minigpt.corpus_report.near_duplicates import MIN_SIMILARITY, SHINGLE, NearDuplicates
+from minigpt.corpus_report.near_duplicates import MIN_SIMILARITY, SHINGLE, NearDuplicateStats
 from minigpt.corpus_report.report import Passage, Report, search_key
 from minigpt.corpus_report.units import MIN_LINE, MIN_PARAGRAPH
 from minigpt.corpus_report.window_hashes import WINDOW
@@ -92,7 +92,7 @@ def _issue_lines(report: Report) -> Iterator[str]:
         yield f"    {issue.advice}"
 
 
-def _duplicate_lines(report: Report, duplicates: Duplicates) -> Iterator[str]:
+def _duplicate_lines(report: Report, duplicates: DuplicateStats) -> Iterator[str]:
     units = f"{duplicates.units:,} {duplicates.kind}{_MINIMUM.get(duplicates.kind, '')}"
     units += _sampled(duplicates.sampled_fraction)
     if not duplicates.duplicates:
@@ -105,7 +105,7 @@ def _duplicate_lines(report: Report, duplicates: Duplicates) -> Iterator[str]:
     yield f"    {_one_line(key)}"
 
 
-def _near_duplicate_lines(near: NearDuplicates, pair: tuple[Passage, ...]) -> Iterator[str]:
+def _near_duplicate_lines(near: NearDuplicateStats, pair: tuple[Passage, ...]) -> Iterator[str]:
     units = f"{near.units:,} long {near.kind}{_sampled(near.sampled_fraction)}"
     if not pair:
         yield f"  no near-duplicates among {units}"

@@ -11,8 +11,7 @@ from itertools import islice
 from minigpt.errors import DataError
 from minigpt.evaluation.benchmarks.detokenizers import detokenize_cbt
 from minigpt.evaluation.benchmarks.files import read_lines, read_records
-from minigpt.evaluation.benchmarks.hellaswag import argmax
-from minigpt.evaluation.benchmarks.loglikelihood import encode_pair, score_continuations
+from minigpt.evaluation.benchmarks.loglikelihood import argmax, encode_pair, score_continuations
 from minigpt.evaluation.benchmarks.results import BenchmarkOptions, BenchmarkResult, DataFile, Metric, common_caveats
 from minigpt.model.gpt import GPT
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -21,7 +20,7 @@ _BLANK = "XXXXX"
 _EXPECTED = (
     "20 numbered sentences, then '21 question with XXXXX<tab>answer<tab><tab>ten|candidates', then an empty line"
 )
-_KINDS = {"CN": "common nouns", "NE": "named entities", "V": "verbs", "P": "prepositions"}
+_WORD_CLASSES = {"CN": "common nouns", "NE": "named entities", "V": "verbs", "P": "prepositions"}
 
 
 @dataclass(frozen=True)
@@ -109,18 +108,18 @@ def run(model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: Benchm
                 model, pairs, context=options.context, batch_size=options.batch_size, progress=options.progress
             )
         )
-        right = 0
+        n_correct = 0
         for question in part:
             own = list(islice(scores, len(question.candidates)))
-            right += argmax([each.log_probability for each in own]) == question.answer
+            n_correct += argmax([each.log_probability for each in own]) == question.answer
             truncated += sum(each.is_truncated for each in own)
-        kind = word_class(data)
+        name = word_class(data)
         how = "de-tokenized" if options.detokenize else "text as published"
         metrics.append(
             Metric(
-                f"accuracy_{kind}",
-                f"accuracy, {_KINDS.get(kind, 'all kinds')}",
-                right / len(part),
+                f"accuracy_{name}",
+                f"accuracy, {_WORD_CLASSES.get(name, 'all word classes')}",
+                n_correct / len(part),
                 "share",
                 f"the word most likely together with the rest of the sentence, {len(part):,} questions; {how}",
             )

@@ -1,6 +1,6 @@
 """HellaSwag: which of four endings continues a text, by the likelihood of each ending after the text.
 
-Source: Zellers et al. 2019; the prepared form of lm-evaluation-prepared, and the raw form of build-nanogpt and llm.c.
+Source: Zellers et al. 2019; the prepared form of lm-evaluation-harness, and the raw form of build-nanogpt and llm.c.
 """
 
 import re
@@ -11,7 +11,13 @@ from typing import Any
 
 from minigpt.errors import DataError
 from minigpt.evaluation.benchmarks.files import read_lines, read_records
-from minigpt.evaluation.benchmarks.loglikelihood import ContinuationScore, Pair, encode_pair, score_continuations
+from minigpt.evaluation.benchmarks.loglikelihood import (
+    ContinuationScore,
+    Pair,
+    argmax,
+    encode_pair,
+    score_continuations,
+)
 from minigpt.evaluation.benchmarks.results import BenchmarkOptions, BenchmarkResult, DataFile, Metric, common_caveats
 from minigpt.model.gpt import GPT
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -57,11 +63,11 @@ def read_questions(data: DataFile) -> tuple[list[Question], list[Question]]:
         try:
             prepared.append(_prepared_form(record))
             raw.append(_raw_form(record))
-            ok = 0 <= raw[-1].label < 4 == len(raw[-1].endings)
-            ok = ok and all(map(str.strip, (raw[-1].context, *raw[-1].endings)))
+            is_valid = 0 <= raw[-1].label < 4 == len(raw[-1].endings)
+            is_valid = is_valid and all(map(str.strip, (raw[-1].context, *raw[-1].endings)))
         except (KeyError, TypeError, ValueError, AttributeError):
-            ok = False
-        if not ok:
+            is_valid = False
+        if not is_valid:
             raise DataError(f"{where} is not a question of HellaSwag; expected {_EXPECTED}")
     if not raw:
         raise DataError(f"{data.name} is empty; expected one line for each question: {_EXPECTED}")
@@ -84,11 +90,6 @@ def _text_questions(data: DataFile) -> list[Question]:
     if rows or not found:
         raise DataError(f"{data.name} ends within a question; expected {_EXPECTED_TEXT}")
     return found
-
-
-def argmax(values: Sequence[float]) -> int:
-    """The index of the largest value, the first of equal ones."""
-    return max(range(len(values)), key=values.__getitem__)
 
 
 def run(model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: BenchmarkOptions) -> BenchmarkResult:

@@ -102,6 +102,11 @@ def score_continuations(
     return [scores[pair] for pair in pairs]
 
 
+def argmax(values: Sequence[float]) -> int:
+    """The index of the largest value, the first of equal ones."""
+    return max(range(len(values)), key=values.__getitem__)
+
+
 def _rows(index: int, pair: Pair, context: int, is_shared: bool) -> Iterator[_Row]:
     """The rows that score one pair; a shared context becomes a prefix."""
     before, after = pair

@@ -190,8 +190,8 @@ class MemorizationIndex:
     def measure(self, text: str, prompt: str = "", min_words: int = LONG_RUN) -> Memorization:
         """Measures how much of `text`, the continuation of `prompt`, is copied; the prompt does not count.
 
-        A word that the prompt begins and the text ends is a word of the text. A run starts at the text's first word at
-        the earliest, even if the words of the prompt before it occur in the training part too.
+        A word that the prompt begins and the text ends is a word of the text. A run never starts before the text's
+        first word, even if the words of the prompt before it occur in the training part too.
         """
         origin = len(prompt)
         words = [match for match in _WORD.finditer(prompt + text) if match.end() > origin]
