@@ -165,7 +165,7 @@ def fit() -> None:
     assert best is not None
     score, (floor, width, data_factor, per_word), alpha, beta, repeats, off, factors = best
     print(f"FLOOR, WIDTH, ALPHA, DATA, BETA = {floor:.4f}, {width:.4f}, {alpha:.2f}, {data_factor:.4f}, {beta:.2f}\n"
-          f"WORDS, REPEATS = {per_word:.4f}, {repeats:.1f}")  # fmt: skip
+          f"VOCABULARY, REPEATS = {per_word:.4f}, {repeats:.1f}")  # fmt: skip
     print("factor of each text:", ", ".join(f"{text} {own:.3f}" for text, own in zip(texts, factors, strict=True)))
     for row, share in zip(rows, off, strict=True):
         print(f"{row['text']:24} {row['shape']:6} {row['tokenizer']:10} {row['tokens']:>10,} tokens  "

@@ -1,17 +1,22 @@
-"""minigpt: GPT-2 from attention up, trained, imported and sampled from a few lines.
+"""minigpt: trains GPT-2 on your text, imports it, and generates text.
+
+    plan = minigpt.plan("corpus.txt", minutes=5)        what a run would be, measured on this machine
+    minigpt.show(minigpt.fit(plan))                     trains it, as `minigpt train` does
+    minigpt.load("corpus").generate("Once upon a time") a continuation
 
 Shapes, everywhere in this package:
 
     B  batch            T  new positions      S  attended positions    C  n_embd (width)
     H  heads            D  C / H (head width) V  vocabulary            L  layers
 
-Names are imported when first used, so that `import minigpt` costs nothing.
+Names are imported when they are first used, so `import minigpt` takes no time.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from minigpt.cli.render.show import show
     from minigpt.config import PRESETS, GPTConfig, SamplingConfig, TrainConfig
     from minigpt.data.corpus import Corpus
     from minigpt.errors import (
@@ -29,10 +34,15 @@ if TYPE_CHECKING:
     from minigpt.generation.streaming import generate_text
     from minigpt.importers.gpt2 import load_gpt2
     from minigpt.inspection.activations import inspect
+    from minigpt.jobs.events import Planned, Started
+    from minigpt.jobs.fit import fit, plan
+    from minigpt.jobs.load import Model, load
+    from minigpt.jobs.plan import Plan
     from minigpt.model.gpt import GPT
     from minigpt.model.kv_cache import KVCache
     from minigpt.storage.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
     from minigpt.tokenizer.tokenizer import Tokenizer
+    from minigpt.training.events import Evaluation, Finished, Notice, Sample, Saved, Step
     from minigpt.training.loop import train
 
 _HOME = {
@@ -57,7 +67,13 @@ _HOME = {
     "importers.gpt2": ("load_gpt2",),
     "data.corpus": ("Corpus",),
     "tokenizer.tokenizer": ("Tokenizer",),
+    "training.events": ("Evaluation", "Finished", "Notice", "Sample", "Saved", "Step"),
     "training.loop": ("train",),
+    "jobs.events": ("Planned", "Started"),
+    "jobs.fit": ("fit", "plan"),
+    "jobs.load": ("Model", "load"),
+    "jobs.plan": ("Plan",),
+    "cli.render.show": ("show",),
 }
 _MODULE_OF = {name: f"minigpt.{module}" for module, names in _HOME.items() for name in names}
 
@@ -71,22 +87,36 @@ __all__ = [
     "Corpus",
     "DataError",
     "DeviceError",
+    "Evaluation",
+    "Finished",
     "GPTConfig",
     "GenerationError",
     "KVCache",
     "MinigptError",
+    "Model",
+    "Notice",
+    "Plan",
+    "Planned",
+    "Sample",
     "SamplingConfig",
+    "Saved",
+    "Started",
+    "Step",
     "Tokenizer",
     "TokenizerError",
     "TrainConfig",
     "TrainingError",
     "evaluate",
+    "fit",
     "generate",
     "generate_text",
     "inspect",
+    "load",
     "load_checkpoint",
     "load_gpt2",
+    "plan",
     "save_checkpoint",
+    "show",
     "train",
 ]
 

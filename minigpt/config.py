@@ -1,5 +1,6 @@
 """The name, type, default, bounds and help text of every setting."""
 
+import dataclasses
 import difflib
 import math
 import types
@@ -438,6 +439,14 @@ class RunOptions:
             GPTConfig.check(name, value)
         if {"n_embd", "n_head"} <= shape.keys():
             GPTConfig(**shape)
+        fixed = [f"{name} ({value})" for name, value in shape.items() if name != "dropout"]
+        fixed += [f"preset ({given['preset']})"] if "preset" in given else []
+        if "from" in given and fixed:
+            raise ConfigError(
+                f"{', '.join(fixed)} cannot be chosen when fine-tuning: the model given by --from has its own shape"
+            )
+        if "preset" in given:
+            preset_config(given["preset"]).replace(**shape)
         return cls(
             preset=given.get("preset"),
             tokenizer=given.get("tokenizer"),
@@ -453,6 +462,19 @@ class RunOptions:
         values = {"preset": self.preset, "tokenizer": self.tokenizer, "from": self.base, **self.shape}
         values |= self.reading.to_dict() | self.training.to_dict()
         return {name: value for name, value in values.items() if name in self.given}
+
+    def with_options(self, **options: Any) -> "RunOptions":
+        """A copy with more options, by the names that `of` takes; None adds nothing.
+
+        Raises: ConfigError, as `of`.
+        """
+        return RunOptions.of(self.to_dict() | {name: value for name, value in options.items() if value is not None})
+
+    def with_training(self, **settings: Any) -> "RunOptions":
+        """A copy in which these training settings were given too."""
+        return dataclasses.replace(
+            self, training=self.training.replace(**settings), given=self.given | frozenset(settings)
+        )
 
     @property
     def shape(self) -> dict[str, Any]:

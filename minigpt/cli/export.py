@@ -54,9 +54,9 @@ def export(
     - `minigpt export moby_dick --to onnx --output site/model`
     """
     from minigpt.cli.render.console import console, facts
-    from minigpt.cli.render.units import size
     from minigpt.exporters.export import export_model
     from minigpt.importers.open_model import find_model
+    from minigpt.units import size
 
     source = find_model(model, checkpoints)
     out = console()

@@ -12,9 +12,9 @@ from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, nam
 from minigpt.cli.prompts import PromptFormat, read_prompts
 from minigpt.cli.render.continuations import Continuation, JsonOutput, MemorizationOutput, Output, PlainOutput
 from minigpt.cli.render.terminal import note
-from minigpt.cli.render.units import count
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError
+from minigpt.units import count
 
 if TYPE_CHECKING:
     from minigpt.cli.memorization import MemorizationMeter

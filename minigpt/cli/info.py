@@ -9,7 +9,7 @@ import typer
 from minigpt.cli.options import CheckpointsOption, JsonOption
 from minigpt.cli.render.model_facts import model_facts
 from minigpt.cli.render.terminal import note
-from minigpt.cli.render.units import count, duration, size
+from minigpt.units import count, duration, size
 
 if TYPE_CHECKING:
     from minigpt.storage.run_record import CorpusRecord, Result, RunRecord

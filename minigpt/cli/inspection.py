@@ -67,12 +67,12 @@ def inspect(
     text = _text(prompt, file)
 
     from minigpt.cli.render.console import console
-    from minigpt.cli.render.units import size
     from minigpt.inspection.activations import inspect as inspect_all
     from minigpt.inspection.activations import predict
     from minigpt.inspection.attention_map import check_layer_and_head, draw_map
     from minigpt.reports.inspection_page import inspection_page, most_tokens
     from minigpt.tokenizer.display import token_label
+    from minigpt.units import size
 
     checkpoint = open_model(model, checkpoints, device)
     tokenizer, shape = checkpoint.tokenizer, checkpoint.model.config

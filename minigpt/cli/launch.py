@@ -1,7 +1,7 @@
-"""One training run on several processes: starts them, hands the main one's job to the others, and ends them together.
+"""Training with several processes: starts them, shares the job of the main one, and stops all of them together.
 
-Started by `--devices N`, this process trains nothing: it starts N others with its own command line, as torchrun does,
-passes signals on to them, and when one of them dies ends the rest and says what is left.
+With `--devices N` this process does not train. It starts N others with its own command line, as torchrun does, forwards
+signals to them, and stops all of them if one dies.
 """
 
 import atexit
@@ -13,40 +13,42 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from minigpt.cli.options import command_line
-from minigpt.cli.resume import resumed_directory, weights_alone
-from minigpt.cli.signals import HANGUP, STOPS, handling, heeding_signals
+from minigpt.cli.signals import HANGUP, STOPS, handling, signals_as_requests
 from minigpt.errors import CheckpointError, ConfigError, DataError, DeviceError, MinigptError, TrainingError
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-    from minigpt.cli.train_job import Job, Request
+    from minigpt.config import GPTConfig
+    from minigpt.jobs.job import Job
+    from minigpt.jobs.request import Request
     from minigpt.model.gpt import GPT
     from minigpt.training.distributed import World
 
-_LAUNCHER = "MINIGPT_LAUNCHER"  # in the environment of a process that we started: the launcher's process id
-_LOST = 75  # the exit code of a process whose peers have gone: the launcher says which, and why
-_FINE = {0, *(128 + number for number in STOPS)}  # exit codes of a process that ended as it was asked to
-_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # which on Windows kills
-_POLL = 0.05  # seconds between two looks at the processes
-_GRACE = 5.0  # seconds that a process has to end, and that a cause has to show
-_ENOUGH = 3  # signals after which nothing is waited for
+_LAUNCHER = "MINIGPT_LAUNCHER"  # environment variable of the processes we start: the process id of the launcher
+_LOST = 75  # exit code of a process that lost the connection to the others: the launcher says which one died
+_EXPECTED = {0, *(128 + number for number in STOPS)}  # exit codes of a process that ended as requested
+_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # on Windows SIGTERM kills
+_POLL = 0.05  # seconds between two checks of the processes
+_GRACE = 5.0  # seconds for a process to end, and for the cause of a lost connection to show
+_STOPS_TO_KILL = 3  # this many stop signals kill the processes
 
 
 @contextmanager
-def world_of(request: "Request", *, resume: bool) -> Iterator["World"]:
-    """The processes that train together, this one of them; where it is to start them, it does, and exits as they do.
+def joined_world(request: "Request", *, resume: bool) -> Iterator["World"]:
+    """The group of processes that train together, this one among them. Where this process has to start the others, it
+    does so and then exits with their exit code.
 
-    Whatever goes wrong inside is said by one process.
-    Raises: ConfigError and DeviceError where there cannot be so many processes here.
+    Only one process reports an error.
+    Raises: ConfigError and DeviceError if this machine cannot run so many processes.
     """
     if "WORLD_SIZE" not in os.environ:
-        count, device = _devices_wanted(request, resume)
+        count, device = _requested_devices(request, resume)
         if count > 1:
             raise typer.Exit(_launch(count, device, request))
     from minigpt.training.distributed import ProcessLostError
@@ -54,12 +56,12 @@ def world_of(request: "Request", *, resume: bool) -> Iterator["World"]:
 
     world = init_world()
     try:
-        with _leaving(world):
+        with _closing(world):
             _check_devices(world, request, resume)
             yield world
     except ProcessLostError as error:
         if _LAUNCHER in os.environ:
-            os._exit(_LOST)  # at once: to take leave of who has gone can take for ever
+            os._exit(_LOST)  # leaving the process group can hang forever once a process has died
         if world.is_main or not world.main_failed():
             raise
         raise typer.Exit(1) from error
@@ -75,12 +77,15 @@ def world_of(request: "Request", *, resume: bool) -> Iterator["World"]:
 
 
 @contextmanager
-def _leaving(world: "World") -> Iterator[None]:
-    """Takes leave of the other processes at an end that all come to. One that fails only goes, once it has said why:
-    NCCL would have it wait for work that the others never join, and torch aborts a process that ends without leave."""
+def _closing(world: "World") -> Iterator[None]:
+    """Closes the process group at an end that all processes reach.
+
+    A process that fails exits without closing it, after its error message: NCCL would wait for operations that the
+    others never start, and torch aborts a process that ends with an open group.
+    """
     try:
         yield
-    except (typer.Exit, BrokenPipeError):  # a stop that was asked for, or a result that nobody reads
+    except (typer.Exit, BrokenPipeError):  # a requested stop, or output that nobody reads
         world.close()
         raise
     except BaseException as error:
@@ -90,46 +95,40 @@ def _leaving(world: "World") -> Iterator[None]:
     world.close()
 
 
-def lead(world: "World", job: "Job") -> None:
-    """Hands the main process's job to the others, who know nothing until then."""
+def share_job(world: "World", job: "Job") -> None:
+    """Sends the main process's job to the others."""
+    from minigpt.jobs.job import SharedJob
+
     world.announce("run", str(job.run.directory))
-    world.broadcast_object(
-        {
-            "model": job.model.config.to_dict(),
-            "corpus": str(job.corpus.path.absolute()),
-            "training": job.config.to_dict(),
-            "resume": job.resume,
-        }
-    )
+    world.broadcast_object(SharedJob.of(job).to_dict())
 
 
-def follow(world: "World") -> None:
-    """What every process but the main one does: it takes the job over, and trains without a word."""
-    from minigpt.config import GPTConfig, TrainConfig
+def train_with_main(world: "World") -> None:
+    """What every process but the main one does: receives the job and trains, without output."""
     from minigpt.data.corpus import Corpus
+    from minigpt.jobs.job import SharedJob
     from minigpt.training.clock import Control
     from minigpt.training.loop import train
 
     with world.translate_errors():
-        job = world.broadcast_object(None)
+        job = SharedJob.from_dict(world.broadcast_object(None))
     try:
-        corpus = Corpus.load(job["corpus"])
+        corpus = Corpus.load(job.corpus)
     except DataError as error:
         raise DataError(
-            f"process {world.rank + 1} of {world.size} does not see the text's tokens in {job['corpus']}; let "
-            "MINIGPT_CACHE be a folder that all machines share"
+            f"process {world.rank + 1} of {world.size} cannot read the tokens of the text in {job.corpus}; set "
+            "MINIGPT_CACHE to a folder that all machines share"
         ) from error
-    model, control = _blank(GPTConfig(**job["model"])), Control()
-    config = TrainConfig(**job["training"])
+    model, control = _uninitialized(job.model), Control()
     launcher = os.environ.get(_LAUNCHER)
-    with heeding_signals(control):
-        for _ in train(model, corpus, config, resume=job["resume"], control=control, world=world):
-            if launcher is not None and os.getppid() != int(launcher):  # it was killed: nobody else would end us
+    with signals_as_requests(control):
+        for _ in train(model, corpus, job.training, resume=job.resume, control=control, world=world):
+            if launcher is not None and os.getppid() != int(launcher):  # the launcher was killed
                 control.stop = True
 
 
-def _blank(config: Any) -> "GPT":
-    """A model whose weights are whatever lies in memory, until the main process's come."""
+def _uninitialized(config: "GPTConfig") -> "GPT":
+    """A model with arbitrary weights, until those of the main process arrive."""
     import torch
 
     from minigpt.model.gpt import GPT
@@ -139,37 +138,43 @@ def _blank(config: Any) -> "GPT":
     return GPT.from_tensors(config, {name: torch.empty_like(shape, device="cpu") for name, shape in shapes.items()})
 
 
-# Starting.
+# Starting the processes.
 
 
-def _devices_wanted(request: "Request", resume: bool) -> tuple[int, str]:
-    """How many processes were asked for and on which device: now or, where a run goes on, when it was begun."""
-    wanted = dict(request.given)
-    if resume and not {"devices", "device"} <= wanted.keys() and (directory := resumed_directory(request)) is not None:
+def _requested_devices(request: "Request", resume: bool) -> tuple[int, str]:
+    """The number of processes and the device: as requested now, or else as recorded in the run to resume."""
+    given, training = request.options.given, request.options.training
+    count, device = training.devices, training.device
+    if resume and not {"devices", "device"} <= given:
+        from minigpt.jobs.resume import find_run
         from minigpt.storage.run import Run
 
-        if (training := Run.open(directory).record.training) is not None:
-            wanted = {"devices": training.devices, "device": training.device} | wanted
-    return wanted.get("devices") or 1, wanted.get("device") or "auto"
+        directory = find_run(request)
+        recorded = Run.open(directory).record.training if directory is not None else None
+        if recorded is not None:
+            count = count if "devices" in given else recorded.devices
+            device = device if "device" in given else recorded.device
+    return count or 1, device
 
 
 def _check_devices(world: "World", request: "Request", resume: bool) -> None:
-    """Raises ConfigError or DeviceError, before anything long is begun, where so many processes cannot train."""
-    with world.translate_errors():  # other machines need not see the folder of the run that goes on
-        device = world.broadcast_object(_devices_wanted(request, resume)[1] if world.is_main else None)
+    """Raises ConfigError or DeviceError, before anything slow begins, if so many processes cannot train."""
+    with world.translate_errors():  # other machines need not see the folder of the run to resume
+        device = world.broadcast_object(_requested_devices(request, resume)[1] if world.is_main else None)
     world.device(device)
-    if "batch_size" in request.given:
-        world.rows(request.given["batch_size"])
-    wanted, started = request.given.get("devices"), os.environ.get("LOCAL_WORLD_SIZE")
-    if wanted and started and int(started) != wanted:
+    training = request.options.training
+    if "batch_size" in request.options.given:
+        world.rows(training.batch_size)
+    started = os.environ.get("LOCAL_WORLD_SIZE")
+    if training.devices and started and int(started) != training.devices:
         raise ConfigError(
-            f"devices ({wanted}) contradicts the {started} processes that torchrun has started on this machine; "
-            "leave one of the two out"
+            f"devices ({training.devices}) contradicts the {started} processes that torchrun started on this machine; "
+            "omit one of the two"
         )
 
 
 def check_count(count: int, device: str) -> None:
-    """Raises ConfigError or DeviceError where so many processes cannot train on that device of this machine."""
+    """Raises ConfigError or DeviceError if so many processes cannot train on that device of this machine."""
     from minigpt.training.process_group import available_cores, local_device
 
     if count > 1 and local_device(device, count).type == "cpu" and count > available_cores():
@@ -177,9 +182,9 @@ def check_count(count: int, device: str) -> None:
 
 
 def _launch(count: int, device: str, request: "Request") -> int:
-    """Runs this very command in so many processes on that device; returns the exit code of the main one.
+    """Runs this command in `count` processes on that device; returns the exit code of the main one.
 
-    Raises: TrainingError where one of them died; typer.Exit where it has said itself why.
+    Raises: TrainingError if one of them died; typer.Exit if it has reported its error itself.
     """
     from minigpt.training.process_group import rendezvous
 
@@ -194,24 +199,26 @@ def _launch(count: int, device: str, request: "Request") -> int:
                 command,
                 env={**os.environ, **environment, _LAUNCHER: str(os.getpid()), "TORCH_CPP_LOG_LEVEL": "ERROR"},
                 stdin=None if rank == 0 else subprocess.DEVNULL,
-                start_new_session=True,  # so that Ctrl-C comes to them once, from here
+                start_new_session=True,  # so that Ctrl-C reaches them once, from here
             )
             children.append(child)
-        with _passing_on(children, store, received):
-            died = _watch(children, received)
+        with _forwarding_signals(children, store, received):
+            died = _wait(children, received)
     finally:
-        _end(children)
+        _terminate(children)
     if died is None:
         code = children[0].returncode
         return code if code >= 0 else 128 - code
     if store.check([f"failed/{died}"]):
         raise typer.Exit(1)
-    raise TrainingError(f"{_how(died, children)}; {_what_is_left(store, count, request)}")
+    raise TrainingError(f"{_exit_of(died, children)}; {_what_is_saved(store, count, request.checkpoints)}")
 
 
 @contextmanager
-def _passing_on(children: Sequence["subprocess.Popen[bytes]"], store: "Store", received: list[int]) -> Iterator[None]:
-    """Sends the processes what is sent to this one; those that have not met yet only know how to end."""
+def _forwarding_signals(
+    children: Sequence["subprocess.Popen[bytes]"], store: "Store", received: list[int]
+) -> Iterator[None]:
+    """Forwards the signals of this process to the others. Before they have joined each other, any stop is SIGTERM."""
 
     def send(number: int) -> None:
         if os.name == "nt" and number == signal.SIGINT:
@@ -224,32 +231,32 @@ def _passing_on(children: Sequence["subprocess.Popen[bytes]"], store: "Store", r
         if received and number == HANGUP:
             return
         received.append(number)
-        have_met = store.check([f"joined/{rank}" for rank in range(len(children))])
-        send(_KILL if len(received) >= _ENOUGH else number if have_met else signal.SIGTERM)
+        joined = store.check([f"joined/{rank}" for rank in range(len(children))])
+        send(_KILL if len(received) >= _STOPS_TO_KILL else number if joined else signal.SIGTERM)
 
     with handling(stop, lambda number, _: send(number)):
         yield
 
 
-def _watch(children: Sequence["subprocess.Popen[bytes]"], received: list[int]) -> int | None:
-    """Waits until all processes have ended, or one has died; returns the number of that one, from 0."""
+def _wait(children: Sequence["subprocess.Popen[bytes]"], received: list[int]) -> int | None:
+    """Waits until all processes have ended or one has died; returns the rank of that one."""
     lost_at = None
     while True:
         codes = [child.poll() for child in children]
-        died = [rank for rank, code in enumerate(codes) if code is not None and code not in (*_FINE, _LOST)]
+        died = [rank for rank, code in enumerate(codes) if code is not None and code not in (*_EXPECTED, _LOST)]
         if died and not (received and all(-(codes[rank] or 0) in (*received, signal.SIGTERM) for rank in died)):
             return died[0]
         if None not in codes:
             return codes.index(_LOST) if _LOST in codes else None
-        if _LOST in codes:  # whom it has lost is about to show
+        if _LOST in codes:  # the process that died is about to be seen
             lost_at = lost_at or time.monotonic()
             if time.monotonic() - lost_at > _GRACE:
                 return codes.index(_LOST)
         time.sleep(_POLL)
 
 
-def _end(children: Sequence["subprocess.Popen[bytes]"]) -> None:
-    """Ends the processes that still run, kindly first."""
+def _terminate(children: Sequence["subprocess.Popen[bytes]"]) -> None:
+    """Ends the processes that still run: by SIGTERM, then by SIGKILL."""
     for child in children:
         if child.poll() is None:
             child.terminate()
@@ -261,28 +268,30 @@ def _end(children: Sequence["subprocess.Popen[bytes]"]) -> None:
         child.wait()
 
 
-def _how(died: int, children: Sequence["subprocess.Popen[bytes]"]) -> str:
+def _exit_of(died: int, children: Sequence["subprocess.Popen[bytes]"]) -> str:
     who, code = f"process {died + 1} of {len(children)}", children[died].returncode
     if code is None or code == _LOST:
-        return f"{who} has lost the connection to the others"
-    return f"{who} was killed ({signal.Signals(-code).name})" if code < 0 else f"{who} has failed (exit code {code})"
+        return f"{who} lost the connection to the others"
+    return f"{who} was killed ({signal.Signals(-code).name})" if code < 0 else f"{who} failed (exit code {code})"
 
 
-def _what_is_left(store: "Store", count: int, request: "Request") -> str:
-    """Which state is kept, and the command to go on with."""
+def _what_is_saved(store: "Store", count: int, checkpoints: Path) -> str:
+    """The saved state, and the command that resumes from it."""
     if not store.check(["run"]):
-        return "training had not begun"
+        return "training had not started"
+    from minigpt.jobs.resume import weights_without_state
     from minigpt.storage.run import Run
 
     directory = Path(store.get("run").decode())
-    progress = alone = None
+    progress = weights_step = None
     with suppress(CheckpointError):
         run = Run.open(directory)
-        progress, alone = run.last_progress(), weights_alone(run)
-    if alone is not None:
+        progress, weights_step = run.last_progress(), weights_without_state(run)
+    if weights_step is not None:
         return (
-            f"only the weights of step {alone:,} in {directory} are kept; go on from them with --from {directory.name}"
+            f"only the weights of step {weights_step:,} are saved in {directory}; continue from them with --from "
+            f"{directory.name}"
         )
-    kept = f"the state of step {progress['step']:,} in {directory} is kept" if progress else "nothing was saved yet"
+    saved = f"step {progress['step']:,} is saved in {directory}" if progress else "nothing was saved yet"
     again = ("train", "--resume", "--name", directory.name, "--devices", str(count))
-    return f"{kept}; go on with: {command_line(*again, checkpoints=request.checkpoints)}"
+    return f"{saved}; continue with: {command_line(*again, checkpoints=checkpoints)}"

@@ -6,8 +6,8 @@ from rich.text import Text
 
 from minigpt.cli.render.console import byte_progress, console
 from minigpt.cli.render.memorization import for_terminal, highlighted, run_line, summary_line
-from minigpt.cli.render.units import size
 from minigpt.tokenizer.display import visible
+from minigpt.units import size
 
 if TYPE_CHECKING:
     from minigpt.evaluation.memorization.index import CopiedRun, Memorization, MemorizationIndex

@@ -1,4 +1,4 @@
-"""Command-line options derived from the settings' dataclass fields, once for every command."""
+"""Command-line options, derived from the dataclass fields of the settings."""
 
 import dataclasses
 import functools
@@ -14,20 +14,21 @@ from minigpt.settings import Settings, annotations_of, value_types
 
 CheckpointsOption = Annotated[
     Path,
-    typer.Option("--checkpoints", envvar="MINIGPT_CHECKPOINTS", help="the folder that runs and models stand in"),
+    typer.Option("--checkpoints", envvar="MINIGPT_CHECKPOINTS", help="the folder of runs and models"),
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
 
 
 def settings_options(
-    *groups: tuple[type[Settings], Iterable[str]], chosen: Iterable[str] = ()
+    *groups: tuple[type[Settings], Iterable[str]],
+    chosen: Iterable[str] = (),
+    build: Callable[[dict[str, Any]], Any] = dict,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A decorator that gives a command one option per named setting and collects those given into `given`.
+    """A decorator that gives a command one option per named setting, and the settings that were typed as `given`.
 
-    The command takes `given: dict[str, Any]`, which holds only what the user typed, so that defaults, presets, a
-    resumed run and flags can be laid over one another by `replace()`. `chosen` are settings whose default depends on
-    the corpus or the device.
+    The command's parameter `given` is what `build` makes of the typed settings, by default a dict of them. `chosen`
+    are settings whose default depends on the text or the machine.
     """
     names = [name for _, group in groups for name in group]
     chosen = frozenset(chosen)
@@ -45,7 +46,8 @@ def settings_options(
         def collect(**values: Any) -> None:
             typed = {name: values.pop(name) for name in names}
             given = {name: value for name, value in typed.items() if value is not None and value != []}
-            command(**values, given={k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
+            given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+            command(**values, given=build(given))
 
         parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
         keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
@@ -58,7 +60,7 @@ def settings_options(
 
 
 def _option(settings: type[Settings], name: str, chosen: bool) -> inspect.Parameter:
-    """The option of one field: `n_layer: int` becomes `--n-layer INTEGER`, None where it is not given."""
+    """The option of one field: `n_layer: int` becomes `--n-layer INTEGER`; None if it is not typed."""
     field = next(field for field in dataclasses.fields(settings) if field.name == name)
     (kind,) = value_types(annotations_of(settings)[name])
     if get_origin(kind) is tuple:
@@ -79,16 +81,11 @@ def _option(settings: type[Settings], name: str, chosen: bool) -> inspect.Parame
 
 
 def names_of(settings: type[Settings]) -> list[str]:
-    """The names of a group's settings, in order."""
+    """The names of the settings, in order."""
     return [field.name for field in dataclasses.fields(settings)]
 
 
-def fields_of(settings: type[Settings], given: dict[str, Any]) -> dict[str, Any]:
-    """Those of the given values that are this group's."""
-    return {name: value for name, value in given.items() if name in settings.__dataclass_fields__}
-
-
-def command_line(*words: str, checkpoints: Path) -> str:
-    """A command to copy: quoted for a shell, and with --checkpoints where that is not the default."""
+def command_line(*arguments: str, checkpoints: Path) -> str:
+    """A minigpt command to copy: quoted for a shell, and with --checkpoints if that is not the default."""
     elsewhere = [] if checkpoints == Path("checkpoints") else ["--checkpoints", str(checkpoints)]
-    return shlex.join(["minigpt", *words, *elsewhere])
+    return shlex.join(["minigpt", *arguments, *elsewhere])

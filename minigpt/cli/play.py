@@ -11,10 +11,10 @@ import typer
 from minigpt.cli.models import CompileOption, DtypeOption, QuantizeOption, open_engine, open_model
 from minigpt.cli.options import CheckpointsOption, DeviceOption, names_of, settings_options
 from minigpt.cli.render.terminal import note, write
-from minigpt.cli.render.units import count
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, MinigptError
 from minigpt.settings import annotations_of, value_types
+from minigpt.units import count
 
 if TYPE_CHECKING:
     from minigpt.generation.engines.engine import Engine

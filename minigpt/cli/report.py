@@ -7,8 +7,7 @@ import typer
 
 from minigpt.cli.options import CheckpointsOption
 from minigpt.errors import ConfigError
-
-REPORT = "report.html"
+from minigpt.reports import REPORT
 
 
 def report(

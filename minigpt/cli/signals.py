@@ -1,4 +1,4 @@
-"""What Ctrl-C, SIGTERM, a closed terminal and SIGUSR1 mean while a run trains; it trains nothing."""
+"""What Ctrl-C, SIGTERM, a closed terminal and SIGUSR1 do while a run trains."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -9,17 +9,17 @@ if TYPE_CHECKING:
     from minigpt.training.clock import Control
 
 Handler = Callable[[int, object], None]
-HANGUP: int | None = getattr(signal, "SIGHUP", None)  # the terminal was closed; Windows has none
+HANGUP: int | None = getattr(signal, "SIGHUP", None)  # the terminal was closed; Windows has no such signal
 STOPS: list[int] = [signal.SIGINT, signal.SIGTERM] + ([] if HANGUP is None else [HANGUP])
 
 
 @contextmanager
 def handling(stop: Handler, save: Handler) -> Iterator[None]:
-    """Calls `stop` for Ctrl-C, SIGTERM and SIGHUP and `save` for SIGUSR1, where the system has them."""
+    """Calls `stop` for Ctrl-C, SIGTERM and SIGHUP and `save` for SIGUSR1, on systems that have them."""
     handlers = dict.fromkeys(STOPS, stop)
     if HANGUP is not None and signal.getsignal(HANGUP) is signal.SIG_IGN:  # under nohup
         del handlers[HANGUP]
-    if hasattr(signal, "SIGUSR1"):  # Windows has none
+    if hasattr(signal, "SIGUSR1"):  # not on Windows
         handlers[signal.SIGUSR1] = save
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
@@ -30,9 +30,9 @@ def handling(stop: Handler, save: Handler) -> Iterator[None]:
 
 
 @contextmanager
-def ignoring_saves() -> Iterator[None]:
-    """Leaves SIGUSR1 without effect, here and in the processes started meanwhile, where nothing could be saved yet: its
-    default is to end the process."""
+def ignoring_sigusr1() -> Iterator[None]:
+    """Ignores SIGUSR1, here and in the processes started meanwhile, while there is nothing to save yet: by default it
+    ends the process."""
     if not hasattr(signal, "SIGUSR1"):
         yield
         return
@@ -44,9 +44,12 @@ def ignoring_saves() -> Iterator[None]:
 
 
 @contextmanager
-def heeding_signals(control: "Control", on_stop: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
-    """Makes the first Ctrl-C, SIGTERM or SIGHUP a request to stop, noted in a list, and SIGUSR1 one to save; a second
-    one to stop is a KeyboardInterrupt, but for SIGHUP: a shell and the system each send one for the same terminal."""
+def signals_as_requests(control: "Control", on_stop: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
+    """Turns the first Ctrl-C, SIGTERM or SIGHUP into a request to stop, and SIGUSR1 into a request to save.
+
+    Yields the list of the stop signals received. A second one raises KeyboardInterrupt, except SIGHUP: when a terminal
+    is closed, the shell and the system each send one.
+    """
     received: list[int] = []
 
     def stop(number: int, _: object) -> None:

@@ -1,28 +1,29 @@
-"""`minigpt train`: one text file, one command."""
+"""`minigpt train`: trains a model on a text."""
 
 import signal
 import sys
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from minigpt.cli.launch import check_count, follow, lead, world_of
+from minigpt.cli.launch import check_count, joined_world, share_job, train_with_main
 from minigpt.cli.loggers import check_loggers, open_loggers
-from minigpt.cli.options import CheckpointsOption, command_line, fields_of, names_of, settings_options
-from minigpt.cli.report import REPORT
-from minigpt.cli.resume import resumed_directory, take_up
-from minigpt.cli.signals import heeding_signals, ignoring_saves
-from minigpt.cli.train_job import Job, Request, begin, draw_up
-from minigpt.config import PRESETS, GPTConfig, ReadingConfig, TrainConfig
+from minigpt.cli.options import CheckpointsOption, command_line, names_of, settings_options
+from minigpt.cli.signals import ignoring_sigusr1, signals_as_requests
+from minigpt.config import PRESETS, GPTConfig, ReadingConfig, RunOptions, TrainConfig
 from minigpt.errors import CheckpointError, ConfigError
+from minigpt.jobs.request import Request
+from minigpt.reports import REPORT
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from minigpt.cli.render.training_display import TrainingDisplay
-    from minigpt.storage.run import Run
+    from minigpt.jobs.job import Job
     from minigpt.training.distributed import World
+    from minigpt.training.events import Finished
 
 _CHOSEN = (
     "dropout",
@@ -45,43 +46,45 @@ _CHOSEN = (
     (TrainConfig, names_of(TrainConfig)),
     (ReadingConfig, names_of(ReadingConfig)),
     chosen=_CHOSEN,
+    build=RunOptions.of,
 )
 def train(
-    given: dict[str, Any],
+    given: RunOptions,
     sources: Annotated[
         list[str] | None,
         typer.Argument(help="text files, folders or globs, or - for standard input", metavar="TEXT..."),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="the run's name [the first text's]")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="name of the run [default: from the first text]")] = None,
     preset: Annotated[
         str | None,
-        typer.Option("--preset", help=f"a model's shape: {', '.join(PRESETS)} [default: chosen]"),
+        typer.Option("--preset", help=f"shape of the model: {', '.join(PRESETS)} [default: chosen]"),
     ] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option("--tokenizer", help="bytes, chars, bpe:N (N words, trained here) or gpt2 [default: chosen]"),
+        typer.Option("--tokenizer", help="bytes, chars, bpe:N (N tokens, trained here) or gpt2 [default: chosen]"),
     ] = None,
     base: Annotated[
         str | None,
-        typer.Option("--from", help="fine-tune this model: a run's name, or the path of a model of any format"),
+        typer.Option("--from", help="model to fine-tune: the name of a run, or the path of a model of any format"),
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="go on with the run of that name, else the newest of that text, else of all"),
+        typer.Option("--resume", help="continue the run of that name, else the newest of that text, else of all"),
     ] = False,
     allow_change: Annotated[
-        bool, typer.Option("--allow-change", help="let --resume go on with another rate, batch, seed or text")
+        bool,
+        typer.Option("--allow-change", help="let --resume change the learning rate, the batch, the seed or the text"),
     ] = False,
     plan: Annotated[bool, typer.Option("--plan", help="measure, print the plan, and stop")] = False,
     log: Annotated[
-        list[str] | None, typer.Option("--log", help="tensorboard or wandb: write the figures there too")
+        list[str] | None, typer.Option("--log", help="also log to tensorboard or wandb; may be given several times")
     ] = None,
     no_report: Annotated[
-        bool, typer.Option("--no-report", help=f"write no {REPORT} into the run's folder at the end")
+        bool, typer.Option("--no-report", help=f"do not write {REPORT} into the run's folder at the end")
     ] = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
-    """Train a GPT on your text; everything you do not choose is chosen for you, and said.
+    """Train a GPT on your text. Settings that you do not give are chosen for your text and machine, and printed.
 
     Examples:
 
@@ -93,92 +96,79 @@ def train(
 
     - `minigpt train corpus.txt --resume`
     """
-    request = Request(
-        sources=sources or [],
+    request = Request(  # before anything slow is imported
+        sources=tuple(sources or ()),
         name=name,
         checkpoints=checkpoints,
-        preset=preset,
-        tokenizer=tokenizer,
-        base=base,
-        reading=fields_of(ReadingConfig, given),
-        given={key: value for key, value in given.items() if key not in ReadingConfig.__dataclass_fields__},
+        options=given.with_options(preset=preset, tokenizer=tokenizer, **{"from": base}),
         allow_change=allow_change,
     )
-    request.check()  # before anything heavy is loaded
     check_loggers(log or [])
-
-    from minigpt.cli.render.console import console
-
     if plan:
-        if not request.sources:
-            raise ConfigError("there is no text to plan for; give a text file: minigpt train corpus.txt --plan")
-        if resume:
-            raise ConfigError(
-                "plan and resume contradict one another: a run keeps the plan that it was begun with; leave out "
-                "--resume for a new plan, or --plan to go on"
-            )
-        processes = request.given.get("devices", 1)
-        check_count(processes, request.given.get("device", "auto"))
-        draw_up(request, console(), processes, processes)
+        _plan(request, resume=resume)
         return
-    with ignoring_saves(), world_of(request, resume=resume) as world:
+    with ignoring_sigusr1(), joined_world(request, resume=resume) as world:
         if not world.is_main:
-            follow(world)
+            train_with_main(world)
             return
+        from minigpt.cli.render.console import console
+        from minigpt.cli.render.preparation import PreparationDisplay
+        from minigpt.jobs.fit import prepare
+
         out = console()
-        directory = resumed_directory(request) if resume else None
-        if directory is not None:
-            job = take_up(request, directory, out)
-        elif not request.sources:
-            raise ConfigError("there is no text to train on; give a text file: minigpt train corpus.txt")
-        else:
-            if resume:
-                out.print("there is no such run yet, so it starts now", markup=False)
-            job = begin(request, draw_up(request, out, world.size, world.local_size), out, world.size)
-        lead(world, job)
-        _run(job, checkpoints, out, world, log or [], no_report=no_report)
+        with PreparationDisplay(out) as display:
+            job = display.follow(
+                prepare(
+                    request,
+                    resume=resume,
+                    processes=world.size,
+                    local_processes=world.local_size,
+                    progress=display.progress,
+                )
+            )
+        share_job(world, job)
+        _train(job, checkpoints, out, world, log or [], report=not no_report)
 
 
-def _run(job: Job, checkpoints: Path, out: "Console", world: "World", loggers: list[str], *, no_report: bool) -> None:
-    """Trains and draws; ends with the result, or with the state saved and the exit code of the signal."""
-    from minigpt.cli.render.baselines import result_text
+def _plan(request: Request, *, resume: bool) -> None:
+    if not request.sources:
+        raise ConfigError("there is no text to plan for; give a text file: minigpt train corpus.txt --plan")
+    if resume:
+        raise ConfigError(
+            "--plan and --resume contradict each other: a resumed run keeps its plan; omit --resume for a new plan, or "
+            "--plan to continue"
+        )
+    processes = request.options.training.devices or 1
+    check_count(processes, request.options.training.device)
     from minigpt.cli.render.console import console
-    from minigpt.cli.render.memorization import samples_text
-    from minigpt.cli.render.run_summary import summary
+    from minigpt.cli.render.preparation import PreparationDisplay
+    from minigpt.jobs.fit import plan_run
+
+    with PreparationDisplay(console()) as display:
+        display.follow(plan_run(request, processes, processes, display.progress))
+
+
+def _train(job: "Job", checkpoints: Path, out: "Console", world: "World", loggers: list[str], *, report: bool) -> None:
+    """Trains and draws; ends with the result, or with the state saved and the exit code of the signal."""
     from minigpt.cli.render.training_display import TrainingDisplay
-    from minigpt.device import resolve_device
-    from minigpt.evaluation.recorded_baselines import recorded_baselines
-    from minigpt.training.budget import planned_steps
+    from minigpt.jobs import fit
+    from minigpt.jobs.events import Started
     from minigpt.training.clock import Control
     from minigpt.training.events import Finished
-    from minigpt.training.loop import train
 
-    directory, control = job.run.directory, Control()
-    baselines = recorded_baselines(job.run.record)
-    finished: Finished | None = None
+    control, finished = Control(), None
     unsaved: CheckpointError | None = None
-    display = TrainingDisplay(
-        out,
-        directory.name,
-        resolve_device(job.config.device),
-        planned_steps(job.config, len(job.corpus.train)),
-        job.config.sequences_per_step * (job.config.context_length or job.model.config.n_positions),
-        baselines,
-    )
-    with open_loggers(loggers, job.run, out) as write, display, heeding_signals(control, display.stop) as signals:
-        events = train(
-            job.model,
-            job.corpus,
-            job.config,
-            job.run,
-            resume=job.resume,
-            control=control,
-            world=world,
-            elapsed=job.spent,
-        )
-        display.read_log(job.run.read_log())  # of which what comes after the state it goes on from is gone by now
+    display: TrainingDisplay | None = None
+    with ExitStack() as stack:
+        signals = stack.enter_context(signals_as_requests(control, lambda: display.stop() if display else None))
+        write = stack.enter_context(open_loggers(loggers, job.run, out))
         try:
-            for event in events:
+            for event in fit.train(job, control=control, world=world):
+                if isinstance(event, Started):
+                    display = stack.enter_context(TrainingDisplay.of(event, out))
+                    display.read_log(job.run.read_log())  # without the lines that the resumed run writes again
+                    continue
+                assert display is not None
                 display.show(event)
                 write(event)
                 finished = event if isinstance(event, Finished) else None
@@ -186,31 +176,43 @@ def _run(job: Job, checkpoints: Path, out: "Console", world: "World", loggers: l
             if finished is None:
                 raise
             unsaved = error
+    assert display is not None
     if finished is None:
-        saved = job.run.last_progress()
-        what = (
-            f"stopped at step {saved['step']:,} and saved in {directory}" if saved else "stopped; nothing was saved yet"
-        )
-        out.print(f"{what}; go on with:", markup=False)
-        print(command_line("train", "--resume", "--name", directory.name, checkpoints=checkpoints), file=sys.stderr)
-        raise typer.Exit(128 + (signals[0] if signals else signal.SIGTERM))  # another process was asked to
-    result = console(stderr=False)
-    log = list(job.run.read_log())
-    beaten = result_text(log, baselines, finished)
-    n_scored = len(job.corpus.validation) - 1  # all but the first
-    speed = _speed(job, display, world.size)
+        _print_how_to_resume(job, checkpoints, out)
+        raise typer.Exit(128 + (signals[0] if signals else signal.SIGTERM))  # another process was asked to stop
     try:
-        result.print(summary(finished, n_scored, speed, str(directory), beaten, samples_text(log)))
-    finally:  # though nobody reads that
-        _draw_curve(job.run, out)
-        if not no_report:
-            _report(job.run, out)
+        _print_result(job, finished, display, world.size)
+    finally:  # even if standard output is closed
+        for text in fit.write_pages(job.run, report=report):
+            out.print(text, markup=False)
         if unsaved is not None:
             raise unsaved
-    print(command_line("generate", "Once upon a time", "--model", directory.name, checkpoints=checkpoints))
+    print(command_line("generate", "Once upon a time", "--model", job.run.directory.name, checkpoints=checkpoints))
 
 
-def _speed(job: Job, display: "TrainingDisplay", processes: int) -> str:
+def _print_how_to_resume(job: "Job", checkpoints: Path, out: "Console") -> None:
+    directory, state = job.run.directory, job.run.last_progress()
+    saved = f"stopped at step {state['step']:,} and saved in {directory}" if state else "stopped before the first save"
+    out.print(f"{saved}; continue with:", markup=False)
+    print(command_line("train", "--resume", "--name", directory.name, checkpoints=checkpoints), file=sys.stderr)
+
+
+def _print_result(job: "Job", finished: "Finished", display: "TrainingDisplay", processes: int) -> None:
+    from minigpt.cli.render.baselines import result_text
+    from minigpt.cli.render.console import console
+    from minigpt.cli.render.memorization import samples_text
+    from minigpt.cli.render.run_summary import summary
+
+    log = list(job.run.read_log())
+    baselines = result_text(log, display.baselines, finished)
+    n_scored = len(job.corpus.validation) - 1  # all but the first
+    speed = _speed(job, display, processes)
+    console(stderr=False).print(
+        summary(finished, n_scored, speed, str(job.run.directory), baselines, samples_text(log))
+    )
+
+
+def _speed(job: "Job", display: "TrainingDisplay", processes: int) -> str:
     from minigpt.cli.render.run_summary import speed
     from minigpt.device import resolve_dtype
     from minigpt.planning.throughput import Peak, peak
@@ -223,29 +225,3 @@ def _speed(job: Job, display: "TrainingDisplay", processes: int) -> str:
         most = Peak(processes * most.flops, f"{processes} times {most.source}")
     per_token = job.model.config.flops_per_token(job.config.context_length)
     return speed(display.steps * display.tokens_per_step / display.training_seconds, per_token, most)
-
-
-def _report(run: "Run", out: "Console") -> None:
-    """Writes the run's page; a run that is done and saved does not fail because a page about it cannot be made."""
-    from minigpt.reports.run_report import write_report
-
-    path = run.directory / REPORT
-    try:
-        write_report([run.directory], path)
-        out.print(f"report: {path}", markup=False)
-    except Exception as error:
-        out.print(f"no report was made: {type(error).__name__}: {error}", markup=False)
-
-
-def _draw_curve(run: "Run", out: "Console") -> None:
-    from minigpt.evaluation.recorded_baselines import recorded_baselines
-    from minigpt.reports.loss_curve import draw_loss_curve
-
-    path = run.directory / "loss.png"
-    try:
-        draw_loss_curve(run.read_log(), path, {one.label: one.bits_per_byte for one in recorded_baselines(run.record)})
-        out.print(f"loss curve: {path}", markup=False)
-    except ModuleNotFoundError:
-        out.print("no loss curve was drawn: that takes matplotlib (pip install 'minigpt[plot]')", markup=False)
-    except Exception as error:  # of any kind: training is done and saved
-        out.print(f"no loss curve was drawn: {type(error).__name__}: {error}", markup=False)

@@ -1,40 +1,40 @@
-"""What a run is given where the user says nothing: measured on this machine, forecast by small experiments, and said.
+"""Chooses the settings that the user did not give, from a measurement of this machine and a scaling law.
 
-The rules stand on benchmarks/scaling.py and docs/benchmarks.md ("Choosing the defaults"), measured on a CPU at up to
-2.7 million parameters in the blocks; for larger models and GPUs they are carried on, not measured.
+The rules come from benchmarks/scaling.py and docs/benchmarks.md, measured on a CPU with up to 2.7 million parameters in
+the blocks; for larger models and for GPUs they are extrapolated.
 """
 
 import math
 import time
 from dataclasses import dataclass, replace
-from typing import Any
 
-from minigpt.config import PRESETS, GPTConfig, TrainConfig, preset_config
+from minigpt.config import PRESETS, GPTConfig, RunOptions, TrainConfig, preset_config
 from minigpt.data.corpus import Corpus
 from minigpt.errors import ConfigError, MinigptError
+from minigpt.planning.defaults import against_overfitting, batch_and_optimizer, eval_tokens
+from minigpt.planning.memory_fit import fit_memory
 from minigpt.planning.scaling_law import entropy, expected_bits_per_byte
-from minigpt.planning.timing import StepTimer
-from minigpt.training.memory import activation_bytes, state_bytes
+from minigpt.planning.throughput import StepTimer
 
-FINE_TUNED = "fine-tuned"  # in place of a preset's name, where the model brings its shape
-_DEFAULT_MINUTES = 5.0
-_LEAST_FORECAST = 300_000  # bytes of text, and bytes learnt from: below, no experiment tells
-_BYTES_PER_WORD = 370  # of the text: what served best, or nearly so, at one megabyte and at three
-_MEASURING = 0.1  # of a budget in minutes
-_MOST_PARAMETERS = 8  # inside the blocks, for a byte of text
+FINE_TUNED = "fine-tuned"  # instead of a preset's name, where the model to fine-tune gives the shape
+DEFAULT_MINUTES = 5.0
+_MIN_EXPECTED_BYTES = 300_000  # of text, and of text learned from: the experiments had no less
+_BYTES_PER_TOKEN = 370  # of text for each token of the vocabulary: best or nearly so for 1 MB and 3 MB of text
+_MEASURING = 0.1  # the most that measuring takes of a budget in minutes, as a fraction
+_MAX_PARAMETERS = 8  # in the blocks, per byte of text
 _CANDIDATES = ("nano", "micro", "mini", "small", "gpt2", "gpt2-medium")  # from the smallest up
 _FINE_TUNING_CONTEXT = 256
-_SHORT_CONTEXT, _SHORT_RUN = 64, 1_500_000  # tokens: so short a run learns more from twice as many starts
-_SAMPLE = 1_000_000  # tokens: as many bytes at least
-_TINY = 20_000  # tokens; fewer are gone through in seconds, so that steps and not minutes end a run
-_LEAST_STEP, _LARGE_STEP = 1024, 16_384  # tokens that a step holds on a CPU, and on a GPU
-_TOKENS_PER_FEATURE = 4  # in a step of Muon's on a CPU
+_SHORT_CONTEXT, _SHORT_RUN = 64, 1_500_000  # tokens: in so short a run, twice as many sequences teach more
+_SAMPLE = 1_000_000  # tokens, which are at least as many bytes
+_TINY = 20_000  # tokens: training on fewer takes seconds, so the length is in steps
 
 
 @dataclass(frozen=True)
 class CorpusStats:
-    """What a plan looks at of a text: its size, the bits per byte that compressing it leaves, and whether its tokenizer
-    merges bytes into words."""
+    """What a plan needs to know about a text.
+
+    `entropy` is its size after compression in bits per byte, `has_merges` whether its tokenizer merges bytes.
+    """
 
     n_tokens: int
     n_bytes: int
@@ -44,7 +44,7 @@ class CorpusStats:
 
     @classmethod
     def of(cls, corpus: Corpus) -> "CorpusStats":
-        """That of a corpus's training part; the entropy is that of its first megabyte."""
+        """The statistics of a corpus's training part; the entropy is that of its first megabyte."""
         beginning = corpus.tokenizer.decode(corpus.train[:_SAMPLE].tolist()).encode()
         tokenizer = corpus.tokenizer
         return cls(
@@ -53,12 +53,12 @@ class CorpusStats:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A model's shape, how it is trained, and one sentence on each thing that was chosen rather than given.
+class PlannedSettings:
+    """The model's shape, the training settings, and a sentence on each choice that needs one.
 
-    `seconds_per_step` was measured here, and `why_dtype` says what that told of the arithmetic, where it was not given;
-    `expected` are the bits per byte in the end, None where no experiment tells; `memory` is an estimate of the peak in
-    bytes, beside what torch takes for itself.
+    `seconds_per_step` was measured on this machine. `why_dtype` says why that dtype was chosen; it is empty where the
+    user gave it. `expected` is the bits per byte to expect at the end, or None outside the range of the experiments.
+    `memory` is the estimated peak in bytes, without the memory of PyTorch itself.
     """
 
     preset: str
@@ -72,11 +72,11 @@ class Plan:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens that one optimizer step learns from."""
+        """Tokens in the batch of one optimizer step."""
         return self.training.sequences_per_step * (self.training.context_length or 0)
 
     def steps(self, n_tokens: int) -> float:
-        """How many steps the budget comes to over a text of so many tokens."""
+        """The number of optimizer steps in the budget, for a text of `n_tokens` tokens."""
         training = self.training
         if training.minutes is not None:
             return 60 * training.minutes / self.seconds_per_step
@@ -86,233 +86,124 @@ class Plan:
 
 
 def plan_tokenizer(text_bytes: int) -> str:
-    """The tokenizer for a text of so many bytes: a word for every 370 of them or so, as a power of two.
+    """The tokenizer for a text of that size: one token per 370 bytes of text, rounded to a power of two.
 
-    A small model knows most of what it knows by its words, and they cost it only their rows in the head. Below 30 kB
-    there is too little text to learn merges from; above 300 MB GPT-2's own 50,257 words pay.
+    A small model gets much of its knowledge from its vocabulary, which costs only rows of the head. Below 30 kB there
+    is too little text to learn merges from; above 300 MB the 50,257 tokens of GPT-2 are best.
     """
     if text_bytes < 30_000:
         return "bytes"
     if text_bytes >= 300_000_000:
         return "gpt2"
-    return f"bpe:{min(16_384, max(512, 2 ** round(math.log2(text_bytes / _BYTES_PER_WORD))))}"
+    return f"bpe:{min(16_384, max(512, 2 ** round(math.log2(text_bytes / _BYTES_PER_TOKEN))))}"
 
 
 def plan_preset(
-    survey: CorpusStats, device_type: str, free_memory: int, given: dict[str, Any], clock: StepTimer, processes: int = 1
+    stats: CorpusStats, device_type: str, free_memory: int, options: RunOptions, timer: StepTimer, processes: int = 1
 ) -> str:
-    """The size that is forecast to end with the fewest bits per byte in the time, or the steps, that there are.
+    """The preset with the fewest expected bits per byte within the budget.
 
-    Sizes are measured from the smallest up, until one is forecast to end worse than the one before, has many times the
-    parameters that the text has bytes (no experiment tells of those), takes the steps longer than a run by default, or
-    cannot be planned at all, most likely for lack of memory; or until measuring has taken a tenth of the minutes.
+    Presets are measured from the smallest up. The search ends at a preset that is expected to be worse than the one
+    before, has more than 8 parameters per byte of text (no experiment had), needs longer than 5 minutes for a budget in
+    steps, or cannot be planned, mostly for lack of memory. It also ends after a tenth of a budget in minutes.
     """
     best, least, began = _CANDIDATES[0], math.inf, time.perf_counter()
     for name in _CANDIDATES:
-        if least < math.inf and PRESETS[name].n_inner_parameters > _MOST_PARAMETERS * survey.n_bytes:
+        if least < math.inf and PRESETS[name].n_inner_parameters > _MAX_PARAMETERS * stats.n_bytes:
             break
         try:
-            made = plan(
-                survey, device_type=device_type, free_memory=free_memory, given=given, preset=name, clock=clock,
+            planned = plan_settings(
+                stats, options, device_type=device_type, free_memory=free_memory, preset=name, timer=timer,
                 processes=processes,
             )  # fmt: skip
-        except MinigptError:  # of the smallest too, it is raised again where the plan is made
+        except MinigptError:  # for the smallest preset, planning the run raises it again
             break
-        seconds = made.steps(survey.n_tokens) * made.seconds_per_step
-        too_slow = made.training.minutes is None and seconds > 60 * _DEFAULT_MINUTES and least < math.inf
-        if made.expected is None or made.expected >= least or too_slow:
+        seconds = planned.steps(stats.n_tokens) * planned.seconds_per_step
+        too_slow = planned.training.minutes is None and seconds > 60 * DEFAULT_MINUTES and least < math.inf
+        if planned.expected is None or planned.expected >= least or too_slow:
             break
-        best, least = name, made.expected
-        if time.perf_counter() - began > _MEASURING * 60 * (made.training.minutes or math.inf):
+        best, least = name, planned.expected
+        if time.perf_counter() - began > _MEASURING * 60 * (planned.training.minutes or math.inf):
             break
     return best
 
 
-def plan(
-    survey: CorpusStats,
+def plan_settings(
+    stats: CorpusStats,
+    options: RunOptions,
     *,
     device_type: str,
     free_memory: int,
-    given: dict[str, Any],
     preset: str,
     base: GPTConfig | None = None,
-    clock: StepTimer,
+    timer: StepTimer,
     processes: int = 1,
-) -> Plan:
-    """Everything a run needs, from what was `given` (GPTConfig and TrainConfig fields) and, for the rest, the rules.
+) -> PlannedSettings:
+    """The settings that the user gave, and for all others what the rules choose.
 
-    `free_memory`, in bytes for each process, bounds what passes through the model at once. `base` is the shape of a
-    model to fine-tune; `processes` share every batch.
-    Raises: ConfigError where what was given does not go together, or does not fit into the memory; whatever the clock's
-    measuring does.
+    `free_memory`, in bytes per process, limits the micro-batch. `base` is the shape of a model to fine-tune;
+    `processes` share every batch.
+    Raises: ConfigError for options that contradict each other or do not fit into memory; what `timer` raises.
     """
     notes: list[str] = []
-    shape: dict[str, Any] = {name: given[name] for name in ("n_layer", "n_head", "n_embd", "dropout") if name in given}
-    training = {name: value for name, value in given.items() if name in TrainConfig.__dataclass_fields__}
-    model = base.replace(**shape) if base else preset_config(preset).replace(vocab_size=survey.vocab_size, **shape)
-    usual = model.n_positions if base is None else min(model.n_positions, _FINE_TUNING_CONTEXT)
-    context = _context(training.get("context_length") or usual, survey.n_tokens, notes)
+    model = base.replace(**options.shape) if base else _new_model(preset, stats.vocab_size, options)
+    context = _context(model, stats.n_tokens, options, notes, fine_tuning=base is not None)
     if base is None:
         model = model.replace(n_positions=context)
-    elif context > base.n_positions:
-        raise ConfigError(f"context_length ({context}) must be at most the model's own ({base.n_positions})")
-    training["context_length"] = context
-    if training.get("bpe_dropout") and not survey.has_merges:
+    if options.training.bpe_dropout and not stats.has_merges:
         raise ConfigError(
-            f"bpe_dropout ({training['bpe_dropout']:g}) needs a tokenizer that merges bytes into words, bpe:N or gpt2, "
+            f"bpe_dropout ({options.training.bpe_dropout:g}) needs a tokenizer that merges bytes, bpe:N or gpt2, "
             "and this one does not; give 0"
         )
-    rules = _rules(model, survey.n_tokens, device_type, training, fine_tuning=base is not None)
-    rules["batch_size"] = max(processes, rules["batch_size"])
-    config = TrainConfig(**(rules | training))
-    if {"batch_size", "batch_tokens"} & given.keys() and config.sequences_per_step > max(1, survey.n_tokens // context):
+    chosen = batch_and_optimizer(
+        options, model, context, stats.n_tokens, device_type, processes, fine_tuning=base is not None
+    )
+    if not {"steps", "epochs", "minutes"} & options.given:
+        chosen |= {"steps": 300} if stats.n_tokens < _TINY else {"minutes": DEFAULT_MINUTES}
+    config = options.training.replace(context_length=context, **chosen)
+    fitting = max(1, stats.n_tokens // context)
+    if {"batch_size", "batch_tokens"} & options.given and config.sequences_per_step > fitting:
         raise ConfigError(
             f"a batch of {config.sequences_per_step} sequences of {context} tokens is larger than the training text "
-            f"({survey.n_tokens} tokens); give a --batch-size of at most {max(1, survey.n_tokens // context)}"
+            f"({stats.n_tokens} tokens); give a --batch-size of at most {fitting}"
         )
-    config, memory = _fit_memory(model, config, free_memory, device_type, processes, notes)
-    timing = clock(model, config)
+    config, memory = fit_memory(model, config, free_memory, device_type, processes, notes)
+    timing = timer(model, config)
     config = config.replace(dtype=timing.dtype)
-    made = Plan(preset, model, config, timing.seconds, timing.why, None, memory, tuple(notes))
-    seen = made.steps(survey.n_tokens) * made.tokens_per_step  # tokens
-    if base is None and "context_length" not in given and context > _SHORT_CONTEXT and seen < _SHORT_RUN:
-        return plan(
-            survey, device_type=device_type, free_memory=free_memory, given={**given, "context_length": _SHORT_CONTEXT},
-            preset=preset, clock=clock, processes=processes,
+    planned = PlannedSettings(preset, model, config, timing.seconds, timing.why, None, memory, tuple(notes))
+    seen = planned.steps(stats.n_tokens) * planned.tokens_per_step  # tokens
+    if base is None and "context_length" not in options.given and context > _SHORT_CONTEXT and seen < _SHORT_RUN:
+        return plan_settings(
+            stats, options.with_training(context_length=_SHORT_CONTEXT), device_type=device_type,
+            free_memory=free_memory, preset=preset, timer=timer, processes=processes,
         )  # fmt: skip
-    if "eval_tokens" not in training:
-        made = replace(made, training=config.replace(eval_tokens=_eval_tokens(seen)))
-    if base is None:
-        made = _kept_from_memorizing(made, survey, seen, given)
-    text_seen = seen * survey.n_bytes / survey.n_tokens  # bytes
-    if base is None and min(text_seen, survey.n_bytes) >= _LEAST_FORECAST:
-        expected = expected_bits_per_byte(model, text_seen, survey.n_bytes, survey.entropy)
-        made = replace(made, expected=expected)
-    return made
+    if "eval_tokens" not in options.given:
+        config = config.replace(eval_tokens=eval_tokens(seen))
+    if base is not None:
+        return replace(planned, training=config)
+    model, config = against_overfitting(model, config, options, seen, stats.n_tokens, stats.n_bytes, stats.has_merges)
+    planned = replace(planned, model=model, training=config)
+    text_seen = seen * stats.n_bytes / stats.n_tokens  # bytes
+    if min(text_seen, stats.n_bytes) >= _MIN_EXPECTED_BYTES:
+        expected = expected_bits_per_byte(model, text_seen, stats.n_bytes, stats.entropy)
+        planned = replace(planned, expected=expected)
+    return planned
 
 
-def _context(wanted: int, n_tokens: int, notes: list[str]) -> int:
-    """The context that is wanted, or a shorter one where the corpus is shorter than that."""
-    if n_tokens > wanted:
-        return wanted
-    shorter = max(1, n_tokens - 1)
-    notes.append(
-        f"the training text has only {n_tokens} tokens, so the context length shrinks from {wanted} to {shorter}"
-    )
-    return shorter
+def _new_model(preset: str, vocab_size: int, options: RunOptions) -> GPTConfig:
+    return preset_config(preset).replace(vocab_size=vocab_size, **options.shape)
 
 
-def _rules(
-    model: GPTConfig, n_tokens: int, device_type: str, given: dict[str, Any], *, fine_tuning: bool
-) -> dict[str, Any]:
-    """Batch, optimizer, rate, length and patience of the run. A step holds ~1 k tokens on a CPU and ~16 k on a GPU,
-    fewer for a corpus that would be a handful of steps; wider models take a smaller rate. With Muon on a CPU it
-    holds four tokens for each feature at least: orthogonalizing takes time by width^3, the gradients by width^2 and
-    tokens, so that in a wide model's small step there would be more of the former than of the latter. A fine-tune
-    takes 5e-5 at GPT-2 small's width, the field's habit, and 7e-4 at 128, where 1e-3 was the best of four measured
-    (docs/benchmarks.md): in between by a power of the width."""
-    context = given["context_length"]
-    optimizer = given.get("optimizer", "adamw" if fine_tuning else "muon")
-    wanted = _LEAST_STEP if device_type == "cpu" else _LARGE_STEP
-    if device_type == "cpu" and optimizer == "muon":
-        wanted = max(wanted, _TOKENS_PER_FEATURE * model.n_embd)
-    step_tokens = min(wanted, max(context, n_tokens // 8))
-    rules: dict[str, Any] = {"batch_size": max(1, round(step_tokens / context)), "optimizer": optimizer}
-    if fine_tuning:
-        rate = min(1e-3, 5e-5 * (768 / model.n_embd) ** 1.5)
-    else:
-        peak, power = (8e-3, 0.5) if optimizer == "muon" else (3e-3, 0.75)
-        rate = peak * (128 / max(128, model.n_embd)) ** power
-    rules["learning_rate"] = float(f"{rate:.3g}")
-    if not {"steps", "epochs", "minutes"} & given.keys():
-        rules |= {"steps": 300} if n_tokens < _TINY else {"minutes": _DEFAULT_MINUTES}
-    rules["patience"] = 5 if n_tokens < 20_000_000 else 0
-    return rules
+def _context(model: GPTConfig, n_tokens: int, options: RunOptions, notes: list[str], *, fine_tuning: bool) -> int:
+    """The context length: as given, else the model's, and at most what the text has.
 
-
-def _eval_tokens(seen: float) -> int:
-    """As many tokens that twenty evaluations take about 3 % of the time: one costs a third of training on the same."""
-    return int(min(200_000, max(4096, 0.0045 * seen)))
-
-
-def _kept_from_memorizing(made: Plan, survey: CorpusStats, seen: float, given: dict[str, Any]) -> Plan:
-    """The plan with what keeps a text that is seen often from being learnt by heart, where that was not given: words in
-    other tokens each time, noise where the tokens are no merges that could be left out, and dropout."""
-    model, training, epochs = made.model, made.training, seen / survey.n_tokens
-    if "bpe_dropout" not in given and survey.has_merges:
-        training = training.replace(bpe_dropout=_bpe_dropout(epochs))
-    if "token_noise" not in given and not survey.has_merges:
-        training = training.replace(token_noise=_token_noise(epochs))
-    if "dropout" not in given:
-        noisy = training.token_noise > 0 or training.bpe_dropout > 0
-        model = model.replace(dropout=_dropout(model, seen, survey, noisy=noisy))
-    return replace(made, model=model, training=training)
-
-
-def _bpe_dropout(epochs: float) -> float:
-    """More of it the oftener a text is seen: learning it by heart is put off then, which in few passes is no danger."""
-    return 0.0 if epochs < 3.5 else 0.03 if epochs < 8 else 0.05
-
-
-def _token_noise(epochs: float) -> float:
-    """A tenth where a text is seen often whose tokens are no merges that could be left out."""
-    return 0.1 if epochs >= 5 else 0.0
-
-
-def _dropout(model: GPTConfig, seen: float, survey: CorpusStats, *, noisy: bool) -> float:
-    """More of it the oftener a text is seen, and the more parameters there are for each of its bytes; less of it beside
-    noise, which is better than dropout at what has been measured, and worse together with it."""
-    repetition = seen / survey.n_tokens * model.n_inner_parameters / survey.n_bytes
-    if noisy:
-        return 0.0 if repetition < 50 else 0.1
-    return 0.0 if repetition < 10 else 0.1 if repetition < 50 else 0.2
-
-
-def _fit_memory(
-    model: GPTConfig, config: TrainConfig, free_memory: int, device_type: str, processes: int, notes: list[str]
-) -> tuple[TrainConfig, int]:
-    """The settings that fit into the memory: the weights in parts on several processes first, as far as that may be,
-    then fewer sequences at once, then fewer activations kept.
-
-    Raises: ConfigError where the weights and the optimizer alone do not fit, naming the largest preset that does.
+    Raises: ConfigError if it is longer than the context length of the model to fine-tune.
     """
-    on_cpu, context = device_type == "cpu", config.context_length or model.n_positions
-    own = -(-config.sequences_per_step // processes)  # sequences of a batch that one process takes
-    at_once = min(config.micro_batch_size or own, own)
-    parts = processes if config.sharding == "on" else 1
-
-    def needs(sequences: int, checkpointing: bool) -> int:
-        kept = activation_bytes(model, context, sequences, checkpointing=checkpointing, on_cpu=on_cpu)
-        # Gradients that accumulate lie beside the buffers in which processes' meet, in the second step at least.
-        beside = 4 * model.n_parameters if processes > 1 and parts == 1 and sequences < own else 0
-        return state_bytes(model, config.optimizer, parts) + beside + kept
-
-    if config.sharding == "auto" and needs(1, checkpointing=True) > free_memory and processes > 1:
-        config, parts = config.replace(sharding="on"), processes
-    checkpointing = config.checkpoint_activations == "on"
-    while needs(at_once, checkpointing) > free_memory:
-        if at_once > 1 and config.micro_batch_size is None:
-            at_once = -(-at_once // 2)
-        elif not checkpointing and config.checkpoint_activations == "auto":
-            checkpointing = True
-        else:
-            needed = needs(at_once, checkpointing)
-            raise ConfigError(_too_large(model, config.optimizer, parts, needed, free_memory))
-    if at_once < own and config.micro_batch_size is None:
-        config = config.replace(micro_batch_size=at_once)
-        notes.append(f"{at_once} sequences pass through the model at once, the rest of a batch accumulates")
-    if checkpointing and config.checkpoint_activations == "auto":
-        config = config.replace(checkpoint_activations="on")
-        notes.append("activations are computed again in the backward pass: that fits the memory for a third more time")
-    return config, needs(at_once, checkpointing)
-
-
-def _too_large(model: GPTConfig, optimizer: str, parts: int, needed: int, free: int) -> str:
-    fitting = [name for name, shape in PRESETS.items() if state_bytes(shape, optimizer, parts) * 1.2 < free]
-    largest = max(fitting, key=lambda name: PRESETS[name].n_parameters, default=None)
-    mend = f"the largest preset that fits is {largest}" if largest else "no preset fits"
-    each, several = (" on each device", f"more devices than {parts}") if parts > 1 else ("", "several devices")
-    return (
-        f"training {model.n_parameters:,} parameters takes about {needed / 1e9:.1f} GB{each}, but {free / 1e9:.1f} GB "
-        f"are free: {mend}, or share the weights out over {several} with --devices N --sharding on"
-    )
+    usual = min(model.n_positions, _FINE_TUNING_CONTEXT) if fine_tuning else model.n_positions
+    wanted = options.training.context_length or usual
+    context = min(wanted, max(1, n_tokens - 1))
+    if context < wanted:
+        notes.append(f"context length {context} instead of {wanted}: the training text has only {n_tokens} tokens")
+    if fine_tuning and context > model.n_positions:
+        raise ConfigError(f"context_length ({context}) must be at most the model's own ({model.n_positions})")
+    return context

@@ -1,9 +1,11 @@
-"""How fast this machine trains a model, and what share of its arithmetic that is; it chooses nothing."""
+"""Measures how fast this machine trains a model, in which dtype it is faster, and what its peak arithmetic is."""
 
 import functools
 import gc
+import math
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -17,18 +19,64 @@ from minigpt.training.distributed import World
 from minigpt.training.memory import activation_bytes, is_out_of_memory, state_bytes
 from minigpt.training.step import TrainStep
 
-# Dense bfloat16 TFLOP/s by the makers' data sheets, for names as torch gives them: the first that is among the words of
-# a device's name, if none of the words that make it another device is.
+# Dense bfloat16 TFLOP/s from the data sheets. A device has the first of these names that its name in torch contains,
+# unless that also contains a word that makes it another device.
 _DATA_SHEETS = {
     "H200 NVL": 835, "H200": 989, "H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "B200": 2250, "A100": 312, "A40": 150,
     "A10G": 70, "L40S": 362, "L4": 121, "RTX 5090": 210, "RTX 4090": 165, "RTX 3090": 71,
 }  # fmt: skip
 _OTHERS = {"Laptop", "Ti", "D", "MIG"}
+_WORTHWHILE = 1.1  # times as fast as float32: for less, bfloat16 is not worth its rounding
+
+Measure = Callable[[GPTConfig, TrainConfig], float]
+"""Returns the seconds that one optimizer step of a model takes on this machine."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The seconds of an optimizer step, the dtype they were measured in, and why that dtype; empty if it was given."""
+
+    seconds: float
+    dtype: str
+    why: str = ""
+
+
+class StepTimer:
+    """Measures the step of each shape once, and chooses the faster dtype where that is `auto`.
+
+    `dtypes` are those to choose from, float32 first; if it is empty, as on a GPU, `auto` stays. Whether bfloat16 is
+    faster depends on the machine and on the shape, so both are measured. Its gain grows with the matrices: once it was
+    worthwhile for a model, models of at least that width are measured in bfloat16 only.
+    """
+
+    def __init__(self, measure: Measure, dtypes: tuple[str, ...] = ()) -> None:
+        self.measure, self.dtypes = measure, dtypes
+        self.worthwhile_from = math.inf  # features
+        self._time = functools.cache(self._measure)
+
+    def __call__(self, model: GPTConfig, config: TrainConfig) -> Timing:
+        """The timing of a step of this model, in the given dtype or the one that is faster."""
+        return self._time(model, config)
+
+    def _measure(self, model: GPTConfig, config: TrainConfig) -> Timing:
+        if config.dtype != "auto" or not self.dtypes:
+            return Timing(self.measure(model, config), config.dtype)
+        if "bfloat16" not in self.dtypes:
+            float32 = self.measure(model, config.replace(dtype="float32"))
+            return Timing(float32, "float32", "bfloat16 is no faster on this machine")
+        bfloat16 = self.measure(model, config.replace(dtype="bfloat16"))
+        if model.n_embd >= self.worthwhile_from:
+            return Timing(bfloat16, "bfloat16", "faster here than float32, as measured on a smaller model")
+        float32 = self.measure(model, config.replace(dtype="float32"))
+        if float32 < _WORTHWHILE * bfloat16:
+            return Timing(float32, "float32", f"bfloat16 is only {float32 / bfloat16:.2f} times as fast here")
+        self.worthwhile_from = model.n_embd
+        return Timing(bfloat16, "bfloat16", f"{float32 / bfloat16:.1f} times as fast here as float32")
 
 
 @dataclass(frozen=True)
 class Peak:
-    """The most a device does in a second, and where that figure is from."""
+    """The highest arithmetic throughput of a device in FLOP/s, and the source of that figure."""
 
     flops: float
     source: str
@@ -36,7 +84,7 @@ class Peak:
 
 @functools.cache
 def peak(device: torch.device, dtype: torch.dtype) -> Peak:
-    """The data sheet's figure for a known GPU in bfloat16 or float16, else what a large matrix product reaches here."""
+    """The peak of a device: the data sheet's for a known GPU in bfloat16 or float16, else measured by large matmuls."""
     if device.type == "cuda" and dtype in (torch.bfloat16, torch.float16):
         words = torch.cuda.get_device_name(device).replace("-", " ").split()
         for known, teraflops in _DATA_SHEETS.items():
@@ -48,7 +96,7 @@ def peak(device: torch.device, dtype: torch.dtype) -> Peak:
 
 
 def _matmul_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """The best of a few square matrix products."""
+    """FLOP/s of the fastest of a few square matrix products."""
     size, rounds = (8192, 10) if device.type == "cuda" else (1024, 8)
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     best = 0.0
@@ -68,7 +116,7 @@ def _wait(device: torch.device) -> None:
 
 
 class _RandomTokens:
-    """Stands in for a corpus where only the time counts."""
+    """A corpus of random tokens, for timing."""
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
@@ -83,13 +131,15 @@ class _RandomTokens:
 def seconds_per_step(
     model: GPTConfig, config: TrainConfig, device: torch.device, processes: int = 1, seconds: float = 0.4
 ) -> float:
-    """What one optimizer step takes here, without torch.compile: the median over about so many seconds, the first step
-    left out where there are others. One of several processes takes its part of the batch. A step that would take long,
-    or more memory than is free, is measured on fewer sequences, layers and tokens: its gradients are then scaled by
-    their arithmetic, and its update, to which sequences and tokens are nothing, by the layers. Leaves torch's random
-    state as it was.
+    """Seconds that one optimizer step takes on this machine, without torch.compile.
 
-    Raises: TrainingError where even that is more than the memory holds.
+    The median of the steps that fit into about `seconds`, without the first if there are others. With several
+    `processes`, one of them takes its share of the batch. A step that would take long or need more memory than is free
+    is measured with fewer sequences, layers and tokens: the time of the gradients is scaled by their arithmetic, and
+    that of the update, which does not depend on sequences and tokens, by the layers. torch's random state stays as it
+    was.
+
+    Raises: TrainingError if even that needs more memory than there is.
     """
     share = config.replace(batch_size=max(1, config.sequences_per_step // processes), batch_tokens=None)
     dtype = resolve_dtype(config.dtype, device)
@@ -103,12 +153,12 @@ def seconds_per_step(
         if not is_out_of_memory(error):
             raise
         raise TrainingError(
-            f"a training step of {model.n_embd} features (n_embd) is more than the memory of {device} holds, even in "
-            "small; give a smaller model"
+            f"a training step of width {model.n_embd} (n_embd) needs more memory than {device} has, even with one "
+            "layer and one sequence; give a smaller model"
         ) from error
     finally:
         torch.set_rng_state(state)
-        gc.collect()  # what torch imports for its first optimizer holds on to the frames, and by them to the model
+        gc.collect()  # what torch imports for its first optimizer keeps references to the frames, and so to the model
     rest = took[1:] or took
     gradients, update = (statistics.median(each) for each in zip(*rest, strict=True))
     return scale * gradients + model.n_layer / small.n_layer * update
@@ -117,7 +167,7 @@ def seconds_per_step(
 def _timed_steps(
     model: GPTConfig, config: TrainConfig, device: torch.device, dtype: torch.dtype, seconds: float
 ) -> list[tuple[float, float]]:
-    """What the gradients and the update of each of some steps took, for about so many seconds in all."""
+    """Seconds of the gradients and of the update for each of several steps, which take about `seconds` together."""
     stepper = TrainStep(GPT(model).to(device), _RandomTokens(model.vocab_size), config, device, dtype, World())
     took: list[tuple[float, float]] = []
     while (spent := sum(map(sum, took))) < seconds or (len(took) == 1 and spent < 4 * seconds):
@@ -128,8 +178,8 @@ def _timed_steps(
 def _affordable(
     model: GPTConfig, config: TrainConfig, flops: float, memory: int, *, on_cpu: bool
 ) -> tuple[GPTConfig, TrainConfig, float]:
-    """A model and a batch of at most about so many floating-point operations a step and bytes of memory, and how many
-    times more operations the ones given have."""
+    """A model and a batch that need about `flops` per step and `memory` bytes at most, and the ratio of the given
+    arithmetic to theirs."""
 
     def work(model: GPTConfig, config: TrainConfig) -> float:
         context = config.context_length or model.n_positions

@@ -235,9 +235,34 @@ class RunRecord:
         plain |= {"sources": list(self.sources), "changes": [each.to_dict() for each in self.changes]}
         return plain | dict(self.other)
 
+    def resumable(self) -> "Resumable | None":
+        """The parts that resuming needs; None if one is missing, as for a run that `train()` began in Python."""
+        if not (self.model and self.training and self.reading and self.asked and self.corpus and self.sources):
+            return None
+        return Resumable(
+            sources=self.sources,
+            asked=self.asked,
+            reading=self.reading,
+            corpus=self.corpus,
+            model=self.model,
+            training=self.training,
+        )
+
     def replace(self, **parts: Any) -> "RunRecord":
         """A copy with some parts changed."""
         return dataclasses.replace(self, **parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumable:
+    """The parts of a record that resuming needs."""
+
+    sources: tuple[str, ...]
+    asked: RunOptions
+    reading: ReadingConfig
+    corpus: CorpusRecord
+    model: GPTConfig
+    training: TrainConfig
 
 
 def _key(each: "dataclasses.Field[Any]") -> str:

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 import torch
@@ -17,17 +17,14 @@ import typer
 from click.testing import Result
 from torch.distributed import HashStore
 
-from minigpt.cli.launch import _what_is_left, world_of
-from minigpt.cli.train_job import Request
+from minigpt.cli.launch import _what_is_saved, joined_world
 from minigpt.errors import ConfigError, TrainingError
+from minigpt.jobs.request import Request
 from minigpt.storage.run import Run
 from minigpt.training.distributed import World
 from minigpt.training.process_group import available_cores
 
-NOTHING: dict[str, Any] = {
-    "sources": [], "name": None, "checkpoints": Path("checkpoints"), "preset": None, "tokenizer": None, "base": None,
-    "reading": {}, "given": {},
-}  # fmt: skip
+CHECKPOINTS = Path("checkpoints")
 LONG = ["train", "fox.txt", "--steps", "100000", "--patience", "0", "--sample-every", "0"]
 needs_two_cores = pytest.mark.skipif(available_cores() < 2, reason="one core is one process")
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found in /proc")
@@ -184,12 +181,12 @@ def test_a_run_that_could_save_only_its_weights_is_said_to_go_on_from_them(
 ) -> None:
     folder = here / "checkpoints" / "fox"
     store = HashStore()
-    assert _what_is_left(store, 2, Request(**NOTHING)) == "training had not begun"
+    assert _what_is_saved(store, 2, CHECKPOINTS) == "training had not started"
     store.set("run", str(folder))
-    assert _what_is_left(store, 2, Request(**NOTHING)).startswith("the state of step 6 in ")
+    assert _what_is_saved(store, 2, CHECKPOINTS).startswith("step 6 is saved in ")
     (folder / "last" / "state.safetensors").unlink()
-    assert _what_is_left(store, 2, Request(**NOTHING)) == (
-        f"only the weights of step 6 in {folder} are kept; go on from them with --from fox"
+    assert _what_is_saved(store, 2, CHECKPOINTS) == (
+        f"only the weights of step 6 are saved in {folder}; continue from them with --from fox"
     )
 
 
@@ -262,7 +259,7 @@ def test_a_process_that_fails_goes_without_waiting_for_the_others(
     monkeypatch.setattr("minigpt.cli.launch.atexit.register", lambda *call: at_exit.append(call))
     raised = None
     try:
-        with world_of(Request(**NOTHING), resume=False):
+        with joined_world(Request(), resume=False):
             if error is not None:
                 raise error
     except BaseException as other:
@@ -295,8 +292,8 @@ def test_a_process_that_is_killed_ends_all_with_a_message_and_a_state_that_resum
     step = saved(here)
     *_, last = command.said().splitlines()
     assert last == (
-        f"minigpt: process {rank + 1} of 2 was killed (SIGKILL); the state of step {step:,} in checkpoints/fox is "
-        "kept; go on with: minigpt train --resume --name fox --devices 2"
+        f"minigpt: process {rank + 1} of 2 was killed (SIGKILL); step {step:,} is saved in checkpoints/fox; "
+        "continue with: minigpt train --resume --name fox --devices 2"
     )
     assert command.said().count("minigpt: ") == 1
     assert "Traceback" not in command.said()

@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from minigpt.cli.app import app
-from minigpt.cli.changes import is_free
 from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
 from minigpt.errors import CheckpointError, TrainingError
+from minigpt.jobs.changes import is_free
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run as RunFolder
 
@@ -230,7 +230,7 @@ def test_another_optimizer_starts_afresh_and_says_so(run: Any, fox: None) -> Non
     other = "adamw" if record()["training"]["optimizer"] == "muon" else "muon"
     result = run("train", "--resume", "--steps", "8", "--optimizer", other, "--allow-change")
     assert result.exit_code == 0, result.stderr
-    assert f"to {other}, whose own state starts afresh" in " ".join(result.stderr.split())
+    assert f"to {other}, whose state starts from zero" in " ".join(result.stderr.split())
 
 
 def test_another_text_is_taken_with_allow_change_and_the_runs_own_tokenizer(
@@ -272,7 +272,7 @@ def test_a_text_from_a_pipe_that_has_a_name_goes_on_from_the_cache_too(run: Any,
     threading.Thread(target=(here / "pipe").write_text, args=("words and more words; " * 80,), daemon=True).start()
     assert run("train", "pipe", *tiny).exit_code == 0
     again = run("train", "--resume", "--steps", "8")
-    assert "going on with checkpoints/stdin at step 6" in again.stderr
+    assert "resuming checkpoints/stdin from step 6" in again.stderr
 
 
 def test_a_run_that_is_being_trained_is_refused_and_stays_as_it_was(run: Any, fox: None) -> None:
@@ -297,11 +297,11 @@ def test_a_run_that_is_stopped_before_another_step_says_what_is_saved(
 ) -> None:
     monkeypatch.setattr("minigpt.training.loop.train", lambda *_, **__: iter(()))
     resumed = ["train", "--resume", "--name", "fox", "--steps", "9"]
-    assert "stopped at step 6 and saved in checkpoints/fox; go on with:" in run(*resumed).stderr
+    assert "stopped at step 6 and saved in checkpoints/fox; continue with:" in run(*resumed).stderr
     shutil.rmtree(FOX / "last")
     folder = RunFolder.open(FOX)
     folder.save_best(load_checkpoint(FOX, "cpu").model, 0, 5.0)
-    assert "stopped; nothing was saved yet; go on with:" in run(*resumed).stderr
+    assert "stopped before the first save; continue with:" in run(*resumed).stderr
 
 
 def test_weights_without_a_state_are_neither_resumed_nor_written_over(run: Any, fox: None) -> None:
@@ -325,7 +325,7 @@ def test_a_run_that_was_killed_before_its_first_step_starts_at_its_beginning(run
     folder.save_best(load_checkpoint(FOX, "cpu").model, 0, 5.0)
     result = run("train", "--resume", "--name", "fox")
     assert result.exit_code == 0, result.stderr
-    assert "before its first save, so it starts at its beginning" in " ".join(result.stderr.split())
+    assert "before its first save, so it starts from the beginning" in " ".join(result.stderr.split())
 
 
 def test_reading_a_run_takes_no_lock(run: Any, fox: None) -> None:
@@ -375,7 +375,7 @@ def test_the_same_command_takes_up_the_run_that_it_began_not_an_earlier_one_of_t
 ) -> None:
     run("train", "fox.txt", *tiny, "--seed", "1")
     began = run("train", "fox.txt", *tiny, "--seed", "2")
-    assert "this run is fox-2; --resume --name fox would go on with that" in began.stderr
+    assert "this run is fox-2; to continue the existing run: --resume --name fox" in began.stderr
     for options, name in (
         (["--seed", "1"], "fox"),
         (["--seed", "2"], "fox-2"),
@@ -387,7 +387,7 @@ def test_the_same_command_takes_up_the_run_that_it_began_not_an_earlier_one_of_t
         assert f"checkpoints/{name} is finished" in done.stderr
     run("train", "--resume", "--name", "fox-2", "--steps", "8")
     assert "checkpoints/fox is finished" in run("train", "fox.txt", *tiny, "--resume").stderr  # which has this budget
-    assert "going on with checkpoints/fox-2 at step 8" in run("train", "fox.txt", "--resume", "--steps", "9").stderr
+    assert "resuming checkpoints/fox-2 from step 8" in run("train", "fox.txt", "--resume", "--steps", "9").stderr
 
 
 def test_a_run_that_was_begun_in_python_is_not_taken_up_by_the_command_line(run: Any, fox: None) -> None:
@@ -395,7 +395,10 @@ def test_a_run_that_was_begun_in_python_is_not_taken_up_by_the_command_line(run:
     for more in ([], ["fox.txt"], ["--devices", "1"]):
         refused = run("train", *more, "--resume")
         assert refused.exit_code == 1
-        assert "checkpoints/fox was begun in Python, and its record does not tell how to go on" in refused.stderr
+        assert (
+            "checkpoints/fox was begun by train() in Python, and its record does not say how to continue"
+            in refused.stderr
+        )
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: os.truncate(path, 1000)])
@@ -404,7 +407,7 @@ def test_a_run_whose_best_weights_are_gone_goes_on_from_its_state(run: Any, fox:
     again = run("train", "--resume", "--steps", "7")
     assert again.exit_code == 0, again.stderr
     assert "the best weights are missing or damaged; the weights of the last state replace them" in again.stderr
-    assert "going on with checkpoints/fox at step 6" in again.stderr
+    assert "resuming checkpoints/fox from step 6" in again.stderr
     best = record()["result"]["best_step"]
     assert best in (6, 7)
     damage(FOX / "model.safetensors")

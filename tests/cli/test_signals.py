@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from minigpt.cli.signals import HANGUP, STOPS, heeding_signals
+from minigpt.cli.signals import HANGUP, STOPS, signals_as_requests
 from minigpt.training.clock import Control
 
 needs_hangup = pytest.mark.skipif(HANGUP is None, reason="this system has no SIGHUP")
@@ -24,7 +24,7 @@ def heard() -> Iterator[None]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_asks_to_stop_and_the_second_stops_at_once(number: int) -> None:
     control = Control()
-    with heeding_signals(control) as received:
+    with signals_as_requests(control) as received:
         signal.raise_signal(number)
         assert control.stop
         with pytest.raises(KeyboardInterrupt):
@@ -36,7 +36,7 @@ def test_the_first_signal_asks_to_stop_and_the_second_stops_at_once(number: int)
 @pytest.mark.parametrize("first", STOPS)
 def test_a_closed_terminal_that_says_so_again_hurries_nobody(first: int) -> None:
     assert HANGUP is not None
-    with heeding_signals(Control()) as received:
+    with signals_as_requests(Control()) as received:
         signal.raise_signal(first)
         signal.raise_signal(HANGUP)
     assert received == [first]
@@ -46,13 +46,13 @@ def test_a_closed_terminal_that_says_so_again_hurries_nobody(first: int) -> None
 def test_a_hangup_that_is_ignored_stays_so_and_all_handlers_come_back() -> None:
     assert HANGUP is not None
     before = [signal.getsignal(number) for number in STOPS]
-    with heeding_signals(Control()):
+    with signals_as_requests(Control()):
         pass
     assert [signal.getsignal(number) for number in STOPS] == before
     earlier = signal.signal(HANGUP, signal.SIG_IGN)  # as nohup does
     try:
         control = Control()
-        with heeding_signals(control):
+        with signals_as_requests(control):
             os.kill(os.getpid(), HANGUP)
         assert not control.stop
         assert signal.getsignal(HANGUP) is signal.SIG_IGN

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from minigpt.config import PRESETS, GPTConfig, TrainConfig
+from minigpt.config import PRESETS, GPTConfig, RunOptions, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import ConfigError, TrainingError
 from minigpt.planning import plan as planning
-from minigpt.planning.plan import CorpusStats, Plan, plan, plan_preset, plan_tokenizer
+from minigpt.planning.plan import CorpusStats, PlannedSettings, plan_preset, plan_settings, plan_tokenizer
 from minigpt.planning.scaling_law import entropy
-from minigpt.planning.timing import StepTimer
+from minigpt.planning.throughput import StepTimer
 from minigpt.training.memory import state_bytes
 
 BOOK = CorpusStats(n_tokens=400_000, n_bytes=1_200_000, vocab_size=2048, entropy=2.3)
@@ -35,18 +35,20 @@ def machine(flops: float, *dtypes: str, gain: float = 1.0) -> StepTimer:
     return StepTimer(seconds_per_step, dtypes)
 
 
-def planned(survey: CorpusStats = BOOK, free_memory: int = sys.maxsize, flops: float = 1e11, **given: Any) -> Plan:
+def planned(
+    stats: CorpusStats = BOOK, free_memory: int = sys.maxsize, flops: float = 1e11, **given: Any
+) -> PlannedSettings:
     device_type, processes = given.pop("device_type", "cpu"), given.pop("processes", 1)
     preset, base = given.pop("preset", "nano"), given.pop("base", None)
-    clock = given.pop("clock", None) or machine(flops)
-    return plan(
-        survey, device_type=device_type, free_memory=free_memory, given=given, preset=preset, base=base, clock=clock,
-        processes=processes,
+    timer = given.pop("timer", None) or machine(flops)
+    return plan_settings(
+        stats, RunOptions.of(given), device_type=device_type, free_memory=free_memory, preset=preset, base=base,
+        timer=timer, processes=processes,
     )  # fmt: skip
 
 
-def chosen_preset(survey: CorpusStats = BOOK, free_memory: int = sys.maxsize, *, clock: StepTimer, **given: Any) -> str:
-    return plan_preset(survey, "cpu", free_memory, given, clock)
+def chosen_preset(stats: CorpusStats = BOOK, free_memory: int = sys.maxsize, *, timer: StepTimer, **given: Any) -> str:
+    return plan_preset(stats, "cpu", free_memory, RunOptions.of(given), timer)
 
 
 @pytest.mark.parametrize(
@@ -55,15 +57,15 @@ def chosen_preset(survey: CorpusStats = BOOK, free_memory: int = sys.maxsize, *,
 def test_measuring_ends_with_a_tenth_of_the_minutes_but_for_the_smallest(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], chosen: str
 ) -> None:
-    seconds = itertools.count(step=10)  # at each look at the clock
+    seconds = itertools.count(step=10)  # at each look at the timer
     monkeypatch.setattr(planning, "time", SimpleNamespace(perf_counter=lambda: next(seconds)))
     library = replace(BOOK, n_tokens=10**9, n_bytes=3 * 10**9)
-    assert chosen_preset(library, clock=machine(1e17), **given) == chosen
+    assert chosen_preset(library, timer=machine(1e17), **given) == chosen
 
 
 def test_a_faster_machine_or_more_time_gets_a_larger_model() -> None:
     def chosen(flops: float, minutes: float) -> int:
-        return PRESETS[chosen_preset(minutes=minutes, clock=machine(flops))].n_parameters
+        return PRESETS[chosen_preset(minutes=minutes, timer=machine(flops))].n_parameters
 
     assert chosen(1e10, 1) == PRESETS["nano"].n_parameters
     assert chosen(1e13, 1) > chosen(1e10, 1)
@@ -72,9 +74,9 @@ def test_a_faster_machine_or_more_time_gets_a_larger_model() -> None:
 
 def test_a_short_text_and_a_few_steps_get_a_small_model_however_fast_the_machine() -> None:
     tiny = CorpusStats(n_tokens=2000, n_bytes=5000, vocab_size=257, entropy=3.0)
-    assert chosen_preset(tiny, clock=machine(1e15)) == "nano"
-    assert chosen_preset(minutes=600, clock=machine(1e15)) == "micro"
-    assert chosen_preset(steps=100_000, clock=machine(1e10)) == "nano"
+    assert chosen_preset(tiny, timer=machine(1e15)) == "nano"
+    assert chosen_preset(minutes=600, timer=machine(1e15)) == "micro"
+    assert chosen_preset(steps=100_000, timer=machine(1e10)) == "nano"
 
 
 def test_a_size_too_large_for_the_memory_is_neither_measured_nor_chosen() -> None:
@@ -85,10 +87,10 @@ def test_a_size_too_large_for_the_memory_is_neither_measured_nor_chosen() -> Non
         measured.add(model.n_embd)
         return machine(1e15).measure(model, config)
 
-    assert chosen_preset(large, minutes=600, clock=StepTimer(seconds_per_step)) == "gpt2-medium"
+    assert chosen_preset(large, minutes=600, timer=StepTimer(seconds_per_step)) == "gpt2-medium"
     assert measured == {128, 192, 384, 512, 768, 1024}
     measured.clear()
-    assert chosen_preset(large, free_memory=10**9, minutes=600, clock=StepTimer(seconds_per_step)) == "small"
+    assert chosen_preset(large, free_memory=10**9, minutes=600, timer=StepTimer(seconds_per_step)) == "small"
     assert measured == {128, 192, 384, 512}
 
 
@@ -99,11 +101,11 @@ def test_a_size_that_runs_out_of_memory_while_it_is_measured_is_not_chosen() -> 
         return machine(1e15).measure(model, config)
 
     least = 128
-    assert chosen_preset(minutes=600, clock=StepTimer(seconds_per_step)) == "nano"
+    assert chosen_preset(minutes=600, timer=StepTimer(seconds_per_step)) == "nano"
     least = 0  # then the plan itself says why
-    assert chosen_preset(minutes=600, clock=StepTimer(seconds_per_step)) == "nano"
+    assert chosen_preset(minutes=600, timer=StepTimer(seconds_per_step)) == "nano"
     with pytest.raises(TrainingError, match="more than the memory holds"):
-        planned(minutes=600, clock=StepTimer(seconds_per_step))
+        planned(minutes=600, timer=StepTimer(seconds_per_step))
 
 
 @pytest.mark.parametrize(
@@ -132,23 +134,23 @@ def test_what_is_given_is_kept() -> None:
 
 def test_the_faster_arithmetic_is_chosen_counted_with_recorded_and_said() -> None:
     exact = planned(minutes=3)
-    clock = machine(1e11, "float32", "bfloat16", gain=1.5)
-    made = planned(minutes=3, clock=clock)
+    timer = machine(1e11, "float32", "bfloat16", gain=1.5)
+    made = planned(minutes=3, timer=timer)
     assert made.training.dtype == "bfloat16"
     assert made.seconds_per_step == pytest.approx(exact.seconds_per_step / 1.5)
     assert made.why_dtype == "1.5 times as fast here as float32"
     assert made.expected is not None
     assert exact.expected is not None
     assert made.expected < exact.expected  # more is learnt in the same time
-    short = planned(minutes=0.5, clock=clock)  # planned twice over, for the shorter context
+    short = planned(minutes=0.5, timer=timer)  # planned twice over, for the shorter context
     assert (short.training.dtype, short.training.context_length) == ("bfloat16", 64)
     for given in ("float32", "bfloat16"):
-        made = planned(minutes=3, dtype=given, clock=machine(1e11, "float32", "bfloat16", gain=1.5))
+        made = planned(minutes=3, dtype=given, timer=machine(1e11, "float32", "bfloat16", gain=1.5))
         assert (made.training.dtype, made.why_dtype) == (given, "")
 
 
 def test_where_only_float32_is_worth_trying_it_is_recorded() -> None:
-    assert planned(clock=machine(1e11, "float32", gain=9.0)).training.dtype == "float32"
+    assert planned(timer=machine(1e11, "float32", gain=9.0)).training.dtype == "float32"
 
 
 def test_a_forecast_falls_with_time_and_a_harder_text_has_a_higher_one() -> None:
@@ -165,9 +167,9 @@ def test_a_texts_entropy_is_that_of_its_first_megabyte(tmp_path: Path, monkeypat
     monkeypatch.setenv("MINIGPT_CACHE", str(tmp_path / "cache"))
     noise = base64.b64encode(random.Random(0).randbytes(900_000)).decode()  # 1.2 MB of 6 bits each
     (tmp_path / "noise.txt").write_text(noise + 400_000 * "again and again ")
-    survey = CorpusStats.of(Corpus.build([str(tmp_path / "noise.txt")], "bytes"))
-    assert survey.entropy == entropy(noise.encode()) == entropy(noise[:1_000_000].encode())
-    assert survey.entropy == pytest.approx(6, rel=0.02)
+    stats = CorpusStats.of(Corpus.build([str(tmp_path / "noise.txt")], "bytes"))
+    assert stats.entropy == entropy(noise.encode()) == entropy(noise[:1_000_000].encode())
+    assert stats.entropy == pytest.approx(6, rel=0.02)
 
 
 def test_nothing_is_forecast_far_from_the_experiments() -> None:
@@ -204,7 +206,7 @@ def test_a_tokenizer_without_merges_has_noise_instead_and_refuses_to_leave_any_o
     often = planned(bytes_only, minutes=100)
     assert often.training.bpe_dropout == 0
     assert often.training.token_noise == 0.1
-    with pytest.raises(ConfigError, match=r"bpe_dropout \(0\.1\) needs a tokenizer that merges bytes into words"):
+    with pytest.raises(ConfigError, match=r"bpe_dropout \(0\.1\) needs a tokenizer that merges bytes, bpe:N or gpt2"):
         planned(bytes_only, bpe_dropout=0.1)
 
 
@@ -218,7 +220,7 @@ def test_memory_bounds_what_is_computed_at_once_then_what_is_kept_then_refuses()
     tight = planned(batch_size=64, free_memory=needs - 1)
     assert tight.training.micro_batch_size == 32
     assert tight.memory < needs
-    assert "32 sequences pass through the model at once" in tight.notes[0]
+    assert "micro-batches of 32 sequences" in tight.notes[0]
     one = planned(batch_size=64, micro_batch_size=1)
     tighter = planned(batch_size=64, free_memory=one.memory - 1)
     assert tighter.training.micro_batch_size == 1
@@ -237,7 +239,7 @@ def test_a_model_too_large_for_one_device_fits_in_parts_on_several() -> None:
             made = planned(processes=4, **options)
             assert made.memory < 23_500_000_000 < state_bytes(made.model, "adamw")
             assert made.training.sharding == "on"  # so that the processes do as was planned
-    with pytest.raises(ConfigError, match="or share the weights out over several devices with --devices N --sharding"):
+    with pytest.raises(ConfigError, match="or shard the weights over several devices with --devices N --sharding"):
         planned(processes=4, device_type="cuda", sharding="off", **xl)
     with pytest.raises(ConfigError, match=r"on each device, .* over more devices than 4 with --devices N --sharding"):
         planned(processes=4, device_type="cuda", **xl | {"free_memory": 6 * 10**9})

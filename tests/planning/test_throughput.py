@@ -175,6 +175,6 @@ def test_running_out_of_memory_while_measuring_is_one_sentence(monkeypatch: pyte
 
     monkeypatch.setattr(TrainStep, "timed_step", runs_out)
     config = TrainConfig(steps=1, context_length=8, batch_size=4)
-    message = r"8 features \(n_embd\) is more than the memory of cpu holds" if ours else "^a bug$"
+    message = r"width 8 \(n_embd\) needs more memory than cpu has" if ours else "^a bug$"
     with pytest.raises(TrainingError if ours else RuntimeError, match=message):
         seconds_per_step(TINY, config, CPU)

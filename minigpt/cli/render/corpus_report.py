@@ -6,7 +6,6 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from minigpt.cli.render.console import facts
-from minigpt.cli.render.units import count, size
 from minigpt.corpus_report.duplicates import DuplicateStats
 from minigpt.corpus_report.issue_kinds import LICENSE
 from minigpt.corpus_report.locations import Location
@@ -15,6 +14,7 @@ from minigpt.corpus_report.report import Passage, Report, search_key
 from minigpt.corpus_report.units import MIN_LINE, MIN_PARAGRAPH
 from minigpt.corpus_report.window_hashes import WINDOW
 from minigpt.tokenizer.display import visible
+from minigpt.units import count, size
 
 _MOST_EXAMPLE = 100  # characters
 _MOST_SHARES = 5  # scripts or languages

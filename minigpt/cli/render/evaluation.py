@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from minigpt.cli.render.result_table import ResultTable
-from minigpt.cli.render.units import count
 from minigpt.tokenizer.display import visible
+from minigpt.units import count
 
 if TYPE_CHECKING:
     from minigpt.evaluation.benchmarks.results import BenchmarkResult

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from minigpt.cli.render.units import count
 from minigpt.tokenizer.display import LAYOUT, visible
+from minigpt.units import count
 
 if TYPE_CHECKING:
     from minigpt.evaluation.memorization.index import CopiedRun, Memorization

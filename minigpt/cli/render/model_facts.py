@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from minigpt.cli.render.units import count, size
+from minigpt.units import count, size
 
 if TYPE_CHECKING:
     from minigpt.config import GPTConfig

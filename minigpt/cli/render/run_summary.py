@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 
 from minigpt.cli.render.console import facts
-from minigpt.cli.render.units import duration
+from minigpt.units import duration
 
 if TYPE_CHECKING:
     from minigpt.planning.throughput import Peak

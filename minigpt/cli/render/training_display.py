@@ -15,13 +15,14 @@ from rich.text import Text
 
 from minigpt.cli.render.baselines import targets_text, unbeaten_baselines
 from minigpt.cli.render.memorization import for_terminal, highlighted, run_line, summary_line
-from minigpt.cli.render.units import duration, size
+from minigpt.units import duration, size
 
 if TYPE_CHECKING:
     import torch
 
     from minigpt.evaluation.baselines import Baseline
-    from minigpt.training.events import Evaluation, Event, Sample, Step
+    from minigpt.jobs.events import Event, Started
+    from minigpt.training.events import Evaluation, Sample, Step
 
 STOPPING = "stopping: finishes this step, then saves; press Ctrl-C again to stop without saving"
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -51,9 +52,23 @@ class TrainingDisplay:
         self.recent: deque[float] = deque(maxlen=20)  # seconds of the last steps
         self.steps, self.training_seconds = 0, 0.0  # without evaluations and saves
         self.live: Live | None = None
-        if out.is_terminal:
+        if out.is_terminal or out.is_jupyter:
             self.live = Live(console=out, refresh_per_second=4, transient=True, get_renderable=self._panel)
         self.next_line = 0.0
+
+    @classmethod
+    def of(cls, started: "Started", out: Console) -> "TrainingDisplay":
+        """The display of a run that has started."""
+        import torch
+
+        return cls(
+            out,
+            started.directory.name,
+            torch.device(started.device),
+            started.total_steps,
+            started.tokens_per_step,
+            started.baselines,
+        )
 
     def __enter__(self) -> Self:
         if self.live:

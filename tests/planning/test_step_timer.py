@@ -3,7 +3,7 @@
 import pytest
 
 from minigpt.config import PRESETS, GPTConfig, TrainConfig
-from minigpt.planning.timing import StepTimer, Timing
+from minigpt.planning.throughput import StepTimer, Timing
 
 NARROW, WIDE = PRESETS["nano"], PRESETS["mini"]
 CONFIG = TrainConfig(steps=1, context_length=64)
@@ -72,7 +72,7 @@ def test_an_arithmetic_that_is_given_is_measured_alone(dtype: str) -> None:
 def test_a_cpu_that_only_emulates_bfloat16_never_runs_it() -> None:
     machine = Machine({128: 9.0})
     timing = StepTimer(machine, ("float32",))(NARROW, CONFIG)
-    assert timing == Timing(1.0, "float32", "this machine multiplies bfloat16 no faster")
+    assert timing == Timing(1.0, "float32", "bfloat16 is no faster on this machine")
     assert machine.asked == [(128, "float32")]
 
 

@@ -1,4 +1,4 @@
-"""What a plan is drawn up from: the machine's memory, and the arithmetic of its device."""
+"""A plan follows the machine's memory and the dtype of its device, and its table says all of it."""
 
 import re
 from pathlib import Path
@@ -7,17 +7,33 @@ from typing import Any
 import pytest
 import torch
 
-from minigpt.cli.render.console import console
-from minigpt.cli.train_job import Request, draw_up
-from minigpt.config import TrainConfig
+from minigpt.config import RunOptions, TrainConfig
 from minigpt.errors import ConfigError
+from minigpt.jobs.events import Event, Planned
+from minigpt.jobs.fit import plan_run
+from minigpt.jobs.plan import Plan
+from minigpt.jobs.request import Request
+from minigpt.training.events import Notice
 
 
-def request(text: Path, **given: Any) -> Request:
-    return Request(
-        sources=[str(text)], name=None, checkpoints=text.parent / "checkpoints", preset=None, tokenizer="bytes",
-        base=None, reading={}, given=given,
-    )  # fmt: skip
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with fox.txt and a cache."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINIGPT_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "fox.txt").write_text("the quick brown fox jumps over the lazy dog; " * 60)
+    return tmp_path
+
+
+def events_of(text: Path, processes: int = 1, local_processes: int = 1, **given: Any) -> list[Event]:
+    options = RunOptions.of({"tokenizer": "bytes", **given})
+    request = Request(sources=(str(text),), checkpoints=text.parent / "checkpoints", options=options)
+    return list(plan_run(request, processes, local_processes))
+
+
+def plan_of(text: Path, processes: int = 1, local_processes: int = 1, **given: Any) -> Plan:
+    (planned,) = (event for event in events_of(text, processes, local_processes, **given) if isinstance(event, Planned))
+    return planned.plan
 
 
 @pytest.mark.parametrize("given", [{}, {"dtype": "auto"}])
@@ -33,18 +49,19 @@ def test_the_arithmetic_of_a_gpu_is_recorded_by_its_name(
     monkeypatch.setattr("minigpt.device.resolve_device", lambda _: torch.device("mps"))
     monkeypatch.setattr("minigpt.device.resolve_dtype", lambda *_: torch.bfloat16)
     monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", seconds_per_step)
-    draft = draw_up(request(here / "fox.txt", **given), console(), 1, 1)
-    assert draft.plan.training.dtype == "bfloat16"
+    plan = plan_of(here / "fox.txt", **given)
+    assert plan.training.dtype == "bfloat16"
     assert set(asked) == {"bfloat16"}
 
 
 @pytest.mark.parametrize(("given", "said"), [({"compile": "on"}, True), ({}, False), ({"compile": "off"}, False)])
-def test_a_plan_says_where_the_run_is_compiled_that_its_speed_is_not_yet(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: dict[str, Any], said: bool
+def test_the_plan_of_a_compiled_run_notes_that_its_speed_was_measured_without(
+    here: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], said: bool
 ) -> None:
     monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
-    draw_up(request(here / "fox.txt", device="cpu", **given), console(), 1, 1)
-    assert ("the speed was measured before torch.compile" in capsys.readouterr().err) is said
+    events = events_of(here / "fox.txt", device="cpu", **given)
+    notices = [event.text for event in events if isinstance(event, Notice)]
+    assert any("the speed was measured without torch.compile" in text for text in notices) is said
 
 
 def test_a_plan_is_bounded_by_the_memory_that_is_free_before_anything_is_measured(
@@ -53,25 +70,25 @@ def test_a_plan_is_bounded_by_the_memory_that_is_free_before_anything_is_measure
     monkeypatch.setattr("minigpt.device.free_memory", lambda _: 10**6)
     monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: pytest.fail("measured"))
     with pytest.raises(ConfigError, match=r"0\.0 GB are free: no preset fits"):
-        draw_up(request(here / "fox.txt", dtype="float32"), console(), 1, 1)
+        plan_of(here / "fox.txt", dtype="float32")
 
 
-@pytest.mark.parametrize(("on_this_machine", "at_once"), [(1, None), (2, 4)])
+@pytest.mark.parametrize(("local_processes", "at_once"), [(1, None), (2, 4)])
 def test_the_processes_on_one_machine_share_its_memory_and_those_on_others_do_not(
-    here: Path, monkeypatch: pytest.MonkeyPatch, on_this_machine: int, at_once: int | None
+    here: Path, monkeypatch: pytest.MonkeyPatch, local_processes: int, at_once: int | None
 ) -> None:
     monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
     options: dict[str, Any] = {"dtype": "float32", "context_length": 64, "n_layer": 1, "n_embd": 16, "n_head": 1}
-    needs = draw_up(request(here / "fox.txt", batch_size=8, **options), console(), 1, 1).plan.memory
+    needs = plan_of(here / "fox.txt", 1, 1, batch_size=8, **options).settings.memory
     monkeypatch.setattr("minigpt.device.free_memory", lambda _: 2 * needs - 2)
-    made = draw_up(request(here / "fox.txt", batch_size=16, **options), console(), 2, on_this_machine).plan
+    made = plan_of(here / "fox.txt", 2, local_processes, batch_size=16, **options)
     assert made.training.micro_batch_size == at_once
 
 
 def test_minutes_that_are_over_before_the_first_step_are_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 4.0)
     with pytest.raises(ConfigError, match=r"minutes \(0\.05\) are over before .* a step takes 4 s; give"):
-        draw_up(request(here / "fox.txt", dtype="float32", minutes=0.05), console(), 1, 1)
+        plan_of(here / "fox.txt", dtype="float32", minutes=0.05)
 
 
 @pytest.mark.parametrize(
@@ -86,14 +103,12 @@ def test_minutes_that_are_over_before_the_first_step_are_refused(here: Path, mon
     ],
 )
 def test_a_plan_says_when_it_will_be_done_however_long_that_is(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: dict[str, Any], said: str
+    here: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], said: str
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
-    draw_up(request(here / "fox.txt", dtype="float32", **given), console(), 1, 1)
-    assert re.search(said, capsys.readouterr().err)
+    assert re.search(said, str(plan_of(here / "fox.txt", dtype="float32", **given)))
 
 
 def test_a_model_too_wide_for_any_machine_is_refused_for_its_memory(here: Path) -> None:
     with pytest.raises(ConfigError, match=r"takes about .* GB, but"):
-        draw_up(request(here / "fox.txt", dtype="float32", n_embd=10**9, steps=3), console(), 1, 1)
+        plan_of(here / "fox.txt", dtype="float32", n_embd=10**9, steps=3)

@@ -1,0 +1,64 @@
+"""The preparation of a training job: what it is doing, its plan and its notices."""
+
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from rich.console import Console
+
+from minigpt.cli.render.console import byte_progress
+from minigpt.cli.render.plan_table import plan_table
+
+if TYPE_CHECKING:
+    from minigpt.jobs.events import Event
+
+Result = TypeVar("Result")
+
+
+class PreparationDisplay:
+    """Draws the events of a job before it trains: a spinner or a bar for what takes a while, lines for the rest."""
+
+    def __init__(self, out: Console) -> None:
+        self.out = out
+        self._activity = ExitStack()
+        self._bar: Callable[[int, int], None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._activity.close()
+
+    def follow(self, events: "Generator[Event, None, Result]") -> Result:
+        """Draws the events; returns what the generator returns."""
+        while True:
+            try:
+                event = next(events)
+            except StopIteration as end:
+                return end.value
+            self.show(event)
+
+    def show(self, event: "Event") -> None:
+        """Draws one event."""
+        from minigpt.jobs.events import Activity, Planned
+        from minigpt.training.events import Notice
+
+        if isinstance(event, Activity):
+            self._activity.close()
+            self._bar = None
+            if event.in_bytes:
+                self._bar = self._activity.enter_context(byte_progress(self.out, event.text))
+            elif event.text:
+                self._activity.enter_context(self.out.status(f"{event.text} …"))
+        elif isinstance(event, Planned):
+            self.out.print(plan_table(event.plan))
+        elif isinstance(event, Notice):
+            self.out.print(event.text, markup=False)
+
+    def progress(self, done: int, total: int) -> None:
+        """Moves the bar of an activity that is measured in bytes."""
+        if self._bar is not None:
+            self._bar(done, total)

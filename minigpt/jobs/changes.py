@@ -1,0 +1,94 @@
+"""Which settings a run may change when it is resumed.
+
+| setting                                         | with --resume                                            |
+|-------------------------------------------------|----------------------------------------------------------|
+| shape, tokenizer, model to fine-tune            | never                                                    |
+| text, and how the model learns from it          | with --allow-change; recorded in training.json           |
+| length, evaluation, saving, machine but dtype   | freely                                                   |
+
+The heading that a setting's help has decides its kind; the exceptions are named here.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from minigpt.config import GPTConfig, ReadingConfig, RunOptions, TrainConfig
+from minigpt.errors import ConfigError
+from minigpt.storage.run_record import Change, Resumable, RunRecord
+
+TEXT = "text"  # the "option" of a change of the text
+_FREE_GROUPS = {"Length", "Evaluation and saving", "Machine"}
+_NOT_FREE = {"seed", "dtype", "dropout"}  # whatever their heading
+_FREE_WITHOUT_DROPOUT = {"micro_batch_size"}  # the gradient is the same, but each micro-batch has its own dropout mask
+_GROUPS = {
+    name: field.metadata["group"]
+    for settings in (GPTConfig, TrainConfig, ReadingConfig)
+    for name, field in settings.__dataclass_fields__.items()
+}
+
+
+def is_free(option: str, *, dropout: float | None = None) -> bool:
+    """Whether a resumed run may have any value of this option, if the model has this dropout (None: unknown)."""
+    if option in _FREE_WITHOUT_DROPOUT:
+        return dropout == 0
+    return option not in _NOT_FREE and _GROUPS.get(option) in _FREE_GROUPS
+
+
+def changes_in(record: RunRecord, begun: Resumable, asked: Mapping[str, Any], step: int, name: str) -> list[Change]:
+    """The options in `asked` that change the recorded run called `name` after `step`, without those that are free.
+
+    A value that the run has, or that was asked for when it began, is no change.
+    Raises: ConfigError for an option that can never change.
+    """
+    training = begun.training
+    has: dict[str, Any] = {**begun.model.to_dict(), **training.to_dict(), **begun.reading.to_dict()}
+    has |= {"preset": record.preset, "tokenizer": record.tokenizer, "from": record.base}
+    if training.batch_tokens is None:  # the batch is given either in sequences or in tokens
+        has["batch_tokens"] = f"{training.batch_size} sequences"
+    else:
+        has["batch_size"] = f"{training.batch_tokens} tokens"
+    before = has | begun.asked.to_dict()
+    dropout = asked.get("dropout", begun.model.dropout)
+    changes = [
+        Change(step=step, option=option, before=before[option], after=value)
+        for option, value in asked.items()
+        if not is_free(option, dropout=dropout) and value not in (has[option], before[option])
+    ]
+    for change in changes:
+        if change.option not in _NOT_FREE and _GROUPS.get(change.option, "Model") == "Model":
+            instead = f" with --from {change.after}" if change.option == "from" else ""
+            raise ConfigError(
+                f"{change.option} ({change.after}) cannot change on --resume: {name} has {_shown(change.before)}, and "
+                f"its weights depend on it; omit the option, or start a new run{instead}"
+            )
+    return changes
+
+
+def refuse(changes: Sequence[Change], name: str) -> None:
+    """Raises ConfigError, naming every option, if there is any change."""
+    if changes:
+        options = " and ".join(f"{change.option} ({change.after})" for change in changes)
+        values = " and ".join(_shown(change.before) for change in changes)
+        raise ConfigError(f"{options} cannot change on --resume without --allow-change: {name} has {values}")
+
+
+def describe(change: Change) -> str:
+    """The change as a sentence."""
+    restart = ", whose state starts from zero" if change.option == "optimizer" else ""
+    return f"{change.option} changes from {_shown(change.before)} to {change.after}{restart}"
+
+
+def asked_after(asked: RunOptions, changes: Iterable[Change]) -> RunOptions:
+    """The options that a run was asked for, with the changes."""
+    after = asked.to_dict()
+    for change in changes:
+        if change.option in ("batch_size", "batch_tokens"):
+            after.pop("batch_size", None)
+            after.pop("batch_tokens", None)
+        if change.option != TEXT:
+            after[change.option] = change.after
+    return RunOptions.of(after)
+
+
+def _shown(value: object) -> str:
+    return "the default" if value is None else str(value)

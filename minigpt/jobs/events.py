@@ -1,0 +1,47 @@
+"""What a training job yields besides the events of training: what it is doing, its plan, and the run that it trains."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from minigpt.training import events
+
+if TYPE_CHECKING:
+    from minigpt.evaluation.baselines import Baseline
+    from minigpt.jobs.plan import Plan
+
+
+@dataclass(frozen=True)
+class Activity:
+    """A part of the preparation that takes a while begins, and the one before has ended. An empty text: none begins.
+
+    `in_bytes` says that the progress callback is called with the bytes done and their total.
+    """
+
+    text: str
+    in_bytes: bool = False
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The plan of a new run."""
+
+    plan: "Plan"
+
+
+@dataclass(frozen=True)
+class Started:
+    """The run is ready to train: its folder exists and is locked. Step 0 is the beginning of a new run.
+
+    `total_steps` is None where the budget is in minutes.
+    """
+
+    directory: Path
+    step: int
+    device: str
+    total_steps: int | None
+    tokens_per_step: int
+    baselines: "tuple[Baseline, ...]"
+
+
+Event = events.Event | Activity | Planned | Started

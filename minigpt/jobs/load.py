@@ -1,0 +1,116 @@
+"""Loads a model to generate text with, whatever its format."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from minigpt.config import GPTConfig, SamplingConfig
+from minigpt.device import resolve_device, resolve_dtype
+from minigpt.errors import ConfigError
+from minigpt.generation.engines.engine import Engine
+from minigpt.generation.engines.resolve import Quantization, resolve_engine
+from minigpt.generation.speculative import default_drafter
+from minigpt.generation.streaming import generate_pieces
+from minigpt.importers.open_model import find_model, load_model
+from minigpt.model.gpt import GPT
+from minigpt.storage.checkpoint import Checkpoint
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model with its tokenizer, ready to generate; `notes` are what its import changed, if anything."""
+
+    checkpoint: Checkpoint = field(repr=False)
+    engine: Engine = field(repr=False)
+    directory: Path
+    notes: tuple[str, ...] = ()
+
+    @property
+    def model(self) -> GPT:
+        """The PyTorch module, in eval mode."""
+        return self.checkpoint.model
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self.checkpoint.tokenizer
+
+    @property
+    def config(self) -> GPTConfig:
+        """The model's shape."""
+        return self.checkpoint.model.config
+
+    def generate(self, prompt: str = "", **sampling: Any) -> str:
+        """The continuation of a prompt, without the prompt. `sampling` are the fields of SamplingConfig.
+
+        Raises: ConfigError for sampling settings that are out of bounds; GenerationError if the logits are NaN.
+
+        >>> model = minigpt.load("corpus")
+        >>> text = model.generate("Once upon a time", max_new_tokens=20, temperature=0.8, top_p=0.95)
+        """
+        return "".join(self.stream(prompt, **sampling))
+
+    def stream(self, prompt: str = "", **sampling: Any) -> Iterator[str]:
+        """The continuation of a prompt in pieces of whole characters, each as soon as it is generated.
+
+        Raises: as `generate`.
+
+        >>> import sys
+        >>> for piece in minigpt.load("corpus").stream("Once upon a time", seed=1):
+        ...     _ = sys.stderr.write(piece)
+        """
+        config = _sampling_config(sampling)
+        return self._stream(prompt, config)
+
+    def _stream(self, prompt: str, config: SamplingConfig) -> Iterator[str]:
+        drafter = default_drafter(self.engine)
+        for piece in generate_pieces(self.engine, self.tokenizer, [prompt], config, drafter=drafter):
+            if piece.text:
+                yield piece.text
+
+
+def load(
+    name: str | Path | None = None,
+    *,
+    checkpoints: str | Path = "checkpoints",
+    device: str = "auto",
+    dtype: str = "float32",
+    quantize: Quantization = "auto",
+    compile: bool = False,
+) -> Model:
+    """Loads a model by the name of its run or by its path, in any format that minigpt reads; None is the newest.
+
+    `quantize` is "auto" (int8 on a CPU from 50 million parameters on), "int8" or "none"; `compile` runs torch.compile
+    first, on CUDA.
+    Raises: CheckpointError if it is missing, damaged or not a GPT-2; DeviceError; ConfigError.
+
+    >>> model = minigpt.load("corpus")
+    >>> model.config.n_layer
+    4
+    """
+    target = resolve_device(device)
+    path = find_model(name, checkpoints)
+    checkpoint, notes = load_model(path, str(target), dtype=resolve_dtype(dtype, target), mapped=True)
+    engine = resolve_engine(checkpoint.model, quantize, compiled=compile)
+    return Model(checkpoint, engine, checkpoint.directory, tuple(notes))
+
+
+def _sampling_config(sampling: dict[str, Any]) -> SamplingConfig:
+    """Sampling settings; those that hold several texts take one text or a list too.
+
+    Raises: ConfigError.
+    """
+    known = SamplingConfig.__dataclass_fields__
+    for name in sampling.keys() - known.keys():
+        raise ConfigError(f"unknown sampling setting {name!r}; there are: {', '.join(sorted(known))}")
+    several = {name for name, each in known.items() if each.default == ()}
+    given: dict[str, Any] = {
+        name: ((value,) if isinstance(value, str) else tuple(value)) if name in several else value
+        for name, value in sampling.items()
+    }
+    config = SamplingConfig(**given)
+    if config.samples != 1:
+        raise ConfigError(f"samples ({config.samples}) must be 1 here: generate once for each sample")
+    return config

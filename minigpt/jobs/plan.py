@@ -1,0 +1,144 @@
+"""The plan of a run: its text, its settings as chosen and given, and the table that shows them."""
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from minigpt.config import GPTConfig, TrainConfig
+from minigpt.data.corpus import Corpus
+from minigpt.jobs.request import Request
+from minigpt.planning.plan import FINE_TUNED, PlannedSettings
+from minigpt.storage.checkpoint import Checkpoint
+from minigpt.units import count, size
+
+_CENTURY = 100 * 365.25 * 24 * 3600  # seconds; many systems cannot represent a later time
+
+
+class PlanRow(NamedTuple):
+    """A line of the table: what it is, its value, and the options that change it."""
+
+    name: str
+    value: str
+    options: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A planned run, nothing of which is written yet; `minigpt.fit(plan)` trains it.
+
+    `directory` is the run's future folder, `base` the model to fine-tune, `notes` sentences for the user, `seconds` the
+    time that measuring took, which a budget in minutes includes. `str(plan)` is the table of `minigpt train --plan`.
+    """
+
+    request: Request
+    directory: Path
+    corpus: Corpus = field(repr=False)
+    settings: PlannedSettings
+    base: Checkpoint | None = field(repr=False)
+    device: torch.device
+    notes: tuple[str, ...]
+    seconds: float
+
+    @property
+    def model(self) -> GPTConfig:
+        """The model's shape."""
+        return self.settings.model
+
+    @property
+    def training(self) -> TrainConfig:
+        """The training settings, every one of them chosen or given."""
+        return self.settings.training
+
+    @property
+    def expected(self) -> float | None:
+        """The bits per byte to expect at the end; None outside the range of the experiments."""
+        return self.settings.expected
+
+    def rows(self) -> list[PlanRow]:
+        """The table of the plan."""
+        corpus, settings, model, training = self.corpus, self.settings, self.model, self.training
+        held_out = "nothing held out, so it cannot stop early"
+        if len(corpus.validation) > 1:
+            held_out = f"{size(corpus.validation_bytes)} held out for validation ({corpus.held_out})"
+        steps = settings.steps(len(corpus.train))
+        epochs = steps * settings.tokens_per_step / len(corpus.train)
+        fine_tuned = settings.preset == FINE_TUNED  # the model to fine-tune has a tokenizer and a shape
+        tokens = f"{len(corpus.train):,}, {corpus.train_bytes / len(corpus.train):.2f} bytes of text each"
+        speed = f"{settings.tokens_per_step / settings.seconds_per_step:,.0f} tokens/s, measured on this machine"
+        batch = f"{count(training.sequences_per_step, 'sequence')}, {settings.tokens_per_step:,} tokens per step"
+        rows = [
+            PlanRow("text", f"{size(corpus.train_bytes)}, {held_out}", "--validation-fraction"),
+            PlanRow(
+                "tokenizer",
+                f"{corpus.tokenizer.name}, {corpus.tokenizer.vocab_size:,} tokens",
+                "" if fine_tuned else "--tokenizer",
+            ),
+            PlanRow("tokens", tokens, ""),
+            PlanRow(
+                "model",
+                f"{settings.preset}, {model.n_parameters:,} parameters",
+                "--from" if fine_tuned else "--preset",
+            ),
+            PlanRow(
+                "",
+                f"{model.n_layer} layers, {model.n_head} heads, width {model.n_embd}",
+                "" if fine_tuned else "--n-layer --n-head --n-embd",
+            ),
+            PlanRow("context", f"{training.context_length} tokens", "--context-length"),
+            PlanRow("dropout", f"{model.dropout:g}, token noise {training.token_noise:g}", "--dropout --token-noise"),
+            PlanRow("", f"BPE-dropout {training.bpe_dropout:g}", "--bpe-dropout"),
+            PlanRow("batch", batch, "--batch-tokens" if training.batch_tokens else "--batch-size"),
+            PlanRow(
+                "optimizer",
+                f"{training.optimizer}, learning rate {training.learning_rate:g}",
+                "--optimizer --learning-rate",
+            ),
+            PlanRow("schedule", training.schedule, "--schedule --cooldown"),
+            PlanRow("length", self._length(steps), "--minutes --steps --epochs"),
+            PlanRow("", f"about {count(round(steps), 'step')}, {epochs:.1f} epochs", ""),
+            PlanRow("speed", speed, ""),
+            PlanRow(
+                "memory",
+                f"about {size(settings.memory)}, PyTorch itself not counted",
+                "--micro-batch-size --checkpoint-activations",
+            ),
+            PlanRow(
+                "early stop",
+                f"after {count(training.patience, 'evaluation')} without improvement" if training.patience else "never",
+                "--patience",
+            ),
+            PlanRow("device", f"{self.device}, {self._dtype()}", "--device --dtype"),
+            PlanRow("seed", str(training.seed), "--seed"),
+        ]
+        if self.expected is not None:
+            expected = f"about {self.expected:.2f} bits per byte at the end, estimated from runs on other texts"
+            rows.append(PlanRow("expected", expected, ""))
+        return rows
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+        lines = [f"{row.name:{widths[0]}}  {row.value:{widths[1]}}  {row.options}".rstrip() for row in rows]
+        return "\n".join([str(self.directory), *lines, *self.notes])
+
+    def _length(self, steps: float) -> str:
+        training = self.training
+        if training.minutes:
+            return f"{training.minutes:g} minutes, {_end_time(60 * training.minutes)}"
+        length = f"{training.epochs:g} epochs" if training.epochs else count(training.steps or 0, "step")
+        return f"{length}, {_end_time(steps * self.settings.seconds_per_step)}"
+
+    def _dtype(self) -> str:
+        why, dtype = self.settings.why_dtype, self.training.dtype
+        return f"{dtype}: {why}" if why else dtype
+
+
+def _end_time(seconds: float) -> str:
+    """When a run of this many seconds will be done, with the date where that may be another day."""
+    if seconds > _CENTURY:
+        return "more than a hundred years"
+    pattern = "%H:%M:%S" if seconds < 20 * 3600 else "%Y-%m-%d %H:%M"
+    return time.strftime(f"done at {pattern}", time.localtime(time.time() + seconds))

@@ -1,0 +1,79 @@
+"""A training run as a user asks for it."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from minigpt.config import RunOptions
+from minigpt.errors import ConfigError
+from minigpt.jobs.changes import is_free
+
+Sources = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+"""Text files, folders or globs; `-` is standard input."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The texts, the name and the options of a run; the same options mean the same when the run is resumed.
+
+    Raises: ConfigError for a name that is not a plain folder name.
+    """
+
+    sources: tuple[str, ...] = ()
+    name: str | None = None
+    checkpoints: Path = Path("checkpoints")
+    options: RunOptions = field(default_factory=RunOptions)
+    allow_change: bool = False
+
+    def __post_init__(self) -> None:
+        if self.name is not None and (Path(self.name).name != self.name or self.name[:1] in ("", ".")):
+            raise ConfigError(
+                f"name ({self.name!r}) must be a plain folder name in {self.checkpoints}: without slashes, and not "
+                "beginning with a dot"
+            )
+
+    @classmethod
+    def of(
+        cls,
+        sources: Sources,
+        *,
+        name: str | None,
+        checkpoints: str | os.PathLike[str],
+        options: RunOptions,
+        allow_change: bool = False,
+    ) -> "Request":
+        """The request with one text or several, and paths of any kind."""
+        several = [sources] if isinstance(sources, str | os.PathLike) else sources
+        return cls(
+            sources=tuple(os.fspath(each) for each in several),
+            name=name,
+            checkpoints=Path(checkpoints),
+            options=options,
+            allow_change=allow_change,
+        )
+
+    @property
+    def run_name(self) -> str:
+        """The name given, or else one from the first text: `data/moby_dick.txt.gz` is moby_dick, a pipe is stdin."""
+        if self.name or _is_pipe(self.sources[0]):
+            return self.name or "stdin"
+        path = Path(self.sources[0]).resolve()
+        plain = path.with_suffix("") if path.suffix == ".gz" else path
+        stem = plain.name if plain.is_dir() else plain.stem
+        return stem.strip("*?[].") or path.parent.name or "run"
+
+    @property
+    def absolute_sources(self) -> tuple[str, ...]:
+        """The texts by absolute path; `-` for a pipe, which cannot be read again."""
+        return tuple("-" if _is_pipe(source) else str(Path(source).resolve()) for source in self.sources)
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The options that a resumed run is compared with, by name."""
+        return {name: value for name, value in self.options.to_dict().items() if not is_free(name)}
+
+
+def _is_pipe(source: str) -> bool:
+    return source == "-" or Path(source).is_fifo()  # a FIFO, as in <(…)

@@ -1,0 +1,229 @@
+"""Resumes a run: finds it, applies the settings that may change, and reads its text again."""
+
+import re
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
+from minigpt.data.corpus import Corpus
+from minigpt.errors import CheckpointError, ConfigError
+from minigpt.jobs.changes import TEXT, asked_after, changes_in, describe, is_free, refuse
+from minigpt.jobs.events import Event
+from minigpt.jobs.job import Job
+from minigpt.jobs.reading import ByteProgress, corpus_record, read_corpus
+from minigpt.jobs.request import Request
+from minigpt.model.gpt import GPT
+from minigpt.storage.checkpoint import TRAINING, WEIGHTS, load_checkpoint, read_config, write_config
+from minigpt.storage.run import Run, newest_run, read_record, runs_in
+from minigpt.storage.run_record import Change, Resumable
+from minigpt.storage.tensors import TensorFile
+from minigpt.tokenizer.tokenizer import Tokenizer
+from minigpt.training.budget import Budget, planned_steps
+from minigpt.training.events import Notice
+from minigpt.training.progress import Progress
+
+_LENGTH = {"steps", "epochs", "minutes"}
+
+
+def find_run(request: Request) -> Path | None:
+    """The folder of the run to resume; None if it does not exist yet and there is a text to begin it with.
+
+    Raises: ConfigError if there is neither such a run nor a text.
+    """
+    checkpoints = request.checkpoints
+    if request.name is None and not request.sources:
+        newest = newest_run(runs_in(checkpoints))
+        if newest is None:
+            raise ConfigError(f"there is no run in {checkpoints} to resume; begin one with minigpt train corpus.txt")
+        return newest
+    directory = (None if request.name else _run_of_texts(request)) or checkpoints / request.run_name
+    if (directory / TRAINING).exists():
+        return directory
+    if request.sources:
+        return None
+    names = ", ".join(run.name for run in runs_in(checkpoints))
+    existing = f"there are: {names}" if names else "there is none"
+    raise ConfigError(f"there is no run {request.run_name!r} in {checkpoints}; {existing}")
+
+
+def _run_of_texts(request: Request) -> Path | None:
+    """The newest run of these texts that was begun with these options and this length, else with these options, else
+    with any. Runs of a text have numbered names. None if the texts have no run or have moved."""
+    length = {name: value for name, value in request.options.to_dict().items() if name in _LENGTH}
+    of_texts, same_options, same_length = [], [], []
+    for folder in runs_in(request.checkpoints):
+        if not re.fullmatch(re.escape(request.run_name) + r"(-\d+)?", folder.name):
+            continue
+        try:
+            record = read_record(folder)
+        except CheckpointError:  # reported if this is the run that is opened
+            continue
+        if record.sources != request.absolute_sources:
+            continue
+        of_texts.append(folder)
+        if record.asked and request.asked.items() <= record.asked.to_dict().items():
+            same_options.append(folder)
+            if record.training and length.items() <= record.training.to_dict().items():
+                same_length.append(folder)
+    return newest_run(same_length or same_options or of_texts)
+
+
+def weights_without_state(run: Run) -> int | None:
+    """The step of the weights of a run that never saved a state, for lack of space perhaps; None if it has a state, or
+    the weights are those that it begins with."""
+    if run.last_path.exists():
+        return None
+    with TensorFile(run.directory / WEIGHTS) as file:
+        return int(file.metadata.get("step", 0)) or None
+
+
+def resume_run(request: Request, directory: Path, progress: ByteProgress | None = None) -> Generator[Event, None, Job]:
+    """Makes the run in a folder ready to continue, with its own settings, tokenizer and text and the requested changes.
+
+    Raises: ConfigError for what cannot change, or not without `allow_change`; the run then stays unchanged.
+    """
+    run = Run.open(directory)
+    run.lock()
+    try:
+        return (yield from _resume(run, request, progress))
+    except BaseException:
+        run.unlock()
+        raise
+
+
+def _resume(run: Run, request: Request, progress: ByteProgress | None) -> Generator[Event, None, Job]:
+    directory, record = run.directory, run.record
+    begun = _resumable(run)
+    if (step := weights_without_state(run)) is not None:
+        raise ConfigError(
+            f"{directory} holds its weights of step {step:,} but no state to resume; start a new run from those "
+            f"weights with --from {directory.name}"
+        )
+    state = run.last_progress()
+    step = state["step"] if state else 0
+    changes = changes_in(record, begun, request.asked, step, str(directory))
+    if not request.allow_change:
+        refuse(changes, str(directory))
+    shape, config, reading = _changed_settings(begun, request, changes)
+    model, tokenizer = _load(run)
+    if config.context_length is not None and config.context_length > model.config.n_positions:
+        raise ConfigError(
+            f"context_length ({config.context_length}) must be at most the model's own ({model.config.n_positions})"
+        )
+    corpus = yield from _read_corpus(run, begun, request, reading, tokenizer, progress)
+    before, after = begun.corpus.fingerprint, corpus.fingerprint
+    if before != after:
+        if not request.allow_change:
+            raise ConfigError(
+                f"the text is not the one that {directory} was trained on; give --resume the same text, continue with "
+                f"this one by --allow-change, or start a new run on it with --from {directory.name}"
+            )
+        changes.append(Change(step=step, option=TEXT, before=before[:8], after=after[:8]))
+    if state is None:
+        yield Notice(0, f"{directory} was stopped before its first save, so it starts from the beginning")
+    else:
+        _refuse_finished(run, state, config, len(corpus.train))
+        yield Notice(step, f"resuming {directory} from step {step:,}")
+    for change in changes:
+        yield Notice(step, describe(change))
+    run.update(
+        training=config,
+        model=shape,
+        reading=reading,
+        asked=asked_after(begun.asked, changes),
+        sources=request.absolute_sources or begun.sources,
+        corpus=corpus_record(corpus),
+        changes=(*record.changes, *changes),
+        result=None,
+    )
+    if model.config.dropout != shape.dropout:
+        model = GPT.from_tensors(model.config.replace(dropout=shape.dropout), model.state_dict())
+        write_config(directory, model, tokenizer)
+    return Job(model, corpus, config, run, resume=True)
+
+
+def _resumable(run: Run) -> Resumable:
+    begun = run.record.resumable()
+    if begun is None:
+        raise ConfigError(
+            f"{run.directory} was begun by train() in Python, and its record does not say how to continue; resume it "
+            "there with train(..., resume=True), or start a new run from its weights with --from "
+            f"{run.directory.name}"
+        )
+    return begun
+
+
+def _changed_settings(
+    begun: Resumable, request: Request, changes: list[Change]
+) -> tuple[GPTConfig, TrainConfig, ReadingConfig]:
+    """The settings of the run with the changes and with the requested options that are free."""
+    changed = {change.option: change.after for change in changes}
+    shape = begun.model.replace(dropout=changed.get("dropout", begun.model.dropout))
+    given = request.options.to_dict()
+    new = {name: value for name, value in given.items() if is_free(name, dropout=shape.dropout)} | changed
+    training, reading = begun.training, begun.reading
+    if _LENGTH & new.keys():
+        training = training.replace(steps=None, epochs=None, minutes=None)
+    if "batch_size" in new:
+        training = training.replace(batch_tokens=None)
+    training = training.replace(**{name: new[name] for name in training.to_dict().keys() & new.keys()})
+    reading = reading.replace(**{name: new[name] for name in reading.to_dict().keys() & new.keys()})
+    return shape, training, reading
+
+
+def _load(run: Run) -> tuple[GPT, Tokenizer]:
+    """The run's model and tokenizer. Damaged best weights do not matter if there is a state, which has its own."""
+    try:
+        checkpoint = load_checkpoint(run.directory, "cpu")
+    except CheckpointError:
+        if run.last_progress() is None:
+            raise
+        return GPT(read_config(run.directory)), Tokenizer.load(run.directory)
+    return checkpoint.model, checkpoint.tokenizer
+
+
+def _refuse_finished(run: Run, state: dict[str, Any], config: TrainConfig, n_tokens: int) -> None:
+    """Raises ConfigError for a run that has ended and has nothing left to do; says how it can continue."""
+    if run.record.result is None:
+        return
+    budget, progress = Budget(config, planned_steps(config, n_tokens)), Progress.from_dict(state)
+    cooldown = run.before_cooldown_progress()
+    if (
+        cooldown is not None
+        and progress.budget.cooldown_step is not None
+        and budget.cooled_down_too_early(Progress.from_dict(cooldown), progress)
+    ):
+        return
+    if budget.is_spent(progress) and progress.budget.shortened_to is not None and config.patience:
+        raise ConfigError(
+            f"{run.directory} stopped early at step {progress.step}: the validation loss no longer improved, so the "
+            "learning rate fell to its end there; continue with --patience 0"
+        )
+    if budget.is_spent(progress):
+        raise ConfigError(
+            f"{run.directory} is finished ({progress.step} steps, {progress.seconds / 60:.1f} minutes); continue with "
+            "a longer --steps, --epochs or --minutes"
+        )
+    if budget.has_stopped_improving(progress):
+        raise ConfigError(
+            f"{run.directory} stopped early at step {progress.step}, after "
+            f"{progress.evaluation.without_improvement} evaluations without improvement; continue with --patience 0"
+        )
+
+
+def _read_corpus(
+    run: Run, begun: Resumable, request: Request, reading: ReadingConfig, tokenizer: Tokenizer,
+    progress: ByteProgress | None,
+) -> Generator[Event, None, Corpus]:  # fmt: skip
+    """The corpus to continue with: the requested text, or the run's own; from the cache if that came through a pipe.
+
+    Raises: ConfigError if a text from a pipe would have to be read again.
+    """
+    if request.sources or "-" not in begun.sources:
+        return (yield from read_corpus(request.sources or begun.sources, tokenizer, reading, progress))
+    if reading != begun.reading:
+        raise ConfigError(f"{run.directory} read its text from a pipe; give it again to read it with other settings")
+    if begun.corpus.path is None:
+        raise ConfigError(f"{run.directory} does not record where the tokens of its text are; give the text again")
+    return Corpus.load(begun.corpus.path)

@@ -1,0 +1,94 @@
+"""The rules behind a plan: batch size, optimizer, learning rate, evaluation, and what counters overfitting.
+
+docs/benchmarks.md has the measurements.
+"""
+
+from typing import Any
+
+from minigpt.config import GPTConfig, RunOptions, TrainConfig
+
+_CPU_STEP, _GPU_STEP = 1024, 16_384  # tokens in a batch
+_TOKENS_PER_FEATURE = 4  # in a batch, with Muon on a CPU
+
+
+def batch_and_optimizer(
+    options: RunOptions,
+    model: GPTConfig,
+    context: int,
+    n_tokens: int,
+    device_type: str,
+    processes: int,
+    *,
+    fine_tuning: bool,
+) -> dict[str, Any]:
+    """The batch size, the optimizer, the learning rate and the patience, as far as the user gave none.
+
+    A batch has about 1k tokens on a CPU and 16k on a GPU, and at most an eighth of the text. With Muon on a CPU it has
+    at least four tokens per feature: orthogonalization costs width^3, the gradients cost width^2 times tokens, and in a
+    smaller batch the former would dominate.
+    """
+    given = options.given
+    optimizer = options.training.optimizer if "optimizer" in given else "adamw" if fine_tuning else "muon"
+    wanted = _CPU_STEP if device_type == "cpu" else _GPU_STEP
+    if device_type == "cpu" and optimizer == "muon":
+        wanted = max(wanted, _TOKENS_PER_FEATURE * model.n_embd)
+    step_tokens = min(wanted, max(context, n_tokens // 8))
+    chosen: dict[str, Any] = {
+        "batch_size": max(processes, 1, round(step_tokens / context)),
+        "optimizer": optimizer,
+        "learning_rate": _learning_rate(model.n_embd, optimizer, fine_tuning=fine_tuning),
+        "patience": 5 if n_tokens < 20_000_000 else 0,
+    }
+    return {name: value for name, value in chosen.items() if name not in given}
+
+
+def _learning_rate(width: int, optimizer: str, *, fine_tuning: bool) -> float:
+    """The peak learning rate; wider models get a smaller one.
+
+    For fine-tuning it is the usual 5e-5 at GPT-2 small's width of 768, and 7e-4 at 128, where 1e-3 was the best of the
+    four that were measured; a power of the width connects the two.
+    """
+    if fine_tuning:
+        rate = min(1e-3, 5e-5 * (768 / width) ** 1.5)
+    else:
+        peak, power = (8e-3, 0.5) if optimizer == "muon" else (3e-3, 0.75)
+        rate = peak * (128 / max(128, width)) ** power
+    return float(f"{rate:.3g}")
+
+
+def eval_tokens(seen: float) -> int:
+    """Validation tokens per evaluation, so that twenty evaluations take about 3 % of the time.
+
+    `seen` is the number of tokens trained on; evaluating a token takes a third of the time of training on it.
+    """
+    return int(min(200_000, max(4096, 0.0045 * seen)))
+
+
+def against_overfitting(
+    model: GPTConfig,
+    config: TrainConfig,
+    options: RunOptions,
+    seen: float,
+    n_tokens: int,
+    n_bytes: int,
+    has_merges: bool,
+) -> tuple[GPTConfig, TrainConfig]:
+    """The settings with BPE-dropout, token noise and dropout where they were not given.
+
+    A text that is seen often gets BPE-dropout, or token noise if its tokenizer has no merges to drop. Dropout grows
+    with the epochs and with the parameters per byte of text. It is smaller next to noise: in every measurement noise
+    was better than dropout, and worse together with it.
+    """
+    given, epochs = options.given, seen / n_tokens
+    if "bpe_dropout" not in given and has_merges:
+        config = config.replace(bpe_dropout=0.0 if epochs < 3.5 else 0.03 if epochs < 8 else 0.05)
+    if "token_noise" not in given and not has_merges:
+        config = config.replace(token_noise=0.1 if epochs >= 5 else 0.0)
+    if "dropout" not in given:
+        repetition = epochs * model.n_inner_parameters / n_bytes
+        if config.token_noise > 0 or config.bpe_dropout > 0:
+            dropout = 0.0 if repetition < 50 else 0.1
+        else:
+            dropout = 0.0 if repetition < 10 else 0.1 if repetition < 50 else 0.2
+        model = model.replace(dropout=dropout)
+    return model, config

@@ -1,0 +1,55 @@
+"""Fits a run into the free memory: by sharding, a smaller micro-batch, or recomputed activations."""
+
+from minigpt.config import PRESETS, GPTConfig, TrainConfig
+from minigpt.errors import ConfigError
+from minigpt.training.memory import activation_bytes, state_bytes
+
+
+def fit_memory(
+    model: GPTConfig, config: TrainConfig, free_memory: int, device_type: str, processes: int, notes: list[str]
+) -> tuple[TrainConfig, int]:
+    """The settings that fit into `free_memory` bytes per process, and the bytes that they need.
+
+    Where the user left it open, the weights are sharded over several processes first; then the micro-batch is halved;
+    then activations are recomputed in the backward pass. `notes` gets a sentence on each of the last two.
+    Raises: ConfigError if the weights and the optimizer alone do not fit; it names the largest preset that does.
+    """
+    on_cpu, context = device_type == "cpu", config.context_length or model.n_positions
+    own = -(-config.sequences_per_step // processes)  # sequences per process and step
+    micro_batch = min(config.micro_batch_size or own, own)
+    shards = processes if config.sharding == "on" else 1
+
+    def needs(sequences: int, recompute: bool) -> int:
+        activations = activation_bytes(model, context, sequences, checkpointing=recompute, on_cpu=on_cpu)
+        # From the second step on, accumulated gradients exist next to the buffers of the all-reduce.
+        buffers = 4 * model.n_parameters if processes > 1 and shards == 1 and sequences < own else 0
+        return state_bytes(model, config.optimizer, shards) + buffers + activations
+
+    if config.sharding == "auto" and needs(1, recompute=True) > free_memory and processes > 1:
+        config, shards = config.replace(sharding="on"), processes
+    recompute = config.checkpoint_activations == "on"
+    while (needed := needs(micro_batch, recompute)) > free_memory:
+        if micro_batch > 1 and config.micro_batch_size is None:
+            micro_batch = -(-micro_batch // 2)
+        elif not recompute and config.checkpoint_activations == "auto":
+            recompute = True
+        else:
+            raise ConfigError(_too_large(model, config.optimizer, shards, needed, free_memory))
+    if micro_batch < own and config.micro_batch_size is None:
+        config = config.replace(micro_batch_size=micro_batch)
+        notes.append(f"micro-batches of {micro_batch} sequences, to fit into memory: gradients accumulate over a batch")
+    if recompute and config.checkpoint_activations == "auto":
+        config = config.replace(checkpoint_activations="on")
+        notes.append("activations are recomputed in the backward pass, to fit into memory: steps take a third longer")
+    return config, needed
+
+
+def _too_large(model: GPTConfig, optimizer: str, shards: int, needed: int, free: int) -> str:
+    fitting = [name for name, shape in PRESETS.items() if state_bytes(shape, optimizer, shards) * 1.2 < free]
+    largest = max(fitting, key=lambda name: PRESETS[name].n_parameters, default=None)
+    preset = f"the largest preset that fits is {largest}" if largest else "no preset fits"
+    each, several = (" on each device", f"more devices than {shards}") if shards > 1 else ("", "several devices")
+    return (
+        f"training {model.n_parameters:,} parameters takes about {needed / 1e9:.1f} GB{each}, but {free / 1e9:.1f} GB "
+        f"are free: {preset}, or shard the weights over {several} with --devices N --sharding on"
+    )

@@ -1,0 +1,278 @@
+"""`minigpt.plan`, `fit`, `load` and `show`, and runs that go between Python and the command line."""
+
+import doctest
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import new_model
+from typer.testing import CliRunner
+
+import minigpt
+from minigpt.cli.app import app
+from minigpt.errors import CheckpointError, ConfigError
+from minigpt.jobs.events import Activity
+from minigpt.storage.run import Run
+from minigpt.training import loop
+from minigpt.training.clock import Control
+
+TEXT = "the quick brown fox jumps over the lazy dog; " * 60
+SETTINGS: dict[str, Any] = {
+    "n_layer": 1, "n_head": 2, "n_embd": 16, "context_length": 16, "batch_size": 4, "tokenizer": "bytes", "steps": 6,
+    "eval_every": 3, "device": "cpu", "dtype": "float32", "dropout": 0.1,
+}  # fmt: skip
+FLAGS = [text for name, value in SETTINGS.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with fox.txt and a cache; curves are not drawn, which takes longer than training."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINIGPT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr("minigpt.reports.loss_curve.draw_loss_curve", lambda *_: None)
+    (tmp_path / "fox.txt").write_text(TEXT)
+    return tmp_path
+
+
+def typed(*arguments: str) -> Any:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def state_of(directory: Path) -> dict[str, Any]:
+    """Everything that must be equal, bit for bit, in two runs that learned the same."""
+    run = Run.open(directory)
+    last = run.load_last()
+    assert last is not None
+    losses = [line["loss"] for line in run.read_log() if "loss" in line]
+    best = (directory / "model.safetensors").read_bytes()
+    return {"tensors": {name: value.tolist() for name, value in last.tensors.items()}, "losses": losses, "best": best}
+
+
+@pytest.mark.parametrize(
+    "function", [minigpt.plan, minigpt.fit, minigpt.load, minigpt.Model.generate, minigpt.Model.stream, minigpt.show]
+)
+def test_the_example_of_every_function_works(here: Path, monkeypatch: pytest.MonkeyPatch, function: Any) -> None:
+    (here / "corpus.txt").write_text(TEXT)
+    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    if "load" in function.__module__:
+        list(minigpt.fit("corpus.txt", preset="nano", steps=1, device="cpu", report=False))
+    (example,) = doctest.DocTestFinder(recurse=False).find(function, function.__name__, globs={"minigpt": minigpt})
+    assert example.examples
+    report: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    runner.run(example, out=report.append)
+    assert runner.failures == 0, "".join(report)
+
+
+# Plans
+
+
+def test_a_plan_prints_the_table_of_the_command_line(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    table = str(minigpt.plan("fox.txt", **SETTINGS))
+    printed = typed("train", "fox.txt", *FLAGS, "--plan").stderr
+
+    def lines(text: str) -> set[str]:
+        return {" ".join(line.split()) for line in text.splitlines() if "done at" not in line}
+
+    assert lines(printed) - lines(table) == {"change it with"}
+    assert lines(table) <= lines(printed)
+    assert not (here / "checkpoints").exists()
+
+
+def test_a_plan_is_trained_as_planned_and_its_measuring_counts_once(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = minigpt.plan("fox.txt", name="planned", **SETTINGS)
+    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: pytest.fail("measured again"))
+    events = list(minigpt.fit(plan, report=False))
+    assert isinstance(events[-1], minigpt.Finished)
+    record = Run.open(here / "checkpoints/planned").record
+    assert record.training == plan.training
+    assert record.model == plan.model
+    with pytest.raises(ConfigError, match="a plan has its settings"):
+        minigpt.fit(plan, steps=3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"lr": 0.1}, "unknown setting 'lr'; see minigpt train --help"),
+        ({"learning_rat": 0.1}, "unknown setting 'learning_rat'; did you mean 'learning_rate'?"),
+        ({"steps": 0}, r"steps \(0\) must be at least 1"),
+        ({"steps": 3, "minutes": 1.0}, "contradict"),
+        ({"batch_size": 3, "batch_tokens": 48}, "contradict"),
+        ({"preset": "huge"}, "must be one of"),
+        ({"base": "gpt2", "n_layer": 3}, "cannot be chosen when fine-tuning"),
+        ({"name": "a/b"}, "must be a plain folder name"),
+        ({"devices": 2}, r"devices \(2\) must be 1 in Python"),
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_is_read(here: Path, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        minigpt.fit("missing.txt", **settings)
+
+
+# Runs
+
+
+def test_a_run_of_python_is_the_run_of_the_command_line_bit_for_bit(here: Path) -> None:
+    events = list(minigpt.fit("fox.txt", name="python", **SETTINGS))
+    typed("train", "fox.txt", "--name", "typed", *FLAGS)
+    folders = [here / "checkpoints" / name for name in ("python", "typed")]
+    assert state_of(folders[0]) == state_of(folders[1])
+    records = [json.loads((folder / "training.json").read_text()) for folder in folders]
+    for record in records:
+        del record["started"], record["result"]["seconds"]
+    assert records[0] == records[1]
+    names = [{path.name for path in folder.iterdir()} for folder in folders]
+    assert names[0] == names[1]
+    kinds = [type(event) for event in events if not isinstance(event, Activity)]
+    assert kinds[:2] == [minigpt.Planned, minigpt.Started]
+    assert kinds[-1] is minigpt.Finished
+    assert {minigpt.Step, minigpt.Evaluation, minigpt.Sample, minigpt.Saved} <= set(kinds)
+
+
+def stop_after(events: Any, step: int) -> None:
+    """Leaves the loop over the events, as a user does who breaks it off."""
+    for event in events:
+        if isinstance(event, minigpt.Step) and event.step == step:
+            break
+    events.close()
+
+
+def test_a_run_begun_in_python_is_resumed_by_the_command_line_bit_for_bit(here: Path) -> None:
+    list(minigpt.fit("fox.txt", name="undisturbed", report=False, **SETTINGS))
+    stop_after(minigpt.fit("fox.txt", name="fox", report=False, **SETTINGS), 3)
+    result = typed("train", "fox.txt", *FLAGS, "--resume", "--no-report")
+    assert "resuming checkpoints/fox from step" in result.stderr
+    assert state_of(here / "checkpoints/fox") == state_of(here / "checkpoints/undisturbed")
+
+
+def test_a_run_begun_by_the_command_line_is_resumed_in_python_bit_for_bit(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = loop.train
+
+    def stopping(*arguments: Any, control: Control, **options: Any) -> Iterator[Any]:
+        for event in train(*arguments, control=control, **options):
+            yield event
+            control.stop = control.stop or (isinstance(event, minigpt.Step) and event.step == 3)
+
+    typed("train", "fox.txt", "--name", "undisturbed", *FLAGS, "--no-report")
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "train", stopping)
+        stopped = CliRunner().invoke(app, ["train", "fox.txt", *FLAGS])
+    assert stopped.exit_code == 128 + signal.SIGTERM
+    assert "stopped at step" in stopped.stderr
+    events = list(minigpt.fit("fox.txt", resume=True, report=False, **SETTINGS))
+    (started,) = (event for event in events if isinstance(event, minigpt.Started))
+    assert 3 <= started.step < 6
+    assert state_of(here / "checkpoints/fox") == state_of(here / "checkpoints/undisturbed")
+
+
+def test_a_stop_request_saves_and_the_newest_run_continues_without_its_text(here: Path) -> None:
+    control = Control()
+    for event in minigpt.fit("fox.txt", control=control, **SETTINGS):
+        control.stop = control.stop or isinstance(event, minigpt.Step)
+    assert not isinstance(event, minigpt.Finished)
+    *_, finished = minigpt.fit(resume=True, steps=8)
+    assert isinstance(finished, minigpt.Finished)
+    assert finished.step == 8
+    assert (here / "checkpoints/fox/report.html").exists()
+    with pytest.raises(ConfigError, match=r"learning_rate .* cannot change on --resume without --allow-change"):
+        list(minigpt.fit(resume=True, steps=9, learning_rate=0.5))
+    notices = [
+        event.text
+        for event in minigpt.fit(resume=True, steps=9, learning_rate=0.5, allow_change=True, report=False)
+        if isinstance(event, minigpt.Notice)
+    ]
+    assert any(text.startswith("learning_rate changes from ") for text in notices)
+
+
+def test_leaving_before_the_first_step_unlocks_the_run(here: Path) -> None:
+    events = minigpt.fit("fox.txt", **SETTINGS)
+    assert any(isinstance(event, minigpt.Started) for event in events)
+    run = Run.open(here / "checkpoints/fox")
+    with pytest.raises(CheckpointError, match="is being trained"):
+        run.lock()
+    events.close()  # type: ignore[attr-defined]
+    run.lock()
+    run.unlock()
+
+
+def test_a_run_on_several_devices_is_not_resumed_in_python_on_one_unless_that_is_asked(here: Path) -> None:
+    list(minigpt.fit("fox.txt", report=False, **SETTINGS))
+    run = Run.open(here / "checkpoints/fox")
+    assert run.record.training is not None
+    run.update(training=run.record.training.replace(devices=2))
+    with pytest.raises(ConfigError, match=r"devices \(2\) must be 1 in Python"):
+        list(minigpt.fit(resume=True, steps=8))
+    *_, finished = minigpt.fit(resume=True, steps=8, devices=1, report=False)
+    assert isinstance(finished, minigpt.Finished)
+
+
+def test_there_must_be_a_text_or_a_run(here: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no text to train on"):
+        list(minigpt.fit())
+    with pytest.raises(ConfigError, match="there is no run in checkpoints to resume"):
+        list(minigpt.fit(resume=True))
+
+
+def test_fine_tuning_starts_from_another_run(here: Path) -> None:
+    list(minigpt.fit([Path("fox.txt")], name="base", report=False, **SETTINGS))
+    *_, finished = minigpt.fit("fox.txt", base="base", name="tuned", steps=2, device="cpu", report=False)
+    assert isinstance(finished, minigpt.Finished)
+    assert Run.open(here / "checkpoints/tuned").record.base == "checkpoints/base"
+
+
+# The display
+
+
+def test_show_draws_what_the_command_line_draws_and_returns_the_last_event(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finished = minigpt.show(minigpt.fit("fox.txt", report=False, **SETTINGS))
+    assert isinstance(finished, minigpt.Finished)
+    printed = capsys.readouterr().err
+    for text in ("checkpoints/fox", "--learning-rate", "validation loss", "best so far, saved", "sample at step 6"):
+        assert text in printed
+    assert minigpt.show(iter(())) is None
+
+
+# Models
+
+
+def test_a_loaded_model_generates_what_the_command_line_prints(here: Path) -> None:
+    list(minigpt.fit("fox.txt", report=False, **SETTINGS))
+    model = minigpt.load("fox", device="cpu")
+    assert (model.directory, model.config.n_layer, model.tokenizer.name) == (Path("checkpoints/fox"), 1, "bytes")
+    assert isinstance(model.model, minigpt.GPT)
+    text = model.generate("the ", max_new_tokens=20, seed=3)
+    assert "".join(model.stream("the ", max_new_tokens=20, seed=3)) == text
+    options = ["--max-new-tokens", "20", "--seed", "3", "--device", "cpu"]
+    printed = typed("generate", "the ", "--model", "fox", *options, "--json").stdout
+    assert json.loads(printed)["text"] == text
+    assert model.generate("the ", max_new_tokens=20, seed=3, stop=text[3:5]) == text[:3]
+    assert minigpt.load().directory == model.directory
+    assert minigpt.load(here / "checkpoints/fox", quantize="none").generate("a", max_new_tokens=1, temperature=0)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "said"),
+    [
+        ({"temprature": 1}, "unknown sampling setting 'temprature'"),
+        ({"temperature": -1.0}, r"temperature \(-1.0\) must be at least 0"),
+        ({"samples": 2}, r"samples \(2\) must be 1 here"),
+    ],
+)
+def test_wrong_sampling_settings_are_refused_at_once(here: Path, sampling: dict[str, Any], said: str) -> None:
+    minigpt.save_checkpoint(here / "checkpoints/m", new_model(), minigpt.Tokenizer.named("bytes"))
+    with pytest.raises(ConfigError, match=said):
+        minigpt.load("m").stream("the", **sampling)
