@@ -3,14 +3,13 @@
 python docs/interop_matrix.py
 """
 
-import importlib.util
 import pickle
 import platform
 import sys
 import tempfile
 from collections.abc import Callable
 from datetime import date
-from functools import cache, partial
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -33,18 +32,18 @@ PACKAGES = ("torch", "transformers", "gguf", "llama_cpp_python", "onnx", "onnxru
 
 
 def original(tokenizer: str, activation: str = "gelu_new", kind: type[GPT] = GPT) -> tuple[GPT, Tokenizer]:
-    """A random model, and the tokenizer of that name: its logits are as large as a trained one's."""
-    words = Tokenizer.named(tokenizer) if tokenizer in ("gpt2", "bytes") else Tokenizer.train([CORPUS], tokenizer)
+    """A random model whose logits are as large as a trained one's, and the tokenizer of that name."""
+    found = Tokenizer.named(tokenizer) if tokenizer in ("gpt2", "bytes") else Tokenizer.train([CORPUS], tokenizer)
     torch.manual_seed(0)
     shape = {"n_positions": 64, "n_embd": 64, "n_layer": 3, "n_head": 1}
-    model = kind(GPTConfig(vocab_size=words.vocab_size, activation_function=activation, **shape))
+    model = kind(GPTConfig(vocab_size=found.vocab_size, activation_function=activation, **shape))
     for name, parameter in model.named_parameters():
         torch.nn.init.normal_(parameter, std=0.3 if "embedding" in name else 0.15)
-    return model.eval(), words
+    return model.eval(), found
 
 
-class OfCharacters(GPT):
-    """A model of CORPUS's characters and nothing else, among the words of a `chars` tokenizer."""
+class CharacterModel(GPT):
+    """A model that predicts only CORPUS's characters, not the other tokens of a `chars` tokenizer."""
 
     def logits(self, features: Tensor) -> Tensor:
         logits = super().logits(features)  # (..., V)
@@ -54,11 +53,11 @@ class OfCharacters(GPT):
 
 
 def character_ids(tokenizer: Tokenizer) -> list[int]:
-    """The ids of CORPUS's characters, in the order that nanoGPT has them."""
+    """The ids of CORPUS's characters, in nanoGPT's order."""
     return [tokenizer.encode(character)[0] for character in sorted(set(CORPUS))]
 
 
-Make = Callable[[GPT, Tokenizer, Path], Path]  # writes a source into a folder; what to open
+Make = Callable[[GPT, Tokenizer, Path], Path]  # writes a source into a folder and returns the path to open
 
 
 def checkpoint(model: GPT, tokenizer: Tokenizer, folder: Path) -> Path:
@@ -78,12 +77,12 @@ def sharded(model: GPT, tokenizer: Tokenizer, folder: Path) -> Path:
     return folder / "sharded"
 
 
-def halved(model: GPT, tokenizer: Tokenizer, folder: Path) -> Path:
-    """In bfloat16, to which the model itself is rounded."""
+def in_bfloat16(model: GPT, tokenizer: Tokenizer, folder: Path) -> Path:
+    """The model in bfloat16; rounds the original, too."""
     model.bfloat16().float()
-    _in_transformers(model, tokenizer, folder).bfloat16().save_pretrained(folder / "halved")
-    tokenizer.save(folder / "halved")
-    return folder / "halved"
+    _in_transformers(model, tokenizer, folder).bfloat16().save_pretrained(folder / "in_bfloat16")
+    tokenizer.save(folder / "in_bfloat16")
+    return folder / "in_bfloat16"
 
 
 def pickled(model: GPT, tokenizer: Tokenizer, folder: Path, *, zipped: bool = True) -> Path:
@@ -125,17 +124,19 @@ def nanogpt(model: GPT, _: Tokenizer, folder: Path, *, ids: list[int] | None = N
 
 
 def characters(model: GPT, tokenizer: Tokenizer, folder: Path) -> Path:
-    words = dict(enumerate(sorted(set(CORPUS))))
-    meta = {"vocab_size": len(words), "itos": words, "stoi": {word: id for id, word in words.items()}}
+    itos = dict(enumerate(sorted(set(CORPUS))))
+    meta = {"vocab_size": len(itos), "itos": itos, "stoi": {character: id for id, character in itos.items()}}
     (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
     return nanogpt(model, tokenizer, folder, ids=character_ids(tokenizer))
 
 
 def tensorflow(model: GPT, tokenizer: Tokenizer, folder: Path) -> Path:
-    layout = _tests("test_tensorflow")
-    layout.save(folder / "124M", layout.openai_tensors(model))
-    layout.hparams(folder / "124M", model.config)
-    layout.vocabulary(folder / "124M", tokenizer)
+    sys.path.append(str(Path(__file__).parents[1] / "tests" / "shared"))
+    import tensorflow_checkpoints
+
+    tensorflow_checkpoints.save_checkpoint(folder / "124M", tensorflow_checkpoints.openai_tensors(model))
+    tensorflow_checkpoints.write_hparams(folder / "124M", model.config)
+    tensorflow_checkpoints.write_vocabulary(folder / "124M", tokenizer)
     return folder / "124M"
 
 
@@ -145,26 +146,13 @@ def gguf(model: GPT, tokenizer: Tokenizer, folder: Path) -> Path:
     return folder / "model.gguf"
 
 
-@cache
-def _tests(name: str) -> Any:
-    """A test's module, for what it writes."""
-    path = Path(__file__).parents[1] / "tests" / "interop" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 SOURCES: dict[str, tuple[Make, str, str]] = {
     "a run, `gpt2`": (checkpoint, "gpt2", "gelu_new"),
     "a run, `bytes`": (checkpoint, "bytes", "gelu_new"),
     "a run, `chars`": (checkpoint, "chars", "gelu_new"),
     "a run, `bpe:400`": (checkpoint, "bpe:400", "gelu_new"),
     "safetensors in shards": (sharded, "bpe:400", "gelu_new"),
-    "safetensors in bf16": (halved, "bpe:400", "gelu_new"),
+    "safetensors in bf16": (in_bfloat16, "bpe:400", "gelu_new"),
     "`pytorch_model.bin`": (pickled, "bpe:400", "gelu_new"),
     "`pytorch_model.bin`, not zipped": (partial(pickled, zipped=False), "bpe:400", "gelu_new"),
     "nanoGPT's `ckpt.pt`": (nanogpt, "gpt2", "gelu"),
@@ -177,9 +165,9 @@ TARGETS = ("transformers", "GGUF, read back", *_IN_LLAMA, "ONNX", "CTranslate2")
 
 
 def cell(source: str, target: str, folder: Path) -> Parity:
-    """One crossing, in a folder to work in: how near its end is to the model at its beginning."""
+    """Converts a source to a target in a folder, and compares the result with the original."""
     make, name, activation = SOURCES[source]
-    model, tokenizer = original(name, activation, OfCharacters if make is characters else GPT)
+    model, tokenizer = original(name, activation, CharacterModel if make is characters else GPT)
     path = make(model, tokenizer, folder)
     reference = reference_of(model, tokenizer)
     if target == "transformers":
@@ -214,7 +202,7 @@ def _auto_tokenizer(folder: Path) -> Tokenize:
 
 
 def matrix() -> str:
-    """The table, with the date and the versions."""
+    """The table in Markdown, with the date and the versions."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()

@@ -249,7 +249,7 @@ class _ExportJob:
         """
         found = compare(by, run, self.reference, tokenize)
         if found.same_ids is False:
-            raise CheckpointError(f"the export was not kept: {by} and minigpt split a text into different tokens")
+            raise CheckpointError(f"the export was not kept: {by} splits a text into other tokens than the original")
         inexact = by == "llama.cpp" or (by == "minigpt" and self.model.config.activation_function != "gelu_new")
         bound = max(_BOUNDS[self.dtype], _LLAMA_BOUND if inexact else 0)
         if found.deviations > bound:

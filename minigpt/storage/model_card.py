@@ -1,6 +1,6 @@
-"""A model's card, README.md as Hugging Face's hub shows it, written from the record of the training; it opens no model.
+"""Writes the model card, the README.md that Hugging Face's hub shows, from a run's record.
 
-It says what is known and no more: no license, no language, no path on the machine that trained.
+It states only what is known: no license and no language. It never shows a path of the machine that trained the model.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from minigpt.storage.run_record import RunRecord
 
 CARD = "README.md"
 
-# What the hub knows a model by. Source: https://huggingface.co/docs/hub/model-cards
+# The metadata that the hub reads. Source: https://huggingface.co/docs/hub/model-cards
 _FRONT_MATTER = """\
 ---
 library_name: transformers
@@ -25,24 +25,31 @@ tags:
 - minigpt
 - gpt2
 ---"""
-_MARK = "<!-- minigpt writes this page anew while nobody edits it: {} -->\n"
-_MOST_NAMES = 10
+_MARK = "<!-- minigpt rewrites this page unless it was edited: {} -->\n"
+_ANY_MARK = re.compile(r"<!-- minigpt [^<>]*: ([0-9a-f]{64}) -->\n")  # of earlier versions, too
+_MAX_NAMES = 10
 
 
 def may_write_card(directory: Path) -> bool:
-    """Whether the README.md of a directory is missing, or as minigpt wrote it; what someone has edited is theirs."""
+    """Whether the README.md of a directory is missing, or unchanged since minigpt wrote it."""
     try:
         content = (directory / CARD).read_bytes().decode()
     except FileNotFoundError:
         return True
     except (OSError, UnicodeDecodeError):
         return False
-    body, _, _ = content.rpartition("<!-- minigpt")
-    return content == _marked(body)
+    start = content.rfind("<!-- minigpt ")
+    mark = _ANY_MARK.fullmatch(content, start) if start >= 0 else None
+    return mark is not None and mark[1] == _hash(content[:start])
 
 
 def _marked(body: str) -> str:
-    return body + _MARK.format(hashlib.sha256(body.encode()).hexdigest())
+    """The page with a comment that holds its hash, by which `may_write_card` notices edits."""
+    return body + _MARK.format(_hash(body))
+
+
+def _hash(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()
 
 
 def model_card(
@@ -56,8 +63,8 @@ def model_card(
 ) -> str:
     """The content of README.md for the model of that name.
 
-    `tokenizer` is its name, `record` that of the run that trained it, `origin` the file or repository that it was
-    imported from, and `notes` what the import changed.
+    `tokenizer` is the tokenizer's name, `record` that of the run that trained the model, `origin` the file or
+    repository that it was imported from, and `notes` what the import changed.
     """
     known = record or RunRecord()
     sections = [
@@ -71,15 +78,16 @@ def model_card(
         *([] if record is None else _results(record, config)),
         *_use(name),
         *_limits(config, known),
-        "## Sharing it",
-        "The folder is a model as the hub has them. What only resuming needs, and paths of this machine, stay here:",
+        "## Share it",
+        "The folder is a complete model for the hub. This command does not upload files that are needed only to resume "
+        "training, or that contain paths of your machine:",
         f"```sh\n{upload_command(name, _path(name))}\n```",
     ]
     return _marked("\n\n".join(sections) + "\n\n")
 
 
 def upload_command(name: str, path: str) -> str:
-    """What a shell runs to share the model of that name, in the folder at `path`, on Hugging Face's hub."""
+    """The shell command that uploads the model of that name, in the folder at `path`, to Hugging Face's hub."""
     return (
         f"hf upload USER/{_repository(name)} {shlex.quote(path)} . "
         "--exclude 'last/*' --exclude training.json --exclude '*.jsonl' --exclude '*.html' --exclude '.lock*'"
@@ -87,30 +95,31 @@ def upload_command(name: str, path: str) -> str:
 
 
 def _introduction(config: GPTConfig, record: RunRecord | None, origin: str | None, notes: Sequence[str]) -> str:
-    what = f"A language model of GPT-2's architecture with {config.n_parameters:,} parameters"
+    what = f"A language model with GPT-2's architecture and {config.n_parameters:,} parameters"
     if origin:
         imported = f"{what}, imported by minigpt from {_code(origin)}. Its weights are the same, in float32"
         if not notes:
             return f"{imported}."
-        return f"{imported}, but for what the import has noted:\n\n" + "\n".join(f"- {_plain(note)}" for note in notes)
+        return f"{imported}. Notes on the import:\n\n" + "\n".join(f"- {_plain(note)}" for note in notes)
     if record is None:
         return f"{what}, saved by minigpt."
     version = f" {record.minigpt}" if record.minigpt else ""
-    begun = f"from {_code(_shown(record.base))}" if record.base else "from nothing but the text below"
-    return f"{what}, trained by minigpt{version}, {begun}."
+    start = f"fine-tuned from {_code(_base_name(record.base))}" if record.base else "trained from scratch"
+    text = " on the text below" if record.sources or record.corpus else ""
+    return f"{what}, {start} with minigpt{version}{text}."
 
 
 def _data(record: RunRecord) -> Iterator[str]:
-    """The texts by their names alone, and their sizes."""
+    """The names of the files, without their folders, and the sizes."""
     sources, corpus = record.sources, record.corpus
     if not sources and corpus is None:
         return
     yield "## Training data"
-    rows = [("texts", _names(sources))] if sources else []
+    rows = [("files", _names(sources))] if sources else []
     if corpus is not None:
-        rows.append(("trained on", f"{corpus.train_bytes:,} bytes, {corpus.train_tokens:,} tokens"))
+        rows.append(("training text", f"{corpus.train_bytes:,} bytes, {corpus.train_tokens:,} tokens"))
         if corpus.validation_bytes is not None and corpus.validation_tokens is not None:
-            rows.append(("held out", f"{corpus.validation_bytes:,} bytes, {corpus.validation_tokens:,} tokens"))
+            rows.append(("validation text", f"{corpus.validation_bytes:,} bytes, {corpus.validation_tokens:,} tokens"))
         if corpus.fingerprint:
             rows.append(("SHA-256 of text, tokenizer and split", _code(corpus.fingerprint)))
     yield _table(rows)
@@ -122,7 +131,7 @@ def _shape(config: GPTConfig, tokenizer: str | None) -> list[tuple[str, str]]:
         ("attention heads per block", f"{config.n_head:,}"),
         ("width", f"{config.n_embd:,}"),
         ("context length", f"{config.n_positions:,} tokens"),
-        ("vocabulary", f"{config.vocab_size:,} words"),
+        ("vocabulary size", f"{config.vocab_size:,} tokens"),
         *([("tokenizer", _code(tokenizer))] if tokenizer else []),
     ]
 
@@ -136,10 +145,10 @@ def _training(record: RunRecord) -> Iterator[str]:
     if result is not None:
         stopped = ", stopped early" if result.reason == "early stop" else ""
         if result.step is not None:
-            of = "" if result.best_step is None else f"; the weights are those of step {result.best_step:,}"
-            rows.append(("steps", f"{result.step:,}{stopped}{of}"))
+            best = "" if result.best_step is None else f"; the weights are those of step {result.best_step:,}"
+            rows.append(("steps", f"{result.step:,}{stopped}{best}"))
         if result.seconds is not None:
-            rows.append(("time", f"{result.seconds:,.0f} s on {record.device or 'unknown'}"))
+            rows.append(("time", f"{result.seconds:,.0f} s on {record.device or 'an unknown device'}"))
     for label, key in (
         ("sequences per step", "batch_size"),
         ("tokens per sequence", "context_length"),
@@ -162,11 +171,11 @@ def _results(record: RunRecord, config: GPTConfig) -> Iterator[str]:
     yield "## Results"
     result = record.result
     if result is None:
-        yield "The training has not come to its end: the weights are the best so far."
+        yield "Training has not finished: the weights are the best so far."
         return
     loss, per_byte = result.validation_loss, result.bits_per_byte
     if loss is None:
-        yield "No text was held out, so nothing was measured."
+        yield "There was no validation text, so nothing was measured."
         return
     rows = [("validation loss", f"{loss:.4f} nats per token"), ("perplexity", f"{math.exp(min(loss, 700)):,.2f}")]
     if per_byte is not None:
@@ -175,18 +184,21 @@ def _results(record: RunRecord, config: GPTConfig) -> Iterator[str]:
     context = (record.training and record.training.context_length) or config.n_positions
     whole = record.corpus.validation_tokens if record.corpus else None
     tokens = result.validation_tokens or 0
-    part = "the whole" if whole is not None and tokens >= whole - 1 else "a sample"
+    part = "all" if whole is not None and tokens >= whole - 1 else "a sample"
     yield (
-        f"Measured on {part} of the held-out text, {tokens:,} tokens, in windows of {context:,} tokens that do not "
-        "overlap, each token but the very first scored once. The weights were chosen by the same text. Only bits per "
-        "byte compare models of different tokenizers."
+        f"Measured on {part} of the validation text: {tokens:,} tokens, in windows of {context:,} tokens that do not "
+        "overlap. Every token except the first is scored once. The weights were selected on the same text. To compare "
+        "models with different tokenizers, use bits per byte."
     )
 
 
 def _use(name: str) -> Iterator[str]:
     path, folder = _path(name), shlex.quote(_path(name))
     yield "## Use"
-    yield "With minigpt, transformers and llama.cpp, by the folder's path; transformers takes its name on the hub too:"
+    yield (
+        "With minigpt, transformers and llama.cpp. The commands use the folder's path; transformers also accepts the "
+        "model's name on the hub:"
+    )
     yield f'```sh\nminigpt generate "Once upon a time" --model {folder}\n```'
     yield (
         "```python\nfrom transformers import pipeline\n\n"
@@ -201,12 +213,11 @@ def _use(name: str) -> Iterator[str]:
 def _limits(config: GPTConfig, record: RunRecord) -> Iterator[str]:
     yield "## Limits"
     n_bytes = record.corpus.train_bytes if record.corpus else None
-    learnt = f" It has seen {n_bytes:,} bytes of text, and knows nothing else." if n_bytes else ""
-    learnt = "" if record.base else learnt
+    size = f" It was trained on {n_bytes:,} bytes of text and nothing else." if n_bytes and not record.base else ""
     yield (
-        "It continues a text in the manner of those it was trained on; it follows no instructions, and what it writes "
-        f"may be false, offensive, or word for word from those texts.{learnt} It attends to {config.n_positions:,} "
-        "tokens at most. Whose those texts are, and so what may be done with the model, this page does not know."
+        "It continues texts in the style of its training text. It does not follow instructions. Its output may be "
+        f"false, offensive, or copied from the training text.{size} Its context is at most {config.n_positions:,} "
+        "tokens. This page does not know the license of the training text, and so not that of the model."
     )
 
 
@@ -215,17 +226,17 @@ def _table(rows: Sequence[tuple[str, str]]) -> str:
 
 
 def _names(sources: Sequence[str]) -> str:
-    shown = ", ".join(_code(_shown(source)) for source in sources[:_MOST_NAMES])
-    return shown + (f" and {len(sources) - _MOST_NAMES} more" if len(sources) > _MOST_NAMES else "")
+    shown = ", ".join(_code(_base_name(source)) for source in sources[:_MAX_NAMES])
+    return shown + (f" and {len(sources) - _MAX_NAMES} more" if len(sources) > _MAX_NAMES else "")
 
 
-def _shown(source: str) -> str:
-    """What a text or a model is called: the last part of its path, of which the rest may be private."""
+def _base_name(source: str) -> str:
+    """The last part of the path of a text or a model; the rest may be private."""
     return "standard input" if source == "-" else PurePath(source).name or source
 
 
 def _plain(text: str) -> str:
-    """A name on one line of its own, without what Markdown or HTML would read as more."""
+    """A text on one line, with Markdown's and HTML's special characters escaped."""
     return re.sub(r"([\\`*_{}\[\]<>#|])", r"\\\1", _line(text))
 
 
@@ -238,10 +249,10 @@ def _line(text: str) -> str:
 
 
 def _path(name: str) -> str:
-    """Where the folder stands, to be put into commands."""
+    """The folder's path in commands; NAME stands for one that would need quoting in places."""
     return "checkpoints/" + (name if re.fullmatch(r"[\w. -]+", name) else "NAME")
 
 
 def _repository(name: str) -> str:
-    """A name as the hub takes it."""
+    """The name in a form that the hub accepts."""
     return re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).strip("-.") or "model"

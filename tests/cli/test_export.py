@@ -32,7 +32,7 @@ SHAPE = GPTConfig(vocab_size=257, n_positions=32, n_embd=32, n_layer=2, n_head=2
 def model(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model called `one`; llama.cpp, which takes seconds to start, stays out of it."""
     torch.manual_seed(0)
-    monkeypatch.setattr(exporting, "_LARGEST_FOR_LLAMA", 0)
+    monkeypatch.setattr(exporting, "_MAX_SIZE_FOR_LLAMA", 0)
     return save_checkpoint("checkpoints/one", GPT(SHAPE), Tokenizer.named("bytes"))
 
 
@@ -59,10 +59,11 @@ def test_json_tells_all_of_it(run: Any, here: Path, model: Path) -> None:
     told = json.loads(run("export", "--to", "gguf", "--dtype", "q8_0", "--output", "deep/er/x.gguf", "--json").stdout)
     assert told["path"] == "deep/er/x.gguf"
     assert told["size"] == (here / "deep/er/x.gguf").stat().st_size
-    (found,) = told["agreements"]
+    (found,) = told["parity"]
+    assert told["agreements"] == told["parity"]  # the former key
     assert found["by"] == "minigpt"
     assert 0 < found["deviations"] < 0.3
-    assert any("within 32" in note for note in told["notes"])
+    assert any("at most 32" in note for note in told["notes"])
 
 
 def test_a_folder_as_output_takes_the_file_under_the_models_name(run: Any, here: Path, model: Path) -> None:
@@ -125,13 +126,13 @@ def test_what_stands_is_replaced_only_with_force(run: Any, here: Path, model: Pa
         (["one", "--dtype", "q4_0"], "dtype ('q4_0') must be one of f32, f16, bf16, q8_0 for gguf"),
         (["one", "--to", "onnx", "--dtype", "f16"], "dtype ('f16') must be f32 for onnx"),
         (["one", "-o", "checkpoints/one/model.safetensors", "--force"], "must end in .gguf"),
-        (["one", "--to", "onnx", "-o", "fox.txt", "--force"], "must be a folder of its own"),
-        (["one", "--to", "onnx", "-o", "/", "--force"], "must be a folder of its own"),
-        (["one", "--to", "onnx", "-o", "checkpoints/one", "--force"], "is the model that is to be exported"),
-        (["one", "--to", "ctranslate2", "-o", "checkpoints/../checkpoints/one", "--force"], "is the model that is to"),
+        (["one", "--to", "onnx", "-o", "fox.txt", "--force"], "must be a separate folder"),
+        (["one", "--to", "onnx", "-o", "/", "--force"], "must be a separate folder"),
+        (["one", "--to", "onnx", "-o", "checkpoints/one", "--force"], "is the model to export"),
+        (["one", "--to", "ctranslate2", "-o", "checkpoints/../checkpoints/one", "--force"], "is the model to export"),
         (
             ["one", "--to", "ctranslate2", "-o", "checkpoints", "--force"],
-            "has no model.bin, so it is no earlier",
+            "has no model.bin, so it is not an earlier",
         ),
         (["one", "-o", "x" * 300 + ".gguf"], "could not be written (file name too long)"),
         (["one", "--to", "onnx", "-o", "x" * 300], "could not be written (file name too long)"),
@@ -201,7 +202,7 @@ def test_numbers_that_f16_cannot_hold_are_named(run: Any, here: Path) -> None:
     save_checkpoint("checkpoints/huge", gpt, Tokenizer.named("bytes"))
     result = run("export", "huge", "--dtype", "f16")
     assert result.exit_code == 1
-    assert "blk.0.ffn_up.weight holds 1e+06, and f16 at most 65504; choose dtype bf16 or f32" in result.stderr
+    assert "blk.0.ffn_up.weight holds 1e+06, but f16 must be at most 65504; choose dtype bf16 or f32" in result.stderr
     assert not (here / "huge-f16.gguf").exists()
 
 
@@ -259,7 +260,7 @@ def test_force_replaces_no_folder_that_holds_another_model(
     for more in ([], ["--force"]):
         result = run("export", "one", "--to", target, "--output", "other", *more)
         assert result.exit_code == 1
-        assert f"so it is no earlier export to {target}, and would be lost" in result.stderr
+        assert f"so it is not an earlier export to {target}, and would be lost" in result.stderr
     assert {path.read_text() for path in (here / "other").iterdir()} == {"precious"}
 
 
@@ -281,7 +282,7 @@ def test_no_model_is_replaced_by_its_own_export(run: Any, here: Path, model: Pat
     before = (here / "one.gguf").read_bytes()
     result = run("export", "one.gguf", "--dtype", "q8_0", "--output", "./one.gguf", "--force")
     assert result.exit_code == 1
-    assert "is the model that is to be exported" in result.stderr
+    assert "is the model to export" in result.stderr
     assert (here / "one.gguf").read_bytes() == before
 
 
@@ -327,13 +328,13 @@ def test_a_llama_cpp_that_does_not_run_is_a_note_and_the_file_is_kept(
     run: Any, here: Path, model: Path, llama: Path, content: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     llama.write_text(content)
-    monkeypatch.setattr(exporting, "_LARGEST_FOR_LLAMA", 1 << 30)
+    monkeypatch.setattr(exporting, "_MAX_SIZE_FOR_LLAMA", 1 << 30)
     monkeypatch.setattr(exporting, "find_spec", lambda name: True)
     if "sleep" in content:
         monkeypatch.setattr(runners, "_LLAMA_SECONDS", 1)
     told = json.loads(run("export", "one", "--json").stdout)
-    assert f"not checked in llama.cpp, which does not run here: {reason}" in told["notes"]
-    assert [found["by"] for found in told["agreements"]] == ["minigpt"]
+    assert f"not checked in llama.cpp, which does not run on this machine: {reason}" in told["notes"]
+    assert [found["by"] for found in told["parity"]] == ["minigpt"]
     assert (here / "one.gguf").exists()
 
 
@@ -341,7 +342,7 @@ def test_a_llama_cpp_that_refuses_the_file_is_an_error(
     run: Any, here: Path, model: Path, llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     llama.write_text(LLAMA + "\n    def __init__(self, *rest, **options): raise ValueError('unknown architecture')")
-    monkeypatch.setattr(exporting, "_LARGEST_FOR_LLAMA", 1 << 30)
+    monkeypatch.setattr(exporting, "_MAX_SIZE_FOR_LLAMA", 1 << 30)
     monkeypatch.setattr(exporting, "find_spec", lambda name: True)
     result = run("export", "one")
     assert result.exit_code == 1

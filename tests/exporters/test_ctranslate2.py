@@ -1,4 +1,4 @@
-"""CTranslate2's own converter on our folders: it opens them, for every tokenizer, and says what the model says."""
+"""Tests that CTranslate2's own converter opens checkpoints with every tokenizer and gives the model's logits."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # the converter's, and those of what it imports
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # from the converter and its imports
 ]
 TEXT = "“It’s naïve — really”, he said… 日本語 1234 🙂\n"
 
@@ -30,7 +30,7 @@ def save(folder: Path, name: str, *, padding: int = 0, dtype: torch.dtype | None
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bytes", "chars", "bpe:400"])
-def test_the_converter_reads_our_folder_and_the_generator_says_what_we_say(tmp_path: Path, name: str) -> None:
+def test_the_converted_model_gives_the_models_logits(tmp_path: Path, name: str) -> None:
     ctranslate2 = pytest.importorskip("ctranslate2")
     transformers = pytest.importorskip("transformers")
     folder = save(tmp_path, name)
@@ -53,7 +53,7 @@ def test_the_converter_reads_our_folder_and_the_generator_says_what_we_say(tmp_p
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "int8"])
-def test_smaller_dtypes_are_smaller_and_near(tmp_path: Path, dtype: str) -> None:
+def test_smaller_dtypes_give_smaller_files_and_close_logits(tmp_path: Path, dtype: str) -> None:
     pytest.importorskip("ctranslate2")
     pytest.importorskip("transformers")
     folder = save(tmp_path, "bytes")

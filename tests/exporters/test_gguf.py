@@ -1,4 +1,4 @@
-"""GGUF files as llama.cpp's own converter writes them, and what llama.cpp makes of them."""
+"""Tests that exported GGUF files equal those of llama.cpp's converter, and that llama.cpp gives the model's logits."""
 
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ def tokenizer_of(name: str) -> Tokenizer:
 
 
 def model_for(tokenizer: Tokenizer, *, n_embd: int = 32, padding: int = 0) -> GPT:
-    """A small model whose tensors are all random, biases and norms too."""
+    """A small model whose every tensor is random, biases and norms too."""
     torch.manual_seed(0)
     size = tokenizer.vocab_size + padding
     model = GPT(GPTConfig(vocab_size=size, n_positions=64, n_embd=n_embd, n_layer=2, n_head=4, layer_norm_epsilon=1e-4))
@@ -60,7 +60,7 @@ def contents(path: Path) -> dict[str, Any]:
     return {name: field.contents() for name, field in gguf.GGUFReader(path).fields.items()}
 
 
-def test_the_metadata_is_what_llama_cpp_needs_and_what_the_training_record_says(tmp_path: Path) -> None:
+def test_the_metadata_has_what_llama_cpp_needs_and_facts_from_the_training_record(tmp_path: Path) -> None:
     tokenizer = tokenizer_of("bpe:400")
     record = RunRecord(sources=("/home/me/books/moby.txt", "tales.txt"), base="checkpoints/gpt2")
     write(tmp_path / "m.gguf", model_for(tokenizer), tokenizer, dtype="f16", name="moby", record=record)
@@ -96,14 +96,14 @@ def test_the_metadata_is_what_llama_cpp_needs_and_what_the_training_record_says(
     assert set(kinds[:end]) == {gguf.TokenType.NORMAL}
 
 
-def test_a_model_without_a_record_claims_nothing_of_its_training(tmp_path: Path) -> None:
+def test_a_model_without_a_record_has_no_metadata_on_its_training(tmp_path: Path) -> None:
     tokenizer = tokenizer_of("bytes")
     write(tmp_path / "m.gguf", model_for(tokenizer), tokenizer)
     assert not {"general.description", "general.base_model.count"} & contents(tmp_path / "m.gguf").keys()
 
 
 @pytest.mark.parametrize("dtype", GGUF_DTYPES)
-def test_tensors_lie_as_llama_cpps_converter_puts_them(tmp_path: Path, dtype: str) -> None:
+def test_tensors_have_the_layout_of_llama_cpps_converter(tmp_path: Path, dtype: str) -> None:
     tokenizer = tokenizer_of("bytes")
     model = model_for(tokenizer)
     write(tmp_path / "m.gguf", model, tokenizer, dtype=dtype)
@@ -114,7 +114,7 @@ def test_tensors_lie_as_llama_cpps_converter_puts_them(tmp_path: Path, dtype: st
     assert {names.get_name(name, (".weight", ".bias")) for name in theirs} == found.keys()
     for name, tensor in theirs.items():
         stored = found[names.get_name(name, (".weight", ".bias"))]
-        # The converter turns those that Hugging Face keeps as x @ W, and keeps vectors and positions in float32.
+        # The converter transposes Hugging Face's x @ W matrices, and stores vectors and positions in float32.
         turned = tensor.t() if name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight")) else tensor
         small = tensor.dim() < 2 or name.endswith("wpe.weight")
         assert stored.tensor_type == (kinds.F32 if small else kinds[dtype.upper()]), name
@@ -123,7 +123,7 @@ def test_tensors_lie_as_llama_cpps_converter_puts_them(tmp_path: Path, dtype: st
         assert tuple(stored.shape) == tuple(turned.shape)[::-1]
 
 
-def test_rows_that_q8_0_cannot_cut_stay_f16_and_it_is_said(tmp_path: Path) -> None:
+def test_rows_that_are_not_multiples_of_q8_0_blocks_are_stored_as_f16_with_a_note(tmp_path: Path) -> None:
     tokenizer = tokenizer_of("bytes")
     notes = write(tmp_path / "m.gguf", model_for(tokenizer, n_embd=24), tokenizer, dtype="q8_0")
     kinds = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(tmp_path / "m.gguf").tensors}
@@ -133,7 +133,7 @@ def test_rows_that_q8_0_cannot_cut_stay_f16_and_it_is_said(tmp_path: Path) -> No
     assert not any("f16" in note for note in write(tmp_path / "n.gguf", model_for(tokenizer), tokenizer, dtype="q8_0"))
 
 
-def test_rows_that_no_word_has_are_unused_tokens_that_no_text_matches(tmp_path: Path) -> None:
+def test_padding_embeddings_become_unused_tokens_that_match_no_text(tmp_path: Path) -> None:
     for name, expected in {"bytes": "[PAD258]", "chars": r"\xff[PAD{}]"}.items():
         tokenizer = tokenizer_of(name)
         write(tmp_path / "m.gguf", model_for(tokenizer, padding=2), tokenizer)
@@ -143,7 +143,7 @@ def test_rows_that_no_word_has_are_unused_tokens_that_no_text_matches(tmp_path: 
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_what_is_read_back_is_the_same_model_and_the_same_tokenizer(tmp_path: Path, name: str) -> None:
+def test_an_export_reads_back_as_the_same_model_and_tokenizer(tmp_path: Path, name: str) -> None:
     tokenizer = tokenizer_of(name)
     model = model_for(tokenizer, padding=3)
     write(tmp_path / "m.gguf", model, tokenizer)
@@ -162,13 +162,13 @@ def test_what_is_read_back_is_the_same_model_and_the_same_tokenizer(tmp_path: Pa
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TOKENIZERS)
 @pytest.mark.parametrize("padding", [0, 3])
-def test_llama_cpp_splits_and_joins_texts_as_we_do(tmp_path: Path, name: str, padding: int) -> None:
+def test_llama_cpp_tokenizes_and_detokenizes_as_minigpt_does(tmp_path: Path, name: str, padding: int) -> None:
     llama_cpp = pytest.importorskip("llama_cpp")
     tokenizer = tokenizer_of(name)
     write(tmp_path / "m.gguf", model_for(tokenizer, padding=padding), tokenizer)
     llama = llama_cpp.Llama(str(tmp_path / "m.gguf"), vocab_only=True, verbose=False)
     assert llama.token_eos() == llama.token_bos() == tokenizer.end_of_text
-    assert llama.tokenize(b"a", add_bos=True, special=False) == tokenizer.encode("a")  # as add_bos_token says
+    assert llama.tokenize(b"a", add_bos=True, special=False) == tokenizer.encode("a")  # because add_bos_token is false
     assert llama.tokenize(b"<|endoftext|>", add_bos=False, special=True) == [tokenizer.end_of_text]
 
     def check(text: str) -> None:
@@ -185,12 +185,12 @@ def test_llama_cpp_splits_and_joins_texts_as_we_do(tmp_path: Path, name: str, pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_llama_cpp_has_our_logits_and_chooses_our_tokens(tmp_path: Path, name: str) -> None:
+def test_llama_cpp_gives_the_models_logits_and_greedy_tokens(tmp_path: Path, name: str) -> None:
     pytest.importorskip("llama_cpp")
     tokenizer = tokenizer_of(name)
     model = model_for(tokenizer)
     reference = reference_of(model, tokenizer)
-    # What is left at float32 is llama.cpp's GELU, a table in float16.
+    # The remaining difference in float32 is llama.cpp's GELU, a float16 table.
     for dtype, bound in {"f32": 0.002, "f16": 0.01, "bf16": 0.05, "q8_0": 0.1}.items():
         path = tmp_path / f"{dtype}.gguf"
         write(path, model, tokenizer, dtype=dtype)
@@ -202,11 +202,11 @@ def test_llama_cpp_has_our_logits_and_chooses_our_tokens(tmp_path: Path, name: s
 
 
 @pytest.mark.slow
-def test_llama_cpp_generates_greedily_what_we_do(tmp_path: Path) -> None:
+def test_llama_cpp_generates_the_same_text_greedily(tmp_path: Path) -> None:
     llama_cpp = pytest.importorskip("llama_cpp")
     tokenizer = tokenizer_of("bpe:400")
     model = model_for(tokenizer)
-    torch.nn.init.normal_(model.position_embedding.weight, std=1.0)  # or it repeats one token
+    torch.nn.init.normal_(model.position_embedding.weight, std=1.0)  # otherwise it repeats one token
     write(tmp_path / "m.gguf", model, tokenizer)
     llama = llama_cpp.Llama(str(tmp_path / "m.gguf"), n_ctx=64, verbose=False, type_k=0, type_v=0)
     ids = tokenizer.encode("he said")

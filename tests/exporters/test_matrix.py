@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 PATH = Path(__file__).parents[2] / "docs" / "interop_matrix.py"
-# In standard deviations of the logits.
+# The largest allowed difference of a logit, in standard deviations of the logits.
 BOUNDS = {
     "GGUF f32 in llama.cpp": 0.005,
     "GGUF f16 in llama.cpp": 0.01,
@@ -37,15 +37,15 @@ def test_the_page_shows_the_whole_matrix() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of the programs that are tried
+@pytest.mark.filterwarnings("ignore")  # from the other programs
 @pytest.mark.parametrize("target", MATRIX.TARGETS)
 @pytest.mark.parametrize("source", MATRIX.SOURCES)
-def test_a_crossing_keeps_logits_choices_and_ids(tmp_path: Path, source: str, target: str) -> None:
+def test_a_conversion_keeps_logits_greedy_tokens_and_ids(tmp_path: Path, source: str, target: str) -> None:
     packages = {"G": "gguf", "O": "onnxruntime", "C": "ctranslate2", "t": "transformers"}
     for package in (packages[target[0]], "transformers", *(["llama_cpp"] if "llama" in target else [])):
         pytest.importorskip(package)
     found = MATRIX.cell(source, target, tmp_path)
-    # llama.cpp and its readers know the tanh form of GELU only, which nanoGPT's models do not have.
+    # llama.cpp and readers of its files have only the tanh form of GELU; nanoGPT's models use the exact one.
     inexact = "nanoGPT" in source and "GGUF" in target
     assert found.deviations < BOUNDS.get(target, 0.005 if inexact else 1e-4), found
     assert found.same_ids

@@ -1,10 +1,10 @@
-"""The comparison of an export with the model that it was made of."""
+"""Tests of the comparison between an exported model and the original."""
 
 import pytest
 import torch
+from builders import random_model
 from torch import Tensor
 
-from minigpt.config import GPTConfig
 from minigpt.exporters.parity import TEXT, compare, reference_of
 from minigpt.model.gpt import GPT
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -13,15 +13,11 @@ TOKENIZER = Tokenizer.named("bytes")
 
 
 def model(context: int) -> GPT:
-    torch.manual_seed(0)
-    gpt = GPT(GPTConfig(vocab_size=257, n_positions=context, n_embd=16, n_layer=2, n_head=2)).eval()
-    for parameter in gpt.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
-    return gpt
+    return random_model(n_positions=context, std=0.5)
 
 
 @pytest.mark.parametrize("context", [1, 2, 7, 40, 200])
-def test_the_reference_is_a_texts_start_and_its_greedy_continuation_within_the_context(context: int) -> None:
+def test_the_reference_is_the_start_of_a_text_and_its_greedy_continuation_within_the_context(context: int) -> None:
     gpt = model(context)
     reference = reference_of(gpt, TOKENIZER)
     assert list(reference.text_ids) == TOKENIZER.encode(TEXT)
@@ -35,13 +31,13 @@ def test_the_reference_is_a_texts_start_and_its_greedy_continuation_within_the_c
     assert torch.equal(reference.logits, gpt(torch.tensor([ids]))[0].detach())
 
 
-def test_the_model_agrees_with_itself_exactly() -> None:
+def test_the_model_has_exact_parity_with_itself() -> None:
     gpt = model(64)
     found = compare("itself", lambda ids: gpt(torch.tensor([ids]))[0], reference_of(gpt, TOKENIZER), TOKENIZER.encode)
     assert (found.difference, found.deviations, found.greedy, found.of, found.same_ids) == (0, 0, 16, 16, True)
 
 
-def test_a_difference_is_told_in_logits_and_in_their_standard_deviations() -> None:
+def test_a_difference_is_given_in_logits_and_in_their_standard_deviations() -> None:
     gpt = model(64)
     reference = reference_of(gpt, TOKENIZER)
     changed = reference.logits.clone()
@@ -53,7 +49,7 @@ def test_a_difference_is_told_in_logits_and_in_their_standard_deviations() -> No
 
 
 def silent_bytes(context: int, silent: range) -> GPT:
-    """A model that some words are not of: their logits are -1000 whatever the input, as characters.py makes them."""
+    """A model that never predicts some tokens: their logits are -1000 for every input, as after an import."""
     gpt = model(context)
     with torch.no_grad():
         gpt.final_norm.weight.fill_(1.0)
@@ -62,7 +58,7 @@ def silent_bytes(context: int, silent: range) -> GPT:
     return gpt
 
 
-def test_words_that_are_never_predicted_hide_no_error_and_are_not_asked_about() -> None:
+def test_tokens_that_are_never_predicted_hide_no_error_and_are_not_in_the_prompt() -> None:
     silent = range(ord("f"), 257)
     gpt = silent_bytes(64, silent)
     reference = reference_of(gpt, TOKENIZER)
@@ -77,7 +73,7 @@ def test_words_that_are_never_predicted_hide_no_error_and_are_not_asked_about() 
     assert found.deviations == pytest.approx(0.5 / spread, rel=1e-3)
 
 
-def test_words_that_are_never_predicted_may_be_anywhere_below() -> None:
+def test_logits_of_tokens_that_are_never_predicted_may_have_any_low_value() -> None:
     reference = reference_of(silent_bytes(64, range(200, 257)), TOKENIZER)
     top = float(reference.logits[4].max())
     for value, difference in ((-torch.inf, 0.0), (-700.0, 0.0), (top - 101, 0.0), (top - 98, 2.0), (top + 5, 105.0)):
@@ -88,11 +84,11 @@ def test_words_that_are_never_predicted_may_be_anywhere_below() -> None:
         )
 
 
-def test_greedy_tokens_count_up_to_the_first_that_differs() -> None:
+def test_greedy_tokens_are_counted_up_to_the_first_difference() -> None:
     gpt = model(64)
     reference = reference_of(gpt, TOKENIZER)
     changed = reference.logits.clone()
-    for step in (5, 9):  # what is chosen after the prompt and so many new tokens
+    for step in (5, 9):  # the number of new tokens before the changed choice
         row = changed[reference.prompt - 1 + step]
         row[(row.argmax() + 1) % 257] = row.max() + 1
     assert compare("another", lambda ids: changed, reference).greedy == 5
@@ -101,7 +97,7 @@ def test_greedy_tokens_count_up_to_the_first_that_differs() -> None:
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_what_is_no_number_is_infinitely_far(value: float) -> None:
+def test_a_nan_or_infinite_logit_differs_by_infinity(value: float) -> None:
     def broken(ids: object) -> Tensor:
         return torch.full((len(reference.ids), 257), value)
 
@@ -109,7 +105,7 @@ def test_what_is_no_number_is_infinitely_far(value: float) -> None:
     assert compare("broken", broken, reference).difference == torch.inf
 
 
-def test_other_ids_are_told() -> None:
+def test_different_token_ids_are_noticed() -> None:
     gpt = model(64)
     run = lambda ids: gpt(torch.tensor([ids]))[0]  # noqa: E731
     assert compare("x", run, reference_of(gpt, TOKENIZER), lambda text: [1]).same_ids is False

@@ -1,4 +1,4 @@
-"""A checkpoint is a model of Hugging Face's: its tokenizer and its generation are ours, to the token."""
+"""Tests that transformers opens a checkpoint and gives the same tokens and the same generated text."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ TEXTS = st.one_of(TRICKY.map("".join), st.text(), st.text(alphabet=sorted(set(TE
 
 
 def imported() -> Tokenizer:
-    """One whose special tokens come first, whose ids have gaps, and whose words are in no order."""
+    """A tokenizer whose special tokens come first, whose ids have gaps, and whose tokens are in no order."""
     special = {"<s>": 0, "<pad>": 1, "</s>": 3}
     bytes_ = {bytes_to_unicode(bytes([byte])): 400 - id for id, byte in enumerate(GPT2_BYTES)}
     vocab = {**special, **bytes_, "th": 6, "the": 5, "Ġt": 401}
@@ -48,24 +48,24 @@ MAKE = {
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A checkpoint of every kind of tokenizer, its vocabulary padded."""
+    """A checkpoint with every kind of tokenizer, its vocabulary padded."""
     folders = {}
     for kind, make in MAKE.items():
         tokenizer = make()
         torch.manual_seed(0)
         size = -(-tokenizer.vocab_size // 64) * 64
         model = GPT(GPTConfig(vocab_size=size, n_positions=64, n_embd=16, n_layer=2, n_head=2))
-        with torch.no_grad():  # or every token continues itself
+        with torch.no_grad():  # otherwise every token predicts itself
             model.position_embedding.weight.normal_(std=4)
             model.token_embedding.weight.normal_()
-            model.token_embedding.weight[tokenizer.vocab_size :] = 0  # so that what pads the vocabulary never wins
+            model.token_embedding.weight[tokenizer.vocab_size :] = 0  # so that padding is never chosen
             model.token_embedding.weight[list(tokenizer.unused_ids)] = 0
         folders[kind] = save_checkpoint(tmp_path_factory.mktemp(kind.replace(":", "")) / "model", model, tokenizer)
     return folders
 
 
 @pytest.mark.parametrize("kind", MAKE)
-def test_auto_tokenizer_gives_our_ids_and_our_texts(saved: dict[str, Path], kind: str) -> None:
+def test_auto_tokenizer_gives_the_same_ids_and_texts(saved: dict[str, Path], kind: str) -> None:
     ours = Tokenizer.load(saved[kind])
     theirs = transformers.AutoTokenizer.from_pretrained(saved[kind])
     ids = st.lists(st.integers(0, ours.vocab_size - 1))
@@ -84,21 +84,23 @@ def test_auto_tokenizer_gives_our_ids_and_our_texts(saved: dict[str, Path], kind
 
 
 @pytest.mark.parametrize("kind", MAKE)
-def test_the_end_of_text_has_every_role_that_nothing_else_has(saved: dict[str, Path], kind: str) -> None:
+def test_the_end_of_text_has_every_special_role_that_is_free(saved: dict[str, Path], kind: str) -> None:
     ours = Tokenizer.load(saved[kind])
     theirs = transformers.AutoTokenizer.from_pretrained(saved[kind])
     end = ours.end_of_text
     assert (theirs.eos_token_id, theirs.bos_token_id, theirs.pad_token_id, theirs.unk_token_id) == (end,) * 4
     assert theirs.decode([end, *ours.encode("a b")], skip_special_tokens=True) == "a b"
     batch = theirs(["a", "a b c"], padding=True, return_tensors="pt")
-    assert batch.input_ids[0, -1].item() == ours.encode("a")[0]  # texts go on at their own last token
+    assert (
+        batch.input_ids[0, -1].item() == ours.encode("a")[0]
+    )  # padding is on the left, so each text continues from its last token
     assert batch.attention_mask[0].tolist() == [0] * (batch.input_ids.shape[1] - 1) + [1]
     defaults = json.loads((saved[kind] / "generation_config.json").read_text())
     assert defaults == {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
 
 
 @pytest.mark.parametrize("kind", MAKE)
-def test_transformers_continues_greedily_as_we_do(saved: dict[str, Path], kind: str) -> None:
+def test_transformers_generates_the_same_tokens_greedily(saved: dict[str, Path], kind: str) -> None:
     checkpoint = load_checkpoint(saved[kind], "cpu")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(saved[kind])
     tokenizer = transformers.AutoTokenizer.from_pretrained(saved[kind])
@@ -126,12 +128,12 @@ def test_a_pipeline_runs_without_a_warning(saved: dict[str, Path], kind: str, ca
     assert not [record for record in caplog.records if "pad" in record.getMessage().lower()]
 
 
-def test_an_id_that_no_token_has_is_never_drawn(saved: dict[str, Path]) -> None:
+def test_an_id_without_a_token_is_never_generated(saved: dict[str, Path]) -> None:
     checkpoint = load_checkpoint(saved["imported"], "cpu")
     tokenizer, model = checkpoint.tokenizer, checkpoint.model
     unused = torch.tensor(tokenizer.unused_ids)
     assert 402 in tokenizer.unused_ids
-    with torch.no_grad():  # whatever came before, the likeliest id is one that no token has
+    with torch.no_grad():  # for every prompt, the most likely id has no token
         model.final_norm.weight.zero_()
         model.final_norm.bias.fill_(1.0)
         model.token_embedding.weight[402] = 9.0

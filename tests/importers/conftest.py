@@ -1,4 +1,4 @@
-"""What the tests of several readers share: damage, as it is done to real files."""
+"""A fuzzing fixture that several importers' tests use."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -10,11 +10,11 @@ from minigpt.errors import MinigptError
 
 Fuzz = Callable[..., dict[str, int]]
 
-_WORDS = (b"..", b"/", b"\x00", b"\xff" * 8, b"9" * 12, b"-1", b"null", b"[]", b"{}", b'""', b"1e999", b"NaN", b"true")
+_TEXTS = (b"..", b"/", b"\x00", b"\xff" * 8, b"9" * 12, b"-1", b"null", b"[]", b"{}", b'""', b"1e999", b"NaN", b"true")
 
 
 def mutations(data: bytes, seed: int) -> Iterator[bytes]:
-    """Damaged copies of a file's bytes without end, the same ones for a seed: most in its first kilobytes."""
+    """Endless damaged copies of `data`, the same ones for a seed; most damage is in the first kilobytes."""
     draw = random.Random(seed)
     while True:
         damaged = bytearray(data)
@@ -37,22 +37,22 @@ def mutations(data: bytes, seed: int) -> Iterator[bytes]:
                 case 4:
                     del damaged[at : at + draw.choice((1, 2, 8, 64))]
                 case 5:
-                    damaged[at:at] = draw.choice(_WORDS)
+                    damaged[at:at] = draw.choice(_TEXTS)
                 case 6:
                     other, size = draw.randrange(len(damaged)), draw.choice((1, 8, 64))
                     damaged[at : at + size] = damaged[other : other + size]
                 case _:
-                    word = draw.choice(_WORDS)
-                    damaged[at : at + len(word)] = word
+                    text = draw.choice(_TEXTS)
+                    damaged[at : at + len(text)] = text
         yield bytes(damaged)
 
 
 @pytest.fixture
 def fuzz() -> Fuzz:
-    """`fuzz(file, read, count, seed=0)`: how many of so many damaged copies in a file's place are read and refused.
+    """`fuzz(file, read, count, seed=0)` replaces `file` by `count` damaged copies and calls `read()` after each.
 
-    `read` takes no argument and opens and reads whatever it reads. Anything but a MinigptError fails the test and
-    leaves the damaged file where it is.
+    It returns how many were read and how many refused. Any exception but a MinigptError fails the test; the damaged
+    file then stays for inspection.
     """
 
     def run(file: Path, read: Callable[[], object], count: int, seed: int = 0) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Damaged copies of real files of every form: each is read or refused in one line, and nothing else happens."""
+"""Tests with randomly damaged files of every format: each is read, or refused with a one-line error."""
 
 import contextlib
 import json
@@ -57,12 +57,12 @@ def write_shards(folder: Path) -> Path:
 
 
 def write_nanogpt(folder: Path) -> Path:
-    """A checkpoint as nanoGPT's train.py saves one, of five characters."""
+    """Writes a checkpoint over five characters like nanoGPT's train.py."""
     for path in folder.iterdir():
         path.unlink()
-    c, words = 12, 5
+    c, vocab_size = 12, 5
     torch.manual_seed(0)
-    shapes = {"wte.weight": (words, c), "wpe.weight": (8, c), "ln_f.weight": (c,)}
+    shapes = {"wte.weight": (vocab_size, c), "wpe.weight": (8, c), "ln_f.weight": (c,)}
     shapes |= {"h.0.ln_1.weight": (c,), "h.0.ln_2.weight": (c,), "h.0.attn.c_attn.weight": (3 * c, c)}
     shapes |= {"h.0.attn.c_proj.weight": (c, c), "h.0.mlp.c_fc.weight": (4 * c, c), "h.0.mlp.c_proj.weight": (c, 4 * c)}
     model = {f"_orig_mod.transformer.{name}": torch.randn(shape) for name, shape in shapes.items()}
@@ -73,7 +73,7 @@ def write_nanogpt(folder: Path) -> Path:
         "n_embd": c,
         "block_size": 8,
         "bias": False,
-        "vocab_size": words,
+        "vocab_size": vocab_size,
         "dropout": 0.0,
     }
     content = {
@@ -86,7 +86,7 @@ def write_nanogpt(folder: Path) -> Path:
     torch.save(content, folder / "ckpt.pt")
     itos = dict(enumerate("abcde"))
     (folder / "meta.pkl").write_bytes(
-        pickle.dumps({"vocab_size": words, "itos": itos, "stoi": {c: i for i, c in itos.items()}})
+        pickle.dumps({"vocab_size": vocab_size, "itos": itos, "stoi": {c: i for i, c in itos.items()}})
     )
     return folder / "ckpt.pt"
 
@@ -100,8 +100,8 @@ FORMS: dict[str, Callable[[Path], Path]] = {
     "safetensors": write_safetensors,
     "config.json": write_config,
     "tokenizer.json": write_tokenizer,
-    "bin, new form": lambda folder: write_bin(folder, zipped=True),
-    "bin, old form": lambda folder: write_bin(folder, zipped=False),
+    "bin, zip format": lambda folder: write_bin(folder, zipped=True),
+    "bin, old format": lambda folder: write_bin(folder, zipped=False),
     "index.json": write_shards,
     "ckpt.pt": write_nanogpt,
     "meta.pkl": write_meta,
@@ -121,7 +121,7 @@ def read(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_damaged_file_is_read_or_refused_in_one_line(folder: Path, fuzz: Any, form: str) -> None:
+def test_a_damaged_file_is_read_or_refused_with_a_one_line_error(folder: Path, fuzz: Any, form: str) -> None:
     damaged = FORMS[form](folder)
     read(folder)
     counts = fuzz(damaged, lambda: read(folder), FEW)
@@ -136,7 +136,7 @@ def test_thousands_of_damaged_files_are_read_or_refused(folder: Path, fuzz: Any,
     assert sum(counts.values()) == MANY
 
 
-def test_a_damaged_pickle_of_plain_values_runs_nothing(tmp_path: Path, fuzz: Any) -> None:
+def test_a_damaged_plain_pickle_is_read_or_refused(tmp_path: Path, fuzz: Any) -> None:
     path = tmp_path / "values.pkl"
     path.write_bytes(pickle.dumps({"itos": {1: "a", 2: "b"}, "n": 2**70}))
     counts = fuzz(path, lambda: read_plain_pickle(path.read_bytes(), path), 300)

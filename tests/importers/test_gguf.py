@@ -1,4 +1,4 @@
-"""GGUF files as llama.cpp's converter lays them out, written by the gguf package."""
+"""Tests of importing GGUF files in the layout of llama.cpp's converter, written with the gguf package."""
 
 import ctypes
 import os
@@ -29,7 +29,7 @@ CONFIG = GPTConfig(vocab_size=259, n_positions=8, n_embd=32, n_layer=2, n_head=4
 IDS = torch.arange(8)[None]
 TOKENIZER = Tokenizer.train(["the theory of the thing"], "bpe:259")
 
-# llama.cpp's converter, by its own table of names and its own orientation.
+# The names and the orientation of llama.cpp's converter.
 MODULES = {
     "token_embedding": "token_embd", "position_embedding": "position_embd", "final_norm": "output_norm",
     "attention_norm": "attn_norm", "attention.qkv_proj": "attn_qkv", "attention.out_proj": "attn_output",
@@ -58,7 +58,7 @@ def tensors_of(gpt: GPT) -> dict[str, np.ndarray[Any, Any]]:
     return tensors
 
 
-def words_of(tokenizer: Tokenizer = TOKENIZER) -> dict[str, Any]:
+def tokenizer_values(tokenizer: Tokenizer = TOKENIZER) -> dict[str, Any]:
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "gpt-2",
@@ -79,7 +79,7 @@ def write(
     kinds: Mapping[str, str] = {},
     values: Mapping[str, Any] = {},
 ) -> Path:
-    """A file of a model; `tensors` and `values` replace what it would have, None leaves it out."""
+    """Writes a model; `tensors` and `values` replace its own, and None removes one."""
     gpt = gpt or model()
     config = gpt.config
     said: dict[str, Any] = {
@@ -90,7 +90,7 @@ def write(
         "gpt2.feed_forward_length": 4 * config.n_embd,
         "gpt2.attention.head_count": config.n_head,
         "gpt2.attention.layer_norm_epsilon": config.layer_norm_epsilon,
-        **words_of(),
+        **tokenizer_values(),
         **values,
     }
     writer = gguf.GGUFWriter(path, "gpt2")
@@ -144,7 +144,7 @@ def path(tmp_path: Path) -> Path:
     return write(tmp_path / "tiny.gguf")
 
 
-def test_a_file_is_the_model_it_was_made_of(path: Path) -> None:
+def test_an_imported_file_gives_the_logits_of_the_original(path: Path) -> None:
     with opened(path) as imported:
         assert imported.config == CONFIG
         assert imported.notes == ()
@@ -155,7 +155,7 @@ def test_a_file_is_the_model_it_was_made_of(path: Path) -> None:
     assert torch.equal(read(IDS), model()(IDS))
 
 
-def test_a_tensor_read_is_not_overwritten_by_one_borrowed(path: Path) -> None:
+def test_a_read_that_reuses_the_buffer_does_not_overwrite_other_tensors(path: Path) -> None:
     with opened(path) as imported:
         first = imported.tensors.read("h.0.mlp.c_fc.weight")
         second = imported.tensors.read("h.1.mlp.c_fc.weight", reuse_buffer=True)
@@ -166,7 +166,7 @@ def test_a_tensor_read_is_not_overwritten_by_one_borrowed(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("F16", torch.float16), ("BF16", torch.bfloat16)])
-def test_halves_become_float32_without_a_word(tmp_path: Path, kind: str, dtype: torch.dtype) -> None:
+def test_half_precision_becomes_float32_without_a_note(tmp_path: Path, kind: str, dtype: torch.dtype) -> None:
     path = write(tmp_path / "half.gguf", kind=kind)
     expected = model()
     with torch.no_grad():
@@ -179,7 +179,7 @@ def test_halves_become_float32_without_a_word(tmp_path: Path, kind: str, dtype: 
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
-def test_quantized_weights_are_what_they_were_rounded_to(tmp_path: Path, kind: str) -> None:
+def test_quantized_weights_are_dequantized_exactly(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path / "quantized.gguf", kind=kind)
     expected = model()
     quantized = gguf.GGMLQuantizationType[kind]
@@ -194,7 +194,7 @@ def test_quantized_weights_are_what_they_were_rounded_to(tmp_path: Path, kind: s
         assert imported.notes == (f"quantized tensors (9 {kind}) are converted to float32; their rounding stays",)
 
 
-def test_a_matrix_of_more_rows_than_are_made_at_once_is_whole(tmp_path: Path) -> None:
+def test_a_matrix_with_more_rows_than_one_read_is_complete(tmp_path: Path) -> None:
     config = CONFIG.replace(n_positions=2500)
     tensor = tensors_of(model(config))["position_embd.weight"]
     path = write(tmp_path / "long.gguf", model(config), kinds={"position_embd.weight": "Q8_0"})
@@ -204,8 +204,8 @@ def test_a_matrix_of_more_rows_than_are_made_at_once_is_whole(tmp_path: Path) ->
     assert torch.equal(read, torch.from_numpy(gguf.dequantize(gguf.quantize(tensor, kind), kind)))
 
 
-def test_kinds_that_only_llama_quantize_writes_are_read_through_the_package(tmp_path: Path) -> None:
-    """A matrix of super-blocks is 256 numbers wide at least, and any bytes are such numbers."""
+def test_types_that_only_llama_quantize_writes_are_read(tmp_path: Path) -> None:
+    """Their blocks have 256 values, and any bytes are a valid block."""
     config = CONFIG.replace(n_embd=256, n_layer=1)
     path = write(tmp_path / "k.gguf", model(config))
     values = np.random.default_rng(0).integers(0, 60, (259, 144), np.uint8)
@@ -223,7 +223,7 @@ def test_kinds_that_only_llama_quantize_writes_are_read_through_the_package(tmp_
     assert torch.equal(read(path)(IDS), model(config)(IDS))
 
 
-def test_an_output_matrix_that_is_the_token_embedding_is_tied(tmp_path: Path) -> None:
+def test_an_output_matrix_equal_to_the_token_embedding_is_tied(tmp_path: Path) -> None:
     tied = tensors_of(model())["token_embd.weight"]
     path = write(tmp_path / "tied.gguf", tensors={"output.weight": tied})
     assert torch.equal(read(path)(IDS), model()(IDS))
@@ -235,7 +235,7 @@ def test_an_output_matrix_that_is_the_token_embedding_is_tied(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("coarse", "fine"), [("Q4_0", "Q8_0"), ("Q8_0", "Q4_0"), ("Q8_0", "F16"), ("BF16", "F32")])
-def test_one_matrix_rounded_twice_is_tied_by_the_finer_rounding(tmp_path: Path, coarse: str, fine: str) -> None:
+def test_of_one_matrix_in_two_precisions_the_finer_is_used(tmp_path: Path, coarse: str, fine: str) -> None:
     tied = tensors_of(model())["token_embd.weight"]
     kinds = {"token_embd.weight": coarse, "output.weight": fine}
     path = write(tmp_path / "both.gguf", tensors={"output.weight": tied}, kinds=kinds)
@@ -247,14 +247,14 @@ def test_one_matrix_rounded_twice_is_tied_by_the_finer_rounding(tmp_path: Path, 
         assert "%, so they are one matrix in two precisions: " in imported.notes[0]
 
 
-def test_one_matrix_that_is_there_twice_needs_no_word(tmp_path: Path) -> None:
+def test_one_matrix_stored_twice_needs_no_note(tmp_path: Path) -> None:
     tied = tensors_of(model())["token_embd.weight"]
     path = write(tmp_path / "twice.gguf", kind="Q8_0", tensors={"output.weight": tied})
     with opened(path) as imported:
         assert imported.notes == ("quantized tensors (9 Q8_0) are converted to float32; their rounding stays",)
 
 
-def test_two_matrices_that_no_rounding_makes_one_are_refused(tmp_path: Path) -> None:
+def test_an_output_matrix_that_differs_by_more_than_rounding_is_refused(tmp_path: Path) -> None:
     tied = tensors_of(model())["token_embd.weight"]
     other = tied + 0.1 * np.random.default_rng(0).standard_normal(tied.shape).astype(np.float32)
     kinds = {"token_embd.weight": "Q8_0", "output.weight": "F16"}
@@ -269,17 +269,17 @@ def test_two_matrices_that_no_rounding_makes_one_are_refused(tmp_path: Path) -> 
 # The tokenizer.
 
 
-def test_gpt2s_own_words_are_known(tmp_path: Path) -> None:
+def test_gpt2s_vocabulary_is_recognized(tmp_path: Path) -> None:
     gpt2 = Tokenizer.named("gpt2")
     config = CONFIG.replace(vocab_size=50257, n_layer=1)
-    with opened(write(tmp_path / "words.gguf", model(config), values=words_of(gpt2))) as imported:
+    with opened(write(tmp_path / "tokens.gguf", model(config), values=tokenizer_values(gpt2))) as imported:
         assert imported.tokenizer.name == "gpt2"
         assert imported.tokenizer.encode("Hello, wörld") == gpt2.encode("Hello, wörld")
 
 
-def test_rows_beyond_the_words_are_said(tmp_path: Path) -> None:
-    """llama.cpp's converter gives them tokens that it calls unused."""
-    words = words_of()
+def test_embeddings_without_tokens_are_noted(tmp_path: Path) -> None:
+    """llama.cpp's converter writes unused tokens for them."""
+    words = tokenizer_values()
     words["tokenizer.ggml.tokens"] += [f"[PAD{id}]" for id in range(259, 264)]
     words["tokenizer.ggml.token_type"] += [5] * 5
     path = write(tmp_path / "padded.gguf", model(CONFIG.replace(vocab_size=264)), values=words)
@@ -293,7 +293,7 @@ def test_rows_beyond_the_words_are_said(tmp_path: Path) -> None:
         open_gguf(path)
 
 
-def test_a_file_without_kinds_of_tokens_knows_its_end_of_text_by_its_id(tmp_path: Path) -> None:
+def test_without_token_types_the_end_of_text_is_found_by_its_id(tmp_path: Path) -> None:
     for missing in ({}, {"tokenizer.ggml.bos_token_id": None}, {"tokenizer.ggml.eos_token_id": None}):
         values = {"tokenizer.ggml.token_type": None} | missing
         with opened(write(tmp_path / "old.gguf", values=values)) as imported:
@@ -304,7 +304,7 @@ def test_a_file_without_kinds_of_tokens_knows_its_end_of_text_by_its_id(tmp_path
 
 
 def test_special_and_added_tokens_keep_their_ids(tmp_path: Path) -> None:
-    words = words_of()
+    words = tokenizer_values()
     words["tokenizer.ggml.tokens"] += ["<|pad|>", "<name>"]
     words["tokenizer.ggml.token_type"] += [3, 4]
     path = write(tmp_path / "more.gguf", model(CONFIG.replace(vocab_size=261)), values=words)
@@ -315,20 +315,20 @@ def test_special_and_added_tokens_keep_their_ids(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("split", [None, "default"])
-def test_a_split_that_is_not_said_is_assumed_and_said(tmp_path: Path, split: str | None) -> None:
+def test_a_missing_pre_tokenizer_is_assumed_with_a_note(tmp_path: Path, split: str | None) -> None:
     with opened(write(tmp_path / "old.gguf", values={"tokenizer.ggml.pre": split})) as imported:
         (note,) = imported.notes
         assert note.endswith("the file does not name its pre-tokenizer (tokenizer.ggml.pre): GPT-2's is assumed")
 
 
-def test_a_start_token_that_llama_cpp_adds_is_said(tmp_path: Path) -> None:
+def test_a_start_token_that_llama_cpp_adds_is_noted(tmp_path: Path) -> None:
     with opened(write(tmp_path / "bos.gguf", values={"tokenizer.ggml.add_bos_token": True})) as imported:
         assert imported.notes == ("llama.cpp puts a start token before every prompt to this model, minigpt does not",)
 
 
 @pytest.mark.parametrize("spec", ["bytes", "chars", "bpe:259"])
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "q8_0"])
-def test_what_our_exporter_writes_reads_back_equal(tmp_path: Path, spec: str, dtype: str) -> None:
+def test_an_export_of_minigpt_reads_back_equal(tmp_path: Path, spec: str, dtype: str) -> None:
     from minigpt.exporters.gguf import write_gguf
 
     tokenizer = Tokenizer.named("bytes") if spec == "bytes" else Tokenizer.train(["the thé thing the thé"], spec)
@@ -345,7 +345,7 @@ def test_what_our_exporter_writes_reads_back_equal(tmp_path: Path, spec: str, dt
     assert largest <= {"f32": 0, "f16": 2e-3, "bf16": 2e-2, "q8_0": 2e-2}[dtype]
 
 
-# What is no GPT-2, and damage.
+# Other models, and damage.
 
 
 @pytest.mark.parametrize(
@@ -388,7 +388,9 @@ def test_what_our_exporter_writes_reads_back_equal(tmp_path: Path, spec: str, dt
         ({"general.alignment": "x"}, "its alignment is 'x', which must be a power of two"),
     ],
 )  # fmt: skip
-def test_what_is_no_gpt2_is_refused_by_name_and_value(tmp_path: Path, values: dict[str, Any], message: str) -> None:
+def test_another_model_is_refused_with_the_key_and_its_value(
+    tmp_path: Path, values: dict[str, Any], message: str
+) -> None:
     path = write(tmp_path / "other.gguf", values=values)
     with pytest.raises(MinigptError, match=message) as refused:
         open_gguf(path)
@@ -406,7 +408,7 @@ def test_what_is_no_gpt2_is_refused_by_name_and_value(tmp_path: Path, values: di
         ({"output_norm.bias": np.ones(32, np.int32)}, "'output_norm.bias' in .* has ggml type 26, which"),
     ],
 )  # fmt: skip
-def test_tensors_of_another_model_are_refused_by_name(
+def test_tensors_of_another_model_are_refused_with_their_name(
     tmp_path: Path, tensors: dict[str, np.ndarray[Any, Any] | None], message: str
 ) -> None:
     path = write(tmp_path / "other.gguf", tensors=tensors)
@@ -456,7 +458,7 @@ HUGE = 2**64 - 1
         (header(0, 0), r"general.architecture \(None\)"),
     ],
 )  # fmt: skip
-def test_headers_that_lie_are_one_sentence(tmp_path: Path, content: bytes, message: str) -> None:
+def test_false_headers_give_a_one_sentence_error(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "lies.gguf"
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=message) as refused:
@@ -464,13 +466,13 @@ def test_headers_that_lie_are_one_sentence(tmp_path: Path, content: bytes, messa
     assert "\n" not in str(refused.value)
 
 
-def test_more_bytes_than_there_are_are_all_there_are(path: Path) -> None:
+def test_take_returns_fewer_bytes_at_the_end_of_the_file(path: Path) -> None:
     with ByteFile(path) as file:
         assert file.take(2**62) == path.read_bytes()
         assert file.take(2**62) == b""
 
 
-def test_a_file_that_is_not_there_or_cut_short_is_one_sentence(path: Path) -> None:
+def test_a_missing_or_truncated_file_gives_a_one_sentence_error(path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"none.gguf does not exist$"):
         open_gguf(path.with_name("none.gguf"))
     with pytest.raises(CheckpointError, match=r"could not be read \(is a directory\)$"):
@@ -482,14 +484,14 @@ def test_a_file_that_is_not_there_or_cut_short_is_one_sentence(path: Path) -> No
         open_gguf(path)
 
 
-def test_a_file_that_shrinks_while_it_is_open_is_one_sentence(path: Path) -> None:
+def test_a_file_truncated_while_open_gives_a_one_sentence_error(path: Path) -> None:
     with opened(path) as imported:
         os.truncate(path, 5000)
         with pytest.raises(CheckpointError, match=r"tiny.gguf was truncated while it was read; copy or download"):
             imported.tensors.read("ln_f.bias")
 
 
-def test_without_the_package_whole_numbers_are_read_and_quantized_ones_are_not(
+def test_without_the_gguf_package_only_unquantized_files_are_read(
     tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quantized = write(tmp_path / "quantized.gguf", kind="Q8_0")
@@ -501,8 +503,8 @@ def test_without_the_package_whole_numbers_are_read_and_quantized_ones_are_not(
         read(quantized)
 
 
-def test_numbers_that_are_none_stay_none(tmp_path: Path) -> None:
-    """A scale that is infinite is no reason for a warning of numpy's: what a model says shows it."""
+def test_nan_stays_nan_without_a_warning(tmp_path: Path) -> None:
+    """An infinite scale in the file must not raise numpy's warning."""
     weight = tensors_of(model())["blk.0.ffn_up.weight"].copy()
     path = write(tmp_path / "infinite.gguf", kind="Q8_0", tensors={"blk.0.ffn_up.weight": weight})
     content = bytearray(path.read_bytes())
@@ -515,9 +517,7 @@ def test_numbers_that_are_none_stay_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["F32", "Q8_0"])
-def test_damaged_files_are_read_or_refused_and_nothing_else(
-    tmp_path: Path, fuzz: Callable[..., dict[str, int]], kind: str
-) -> None:
+def test_damaged_files_are_read_or_refused(tmp_path: Path, fuzz: Callable[..., dict[str, int]], kind: str) -> None:
     path = write(tmp_path / "damaged.gguf", kind=kind)
     counts = fuzz(path, lambda: read(path), 100)
     assert counts["refused"] > 50
@@ -528,11 +528,11 @@ def test_damaged_files_are_read_or_refused_and_nothing_else(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0"])
-def test_llama_cpp_says_of_a_file_what_we_say(tmp_path: Path, kind: str) -> None:
+def test_llama_cpp_gives_the_same_logits_for_a_file(tmp_path: Path, kind: str) -> None:
     llama_cpp = pytest.importorskip("llama_cpp")
     gpt2 = Tokenizer.named("gpt2")
     config = GPTConfig(n_positions=64, n_embd=64, n_layer=2, n_head=4)
-    path = write(tmp_path / "model.gguf", model(config), kind=kind, values=words_of(gpt2))
+    path = write(tmp_path / "model.gguf", model(config), kind=kind, values=tokenizer_values(gpt2))
     prompt = "Llamas read what we read: 12345, naïve, don't."
     with opened(path) as imported:
         ours = from_huggingface(imported.tensors, imported.config)
@@ -552,8 +552,8 @@ def test_llama_cpp_says_of_a_file_what_we_say(tmp_path: Path, kind: str) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("twice", [False, True])
 @pytest.mark.parametrize("kind", ["Q4_K_M", "Q6_K", "Q2_K", "IQ4_XS"])
-def test_what_llama_quantize_makes_is_read_as_llama_cpp_reads_it(tmp_path: Path, kind: str, twice: bool) -> None:
-    """Older converters wrote the tied matrix twice, and llama-quantize rounds the two differently."""
+def test_files_of_llama_quantize_give_llama_cpps_logits(tmp_path: Path, kind: str, twice: bool) -> None:
+    """Older converters wrote the tied matrix twice, and llama-quantize gives the two different types."""
     llama_cpp = pytest.importorskip("llama_cpp")
     config = GPTConfig(n_positions=64, n_embd=256, n_layer=2, n_head=4)
     original = model(config)
@@ -561,7 +561,7 @@ def test_what_llama_quantize_makes_is_read_as_llama_cpp_reads_it(tmp_path: Path,
         for parameter in original.parameters():
             parameter.mul_(0.2)
     again = {"output.weight": tensors_of(original)["token_embd.weight"]} if twice else {}
-    source = write(tmp_path / "f32.gguf", original, tensors=again, values=words_of(Tokenizer.named("gpt2")))
+    source = write(tmp_path / "f32.gguf", original, tensors=again, values=tokenizer_values(Tokenizer.named("gpt2")))
     path = tmp_path / "quantized.gguf"
     how = llama_cpp.llama_model_quantize_default_params()
     how.ftype, how.nthread = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind}"), 1
@@ -573,6 +573,6 @@ def test_what_llama_quantize_makes_is_read_as_llama_cpp_reads_it(tmp_path: Path,
     theirs.close()
     with torch.no_grad():
         logits, exact = read(path)(torch.tensor([ids]))[0], original(torch.tensor([ids]))[0]
-    # llama.cpp rounds what flows through the model to 8 bits, and here the embedding is as fine as the head.
+    # llama.cpp rounds activations to 8 bits. Here the embedding has the precision of the head.
     assert (scores - logits).norm() < (0.1 if twice else 0.02) * logits.norm()
     assert (exact - logits).norm() <= 1.1 * (exact - scores).norm()

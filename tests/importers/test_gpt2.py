@@ -30,8 +30,8 @@ def model(config: GPTConfig = CONFIG, seed: int = 0) -> GPT:
 def has_weights_of(one: GPT, other: GPT) -> bool:
     """Whether two models have the same shape and bit for bit the same weights, whatever their dropout.
 
-    Their logits may still differ in the last bits: on some processors matrix kernels take another path through mapped
-    memory than through allocated memory.
+    Their logits may still differ in the last bits: on some processors matrix kernels take different paths for mapped
+    and for allocated memory.
     """
     weights = one.state_dict()
     equal = (torch.equal(weights[name], value) for name, value in other.state_dict().items())
@@ -40,7 +40,7 @@ def has_weights_of(one: GPT, other: GPT) -> bool:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A folder as transformers leaves one, of a tiny model over bytes."""
+    """A folder as transformers writes it, with a tiny model over bytes."""
     return save_checkpoint(tmp_path / "source" / "tiny", model(), Tokenizer.named("bytes"))
 
 
@@ -60,14 +60,14 @@ def test_a_folder_is_imported_under_its_name_and_gives_the_same_logits(tmp_path:
     assert saved.training is None
 
 
-def test_a_source_beside_a_name_is_imported_under_that_name(tmp_path: Path, source: Path) -> None:
+def test_a_source_with_a_name_is_imported_under_that_name(tmp_path: Path, source: Path) -> None:
     assert load_gpt2("gpt2", source=source, checkpoints=tmp_path, device="cpu").directory == tmp_path / "gpt2"
     assert load_gpt2(source=source, name="mine", checkpoints=tmp_path, device="cpu").directory == tmp_path / "mine"
     assert load_gpt2(source=source, checkpoints=tmp_path, device="cpu").directory == tmp_path / "tiny"
 
 
 @pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "..", ""])
-def test_a_name_cannot_lead_out_of_the_folder_of_checkpoints(tmp_path: Path, source: Path, name: str) -> None:
+def test_a_name_cannot_lead_out_of_the_checkpoints_folder(tmp_path: Path, source: Path, name: str) -> None:
     with pytest.raises(CheckpointError, match=r"^name \(.*\) must be the name of a folder, not a path"):
         load_gpt2(source, name=name, checkpoints=tmp_path / "to", device="cpu")
     assert not (tmp_path / "to").exists()
@@ -80,7 +80,7 @@ def test_a_file_is_imported_with_the_config_beside_it(tmp_path: Path, source: Pa
     assert has_weights_of(imported.checkpoint.model, model())
 
 
-def test_a_file_alone_tells_its_shape_and_the_heads_are_an_assumption_that_is_said(tmp_path: Path) -> None:
+def test_a_single_file_determines_the_shape_and_the_number_of_heads_is_a_noted_assumption(tmp_path: Path) -> None:
     alone = model(GPTConfig(n_positions=8, n_embd=128, n_layer=1, n_head=2))
     save_tensors(tmp_path / "fine-tune.safetensors", to_huggingface(alone))
     imported = import_gpt2(tmp_path / "fine-tune.safetensors", checkpoints=tmp_path / "to", device="cpu")
@@ -101,7 +101,7 @@ def test_an_import_of_half_precision_is_saved_as_float32(tmp_path: Path) -> None
     assert json.loads((tmp_path / "to" / "half" / "config.json").read_text())["torch_dtype"] == "float32"
 
 
-def test_the_card_tells_what_was_made_of_the_source_and_no_path(
+def test_the_card_shows_the_notes_on_the_import_and_no_path(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = json.loads((source / "config.json").read_text()) | {"scale_attn_weights": False}
@@ -114,9 +114,7 @@ def test_the_card_tells_what_was_made_of_the_source_and_no_path(
     assert "source/tiny" not in card
 
 
-def test_a_name_beside_a_source_that_is_a_model_too_is_refused(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_models_are_refused(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(source, tmp_path / "half")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CheckpointError, match=r"^half and .*/source/tiny are two models.*--name"):
@@ -124,7 +122,7 @@ def test_a_name_beside_a_source_that_is_a_model_too_is_refused(
 
 
 @pytest.mark.parametrize("given", [{"model": ""}, {"source": ""}])
-def test_no_name_at_all_is_not_the_working_directory(
+def test_an_empty_name_is_not_the_working_directory(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str]
 ) -> None:
     monkeypatch.chdir(source)
@@ -133,19 +131,19 @@ def test_no_name_at_all_is_not_the_working_directory(
 
 
 @pytest.mark.parametrize("given", [{"model": "x" * 300}, {"source": "x" * 300}, {"model": "gpt2", "name": "x" * 300}])
-def test_names_that_are_too_long_are_one_sentence(tmp_path: Path, given: dict[str, str]) -> None:
+def test_names_that_are_too_long_give_a_one_sentence_error(tmp_path: Path, given: dict[str, str]) -> None:
     with pytest.raises(CheckpointError, match=r"x could not be read \(file name too long\)|training.json could not"):
         import_gpt2(**given, checkpoints=tmp_path)
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path, source: Path) -> None:
+def test_a_pipe_is_refused_without_waiting_for_its_writer(tmp_path: Path, source: Path) -> None:
     os.mkfifo(tmp_path / "model.safetensors")
     for path in (tmp_path / "model.safetensors", Path("/dev/null")):
         with pytest.raises(CheckpointError, match="is neither a folder nor a regular file; give a folder of"):
             load_gpt2(path, checkpoints=tmp_path / "to", device="cpu")
 
 
-def test_an_identical_import_stays_as_it_is(tmp_path: Path, source: Path) -> None:
+def test_an_identical_import_is_kept_unchanged(tmp_path: Path, source: Path) -> None:
     first = load_gpt2(source, checkpoints=tmp_path / "to", device="cpu").directory
     time = (first / "model.safetensors").stat().st_mtime_ns
     assert load_gpt2(source, checkpoints=tmp_path / "to", device="cpu").directory == first
@@ -169,16 +167,14 @@ def test_another_model_under_the_name_is_never_replaced(tmp_path: Path, source: 
     assert everything_in(tmp_path / "to") == before
 
 
-def test_a_damaged_import_under_the_name_is_not_taken_for_the_same(tmp_path: Path, source: Path) -> None:
+def test_a_damaged_import_does_not_count_as_identical(tmp_path: Path, source: Path) -> None:
     directory = load_gpt2(source, checkpoints=tmp_path / "to", device="cpu").directory
     os.truncate(directory / "model.safetensors", 1000)
     with pytest.raises(CheckpointError, match="holds something else; remove it or choose another --name"):
         load_gpt2(source, checkpoints=tmp_path / "to", device="cpu")
 
 
-def test_a_training_run_under_the_name_is_never_replaced_not_even_by_the_same_weights(
-    tmp_path: Path, source: Path
-) -> None:
+def test_a_training_run_is_never_replaced_not_even_by_the_same_weights(tmp_path: Path, source: Path) -> None:
     save_checkpoint(tmp_path / "to" / "tiny", model(), Tokenizer.named("bytes"), {"steps": 5})
     before = everything_in(tmp_path / "to")
     with pytest.raises(CheckpointError, match=f"^{tmp_path}/to/tiny is a training run.*another --name$"):
@@ -186,9 +182,7 @@ def test_a_training_run_under_the_name_is_never_replaced_not_even_by_the_same_we
     assert everything_in(tmp_path / "to") == before
 
 
-def test_a_full_disk_leaves_nothing_half_imported(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_no_partial_import(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -240,7 +234,7 @@ def instead_of_weights(name: str) -> Any:
         (shutil.rmtree, "PATH does not exist; give a folder of Hugging Face's, nanoGPT's or OpenAI's"),
     ],
 )
-def test_wrong_input_is_one_sentence_and_writes_nothing(
+def test_wrong_input_gives_a_one_sentence_error_and_writes_nothing(
     tmp_path: Path, source: Path, damage: Any, message: str
 ) -> None:
     damage(source)
@@ -250,7 +244,7 @@ def test_wrong_input_is_one_sentence_and_writes_nothing(
     assert not (tmp_path / "to").exists()
 
 
-def test_a_source_that_is_missing_or_of_no_format_is_refused(tmp_path: Path) -> None:
+def test_a_source_that_is_missing_or_of_an_unsupported_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         CheckpointError, match=f"^{tmp_path}/none does not exist; give a folder of Hugging Face's, nano"
     ):
@@ -264,7 +258,7 @@ def test_a_source_that_is_missing_or_of_no_format_is_refused(tmp_path: Path) -> 
         load_gpt2(tmp_path / "model.txt", revision="v1", checkpoints=tmp_path)
 
 
-def test_a_vocabulary_without_its_tokenizer_is_refused(tmp_path: Path, source: Path) -> None:
+def test_a_model_without_tokenizer_and_not_of_gpt2s_size_is_refused(tmp_path: Path, source: Path) -> None:
     for path in source.glob("*"):
         if path.name not in ("config.json", "model.safetensors"):
             path.unlink()
@@ -272,7 +266,7 @@ def test_a_vocabulary_without_its_tokenizer_is_refused(tmp_path: Path, source: P
         load_gpt2(source, checkpoints=tmp_path)
 
 
-def test_a_tokenizer_that_is_not_ours_is_refused_rather_than_replaced(tmp_path: Path, source: Path) -> None:
+def test_an_unsupported_tokenizer_is_refused_rather_than_replaced(tmp_path: Path, source: Path) -> None:
     values = json.loads((source / "tokenizer.json").read_text())
     values["model"]["type"] = "Unigram"
     (source / "tokenizer.json").write_text(json.dumps(values))
@@ -280,8 +274,8 @@ def test_a_tokenizer_that_is_not_ours_is_refused_rather_than_replaced(tmp_path: 
         load_gpt2(source, checkpoints=tmp_path)
 
 
-def test_the_tokenizer_file_of_the_published_gpt2_is_known(tmp_path: Path) -> None:
-    """It is older than `use_regex`, and leaves it out."""
+def test_the_tokenizer_file_of_the_published_gpt2_is_recognized(tmp_path: Path) -> None:
+    """It is older than the option `use_regex` and does not have it."""
     small = GPTConfig(n_positions=8, n_embd=2, n_layer=1, n_head=1)
     folder = save_checkpoint(tmp_path / "small", model(small), Tokenizer.named("gpt2"))
     values = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
@@ -290,7 +284,7 @@ def test_the_tokenizer_file_of_the_published_gpt2_is_known(tmp_path: Path) -> No
     assert load_gpt2(folder, checkpoints=tmp_path / "to", device="cpu").tokenizer.name == "gpt2"
 
 
-def test_the_published_ids_are_the_published_texts() -> None:
+def test_the_published_ids_decode_to_the_published_texts() -> None:
     tokenizer = Tokenizer.named("gpt2")
     assert tokenizer.encode("One two three four") == list(pretrained._COUNTING)
     assert tokenizer.encode(" five") == [pretrained._FIVE]
@@ -300,13 +294,13 @@ def test_the_published_ids_are_the_published_texts() -> None:
     assert tokenizer.decode(first_time) == "\nThe first time I saw the new version of"
 
 
-def test_a_shape_of_which_nothing_was_published_is_unknown() -> None:
+def test_a_shape_without_published_outputs_is_unknown() -> None:
     assert verify_gpt2(model()).status == "unknown"
 
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> GPT:
-    """A small model that takes the place of the 124M one, its own outputs standing in for the published ones."""
+    """A small model that replaces the 124M one; its own outputs replace the published ones."""
     small = GPTConfig(n_positions=32, n_embd=8, n_layer=2, n_head=2, dropout=0.1)
     monkeypatch.setattr(pretrained, "PRESETS", PRESETS | {"gpt2": small.replace(dropout=0.0)})
     torch.manual_seed(3)
@@ -334,17 +328,17 @@ def test_a_model_that_gives_the_published_outputs_is_verified(stand_in: GPT) -> 
     assert report.details[1].endswith("the first 18 of 18 tokens as published")
 
 
-def test_the_import_carries_the_verification(tmp_path: Path, stand_in: GPT) -> None:
+def test_the_import_result_contains_the_verification(tmp_path: Path, stand_in: GPT) -> None:
     save_checkpoint(tmp_path / "real", stand_in, Tokenizer.named("gpt2"))
     assert import_gpt2(tmp_path / "real", checkpoints=tmp_path / "to", device="cpu").verification.status == "verified"
 
 
-def test_a_logit_that_is_a_little_off_differs(stand_in: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slightly_different_logit_is_noticed(stand_in: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pretrained, "_FIVE_LOGIT", pretrained._FIVE_LOGIT + 0.01)
     assert verify_gpt2(stand_in).status == "differs"
 
 
-def test_another_next_token_differs(stand_in: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_different_next_token_is_noticed(stand_in: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
     other = pretrained._FIVE - 1
     with torch.no_grad():
         logits = stand_in(torch.tensor([pretrained._COUNTING]))[0, -1]
@@ -353,7 +347,7 @@ def test_another_next_token_differs(stand_in: GPT, monkeypatch: pytest.MonkeyPat
     assert verify_gpt2(stand_in).status == "differs"
 
 
-def test_another_greedy_token_differs_and_is_counted(stand_in: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_different_greedy_token_is_noticed_and_counted(stand_in: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt, continuation = pretrained._GREEDY[1]
     other = (*continuation[:4], continuation[4] + 1, *continuation[5:])
     monkeypatch.setattr(pretrained, "_GREEDY", (pretrained._GREEDY[0], (prompt, other)))
@@ -363,13 +357,13 @@ def test_another_greedy_token_differs_and_is_counted(stand_in: GPT, monkeypatch:
 
 
 @pytest.mark.slow
-def test_random_weights_of_the_124m_shape_differ_from_the_published_outputs() -> None:
+def test_random_weights_of_the_124m_shape_do_not_give_the_published_outputs() -> None:
     report = verify_gpt2(model(PRESETS["gpt2"]))
     assert report.status == "differs"
     assert "published: 1936, -69.4948" in report.details[0]
 
 
-def test_a_genuine_hub_directory_is_imported(tmp_path: Path) -> None:
+def test_a_real_hub_directory_is_imported(tmp_path: Path) -> None:
     folder = Path(__file__).parents[3] / "shared/data/hf/sshleifer-tiny-gpt2"
     if not folder.exists():
         pytest.skip("the shared data are not here")

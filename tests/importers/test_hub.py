@@ -30,19 +30,19 @@ COMMIT, OLDER = "0" * 40, "1" * 40
 GPT2_MEDIUM, TINY = "openai-community/gpt2-medium", "someone/tiny"
 
 
-def small_model(seed: int, words: int) -> GPT:
+def small_model(seed: int, vocab_size: int) -> GPT:
     torch.manual_seed(seed)
-    return GPT(GPTConfig(vocab_size=words, n_positions=8, n_embd=4, n_layer=1, n_head=1)).eval()
+    return GPT(GPTConfig(vocab_size=vocab_size, n_positions=8, n_embd=4, n_layer=1, n_head=1)).eval()
 
 
 class FakeHub(BaseHTTPRequestHandler):
-    """Answers as the hub does for the files of a few repositories, and notes what it was asked."""
+    """Serves the files of a few repositories like the hub, and records the requests."""
 
     protocol_version = "HTTP/1.1"
     repositories: dict[str, dict[str, bytes]]
     asked: list[tuple[str, str, str | None]]  # method, file, range
-    breaking_off: set[str]  # files whose first download ends halfway
-    lying: set[str]  # files whose content is not what the hash says
+    interrupted: set[str]  # files whose first download ends halfway
+    corrupt: set[str]  # files whose content does not match the hash
 
     def do_HEAD(self) -> None:
         self.answer(with_body=False)
@@ -66,7 +66,7 @@ class FakeHub(BaseHTTPRequestHandler):
             return self.refuse(404, "EntryNotFound")
         tag = hashlib.sha256(content).hexdigest()
         start = int(wanted.removeprefix("bytes=").split("-")[0]) if wanted else 0
-        if name in self.lying:
+        if name in self.corrupt:
             content = bytes(len(content))
         self.send_response(206 if start else 200)
         self.send_header("X-Repo-Commit", OLDER if revision in ("v1", OLDER) else COMMIT)
@@ -75,8 +75,8 @@ class FakeHub(BaseHTTPRequestHandler):
         if start:
             self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
         self.end_headers()
-        if with_body and name in self.breaking_off:
-            self.breaking_off.discard(name)
+        if with_body and name in self.interrupted:
+            self.interrupted.discard(name)
             self.wfile.write(content[start : len(content) // 2])
             self.wfile.flush()
             self.close_connection = True
@@ -99,7 +99,7 @@ class FakeHub(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def serve(repositories: dict[str, dict[str, bytes]]) -> Iterator[type[FakeHub]]:
     handler: Any = type(
-        "Handler", (FakeHub,), {"repositories": repositories, "asked": [], "breaking_off": set(), "lying": set()}
+        "Handler", (FakeHub,), {"repositories": repositories, "asked": [], "interrupted": set(), "lying": set()}
     )
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -119,7 +119,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A hub on this machine, with a small model where OpenAI's medium one would be, and one over bytes."""
+    """A local hub with a small model under the name of OpenAI's medium one, and another with byte tokens."""
     from huggingface_hub import constants
     from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
 
@@ -153,9 +153,7 @@ def test_a_name_is_downloaded_from_the_hub(tmp_path: Path, hub: Any) -> None:
     assert downloaded(hub) == ["config.json", "model.safetensors"]
 
 
-def test_any_model_on_the_hub_is_downloaded_with_its_tokenizer_and_no_more_than_it_needs(
-    tmp_path: Path, hub: Any
-) -> None:
+def test_any_model_on_the_hub_is_downloaded_with_only_the_files_it_needs(tmp_path: Path, hub: Any) -> None:
     imported = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
     assert imported.checkpoint.directory == tmp_path / "to" / "tiny"
     assert imported.checkpoint.tokenizer.name == "bytes"
@@ -163,7 +161,7 @@ def test_any_model_on_the_hub_is_downloaded_with_its_tokenizer_and_no_more_than_
     assert not {"README.md", "tf_model.h5", "pytorch_model.bin"} & set(downloaded(hub))
 
 
-def test_pickled_weights_are_taken_where_there_are_no_others(tmp_path: Path, hub: Any) -> None:
+def test_pickled_weights_are_downloaded_if_there_are_no_others(tmp_path: Path, hub: Any) -> None:
     files = hub.repositories[TINY]
     weights = {name: tensor.contiguous() for name, tensor in to_huggingface(small_model(1, 257)).items()}
     torch.save(weights, tmp_path / "weights")
@@ -190,14 +188,14 @@ def test_all_parts_of_sharded_weights_are_downloaded(tmp_path: Path, hub: Any) -
         import_gpt2(TINY, name="other", checkpoints=tmp_path / "to", device="cpu")
 
 
-def test_every_file_is_of_the_commit_that_the_revision_names(tmp_path: Path, hub: Any) -> None:
+def test_every_file_is_from_the_commit_of_the_revision(tmp_path: Path, hub: Any) -> None:
     import_gpt2(TINY, revision="v1", checkpoints=tmp_path / "to", device="cpu")
     assert [path.name for path in (tmp_path / "cache" / "models--someone--tiny" / "snapshots").iterdir()] == [OLDER]
     with pytest.raises(CheckpointError, match=r"^someone/tiny has no revision 'v9'; give a branch, a tag or a commit$"):
         import_gpt2(TINY, revision="v9", checkpoints=tmp_path / "to", device="cpu")
 
 
-def test_what_stands_already_is_not_downloaded_again(tmp_path: Path, hub: Any) -> None:
+def test_an_existing_import_is_not_downloaded_again(tmp_path: Path, hub: Any) -> None:
     first = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
     shutil.rmtree(tmp_path / "cache")
     hub.asked.clear()
@@ -207,7 +205,7 @@ def test_what_stands_already_is_not_downloaded_again(tmp_path: Path, hub: Any) -
     assert torch.equal(again.checkpoint.model(IDS), first.checkpoint.model(IDS))
 
 
-def test_another_version_on_the_hub_is_not_taken_for_what_stands(tmp_path: Path, hub: Any) -> None:
+def test_another_version_on_the_hub_does_not_match_the_existing_import(tmp_path: Path, hub: Any) -> None:
     import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
     other = save_checkpoint(tmp_path / "other", small_model(2, 257), Tokenizer.named("bytes"))
     hub.repositories[TINY]["model.safetensors"] = (other / "model.safetensors").read_bytes()
@@ -216,12 +214,10 @@ def test_another_version_on_the_hub_is_not_taken_for_what_stands(tmp_path: Path,
         import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
 
 
-def test_an_interrupted_download_goes_on_where_it_ended(
-    tmp_path: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_download_is_resumed(tmp_path: Path, hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)  # between attempts
     monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 512)
-    hub.breaking_off.add("model.safetensors")
+    hub.interrupted.add("model.safetensors")
     with contextlib.suppress(CheckpointError):
         import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
     imported = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
@@ -232,20 +228,20 @@ def test_an_interrupted_download_goes_on_where_it_ended(
     assert int(ranges[1].removeprefix("bytes=").rstrip("-")) > 0
 
 
-def test_a_file_whose_hash_is_not_the_hubs_is_named_and_nothing_is_written(tmp_path: Path, hub: Any) -> None:
-    hub.lying.add("model.safetensors")
+def test_a_file_with_a_wrong_hash_is_named_and_nothing_is_written(tmp_path: Path, hub: Any) -> None:
+    hub.corrupt.add("model.safetensors")
     with pytest.raises(
         CheckpointError, match=r"^model.safetensors of someone/tiny is damaged: its hash is "
     ) as refused:
         import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
     assert not (tmp_path / "to").exists()
     blob = Path(str(refused.value).partition("remove ")[2].partition(" and try")[0])
-    hub.lying.clear()
+    hub.corrupt.clear()
     blob.unlink()
     assert import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu").checkpoint.tokenizer.name == "bytes"
 
 
-def test_small_files_are_checked_as_git_names_them(tmp_path: Path) -> None:
+def test_small_files_are_checked_against_their_git_object_id(tmp_path: Path) -> None:
     content = b'{"n_embd": 4}'
     named = tmp_path / hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
     named.write_bytes(content)
@@ -256,7 +252,7 @@ def test_small_files_are_checked_as_git_names_them(tmp_path: Path) -> None:
         hub_module._verify_hash(tmp_path / "config.json", "a/b")
 
 
-def test_offline_the_cache_is_enough(tmp_path: Path, hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_the_cache_suffices(tmp_path: Path, hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
     import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
@@ -294,7 +290,9 @@ def test_offline_the_cache_is_enough(tmp_path: Path, hub: Any, monkeypatch: pyte
         ),
     ],
 )
-def test_what_the_hub_does_not_have_is_one_sentence(tmp_path: Path, hub: Any, name: str, message: str) -> None:
+def test_a_model_or_file_missing_on_the_hub_gives_a_one_sentence_error(
+    tmp_path: Path, hub: Any, name: str, message: str
+) -> None:
     hub.repositories |= {"someone/empty": {}, "someone/unweighted": {"config.json": b"{}"}}
     with pytest.raises(CheckpointError) as refused:
         load_gpt2(name, checkpoints=tmp_path / "to")
@@ -303,10 +301,10 @@ def test_what_the_hub_does_not_have_is_one_sentence(tmp_path: Path, hub: Any, na
     assert not (tmp_path / "to").exists()
 
 
-def test_a_file_that_only_the_network_keeps_away_is_not_taken_for_none(
+def test_a_network_error_is_not_mistaken_for_a_missing_file(
     tmp_path: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or a model would be given GPT-2's words for its own."""
+    """Otherwise a model would get GPT-2's vocabulary instead of its own."""
     import huggingface_hub
 
     genuine = huggingface_hub.hf_hub_download
@@ -321,8 +319,8 @@ def test_a_file_that_only_the_network_keeps_away_is_not_taken_for_none(
         load_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
 
 
-def wait_no_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, names: set[str]) -> None:
-    """Goes offline with a cache of these files alone, as `hf download` leaves one: it notes no files that are none."""
+def go_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, names: set[str]) -> None:
+    """Goes offline with a cache of only these files, as after `hf download`, which does not record missing files."""
     from huggingface_hub import constants
 
     shutil.rmtree(tmp_path / "cache" / "models--someone--tiny" / ".no_exist", ignore_errors=True)
@@ -332,14 +330,14 @@ def wait_no_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, names: set[str
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
 
 
-def test_offline_a_cache_without_the_tokenizer_is_not_a_model_without_one(
+def test_offline_a_cache_without_the_tokenizer_is_refused(
     tmp_path: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or a model of 50,257 words of its own would be given GPT-2's."""
+    """Otherwise a model with 50,257 tokens of another vocabulary would get GPT-2's."""
     padded = save_checkpoint(tmp_path / "padded", small_model(1, 50257), Tokenizer.named("bytes"))
     hub.repositories[TINY] = files_of(padded)
     import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
-    wait_no_more(monkeypatch, tmp_path, {"config.json", "model.safetensors"})
+    go_offline(monkeypatch, tmp_path, {"config.json", "model.safetensors"})
     with pytest.raises(CheckpointError, match=r"^someone/tiny could not be downloaded \("):
         import_gpt2(TINY, name="again", checkpoints=tmp_path / "to", device="cpu")
 
@@ -347,29 +345,29 @@ def test_offline_a_cache_without_the_tokenizer_is_not_a_model_without_one(
 @pytest.mark.parametrize(
     "tokenizer", [{"tokenizer.json"}, {"vocab.json", "merges.txt"}], ids=lambda names: "+".join(sorted(names))
 )
-def test_offline_a_cache_that_has_the_weights_and_the_words_is_enough(
+def test_offline_a_cache_with_weights_and_tokenizer_suffices(
     tmp_path: Path, hub: Any, monkeypatch: pytest.MonkeyPatch, tokenizer: set[str]
 ) -> None:
     if "tokenizer.json" not in tokenizer:
         for name in [name for name in hub.repositories[TINY] if "token" in name]:
             del hub.repositories[TINY][name]
     import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
-    wait_no_more(monkeypatch, tmp_path, {"config.json", "model.safetensors", *tokenizer})
+    go_offline(monkeypatch, tmp_path, {"config.json", "model.safetensors", *tokenizer})
     imported = import_gpt2(TINY, name="again", checkpoints=tmp_path / "to", device="cpu")
     assert imported.checkpoint.tokenizer.vocab_size == 257
 
 
 @pytest.mark.parametrize("name", ["tokenizer.model", "sentencepiece.bpe.model", "vocab.txt", "spiece.model"])
-def test_words_of_another_kind_on_the_hub_are_refused(tmp_path: Path, hub: Any, name: str) -> None:
+def test_unsupported_tokenizers_on_the_hub_are_refused(tmp_path: Path, hub: Any, name: str) -> None:
     files = files_of(save_checkpoint(tmp_path / "own", small_model(1, 50257), Tokenizer.named("bytes")))
-    hub.repositories[TINY] = {kept: files[kept] for kept in ("config.json", "model.safetensors")} | {name: b"words"}
+    hub.repositories[TINY] = {kept: files[kept] for kept in ("config.json", "model.safetensors")} | {name: b"tokens"}
     with pytest.raises(
         CheckpointError, match=f"has its tokenizer in {name}, which is not supported; it must be a byte-level BPE"
     ):
         import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
 
 
-def test_openais_own_words_are_no_assumption_and_those_of_others_are(tmp_path: Path, hub: Any) -> None:
+def test_gpt2s_vocabulary_is_noted_as_an_assumption_except_for_openais_models(tmp_path: Path, hub: Any) -> None:
     assert import_gpt2("gpt2-medium", checkpoints=tmp_path / "to", device="cpu").notes == ()
     hub.repositories[TINY] = hub.repositories[GPT2_MEDIUM]
     for name in [name for name in hub.repositories[TINY] if name in ("vocab.json", "merges.txt")]:
@@ -378,7 +376,7 @@ def test_openais_own_words_are_no_assumption_and_those_of_others_are(tmp_path: P
     assert imported.notes == ("no tokenizer beside the weights: GPT-2's vocabulary is assumed",)
 
 
-def test_without_a_network_what_stands_is_compared_with_the_cache(
+def test_without_a_network_the_existing_import_is_compared_with_the_cache(
     tmp_path: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
@@ -416,7 +414,7 @@ print(minigpt.load_gpt2("someone/tiny", checkpoints=sys.argv[1], device="cpu").d
 
 
 @pytest.mark.slow
-def test_two_processes_at_once_import_the_same_model(tmp_path: Path, hub: Any) -> None:
+def test_two_processes_can_import_the_same_model_at_the_same_time(tmp_path: Path, hub: Any) -> None:
     variables = os.environ | {"HF_ENDPOINT": hub.endpoint, "HF_HUB_CACHE": str(tmp_path / "shared")}
     processes = [
         subprocess.Popen(
@@ -439,7 +437,7 @@ def no_network() -> BaseException:
     return error
 
 
-def broken_off(message: str = "peer closed connection") -> BaseException:
+def interrupted_error(message: str = "peer closed connection") -> BaseException:
     from huggingface_hub.errors import HfHubHTTPError
 
     (http_error,) = (base for base in HfHubHTTPError.__bases__ if base is not OSError)
@@ -450,22 +448,22 @@ def broken_off(message: str = "peer closed connection") -> BaseException:
     ("error", "message"),
     [
         (no_network, "(Name or service not known); offline, give a local copy with --from PATH; set a mirror with"),
-        (broken_off, "(peer closed connection); offline, give a local copy with --from PATH"),
-        (lambda: broken_off(""), "(HTTPError); offline, give a local copy with --from PATH"),
+        (interrupted_error, "(peer closed connection); offline, give a local copy with --from PATH"),
+        (lambda: interrupted_error(""), "(HTTPError); offline, give a local copy with --from PATH"),
         (
             lambda: OSError(errno.ENOSPC, "No space left on device"),
             "(No space left on device); free some space, or move the hub's cache with HF_HOME",
         ),
     ],
 )
-def test_a_download_that_fails_says_what_to_do(
+def test_the_error_of_a_failed_download_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Any, message: str
 ) -> None:
     def fail(repository: str, name: str, **_: object) -> str:
         raise error()
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", fail)
-    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda *_: None)  # as if it could be reached
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda *_: None)  # as if the hub could be reached
     with pytest.raises(CheckpointError) as refused:
         load_gpt2("gpt2", checkpoints=tmp_path)
     assert str(refused.value).startswith(f"openai-community/gpt2 could not be downloaded {message}")

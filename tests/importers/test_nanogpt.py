@@ -21,10 +21,10 @@ TEXT = "Ein Fuß im Schnee, 1 naïve Æsche.\n"
 CHARACTERS = sorted(set(TEXT))
 
 
-def weights(words: int, *, c: int = 48, layers: int = 2, biased: bool = False, seed: int = 0) -> dict[str, Tensor]:
-    """Weights as nanoGPT's model has them after some training: nothing is zero or one."""
+def weights(vocab_size: int, *, c: int = 48, layers: int = 2, biased: bool = False, seed: int = 0) -> dict[str, Tensor]:
+    """Random weights with nanoGPT's names, none of them zero or one, as after some training."""
     torch.manual_seed(seed)
-    shapes: dict[str, tuple[int, ...]] = {"transformer.wte.weight": (words, c), "transformer.wpe.weight": (16, c)}
+    shapes: dict[str, tuple[int, ...]] = {"transformer.wte.weight": (vocab_size, c), "transformer.wpe.weight": (16, c)}
     for layer in range(layers):
         h = f"transformer.h.{layer}"
         shapes |= {f"{h}.ln_1.weight": (c,), f"{h}.attn.c_attn.weight": (3 * c, c), f"{h}.attn.c_proj.weight": (c, c)}
@@ -39,7 +39,7 @@ def weights(words: int, *, c: int = 48, layers: int = 2, biased: bool = False, s
 
 
 def nanogpt(tensors: dict[str, Tensor], ids: Tensor, heads: int = 4) -> Tensor:
-    """The logits of nanoGPT's model.py, written out: exact GELU, linear layers as torch has them, no bias if none."""
+    """The logits of nanoGPT's model.py: exact GELU, torch's linear layers, biases only if the weights have them."""
     w = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
 
     def norm(x: Tensor, name: str) -> Tensor:
@@ -64,13 +64,13 @@ def nanogpt(tensors: dict[str, Tensor], ids: Tensor, heads: int = 4) -> Tensor:
 
 
 def save(folder: Path, tensors: dict[str, Tensor], *, prefix: str = "", **changes: Any) -> Path:
-    """A ckpt.pt as train.py writes it, with an optimizer's state and the settings."""
-    words, c = tensors["transformer.wte.weight"].shape
+    """Writes a ckpt.pt like train.py, with optimizer state and settings."""
+    vocab_size, c = tensors["transformer.wte.weight"].shape
     arguments = {
         "n_layer": sum(name.endswith("ln_1.weight") for name in tensors), "n_head": 4, "n_embd": c, "block_size": 16,
-        "bias": "transformer.ln_f.bias" in tensors, "vocab_size": words, "dropout": 0.1,
+        "bias": "transformer.ln_f.bias" in tensors, "vocab_size": vocab_size, "dropout": 0.1,
     }  # fmt: skip
-    state = {0: {"step": torch.tensor(3.0), "exp_avg": torch.zeros(words, c)}}
+    state = {0: {"step": torch.tensor(3.0), "exp_avg": torch.zeros(vocab_size, c)}}
     content = {
         "model": {prefix + name: tensor for name, tensor in tensors.items()},
         "optimizer": {"state": state, "param_groups": [{"lr": 1e-3, "betas": (0.9, 0.95), "params": [0]}]},
@@ -84,14 +84,14 @@ def save(folder: Path, tensors: dict[str, Tensor], *, prefix: str = "", **change
 
 def save_meta(folder: Path, characters: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    words = dict(enumerate(characters))
-    meta = {"vocab_size": len(words), "itos": words, "stoi": {c: i for i, c in words.items()}}
+    itos = dict(enumerate(characters))
+    meta = {"vocab_size": len(itos), "itos": itos, "stoi": {c: i for i, c in itos.items()}}
     (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
 
 
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("prefix", ["", "_orig_mod."])
-def test_a_checkpoint_of_characters_gives_nanogpts_logits_and_probabilities(
+def test_a_checkpoint_over_characters_gives_nanogpts_logits_and_probabilities(
     tmp_path: Path, prefix: str, biased: bool
 ) -> None:
     tensors = weights(len(CHARACTERS), biased=biased)
@@ -109,7 +109,7 @@ def test_a_checkpoint_of_characters_gives_nanogpts_logits_and_probabilities(
     assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
 
 
-def test_gelu_in_the_tanh_form_would_be_seen(tmp_path: Path) -> None:
+def test_the_exact_gelu_is_used_and_the_tanh_form_would_be_noticed(tmp_path: Path) -> None:
     tensors = weights(50257, c=8, layers=1)
     opened = load_model(save(tmp_path, tensors), "cpu")
     ids = torch.tensor([[464, 3290, 373, 1043]])
@@ -120,7 +120,7 @@ def test_gelu_in_the_tanh_form_would_be_seen(tmp_path: Path) -> None:
     assert (opened.checkpoint.model(ids) - theirs).abs().max() > 1e-4
 
 
-def test_a_padded_vocabulary_keeps_its_rows_and_its_logits(tmp_path: Path) -> None:
+def test_a_padded_vocabulary_keeps_its_embeddings_and_its_logits(tmp_path: Path) -> None:
     tensors = weights(50304, c=8, layers=1, biased=True)
     opened = load_model(save(tmp_path, tensors), "cpu")
     ids = torch.tensor([[464, 3290, 373, 1043]])
@@ -129,7 +129,7 @@ def test_a_padded_vocabulary_keeps_its_rows_and_its_logits(tmp_path: Path) -> No
     assert "ids 50257 to 50303 have no token and are never generated" in opened.notes
 
 
-def test_the_characters_are_found_beside_and_in_the_data_folder_beside_but_not_where_one_happens_to_be(
+def test_meta_pkl_is_found_beside_the_checkpoint_and_in_its_data_folder_but_not_in_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = save(tmp_path / "nanoGPT" / "out", weights(len(CHARACTERS)))
@@ -152,14 +152,14 @@ def test_the_characters_are_found_beside_and_in_the_data_folder_beside_but_not_w
 
 
 @pytest.mark.parametrize("dataset", ["../secret", "/etc", "..", 5])
-def test_the_data_folder_cannot_be_named_elsewhere(tmp_path: Path, dataset: object) -> None:
+def test_the_name_of_the_data_folder_cannot_lead_elsewhere(tmp_path: Path, dataset: object) -> None:
     save_meta(tmp_path / "secret", CHARACTERS)
     path = save(tmp_path / "run" / "out", weights(len(CHARACTERS)), config={"dataset": dataset})
     with pytest.raises(CheckpointError, match=r"does not say what they are"):
         open_model(path)
 
 
-def test_an_import_is_saved_and_runs_on_an_engine_that_has_its_gelu(tmp_path: Path) -> None:
+def test_an_import_is_saved_and_runs_on_an_engine_with_exact_gelu(tmp_path: Path) -> None:
     tensors = weights(len(CHARACTERS))
     save_meta(tmp_path / "out", CHARACTERS)
     imported = import_gpt2(save(tmp_path / "out", tensors), checkpoints=tmp_path / "to", device="cpu")
@@ -170,7 +170,7 @@ def test_an_import_is_saved_and_runs_on_an_engine_that_has_its_gelu(tmp_path: Pa
     assert isinstance(resolve_engine(saved.model), TorchEngine)
 
 
-def test_words_that_fill_all_directions_are_refused_unless_the_bias_leaves_one(tmp_path: Path) -> None:
+def test_a_vocabulary_that_spans_all_features_is_refused_unless_the_bias_leaves_a_direction(tmp_path: Path) -> None:
     characters = [chr(0x4E00 + number) for number in range(64)]
     save_meta(tmp_path, characters)
     path = save(tmp_path, weights(64, c=48))
@@ -191,6 +191,7 @@ def test_words_that_fill_all_directions_are_refused_unless_the_bias_leaves_one(t
     [
         ({"model_args": {"n_head": 5}}, r"model_args in PATH: n_embd \(48\) must be divisible by n_head \(5\)"),
         ({"model_args": {"n_layer": "2"}}, r"model_args in PATH: n_layer \('2'\) must be a whole number"),
+        ({"model_args": {"n_layer": 10**9}}, r"PATH has no tensor 'h.2.ln_1.weight', expected of shape \(48,\)"),
         ({"model_args": {"n_layer": 3}}, r"PATH has no tensor 'h.2.ln_1.weight', expected of shape \(48,\)"),
         ({"model_args": {"bias": True}}, r"PATH has no tensor 'ln_f.bias' of shape \(48,\)"),
         ({"model_args": {"vocab_size": 7}}, r"PATH has a model of 7 tokens, but 21 different characters are listed"),
@@ -199,7 +200,7 @@ def test_words_that_fill_all_directions_are_refused_unless_the_bias_leaves_one(t
     ],
     ids=str,
 )
-def test_what_is_no_model_of_nanogpts_is_one_sentence(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_a_damaged_checkpoint_gives_a_one_sentence_error(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     save_meta(tmp_path, CHARACTERS)
     path = save(tmp_path, weights(21), **changes)
     with pytest.raises(CheckpointError, match="^" + message.replace("PATH", str(path))):
@@ -229,7 +230,7 @@ class Attack:
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_a_pickle_that_would_run_something_is_refused_and_runs_nothing(tmp_path: Path, protocol: int) -> None:
+def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(tmp_path: Path, protocol: int) -> None:
     (tmp_path / "meta.pkl").write_bytes(pickle.dumps({"itos": {0: Attack()}, "stoi": {}}, protocol))
     path = save(tmp_path, weights(len(CHARACTERS)))
     with pytest.raises(CheckpointError, match=r"meta.pkl (would run|holds other objects) .*, expected only dict"):
@@ -249,10 +250,13 @@ def test_a_pickle_that_would_run_something_is_refused_and_runs_nothing(tmp_path:
         (pickle.dumps({"itos": {0: "ab"}}), "has tokens of several characters"),
         (pickle.dumps({}), "must have 'itos'"),
         (bytes(2**20 + 1), "must have at most 1,048,576 bytes, as any list of characters has"),
-        (b"\x80\x04r\xff\xff\xff\xff.", "is damaged or not a pickle"),  # stores under a huge number
+        (b"\x80\x04}r\xff\xff\xff\xff.", "is damaged or not a pickle"),
+        (b"}p4294967295\n.", "is damaged or not a pickle"),
+        (b"\x80\x04})" + b"\x85" * 500_000 + b"K\x01s.", r"holds other objects \(EMPTY_TUPLE\)"),  # crashes pickle
+        (b"\x80\x04r\xff\xff\xff\xff.", "is damaged or not a pickle"),  # a huge memo index
     ],
 )
-def test_a_list_of_characters_that_is_none_is_one_sentence(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_damaged_meta_pkl_gives_a_one_sentence_error(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "meta.pkl").write_bytes(content)
     path = save(tmp_path, weights(len(CHARACTERS)))
     with pytest.raises(CheckpointError, match=message) as refused:
@@ -260,7 +264,7 @@ def test_a_list_of_characters_that_is_none_is_one_sentence(tmp_path: Path, conte
     assert "\n" not in str(refused.value)
 
 
-def test_a_pickle_of_many_marks_is_read_in_time_that_grows_with_its_size() -> None:
+def test_a_pickle_with_many_marks_is_read_in_linear_time() -> None:
     started = process_time()
-    assert read_plain_pickle(b"(d" * 200_000 + b".", "here") == {}  # dictionaries, each above its mark
+    assert read_plain_pickle(b"(d" * 200_000 + b".", "here") == {}  # 200,000 dictionaries, each after its own mark
     assert process_time() - started < 5

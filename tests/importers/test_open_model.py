@@ -36,7 +36,7 @@ def model() -> GPT:
 
 @pytest.fixture
 def folder(tmp_path: Path, model: GPT) -> Path:
-    """A model's folder as transformers leaves one."""
+    """A model's folder as transformers writes it."""
     return save_checkpoint(tmp_path / "model", model, Tokenizer.named("bytes"))
 
 
@@ -81,7 +81,7 @@ FORMS = [in_safetensors, in_bin, in_old_bin, in_shards, in_bin_shards]
 
 @pytest.mark.parametrize("prefix", ["transformer.", "", "module.transformer.", "_orig_mod.module.", "model."])
 @pytest.mark.parametrize("form", FORMS)
-def test_weights_of_all_forms_and_ages_give_the_same_logits(
+def test_weights_in_every_format_and_version_give_the_same_logits(
     folder: Path, model: GPT, form: Callable[..., None], prefix: str
 ) -> None:
     (folder / "model.safetensors").unlink()
@@ -96,7 +96,7 @@ def test_weights_of_all_forms_and_ages_give_the_same_logits(
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("form", FORMS)
-def test_weights_in_half_precision_are_the_numbers_they_are(
+def test_weights_in_half_precision_are_converted_exactly(
     folder: Path, model: GPT, form: Callable[..., None], dtype: torch.dtype
 ) -> None:
     (folder / "model.safetensors").unlink()
@@ -106,20 +106,20 @@ def test_weights_in_half_precision_are_the_numbers_they_are(
         assert torch.equal(loaded[name], tensor.to(dtype).float()), name
 
 
-def test_tensors_that_were_saved_as_views_are_read_in_their_order(folder: Path, model: GPT) -> None:
+def test_tensors_saved_as_transposed_views_are_read_correctly(folder: Path, model: GPT) -> None:
     (folder / "model.safetensors").unlink()
-    in_bin(folder, to_huggingface(model))  # matrices transposed, and not made anew
+    in_bin(folder, to_huggingface(model))  # matrices are transposed views, not copies
     assert torch.equal(load_model(folder, "cpu").checkpoint.model(IDS), model(IDS))
 
 
 @pytest.mark.parametrize("under", ["state_dict", "model", "model_state_dict"])
-def test_weights_are_found_where_trainers_put_them(folder: Path, model: GPT, under: str) -> None:
+def test_weights_are_found_under_the_keys_of_trainers(folder: Path, model: GPT, under: str) -> None:
     (folder / "model.safetensors").unlink()
     torch.save({under: tensors_of(model), "epoch": 3}, folder / "pytorch_model.bin")
     assert torch.equal(load_model(folder, "cpu").checkpoint.model(IDS), model(IDS))
 
 
-def test_a_vocabulary_padded_beyond_its_words_keeps_its_rows(folder: Path, model: GPT, tmp_path: Path) -> None:
+def test_a_padded_vocabulary_keeps_its_embeddings(folder: Path, model: GPT, tmp_path: Path) -> None:
     padded = GPT(CONFIG.replace(vocab_size=320)).eval()
     save_checkpoint(tmp_path / "padded", padded, Tokenizer.named("bytes"))
     imported = import_gpt2(tmp_path / "padded", checkpoints=tmp_path / "to", device="cpu")
@@ -171,7 +171,7 @@ def test_options_of_the_config_give_the_logits_that_transformers_gives(
 @pytest.mark.parametrize(
     ("name", "shape"), [("multiple_choice_head.summary.weight", (1, 12)), ("v_head.summary.bias", (1,))]
 )
-def test_heads_that_predict_no_words_are_left_out_and_said(
+def test_heads_that_do_not_predict_tokens_are_skipped_with_a_note(
     folder: Path, model: GPT, name: str, shape: tuple[int, ...]
 ) -> None:
     in_safetensors(folder, tensors_of(model) | {name: torch.ones(shape)})
@@ -181,9 +181,7 @@ def test_heads_that_predict_no_words_are_left_out_and_said(
 
 
 @pytest.mark.parametrize("name", ["score.weight", "classifier.weight", "qa_outputs.bias"])
-def test_models_that_were_made_for_something_else_are_refused_by_their_head(
-    folder: Path, model: GPT, name: str
-) -> None:
+def test_models_for_other_tasks_are_refused_because_of_their_head(folder: Path, model: GPT, name: str) -> None:
     in_safetensors(folder, tensors_of(model) | {name: torch.ones(2, 12)})
     with pytest.raises(CheckpointError, match=rf"predicts .* \('{name}'\), not the next token"):
         load_model(folder / "model.safetensors", "cpu")
@@ -200,7 +198,7 @@ def test_models_that_were_made_for_something_else_are_refused_by_their_head(
         (lambda index: index.pop("weight_map"), "must have a weight_map of tensor names to files"),
     ],
 )
-def test_an_index_that_is_at_odds_with_its_files_names_the_tensor(
+def test_an_index_that_differs_from_its_files_is_refused_with_the_tensors_name(
     folder: Path, model: GPT, change: Callable[[Any], Any], message: str
 ) -> None:
     (folder / "model.safetensors").unlink()
@@ -213,7 +211,7 @@ def test_an_index_that_is_at_odds_with_its_files_names_the_tensor(
         open_model(folder)
 
 
-def test_a_tensor_in_two_shards_is_named(folder: Path, model: GPT) -> None:
+def test_a_tensor_in_two_shards_is_refused_with_its_name(folder: Path, model: GPT) -> None:
     (folder / "model.safetensors").unlink()
     in_shards(folder, tensors_of(model))
     part = {"transformer.wpe.weight": torch.ones(16, 12), "transformer.ln_f.bias": torch.ones(12)}
@@ -228,7 +226,7 @@ def test_a_tensor_in_two_shards_is_named(folder: Path, model: GPT) -> None:
         open_model(folder)
 
 
-def test_links_to_a_cache_are_followed(folder: Path, model: GPT, tmp_path: Path) -> None:
+def test_symbolic_links_to_a_cache_are_followed(folder: Path, model: GPT, tmp_path: Path) -> None:
     (folder / "model.safetensors").unlink()
     in_shards(folder, tensors_of(model))
     shutil.move(folder, tmp_path / "blobs")
@@ -238,7 +236,7 @@ def test_links_to_a_cache_are_followed(folder: Path, model: GPT, tmp_path: Path)
     assert torch.equal(load_model(folder, "cpu").checkpoint.model(IDS), model(IDS))
 
 
-def test_words_of_another_kind_are_refused_and_not_replaced_by_gpt2s(tmp_path: Path) -> None:
+def test_an_unsupported_tokenizer_is_refused_and_not_replaced_by_gpt2s(tmp_path: Path) -> None:
     small = GPT(GPTConfig(n_positions=4, n_embd=4, n_layer=1, n_head=1))
     folder = save_checkpoint(tmp_path / "model", small, Tokenizer.named("gpt2"))
     for path in folder.iterdir():
@@ -252,7 +250,7 @@ def test_words_of_another_kind_are_refused_and_not_replaced_by_gpt2s(tmp_path: P
         load_model(folder, "cpu")
 
 
-def test_a_run_of_ones_own_goes_before_a_path_of_the_same_name(
+def test_a_checkpoint_takes_precedence_over_a_path_of_the_same_name(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(folder, tmp_path / "checkpoints" / "whale")
@@ -266,7 +264,7 @@ def test_a_run_of_ones_own_goes_before_a_path_of_the_same_name(
     assert is_checkpoint(Path("model"))
 
 
-def test_a_name_of_the_hub_is_told_the_command_that_gets_it(
+def test_the_error_for_a_name_on_the_hub_shows_the_command_that_imports_it(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -282,12 +280,12 @@ def test_a_name_of_the_hub_is_told_the_command_that_gets_it(
         find_model("", "checkpoints")
 
 
-def test_a_name_that_is_too_long_is_one_sentence(tmp_path: Path) -> None:
+def test_a_name_that_is_too_long_gives_a_one_sentence_error(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"x could not be read \(file name too long\)"):
         find_model("x" * 300, tmp_path)
 
 
-def test_a_folder_as_minigpt_writes_it_is_told_of_what_others_put_there(tmp_path: Path) -> None:
+def test_extra_tensors_in_a_checkpoint_folder_are_noted(tmp_path: Path) -> None:
     torch.manual_seed(0)
     padded = GPT(CONFIG.replace(vocab_size=320)).eval()
     folder = save_checkpoint(tmp_path / "padded", padded, Tokenizer.named("bytes"))
@@ -301,7 +299,7 @@ def test_a_folder_as_minigpt_writes_it_is_told_of_what_others_put_there(tmp_path
     assert describe_model(folder)[2] == notes
 
 
-def test_every_command_that_takes_a_model_takes_a_path_of_any_format(
+def test_every_command_that_accepts_a_model_accepts_a_path_of_any_format(
     folder: Path, model: GPT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Files made to do harm: nothing in them runs, nothing is written, memory stays bounded, one line says what it is."""
+"""Tests of malicious files: no code runs, nothing is written, memory stays bounded, and the error is one line."""
 
 import json
 import os
@@ -25,7 +25,7 @@ CONFIG = GPTConfig(vocab_size=257, n_positions=8, n_embd=12, n_layer=1, n_head=3
 
 
 class Attack:
-    """What a pickle calls when it is opened carelessly."""
+    """An object whose pickle runs a command when it is loaded without restrictions."""
 
     def __init__(self, proof: Path) -> None:
         self.proof = proof
@@ -36,7 +36,7 @@ class Attack:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A model's folder whose weights are still to be written."""
+    """A model's folder without weights."""
     torch.manual_seed(0)
     folder = save_checkpoint(tmp_path / "model", GPT(CONFIG), Tokenizer.named("bytes"))
     (folder / "model.safetensors").unlink()
@@ -57,24 +57,24 @@ def refused(folder: Path, message: str) -> None:
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["new form", "old form"])
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "ckpt.pt"])
-def test_a_pickle_that_runs_a_command_does_not_run_it(tmp_path: Path, folder: Path, name: str, zipped: bool) -> None:
+def test_a_command_in_a_torch_file_does_not_run(tmp_path: Path, folder: Path, name: str, zipped: bool) -> None:
     proof = tmp_path / "attacked"
     content: dict[str, Any] = {"model": weights(), "model_args": {"n_layer": 1}} if name == "ckpt.pt" else weights()
     torch.save(content | {"x": Attack(proof)}, folder / name, _use_new_zipfile_serialization=zipped)
     refused(folder, f"{name} would run posix.system when opened, which weights do not need .*as safetensors$")
     assert not proof.exists()
-    torch.load(folder / name, weights_only=False)  # as the attack was meant
+    torch.load(folder / name, weights_only=False)  # unrestricted, the attack works
     assert proof.exists()
 
 
-def test_a_bare_pickle_that_runs_a_command_does_not_run_it(tmp_path: Path, folder: Path) -> None:
+def test_a_command_in_a_bare_pickle_does_not_run(tmp_path: Path, folder: Path) -> None:
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
         (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Attack(tmp_path / "attacked"), protocol))
         refused(folder, "pytorch_model.bin (would run|is truncated, damaged or not a file of weights)")
     assert not (tmp_path / "attacked").exists()
 
 
-def test_a_bomb_in_a_zip_is_not_unpacked(folder: Path) -> None:
+def test_a_zip_bomb_is_not_unpacked(folder: Path) -> None:
     with zipfile.ZipFile(folder / "pytorch_model.bin", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data.pkl", pickle.dumps({}, 2))
         archive.writestr("archive/data/0", bytes(2**24))
@@ -83,11 +83,11 @@ def test_a_bomb_in_a_zip_is_not_unpacked(folder: Path) -> None:
     )
 
 
-def test_members_that_overlap_hold_no_more_than_the_file(folder: Path) -> None:
+def test_zip_members_that_claim_more_than_the_file_are_refused(folder: Path) -> None:
     path = folder / "pytorch_model.bin"
     torch.save(weights(), path)
     content = bytearray(path.read_bytes())
-    at = content.rindex(b"PK\x01\x02")  # the last member in the directory: 4 GB, it says
+    at = content.rindex(b"PK\x01\x02")  # makes the last member claim 4 GB
     content[at + 20 : at + 28] = (2**32 - 2).to_bytes(4, "little") * 2
     path.write_bytes(content)
     refused(folder, "claims to hold 4,29|is truncated or damaged")
@@ -129,7 +129,7 @@ def entry(start: int, end: int, shape: list[int]) -> dict[str, Any]:
     ],
     ids=range(13),
 )
-def test_a_safetensors_header_that_lies_is_refused(folder: Path, content: bytes) -> None:
+def test_a_false_safetensors_header_is_refused(folder: Path, content: bytes) -> None:
     (folder / "model.safetensors").write_bytes(content)
     refused(folder, "model.safetensors is truncated, corrupted or not safetensors|does not have|has no tensor")
 
@@ -147,14 +147,14 @@ def test_a_safetensors_header_that_lies_is_refused(folder: Path, content: bytes)
         (5, "must have a weight_map of tensor names to files"),
     ],
 )
-def test_an_index_leads_to_files_beside_it_alone(folder: Path, name: Any, message: str) -> None:
+def test_an_index_can_name_only_files_in_its_folder(folder: Path, name: Any, message: str) -> None:
     save_tensors(folder / "part.safetensors", weights())
     index = {"weight_map": dict.fromkeys(weights(), name)}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     refused(folder, message)
 
 
-def test_files_of_other_kinds_in_a_models_place_are_one_line(folder: Path) -> None:
+def test_other_files_in_place_of_weights_give_a_one_sentence_error(folder: Path) -> None:
     (folder / "pytorch_model.bin").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
     refused(folder, "Git LFS pointer|has no supported format")
     (folder / "pytorch_model.bin").write_bytes(b"<html>")
@@ -170,10 +170,10 @@ from pathlib import Path
 from minigpt.errors import MinigptError
 from minigpt.importers.open_model import load_model
 
-def peak():  # not ru_maxrss, which begins with the parent's
+def peak():  # not ru_maxrss, which starts at the parent's value
     return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
 
-load_model(Path(sys.argv[1]), "cpu")  # brings in whatever is imported late
+load_model(Path(sys.argv[1]), "cpu")  # imports everything that is imported late
 before = peak()
 try:
     load_model(Path(sys.argv[2]), "cpu")
@@ -185,7 +185,7 @@ print(peak() - before)
 
 
 def kilobytes(small: Path, path: Path) -> tuple[str, int]:
-    """What came of opening a path, and by how much the peak of memory rose over that of opening a small one."""
+    """The output of opening a path, and the rise of peak memory over that of opening a small model."""
     done = subprocess.run([sys.executable, "-c", _MEASURED, str(small), str(path)], capture_output=True, text=True,
                           check=True)  # fmt: skip
     *said, peak = done.stdout.splitlines()
@@ -194,7 +194,7 @@ def kilobytes(small: Path, path: Path) -> tuple[str, int]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from Linux's /proc")
-def test_refusing_a_bomb_takes_no_memory(folder: Path) -> None:
+def test_refusing_a_zip_bomb_needs_no_memory(folder: Path) -> None:
     torch.save(weights(), folder / "pytorch_model.bin")
     bomb = folder.parent / "bomb.bin"
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -207,17 +207,17 @@ def test_refusing_a_bomb_takes_no_memory(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from Linux's /proc")
 @pytest.mark.parametrize("form", ["safetensors", "bin, new form", "bin, old form", "ckpt.pt"])
-def test_opening_takes_the_weights_once(folder: Path, form: str) -> None:
+def test_loading_needs_memory_for_the_weights_only_once(folder: Path, form: str) -> None:
     config = GPTConfig(vocab_size=50257, n_positions=64, n_embd=256, n_layer=8, n_head=4)
-    words = Tokenizer.named("gpt2")
-    small = save_checkpoint(folder.parent / "small", GPT(config.replace(n_embd=8, n_layer=1)), words)
+    tokenizer = Tokenizer.named("gpt2")
+    small = save_checkpoint(folder.parent / "small", GPT(config.replace(n_embd=8, n_layer=1)), tokenizer)
     if form != "safetensors":
         little = {
             name: tensor.contiguous() for name, tensor in to_huggingface(load_checkpoint(small, "cpu").model).items()
         }
         (small / "model.safetensors").unlink()
         torch.save(little, small / "pytorch_model.bin", _use_new_zipfile_serialization="old" not in form)
-    large = save_checkpoint(folder.parent / "large", GPT(config), words)
+    large = save_checkpoint(folder.parent / "large", GPT(config), tokenizer)
     tensors = {name: tensor.contiguous() for name, tensor in to_huggingface(GPT(config)).items()}
     size = sum(tensor.nbytes for tensor in tensors.values())
     if form != "safetensors":

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from builders import new_model
 
 from minigpt.config import PRESETS, GPTConfig
 from minigpt.errors import CheckpointError, DeviceError, TokenizerError
@@ -38,8 +39,7 @@ FILES = [
 
 
 def model(seed: int = 0) -> GPT:
-    torch.manual_seed(seed)
-    return GPT(CONFIG)
+    return new_model(CONFIG, seed=seed)
 
 
 def files_in(folder: Path) -> list[str]:
@@ -50,7 +50,7 @@ def same_weights(left: GPT, right: GPT) -> bool:
     return all(torch.equal(tensor, right.state_dict()[name]) for name, tensor in left.state_dict().items())
 
 
-def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
+def test_a_saved_checkpoint_loads_with_equal_model_tokenizer_and_record(tmp_path: Path) -> None:
     training = {"steps": 100, "corpus": "Moby Dick — the whale", "best": {"loss": 1.5}}
     saved = model()
     assert save_checkpoint(tmp_path / "runs" / "one", saved, BYTES, training) == tmp_path / "runs" / "one"
@@ -63,14 +63,14 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
     assert loaded.directory == tmp_path / "runs" / "one"
 
 
-def test_a_loaded_model_can_be_trained_on(tmp_path: Path) -> None:
+def test_a_loaded_model_can_be_trained(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "one", model(), BYTES)
     loaded = load_checkpoint(tmp_path / "one", "cpu").model
     loaded(torch.zeros(1, 8, dtype=torch.int64)).sum().backward()
     assert all(parameter.grad is not None for parameter in loaded.parameters())
 
 
-def test_a_new_directory_holds_a_model_and_nothing_else_is_left(tmp_path: Path) -> None:
+def test_a_new_directory_has_only_the_files_of_a_model(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "one", model(), BYTES)
     assert files_in(tmp_path) == ["one"]
     assert files_in(tmp_path / "one") == FILES
@@ -89,7 +89,7 @@ def test_the_directory_opens_in_transformers_with_the_same_logits(tmp_path: Path
     assert theirs.generation_config.eos_token_id == BYTES.end_of_text
 
 
-def test_saving_over_a_run_keeps_what_else_stands_there(tmp_path: Path) -> None:
+def test_saving_over_a_run_keeps_its_other_files(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, model(0), BYTES, {"steps": 1})
     (tmp_path / "log.jsonl").write_text("{}\n")
     save_checkpoint(tmp_path, model(1), BYTES)
@@ -99,7 +99,7 @@ def test_saving_over_a_run_keeps_what_else_stands_there(tmp_path: Path) -> None:
     assert loaded.training == {"steps": 1}
 
 
-def test_only_the_weights_change_when_only_they_are_saved(tmp_path: Path) -> None:
+def test_save_weights_changes_only_the_weights(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, model(0), BYTES)
     before = {name: (tmp_path / name).read_bytes() for name in FILES}
     save_weights(tmp_path, model(1), {"loss": "1.25"})
@@ -110,7 +110,7 @@ def test_only_the_weights_change_when_only_they_are_saved(tmp_path: Path) -> Non
     assert same_weights(load_checkpoint(tmp_path, "cpu").model, model(1))
 
 
-def test_weights_saved_in_half_precision_load_as_float32_and_say_so(tmp_path: Path) -> None:
+def test_weights_saved_in_half_precision_load_as_float32(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "half", model(), BYTES, dtype=torch.bfloat16)
     assert json.loads((tmp_path / "half" / "config.json").read_text())["torch_dtype"] == "bfloat16"
     loaded = load_checkpoint(tmp_path / "half", "cpu").model
@@ -124,10 +124,10 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(*((os, "fsync") if where == "our files" else (Tokenizer, "save")), refuse)
+    monkeypatch.setattr(*((os, "fsync") if where == "minigpt's files" else (Tokenizer, "save")), refuse)
 
 
-@pytest.mark.parametrize("where", ["our files", "the tokenizer's"])
+@pytest.mark.parametrize("where", ["minigpt's files", "the tokenizer's files"])
 def test_a_full_disk_leaves_no_new_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     fill_disk(monkeypatch, where)
     with pytest.raises(CheckpointError, match=rf"^{tmp_path}/one\S* could not be written \(no space left on device\)"):
@@ -135,8 +135,8 @@ def test_a_full_disk_leaves_no_new_directory(tmp_path: Path, monkeypatch: pytest
     assert files_in(tmp_path) == []
 
 
-@pytest.mark.parametrize("where", ["our files", "the tokenizer's"])
-def test_a_full_disk_leaves_a_standing_checkpoint_as_it_was(
+@pytest.mark.parametrize("where", ["minigpt's files", "the tokenizer's files"])
+def test_a_full_disk_leaves_an_existing_checkpoint_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     save_checkpoint(tmp_path / "one", model(0), BYTES, {"steps": 1})
@@ -148,7 +148,7 @@ def test_a_full_disk_leaves_a_standing_checkpoint_as_it_was(
     assert files_in(tmp_path) == ["one"]
 
 
-def test_a_place_below_a_file_is_one_sentence(tmp_path: Path) -> None:
+def test_a_path_inside_a_file_gives_a_one_sentence_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(CheckpointError, match=rf"^{tmp_path}/file/one could not be written \(not a directory\)"):
         save_checkpoint(tmp_path / "file" / "one", model(), BYTES)
@@ -179,7 +179,7 @@ def truncate(folder: Path) -> None:
         (truncate, CheckpointError, "PATH/model.safetensors is truncated, corrupted or not safetensors"),
     ],
 )
-def test_a_damaged_checkpoint_is_one_sentence_that_names_the_file(
+def test_a_damaged_checkpoint_gives_a_one_sentence_error_with_the_file(
     tmp_path: Path, damage: Any, error: type[Exception], message: str
 ) -> None:
     save_checkpoint(tmp_path / "one", model(), BYTES)
@@ -189,14 +189,14 @@ def test_a_damaged_checkpoint_is_one_sentence_that_names_the_file(
     assert "\n" not in str(refused.value)
 
 
-def test_a_tokenizer_with_more_words_than_its_model_is_refused(tmp_path: Path) -> None:
+def test_a_tokenizer_with_more_tokens_than_its_model_is_refused(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "one", model(), BYTES)
     Tokenizer.train(["äöü"], "chars").save(tmp_path / "one")
     with pytest.raises(CheckpointError, match=f"the tokenizer in {tmp_path}/one has 260 tokens but its model only 257"):
         load_checkpoint(tmp_path / "one", "cpu")
 
 
-def test_a_missing_directory_and_a_missing_device_are_said_first(tmp_path: Path) -> None:
+def test_a_missing_directory_and_an_unknown_device_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=f"^{tmp_path}/none does not exist, so it is not a checkpoint"):
         load_checkpoint(tmp_path / "none", "cpu")
     with pytest.raises(DeviceError, match="toaster"):
@@ -216,11 +216,11 @@ def make(checkpoints: Path, name: str, time: float) -> None:
         os.utime(checkpoints / name / file, (time, time))
 
 
-def test_the_newest_model_is_the_one_whose_weights_are_newest(tmp_path: Path) -> None:
+def test_the_newest_model_is_the_one_with_the_newest_weights(tmp_path: Path) -> None:
     make(tmp_path, "old", 1_000_000)
     make(tmp_path, "newest", 3_000_000)
     make(tmp_path, "middle", 2_000_000)
-    make(tmp_path, ".newer.123.tmp", 4_000_000)  # one that is being written
+    make(tmp_path, ".newer.123.tmp", 4_000_000)  # a checkpoint that is being written
     (tmp_path / "empty").mkdir()
     assert find_checkpoint(None, tmp_path) == tmp_path / "newest"
     os.utime(tmp_path / "old" / "model.safetensors", (5_000_000, 5_000_000))
@@ -244,7 +244,7 @@ def test_a_model_is_found_by_name_and_by_directory(tmp_path: Path, monkeypatch: 
         ("squid", "^no model 'squid' in .*; available: gpt2, whale$"),
     ],
 )
-def test_an_unknown_name_is_answered_with_what_there_is(tmp_path: Path, name: str, message: str) -> None:
+def test_the_error_for_an_unknown_name_lists_the_models(tmp_path: Path, name: str, message: str) -> None:
     make(tmp_path, "whale", 1)
     make(tmp_path, "gpt2", 2)
     with pytest.raises(CheckpointError, match=message):
@@ -252,7 +252,7 @@ def test_an_unknown_name_is_answered_with_what_there_is(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize("name", [None, "whale"])
-def test_where_there_is_no_model_at_all_one_line_says_how_to_get_one(tmp_path: Path, name: str | None) -> None:
+def test_without_any_model_the_error_says_how_to_get_one(tmp_path: Path, name: str | None) -> None:
     with pytest.raises(
         CheckpointError, match=r"^no model .*`minigpt train corpus.txt`.*`minigpt load-gpt2`$"
     ) as refused:
@@ -260,7 +260,7 @@ def test_where_there_is_no_model_at_all_one_line_says_how_to_get_one(tmp_path: P
     assert "\n" not in str(refused.value)
 
 
-def test_a_name_that_is_taken_gets_the_first_free_number(tmp_path: Path) -> None:
+def test_free_name_adds_the_first_free_number(tmp_path: Path) -> None:
     assert free_name("moby", tmp_path / "none") == "moby"
     for name in ("moby", "moby-2", "moby-3", "moby-5"):
         (tmp_path / name).mkdir()
@@ -273,11 +273,11 @@ import re, sys
 from pathlib import Path
 import minigpt
 
-def peak():  # not getrusage's, which a process inherits from the one that starts it
+def peak():  # not getrusage's, which a process inherits from its parent
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
 
 small, large = sys.argv[1:]
-minigpt.load_checkpoint(small, "cpu")  # brings in whatever torch imports late
+minigpt.load_checkpoint(small, "cpu")  # imports everything that torch imports late
 minigpt.Tokenizer.load(large)
 before = peak()
 minigpt.load_checkpoint(large, "cpu")
@@ -287,7 +287,7 @@ print(peak() - before)
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of memory is read from /proc")
-def test_loading_costs_the_weights_in_memory_and_little_more(tmp_path: Path) -> None:
+def test_loading_needs_little_more_memory_than_the_weights(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "small", model(), BYTES)
     save_checkpoint(tmp_path / "large", GPT(PRESETS["gpt2"]), Tokenizer.named("gpt2"))
     command = [sys.executable, "-c", PEAK, str(tmp_path / "small"), str(tmp_path / "large")]

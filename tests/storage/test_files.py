@@ -22,20 +22,20 @@ def fail_fsync(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(os, "fsync", refuse)
 
 
-def test_a_written_file_holds_the_bytes_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+def test_a_written_file_has_the_content_and_no_temporary_file_stays(tmp_path: Path) -> None:
     atomic_write(tmp_path / "new" / "folder" / "file", b"first")
     atomic_write(tmp_path / "new" / "folder" / "file", lambda file: file.write(b"second"))
     assert (tmp_path / "new" / "folder" / "file").read_bytes() == b"second"
     assert everything_in(tmp_path) == ["file", "folder", "new"]
 
 
-def test_a_written_file_has_the_rights_that_any_new_file_has(tmp_path: Path) -> None:
+def test_a_written_file_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
     (tmp_path / "plain").write_bytes(b"")
     atomic_write(tmp_path / "file", b"")
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
 
 
-def test_the_old_file_stands_until_the_new_one_is_whole(tmp_path: Path) -> None:
+def test_the_old_file_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
 
@@ -82,7 +82,7 @@ def test_a_write_that_the_system_refuses_is_one_sentence_and_changes_nothing(
     assert everything_in(tmp_path) == ["file"]
 
 
-def test_a_path_through_a_file_is_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_a_path_inside_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(CheckpointError, match="could not be written"):
         atomic_write(tmp_path / "file" / "below", b"")
@@ -95,7 +95,7 @@ def test_a_folder_appears_only_when_it_is_complete(tmp_path: Path) -> None:
     assert everything_in(tmp_path) == ["file", "folder"]
 
 
-def test_a_folder_that_fails_half_way_vanishes(tmp_path: Path) -> None:
+def test_a_folder_whose_block_fails_is_removed(tmp_path: Path) -> None:
     def fill() -> None:
         with atomic_folder(tmp_path / "folder") as building:
             (building / "file").write_bytes(b"")
@@ -106,7 +106,7 @@ def test_a_folder_that_fails_half_way_vanishes(tmp_path: Path) -> None:
     assert everything_in(tmp_path) == []
 
 
-def test_what_a_killed_process_of_the_same_number_left_behind_is_no_hindrance(tmp_path: Path) -> None:
+def test_the_temporary_folder_of_a_killed_process_with_the_same_pid_is_removed(tmp_path: Path) -> None:
     left = tmp_path / f".model.{os.getpid()}.tmp"
     left.mkdir()
     (left / "part").write_text("half")
@@ -116,7 +116,7 @@ def test_what_a_killed_process_of_the_same_number_left_behind_is_no_hindrance(tm
     assert not left.exists()
 
 
-def test_files_in_a_folder_that_stands_are_replaced_and_the_others_stay(tmp_path: Path) -> None:
+def test_in_an_existing_folder_files_are_replaced_and_the_others_stay(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for name in ("replaced", "kept"):
         (tmp_path / "folder" / name).write_bytes(b"old")
@@ -132,9 +132,7 @@ def test_files_in_a_folder_that_stands_are_replaced_and_the_others_stay(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
-def test_a_full_disk_inside_a_folder_is_said_of_the_folder_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_error_of_a_full_disk_names_the_final_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_fsync(monkeypatch, errno.ENOSPC)
     with (
         pytest.raises(CheckpointError, match=f"^{tmp_path}/folder/file could not"),
@@ -144,7 +142,7 @@ def test_a_full_disk_inside_a_folder_is_said_of_the_folder_itself(
     assert everything_in(tmp_path) == []
 
 
-def test_a_folder_never_takes_the_place_of_one_that_came_in_the_meantime(tmp_path: Path) -> None:
+def test_a_folder_that_another_process_made_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     def fill() -> None:
         with atomic_folder(tmp_path / "folder"):
             (tmp_path / "folder").mkdir()
@@ -156,9 +154,7 @@ def test_a_folder_never_takes_the_place_of_one_that_came_in_the_meantime(tmp_pat
 
 
 @pytest.mark.parametrize("theirs", [[], ["theirs"]])
-def test_a_folder_that_is_to_be_new_takes_no_place_of_another_even_an_empty_one(
-    tmp_path: Path, theirs: list[str]
-) -> None:
+def test_a_new_folder_never_replaces_an_existing_one_not_even_an_empty_one(tmp_path: Path, theirs: list[str]) -> None:
     (tmp_path / "folder").mkdir()
     for name in theirs:
         (tmp_path / "folder" / name).write_bytes(b"")
@@ -167,7 +163,7 @@ def test_a_folder_that_is_to_be_new_takes_no_place_of_another_even_an_empty_one(
     assert everything_in(tmp_path) == ["folder", *theirs]
 
 
-def test_json_comes_back_as_it_went(tmp_path: Path) -> None:
+def test_json_is_read_back_equal(tmp_path: Path) -> None:
     value = {"name": "Ærø", "losses": [1.5, None], "deep": {"n": 3}}
     atomic_json(tmp_path / "file.json", value)
     assert read_json(tmp_path / "file.json") == value
@@ -183,18 +179,18 @@ def test_json_comes_back_as_it_went(tmp_path: Path) -> None:
         (b"[1]", "must hold a JSON object, not a list"),
     ],
 )
-def test_what_is_not_a_json_object_is_refused_by_path(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_other_content_than_a_json_object_is_refused_with_the_path(tmp_path: Path, content: bytes, reason: str) -> None:
     (tmp_path / "file.json").write_bytes(content)
     with pytest.raises(CheckpointError, match=f"{tmp_path}/file.json {reason}"):
         read_json(tmp_path / "file.json")
 
 
-def test_a_missing_json_file_is_refused_by_path(tmp_path: Path) -> None:
+def test_a_missing_json_file_is_refused_with_the_path(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=f"{tmp_path}/file.json does not exist"):
         read_json(tmp_path / "file.json")
 
 
-def test_what_cannot_be_looked_at_is_neither_there_nor_not_there(tmp_path: Path) -> None:
+def test_exists_raises_if_the_system_cannot_tell(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert exists(tmp_path)
     assert exists(tmp_path / "file")

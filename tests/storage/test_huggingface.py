@@ -22,7 +22,7 @@ from minigpt.storage.huggingface import (
 )
 from minigpt.storage.tensors import TensorFile, load_tensors, save_tensors
 
-# Odd on purpose: no two sizes agree, except where a square matrix hides its own transposition.
+# No two sizes are equal, except in one shape, where a missing transposition would not be a wrong shape.
 SHAPES = [
     GPTConfig(vocab_size=37, n_positions=11, n_embd=20, n_layer=3, n_head=5),
     GPTConfig(vocab_size=3, n_positions=7, n_embd=6, n_layer=1, n_head=1),
@@ -32,7 +32,7 @@ TINY = SHAPES[1]
 
 
 def randomize(module: torch.nn.Module, seed: int = 0, scale: float = 0.5) -> None:
-    """Weights large enough to bend every activation, so that a wrong detail moves the logits."""
+    """Sets weights large enough that every activation is nonlinear and any mistake changes the logits."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -74,15 +74,15 @@ def load(folder: Path) -> GPT:
 
 
 @pytest.fixture
-def theirs() -> Iterator[Any]:
-    """transformers, silent and offline."""
+def transformers() -> Iterator[Any]:
+    """The transformers package, without progress bars."""
     transformers = pytest.importorskip("transformers")
     transformers.utils.logging.disable_progress_bar()
     yield transformers
     transformers.utils.logging.enable_progress_bar()
 
 
-def their_model(transformers: Any, config: GPTConfig) -> Any:
+def reference_model(transformers: Any, config: GPTConfig) -> Any:
     values = config_to_huggingface(config, end_of_text=config.vocab_size - 1, dtype=torch.float32)
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**values)).eval()
     randomize(model)
@@ -94,7 +94,7 @@ def assert_parity(model: GPT, reference: Any) -> None:
     ids = random_ids(model.config)
     torch.testing.assert_close(model(ids), reference(ids).logits, rtol=1e-5, atol=1e-5)
     prompt = ids[:, :3]
-    reference.generation_config.eos_token_id = None  # to the end of the context, whatever comes
+    reference.generation_config.eos_token_id = None  # so that it generates up to the end of the context
     expected = reference.generate(
         prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_length=model.config.n_positions
     )
@@ -102,37 +102,37 @@ def assert_parity(model: GPT, reference: Any) -> None:
 
 
 @pytest.mark.parametrize("config", SHAPES, ids=str)
-def test_a_model_that_transformers_saves_gives_the_same_logits_here(
-    tmp_path: Path, theirs: Any, config: GPTConfig
+def test_a_model_saved_by_transformers_gives_the_same_logits(
+    tmp_path: Path, transformers: Any, config: GPTConfig
 ) -> None:
-    reference = their_model(theirs, config)
+    reference = reference_model(transformers, config)
     reference.save_pretrained(tmp_path)
     assert_parity(load(tmp_path), reference)
 
 
 @pytest.mark.parametrize("config", SHAPES, ids=str)
-def test_a_model_that_we_save_gives_the_same_logits_in_transformers(
-    tmp_path: Path, theirs: Any, config: GPTConfig
+def test_a_saved_model_gives_the_same_logits_in_transformers(
+    tmp_path: Path, transformers: Any, config: GPTConfig
 ) -> None:
     model = random_model(config)
-    assert_parity(model, theirs.AutoModelForCausalLM.from_pretrained(save(tmp_path, model)))
+    assert_parity(model, transformers.AutoModelForCausalLM.from_pretrained(save(tmp_path, model)))
 
 
 @pytest.mark.slow
-def test_the_124m_shape_gives_the_same_logits_both_ways(tmp_path: Path, theirs: Any) -> None:
+def test_the_124m_shape_gives_the_same_logits_in_both_directions(tmp_path: Path, transformers: Any) -> None:
     config = PRESETS["gpt2"]
     ids = random_ids(config)[:1, :200]
-    reference = their_model(theirs, config)
+    reference = reference_model(transformers, config)
     reference.save_pretrained(tmp_path / "theirs")
     model = load(tmp_path / "theirs")
-    again = theirs.AutoModelForCausalLM.from_pretrained(save(tmp_path / "ours", model))
+    again = transformers.AutoModelForCausalLM.from_pretrained(save(tmp_path / "ours", model))
     with torch.no_grad():
         expected = reference(ids).logits
         torch.testing.assert_close(model(ids), expected, rtol=1e-4, atol=1e-4)
         assert torch.equal(again(ids).logits, expected)
 
 
-def test_saving_and_loading_is_the_identity(tmp_path: Path) -> None:
+def test_a_saved_model_loads_equal(tmp_path: Path) -> None:
     model = random_model(SHAPES[0])
     loaded = load(save(tmp_path, model))
     assert loaded.config == model.config
@@ -142,7 +142,7 @@ def test_saving_and_loading_is_the_identity(tmp_path: Path) -> None:
         assert loaded.state_dict()[name].is_contiguous(), name
 
 
-def test_a_mapped_model_is_the_model_and_lies_in_its_file(tmp_path: Path) -> None:
+def test_a_mapped_model_is_equal_and_stays_in_its_file(tmp_path: Path) -> None:
     model = random_model(SHAPES[0])
     with TensorFile(save(tmp_path, model) / "model.safetensors") as file:
         mapped = from_huggingface(file, SHAPES[0], mapped=True)
@@ -156,7 +156,7 @@ def test_a_mapped_model_is_the_model_and_lies_in_its_file(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("temperature", [0, 1.0])
-def test_a_mapped_model_says_what_a_read_one_says(tmp_path: Path, temperature: float) -> None:
+def test_a_mapped_model_generates_the_same_tokens_as_one_in_memory(tmp_path: Path, temperature: float) -> None:
     model = random_model(SHAPES[0])
     with TensorFile(save(tmp_path, model) / "model.safetensors") as file:
         read, mapped = (from_huggingface(file, SHAPES[0], mapped=mapped) for mapped in (False, True))
@@ -167,7 +167,7 @@ def test_a_mapped_model_says_what_a_read_one_says(tmp_path: Path, temperature: f
     assert [int(id) for id in generate(TorchEngine(mapped), ids, config)] == expected
 
 
-def test_what_cannot_be_mapped_is_read(tmp_path: Path) -> None:
+def test_tensors_that_cannot_be_mapped_are_read(tmp_path: Path) -> None:
     model = random_model(SHAPES[0])
     save_tensors(tmp_path / "half", to_huggingface(model, torch.float16))
     with TensorFile(tmp_path / "half") as file:
@@ -179,7 +179,7 @@ def test_what_cannot_be_mapped_is_read(tmp_path: Path) -> None:
         assert torch.equal(as_float.state_dict()[name], tensor.half().float()), name
 
 
-def test_the_table_names_every_tensor_of_the_model_once() -> None:
+def test_stored_tensors_names_every_tensor_of_the_model_once() -> None:
     with torch.device("meta"):
         state = GPT(SHAPES[0]).state_dict()
     table = list(stored_tensors(SHAPES[0]))
@@ -191,7 +191,7 @@ def test_the_table_names_every_tensor_of_the_model_once() -> None:
         )
 
 
-# Weights as they are met in the wild: each is a change to a sound file that must load as if it had not been made.
+# Variants of real files: each changes a file without changing the model.
 def without_prefix(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
 
@@ -212,7 +212,7 @@ def with_head_alone(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
 
 
 @pytest.mark.parametrize("variant", [without_prefix, with_masks, with_tied_head, with_head_alone])
-def test_files_of_all_ages_load_the_same(tmp_path: Path, variant: Any) -> None:
+def test_files_of_all_versions_load_equal(tmp_path: Path, variant: Any) -> None:
     model = random_model(TINY)
     save_tensors(tmp_path / "file", variant(to_huggingface(model)))
     with TensorFile(tmp_path / "file") as file:
@@ -238,7 +238,7 @@ def extra(tensors: dict[str, torch.Tensor]) -> None:
     tensors["transformer.h.1.ln_1.weight"] = torch.ones(6)
 
 
-def misshapen(tensors: dict[str, torch.Tensor]) -> None:
+def wrong_shape(tensors: dict[str, torch.Tensor]) -> None:
     tensors["transformer.wpe.weight"] = torch.ones(8, 6)
 
 
@@ -266,7 +266,7 @@ def twice(tensors: dict[str, torch.Tensor]) -> None:
             extra,
             r"PATH has an unexpected tensor 'transformer.h.1.ln_1.weight' of shape \(6,\) for a GPT-2 of 1 blocks",
         ),
-        (misshapen, r"'transformer.wpe.weight' in PATH has shape \(8, 6\), expected \(7, 6\)"),
+        (wrong_shape, r"'transformer.wpe.weight' in PATH has shape \(8, 6\), expected \(7, 6\)"),
         (transposed, r"'transformer.h.0.attn.c_attn.weight' in PATH has shape \(18, 6\), expected \(6, 18\)"),
         (untied, r"'lm_head.weight' in PATH differs from 'transformer.wte.weight': the output head must be tied"),
         (
@@ -276,9 +276,7 @@ def twice(tensors: dict[str, torch.Tensor]) -> None:
         (twice, r"PATH has both 'transformer.wte.weight' and 'wte.weight', expected only one of them"),
     ],
 )
-def test_tensors_that_are_not_this_model_are_refused_by_name_and_shape(
-    tmp_path: Path, damage: Any, message: str
-) -> None:
+def test_tensors_of_another_model_are_refused_with_name_and_shape(tmp_path: Path, damage: Any, message: str) -> None:
     path = tmp_path / "file"
     tensors = to_huggingface(random_model(TINY))
     damage(tensors)
@@ -287,7 +285,7 @@ def test_tensors_that_are_not_this_model_are_refused_by_name_and_shape(
         from_huggingface(file, TINY)
 
 
-def test_a_config_that_lies_about_its_blocks_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_config_with_a_false_number_of_blocks_is_refused_at_once(tmp_path: Path) -> None:
     save_tensors(tmp_path / "file", to_huggingface(random_model(TINY)))
     with (
         TensorFile(tmp_path / "file") as file,
@@ -297,26 +295,26 @@ def test_a_config_that_lies_about_its_blocks_is_refused_at_once(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("config", [*SHAPES, PRESETS["gpt2-xl"], GPTConfig(dropout=0.25)], ids=str)
-def test_a_config_survives_the_way_there_and_back(config: GPTConfig) -> None:
+def test_a_config_is_converted_and_back_without_change(config: GPTConfig) -> None:
     values = config_to_huggingface(config, end_of_text=5, dtype=torch.bfloat16)
     assert config_from_huggingface(values, "here") == config
     assert (values["bos_token_id"], values["eos_token_id"], values["torch_dtype"]) == (5, 5, "bfloat16")
 
 
-def test_transformers_reads_our_config_as_we_mean_it(theirs: Any) -> None:
+def test_transformers_reads_the_config_with_the_same_values(transformers: Any) -> None:
     config = GPTConfig(
         vocab_size=37, n_positions=11, n_embd=20, n_layer=3, n_head=5, dropout=0.2, layer_norm_epsilon=1e-6
     )
-    read = theirs.GPT2Config(**config_to_huggingface(config, end_of_text=36, dtype=torch.float16))
-    defaults = theirs.GPT2Config()
+    read = transformers.GPT2Config(**config_to_huggingface(config, end_of_text=36, dtype=torch.float16))
+    defaults = transformers.GPT2Config()
     for name in ("activation_function", "n_inner", "scale_attn_weights", "initializer_range", "tie_word_embeddings"):
         assert getattr(read, name) == getattr(defaults, name), name
     assert (read.attn_pdrop, read.embd_pdrop, read.resid_pdrop) == (0.2, 0.2, 0.2)
     assert (read.n_positions, read.layer_norm_epsilon, read.eos_token_id, read.dtype) == (11, 1e-6, 36, torch.float16)
 
 
-def test_missing_keys_take_the_values_that_transformers_gives_them(theirs: Any) -> None:
-    defaults = theirs.GPT2Config()
+def test_missing_keys_get_the_defaults_of_transformers(transformers: Any) -> None:
+    defaults = transformers.GPT2Config()
     expected = GPTConfig(
         **{name: getattr(defaults, name) for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head")},
         layer_norm_epsilon=defaults.layer_norm_epsilon,
@@ -328,7 +326,7 @@ def test_missing_keys_take_the_values_that_transformers_gives_them(theirs: Any) 
 @pytest.mark.parametrize(
     "values",
     [
-        {"n_embd": 64, "n_head": 4, "n_ctx": 32},  # the oldest: no model_type, and n_ctx for the context
+        {"n_embd": 64, "n_head": 4, "n_ctx": 32},  # the oldest files: no model_type, and n_ctx for n_positions
         {"model_type": "gpt2", "hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 32},
         {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_positions": 32, "n_ctx": 1024, "n_inner": 256},
         {
@@ -343,7 +341,7 @@ def test_missing_keys_take_the_values_that_transformers_gives_them(theirs: Any) 
     ],
     ids=str,
 )
-def test_config_files_of_all_ages_say_the_same(values: dict[str, Any]) -> None:
+def test_config_files_of_all_versions_give_the_same_config(values: dict[str, Any]) -> None:
     assert config_from_huggingface(values, "here") == GPTConfig(n_embd=64, n_head=4, n_positions=32, dropout=0.1)
 
 
@@ -369,14 +367,14 @@ def test_config_files_of_all_ages_say_the_same(values: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_a_config_that_is_not_gpt2s_is_refused_by_name_and_value(values: dict[str, Any], message: str) -> None:
+def test_a_config_of_another_model_is_refused_with_key_and_value(values: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckpointError, match="^" + message) as refused:
         config_from_huggingface({"model_type": "gpt2"} | values if values else {}, "here")
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("prefix", ["", "transformer."])
-def test_the_shape_is_told_by_the_tensors_where_heads_are_64_wide(tmp_path: Path, prefix: str) -> None:
+def test_the_shape_is_inferred_from_the_tensors_if_heads_have_64_features(tmp_path: Path, prefix: str) -> None:
     config = GPTConfig(vocab_size=9, n_positions=5, n_embd=128, n_layer=2, n_head=2, dropout=0.1)
     tensors = {prefix + stored.stored_name: torch.zeros(1).expand(stored.shape) for stored in stored_tensors(config)}
     save_tensors(tmp_path / "file", tensors)
@@ -398,7 +396,7 @@ def test_the_shape_is_told_by_the_tensors_where_heads_are_64_wide(tmp_path: Path
         ),
     ],
 )
-def test_tensors_that_do_not_tell_their_shape_are_refused(
+def test_tensors_that_do_not_determine_the_shape_are_refused(
     tmp_path: Path, tensors: dict[str, torch.Tensor], message: str
 ) -> None:
     save_tensors(tmp_path / "file", tensors)
@@ -406,7 +404,7 @@ def test_tensors_that_do_not_tell_their_shape_are_refused(
         infer_config(file)
 
 
-def test_a_genuine_hub_directory_opens_here() -> None:
+def test_a_real_hub_directory_is_loaded() -> None:
     folder = Path(__file__).parents[3] / "shared/data/hf/sshleifer-tiny-gpt2"
     if not folder.exists():
         pytest.skip("the shared data are not here")

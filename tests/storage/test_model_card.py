@@ -1,4 +1,4 @@
-"""The card of a model: what the hub reads, what is known of the training, and nothing private or made up."""
+"""Tests of the model card: the hub's metadata, the facts about training, and nothing private or invented."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
-from minigpt.storage import run as run_room
+from minigpt.storage import run as run_module
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.storage.model_card import may_write_card, model_card
 from minigpt.storage.run import Run
@@ -43,7 +43,7 @@ RECORD: dict[str, Any] = {
 }  # fmt: skip
 
 
-def recorded(entries: dict[str, Any]) -> RunRecord:
+def run_record(entries: dict[str, Any]) -> RunRecord:
     return RunRecord.from_dict(entries)
 
 
@@ -51,8 +51,8 @@ def new_run(path: Path, record: dict[str, Any] = RECORD) -> Run:
     return Run.create(path, GPT(CONFIG), Tokenizer.named("bytes"), record | {"result": None})
 
 
-def test_the_hub_reads_what_kind_of_model_it_is_and_no_license_is_made_up() -> None:
-    card = ModelCard(model_card("whale", CONFIG, record=recorded(RECORD)))
+def test_the_hub_reads_the_kind_of_model_and_no_license_is_invented() -> None:
+    card = ModelCard(model_card("whale", CONFIG, record=run_record(RECORD)))
     assert card.data.to_dict() == {
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
@@ -61,13 +61,13 @@ def test_the_hub_reads_what_kind_of_model_it_is_and_no_license_is_made_up() -> N
     assert card.text.strip().startswith("# whale")
 
 
-def test_it_tells_what_was_trained_on_what_and_how_well_it_went() -> None:
-    card = model_card("whale", CONFIG, record=recorded(RECORD))
+def test_the_card_shows_model_text_settings_and_results() -> None:
+    card = model_card("whale", CONFIG, record=run_record(RECORD))
     for fact in (
-        f"{CONFIG.n_parameters:,} parameters, trained by minigpt 0.1.0",
-        "| texts | `moby dick.txt`, `standard input` |",
-        "| trained on | 9,000 bytes, 9,000 tokens |",
-        "| held out | 1,000 bytes, 1,000 tokens |",
+        f"{CONFIG.n_parameters:,} parameters, trained from scratch with minigpt 0.1.0",
+        "| files | `moby dick.txt`, `standard input` |",
+        "| training text | 9,000 bytes, 9,000 tokens |",
+        "| validation text | 1,000 bytes, 1,000 tokens |",
         "ab12" * 16,
         "| context length | 8 tokens |",
         "| tokenizer | `bytes` |",
@@ -76,14 +76,16 @@ def test_it_tells_what_was_trained_on_what_and_how_well_it_went() -> None:
         "| validation loss | 1.2500 nats per token |",
         "| perplexity | 3.49 |",
         "| bits per byte | 1.5000 |",
-        "on the whole of the held-out text, 999 tokens, in windows of 8 tokens that do not overlap",
+        "on all of the validation text: 999 tokens, in windows of 8 tokens that do not overlap",
         "--to gguf",
     ):
         assert fact in card, fact
 
 
-def test_it_tells_no_path_of_the_machine_and_what_is_uploaded_tells_none_either(tmp_path: Path) -> None:
-    card = model_card("whale", CONFIG, record=recorded(RECORD | {"from": "ada/gpt2", "sources": ["ada/moby dick.txt"]}))
+def test_neither_the_card_nor_the_uploaded_files_contain_a_path_of_the_machine(tmp_path: Path) -> None:
+    card = model_card(
+        "whale", CONFIG, record=run_record(RECORD | {"from": "ada/gpt2", "sources": ["ada/moby dick.txt"]})
+    )
     assert "/home" not in card
     assert "ada" not in card
     run = new_run(tmp_path / "whale")
@@ -98,41 +100,49 @@ def test_it_tells_no_path_of_the_machine_and_what_is_uploaded_tells_none_either(
 @pytest.mark.parametrize(
     ("changes", "said", "not_said"),
     [
-        ({"result": None}, "has not come to its end", "nats per token"),
-        ({"result": RESULT | {"validation_loss": None, "bits_per_byte": None}}, "No text was held out", "nats per"),
+        ({"result": None}, "Training has not finished", "nats per token"),
+        (
+            {"result": RESULT | {"validation_loss": None, "bits_per_byte": None}},
+            "There was no validation text",
+            "nats per",
+        ),
         ({"result": RESULT | {"bits_per_byte": None}}, "1.2500 nats", "| bits per byte"),
-        ({"result": RESULT | {"reason": "early stop"}}, "1,200, stopped early;", "not come to its end"),
-        ({"result": RESULT | {"validation_tokens": 300}}, "on a sample of the held-out text, 300 tokens", "the whole"),
-        ({"from": "/models/gpt2"}, "trained by minigpt 0.1.0, from `gpt2`", "knows nothing else"),
+        ({"result": RESULT | {"reason": "early stop"}}, "1,200, stopped early;", "has not finished"),
+        (
+            {"result": RESULT | {"validation_tokens": 300}},
+            "on a sample of the validation text: 300 tokens",
+            "on all of",
+        ),
+        ({"from": "/models/gpt2"}, "fine-tuned from `gpt2` with minigpt 0.1.0", "and nothing else"),
         ({"sources": [f"{n}.txt" for n in range(13)]}, "`9.txt` and 3 more", "10.txt"),
-        ({"corpus": {}, "training": {}}, "1.2500 nats", "| trained on"),
+        ({"corpus": {}, "training": {}}, "1.2500 nats", "| training text"),
     ],
 )
-def test_what_is_not_known_is_not_said(changes: dict[str, Any], said: str, not_said: str) -> None:
-    card = model_card("whale", CONFIG, record=recorded(RECORD | changes))
+def test_unknown_facts_are_omitted(changes: dict[str, Any], said: str, not_said: str) -> None:
+    card = model_card("whale", CONFIG, record=run_record(RECORD | changes))
     assert said in card
     assert not_said not in card
 
 
-def test_an_imported_model_tells_where_it_came_from(tmp_path: Path) -> None:
+def test_the_card_of_an_imported_model_names_its_origin(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "gpt2", GPT(CONFIG), Tokenizer.named("bytes"), origin="openai-community/gpt2")
     card = (tmp_path / "gpt2" / "README.md").read_text()
     assert "imported by minigpt from `openai-community/gpt2`" in card
     assert "## Training" not in card
     assert "`openai-community/gpt2`. Its weights are the same, in float32.\n" in card
     noted = model_card("x", CONFIG, origin="model.gguf", notes=("9 Q8_0 are <rounded>", "no config.json"))
-    assert "from `model.gguf`. Its weights are the same, in float32, but for what the import has noted:" in noted
+    assert "from `model.gguf`. Its weights are the same, in float32. Notes on the import:" in noted
     assert "\n- 9 Q8\\_0 are \\<rounded\\>\n- no config.json\n" in noted
 
 
-def test_a_result_that_is_not_whole_is_told_so_far_as_it_goes() -> None:
-    card = model_card("whale", CONFIG, record=recorded(RECORD | {"result": {"step": 5, "validation_loss": 1.25}}))
+def test_an_incomplete_result_is_shown_as_far_as_it_goes() -> None:
+    card = model_card("whale", CONFIG, record=run_record(RECORD | {"result": {"step": 5, "validation_loss": 1.25}}))
     assert "| steps | 5 |" in card
     assert "1.2500 nats" in card
-    assert "| seed | 1337 |" in model_card("whale", CONFIG, record=recorded(RECORD | {"result": {"best_step": 5}}))
+    assert "| seed | 1337 |" in model_card("whale", CONFIG, record=run_record(RECORD | {"result": {"best_step": 5}}))
 
 
-def test_a_record_that_is_no_runs_is_left_alone(tmp_path: Path) -> None:
+def test_a_record_of_another_program_is_ignored(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "x", GPT(CONFIG), Tokenizer.named("bytes"), {"corpus": "Moby Dick", "result": 3})
     assert "Moby Dick" not in (tmp_path / "x" / "README.md").read_text()
 
@@ -141,9 +151,9 @@ def test_a_record_that_is_no_runs_is_left_alone(tmp_path: Path) -> None:
 @given(st.text(min_size=1), st.text(min_size=1))
 @example("a|b`c\n# d", "<!-- x -->\n---\n`|")
 @example("$(rm -rf)", "---\nlicense: mit\n---")
-def test_no_name_breaks_out_of_its_place(name: str, source: str) -> None:
-    plain = model_card("x", CONFIG, record=recorded(RECORD | {"sources": ["y"]}))
-    card = model_card(name, CONFIG, record=recorded(RECORD | {"sources": [source]}))
+def test_no_name_or_source_can_inject_markdown_or_metadata(name: str, source: str) -> None:
+    plain = model_card("x", CONFIG, record=run_record(RECORD | {"sources": ["y"]}))
+    card = model_card(name, CONFIG, record=run_record(RECORD | {"sources": [source]}))
     assert ModelCard(card).data.to_dict() == ModelCard(plain).data.to_dict()
     headings = [line for line in card.splitlines() if line.startswith("#")]
     assert len(headings) == len([line for line in plain.splitlines() if line.startswith("#")])
@@ -152,16 +162,16 @@ def test_no_name_breaks_out_of_its_place(name: str, source: str) -> None:
     assert len(shlex.split(command)) == 5 + 10
 
 
-def test_the_card_follows_the_record_until_someone_edits_it(tmp_path: Path) -> None:
+def test_the_card_is_rewritten_with_the_record_until_someone_edits_it(tmp_path: Path) -> None:
     run = new_run(tmp_path / "whale")
     path = run.directory / "README.md"
-    assert "has not come to its end" in path.read_text()
+    assert "Training has not finished" in path.read_text()
     run.update(result=Result(**RESULT))
     assert path.read_text() == model_card("whale", CONFIG, record=run.record)
     assert "1.2500 nats" in path.read_text()
     Run.open(run.directory).update(result=None)  # as --resume with a longer budget does
-    assert "has not come to its end" in path.read_text()
-    path.unlink()  # a run of before there were cards
+    assert "Training has not finished" in path.read_text()
+    path.unlink()  # as in runs of versions without cards
     run.update(result=Result(**RESULT))
     assert "1.2500 nats" in path.read_text()
     path.write_text(path.read_text().replace("# whale", "# My whale"))
@@ -172,21 +182,33 @@ def test_the_card_follows_the_record_until_someone_edits_it(tmp_path: Path) -> N
     assert not may_write_card(run.directory)
 
 
+def test_a_card_with_the_mark_of_an_earlier_version_is_rewritten(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "whale")
+    path = run.directory / "README.md"
+    card = path.read_text()
+    path.write_text(card.replace("rewrites this page unless it was edited", "writes this page until it is edited"))
+    assert path.read_text() != card
+    run.update(result=None)
+    assert path.read_text() == card
+
+
 @pytest.mark.parametrize("content", [b"", b"# mine\n", b"\xff\xfe", b"<!-- minigpt writes this page -->\n"])
-def test_a_page_of_someone_elses_stays(tmp_path: Path, content: bytes) -> None:
+def test_a_readme_that_minigpt_did_not_write_is_kept(tmp_path: Path, content: bytes) -> None:
     run = new_run(tmp_path / "whale")
     (run.directory / "README.md").write_bytes(content)
     run.update(result=Result(**RESULT))
     assert (run.directory / "README.md").read_bytes() == content
 
 
-def test_a_card_that_cannot_be_written_costs_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_result_is_saved_even_if_the_card_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = new_run(tmp_path / "whale")
 
     def full(path: Path, content: bytes) -> None:
         raise CheckpointError(f"{path} could not be written (no space left on device)")
 
-    monkeypatch.setattr(run_room, "atomic_write", full)
+    monkeypatch.setattr(run_module, "atomic_write", full)
     with pytest.raises(CheckpointError, match=r"README\.md could not be written"):
         run.update(result=Result(**RESULT))
     assert json.loads((run.directory / "training.json").read_text())["result"]["step"] == 1200

@@ -1,4 +1,4 @@
-"""The lock on a run's folder, held and lost by real processes, and by name where the file system has no locks."""
+"""Tests of the lock on a run's folder, with real processes, and on file systems without locks."""
 
 import errno
 import json
@@ -26,12 +26,12 @@ lock = RunLock(Path(sys.argv[1]))
 lock.acquire()
 child = 0
 if sys.argv[2] == "forks":
-    born, bear = os.pipe()
+    reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(bear, b"!")
+        os.write(writing, b"!")
         time.sleep(60)
-    os.read(born, 1)
+    os.read(reading, 1)
 elif sys.argv[2] == "starts a program":
     child = subprocess.Popen(["sleep", "60"], close_fds=False).pid
 print(child, flush=True)
@@ -43,7 +43,7 @@ Start = Callable[..., tuple["subprocess.Popen[str]", int]]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a process that holds the lock on tmp_path, and the child that it may have: the process, and its child."""
+    """Starts a process that holds the lock on tmp_path; returns it and the pid of its child, if it has one."""
     processes = []
     children = []
 
@@ -63,7 +63,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file system that has no locks, as some network ones."""
+    """Simulates a file system without locks, such as some network file systems."""
 
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOTSUP, "Operation not supported")
@@ -76,13 +76,13 @@ def name_owner(folder: Path, pid: int, host: str) -> None:
 
 
 def ended_pid() -> int:
-    """The number of a process that has run and ended."""
+    """The pid of a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
 
 
-def test_a_second_process_is_refused_and_told_who_trains(tmp_path: Path, start: Start) -> None:
+def test_the_error_for_a_second_process_names_the_owner(tmp_path: Path, start: Start) -> None:
     process, _ = start()
     who = rf"process {process.pid} on {re.escape(socket.gethostname())} since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d"
     with pytest.raises(CheckpointError, match=rf"{tmp_path} is being trained by {who}; wait for it or stop it$"):
@@ -101,17 +101,17 @@ def test_the_lock_of_a_killed_process_is_taken_over(tmp_path: Path, start: Start
 
 @posix
 @pytest.mark.parametrize("what", ["forks", "starts a program"])
-def test_children_of_a_killed_process_do_not_keep_its_lock(tmp_path: Path, start: Start, what: str) -> None:
+def test_children_of_a_killed_process_do_not_hold_its_lock(tmp_path: Path, start: Start, what: str) -> None:
     process, child = start(what)
     process.kill()
     process.wait()
-    os.kill(child, 0)  # it lives
+    os.kill(child, 0)  # the child still runs
     RunLock(tmp_path).acquire()
 
 
 @posix
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_forked_child_neither_has_the_lock_nor_takes_it_from_its_parent(tmp_path: Path) -> None:
+def test_a_forked_child_neither_holds_the_lock_nor_releases_its_parents(tmp_path: Path) -> None:
     lock = RunLock(tmp_path)
     lock.acquire()
     child = os.fork()
@@ -128,28 +128,28 @@ def test_a_forked_child_neither_has_the_lock_nor_takes_it_from_its_parent(tmp_pa
         RunLock(tmp_path).acquire()
 
 
-def test_a_second_lock_in_one_process_is_refused_until_the_first_is_given_back(tmp_path: Path) -> None:
+def test_a_second_lock_in_one_process_is_refused_until_the_first_is_released(tmp_path: Path) -> None:
     first, second = RunLock(tmp_path), RunLock(tmp_path)
     first.acquire()
-    first.acquire()  # having it already is fine
+    first.acquire()  # does nothing
     with pytest.raises(CheckpointError, match="is being trained by this process already; close that run first"):
         second.acquire()
     first.release()
     assert not first.is_held
     second.acquire()
-    first.release()  # has nothing to give back
+    first.release()  # does nothing
     assert second.is_held
     assert json.loads((tmp_path / ".lock.json").read_text())["pid"] == os.getpid()
 
 
-def test_a_lock_ends_with_its_object(tmp_path: Path) -> None:
+def test_a_lock_is_released_when_its_object_is_garbage_collected(tmp_path: Path) -> None:
     first = RunLock(tmp_path)
     first.acquire()
     del first
     RunLock(tmp_path).acquire()
 
 
-def test_a_full_disk_keeps_nobody_from_locking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_does_not_prevent_locking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -162,7 +162,7 @@ def test_a_full_disk_keeps_nobody_from_locking(tmp_path: Path, monkeypatch: pyte
         RunLock(tmp_path).acquire()
 
 
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_folder_gives_a_one_sentence_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
@@ -172,7 +172,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, monkeyp
 
 
 @posix
-def test_without_file_locks_a_process_that_lives_is_respected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_file_locks_a_running_owner_keeps_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_locks(monkeypatch)
     name_owner(tmp_path, os.getppid(), socket.gethostname())
     with pytest.raises(
@@ -182,7 +182,7 @@ def test_without_file_locks_a_process_that_lives_is_respected(tmp_path: Path, mo
 
 
 @posix
-def test_without_file_locks_one_on_another_machine_is_respected(
+def test_without_file_locks_an_owner_on_another_machine_keeps_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_locks(monkeypatch)
@@ -192,13 +192,13 @@ def test_without_file_locks_one_on_another_machine_is_respected(
 
 
 @posix
-@pytest.mark.parametrize("whose", ["of a process that has ended", "of our number in an earlier life", "torn"])
-def test_without_file_locks_a_stale_one_is_taken_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
+@pytest.mark.parametrize("owner", ["of an ended process", "of an earlier process with this pid", "torn"])
+def test_without_file_locks_a_stale_lock_is_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str
 ) -> None:
     without_locks(monkeypatch)
-    name_owner(tmp_path, ended_pid() if "ended" in whose else os.getpid(), socket.gethostname())
-    if whose == "torn":
+    name_owner(tmp_path, ended_pid() if "ended" in owner else os.getpid(), socket.gethostname())
+    if owner == "torn":
         (tmp_path / ".lock.json").write_text('{"pid": 1')
     lock = RunLock(tmp_path)
     lock.acquire()
@@ -206,7 +206,7 @@ def test_without_file_locks_a_stale_one_is_taken_over(
 
 
 @posix
-def test_without_file_locks_two_of_one_process_exclude_each_other(
+def test_without_file_locks_two_objects_of_one_process_exclude_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_locks(monkeypatch)

@@ -20,10 +20,10 @@ def samples() -> dict[str, torch.Tensor]:
         "one_byte": torch.tensor([True, False, True]),
         "scalar": torch.tensor(2.5),
         "empty": torch.zeros(0, 4),
-        "turned": random.t(),
+        "transposed": random.t(),
         "slice": random[:, 1:3],
         "half": random.half(),
-        "brain": random.bfloat16(),
+        "bfloat16": random.bfloat16(),
         "double": random.double(),
         "state": torch.arange(7, dtype=torch.uint8),
         "counts": torch.tensor([-(2**62), 7]),
@@ -38,21 +38,21 @@ def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
         assert torch.equal(found[name], tensor), name
 
 
-def test_tensors_of_every_kind_come_back_as_they_went(tmp_path: Path) -> None:
+def test_tensors_of_every_dtype_and_layout_are_read_back_equal(tmp_path: Path) -> None:
     save_tensors(tmp_path / "file", samples(), {"progress": '{"step": 3}'})
     found, metadata = load_tensors(tmp_path / "file")
     assert_same(found, samples())
     assert metadata == {"progress": '{"step": 3}'}
 
 
-def test_safetensors_itself_reads_what_we_write_and_we_read_what_it_writes(tmp_path: Path) -> None:
+def test_files_are_interchangeable_with_the_safetensors_library(tmp_path: Path) -> None:
     save_tensors(tmp_path / "ours", samples())
     assert_same(load_file(tmp_path / "ours"), samples())
     save_file({name: tensor.detach().contiguous() for name, tensor in samples().items()}, tmp_path / "theirs")
     assert_same(load_tensors(tmp_path / "theirs")[0], samples())
 
 
-def test_every_tensor_stands_where_a_reader_can_map_it(tmp_path: Path) -> None:
+def test_every_tensor_is_aligned(tmp_path: Path) -> None:
     save_tensors(tmp_path / "file", samples())
     content = (tmp_path / "file").read_bytes()
     length = int.from_bytes(content[:8], "little")
@@ -60,7 +60,7 @@ def test_every_tensor_stands_where_a_reader_can_map_it(tmp_path: Path) -> None:
         assert (8 + length + fields["data_offsets"][0]) % samples()[name].element_size() == 0, name
 
 
-def test_a_borrowed_tensor_is_the_tensor_until_the_next_is_borrowed(tmp_path: Path) -> None:
+def test_a_read_that_reuses_the_buffer_is_valid_until_the_next_one(tmp_path: Path) -> None:
     save_tensors(tmp_path / "file", samples())
     with TensorFile(tmp_path / "file") as file:
         for name in file.shapes:
@@ -72,14 +72,14 @@ def test_a_borrowed_tensor_is_the_tensor_until_the_next_is_borrowed(tmp_path: Pa
         assert torch.equal(kept, samples()["counts"])
 
 
-def test_an_open_file_stays_the_same_while_another_takes_its_name(tmp_path: Path) -> None:
+def test_an_open_file_stays_the_same_when_another_replaces_it(tmp_path: Path) -> None:
     save_tensors(tmp_path / "file", {"a": torch.zeros(100_000)})
     with TensorFile(tmp_path / "file") as file:
         save_tensors(tmp_path / "file", {"a": torch.ones(100_000)})
         assert torch.equal(file.read("a"), torch.zeros(100_000))
 
 
-def test_a_file_that_shrinks_under_the_reader_is_one_sentence(tmp_path: Path) -> None:
+def test_a_file_truncated_while_open_gives_a_one_sentence_error(tmp_path: Path) -> None:
     save_tensors(tmp_path / "file", {"a": torch.zeros(10_000)})
     with TensorFile(tmp_path / "file") as file:
         os.truncate(tmp_path / "file", 5_000)
@@ -87,7 +87,7 @@ def test_a_file_that_shrinks_under_the_reader_is_one_sentence(tmp_path: Path) ->
             file.read("a")
 
 
-def test_a_mapped_tensor_is_the_tensor_or_nothing_where_it_is_of_another_dtype(tmp_path: Path) -> None:
+def test_map_returns_the_tensor_or_none_for_another_dtype(tmp_path: Path) -> None:
     save_tensors(tmp_path / "file", samples())
     with TensorFile(tmp_path / "file") as file:
         mapped = {
@@ -119,25 +119,25 @@ def test_writing_to_a_mapped_tensor_changes_neither_the_file_nor_another_mapping
     assert (tmp_path / "file").read_bytes() == before
 
 
-def test_a_crooked_tensor_is_not_mapped(tmp_path: Path) -> None:
+def test_an_unaligned_tensor_is_not_mapped(tmp_path: Path) -> None:
     header = {
-        "straight": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
+        "aligned": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
         "byte": {"dtype": "U8", "shape": [1], "data_offsets": [8, 9]},
-        "crooked": {"dtype": "F32", "shape": [2], "data_offsets": [9, 17]},
+        "unaligned": {"dtype": "F32", "shape": [2], "data_offsets": [9, 17]},
     }
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    numbers = struct.pack("<2f", 1.5, -2.5)
-    (tmp_path / "file").write_bytes(len(text).to_bytes(8, "little") + text + numbers + b"\x07" + numbers)
+    values = struct.pack("<2f", 1.5, -2.5)
+    (tmp_path / "file").write_bytes(len(text).to_bytes(8, "little") + text + values + b"\x07" + values)
     with TensorFile(tmp_path / "file") as file:
-        straight = file.map("straight", torch.float32)
-        assert straight is not None
-        assert straight.tolist() == [1.5, -2.5]
-        assert file.map("crooked", torch.float32) is None
-        assert file.read("crooked").tolist() == [1.5, -2.5]
+        aligned = file.map("aligned", torch.float32)
+        assert aligned is not None
+        assert aligned.tolist() == [1.5, -2.5]
+        assert file.map("unaligned", torch.float32) is None
+        assert file.read("unaligned").tolist() == [1.5, -2.5]
 
 
-def test_mapped_tensors_stay_the_same_while_another_file_takes_the_name(tmp_path: Path) -> None:
+def test_mapped_tensors_stay_the_same_when_another_file_replaces_theirs(tmp_path: Path) -> None:
     save_tensors(tmp_path / "file", {"a": torch.zeros(100_000), "b": torch.full((9,), 3.0)})
     with TensorFile(tmp_path / "file") as file:
         first = file.map("a", torch.float32)
@@ -150,7 +150,7 @@ def test_mapped_tensors_stay_the_same_while_another_file_takes_the_name(tmp_path
 
 
 @pytest.mark.parametrize("length", [5_000, 0])
-def test_a_file_that_has_shrunk_is_not_mapped(tmp_path: Path, length: int) -> None:
+def test_a_truncated_file_is_not_mapped(tmp_path: Path, length: int) -> None:
     save_tensors(tmp_path / "file", {"a": torch.zeros(10_000)})
     with TensorFile(tmp_path / "file") as file:
         os.truncate(tmp_path / "file", length)
@@ -158,7 +158,7 @@ def test_a_file_that_has_shrunk_is_not_mapped(tmp_path: Path, length: int) -> No
             file.map("a", torch.float32)
 
 
-def test_a_missing_tensor_file_and_a_folder_in_its_place_are_refused_by_path(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_are_refused_with_the_path(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=f"{tmp_path}/file does not exist"):
         TensorFile(tmp_path / "file")
     with pytest.raises(CheckpointError, match=rf"{tmp_path} could not be read \(is a directory\)"):
@@ -179,7 +179,7 @@ def entry(dtype: str = "F32", shape: tuple[int, ...] = (4,), offsets: tuple[int,
     [
         (b"", "is empty"),
         (b"abc", "is truncated, corrupted or not safetensors"),
-        (b"PK\x03\x04 an old friend from torch.save" * 10, "is truncated, corrupted or not safetensors"),
+        (b"PK\x03\x04 a zip file of torch.save" * 10, "is truncated, corrupted or not safetensors"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n", "is a Git LFS pointer.*git lfs pull"),
         (struct.pack("<Q", 2**62) + b"{}", "is truncated, corrupted or not safetensors"),
         (struct.pack("<Q", 8) + b"{not it}", "is truncated, corrupted or not safetensors"),
@@ -193,7 +193,7 @@ def entry(dtype: str = "F32", shape: tuple[int, ...] = (4,), offsets: tuple[int,
         ),
     ],
 )
-def test_what_is_not_whole_safetensors_is_one_sentence_with_the_path(
+def test_damaged_or_other_content_gives_a_one_sentence_error_with_the_path(
     tmp_path: Path, content: bytes, reason: str
 ) -> None:
     (tmp_path / "file").write_bytes(content)
@@ -203,14 +203,14 @@ def test_what_is_not_whole_safetensors_is_one_sentence_with_the_path(
     assert "\n" not in str(refused.value)
 
 
-def test_fields_that_a_later_safetensors_may_add_are_passed_over(tmp_path: Path) -> None:
+def test_unknown_fields_in_the_header_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(header({"a": entry() | {"later": 1}}))
     assert torch.equal(load_tensors(tmp_path / "file")[0]["a"], torch.zeros(4))
 
 
 @settings(deadline=None, max_examples=100)
 @given(data=st.data())
-def test_no_damage_to_a_file_escapes_as_anything_but_the_one_error(
+def test_no_damage_raises_anything_but_a_checkpoint_error(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "damaged"
