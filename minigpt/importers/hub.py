@@ -213,7 +213,7 @@ def quiet_hub_logging() -> Iterator[None]:
 def transport_errors() -> tuple[type[Exception], ...]:
     """The errors that a failed download may raise: OSError and those of the HTTP library of the hub's client.
 
-    Its versions use different libraries, whose errors are parents of its own error.
+    Its versions use different libraries, whose errors are base classes of HfHubHTTPError.
     """
     from huggingface_hub.errors import HfHubHTTPError
 

@@ -109,7 +109,7 @@ def test_the_card_shows_the_notes_on_the_import_and_no_path(
     monkeypatch.chdir(tmp_path)
     load_gpt2("source/tiny", checkpoints="to", device="cpu")
     card = Path("to/tiny/README.md").read_text()
-    assert "imported by minigpt from `tiny`. Its weights are the same, in float32, but for" in card
+    assert "imported by minigpt from `tiny`. Its weights are the same, in float32. Notes on the import:" in card
     assert "is multiplied into the weights of the queries" in card
     assert "source/tiny" not in card
 

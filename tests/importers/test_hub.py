@@ -99,7 +99,7 @@ class FakeHub(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def serve(repositories: dict[str, dict[str, bytes]]) -> Iterator[type[FakeHub]]:
     handler: Any = type(
-        "Handler", (FakeHub,), {"repositories": repositories, "asked": [], "interrupted": set(), "lying": set()}
+        "Handler", (FakeHub,), {"repositories": repositories, "asked": [], "interrupted": set(), "corrupt": set()}
     )
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -304,7 +304,7 @@ def test_a_model_or_file_missing_on_the_hub_gives_a_one_sentence_error(
 def test_a_network_error_is_not_mistaken_for_a_missing_file(
     tmp_path: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a model would get GPT-2's vocabulary instead of its own."""
+    """Otherwise GPT-2's vocabulary would replace the model's."""
     import huggingface_hub
 
     genuine = huggingface_hub.hf_hub_download
