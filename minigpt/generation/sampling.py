@@ -171,10 +171,12 @@ class _CheckedProcessor:
 
     def __call__(self, logits: Tensor, history: Tensor, n_new: int) -> Tensor:
         result = self.processor(logits.clone(), history, n_new)
+        name = getattr(self.processor, "__name__", type(self.processor).__name__)
         if not isinstance(result, Tensor) or result.shape != logits.shape:
-            name = getattr(self.processor, "__name__", type(self.processor).__name__)
             what = f"a tensor of shape {tuple(result.shape)}" if isinstance(result, Tensor) else repr(result)
             raise ConfigError(f"logits processor {name} must return logits of shape {tuple(logits.shape)}, not {what}")
+        if result.isnan().any() and not logits.isnan().any():  # NaN from the model is reported as such later
+            raise ConfigError(f"logits processor {name} must not return NaN; use -inf to forbid a token")
         return result.float()
 
 

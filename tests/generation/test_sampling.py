@@ -443,6 +443,17 @@ def test_a_processor_that_returns_no_logits_is_named(result: Tensor | None, what
         Sampler(SamplingConfig(), processors=[broken]).choose(LOGITS, NOTHING, 0)
 
 
+def test_a_processor_that_returns_nan_is_named_unless_the_nan_is_the_models() -> None:
+    def to_nan(logits: Tensor, _history: Tensor, _n_new: int) -> Tensor:
+        return logits * math.nan
+
+    choices = Sampler(SamplingConfig(), processors=[to_nan])
+    with pytest.raises(ConfigError, match="logits processor to_nan must not return NaN"):
+        choices.choose(LOGITS, NOTHING, 0)
+    with pytest.raises(GenerationError, match="the largest of row 0 is nan"):
+        choices.choose(LOGITS * math.nan, NOTHING, 0)
+
+
 def test_processors_that_ban_every_token_are_an_error() -> None:
     choices = Sampler(SamplingConfig(), processors=[lambda logits, _history, _n_new: logits - math.inf])
     with pytest.raises(ConfigError, match="no token is left to choose"):
