@@ -1,4 +1,4 @@
-"""`minigpt export`: a model as a file or folder for another program."""
+"""`minigpt export`: writes a model as a file or folder for another program."""
 
 import json
 import shlex
@@ -28,24 +28,29 @@ print(tokenizer.decode(result[0].sequences_ids[0]))"""
 
 
 def export(
-    model: Annotated[str | None, typer.Argument(help="a run's name, or a model's file or folder [newest]")] = None,
-    to: Annotated[str, typer.Option("--to", help="gguf, onnx or ctranslate2")] = "gguf",
+    model: Annotated[
+        str | None, typer.Argument(help="a run's name, or a model's file or folder [newest run]", metavar="MODEL")
+    ] = None,
+    to: Annotated[str, typer.Option("--to", help="the format: gguf, onnx or ctranslate2")] = "gguf",
     dtype: Annotated[
         str | None,
-        typer.Option("--dtype", help="gguf: f32, f16, bf16, q8_0; onnx: f32; ctranslate2: f32, f16, bf16, int8 [f32]"),
+        typer.Option(
+            "--dtype",
+            help="dtype of the weights; gguf: f32, f16, bf16, q8_0; onnx: f32; ctranslate2: f32, f16, bf16, int8 [f32]",
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="the file (gguf) or folder to write [named after the model]")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="replace what stands there")] = False,
+    force: Annotated[bool, typer.Option("--force", help="replace an earlier export")] = False,
     as_json: JsonOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
-    """Write a model for llama.cpp, Ollama and LM Studio (gguf), ONNX Runtime (onnx) or CTranslate2.
+    """Export a model to llama.cpp, Ollama and LM Studio (gguf), ONNX Runtime (onnx) or CTranslate2.
 
-    What was written is run by the program it is for, if that is installed, and its logits are compared with the
-    model's own; what differs too much is not kept. For transformers and vLLM nothing needs to be exported: a folder
-    under `checkpoints/` is a Hugging Face model.
+    If the target program is installed, it runs the export, and its logits are compared with the model's. An export
+    whose logits differ too much is deleted. transformers and vLLM need no export: a folder in `checkpoints/` is a
+    Hugging Face model.
 
     Examples:
 
@@ -60,29 +65,30 @@ def export(
 
     source = find_model(model, checkpoints)
     out = console()
-    with out.status("writing, and comparing logits …"):
+    with out.status("writing the export and comparing its logits …"):
         done = export_model(source, to, dtype=dtype, output=output, force=force)
     if as_json:
         result = asdict(done)
         print(json.dumps(result | {"path": str(done.path), "agreements": result["parity"]}))  # the former key
         return
     rows = {"from": str(source), "written to": str(done.path), "dtype": done.dtype, "size": size(done.size)}
-    out.print(facts(done.target, rows | {found.by: _shown(found) for found in done.parity}))
+    out.print(facts(done.target, rows | {f"checked in {each.by}": _comparison(each) for each in done.parity}))
     for note in done.notes:
         out.print(note, markup=False)
+    out.print("try it with:")
     print(_command(done.target, str(done.path), min(100, done.context // 2)))
 
 
 def _command(target: str, path: str, count: int) -> str:
-    """What a shell runs to see a model generate, whatever characters its path has."""
+    """A shell command that generates text with the export; the path is quoted."""
     if target == "gguf":
-        # A name that begins with a dash would be an option.
+        # A name that starts with a dash would be read as an option.
         return _LLAMA.format(path=shlex.quote(f"./{path}" if path.startswith("-") else path), count=count)
     program = _OPTIMUM if target == "onnx" else _CTRANSLATE2
     return "python -c " + shlex.quote(program.format(path=path, count=count))
 
 
-def _shown(found: "Parity") -> str:
-    """What a program said of what it was given."""
-    text = f"largest difference {found.difference:.2g}; {found.greedy} of {found.of} greedy tokens equal"
-    return text if found.same_ids is None else f"{text}; ids equal"
+def _comparison(parity: "Parity") -> str:
+    """How close the export's logits and tokens are to the model's."""
+    text = f"largest logit difference {parity.difference:.2g}; {parity.greedy} of {parity.of} greedy tokens equal"
+    return text if parity.same_ids is None else f"{text}; token ids equal"

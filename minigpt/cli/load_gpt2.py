@@ -10,7 +10,6 @@ from minigpt.cli.options import CheckpointsOption, DeviceOption, command_line
 _VERIFICATION = {
     "verified": "matches the published outputs:",
     "differs": "differs from the published outputs:",
-    "unknown": "not checked against published outputs:",
 }
 
 
@@ -60,8 +59,11 @@ def load_gpt2(
     out.print(facts(checkpoint.directory.name, rows))
     for note in imported.notes:
         out.print(f"note: {note}", markup=False)
-    out.print(_VERIFICATION[imported.verification.status], markup=False)
-    for line in imported.verification.details:
-        out.print(f"  {line}", markup=False)
+    verification = imported.verification
+    if verification.status in _VERIFICATION:
+        out.print(_VERIFICATION[verification.status])
+    for line in verification.details:
+        out.print(f"  {line}" if verification.status in _VERIFICATION else line, markup=False)
+    out.print("try it with:")
     name = checkpoint.directory.name
     print(command_line("generate", "Once upon a time", "--model", name, checkpoints=checkpoints))

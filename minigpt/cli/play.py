@@ -1,6 +1,7 @@
 """`minigpt play`: writes a text together with a model, turn by turn."""
 
 import contextlib
+import dataclasses
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -132,16 +133,18 @@ class Session:
             note("there is nothing to undo")
             return
         typed, written = self.turns.pop()
-        note(f"removed {count(len(typed + written), 'character')}; the text now ends with {self.text[-40:]!r}")
+        rest = f"the text now ends with {self.text[-40:]!r}" if self.turns else "the text is now empty"
+        note(f"removed {count(len(typed + written), 'character')}; {rest}")
 
     def set(self, argument: str) -> None:
         """Changes a setting, given as `name value`, or prints them all."""
         name, _, value = argument.partition(" ")
         name = name.lstrip("-").replace("-", "_")
         if not name:
-            for each in names_of(SamplingConfig):
-                if each not in _EXCLUDED:
-                    note(f"{each.replace('_', '-')} {_formatted(getattr(self.config, each))}")
+            for each in dataclasses.fields(SamplingConfig):
+                if each.name not in _EXCLUDED:
+                    setting = f"{each.name.replace('_', '-')} {_formatted(getattr(self.config, each.name))}"
+                    note(f"{setting:25}  {each.metadata['help']}")
             return
         if name not in names_of(SamplingConfig) or name in _EXCLUDED:
             raise ConfigError(f"{name!r} is not a setting that can be changed here; /set lists them")

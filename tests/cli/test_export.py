@@ -1,8 +1,9 @@
-"""`minigpt export` from the outside."""
+"""`minigpt export`."""
 
 import ast
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from builders import new_model
 
 from minigpt.cli import export
 from minigpt.config import GPTConfig
@@ -25,15 +27,14 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 
 pytest.importorskip("gguf")
 
-SHAPE = GPTConfig(vocab_size=257, n_positions=32, n_embd=32, n_layer=2, n_head=2)
+SHAPE = {"n_positions": 32, "n_embd": 32}
 
 
 @pytest.fixture
 def model(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A model called `one`; llama.cpp, which takes seconds to start, stays out of it."""
-    torch.manual_seed(0)
+    """A model called `one`, which is not checked in llama.cpp, because that takes seconds."""
     monkeypatch.setattr(exporting, "_MAX_SIZE_FOR_LLAMA", 0)
-    return save_checkpoint("checkpoints/one", GPT(SHAPE), Tokenizer.named("bytes"))
+    return save_checkpoint("checkpoints/one", new_model(**SHAPE), Tokenizer.named("bytes"))
 
 
 def everything(folder: Path) -> set[str]:
@@ -46,33 +47,35 @@ def open_config(path: Path) -> GPTConfig:
     return foreign.config
 
 
-def test_gguf_is_written_compared_and_comes_with_a_command_to_try(run: Any, here: Path, model: Path) -> None:
+def test_gguf_is_written_and_compared_and_a_command_to_try_is_printed(run: Any, here: Path, model: Path) -> None:
     result = run("export", "one", "--to", "gguf")
     assert result.exit_code == 0, result.stderr
-    for text in ("written to  one.gguf", "f32", "kB", "largest difference 0; 16 of 16 greedy tokens equal; ids equal"):
+    parity = "largest logit difference 0; 16 of 16 greedy tokens equal; token ids equal"
+    assert re.search(r"written to +one\.gguf", result.stderr)
+    for text in ("f32", "kB", "checked in minigpt", parity):
         assert text in result.stderr
     assert result.stdout == "llama-completion -m one.gguf -p 'Once upon a time' -n 16\n"
     assert open_config(here / "one.gguf").n_embd == 32
 
 
-def test_json_tells_all_of_it(run: Any, here: Path, model: Path) -> None:
-    told = json.loads(run("export", "--to", "gguf", "--dtype", "q8_0", "--output", "deep/er/x.gguf", "--json").stdout)
-    assert told["path"] == "deep/er/x.gguf"
-    assert told["size"] == (here / "deep/er/x.gguf").stat().st_size
-    (found,) = told["parity"]
-    assert told["agreements"] == told["parity"]  # the former key
-    assert found["by"] == "minigpt"
-    assert 0 < found["deviations"] < 0.3
-    assert any("at most 32" in note for note in told["notes"])
+def test_json_holds_the_whole_result(run: Any, here: Path, model: Path) -> None:
+    record = json.loads(run("export", "--to", "gguf", "--dtype", "q8_0", "--output", "deep/er/x.gguf", "--json").stdout)
+    assert record["path"] == "deep/er/x.gguf"
+    assert record["size"] == (here / "deep/er/x.gguf").stat().st_size
+    (parity,) = record["parity"]
+    assert record["agreements"] == record["parity"]  # the former key
+    assert parity["by"] == "minigpt"
+    assert 0 < parity["deviations"] < 0.3
+    assert any("at most 32" in note for note in record["notes"])
 
 
-def test_a_folder_as_output_takes_the_file_under_the_models_name(run: Any, here: Path, model: Path) -> None:
+def test_an_output_folder_gets_a_file_named_after_the_model(run: Any, here: Path, model: Path) -> None:
     (here / "out").mkdir()
     assert run("export", "one", "--dtype", "bf16", "-o", "out").exit_code == 0
     assert everything(here / "out") == {"one-bf16.gguf"}
 
 
-def test_onnx_is_a_folder_with_all_that_optimum_needs(run: Any, here: Path, model: Path) -> None:
+def test_an_onnx_export_is_a_folder_with_everything_that_optimum_needs(run: Any, here: Path, model: Path) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     result = run("export", "one", "--to", "onnx")
@@ -86,7 +89,7 @@ def test_onnx_is_a_folder_with_all_that_optimum_needs(run: Any, here: Path, mode
     assert "'one-onnx'" in result.stdout
 
 
-def test_a_gguf_file_goes_on_to_other_formats(
+def test_a_gguf_file_is_exported_to_other_formats(
     run: Any, here: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("onnx")
@@ -94,7 +97,7 @@ def test_a_gguf_file_goes_on_to_other_formats(
     assert run("export", "one").exit_code == 0
     before = everything(here)
     with monkeypatch.context() as patch:
-        patch.setattr(exporting, "save_checkpoint", None)  # the weights are written once, as what was asked for
+        patch.setattr(exporting, "save_checkpoint", None)  # the weights are written only once, in the target format
         assert run("export", "one.gguf", "--to", "onnx").exit_code == 0
     assert {"one-onnx", *(f"one-onnx/{name}" for name in everything(here / "one-onnx"))} == everything(here) - before
     assert {"model.onnx", "config.json", "tokenizer.json"} <= everything(here / "one-onnx")
@@ -104,7 +107,7 @@ def test_a_gguf_file_goes_on_to_other_formats(
     assert open_config(here / "one-q8_0.gguf") == open_config(here / "one.gguf")
 
 
-def test_what_stands_is_replaced_only_with_force(run: Any, here: Path, model: Path) -> None:
+def test_an_existing_file_is_replaced_only_with_force(run: Any, here: Path, model: Path) -> None:
     (here / "one.gguf").write_text("mine")
     result = run("export", "one")
     assert result.exit_code == 1
@@ -139,7 +142,7 @@ def test_what_stands_is_replaced_only_with_force(run: Any, here: Path, model: Pa
         (["one", "--to", "ctranslate2", "-o", "y/" * 3000], "could not be written (file name too long)"),
     ],
 )
-def test_wrong_input_is_one_line_and_leaves_nothing(
+def test_wrong_input_is_one_line_and_leaves_no_file(
     run: Any, here: Path, model: Path, arguments: list[str], message: str
 ) -> None:
     before = everything(here)
@@ -150,7 +153,7 @@ def test_wrong_input_is_one_line_and_leaves_nothing(
     assert everything(here) == before
 
 
-def test_a_missing_package_is_named_with_what_installs_it(
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
     run: Any, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporting, "find_spec", lambda name: None)
@@ -171,10 +174,10 @@ def test_a_missing_package_is_named_with_what_installs_it(
         ("onnx", "f32", 0.001),
     ],
 )
-def test_an_export_that_says_something_else_is_not_kept(
+def test_an_export_with_other_logits_is_deleted(
     run: Any, here: Path, model: Path, target: str, dtype: str, shift: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a writer would make it that mistakes a norm's bias a little: each dtype may round, and no more."""
+    """The writer shifts a norm's bias by more than the dtype rounds."""
     if target == "onnx":
         pytest.importorskip("onnx")
         pytest.importorskip("onnxruntime")
@@ -194,9 +197,8 @@ def test_an_export_that_says_something_else_is_not_kept(
     assert everything(here) == before
 
 
-def test_numbers_that_f16_cannot_hold_are_named(run: Any, here: Path) -> None:
-    torch.manual_seed(0)
-    gpt = GPT(SHAPE)
+def test_numbers_that_f16_cannot_hold_are_reported(run: Any, here: Path) -> None:
+    gpt = new_model(**SHAPE)
     with torch.no_grad():
         gpt.blocks[0].mlp.up_proj.weight[3, 4] = 1e6  # type: ignore[union-attr, index]
     save_checkpoint("checkpoints/huge", gpt, Tokenizer.named("bytes"))
@@ -206,7 +208,7 @@ def test_numbers_that_f16_cannot_hold_are_named(run: Any, here: Path) -> None:
     assert not (here / "huge-f16.gguf").exists()
 
 
-def test_a_tokenizer_that_comes_out_different_is_noticed(
+def test_an_export_with_another_tokenizer_is_deleted(
     run: Any, here: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = runners.gguf_in_torch
@@ -219,7 +221,7 @@ def test_a_tokenizer_that_comes_out_different_is_noticed(
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize("target", ["gguf", "onnx"])
-def test_a_full_disk_is_one_line_and_leaves_nothing(
+def test_a_full_disk_is_one_line_and_leaves_no_file(
     run: Any, here: Path, model: Path, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if target == "onnx":
@@ -264,7 +266,7 @@ def test_force_replaces_no_folder_that_holds_another_model(
     assert {path.read_text() for path in (here / "other").iterdir()} == {"precious"}
 
 
-def test_force_replaces_an_earlier_export_whole_and_leaves_what_is_yours(run: Any, here: Path, model: Path) -> None:
+def test_force_replaces_the_files_of_an_earlier_export_and_no_others(run: Any, here: Path, model: Path) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     (here / "out").mkdir()
@@ -277,7 +279,7 @@ def test_force_replaces_an_earlier_export_whole_and_leaves_what_is_yours(run: An
     assert not (here / "out" / "model.onnx_data").exists()
 
 
-def test_no_model_is_replaced_by_its_own_export(run: Any, here: Path, model: Path) -> None:
+def test_a_model_is_not_replaced_by_its_own_export(run: Any, here: Path, model: Path) -> None:
     assert run("export", "one").exit_code == 0
     before = (here / "one.gguf").read_bytes()
     result = run("export", "one.gguf", "--dtype", "q8_0", "--output", "./one.gguf", "--force")
@@ -296,7 +298,7 @@ class Llama:
 
 @pytest.fixture
 def llama(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A llama_cpp.py to fill, which stands before an installed one."""
+    """The path of a llama_cpp.py that is imported instead of an installed one."""
     (here / "installed").mkdir()
     monkeypatch.setenv("PYTHONPATH", str(here / "installed"))
     return here / "installed" / "llama_cpp.py"
@@ -332,9 +334,9 @@ def test_a_llama_cpp_that_does_not_run_is_a_note_and_the_file_is_kept(
     monkeypatch.setattr(exporting, "find_spec", lambda name: True)
     if "sleep" in content:
         monkeypatch.setattr(runners, "_LLAMA_SECONDS", 1)
-    told = json.loads(run("export", "one", "--json").stdout)
-    assert f"not checked in llama.cpp, which does not run on this machine: {reason}" in told["notes"]
-    assert [found["by"] for found in told["parity"]] == ["minigpt"]
+    record = json.loads(run("export", "one", "--json").stdout)
+    assert f"not checked in llama.cpp, which does not run on this machine: {reason}" in record["notes"]
+    assert [parity["by"] for parity in record["parity"]] == ["minigpt"]
     assert (here / "one.gguf").exists()
 
 
@@ -368,8 +370,8 @@ def test_the_commands_to_try_are_safe_in_a_shell(path: str) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="Windows sends no SIGINT to a process")
 @pytest.mark.parametrize("target", ["gguf", "onnx", "ctranslate2"])
-def test_ctrl_c_leaves_nothing(here: Path, target: str) -> None:
-    """Interrupted at several moments after it has begun to write."""
+def test_ctrl_c_leaves_no_file(here: Path, target: str) -> None:
+    """Ctrl-C comes at several moments after the export has begun to write."""
     pytest.importorskip("onnxruntime" if target == "onnx" else target)
     shape = GPTConfig(vocab_size=50257, n_positions=64, n_embd=256, n_layer=4, n_head=4)
     save_checkpoint("checkpoints/one", GPT(shape), Tokenizer.named("gpt2"))
@@ -381,7 +383,7 @@ def test_ctrl_c_leaves_nothing(here: Path, target: str) -> None:
             time.sleep(0.01)  # until it has begun to write
         time.sleep(delay)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-        assert process.returncode == 130, said
-        assert said.strip().splitlines()[-1] == "minigpt: stopped"
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 130, stderr
+        assert stderr.strip().splitlines()[-1] == "minigpt: stopped"
         assert everything(here) == before | {"out"}
