@@ -1,6 +1,6 @@
-"""The rules behind a plan: batch size, optimizer, learning rate, evaluation, and what counters overfitting.
+"""The rules of a plan: batch size, optimizer, learning rate, evaluation, and what counters overfitting.
 
-docs/benchmarks.md has the measurements.
+docs/experiments.md has the measurements.
 """
 
 from typing import Any

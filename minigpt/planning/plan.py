@@ -1,6 +1,6 @@
 """Chooses the settings that the user did not give, from a measurement of this machine and a scaling law.
 
-The rules come from benchmarks/scaling.py and docs/benchmarks.md, measured on a CPU with up to 2.7 million parameters in
+The rules come from benchmarks/scaling.py and docs/experiments.md, measured on a CPU up to 2.7 million parameters in
 the blocks; for larger models and for GPUs they are extrapolated.
 """
 
