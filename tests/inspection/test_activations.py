@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import GPT2LMHeadModel
 
 from minigpt.errors import ConfigError
-from minigpt.evaluation import perplexity as evaluation
+from minigpt.evaluation import perplexity
 from minigpt.evaluation.perplexity import evaluate
 from minigpt.inspection.activations import Inspection, inspect, mean_bits, predict
 from minigpt.model.gpt import GPT
@@ -113,8 +113,8 @@ def test_the_norms_are_those_of_what_each_sublayer_adds(model: GPT, found: Inspe
 def test_predict_equals_inspect_with_logits_in_slices_of_any_size(
     model: GPT, found: Inspection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for most in (1, 257 * 5, 257 * 1000):
-        monkeypatch.setattr(evaluation, "_LOGITS_AT_ONCE", most)
+    for n_logits in (1, 257 * 5, 257 * 1000):
+        monkeypatch.setattr(perplexity, "_MOST_LOGITS", n_logits)
         alone = predict(model, torch.tensor(IDS), top=7)
         for name, part in vars(alone).items():
             torch.testing.assert_close(part, getattr(found.predictions, name), equal_nan=True, rtol=0, atol=2e-5)
