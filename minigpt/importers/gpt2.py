@@ -1,13 +1,11 @@
-"""Imports a GPT-2, from the hub or from files of any format, and checks it against published outputs."""
+"""Imports a GPT-2 from the hub, or from files of any format, as a checkpoint."""
 
 import contextlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import torch
 
-from minigpt.config import PRESETS
 from minigpt.device import resolve_device
 from minigpt.errors import CheckpointError, MinigptError
 from minigpt.importers.hub import (
@@ -22,6 +20,7 @@ from minigpt.importers.hub import (
 )
 from minigpt.importers.huggingface import GPT2_VOCABULARY_ASSUMED
 from minigpt.importers.open_model import open_model
+from minigpt.importers.verification import Verification, verify_gpt2
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import TRAINING, WEIGHTS, Checkpoint, load_checkpoint, save_checkpoint
 from minigpt.storage.files import exists
@@ -32,17 +31,6 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 # File names that are the same for every model: such a model is named after its folder.
 _GENERIC_NAMES = {"model", "pytorch_model", "ckpt", "hparams", "checkpoint"}
 _SOURCE = "source"  # key in the metadata of imported weights: the hub's file and its hash
-
-
-@dataclass(frozen=True)
-class Verification:
-    """Whether a model gives the published outputs of OpenAI's GPT-2, with one line per compared output.
-
-    The status is `unknown` for a shape without published outputs.
-    """
-
-    status: Literal["verified", "differs", "unknown"]
-    details: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -93,20 +81,7 @@ def import_gpt2(
     Raises: CheckpointError if the model cannot be downloaded or read, is not a GPT-2, or the name is taken by something
     else; TokenizerError; DeviceError.
     """
-    if "" in (model, source):
-        raise CheckpointError(f"model ('') must be {', '.join(GPT2_NAMES)}, another name on the hub, or a path")
-    is_path = model is not None and (isinstance(model, Path) or (model not in GPT2_NAMES and exists(Path(model))))
-    if is_path and source is not None:
-        raise CheckpointError(
-            f"{model} and {source} are two models, but only one can be imported; --name sets its name"
-        )
-    if model is None:
-        model = "gpt2" if source is None else source
-    if is_path:
-        source = model
-    wanted = str(model)
-    if isinstance(source, str) and is_hub_name(source) and not exists(Path(source)):
-        wanted, source = source, None
+    model, path, hub_name = _resolve_source(model, source)
     if name is not None and (name in ("", ".", "..") or Path(name).name != name):
         raise CheckpointError(
             f"name ({name!r}) must be the name of a folder, not a path; --checkpoints sets the folder it is in"
@@ -115,15 +90,14 @@ def import_gpt2(
     if exists(target / TRAINING):
         raise CheckpointError(f"{target} is a training run, which is never overwritten; choose another --name")
     resolve_device(device)
-    if source is not None:
+    if path is not None:
         if revision is not None:
             raise CheckpointError(
-                f"revision ({revision!r}) needs a model on the hub, but {source} is a path; omit the revision"
+                f"revision ({revision!r}) needs a model on the hub, but {path} is a path; omit the revision"
             )
-        origin = Path(source).resolve().name  # the model card is published, and the rest of the path may be private
-        result = _import(Path(source), origin, target, device, {})
-        return replace(result, source=str(source))
-    repository = repository_of(wanted)
+        origin = path.resolve().name  # the model card is published, and the rest of the path may be private
+        return replace(_import(path, origin, target, device, {}), source=str(path))
+    repository = repository_of(hub_name)
     try:
         on_hub = weights_identity(repository, revision) if exists(target) else None
     except UnreachableError as error:
@@ -133,6 +107,27 @@ def import_gpt2(
         note = "already imported; the hub has the same weights"
         return ImportResult(existing, repository, (note,), verify_gpt2(existing.model))
     return _import_downloaded(download(repository, revision), repository, target, device)
+
+
+def _resolve_source(model: str | Path | None, source: str | Path | None) -> tuple[str | Path, Path | None, str]:
+    """The model that names the import, the path to read it from (None for the hub), and its name on the hub.
+
+    Raises: CheckpointError if a name is empty, or there are two models.
+    """
+    if "" in (model, source):
+        raise CheckpointError(f"model ('') must be {', '.join(GPT2_NAMES)}, another name on the hub, or a path")
+    if model is not None and (isinstance(model, Path) or (model not in GPT2_NAMES and exists(Path(model)))):
+        if source is not None:
+            raise CheckpointError(
+                f"{model} and {source} are two models, but only one can be imported; --name sets its name"
+            )
+        return model, Path(model), ""
+    model = model or source or "gpt2"
+    if source is None:
+        return model, None, str(model)
+    if isinstance(source, str) and is_hub_name(source) and not exists(Path(source)):
+        return model, None, source
+    return model, Path(source), ""
 
 
 def _import_from_cache(
@@ -208,44 +203,3 @@ def _is_same(directory: Path, model: GPT, tokenizer: Tokenizer) -> bool:
         return False
     state = model.state_dict()
     return all(torch.equal(tensor, state[name].cpu()) for name, tensor in existing.model.state_dict().items())
-
-
-# Published outputs of OpenAI's 124M GPT-2 in float32: a prompt's ids and its greedy continuation.
-_GREEDY = (
-    # transformers, tests/models/gpt2/test_modeling_gpt2.py: "The dog" to 20 tokens in all
-    ((464, 3290), (373, 1043, 287, 257, 2214, 1474, 262, 16246, 286, 2688, 290, 2688, 27262, 13, 198, 198, 464, 3290)),
-    # CTranslate2, python/tests/test_transformers.py: end of text, then "\nThe first time I saw the new version of"
-    ((50256,), (198, 464, 717, 640, 314, 2497, 262, 649, 2196, 286)),
-)
-# rust-bert, tests/gpt2.rs: the next token after "One two three four" is " five", with this logit
-_COUNTING, _FIVE, _FIVE_LOGIT, _TOLERANCE = (3198, 734, 1115, 1440), 1936, -69.4948, 1e-3
-
-
-@torch.no_grad()
-def verify_gpt2(model: GPT) -> Verification:
-    """Compares a model of the 124M shape with the published outputs of OpenAI's, in float32."""
-    if model.config.replace(dropout=0.0) != PRESETS["gpt2"]:
-        return Verification("unknown", ("there are no published outputs to compare with for a model of this shape",))
-    logits = _next_logits(model, _COUNTING)
-    token, logit = int(logits.argmax()), float(logits[_FIVE])
-    same = token == _FIVE and abs(logit - _FIVE_LOGIT) <= _TOLERANCE
-    details = [f"next token {token}, logit of {_FIVE} {logit:.4f} (published: {_FIVE}, {_FIVE_LOGIT})"]
-    for prompt, published in _GREEDY:
-        equal = 0
-        while (
-            equal < len(published) and int(_next_logits(model, prompt + published[:equal]).argmax()) == published[equal]
-        ):
-            equal += 1
-        same = same and equal == len(published)
-        details.append(f"greedy after {list(prompt)}: the first {equal} of {len(published)} tokens as published")
-    if not same:
-        details.append(
-            "so these are not OpenAI's float32 weights: they may be fine-tuned, or rounded to half precision"
-        )
-    return Verification("verified" if same else "differs", tuple(details))
-
-
-def _next_logits(model: GPT, ids: tuple[int, ...]) -> torch.Tensor:
-    """The logits of the token after `ids`: (V,)."""
-    device = model.token_embedding.weight.device
-    return model.logits(model.features(torch.tensor([ids], device=device))[0, -1])

@@ -29,7 +29,7 @@ MATRIX = load()
 
 
 def test_the_page_shows_the_whole_matrix() -> None:
-    page = (PATH.parent / "interop.md").read_text(encoding="utf-8")
+    page = (PATH.parent / "reference" / "export-formats.md").read_text(encoding="utf-8")
     assert "| from \\ to | " + " | ".join(MATRIX.TARGETS) + " |" in page
     rows = [line for line in page.splitlines() if line.startswith(tuple(f"| {source} |" for source in MATRIX.SOURCES))]
     assert len(rows) == len(MATRIX.SOURCES)

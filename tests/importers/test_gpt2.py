@@ -10,8 +10,9 @@ import torch
 
 from minigpt.config import PRESETS, GPTConfig
 from minigpt.errors import CheckpointError, TokenizerError
-from minigpt.importers import gpt2 as pretrained
-from minigpt.importers.gpt2 import import_gpt2, load_gpt2, verify_gpt2
+from minigpt.importers import verification
+from minigpt.importers.gpt2 import import_gpt2, load_gpt2
+from minigpt.importers.verification import verify_gpt2
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
 from minigpt.storage.huggingface import to_huggingface
@@ -286,9 +287,9 @@ def test_the_tokenizer_file_of_the_published_gpt2_is_recognized(tmp_path: Path) 
 
 def test_the_published_ids_decode_to_the_published_texts() -> None:
     tokenizer = Tokenizer.named("gpt2")
-    assert tokenizer.encode("One two three four") == list(pretrained._COUNTING)
-    assert tokenizer.encode(" five") == [pretrained._FIVE]
-    (dog, _), (end, first_time) = pretrained._GREEDY
+    assert tokenizer.encode("One two three four") == list(verification._COUNTING)
+    assert tokenizer.encode(" five") == [verification._FIVE]
+    (dog, _), (end, first_time) = verification._GREEDY
     assert tokenizer.decode(dog) == "The dog"
     assert end == (tokenizer.end_of_text,)
     assert tokenizer.decode(first_time) == "\nThe first time I saw the new version of"
@@ -302,23 +303,23 @@ def test_a_shape_without_published_outputs_is_unknown() -> None:
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> GPT:
     """A small model that replaces the 124M one; its own outputs replace the published ones."""
     small = GPTConfig(n_positions=32, n_embd=8, n_layer=2, n_head=2, dropout=0.1)
-    monkeypatch.setattr(pretrained, "PRESETS", PRESETS | {"gpt2": small.replace(dropout=0.0)})
+    monkeypatch.setattr(verification, "PRESETS", PRESETS | {"gpt2": small.replace(dropout=0.0)})
     torch.manual_seed(3)
     stand_in = GPT(small).eval()
     with torch.no_grad():
         for parameter in stand_in.parameters():
             parameter.normal_()
-        ids = torch.tensor([pretrained._COUNTING])
+        ids = torch.tensor([verification._COUNTING])
         logits = stand_in(ids)[0, -1]
         published = []
-        for prompt, continuation in pretrained._GREEDY:
+        for prompt, continuation in verification._GREEDY:
             ids = torch.tensor([prompt])
             for _ in continuation:
                 ids = torch.cat([ids, stand_in(ids)[:, -1:].argmax(-1)], dim=1)
             published.append((prompt, tuple(ids[0, len(prompt) :].tolist())))
-    monkeypatch.setattr(pretrained, "_FIVE", int(logits.argmax()))
-    monkeypatch.setattr(pretrained, "_FIVE_LOGIT", float(logits.max()))
-    monkeypatch.setattr(pretrained, "_GREEDY", tuple(published))
+    monkeypatch.setattr(verification, "_FIVE", int(logits.argmax()))
+    monkeypatch.setattr(verification, "_FIVE_LOGIT", float(logits.max()))
+    monkeypatch.setattr(verification, "_GREEDY", tuple(published))
     return stand_in
 
 
@@ -334,23 +335,23 @@ def test_the_import_result_contains_the_verification(tmp_path: Path, stand_in: G
 
 
 def test_a_slightly_different_logit_is_noticed(stand_in: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretrained, "_FIVE_LOGIT", pretrained._FIVE_LOGIT + 0.01)
+    monkeypatch.setattr(verification, "_FIVE_LOGIT", verification._FIVE_LOGIT + 0.01)
     assert verify_gpt2(stand_in).status == "differs"
 
 
 def test_a_different_next_token_is_noticed(stand_in: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = pretrained._FIVE - 1
+    other = verification._FIVE - 1
     with torch.no_grad():
-        logits = stand_in(torch.tensor([pretrained._COUNTING]))[0, -1]
-    monkeypatch.setattr(pretrained, "_FIVE", other)
-    monkeypatch.setattr(pretrained, "_FIVE_LOGIT", float(logits[other]))
+        logits = stand_in(torch.tensor([verification._COUNTING]))[0, -1]
+    monkeypatch.setattr(verification, "_FIVE", other)
+    monkeypatch.setattr(verification, "_FIVE_LOGIT", float(logits[other]))
     assert verify_gpt2(stand_in).status == "differs"
 
 
 def test_a_different_greedy_token_is_noticed_and_counted(stand_in: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
-    prompt, continuation = pretrained._GREEDY[1]
+    prompt, continuation = verification._GREEDY[1]
     other = (*continuation[:4], continuation[4] + 1, *continuation[5:])
-    monkeypatch.setattr(pretrained, "_GREEDY", (pretrained._GREEDY[0], (prompt, other)))
+    monkeypatch.setattr(verification, "_GREEDY", (verification._GREEDY[0], (prompt, other)))
     report = verify_gpt2(stand_in)
     assert report.status == "differs"
     assert report.details[2] == "greedy after [50256]: the first 4 of 10 tokens as published"
