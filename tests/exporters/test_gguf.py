@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from builders import random_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minigpt.config import GPTConfig
 from minigpt.exporters import runners
 from minigpt.exporters.gguf import GGUF_DTYPES, write_gguf
 from minigpt.exporters.parity import compare, reference_of
@@ -43,12 +43,8 @@ def tokenizer_of(name: str) -> Tokenizer:
 
 def model_for(tokenizer: Tokenizer, *, n_embd: int = 32, padding: int = 0) -> GPT:
     """A small model whose every tensor is random, biases and norms too."""
-    torch.manual_seed(0)
-    size = tokenizer.vocab_size + padding
-    model = GPT(GPTConfig(vocab_size=size, n_positions=64, n_embd=n_embd, n_layer=2, n_head=4, layer_norm_epsilon=1e-4))
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.15)
-    return model.eval()
+    shape = {"n_positions": 64, "n_embd": n_embd, "n_head": 4, "layer_norm_epsilon": 1e-4}
+    return random_model(vocab_size=tokenizer.vocab_size + padding, std=0.15, **shape)
 
 
 def write(path: Path, model: GPT, tokenizer: Tokenizer, **options: Any) -> tuple[str, ...]:

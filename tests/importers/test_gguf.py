@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from builders import random_model
 
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError, MinigptError
@@ -35,15 +36,6 @@ MODULES = {
     "attention_norm": "attn_norm", "attention.qkv_proj": "attn_qkv", "attention.out_proj": "attn_output",
     "mlp_norm": "ffn_norm", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
 }  # fmt: skip
-
-
-def model(config: GPTConfig = CONFIG) -> GPT:
-    torch.manual_seed(0)
-    built = GPT(config).eval()
-    with torch.no_grad():
-        for parameter in built.parameters():
-            parameter.normal_(0, 0.3)
-    return built
 
 
 def tensors_of(gpt: GPT) -> dict[str, np.ndarray[Any, Any]]:
@@ -80,7 +72,7 @@ def write(
     values: Mapping[str, Any] = {},
 ) -> Path:
     """Writes a model; `tensors` and `values` replace its own, and None removes one."""
-    gpt = gpt or model()
+    gpt = gpt or random_model(CONFIG)
     config = gpt.config
     said: dict[str, Any] = {
         "general.architecture": "gpt2",
@@ -150,17 +142,17 @@ def test_an_imported_file_gives_the_logits_of_the_original(path: Path) -> None:
         assert imported.notes == ()
         assert imported.tokenizer.fingerprint == TOKENIZER.fingerprint
         read = from_huggingface(imported.tensors, imported.config)
-    for name, tensor in model().state_dict().items():
+    for name, tensor in random_model(CONFIG).state_dict().items():
         assert torch.equal(read.state_dict()[name], tensor), name
-    assert torch.equal(read(IDS), model()(IDS))
+    assert torch.equal(read(IDS), random_model(CONFIG)(IDS))
 
 
 def test_a_read_that_reuses_the_buffer_does_not_overwrite_other_tensors(path: Path) -> None:
     with opened(path) as imported:
         first = imported.tensors.read("h.0.mlp.c_fc.weight")
         second = imported.tensors.read("h.1.mlp.c_fc.weight", reuse_buffer=True)
-        assert torch.equal(first, model().blocks[0].mlp.up_proj.weight.t())
-        assert torch.equal(second, model().blocks[1].mlp.up_proj.weight.t())
+        assert torch.equal(first, random_model(CONFIG).blocks[0].mlp.up_proj.weight.t())
+        assert torch.equal(second, random_model(CONFIG).blocks[1].mlp.up_proj.weight.t())
         assert imported.tensors.shapes["h.0.mlp.c_fc.weight"] == (32, 128)
         assert imported.tensors.map("wte.weight", torch.float32) is None
 
@@ -168,7 +160,7 @@ def test_a_read_that_reuses_the_buffer_does_not_overwrite_other_tensors(path: Pa
 @pytest.mark.parametrize(("kind", "dtype"), [("F16", torch.float16), ("BF16", torch.bfloat16)])
 def test_half_precision_becomes_float32_without_a_note(tmp_path: Path, kind: str, dtype: torch.dtype) -> None:
     path = write(tmp_path / "half.gguf", kind=kind)
-    expected = model()
+    expected = random_model(CONFIG)
     with torch.no_grad():
         for name, parameter in expected.named_parameters():
             if parameter.dim() == 2 and name != "position_embedding.weight":
@@ -181,7 +173,7 @@ def test_half_precision_becomes_float32_without_a_note(tmp_path: Path, kind: str
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
 def test_quantized_weights_are_dequantized_exactly(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path / "quantized.gguf", kind=kind)
-    expected = model()
+    expected = random_model(CONFIG)
     quantized = gguf.GGMLQuantizationType[kind]
     with torch.no_grad():
         for name, parameter in expected.named_parameters():
@@ -189,15 +181,15 @@ def test_quantized_weights_are_dequantized_exactly(tmp_path: Path, kind: str) ->
                 blocks = gguf.quantize(parameter.numpy(), quantized)
                 parameter.copy_(torch.from_numpy(gguf.dequantize(blocks, quantized)))
     assert torch.equal(read(path)(IDS), expected(IDS))
-    assert not torch.equal(expected(IDS), model()(IDS))
+    assert not torch.equal(expected(IDS), random_model(CONFIG)(IDS))
     with opened(path) as imported:
         assert imported.notes == (f"quantized tensors (9 {kind}) are converted to float32; their rounding stays",)
 
 
 def test_a_matrix_with_more_rows_than_one_read_is_complete(tmp_path: Path) -> None:
     config = CONFIG.replace(n_positions=2500)
-    tensor = tensors_of(model(config))["position_embd.weight"]
-    path = write(tmp_path / "long.gguf", model(config), kinds={"position_embd.weight": "Q8_0"})
+    tensor = tensors_of(random_model(config))["position_embd.weight"]
+    path = write(tmp_path / "long.gguf", random_model(config), kinds={"position_embd.weight": "Q8_0"})
     with opened(path) as imported:
         read = imported.tensors.read("wpe.weight")
     kind = gguf.GGMLQuantizationType.Q8_0
@@ -207,7 +199,7 @@ def test_a_matrix_with_more_rows_than_one_read_is_complete(tmp_path: Path) -> No
 def test_types_that_only_llama_quantize_writes_are_read(tmp_path: Path) -> None:
     """Their blocks have 256 values, and any bytes are a valid block."""
     config = CONFIG.replace(n_embd=256, n_layer=1)
-    path = write(tmp_path / "k.gguf", model(config))
+    path = write(tmp_path / "k.gguf", random_model(config))
     values = np.random.default_rng(0).integers(0, 60, (259, 144), np.uint8)
     writer = gguf.GGUFWriter(tmp_path / "other.gguf", "gpt2")
     writer.add_tensor("token_embd.weight", values, raw_dtype=gguf.GGMLQuantizationType.Q4_K)
@@ -220,13 +212,13 @@ def test_types_that_only_llama_quantize_writes_are_read(tmp_path: Path) -> None:
     assert file.tensors["token_embd.weight"].shape == (259, 256)
     assert torch.equal(file.read("token_embd.weight"), expected)
     file.close()
-    assert torch.equal(read(path)(IDS), model(config)(IDS))
+    assert torch.equal(read(path)(IDS), random_model(config)(IDS))
 
 
 def test_an_output_matrix_equal_to_the_token_embedding_is_tied(tmp_path: Path) -> None:
-    tied = tensors_of(model())["token_embd.weight"]
+    tied = tensors_of(random_model(CONFIG))["token_embd.weight"]
     path = write(tmp_path / "tied.gguf", tensors={"output.weight": tied})
-    assert torch.equal(read(path)(IDS), model()(IDS))
+    assert torch.equal(read(path)(IDS), random_model(CONFIG)(IDS))
     other = tied.copy()
     other[7, 3] += 1e-3
     path = write(tmp_path / "untied.gguf", tensors={"output.weight": other})
@@ -236,7 +228,7 @@ def test_an_output_matrix_equal_to_the_token_embedding_is_tied(tmp_path: Path) -
 
 @pytest.mark.parametrize(("coarse", "fine"), [("Q4_0", "Q8_0"), ("Q8_0", "Q4_0"), ("Q8_0", "F16"), ("BF16", "F32")])
 def test_of_one_matrix_in_two_precisions_the_finer_is_used(tmp_path: Path, coarse: str, fine: str) -> None:
-    tied = tensors_of(model())["token_embd.weight"]
+    tied = tensors_of(random_model(CONFIG))["token_embd.weight"]
     kinds = {"token_embd.weight": coarse, "output.weight": fine}
     path = write(tmp_path / "both.gguf", tensors={"output.weight": tied}, kinds=kinds)
     finer = {"token_embd.weight": "Q8_0"} if "Q8_0" in (coarse, fine) and fine != "F16" else {"token_embd.weight": fine}
@@ -248,14 +240,14 @@ def test_of_one_matrix_in_two_precisions_the_finer_is_used(tmp_path: Path, coars
 
 
 def test_one_matrix_stored_twice_needs_no_note(tmp_path: Path) -> None:
-    tied = tensors_of(model())["token_embd.weight"]
+    tied = tensors_of(random_model(CONFIG))["token_embd.weight"]
     path = write(tmp_path / "twice.gguf", kind="Q8_0", tensors={"output.weight": tied})
     with opened(path) as imported:
         assert imported.notes == ("quantized tensors (9 Q8_0) are converted to float32; their rounding stays",)
 
 
 def test_an_output_matrix_that_differs_by_more_than_rounding_is_refused(tmp_path: Path) -> None:
-    tied = tensors_of(model())["token_embd.weight"]
+    tied = tensors_of(random_model(CONFIG))["token_embd.weight"]
     other = tied + 0.1 * np.random.default_rng(0).standard_normal(tied.shape).astype(np.float32)
     kinds = {"token_embd.weight": "Q8_0", "output.weight": "F16"}
     path = write(tmp_path / "untied.gguf", tensors={"output.weight": other}, kinds=kinds)
@@ -272,7 +264,7 @@ def test_an_output_matrix_that_differs_by_more_than_rounding_is_refused(tmp_path
 def test_gpt2s_vocabulary_is_recognized(tmp_path: Path) -> None:
     gpt2 = Tokenizer.named("gpt2")
     config = CONFIG.replace(vocab_size=50257, n_layer=1)
-    with opened(write(tmp_path / "tokens.gguf", model(config), values=tokenizer_values(gpt2))) as imported:
+    with opened(write(tmp_path / "tokens.gguf", random_model(config), values=tokenizer_values(gpt2))) as imported:
         assert imported.tokenizer.name == "gpt2"
         assert imported.tokenizer.encode("Hello, wörld") == gpt2.encode("Hello, wörld")
 
@@ -282,11 +274,11 @@ def test_embeddings_without_tokens_are_noted(tmp_path: Path) -> None:
     words = tokenizer_values()
     words["tokenizer.ggml.tokens"] += [f"[PAD{id}]" for id in range(259, 264)]
     words["tokenizer.ggml.token_type"] += [5] * 5
-    path = write(tmp_path / "padded.gguf", model(CONFIG.replace(vocab_size=264)), values=words)
+    path = write(tmp_path / "padded.gguf", random_model(CONFIG.replace(vocab_size=264)), values=words)
     with opened(path) as imported:
         assert imported.tokenizer.fingerprint == TOKENIZER.fingerprint
         assert imported.notes == ("ids 259 to 263 have no token and are never generated",)
-    path = write(tmp_path / "short.gguf", model(CONFIG.replace(vocab_size=258)))
+    path = write(tmp_path / "short.gguf", random_model(CONFIG.replace(vocab_size=258)))
     with pytest.raises(
         CheckpointError, match=r"has a model of 258 tokens, but its tokenizer \(bpe:259\) has 259; they do not"
     ):
@@ -307,7 +299,7 @@ def test_special_and_added_tokens_keep_their_ids(tmp_path: Path) -> None:
     words = tokenizer_values()
     words["tokenizer.ggml.tokens"] += ["<|pad|>", "<name>"]
     words["tokenizer.ggml.token_type"] += [3, 4]
-    path = write(tmp_path / "more.gguf", model(CONFIG.replace(vocab_size=261)), values=words)
+    path = write(tmp_path / "more.gguf", random_model(CONFIG.replace(vocab_size=261)), values=words)
     with opened(path) as imported:
         assert dict(imported.tokenizer.special) == {"<|endoftext|>": 258, "<|pad|>": 259}
         assert imported.tokenizer.encode("a<name>")[-1] == 260
@@ -332,7 +324,7 @@ def test_an_export_of_minigpt_reads_back_equal(tmp_path: Path, spec: str, dtype:
     from minigpt.exporters.gguf import write_gguf
 
     tokenizer = Tokenizer.named("bytes") if spec == "bytes" else Tokenizer.train(["the thé thing the thé"], spec)
-    original = model(CONFIG.replace(vocab_size=tokenizer.vocab_size))
+    original = random_model(CONFIG.replace(vocab_size=tokenizer.vocab_size))
     path = tmp_path / "ours.gguf"
     with path.open("w+b") as file:
         write_gguf(file, original, tokenizer, dtype=dtype)
@@ -496,7 +488,7 @@ def test_without_the_gguf_package_only_unquantized_files_are_read(
 ) -> None:
     quantized = write(tmp_path / "quantized.gguf", kind="Q8_0")
     monkeypatch.setitem(sys.modules, "gguf", None)
-    assert torch.equal(read(path)(IDS), model()(IDS))
+    assert torch.equal(read(path)(IDS), random_model(CONFIG)(IDS))
     with pytest.raises(
         CheckpointError, match=r"quantized weights, which need the gguf package; pip install 'minigpt\[gguf\]'$"
     ):
@@ -505,7 +497,7 @@ def test_without_the_gguf_package_only_unquantized_files_are_read(
 
 def test_nan_stays_nan_without_a_warning(tmp_path: Path) -> None:
     """An infinite scale in the file must not raise numpy's warning."""
-    weight = tensors_of(model())["blk.0.ffn_up.weight"].copy()
+    weight = tensors_of(random_model(CONFIG))["blk.0.ffn_up.weight"].copy()
     path = write(tmp_path / "infinite.gguf", kind="Q8_0", tensors={"blk.0.ffn_up.weight": weight})
     content = bytearray(path.read_bytes())
     file = GgufFile(path)
@@ -532,7 +524,7 @@ def test_llama_cpp_gives_the_same_logits_for_a_file(tmp_path: Path, kind: str) -
     llama_cpp = pytest.importorskip("llama_cpp")
     gpt2 = Tokenizer.named("gpt2")
     config = GPTConfig(n_positions=64, n_embd=64, n_layer=2, n_head=4)
-    path = write(tmp_path / "model.gguf", model(config), kind=kind, values=tokenizer_values(gpt2))
+    path = write(tmp_path / "model.gguf", random_model(config), kind=kind, values=tokenizer_values(gpt2))
     prompt = "Llamas read what we read: 12345, naïve, don't."
     with opened(path) as imported:
         ours = from_huggingface(imported.tensors, imported.config)
@@ -556,7 +548,7 @@ def test_files_of_llama_quantize_give_llama_cpps_logits(tmp_path: Path, kind: st
     """Older converters wrote the tied matrix twice, and llama-quantize gives the two different types."""
     llama_cpp = pytest.importorskip("llama_cpp")
     config = GPTConfig(n_positions=64, n_embd=256, n_layer=2, n_head=4)
-    original = model(config)
+    original = random_model(config)
     with torch.no_grad():
         for parameter in original.parameters():
             parameter.mul_(0.2)

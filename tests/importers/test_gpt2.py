@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from builders import new_model
 
 from minigpt.config import PRESETS, GPTConfig
 from minigpt.errors import CheckpointError, TokenizerError
@@ -24,8 +25,7 @@ IDS = torch.arange(8)[None]
 
 
 def model(config: GPTConfig = CONFIG, seed: int = 0) -> GPT:
-    torch.manual_seed(seed)
-    return GPT(config).eval()
+    return new_model(config, seed=seed)
 
 
 def has_weights_of(one: GPT, other: GPT) -> bool:

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import torch
+from builders import new_model
 
-from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
 from minigpt.importers import hub as hub_module
 from minigpt.importers.gpt2 import import_gpt2, load_gpt2
@@ -31,8 +31,7 @@ GPT2_MEDIUM, TINY = "openai-community/gpt2-medium", "someone/tiny"
 
 
 def small_model(seed: int, vocab_size: int) -> GPT:
-    torch.manual_seed(seed)
-    return GPT(GPTConfig(vocab_size=vocab_size, n_positions=8, n_embd=4, n_layer=1, n_head=1)).eval()
+    return new_model(seed=seed, vocab_size=vocab_size, n_positions=8, n_embd=4, n_layer=1, n_head=1)
 
 
 class FakeHub(BaseHTTPRequestHandler):
