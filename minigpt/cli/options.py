@@ -14,7 +14,7 @@ from minigpt.settings import Settings, annotations_of, value_types
 
 CheckpointsOption = Annotated[
     Path,
-    typer.Option("--checkpoints", envvar="MINIGPT_CHECKPOINTS", help="the folder of runs and models"),
+    typer.Option("--checkpoints", envvar="MINIGPT_CHECKPOINTS", help="folder of the runs and models"),
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]

@@ -53,7 +53,7 @@ class Model:
         return "".join(self.stream(prompt, **sampling))
 
     def stream(self, prompt: str = "", **sampling: Any) -> Iterator[str]:
-        """The continuation of a prompt in pieces of whole characters, each as soon as it is generated.
+        """The continuation of a prompt in pieces of whole characters, each when it is generated.
 
         Raises: as `generate`.
 

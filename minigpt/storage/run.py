@@ -1,16 +1,16 @@
-"""A training run's folder: its record, its log, its best weights and the states it resumes from; it trains nothing.
+"""The folder of a training run: its record, its log, its best weights and the states that it resumes from.
 
     checkpoints/NAME/
         config.json, model.safetensors, ...   the best weights so far, a Hugging Face GPT-2 directory
-        README.md                             the model's card, made of the record below
-        training.json                         every setting, the corpus, versions, and in the end the result
+        README.md                             the model card, written from the record
+        training.json                         the record: settings, text, versions, result
         log.jsonl                             one object per step or evaluation
         last/state.safetensors                weights, optimizer and progress of the last save, in one file
-        last/before_cooldown.safetensors      the same, of where the learning rate began to fall
-        .lock, .lock.json                     the lock of the process that trains here, and who that is
+        last/before_cooldown.safetensors      the same, from the start of the cool-down
+        .lock, .lock.json                     the lock of the process that trains here, and its id
 
-A state is one file because one rename replaces a file as a whole: whatever instant a run is killed at, either the old
-state stands or the new one.
+A state is one file because one rename replaces a whole file: whenever a run is killed, either the old state is there
+or the new one.
 """
 
 import json
@@ -35,14 +35,14 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class LastState:
-    """What resuming needs: named tensors, and the progress as plain values."""
+    """What resuming needs: named tensors, and the progress as plain values for JSON."""
 
     tensors: Mapping[str, Tensor]
     progress: dict[str, Any]
 
 
 class Run:
-    """One run's folder. `create` makes it, `open` finds it again; every write replaces whole files."""
+    """The folder of one run, made by `create` and opened by `open`; every write replaces whole files."""
 
     def __init__(self, directory: Path, record: RunRecord) -> None:
         self.directory = directory
@@ -93,9 +93,9 @@ class Run:
         return self.directory / "last" / "before_cooldown.safetensors"
 
     def lock(self) -> None:
-        """Keeps every other process from training here until `unlock`, or until this one ends in whatever way.
+        """Prevents other processes from training here until `unlock`, or until this process ends, even by a kill.
 
-        Raises: CheckpointError where another one trains here, or the folder cannot be written.
+        Raises: CheckpointError if another process trains here, or the folder cannot be written.
         """
         if self._lock.is_held:
             return
@@ -105,7 +105,7 @@ class Run:
         self.record = read_record(self.directory)  # the process that held the lock until now may have written it
 
     def unlock(self) -> None:
-        """Lets others train here."""
+        """Lets other processes train here."""
         self._lock.release()
 
     def update(self, **parts: Any) -> None:
@@ -122,47 +122,47 @@ class Run:
             atomic_json(self.directory / TRAINING, self.record.to_dict())
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Appends one line to log.jsonl; where the disk does not take it, it waits for the next line or `flush_log`."""
+        """Appends one line to log.jsonl; if it cannot be written, it waits for the next line or `flush_log`."""
         self._log.append(record)
 
     @property
     def unwritten(self) -> int:
-        """How many lines of the log wait for the disk."""
+        """The number of lines that wait to be written."""
         return self._log.unwritten
 
     def flush_log(self) -> None:
-        """Writes the lines that wait, and makes all of them survive a power cut.
+        """Writes the waiting lines, and syncs the log so that it survives a power cut.
 
-        Raises: CheckpointError where they cannot be written; they go on waiting.
+        Raises: CheckpointError if they cannot be written; they keep waiting.
         """
         self._log.flush()
 
     def read_log(self) -> Iterator[dict[str, Any]]:
-        """The log's records in order; a last line cut short by a kill is left out."""
+        """The lines of the log in order, without a last line that a kill cut short."""
         return self._log.read()
 
     def truncate_log(self, step: int, done: frozenset[str]) -> None:
-        """Drops what a run resumed after `step` will write again: all later lines, and of that step's own lines those
-        whose figure (`loss`, `validation_loss`, `sample`) is not among the `done`."""
+        """Drops the lines that a run resumed after `step` will write again: all later ones, and those of that step
+        without any of the keys in `done` (`loss`, `validation_loss`, `sample`)."""
         self._log.filter(lambda line: line["step"] < step or (line["step"] == step and not done.isdisjoint(line)))
 
     def save_best(self, model: GPT, step: int, validation_loss: float | None) -> Path:
-        """Puts these weights at the top of the folder."""
+        """Replaces the weights at the top of the folder."""
         metadata = {"step": str(step)} | ({} if validation_loss is None else {"validation_loss": str(validation_loss)})
         save_weights(self.directory, model, metadata=metadata)
         return self.directory / WEIGHTS
 
     def best_figures(self) -> tuple[int, float] | None:
-        """The step of the weights at the top of the folder and their validation loss; None where none was measured.
+        """The step of the weights at the top of the folder and their validation loss; None if none was measured.
 
-        Raises: CheckpointError where the weights cannot be read.
+        Raises: CheckpointError if the weights cannot be read.
         """
         with TensorFile(self.directory / WEIGHTS) as file:
             loss = file.metadata.get("validation_loss")
             return None if loss is None else (int(file.metadata["step"]), float(loss))
 
     def load_best(self) -> dict[str, Tensor]:
-        """The state of the model at the top of the folder."""
+        """The weights at the top of the folder, as a state dict."""
         return load_checkpoint(self.directory, "cpu").model.state_dict()
 
     def save_last(self, state: LastState) -> Path:
@@ -170,7 +170,7 @@ class Run:
         return _save_state(self.last_path, state)
 
     def load_last(self) -> LastState | None:
-        """The last saved state, or None where the run was ended before its first save."""
+        """The last saved state, or None if the run ended before its first save."""
         return _load_state(self.last_path)
 
     def last_progress(self) -> dict[str, Any] | None:
@@ -182,11 +182,11 @@ class Run:
         return _save_state(self.before_cooldown_path, state)
 
     def load_before_cooldown(self) -> LastState | None:
-        """The state from which the learning rate began to fall, or None where it has not yet."""
+        """The state at the start of the cool-down, or None before it."""
         return _load_state(self.before_cooldown_path)
 
     def before_cooldown_progress(self) -> dict[str, Any] | None:
-        """The progress of the state from which the learning rate began to fall, without its tensors."""
+        """The progress of the state at the start of the cool-down, without its tensors."""
         return _progress(self.before_cooldown_path)
 
 
@@ -219,13 +219,13 @@ def read_record(directory: Path) -> RunRecord:
 
 
 def runs_in(checkpoints: Path) -> list[Path]:
-    """The folders of all runs there are; one that was killed while it was made is none."""
+    """The folders of all runs, without those that were killed while their folder was created."""
     folders = (path.parent for path in checkpoints.glob(f"*/{TRAINING}"))
     return sorted(folder for folder in folders if not folder.name.startswith("."))
 
 
 def newest_run(runs: Iterable[Path]) -> Path | None:
-    """The folder of the run that was last begun, saved or ended; None where there is none."""
+    """The folder of the run that was started, saved or finished last; None if there is no run."""
 
     def touched(folder: Path) -> float:
         return max(path.stat().st_mtime for path in (folder / TRAINING, folder / "last") if path.exists())

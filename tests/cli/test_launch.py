@@ -1,4 +1,4 @@
-"""`minigpt train --devices N` as a user meets it: real processes, signals, and what is said when one of them dies."""
+"""`minigpt train --devices N` as users see it: real processes, signals, and the message when one of them dies."""
 
 import contextlib
 import os
@@ -57,7 +57,7 @@ class Launched:
         return found
 
     def until(self, reached: Callable[[], object]) -> None:
-        """Waits for something to come true while the command runs."""
+        """Waits until `reached()` is true, while the command runs."""
         end = time.monotonic() + 120
         while not reached():
             assert self.process.poll() is None, self.said()
@@ -120,7 +120,7 @@ def test_more_processes_than_gpus_are_refused(run: Callable[..., Result], monkey
 
 @pytest.fixture
 def begun_on_two(run: Callable[..., Result], here: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that says it was begun by `--devices 2 --device cpu`, on a machine that has one GPU by now."""
+    """A run whose record has `--devices 2 --device cpu`, on a machine that now has one GPU."""
     monkeypatch.setattr("minigpt.reports.loss_curve.draw_loss_curve", lambda *_: None)
     assert run("train", "fox.txt", *tiny, "--no-report").exit_code == 0
     folder = Run.open(here / "checkpoints" / "fox")
@@ -132,13 +132,13 @@ def begun_on_two(run: Callable[..., Result], here: Path, tiny: list[str], monkey
 
 
 class Started:
-    """A process that has ended well; `heeded` is what SIGUSR1 did to the one that started it, and so does to it."""
+    """A process that ended with 0; `handlers` has the SIGUSR1 handler that it inherited."""
 
-    heeded: ClassVar[list[object]] = []
+    handlers: ClassVar[list[object]] = []
     returncode = 0
 
     def __init__(self, *_: object, **__: object) -> None:
-        self.heeded.append(signal.getsignal(signal.SIGUSR1) if hasattr(signal, "SIGUSR1") else None)
+        self.handlers.append(signal.getsignal(signal.SIGUSR1) if hasattr(signal, "SIGUSR1") else None)
 
     def poll(self) -> int:
         return 0
@@ -148,18 +148,18 @@ class Started:
     wait = kill
 
 
-def test_a_run_goes_on_on_the_device_that_it_was_begun_on(
+def test_a_run_resumes_on_the_device_that_it_began_on(
     run: Callable[..., Result], begun_on_two: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("minigpt.cli.launch.subprocess.Popen", Started)
-    monkeypatch.setattr(Started, "heeded", [])
+    monkeypatch.setattr(Started, "handlers", [])
     assert run("train", "--resume").exit_code == 0
-    assert len(Started.heeded) == 2
+    assert len(Started.handlers) == 2
     other = run("train", "--resume", "--device", "cuda")
     assert "devices (2) must be at most 1, the cuda devices of this machine" in other.stderr
 
 
-def test_each_process_takes_the_device_of_the_run_that_goes_on(
+def test_each_process_uses_the_device_of_the_resumed_run(
     run: Callable[..., Result], begun_on_two: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = []
@@ -176,7 +176,7 @@ def test_each_process_takes_the_device_of_the_run_that_goes_on(
     assert taken == ["cpu", "cuda"]
 
 
-def test_a_run_that_could_save_only_its_weights_is_said_to_go_on_from_them(
+def test_a_run_that_saved_only_its_weights_continues_from_them_by_fine_tuning(
     run: Callable[..., Result], begun_on_two: None, here: Path
 ) -> None:
     folder = here / "checkpoints" / "fox"
@@ -191,26 +191,26 @@ def test_a_run_that_could_save_only_its_weights_is_said_to_go_on_from_them(
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="this system has no SIGUSR1")
-def test_processes_that_do_not_train_yet_ignore_a_request_to_save(
+def test_processes_that_do_not_train_yet_ignore_sigusr1(
     run: Callable[..., Result], tiny: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = signal.getsignal(signal.SIGUSR1)
     monkeypatch.setattr("minigpt.cli.launch.subprocess.Popen", Started)
     monkeypatch.setattr("minigpt.training.process_group.available_cores", lambda: 2)
-    monkeypatch.setattr(Started, "heeded", [])
+    monkeypatch.setattr(Started, "handlers", [])
     assert run("train", "fox.txt", *tiny, "--devices", "2").exit_code == 0
-    assert Started.heeded == [signal.SIG_IGN, signal.SIG_IGN]
+    assert Started.handlers == [signal.SIG_IGN, signal.SIG_IGN]
     assert signal.getsignal(signal.SIGUSR1) is before
 
 
-def test_a_process_that_cannot_be_started_takes_the_others_with_it(
+def test_a_process_that_cannot_be_started_ends_the_others(
     run: Callable[..., Result], tiny: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed: list[object] = []
 
     class Second(Started):
         def __init__(self, *_: object, **__: object) -> None:
-            if self.heeded:
+            if self.handlers:
                 raise OSError("no more processes")
             super().__init__()
 
@@ -221,14 +221,14 @@ def test_a_process_that_cannot_be_started_takes_the_others_with_it(
 
     monkeypatch.setattr("minigpt.cli.launch.subprocess.Popen", Second)
     monkeypatch.setattr("minigpt.training.process_group.available_cores", lambda: 2)
-    monkeypatch.setattr(Started, "heeded", [])
+    monkeypatch.setattr(Started, "handlers", [])
     with pytest.raises(OSError, match="no more processes"):
         run("train", "fox.txt", *tiny, "--devices", "2")
     assert len(killed) == 1
 
 
 class Several(World):
-    """A world of two that notes whether it was closed."""
+    """A world of two processes that records whether it was closed."""
 
     size = 2
 
@@ -250,7 +250,7 @@ class Several(World):
         (KeyboardInterrupt(), False, 130),
     ],
 )
-def test_a_process_that_fails_goes_without_waiting_for_the_others(
+def test_a_failing_process_exits_without_waiting_for_the_others(
     monkeypatch: pytest.MonkeyPatch, error: BaseException | None, closed: bool, code: int | None
 ) -> None:
     world, at_exit = Several(), []
@@ -273,7 +273,7 @@ def test_a_process_that_fails_goes_without_waiting_for_the_others(
 
 
 @needs_two_cores
-def test_what_is_wrong_is_said_once(launch: Callable[..., Launched], tiny: list[str]) -> None:
+def test_an_error_is_printed_once(launch: Callable[..., Launched], tiny: list[str]) -> None:
     command = launch(["train", "nowhere.txt", *tiny, "--devices", "2"])
     assert command.end() == 1
     assert re.fullmatch(r"minigpt: nowhere.txt does not exist[^\n]*\n", command.said())
@@ -282,7 +282,7 @@ def test_what_is_wrong_is_said_once(launch: Callable[..., Launched], tiny: list[
 @needs_two_cores
 @needs_proc
 @pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.slow)])
-def test_a_process_that_is_killed_ends_all_with_a_message_and_a_state_that_resumes(
+def test_a_killed_process_ends_all_with_a_message_and_a_state_that_resumes(
     launch: Callable[..., Launched], run: Callable[..., Result], here: Path, tiny: list[str], rank: int
 ) -> None:
     command = launch([*LONG[:2], *tiny, *LONG[2:], "--devices", "2"])
@@ -327,7 +327,7 @@ def test_a_signal_saves_once_and_stops_all(
 @pytest.mark.slow
 @needs_two_cores
 @needs_proc
-def test_a_process_asked_to_end_alone_takes_the_others_with_it(
+def test_a_process_that_gets_a_stop_signal_alone_stops_the_others(
     launch: Callable[..., Launched], here: Path, tiny: list[str]
 ) -> None:
     command = launch([*LONG[:2], *tiny, *LONG[2:], "--devices", "2"])
@@ -340,7 +340,7 @@ def test_a_process_asked_to_end_alone_takes_the_others_with_it(
 @pytest.mark.slow
 @needs_two_cores
 @needs_proc
-def test_processes_whose_launcher_was_killed_save_and_end(
+def test_processes_whose_launcher_was_killed_save_and_stop(
     launch: Callable[..., Launched], here: Path, tiny: list[str]
 ) -> None:
     command = launch([*LONG[:2], *tiny, *LONG[2:], "--save-every", "1000000", "--devices", "2"])

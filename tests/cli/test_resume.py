@@ -1,4 +1,4 @@
-"""What `minigpt train --resume` lets a run change, what it refuses, and what it says and records of it."""
+"""Which changes `minigpt train --resume` allows, refuses, prints and records."""
 
 import errno
 import json
@@ -46,7 +46,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def fox(finished: Path, here: Path) -> None:
-    """Puts that finished run here."""
+    """A copy of that finished run in the current folder."""
     shutil.copytree(finished / "checkpoints", here / "checkpoints")
 
 
@@ -60,7 +60,7 @@ def everything() -> dict[str, bytes]:
     }
 
 
-def test_every_option_is_of_one_kind_or_another() -> None:
+def test_every_option_is_either_free_or_not() -> None:
     free = {
         "steps", "epochs", "minutes", "eval_every", "eval_tokens", "sample_every", "sample_prompt",
         "save_every", "patience", "device", "compile",
@@ -88,7 +88,9 @@ def test_every_option_is_of_one_kind_or_another() -> None:
         (["--preset", "mini"], "nano"),
     ],
 )
-def test_what_the_weights_are_can_never_change(run: Any, fox: None, flags: list[str], before: str) -> None:
+def test_options_that_the_weights_depend_on_can_never_change(
+    run: Any, fox: None, flags: list[str], before: str
+) -> None:
     stood = everything()
     option = flags[0].strip("-").replace("-", "_")
     for allowed in ([], ["--allow-change"]):
@@ -99,7 +101,7 @@ def test_what_the_weights_are_can_never_change(run: Any, fox: None, flags: list[
     assert everything() == stood
 
 
-def test_another_model_to_start_from_is_a_new_run(run: Any, fox: None) -> None:
+def test_another_model_to_fine_tune_needs_a_new_run(run: Any, fox: None) -> None:
     result = run("train", "fox.txt", "--resume", "--steps", "9", "--from", "fox", "--allow-change")
     assert result.exit_code == 1
     assert "from (fox) cannot change" in result.stderr
@@ -119,7 +121,7 @@ ALTERING = [
 
 
 @pytest.mark.parametrize(("flags", "option", "value"), ALTERING, ids=[row[1] for row in ALTERING])
-def test_what_alters_a_run_takes_allow_change_and_is_said_and_recorded(
+def test_other_changes_need_allow_change_and_are_printed_and_recorded(
     run: Any, fox: None, flags: list[str], option: str, value: str
 ) -> None:
     stood = everything()
@@ -139,10 +141,10 @@ def test_what_alters_a_run_takes_allow_change_and_is_said_and_recorded(
     assert [other["option"] for other in others] == (["text"] if option == "validation_fraction" else [])
     settings = {**after["training"], **after["reading"], "dropout": after["model"]["dropout"]}
     assert str(settings[option]) == value
-    assert "is finished (7 steps" in run(*more).stderr  # what it has by now is no change
+    assert "is finished (7 steps" in run(*more).stderr  # the value that it has now is no change
 
 
-def test_changes_that_are_refused_are_all_named_with_what_the_run_has(run: Any, fox: None) -> None:
+def test_all_refused_changes_are_named_with_the_values_of_the_run(run: Any, fox: None) -> None:
     flags = ["--batch-size", "3", "--learning-rate", "0.0005", "--n-layer", "1", "--weight-decay", "0.1"]
     result = run("train", "fox.txt", "--resume", "--steps", "9", *flags)
     expected = (
@@ -152,7 +154,7 @@ def test_changes_that_are_refused_are_all_named_with_what_the_run_has(run: Any, 
     assert result.stderr == expected
 
 
-def test_going_back_to_the_first_value_is_a_change_again(run: Any, fox: None) -> None:
+def test_changing_a_value_back_is_a_change_too(run: Any, fox: None) -> None:
     assert run("train", "--resume", "--steps", "8", "--batch-tokens", "128", "--allow-change").exit_code == 0
     refused = run("train", "--resume", "--steps", "9", "--batch-size", "4")
     assert "batch_size (4) cannot change on --resume without --allow-change" in refused.stderr
@@ -174,7 +176,7 @@ def test_going_back_to_the_first_value_is_a_change_again(run: Any, fox: None) ->
         ["--compile", "off", "--device", "cpu"],
     ],
 )
-def test_what_alters_nothing_changes_freely(run: Any, fox: None, flags: list[str]) -> None:
+def test_free_options_change_without_allow_change(run: Any, fox: None, flags: list[str]) -> None:
     result = run("train", "--resume", "--steps", "7", *flags)
     assert result.exit_code == 0, result.stderr
     assert "changes from" not in result.stderr
@@ -182,7 +184,7 @@ def test_what_alters_nothing_changes_freely(run: Any, fox: None, flags: list[str
     assert str(record()["training"][flags[0].strip("-").replace("-", "_")]) == flags[1]
 
 
-def test_the_same_command_goes_on_where_the_text_was_too_short_for_what_was_asked(run: Any, here: Path) -> None:
+def test_the_same_command_resumes_where_the_text_was_too_short_for_the_context(run: Any, here: Path) -> None:
     (here / "short.txt").write_text("to be or not to be")
     command = ["train", "short.txt", "--context-length", "64", "--device", "cpu", "--preset", "nano", "--steps"]
     first = run(*command, "2")
@@ -191,14 +193,14 @@ def test_the_same_command_goes_on_where_the_text_was_too_short_for_what_was_aske
     assert again.exit_code == 0, again.stderr
 
 
-def test_a_changed_dropout_is_the_models_from_then_on(run: Any, fox: None) -> None:
+def test_a_changed_dropout_stays_with_the_model(run: Any, fox: None) -> None:
     assert run("train", "--resume", "--steps", "7", "--dropout", "0.25", "--allow-change").exit_code == 0
     assert load_checkpoint(FOX, "cpu").model.config.dropout == 0.25
     assert run("train", "--resume", "--steps", "8").exit_code == 0
     assert record()["model"]["dropout"] == 0.25
 
 
-def test_the_portions_of_a_batch_are_free_where_no_dropout_is_drawn_for_each(run: Any, fox: None) -> None:
+def test_the_micro_batch_size_is_free_without_dropout(run: Any, fox: None) -> None:
     assert record()["model"]["dropout"] == 0
     assert run("train", "--resume", "--steps", "7", "--micro-batch-size", "2").exit_code == 0
     assert record()["training"]["micro_batch_size"] == 2
@@ -207,7 +209,7 @@ def test_the_portions_of_a_batch_are_free_where_no_dropout_is_drawn_for_each(run
     assert run(*more, "--dropout", "0.25", "--allow-change").exit_code == 0
     assert [change["option"] for change in record()["changes"]] == ["dropout", "micro_batch_size"]
     more[3] = "9"
-    assert run(*more).exit_code == 0  # what it has is no change
+    assert run(*more).exit_code == 0  # the value that it has is no change
     more[5] = "4"
     refused = run(*more)
     assert refused.exit_code == 1
@@ -218,7 +220,7 @@ def test_the_portions_of_a_batch_are_free_where_no_dropout_is_drawn_for_each(run
     assert [change["option"] for change in record()["changes"]][2:] == ["dropout"]
 
 
-def test_a_context_beyond_the_models_positions_is_refused_whatever_is_allowed(run: Any, fox: None) -> None:
+def test_a_context_longer_than_the_models_is_refused_even_with_allow_change(run: Any, fox: None) -> None:
     stood = everything()
     result = run("train", "--resume", "--steps", "8", "--context-length", "17", "--allow-change")
     assert result.exit_code == 1
@@ -226,14 +228,14 @@ def test_a_context_beyond_the_models_positions_is_refused_whatever_is_allowed(ru
     assert everything() == stood
 
 
-def test_another_optimizer_starts_afresh_and_says_so(run: Any, fox: None) -> None:
+def test_another_optimizer_starts_from_zero_and_says_so(run: Any, fox: None) -> None:
     other = "adamw" if record()["training"]["optimizer"] == "muon" else "muon"
     result = run("train", "--resume", "--steps", "8", "--optimizer", other, "--allow-change")
     assert result.exit_code == 0, result.stderr
     assert f"to {other}, whose state starts from zero" in " ".join(result.stderr.split())
 
 
-def test_another_text_is_taken_with_allow_change_and_the_runs_own_tokenizer(
+def test_another_text_needs_allow_change_and_uses_the_tokenizer_of_the_run(
     run: Any, here: Path, tiny: list[str]
 ) -> None:
     options = [flag for flag in tiny if flag not in ("--tokenizer", "bytes")]
@@ -256,7 +258,7 @@ def test_another_text_is_taken_with_allow_change_and_the_runs_own_tokenizer(
     assert run("train", "--resume", "--name", "fox", "--steps", "10").exit_code == 0  # with the text that it has now
 
 
-def test_a_text_from_a_pipe_goes_on_from_the_cache_but_is_not_read_otherwise(
+def test_a_text_from_a_pipe_resumes_from_the_cache_but_not_with_other_reading_settings(
     run: Any, here: Path, tiny: list[str]
 ) -> None:
     assert run("train", "-", *tiny, stdin="words and more words; " * 80).exit_code == 0
@@ -267,7 +269,7 @@ def test_a_text_from_a_pipe_goes_on_from_the_cache_but_is_not_read_otherwise(
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_a_text_from_a_pipe_that_has_a_name_goes_on_from_the_cache_too(run: Any, here: Path, tiny: list[str]) -> None:
+def test_a_text_from_a_named_pipe_resumes_from_the_cache_too(run: Any, here: Path, tiny: list[str]) -> None:
     os.mkfifo(here / "pipe")
     threading.Thread(target=(here / "pipe").write_text, args=("words and more words; " * 80,), daemon=True).start()
     assert run("train", "pipe", *tiny).exit_code == 0
@@ -275,7 +277,7 @@ def test_a_text_from_a_pipe_that_has_a_name_goes_on_from_the_cache_too(run: Any,
     assert "resuming checkpoints/stdin from step 6" in again.stderr
 
 
-def test_a_run_that_is_being_trained_is_refused_and_stays_as_it_was(run: Any, fox: None) -> None:
+def test_a_run_that_is_being_trained_is_refused_and_stays_unchanged(run: Any, fox: None) -> None:
     training = RunFolder.open(FOX)
     training.lock()
     stood = everything()
@@ -287,12 +289,12 @@ def test_a_run_that_is_being_trained_is_refused_and_stays_as_it_was(run: Any, fo
     assert run("train", "--resume", "--steps", "9").exit_code == 0
 
 
-def test_a_refusal_gives_the_lock_back(run: Any, fox: None) -> None:
+def test_a_refusal_releases_the_lock(run: Any, fox: None) -> None:
     assert run("train", "--resume").exit_code == 1
     RunFolder.open(FOX).lock()
 
 
-def test_a_run_that_is_stopped_before_another_step_says_what_is_saved(
+def test_a_run_stopped_before_its_next_step_says_what_is_saved(
     run: Any, fox: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("minigpt.training.loop.train", lambda *_, **__: iter(()))
@@ -304,7 +306,7 @@ def test_a_run_that_is_stopped_before_another_step_says_what_is_saved(
     assert "stopped before the first save; continue with:" in run(*resumed).stderr
 
 
-def test_weights_without_a_state_are_neither_resumed_nor_written_over(run: Any, fox: None) -> None:
+def test_weights_without_a_state_are_neither_resumed_nor_overwritten(run: Any, fox: None) -> None:
     shutil.rmtree(FOX / "last")
     folder = RunFolder.open(FOX)
     folder.update(result=None)
@@ -318,7 +320,7 @@ def test_weights_without_a_state_are_neither_resumed_nor_written_over(run: Any, 
     assert run("train", "fox.txt", *new, "--name", "on", "--steps", "2", "--device", "cpu").exit_code == 0
 
 
-def test_a_run_that_was_killed_before_its_first_step_starts_at_its_beginning(run: Any, fox: None) -> None:
+def test_a_run_killed_before_its_first_step_starts_from_the_beginning(run: Any, fox: None) -> None:
     shutil.rmtree(FOX / "last")
     folder = RunFolder.open(FOX)
     folder.update(result=None)
@@ -328,7 +330,7 @@ def test_a_run_that_was_killed_before_its_first_step_starts_at_its_beginning(run
     assert "before its first save, so it starts from the beginning" in " ".join(result.stderr.split())
 
 
-def test_reading_a_run_takes_no_lock(run: Any, fox: None) -> None:
+def test_reading_a_run_does_not_lock_it(run: Any, fox: None) -> None:
     training = RunFolder.open(FOX)
     training.lock()
     for command in (["info", "fox"], ["evaluate", "fox", "fox.txt", "--device", "cpu"],
@@ -338,7 +340,7 @@ def test_reading_a_run_takes_no_lock(run: Any, fox: None) -> None:
 
 
 @pytest.mark.parametrize("command", [["train", "fox.txt"], ["train", "fox.txt", "--resume", "--steps", "9"]])
-def test_nobody_else_can_train_a_run_that_was_begun_or_taken_up(
+def test_a_started_or_resumed_run_is_locked_while_it_trains(
     run: Any, here: Path, tiny: list[str], fox: None, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     def train(_model: object, _corpus: object, _config: object, folder: RunFolder, **_: object) -> None:
@@ -351,7 +353,7 @@ def test_nobody_else_can_train_a_run_that_was_begun_or_taken_up(
     assert result.stderr.endswith("minigpt: seen\n")
 
 
-def test_runs_that_were_killed_while_they_were_made_are_not_offered(run: Any, here: Path, fox: None) -> None:
+def test_runs_killed_while_their_folder_was_created_are_not_listed(run: Any, here: Path, fox: None) -> None:
     half_made = here / "checkpoints" / ".other.12345.tmp"
     half_made.mkdir()
     (half_made / "training.json").write_text("{}")
@@ -359,7 +361,7 @@ def test_runs_that_were_killed_while_they_were_made_are_not_offered(run: Any, he
     assert result.stderr.endswith("there are: fox\n")
 
 
-def test_a_run_that_is_older_than_a_setting_has_its_default(run: Any, fox: None) -> None:
+def test_a_run_older_than_a_setting_has_the_default_of_that_setting(run: Any, fox: None) -> None:
     old = record()
     del old["training"]["token_noise"]
     (FOX / "training.json").write_text(json.dumps(old))
@@ -370,7 +372,7 @@ def test_a_run_that_is_older_than_a_setting_has_its_default(run: Any, fox: None)
     assert record()["training"]["token_noise"] == 0
 
 
-def test_the_same_command_takes_up_the_run_that_it_began_not_an_earlier_one_of_the_text(
+def test_the_same_command_resumes_the_run_that_it_began_not_an_earlier_one_of_the_text(
     run: Any, tiny: list[str]
 ) -> None:
     run("train", "fox.txt", *tiny, "--seed", "1")
@@ -386,11 +388,13 @@ def test_the_same_command_takes_up_the_run_that_it_began_not_an_earlier_one_of_t
         done = run("train", "fox.txt", *tiny, *options, "--resume")
         assert f"checkpoints/{name} is finished" in done.stderr
     run("train", "--resume", "--name", "fox-2", "--steps", "8")
-    assert "checkpoints/fox is finished" in run("train", "fox.txt", *tiny, "--resume").stderr  # which has this budget
+    assert (
+        "checkpoints/fox is finished" in run("train", "fox.txt", *tiny, "--resume").stderr
+    )  # the run with this length
     assert "resuming checkpoints/fox-2 from step 8" in run("train", "fox.txt", "--resume", "--steps", "9").stderr
 
 
-def test_a_run_that_was_begun_in_python_is_not_taken_up_by_the_command_line(run: Any, fox: None) -> None:
+def test_a_run_begun_by_train_in_python_is_not_resumed_by_the_command_line(run: Any, fox: None) -> None:
     (FOX / "training.json").write_text(json.dumps({"format": record()["format"], "training": record()["training"]}))
     for more in ([], ["fox.txt"], ["--devices", "1"]):
         refused = run("train", *more, "--resume")
@@ -402,7 +406,7 @@ def test_a_run_that_was_begun_in_python_is_not_taken_up_by_the_command_line(run:
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: os.truncate(path, 1000)])
-def test_a_run_whose_best_weights_are_gone_goes_on_from_its_state(run: Any, fox: None, damage: Any) -> None:
+def test_a_run_without_its_best_weights_resumes_from_its_state(run: Any, fox: None, damage: Any) -> None:
     damage(FOX / "model.safetensors")
     again = run("train", "--resume", "--steps", "7")
     assert again.exit_code == 0, again.stderr
@@ -422,7 +426,7 @@ def test_a_run_whose_best_weights_are_gone_goes_on_from_its_state(run: Any, fox:
     assert "model.safetensors does not exist" in refused.stderr
 
 
-def test_best_weights_that_cannot_be_read_just_now_are_not_overwritten(run: Any, fox: None) -> None:
+def test_best_weights_that_are_temporarily_unreadable_are_not_overwritten(run: Any, fox: None) -> None:
     before = (FOX / "model.safetensors").read_bytes()
     opened = Path.open
 
@@ -439,12 +443,12 @@ def test_best_weights_that_cannot_be_read_just_now_are_not_overwritten(run: Any,
     assert (FOX / "model.safetensors").read_bytes() == before
 
 
-def test_a_run_of_another_text_of_that_name_is_not_taken_up(run: Any, here: Path, tiny: list[str]) -> None:
+def test_a_run_of_another_text_with_the_same_name_is_not_resumed(run: Any, here: Path, tiny: list[str]) -> None:
     (here / "other").mkdir()
     (here / "other/fox.txt").write_text("a lazier dog never saw a browner fox; " * 60)
     run("train", "other/fox.txt", *tiny)
     run("train", "fox.txt", *tiny)
-    run("train", "--resume", "--name", "fox", "--steps", "8")  # the newest by now
+    run("train", "--resume", "--name", "fox", "--steps", "8")  # now the newest
     assert "checkpoints/fox-2 is finished" in run("train", "fox.txt", *tiny, "--resume").stderr
-    (here / "checkpoints/fox-2/training.json").write_text("{")  # which is said of the run that is wanted, not of others
+    (here / "checkpoints/fox-2/training.json").write_text("{")  # reported only for the run that is opened
     assert "checkpoints/fox is finished" in run("train", "other/fox.txt", *tiny, "--resume").stderr

@@ -1,4 +1,4 @@
-"""What the signals of a run mean, without a run."""
+"""What each signal does while a run trains."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ needs_hangup = pytest.mark.skipif(HANGUP is None, reason="this system has no SIG
 
 @pytest.fixture(autouse=True)
 def heard() -> Iterator[None]:
-    """Lets a hangup be heard here, though the tests may have been started under nohup."""
+    """Restores the default handling of SIGHUP, as the tests may run under nohup."""
     before = None if HANGUP is None else signal.signal(HANGUP, signal.SIG_DFL)
     yield
     if HANGUP is not None:
@@ -22,7 +22,7 @@ def heard() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_asks_to_stop_and_the_second_stops_at_once(number: int) -> None:
+def test_the_first_signal_requests_a_stop_and_the_second_interrupts(number: int) -> None:
     control = Control()
     with signals_as_requests(control) as received:
         signal.raise_signal(number)
@@ -34,7 +34,7 @@ def test_the_first_signal_asks_to_stop_and_the_second_stops_at_once(number: int)
 
 @needs_hangup
 @pytest.mark.parametrize("first", STOPS)
-def test_a_closed_terminal_that_says_so_again_hurries_nobody(first: int) -> None:
+def test_a_second_sighup_does_not_interrupt(first: int) -> None:
     assert HANGUP is not None
     with signals_as_requests(Control()) as received:
         signal.raise_signal(first)
@@ -43,7 +43,7 @@ def test_a_closed_terminal_that_says_so_again_hurries_nobody(first: int) -> None
 
 
 @needs_hangup
-def test_a_hangup_that_is_ignored_stays_so_and_all_handlers_come_back() -> None:
+def test_an_ignored_sighup_stays_ignored_and_all_handlers_are_restored() -> None:
     assert HANGUP is not None
     before = [signal.getsignal(number) for number in STOPS]
     with signals_as_requests(Control()):

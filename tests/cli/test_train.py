@@ -22,7 +22,7 @@ from minigpt.evaluation.recorded_baselines import recorded_baselines
 from minigpt.storage.run import Run as RunFolder
 
 
-def test_one_text_and_no_flag_makes_a_plan_and_says_the_flag_of_each_choice(run: Any, here: Path) -> None:
+def test_a_text_without_options_is_planned_and_the_plan_names_the_options(run: Any, here: Path) -> None:
     result = run("train", "fox.txt", "--steps", "2")
     assert result.exit_code == 0, result.output
     for flag in ("--tokenizer", "--preset", "--n-layer", "--context-length", "--batch-size", "--learning-rate"):
@@ -44,7 +44,7 @@ def test_one_text_and_no_flag_makes_a_plan_and_says_the_flag_of_each_choice(run:
         (False, ["--dtype", "bfloat16"], "bfloat16", "cpu, bfloat16 "),
     ],
 )
-def test_the_arithmetic_on_a_cpu_is_measured_said_and_recorded_unless_it_is_given(
+def test_the_dtype_on_a_cpu_is_measured_printed_and_recorded_unless_it_is_given(
     run: Any, here: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch, natively: bool, flags: list[str],
     dtype: str, said: str,
 ) -> None:  # fmt: skip
@@ -59,13 +59,13 @@ def test_the_arithmetic_on_a_cpu_is_measured_said_and_recorded_unless_it_is_give
     assert result.exit_code == 0, result.output
     assert said in result.stderr
     assert RunFolder.open(here / "checkpoints/fox").record.training.dtype == dtype
-    # It goes on in what it was begun with, whatever this machine is faster in.
+    # A resumed run keeps its dtype, whichever is faster on this machine.
     monkeypatch.setattr("minigpt.device.multiplies_bfloat16_faster", lambda: not natively)
     assert run(*command, "--resume", "--steps", "7").exit_code == 0
     assert RunFolder.open(here / "checkpoints/fox").record.training.dtype == dtype
 
 
-def test_a_run_that_stands_is_never_overwritten(run: Any, here: Path, tiny: list[str]) -> None:
+def test_an_existing_run_is_never_overwritten(run: Any, here: Path, tiny: list[str]) -> None:
     assert run("train", "fox.txt", *tiny).exit_code == 0
     before = (here / "checkpoints/fox/model.safetensors").read_bytes()
     again = run("train", "fox.txt", *tiny, "--seed", "2")
@@ -75,28 +75,28 @@ def test_a_run_that_stands_is_never_overwritten(run: Any, here: Path, tiny: list
     assert (here / "checkpoints/fox-2/model.safetensors").read_bytes() != before
 
 
-def test_a_finished_run_says_how_to_go_on_and_goes_on_when_told(run: Any, here: Path, tiny: list[str]) -> None:
+def test_a_finished_run_says_how_to_continue_and_continues_when_asked(run: Any, here: Path, tiny: list[str]) -> None:
     run("train", "fox.txt", *tiny)
     done = run("train", "fox.txt", "--resume")
     assert done.exit_code == 1
     assert "is finished (6 steps" in done.stderr
     assert run("train", "fox.txt", *tiny, "--resume").exit_code == 1
     assert "longer --steps" in done.stderr
-    more = run("train", "--resume", "--steps", "9")  # the newest run, its own text
+    more = run("train", "--resume", "--steps", "9")  # the newest run, with its own text
     assert more.exit_code == 0, more.stderr
     log = list(RunFolder.open(here / "checkpoints/fox").read_log())
     assert [line["step"] for line in log if "loss" in line] == list(range(1, 10))
 
 
-def test_resume_before_there_is_a_run_starts_it_and_says_so(run: Any, tiny: list[str]) -> None:
+def test_resume_without_a_run_starts_one_and_says_so(run: Any, tiny: list[str]) -> None:
     result = run("train", "fox.txt", *tiny, "--resume")
     assert result.exit_code == 0
     assert "no such run yet, so it starts now" in result.stderr
 
 
-def test_the_same_command_with_resume_goes_on(run: Any, here: Path, tiny: list[str]) -> None:
+def test_the_same_command_with_resume_continues(run: Any, here: Path, tiny: list[str]) -> None:
     command = ["train", "fox.txt", "--from", "base", "--validation-fraction", "0.2", "--device", "cpu"]
-    run("train", "fox.txt", *tiny, "--tokenizer", "bpe:4000", "--name", "base")  # the text has fewer words
+    run("train", "fox.txt", *tiny, "--tokenizer", "bpe:4000", "--name", "base")  # the text has fewer tokens
     assert run(*command, "--steps", "3", "--name", "tuned").exit_code == 0
     again = run(*command, "--steps", "5", "--name", "tuned", "--resume")
     assert again.exit_code == 0, again.stderr
@@ -105,17 +105,17 @@ def test_the_same_command_with_resume_goes_on(run: Any, here: Path, tiny: list[s
     assert base.exit_code == 0, base.stderr
 
 
-def test_a_run_stopped_at_its_last_step_is_measured_when_it_goes_on(run: Any, here: Path, tiny: list[str]) -> None:
+def test_a_run_stopped_at_its_last_step_is_measured_when_it_is_resumed(run: Any, here: Path, tiny: list[str]) -> None:
     run("train", "fox.txt", *tiny)
     folder = RunFolder.open(here / "checkpoints/fox")
     result = folder.record.result
-    folder.update(result=None)  # as a kill before the last measurement leaves it
+    folder.update(result=None)  # as after a kill before the final evaluation
     assert run("train", "fox.txt", *tiny, "--resume").exit_code == 0
     again = RunFolder.open(here / "checkpoints/fox").record.result
     assert again.validation_loss == result.validation_loss
 
 
-def test_an_early_stop_says_how_to_go_on(run: Any, here: Path, tiny: list[str]) -> None:
+def test_an_early_stop_says_how_to_continue(run: Any, here: Path, tiny: list[str]) -> None:
     wrecked = [*tiny, "--steps", "60", "--eval-every", "1", "--learning-rate", "5", "--patience", "2"]
     first = run("train", "fox.txt", *wrecked)
     assert "stopped early" in first.stdout
@@ -125,7 +125,7 @@ def test_an_early_stop_says_how_to_go_on(run: Any, here: Path, tiny: list[str]) 
     assert run("train", "fox.txt", *wrecked, "--resume", "--patience", "0").exit_code == 0
 
 
-def test_a_run_that_cooled_down_early_says_so_and_how_to_go_on(run: Any, tiny: list[str]) -> None:
+def test_a_run_that_cooled_down_early_says_so_and_how_to_continue(run: Any, tiny: list[str]) -> None:
     wrecked = [*tiny, "--steps", "400", "--eval-every", "5", "--learning-rate", "2", "--patience", "2"]
     wrecked += ["--cooldown", "0.2", "--spike-threshold", "0"]
     first = run("train", "fox.txt", *wrecked)
@@ -140,7 +140,7 @@ def test_a_run_that_cooled_down_early_says_so_and_how_to_go_on(run: Any, tiny: l
     assert run("train", "fox.txt", *wrecked, "--resume", "--patience", "0").exit_code == 0
 
 
-def test_a_run_whose_name_another_has_taken_while_it_was_made_ready_takes_the_next(
+def test_a_run_whose_name_was_taken_during_preparation_gets_the_next_name(
     run: Any, here: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cheap_baselines(_corpus: object) -> list[object]:
@@ -156,14 +156,14 @@ def test_a_run_whose_name_another_has_taken_while_it_was_made_ready_takes_the_ne
     assert RunFolder.open(here / "checkpoints/fox-2").record.result
 
 
-def test_a_plan_for_a_run_that_stands_is_refused(run: Any, tiny: list[str]) -> None:
+def test_plan_and_resume_together_are_refused(run: Any, tiny: list[str]) -> None:
     run("train", "fox.txt", *tiny)
     refused = run("train", "fox.txt", "--plan", "--resume")
     assert refused.exit_code == 1
     assert "--plan and --resume contradict each other" in refused.stderr
 
 
-def test_resume_takes_the_newest_run_not_the_newest_model(run: Any, here: Path, tiny: list[str]) -> None:
+def test_resume_continues_the_newest_run_not_the_newest_model(run: Any, here: Path, tiny: list[str]) -> None:
     run("train", "fox.txt", *tiny)
     run("load-gpt2", "--from", "checkpoints/fox", "--name", "copy", "--device", "cpu")
     assert (here / "checkpoints/copy").is_dir()
@@ -171,7 +171,9 @@ def test_resume_takes_the_newest_run_not_the_newest_model(run: Any, here: Path, 
     assert "resuming checkpoints/fox" in more.stderr
 
 
-def test_printed_commands_name_another_checkpoints_folder(run: Any, here: Path, tiny: list[str]) -> None:
+def test_printed_commands_include_a_checkpoints_folder_that_is_not_the_default(
+    run: Any, here: Path, tiny: list[str]
+) -> None:
     result = run("train", "fox.txt", *tiny, "--checkpoints", "my runs", "--name", "a fox")
     last = result.stdout.splitlines()[-1]
     assert last == "minigpt generate 'Once upon a time' --model 'a fox' --checkpoints 'my runs'"
@@ -195,7 +197,7 @@ def test_a_run_is_named_after_its_text(run: Any, here: Path, tiny: list[str]) ->
         (["--context-length", "8"], "context_length (8) cannot change on --resume"),
     ],
 )
-def test_what_a_run_is_cannot_change_on_resume(run: Any, tiny: list[str], flags: list[str], message: str) -> None:
+def test_settings_of_a_run_cannot_change_on_resume(run: Any, tiny: list[str], flags: list[str], message: str) -> None:
     run("train", "fox.txt", *tiny)
     result = run("train", "fox.txt", "--resume", "--steps", "9", *flags)
     assert result.exit_code == 1
@@ -210,7 +212,9 @@ def test_another_text_is_refused_on_resume(run: Any, here: Path, tiny: list[str]
     assert "is not the one that checkpoints/fox was trained on" in result.stderr
 
 
-def test_fine_tuning_starts_from_the_other_models_weights_and_tokenizer(run: Any, here: Path, tiny: list[str]) -> None:
+def test_fine_tuning_starts_from_the_weights_and_tokenizer_of_the_other_model(
+    run: Any, here: Path, tiny: list[str]
+) -> None:
     run("train", "fox.txt", *tiny, "--tokenizer", "chars", "--steps", "60", "--learning-rate", "0.02")
     tuned = run("train", "fox.txt", "--from", "fox", "--steps", "2", "--name", "tuned", "--device", "cpu")
     assert tuned.exit_code == 0, tuned.stderr
@@ -232,7 +236,7 @@ def test_fine_tuning_starts_from_the_other_models_weights_and_tokenizer(run: Any
     assert "n_layer (3) cannot be chosen when fine-tuning" in refused.stderr
 
 
-def test_the_machine_is_recorded_and_another_one_may_go_on(run: Any, here: Path, tiny: list[str]) -> None:
+def test_the_machine_is_recorded_and_another_one_may_resume(run: Any, here: Path, tiny: list[str]) -> None:
     assert run("train", "fox.txt", *tiny).exit_code == 0
     path = here / "checkpoints/fox/training.json"
     record = json.loads(path.read_text())
@@ -248,7 +252,7 @@ def test_the_machine_is_recorded_and_another_one_may_go_on(run: Any, here: Path,
     assert again.exit_code == 0, again.stderr
 
 
-def test_while_the_baselines_are_measured_that_is_said(
+def test_a_spinner_says_that_the_baselines_are_being_measured(
     run: Any, tiny: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now: list[str] = []
@@ -268,7 +272,7 @@ def test_while_the_baselines_are_measured_that_is_said(
     assert run("train", "fox.txt", *tiny).exit_code == 0
 
 
-def test_the_summary_says_of_how_much_of_the_held_out_text_its_figure_is(
+def test_the_summary_says_how_many_validation_tokens_were_evaluated(
     run: Any, here: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run("train", "fox.txt", *tiny, "--no-report")
@@ -280,7 +284,7 @@ def test_the_summary_says_of_how_much_of_the_held_out_text_its_figure_is(
     assert f"nats per token, 64 of {n_scored} tokens" in part.stdout
 
 
-def test_a_disk_that_is_full_at_the_end_leaves_the_figures_to_be_read(
+def test_a_full_disk_at_the_end_does_not_prevent_the_summary(
     run: Any, tiny: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     update = RunFolder.update
@@ -297,7 +301,7 @@ def test_a_disk_that_is_full_at_the_end_leaves_the_figures_to_be_read(
     assert result.stderr.endswith("minigpt: training.json could not be written (no space left on device)\n")
 
 
-def test_a_run_that_is_done_does_not_fail_of_its_curve(
+def test_a_finished_run_does_not_fail_because_of_its_curve(
     run: Any, tiny: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def draw_loss_curve(*_: object) -> None:
@@ -310,9 +314,9 @@ def test_a_run_that_is_done_does_not_fail_of_its_curve(
     assert result.stdout.splitlines()[-1].startswith("minigpt generate")
 
 
-def test_the_summary_compares_its_own_figure(run: Any, here: Path, tiny: list[str]) -> None:
+def test_the_summary_compares_the_final_bits_per_byte_with_the_baselines(run: Any, here: Path, tiny: list[str]) -> None:
     (here / "count.txt").write_text(" ".join(str(number) for number in range(4000)))
-    long = ["--steps", "40", "--learning-rate", "0.01", "--eval-tokens", "16"]  # of so little text it knows nothing
+    long = ["--steps", "40", "--learning-rate", "0.01", "--eval-tokens", "16"]  # so few tokens give a poor estimate
     result = run("train", "count.txt", *tiny, *long)
     assert result.exit_code == 0, result.stderr
     folder = RunFolder.open(here / "checkpoints/count")
@@ -327,7 +331,7 @@ def test_the_summary_compares_its_own_figure(run: Any, here: Path, tiny: list[st
 
 
 @pytest.mark.parametrize("name", ["tiny.txt", "tiny.md", "tiny.txt.gz", "tiny.jsonl"])
-def test_every_kind_of_text_trains_even_thirty_bytes_of_it(run: Any, here: Path, name: str) -> None:
+def test_every_text_format_trains_even_with_thirty_bytes(run: Any, here: Path, name: str) -> None:
     text = "to be or not to be, that is it"
     raw = (json.dumps({"text": text}) if "jsonl" in name else text).encode()
     (here / name).write_bytes(gzip.compress(raw) if name.endswith("gz") else raw)
@@ -369,7 +373,7 @@ def test_standard_input_is_a_text(run: Any, here: Path, tiny: list[str]) -> None
         (["fox.txt", "--name", ""], "name ('') must be a plain folder name"),
     ],
 )
-def test_wrong_input_is_one_line_on_stderr_and_leaves_nothing(
+def test_wrong_input_is_one_line_on_stderr_and_leaves_no_files(
     run: Any, here: Path, arguments: list[str], message: str
 ) -> None:
     (here / "empty.txt").write_text("")

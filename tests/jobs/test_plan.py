@@ -37,7 +37,7 @@ def plan_of(text: Path, processes: int = 1, local_processes: int = 1, **given: A
 
 
 @pytest.mark.parametrize("given", [{}, {"dtype": "auto"}])
-def test_the_arithmetic_of_a_gpu_is_recorded_by_its_name(
+def test_the_dtype_of_a_gpu_is_recorded_by_name(
     here: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
 ) -> None:
     asked = []
@@ -64,7 +64,7 @@ def test_the_plan_of_a_compiled_run_notes_that_its_speed_was_measured_without(
     assert any("the speed was measured without torch.compile" in text for text in notices) is said
 
 
-def test_a_plan_is_bounded_by_the_memory_that_is_free_before_anything_is_measured(
+def test_a_plan_that_does_not_fit_into_free_memory_is_refused_before_measuring(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("minigpt.device.free_memory", lambda _: 10**6)
@@ -74,7 +74,7 @@ def test_a_plan_is_bounded_by_the_memory_that_is_free_before_anything_is_measure
 
 
 @pytest.mark.parametrize(("local_processes", "at_once"), [(1, None), (2, 4)])
-def test_the_processes_on_one_machine_share_its_memory_and_those_on_others_do_not(
+def test_processes_share_the_memory_of_their_own_machine_only(
     here: Path, monkeypatch: pytest.MonkeyPatch, local_processes: int, at_once: int | None
 ) -> None:
     monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
@@ -85,7 +85,7 @@ def test_the_processes_on_one_machine_share_its_memory_and_those_on_others_do_no
     assert made.training.micro_batch_size == at_once
 
 
-def test_minutes_that_are_over_before_the_first_step_are_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_minutes_that_end_before_the_first_step_are_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 4.0)
     with pytest.raises(ConfigError, match=r"minutes \(0\.05\) are over before .* a step takes 4 s; give"):
         plan_of(here / "fox.txt", dtype="float32", minutes=0.05)
@@ -102,13 +102,13 @@ def test_minutes_that_are_over_before_the_first_step_are_refused(here: Path, mon
         ({"batch_tokens": 64}, r"64 tokens per step +--batch-tokens"),
     ],
 )
-def test_a_plan_says_when_it_will_be_done_however_long_that_is(
+def test_a_plan_says_when_the_run_will_be_done_however_long_it_is(
     here: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], said: str
 ) -> None:
     monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
     assert re.search(said, str(plan_of(here / "fox.txt", dtype="float32", **given)))
 
 
-def test_a_model_too_wide_for_any_machine_is_refused_for_its_memory(here: Path) -> None:
+def test_a_model_too_wide_for_any_machine_is_refused_for_lack_of_memory(here: Path) -> None:
     with pytest.raises(ConfigError, match=r"takes about .* GB, but"):
         plan_of(here / "fox.txt", dtype="float32", n_embd=10**9, steps=3)

@@ -1,4 +1,4 @@
-"""What is chosen where nothing is said, on machines and texts made up for the purpose."""
+"""The settings that a plan chooses, on invented machines and texts."""
 
 import base64
 import itertools
@@ -24,8 +24,8 @@ BOOK = CorpusStats(n_tokens=400_000, n_bytes=1_200_000, vocab_size=2048, entropy
 
 
 def machine(flops: float, *dtypes: str, gain: float = 1.0) -> StepTimer:
-    """A machine that does so many floating-point operations a second, whatever they are, in bfloat16 `gain` times as
-    many; `dtypes` are those to choose from."""
+    """A machine with `flops` floating-point operations per second, and `gain` times as many in bfloat16; `dtypes` are
+    the candidates."""
 
     def seconds_per_step(model: GPTConfig, config: TrainConfig) -> float:
         assert config.context_length is not None
@@ -54,10 +54,10 @@ def chosen_preset(stats: CorpusStats = BOOK, free_memory: int = sys.maxsize, *, 
 @pytest.mark.parametrize(
     ("given", "chosen"), [({"minutes": 1.0}, "nano"), ({"minutes": 3.0}, "micro"), ({"epochs": 9}, "gpt2-medium")]
 )
-def test_measuring_ends_with_a_tenth_of_the_minutes_but_for_the_smallest(
+def test_measuring_takes_at_most_a_tenth_of_the_minutes(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], chosen: str
 ) -> None:
-    seconds = itertools.count(step=10)  # at each look at the timer
+    seconds = itertools.count(step=10)  # at each call
     monkeypatch.setattr(planning, "time", SimpleNamespace(perf_counter=lambda: next(seconds)))
     library = replace(BOOK, n_tokens=10**9, n_bytes=3 * 10**9)
     assert chosen_preset(library, timer=machine(1e17), **given) == chosen
@@ -72,14 +72,14 @@ def test_a_faster_machine_or_more_time_gets_a_larger_model() -> None:
     assert chosen(1e11, 600) > chosen(1e11, 1)
 
 
-def test_a_short_text_and_a_few_steps_get_a_small_model_however_fast_the_machine() -> None:
+def test_a_short_text_or_few_steps_get_a_small_model_on_any_machine() -> None:
     tiny = CorpusStats(n_tokens=2000, n_bytes=5000, vocab_size=257, entropy=3.0)
     assert chosen_preset(tiny, timer=machine(1e15)) == "nano"
     assert chosen_preset(minutes=600, timer=machine(1e15)) == "micro"
     assert chosen_preset(steps=100_000, timer=machine(1e10)) == "nano"
 
 
-def test_a_size_too_large_for_the_memory_is_neither_measured_nor_chosen() -> None:
+def test_a_preset_too_large_for_the_memory_is_neither_measured_nor_chosen() -> None:
     large = replace(BOOK, n_bytes=10**9, n_tokens=300_000_000)
     measured: set[int] = set()
 
@@ -94,7 +94,7 @@ def test_a_size_too_large_for_the_memory_is_neither_measured_nor_chosen() -> Non
     assert measured == {128, 192, 384, 512}
 
 
-def test_a_size_that_runs_out_of_memory_while_it_is_measured_is_not_chosen() -> None:
+def test_a_preset_that_runs_out_of_memory_while_measured_is_not_chosen() -> None:
     def seconds_per_step(model: GPTConfig, config: TrainConfig) -> float:
         if model.n_embd > least:
             raise TrainingError("more than the memory holds")
@@ -102,7 +102,7 @@ def test_a_size_that_runs_out_of_memory_while_it_is_measured_is_not_chosen() -> 
 
     least = 128
     assert chosen_preset(minutes=600, timer=StepTimer(seconds_per_step)) == "nano"
-    least = 0  # then the plan itself says why
+    least = 0  # planning the run then says why
     assert chosen_preset(minutes=600, timer=StepTimer(seconds_per_step)) == "nano"
     with pytest.raises(TrainingError, match="more than the memory holds"):
         planned(minutes=600, timer=StepTimer(seconds_per_step))
@@ -111,13 +111,13 @@ def test_a_size_that_runs_out_of_memory_while_it_is_measured_is_not_chosen() -> 
 @pytest.mark.parametrize(
     ("preset", "tokens"), [("nano", 1024), ("micro", 1024), ("mini", 1536), ("small", 2048), ("gpt2", 3072)]
 )
-def test_a_step_of_muons_on_a_cpu_holds_four_tokens_for_each_feature(preset: str, tokens: int) -> None:
+def test_a_muon_step_on_a_cpu_has_at_least_four_tokens_per_feature(preset: str, tokens: int) -> None:
     assert planned(preset=preset).tokens_per_step == tokens
     assert planned(preset=preset, optimizer="adamw").tokens_per_step == 1024
     assert planned(preset=preset, device_type="cuda").tokens_per_step == 16_384
 
 
-def test_what_is_given_is_kept() -> None:
+def test_given_settings_are_kept() -> None:
     given = {
         "n_embd": 64,
         "n_head": 2,
@@ -132,7 +132,7 @@ def test_what_is_given_is_kept() -> None:
     assert made.training.minutes is None
 
 
-def test_the_faster_arithmetic_is_chosen_counted_with_recorded_and_said() -> None:
+def test_the_faster_dtype_is_chosen_and_explained() -> None:
     exact = planned(minutes=3)
     timer = machine(1e11, "float32", "bfloat16", gain=1.5)
     made = planned(minutes=3, timer=timer)
@@ -141,19 +141,19 @@ def test_the_faster_arithmetic_is_chosen_counted_with_recorded_and_said() -> Non
     assert made.why_dtype == "1.5 times as fast here as float32"
     assert made.expected is not None
     assert exact.expected is not None
-    assert made.expected < exact.expected  # more is learnt in the same time
-    short = planned(minutes=0.5, timer=timer)  # planned twice over, for the shorter context
+    assert made.expected < exact.expected  # it takes more steps in the same time
+    short = planned(minutes=0.5, timer=timer)  # planned twice, for the shorter context
     assert (short.training.dtype, short.training.context_length) == ("bfloat16", 64)
     for given in ("float32", "bfloat16"):
         made = planned(minutes=3, dtype=given, timer=machine(1e11, "float32", "bfloat16", gain=1.5))
         assert (made.training.dtype, made.why_dtype) == (given, "")
 
 
-def test_where_only_float32_is_worth_trying_it_is_recorded() -> None:
+def test_float32_is_recorded_where_it_is_the_only_candidate() -> None:
     assert planned(timer=machine(1e11, "float32", gain=9.0)).training.dtype == "float32"
 
 
-def test_a_forecast_falls_with_time_and_a_harder_text_has_a_higher_one() -> None:
+def test_expected_bits_per_byte_fall_with_time_and_rise_with_entropy() -> None:
     expected = [planned(minutes=minutes).expected for minutes in (1, 3, 10)]
     assert None not in expected
     assert expected == sorted(expected, reverse=True)  # type: ignore[type-var]
@@ -163,7 +163,7 @@ def test_a_forecast_falls_with_time_and_a_harder_text_has_a_higher_one() -> None
     assert harder > expected[1]
 
 
-def test_a_texts_entropy_is_that_of_its_first_megabyte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_entropy_of_a_text_is_that_of_its_first_megabyte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINIGPT_CACHE", str(tmp_path / "cache"))
     noise = base64.b64encode(random.Random(0).randbytes(900_000)).decode()  # 1.2 MB of 6 bits each
     (tmp_path / "noise.txt").write_text(noise + 400_000 * "again and again ")
@@ -172,7 +172,7 @@ def test_a_texts_entropy_is_that_of_its_first_megabyte(tmp_path: Path, monkeypat
     assert stats.entropy == pytest.approx(6, rel=0.02)
 
 
-def test_nothing_is_forecast_far_from_the_experiments() -> None:
+def test_nothing_is_expected_outside_the_range_of_the_experiments() -> None:
     assert planned(CorpusStats(n_tokens=2700, n_bytes=2700, vocab_size=257, entropy=3.0)).expected is None
     assert planned(steps=3).expected is None
     assert planned(minutes=1).expected is not None
@@ -191,17 +191,17 @@ def test_a_short_run_gets_a_short_context_unless_one_is_given() -> None:
     assert planned(minutes=0.5, context_length=128).training.context_length == 128
 
 
-def test_a_text_seen_many_times_gets_words_in_other_tokens_and_at_last_dropout() -> None:
+def test_a_text_seen_many_times_gets_bpe_dropout_and_then_dropout() -> None:
     once, often = planned(minutes=0.1), planned(minutes=100)
     assert once.model.dropout == once.training.bpe_dropout == once.training.token_noise == 0
     assert often.model.dropout > 0
     assert often.training.bpe_dropout == 0.05
     assert often.training.token_noise == 0
     assert planned(minutes=2).training.bpe_dropout == 0.03
-    assert planned(minutes=100, bpe_dropout=0.0).training.token_noise == 0  # what was turned off comes by no other name
+    assert planned(minutes=100, bpe_dropout=0.0).training.token_noise == 0  # not replaced by another kind of noise
 
 
-def test_a_tokenizer_without_merges_has_noise_instead_and_refuses_to_leave_any_out() -> None:
+def test_a_tokenizer_without_merges_gets_token_noise_and_refuses_bpe_dropout() -> None:
     bytes_only = replace(BOOK, has_merges=False)
     often = planned(bytes_only, minutes=100)
     assert often.training.bpe_dropout == 0
@@ -215,7 +215,7 @@ def test_a_batch_larger_than_the_text_is_refused_with_what_fits() -> None:
         planned(batch_size=4000)
 
 
-def test_memory_bounds_what_is_computed_at_once_then_what_is_kept_then_refuses() -> None:
+def test_little_memory_halves_the_micro_batch_then_recomputes_activations_then_refuses() -> None:
     needs = planned(batch_size=64).memory
     tight = planned(batch_size=64, free_memory=needs - 1)
     assert tight.training.micro_batch_size == 32
@@ -231,35 +231,35 @@ def test_memory_bounds_what_is_computed_at_once_then_what_is_kept_then_refuses()
         planned(preset="gpt2-xl", free_memory=8 * 10**9)
 
 
-def test_a_model_too_large_for_one_device_fits_in_parts_on_several() -> None:
+def test_a_model_too_large_for_one_device_is_sharded_over_several() -> None:
     xl: dict[str, Any] = {"preset": "gpt2-xl", "optimizer": "adamw", "free_memory": 23_500_000_000}
     for sharding in ("auto", "on"):
         for device_type in ("cuda", "cpu"):
             options = xl | {"device_type": device_type, "sharding": sharding}
             made = planned(processes=4, **options)
             assert made.memory < 23_500_000_000 < state_bytes(made.model, "adamw")
-            assert made.training.sharding == "on"  # so that the processes do as was planned
+            assert made.training.sharding == "on"  # so that the processes follow the plan
     with pytest.raises(ConfigError, match="or shard the weights over several devices with --devices N --sharding"):
         planned(processes=4, device_type="cuda", sharding="off", **xl)
     with pytest.raises(ConfigError, match=r"on each device, .* over more devices than 4 with --devices N --sharding"):
         planned(processes=4, device_type="cuda", **xl | {"free_memory": 6 * 10**9})
 
 
-def test_a_model_that_fits_whole_is_not_planned_in_parts_unless_that_is_asked_for() -> None:
+def test_a_model_that_fits_one_device_is_not_sharded_unless_asked() -> None:
     alone = planned(batch_size=8)
     several = planned(batch_size=16, processes=2)
     assert several.memory == alone.memory
     assert planned(batch_size=16, processes=2, sharding="on").memory != alone.memory
 
 
-def test_the_xl_fits_into_a_machine_with_its_state_and_a_little_more() -> None:
+def test_gpt2_xl_fits_with_4_percent_more_memory_than_its_state() -> None:
     free = int(state_bytes(PRESETS["gpt2-xl"], "adamw") * 1.04)
     made = planned(base=PRESETS["gpt2-xl"], preset="", free_memory=free)
     assert made.training.optimizer == "adamw"
     assert made.training.checkpoint_activations == "on"
 
 
-def test_a_model_to_fine_tune_keeps_its_shape_and_takes_a_small_rate() -> None:
+def test_a_model_to_fine_tune_keeps_its_shape_and_gets_a_small_learning_rate() -> None:
     made = planned(base=PRESETS["gpt2"], preset="", minutes=5)
     assert made.model.replace(dropout=0.0) == PRESETS["gpt2"]
     assert made.training.context_length == 256
@@ -270,12 +270,12 @@ def test_a_model_to_fine_tune_keeps_its_shape_and_takes_a_small_rate() -> None:
 
 
 @pytest.mark.parametrize(("width", "rate"), [(32, 1e-3), (128, 7.35e-4), (384, 1.41e-4), (768, 5e-5), (1600, 1.66e-5)])
-def test_a_smaller_model_is_fine_tuned_at_a_larger_rate(width: int, rate: float) -> None:
+def test_a_smaller_model_is_fine_tuned_with_a_larger_learning_rate(width: int, rate: float) -> None:
     made = planned(base=PRESETS["gpt2"].replace(n_embd=width, n_head=1), preset="", minutes=5)
     assert made.training.learning_rate == pytest.approx(rate, rel=0.01)
 
 
-def test_vocabularies_grow_with_the_text() -> None:
+def test_the_vocabulary_size_grows_with_the_text() -> None:
     sizes = (1000, 40_000, 300_000, 1_115_394, 3_262_608, 10**8, 10**9)
     assert [plan_tokenizer(size) for size in sizes] == [
         "bytes", "bpe:512", "bpe:1024", "bpe:4096", "bpe:8192", "bpe:16384", "gpt2"
@@ -286,12 +286,12 @@ def test_evaluations_take_a_small_share_of_a_run() -> None:
     for minutes in (1, 10, 100):
         made = planned(minutes=minutes)
         seen = made.steps(BOOK.n_tokens) * made.tokens_per_step
-        evaluated = 20 * made.training.eval_tokens / 3  # an evaluation costs a third of training on the same
+        evaluated = 20 * made.training.eval_tokens / 3  # evaluating a token costs a third of training on it
         assert evaluated < 0.04 * seen or made.training.eval_tokens == 4096
 
 
 @pytest.mark.parametrize("kind", ["token_noise", "bpe_dropout"])
-def test_dropout_is_less_beside_noise(kind: str) -> None:
+def test_dropout_is_smaller_with_noise(kind: str) -> None:
     other = {"token_noise": 0.0, "bpe_dropout": 0.0}
     noisy, plain = (
         planned(minutes=100, preset="micro", **(other | {kind: share})).model.dropout for share in (0.1, 0.0)

@@ -1,4 +1,4 @@
-"""Choosing an arithmetic by the clock, on machines made up for the purpose."""
+"""Choosing the faster dtype, on invented machines."""
 
 import pytest
 
@@ -11,7 +11,7 @@ EITHER = ("float32", "bfloat16")
 
 
 class Machine:
-    """Takes a second for a step in float32, and so much less in bfloat16; remembers what it was asked."""
+    """Takes a second per step in float32 and 1 / gain in bfloat16; records the calls."""
 
     def __init__(self, gains: dict[int, float]) -> None:
         self.gains = gains  # by the model's width
@@ -25,7 +25,7 @@ class Machine:
 @pytest.mark.parametrize(
     ("gain", "dtype"), [(2.0, "bfloat16"), (1.2, "bfloat16"), (1.05, "float32"), (0.25, "float32")]
 )
-def test_the_faster_arithmetic_is_chosen_and_said_where_it_is_clearly_faster(gain: float, dtype: str) -> None:
+def test_bfloat16_is_chosen_if_it_is_clearly_faster(gain: float, dtype: str) -> None:
     timing = StepTimer(Machine({128: gain}), EITHER)(NARROW, CONFIG)
     why = f"{gain:.1f} times as fast here as float32"
     if dtype == "float32":
@@ -33,50 +33,50 @@ def test_the_faster_arithmetic_is_chosen_and_said_where_it_is_clearly_faster(gai
     assert timing == Timing(1 / gain if dtype == "bfloat16" else 1.0, dtype, why)
 
 
-def test_the_choice_is_made_for_every_shape_anew_until_bfloat16_pays() -> None:
+def test_each_shape_is_measured_until_bfloat16_is_worthwhile() -> None:
     machine = Machine({128: 0.8, 384: 1.5})
-    clock = StepTimer(machine, EITHER)
-    assert [clock(model, CONFIG).dtype for model in (NARROW, WIDE)] == ["float32", "bfloat16"]
+    timer = StepTimer(machine, EITHER)
+    assert [timer(model, CONFIG).dtype for model in (NARROW, WIDE)] == ["float32", "bfloat16"]
 
 
-def test_a_model_no_narrower_than_one_it_paid_for_is_not_measured_in_float32() -> None:
+def test_wider_models_than_one_with_worthwhile_bfloat16_are_not_measured_in_float32() -> None:
     machine = Machine({128: 1.5, 384: 2.0})
-    clock = StepTimer(machine, EITHER)
-    clock(NARROW, CONFIG)
+    timer = StepTimer(machine, EITHER)
+    timer(NARROW, CONFIG)
     assert machine.asked == [(128, "bfloat16"), (128, "float32")]
-    timing = clock(WIDE, CONFIG)
+    timing = timer(WIDE, CONFIG)
     assert (timing.seconds, timing.dtype) == (0.5, "bfloat16")
     assert machine.asked[2:] == [(384, "bfloat16")]
     other = StepTimer(machine, EITHER)
     other(WIDE, CONFIG)
     machine.asked.clear()
     other(NARROW, CONFIG)
-    assert machine.asked == [(128, "bfloat16"), (128, "float32")]  # what it gains there is not known
+    assert machine.asked == [(128, "bfloat16"), (128, "float32")]  # the gain of narrower models is unknown
 
 
 def test_nothing_is_measured_twice() -> None:
     machine = Machine({128: 1.5})
-    clock = StepTimer(machine, EITHER)
-    assert clock(NARROW, CONFIG) == clock(NARROW, CONFIG)
+    timer = StepTimer(machine, EITHER)
+    assert timer(NARROW, CONFIG) == timer(NARROW, CONFIG)
     assert len(machine.asked) == 2
 
 
 @pytest.mark.parametrize("dtype", EITHER)
-def test_an_arithmetic_that_is_given_is_measured_alone(dtype: str) -> None:
+def test_a_given_dtype_is_the_only_one_measured(dtype: str) -> None:
     machine = Machine({128: 9.0})
     timing = StepTimer(machine, EITHER)(NARROW, CONFIG.replace(dtype=dtype))
     assert (timing.dtype, timing.why) == (dtype, "")
     assert machine.asked == [(128, dtype)]
 
 
-def test_a_cpu_that_only_emulates_bfloat16_never_runs_it() -> None:
+def test_a_cpu_that_emulates_bfloat16_never_runs_it() -> None:
     machine = Machine({128: 9.0})
     timing = StepTimer(machine, ("float32",))(NARROW, CONFIG)
     assert timing == Timing(1.0, "float32", "bfloat16 is no faster on this machine")
     assert machine.asked == [(128, "float32")]
 
 
-def test_with_nothing_to_choose_from_auto_stays_what_the_device_makes_of_it() -> None:
+def test_without_candidates_auto_stays_auto() -> None:
     machine = Machine({128: 9.0})
     assert StepTimer(machine)(NARROW, CONFIG) == Timing(1.0, "auto")
     assert machine.asked == [(128, "auto")]

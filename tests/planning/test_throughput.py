@@ -1,4 +1,4 @@
-"""The peak that arithmetic is compared with, and measuring a step without leaving traces."""
+"""The peak arithmetic of a device, and measuring a step without side effects."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ TINY = GPTConfig(vocab_size=50, n_positions=8, n_embd=8, n_layer=1, n_head=2)
 
 @pytest.fixture
 def unmeasured() -> Iterator[None]:
-    """Lets peaks be found anew, in the test and after it."""
+    """Clears the cache of peaks before the test and after it."""
     peak.cache_clear()
     yield
     peak.cache_clear()
@@ -47,7 +47,7 @@ def unmeasured() -> Iterator[None]:
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
     ],
 )
-def test_a_known_gpu_has_its_data_sheet_and_any_other_is_measured(
+def test_a_known_gpu_has_the_peak_of_its_data_sheet_and_others_are_measured(
     monkeypatch: pytest.MonkeyPatch, name: str, teraflops: int | None
 ) -> None:
     monkeypatch.setattr(throughput, "_matmul_flops", lambda *_: 7e12)
@@ -58,7 +58,7 @@ def test_a_known_gpu_has_its_data_sheet_and_any_other_is_measured(
 
 
 @pytest.mark.usefixtures("unmeasured")
-def test_the_peak_of_float32_on_a_gpu_is_measured_in_the_tf32_that_training_runs_in(
+def test_the_float32_peak_of_a_gpu_is_measured_in_tf32_as_training_uses_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = torch.get_float32_matmul_precision()
@@ -86,7 +86,7 @@ def test_the_peak_of_a_cpu_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert peak(CPU, torch.float32) is first
 
 
-def test_nothing_of_a_measured_model_is_held_on_to() -> None:
+def test_measuring_keeps_no_reference_to_the_model() -> None:
     code = """if True:
         import gc, weakref, torch
         from minigpt.config import GPTConfig, TrainConfig
@@ -97,17 +97,17 @@ def test_nothing_of_a_measured_model_is_held_on_to() -> None:
                 super().__init__(*rest)
                 made.append(weakref.ref(self))
 
-        gc.disable()  # of itself it would come at some time or other
+        gc.disable()  # it would run at an arbitrary time
         made, throughput.TrainStep = [], Watched
         shape = GPTConfig(vocab_size=50, n_positions=8, n_embd=8, n_layer=1, n_head=2)
         throughput.seconds_per_step(shape, TrainConfig(steps=1, context_length=8), torch.device("cpu"), seconds=0.01)
         assert made[0]() is None
     """
-    # In a process of its own: only the first optimizer of all imports what holds on to it.
+    # In a separate process: only the first optimizer imports the modules that keep references.
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_measuring_a_step_leaves_the_random_state_alone() -> None:
+def test_measuring_a_step_keeps_the_random_state() -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()
     config = TrainConfig(steps=1, context_length=8, batch_size=4)
@@ -116,7 +116,7 @@ def test_measuring_a_step_leaves_the_random_state_alone() -> None:
 
 
 @pytest.mark.parametrize(("processes", "rows"), [(1, 6), (2, 3), (8, 1)])
-def test_one_of_several_processes_is_measured_on_its_part_of_the_batch(
+def test_one_of_several_processes_is_measured_with_its_share_of_the_batch(
     monkeypatch: pytest.MonkeyPatch, processes: int, rows: int
 ) -> None:
     seen = []
@@ -132,7 +132,7 @@ def test_one_of_several_processes_is_measured_on_its_part_of_the_batch(
     assert set(seen) == {rows}
 
 
-def test_a_step_too_long_to_wait_for_is_measured_in_small() -> None:
+def test_a_slow_step_is_measured_on_a_smaller_model_and_batch() -> None:
     config = TrainConfig(steps=1, context_length=1024, batch_size=8)
     small, less, scale = throughput._affordable(PRESETS["gpt2-xl"], config, 1e11, sys.maxsize, on_cpu=True)
     assert (small.n_layer, less.batch_size) == (1, 1)
@@ -145,7 +145,7 @@ def test_a_step_too_long_to_wait_for_is_measured_in_small() -> None:
     )  # fmt: skip
 
 
-def test_a_model_too_large_for_the_memory_is_measured_with_as_many_layers_as_fit() -> None:
+def test_a_model_too_large_for_the_memory_is_measured_with_the_layers_that_fit() -> None:
     model, config = PRESETS["gpt2-xl"], TrainConfig(steps=1, context_length=64, batch_size=1, optimizer="adamw")
     small, less, scale = throughput._affordable(model, config, 1e18, 8 * 10**9, on_cpu=False)
     assert less == config
@@ -153,13 +153,13 @@ def test_a_model_too_large_for_the_memory_is_measured_with_as_many_layers_as_fit
     assert scale == model.flops_per_token(64) / small.flops_per_token(64)
 
 
-def test_the_gradients_time_is_scaled_by_their_arithmetic_and_the_updates_by_the_layers_alone(
+def test_the_time_of_the_gradients_scales_with_arithmetic_and_that_of_the_update_with_layers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, config = TINY.replace(n_layer=6), TrainConfig(steps=1, context_length=8, batch_size=16)
     flops = model.flops_per_token(8) * 8 * 16
     monkeypatch.setattr(TrainStep, "timed_step", lambda *_: (0.7, 0.5))
-    for share, layers in ((1, 6), (4, 6), (64, 1)):  # of what a step takes only so much is affordable
+    for share, layers in ((1, 6), (4, 6), (64, 1)):  # only this share of the step is affordable
         monkeypatch.setattr(throughput, "peak", lambda *_, share=share: Peak(flops / share / 0.8, "made up"))
         small, _, scale = throughput._affordable(model, config, flops / share, sys.maxsize, on_cpu=True)
         assert small.n_layer == layers

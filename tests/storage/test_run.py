@@ -1,4 +1,4 @@
-"""A run's folder under bad luck: full and broken disks, kills, several processes; and its states."""
+"""A run's folder with full and broken disks, kills and several processes; and its states."""
 
 import errno
 import json
@@ -56,9 +56,7 @@ def failing(number: int) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-def test_lines_that_the_disk_refuses_are_written_in_order_once_it_takes_them(
-    run: Run, monkeypatch: Patch, number: int
-) -> None:
+def test_lines_that_cannot_be_written_wait_and_are_written_in_order(run: Run, monkeypatch: Patch, number: int) -> None:
     run.log(line(1))
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", failing(number))
@@ -73,7 +71,7 @@ def test_lines_that_the_disk_refuses_are_written_in_order_once_it_takes_them(
     assert steps(run) == [1, 2, 3, 4]
 
 
-def test_a_log_that_became_read_only_waits_too(run: Run, monkeypatch: Patch) -> None:
+def test_lines_of_a_read_only_log_wait_too(run: Run, monkeypatch: Patch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", failing(errno.EROFS))
         run.log(line(1))
@@ -83,13 +81,13 @@ def test_a_log_that_became_read_only_waits_too(run: Run, monkeypatch: Patch) -> 
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows limits no file sizes")
-def test_a_line_that_fits_in_part_is_cut_off_again(run: Run) -> None:
+def test_a_partly_written_line_is_truncated(run: Run) -> None:
     import resource
 
     run.log(line(1))
     size = run.log_path.stat().st_size
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 5, before[1]))  # a write of more comes to 5 bytes
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 5, before[1]))  # a longer write is cut off after 5 bytes
     try:
         run.log(line(2))
         assert run.unwritten == 1
@@ -100,7 +98,7 @@ def test_a_line_that_fits_in_part_is_cut_off_again(run: Run) -> None:
     assert steps(run) == [1, 2, 3]
 
 
-def test_a_part_that_could_not_be_cut_off_is_cut_off_before_the_next_line(run: Run, monkeypatch: Patch) -> None:
+def test_a_partial_line_that_could_not_be_truncated_is_truncated_before_the_next(run: Run, monkeypatch: Patch) -> None:
     run.log(line(1))
     really_write = os.write
     with monkeypatch.context() as patch:
@@ -122,7 +120,7 @@ def test_a_part_that_could_not_be_cut_off_is_cut_off_before_the_next_line(run: R
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the always full device is Linux's")
-def test_a_truly_full_device_is_said_in_one_sentence(run: Run) -> None:
+def test_a_full_device_is_one_sentence(run: Run) -> None:
     run.log_path.symlink_to("/dev/full")
     run.log(line(1))
     with pytest.raises(CheckpointError, match="no space left on device"):
@@ -132,7 +130,7 @@ def test_a_truly_full_device_is_said_in_one_sentence(run: Run) -> None:
     assert steps(run) == [1]
 
 
-def test_an_error_that_only_closing_tells_keeps_the_line_waiting(run: Run, monkeypatch: Patch) -> None:
+def test_an_error_on_close_keeps_the_line_waiting(run: Run, monkeypatch: Patch) -> None:
     really_close = os.close
     run.log(line(1))
     with monkeypatch.context() as patch:
@@ -159,7 +157,7 @@ def test_a_flushed_log_is_synced(run: Run, monkeypatch: Patch) -> None:
     assert synced == [run.log_path.stat().st_ino]
 
 
-def test_going_back_drops_waiting_lines_as_well_as_written_ones(run: Run, monkeypatch: Patch) -> None:
+def test_truncating_the_log_drops_waiting_and_written_lines(run: Run, monkeypatch: Patch) -> None:
     run.log(line(1))
     run.log(line(2))
     with monkeypatch.context() as patch:
@@ -184,7 +182,7 @@ def test_thousands_of_waiting_lines_are_written_once_each(run: Run, monkeypatch:
 # The lock
 
 
-def test_a_run_has_its_lock_once_and_another_of_the_folder_only_after_it(run: Run) -> None:
+def test_a_folder_is_locked_by_one_run_at_a_time(run: Run) -> None:
     run.lock()
     run.lock()
     other = Run.open(run.directory)
@@ -194,12 +192,12 @@ def test_a_run_has_its_lock_once_and_another_of_the_folder_only_after_it(run: Ru
     run.unlock()
     other.lock()
     assert other.record.result == Result(step=7)  # written after it was opened
-    run.unlock()  # does not give back what it no longer has
+    run.unlock()  # no longer its own lock
     with pytest.raises(CheckpointError, match="is being trained"):
         run.lock()
 
 
-def test_a_locked_run_is_read_by_everyone(run: Run) -> None:
+def test_a_locked_run_can_be_read(run: Run) -> None:
     run.lock()
     assert find_checkpoint(None, run.directory.parent) == run.directory
     assert load_checkpoint(run.directory, "cpu").training == run.record.to_dict()
@@ -207,7 +205,7 @@ def test_a_locked_run_is_read_by_everyone(run: Run) -> None:
     assert transformers.GPT2LMHeadModel.from_pretrained(run.directory).config.n_layer == 1
 
 
-def test_a_lock_clears_away_what_a_killed_save_left(run: Run) -> None:
+def test_locking_removes_the_temporary_files_of_a_killed_save(run: Run) -> None:
     run.save_last(LastState({"a": torch.zeros(1)}, {"step": 1}))
     left = [run.directory / ".model.safetensors.12345.tmp", run.last_path.parent / ".state.safetensors.12345.tmp"]
     for path in left:
@@ -219,7 +217,7 @@ def test_a_lock_clears_away_what_a_killed_save_left(run: Run) -> None:
     assert load_checkpoint(run.directory, "cpu").model is not None
 
 
-def test_a_run_that_was_killed_while_it_was_made_is_no_run(run: Run) -> None:
+def test_a_run_killed_while_its_folder_was_created_does_not_exist(run: Run) -> None:
     half_made = run.directory.with_name(".other.12345.tmp")
     half_made.mkdir()
     time.sleep(0.01)
@@ -230,7 +228,7 @@ def test_a_run_that_was_killed_while_it_was_made_is_no_run(run: Run) -> None:
 # The states
 
 
-def test_the_two_states_are_kept_beside_each_other(run: Run) -> None:
+def test_the_last_state_and_the_one_before_the_cooldown_are_separate(run: Run) -> None:
     assert run.load_last() is None
     assert run.last_progress() is None
     assert run.load_before_cooldown() is None
@@ -248,7 +246,7 @@ def test_the_two_states_are_kept_beside_each_other(run: Run) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_kill_in_the_middle_of_a_line_leaves_the_lines_before_it(run: Run) -> None:
+def test_a_kill_while_a_line_is_written_keeps_the_lines_before_it(run: Run) -> None:
     run.log(line(1))
     child = os.fork()
     if child == 0:
