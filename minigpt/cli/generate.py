@@ -112,10 +112,9 @@ def generate(
         raise ConfigError(f"--alternatives {alternatives} needs --json or --table, which show them")
     if config.beams > 1 and draft is not None:
         raise ConfigError(f"beams ({config.beams}) cannot be combined with --draft: beam search uses no draft model")
-    excluded = {"--json": as_json, "--memorization": memorization, "--beams": config.beams > 1}
-    if (explain or table) and any(excluded.values()):
-        other = next(name for name, wanted in excluded.items() if wanted)
-        raise ConfigError(f"--explain and --table cannot be combined with {other}")
+    for name, wanted in {"--json": as_json, "--memorization": memorization, "--beams": config.beams > 1}.items():
+        if wanted and (explain or table):
+            raise ConfigError(f"--explain and --table cannot be combined with {name}")
 
     from minigpt.generation.capacity import rows_at_once
     from minigpt.generation.decoding import window_moves
@@ -155,7 +154,8 @@ def generate(
 
     streams = output.streams and len(prompts) == config.samples == 1
     at_once = rows_at_once(shape, max(lengths.values()), config, engine.device) // config.samples
-    n_tokens, seconds, first, moves = 0, 0.0, 0.0, 0
+    counts: list[tuple[int, int]] = []  # tokens of each prompt and of its continuation
+    seconds, first = 0.0, 0.0
     for begin in range(0, len(prompts), at_once):
         batch = prompts[begin : begin + at_once]
         continuations = [Continuation(text, number) for text in batch for number in range(config.samples)]
@@ -165,13 +165,9 @@ def generate(
             engine, tokenizer, batch, config, sampler=sampler, drafter=drafter, alternatives=alternatives
         )
         _collect(continuations, pieces, output if streams else None)
+        counts += [(lengths[each.prompt], len(each.ids)) for each in continuations]
         timing = continuations[0].timing
-        n_tokens += sum(len(each.ids) for each in continuations)
         seconds, first = seconds + timing["seconds"], first or timing["first_token_seconds"]
-        moves += sum(
-            window_moves(lengths[each.prompt], len(each.ids), shape.n_positions, config.keep_first)
-            for each in continuations
-        )
         for number, continuation in enumerate([] if streams else continuations):
             if begin + number and not as_json:
                 print("\n---")
@@ -179,11 +175,12 @@ def generate(
     output.end()
     if as_json:
         return
-    if moves:
+    if moves := sum(window_moves(*each, shape.n_positions, config.keep_first) for each in counts):
         note(
             f"the text is longer than the context ({shape.n_positions} tokens): the window moved "
             f"{'once' if moves == 1 else f'{moves:,} times'}, and the model read it again each time"
         )
+    n_tokens = sum(new for _, new in counts)
     speed = f"{n_tokens / seconds:,.0f} tokens/s, first token after {1000 * first:,.0f} ms"
     note(f"{count(n_tokens, 'token')} in {seconds:.2f} s, {speed}")
 

@@ -1,4 +1,4 @@
-"""The command line in this process, on a tiny text, with its own cache."""
+"""Fixtures that run the command line in this process, in a temporary folder with its own cache."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to work in, holding fox.txt."""
+    """The working directory, a temporary folder that holds fox.txt."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINIGPT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "120")
@@ -43,5 +43,5 @@ def run(here: Path) -> Run:
 
 @pytest.fixture
 def tiny() -> list[str]:
-    """The options of a run of a second."""
+    """The options of a training run that takes about a second."""
     return list(TINY)
