@@ -1,6 +1,6 @@
 """Loads a model to generate text with, whatever its format."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from minigpt.device import resolve_device, resolve_dtype
 from minigpt.errors import ConfigError
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.resolve import Quantization, resolve_engine
+from minigpt.generation.logits_processors import LogitsProcessor
 from minigpt.generation.speculative import default_drafter
 from minigpt.generation.streaming import generate_pieces
 from minigpt.importers.open_model import find_model, load_model
@@ -42,17 +43,20 @@ class Model:
         """The model's shape."""
         return self.checkpoint.model.config
 
-    def generate(self, prompt: str = "", **sampling: Any) -> str:
-        """The continuation of a prompt, without the prompt. `sampling` are the fields of SamplingConfig.
+    def generate(self, prompt: str = "", *, processors: Sequence[LogitsProcessor] = (), **sampling: Any) -> str:
+        """The continuation of a prompt, without the prompt.
+
+        `sampling` are the fields of SamplingConfig, `processors` the caller's functions of the logits (see
+        `LogitsProcessor`).
 
         Raises: ConfigError for sampling settings that are out of bounds; GenerationError if the logits are NaN.
 
         >>> model = minigpt.load("corpus")
         >>> text = model.generate("Once upon a time", max_new_tokens=20, temperature=0.8, top_p=0.95)
         """
-        return "".join(self.stream(prompt, **sampling))
+        return "".join(self.stream(prompt, processors=processors, **sampling))
 
-    def stream(self, prompt: str = "", **sampling: Any) -> Iterator[str]:
+    def stream(self, prompt: str = "", *, processors: Sequence[LogitsProcessor] = (), **sampling: Any) -> Iterator[str]:
         """The continuation of a prompt in pieces of whole characters, each when it is generated.
 
         Raises: as `generate`.
@@ -62,11 +66,13 @@ class Model:
         ...     _ = sys.stderr.write(piece)
         """
         config = _sampling_config(sampling)
-        return self._stream(prompt, config)
+        return self._stream(prompt, config, processors)
 
-    def _stream(self, prompt: str, config: SamplingConfig) -> Iterator[str]:
+    def _stream(self, prompt: str, config: SamplingConfig, processors: Sequence[LogitsProcessor]) -> Iterator[str]:
         drafter = default_drafter(self.engine)
-        for piece in generate_pieces(self.engine, self.tokenizer, [prompt], config, drafter=drafter):
+        for piece in generate_pieces(
+            self.engine, self.tokenizer, [prompt], config, processors=processors, drafter=drafter
+        ):
             if piece.text:
                 yield piece.text
 

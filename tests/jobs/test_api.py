@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from builders import new_model
 from typer.testing import CliRunner
 
@@ -262,6 +263,19 @@ def test_a_loaded_model_generates_what_the_command_line_prints(here: Path) -> No
     assert model.generate("the ", max_new_tokens=20, seed=3, stop=text[3:5]) == text[:3]
     assert minigpt.load().directory == model.directory
     assert minigpt.load(here / "checkpoints/fox", quantize="none").generate("a", max_new_tokens=1, temperature=0)
+
+
+def test_a_loaded_model_passes_the_callers_logits_processors_on(here: Path) -> None:
+    def only_letters(logits: torch.Tensor, _history: torch.Tensor, _n_new: int) -> torch.Tensor:
+        allowed = torch.zeros(logits.shape[1], dtype=torch.bool)
+        allowed[ord("a") : ord("z") + 1] = True
+        return logits.masked_fill(~allowed, -torch.inf)
+
+    minigpt.save_checkpoint(here / "checkpoints/m", new_model(), minigpt.Tokenizer.named("bytes"))
+    model = minigpt.load("m", device="cpu")
+    text = model.generate("the ", max_new_tokens=20, seed=3, processors=[only_letters])
+    assert (len(text), text.isalpha()) == (20, True)
+    assert "".join(model.stream("the ", max_new_tokens=20, seed=3, processors=[only_letters])) == text
 
 
 @pytest.mark.parametrize(
