@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.errors import ConfigError, GenerationError
-from minigpt.generation.decoding import Decoder, generate, generate_uncached, visible_tokens, window_start
+from minigpt.generation.decoding import Decoder, generate, generate_uncached, visible_tokens, window_moves, window_start
 from minigpt.generation.engines import native
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
@@ -102,6 +102,13 @@ def test_the_window_fits_the_context_moves_forward_and_keeps_half_of_it(length: 
     if length > n_positions:
         assert length - start > n_positions // 2 or n_positions == 1
     assert start % max(1, n_positions // 2) == 0  # so that it is recomputed rarely
+
+
+@pytest.mark.parametrize(
+    ("n_prompt", "n_new", "keep_first", "moves"), [(1, 16, 0, 0), (1, 30, 0, 2), (1, 30, 8, 4), (40, 1, 0, 0)]
+)
+def test_window_moves_counts_how_often_the_window_moves(n_prompt: int, n_new: int, keep_first: int, moves: int) -> None:
+    assert window_moves(n_prompt, n_new, 16, keep_first) == moves
 
 
 @given(length=st.integers(1, 200), n_positions=st.integers(2, 40), data=st.data())

@@ -15,7 +15,14 @@ from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
 from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.sampling import Sampler
-from minigpt.generation.speculative import ChooseDraft, Drafter, DraftModel, PromptLookup, SpeedupMonitor
+from minigpt.generation.speculative import (
+    ChooseDraft,
+    Drafter,
+    DraftModel,
+    PromptLookup,
+    SpeedupMonitor,
+    default_drafter,
+)
 from minigpt.generation.streaming import generate_pieces
 from minigpt.model.gpt import GPT
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -350,3 +357,9 @@ def test_drafting_changes_no_token_with_the_callers_processors(
         texts.append(decoder.tokens[0])
     assert texts[0] == texts[1]
     assert all(texts[0][at] not in texts[0][at - 2 : at] for at in range(3, 63))
+
+
+def test_engines_whose_logits_depend_on_the_number_of_tokens_get_no_drafter_by_default() -> None:
+    assert default_drafter(TorchEngine(new_model())) is None
+    if native.library() is not None:
+        assert isinstance(default_drafter(NativeEngine(new_model())), PromptLookup)

@@ -38,6 +38,6 @@ def random_model(config: GPTConfig | None = None, *, seed: int = 0, std: float =
 def new_run(
     folder: Path, model: GPT | None = None, tokenizer: Tokenizer | str = "bytes", record: dict[str, Any] | None = None
 ) -> Run:
-    """A run's folder as it is before the first step, with these entries in its record."""
+    """The folder of a run that has not started to train, with these entries in its record."""
     tokenizer = Tokenizer.named(tokenizer) if isinstance(tokenizer, str) else tokenizer
     return Run.create(folder, model or new_model(), tokenizer, {"started": "now", **(record or {})})

@@ -48,7 +48,7 @@
     "How much of each sample is copied word for word from the training text. Any text shares runs of a few words. Long "
     + "runs that grow while the validation loss no longer improves are memorization.",
     make("div", { class: "columns charts" },
-      chart.draw({ small: true, title: "longest copied run, in words", label: "words", from: 0, to: 8,
+      chart.draw({ small: true, title: "longest copied run (words)", label: "words", from: 0, to: 8,
         lines: copiedLines("longestRun", "longest copied run", 1) }),
       chart.draw({ small: true, title: "share of the words in long copied runs", label: "percent", from: 0, to: 10,
         lines: copiedLines("copiedShare", "copied share", 100),

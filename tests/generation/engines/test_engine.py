@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from minigpt.errors import ConfigError
-from minigpt.generation.engines import cuda_graphs, native
+from minigpt.generation.engines import cuda_graphs, native, resolve
 from minigpt.generation.engines.cuda_graphs import GraphEngine, Replay
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
@@ -316,6 +316,14 @@ def test_decode_c_runs_float32_on_a_cpu_and_pytorch_every_other_dtype() -> None:
     assert isinstance(resolve_engine(small_model()), NativeEngine)
     for dtype in (torch.float64, torch.bfloat16):
         assert isinstance(resolve_engine(small_model().to(dtype)), TorchEngine)
+
+
+@needs_native
+def test_auto_chooses_int8_for_large_models_that_decode_c_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "float32" in resolve_engine(small_model(), "auto").description
+    monkeypatch.setattr(resolve, "_INT8_FROM", 1000)
+    assert "int8" in resolve_engine(small_model(), "auto").description
+    assert isinstance(resolve_engine(small_model().to(torch.bfloat16), "auto"), TorchEngine)
 
 
 def test_pytorch_runs_every_model_if_decode_c_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
