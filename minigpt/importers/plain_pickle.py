@@ -19,7 +19,7 @@ class _DataUnpickler(pickle.Unpickler):
     """Refuses every class, function and persistent object."""
 
     def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        raise pickle.UnpicklingError(f"it refers to {module}.{name}")
 
 
 def read_plain_pickle(data: bytes, source: object) -> Any:

@@ -111,12 +111,12 @@ def test_tensors_have_the_layout_of_llama_cpps_converter(tmp_path: Path, dtype: 
     for name, tensor in theirs.items():
         stored = found[names.get_name(name, (".weight", ".bias"))]
         # The converter transposes Hugging Face's x @ W matrices, and stores vectors and positions in float32.
-        turned = tensor.t() if name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight")) else tensor
+        oriented = tensor.t() if name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight")) else tensor
         small = tensor.dim() < 2 or name.endswith("wpe.weight")
         assert stored.tensor_type == (kinds.F32 if small else kinds[dtype.upper()]), name
-        expected = gguf.quantize(turned.detach().contiguous().numpy(), stored.tensor_type)
+        expected = gguf.quantize(oriented.detach().contiguous().numpy(), stored.tensor_type)
         assert stored.data.tobytes() == expected.tobytes(), name
-        assert tuple(stored.shape) == tuple(turned.shape)[::-1]
+        assert tuple(stored.shape) == tuple(oriented.shape)[::-1]
 
 
 def test_rows_that_are_not_multiples_of_q8_0_blocks_are_stored_as_f16_with_a_note(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_logits_of_tokens_that_are_never_predicted_may_have_any_low_value() -> N
     for value, difference in ((-torch.inf, 0.0), (-700.0, 0.0), (top - 101, 0.0), (top - 98, 2.0), (top + 5, 105.0)):
         changed = reference.logits.clone()
         changed[4, 201] = value
-        assert compare("another", lambda ids, said=changed: said, reference).difference == pytest.approx(
+        assert compare("another", lambda ids, logits=changed: logits, reference).difference == pytest.approx(
             difference, abs=1e-3
         )
 

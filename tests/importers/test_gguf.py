@@ -74,7 +74,7 @@ def write(
     """Writes a model; `tensors` and `values` replace its own, and None removes one."""
     gpt = gpt or random_model(CONFIG)
     config = gpt.config
-    said: dict[str, Any] = {
+    values_of_file: dict[str, Any] = {
         "general.architecture": "gpt2",
         "gpt2.block_count": config.n_layer,
         "gpt2.context_length": config.n_positions,
@@ -87,7 +87,7 @@ def write(
     }
     writer = gguf.GGUFWriter(path, "gpt2")
     del writer.kv_data[0]["general.architecture"]
-    for key, value in said.items():
+    for key, value in values_of_file.items():
         match value:
             case None:
                 pass
@@ -271,10 +271,10 @@ def test_gpt2s_vocabulary_is_recognized(tmp_path: Path) -> None:
 
 def test_embeddings_without_tokens_are_noted(tmp_path: Path) -> None:
     """llama.cpp's converter writes unused tokens for them."""
-    words = tokenizer_values()
-    words["tokenizer.ggml.tokens"] += [f"[PAD{id}]" for id in range(259, 264)]
-    words["tokenizer.ggml.token_type"] += [5] * 5
-    path = write(tmp_path / "padded.gguf", random_model(CONFIG.replace(vocab_size=264)), values=words)
+    values = tokenizer_values()
+    values["tokenizer.ggml.tokens"] += [f"[PAD{id}]" for id in range(259, 264)]
+    values["tokenizer.ggml.token_type"] += [5] * 5
+    path = write(tmp_path / "padded.gguf", random_model(CONFIG.replace(vocab_size=264)), values=values)
     with opened(path) as imported:
         assert imported.tokenizer.fingerprint == TOKENIZER.fingerprint
         assert imported.notes == ("ids 259 to 263 have no token and are never generated",)
@@ -296,10 +296,10 @@ def test_without_token_types_the_end_of_text_is_found_by_its_id(tmp_path: Path) 
 
 
 def test_special_and_added_tokens_keep_their_ids(tmp_path: Path) -> None:
-    words = tokenizer_values()
-    words["tokenizer.ggml.tokens"] += ["<|pad|>", "<name>"]
-    words["tokenizer.ggml.token_type"] += [3, 4]
-    path = write(tmp_path / "more.gguf", random_model(CONFIG.replace(vocab_size=261)), values=words)
+    values = tokenizer_values()
+    values["tokenizer.ggml.tokens"] += ["<|pad|>", "<name>"]
+    values["tokenizer.ggml.token_type"] += [3, 4]
+    path = write(tmp_path / "more.gguf", random_model(CONFIG.replace(vocab_size=261)), values=values)
     with opened(path) as imported:
         assert dict(imported.tokenizer.special) == {"<|endoftext|>": 258, "<|pad|>": 259}
         assert imported.tokenizer.encode("a<name>")[-1] == 260
@@ -451,7 +451,7 @@ HUGE = 2**64 - 1
     ],
 )  # fmt: skip
 def test_false_headers_give_a_one_sentence_error(tmp_path: Path, content: bytes, message: str) -> None:
-    path = tmp_path / "lies.gguf"
+    path = tmp_path / "false.gguf"
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=message) as refused:
         open_gguf(path)

@@ -188,8 +188,8 @@ def kilobytes(small: Path, path: Path) -> tuple[str, int]:
     """The output of opening a path, and the rise of peak memory over that of opening a small model."""
     done = subprocess.run([sys.executable, "-c", _MEASURED, str(small), str(path)], capture_output=True, text=True,
                           check=True)  # fmt: skip
-    *said, peak = done.stdout.splitlines()
-    return "\n".join(said), int(peak)
+    *output, peak = done.stdout.splitlines()
+    return "\n".join(output), int(peak)
 
 
 @pytest.mark.slow
@@ -199,8 +199,8 @@ def test_refusing_a_zip_bomb_needs_no_memory(folder: Path) -> None:
     bomb = folder.parent / "bomb.bin"
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data.pkl", bytes(2**28))
-    said, peak = kilobytes(folder, bomb)
-    assert "is a compressed zip" in said
+    output, peak = kilobytes(folder, bomb)
+    assert "is a compressed zip" in output
     assert peak < 20_000
 
 
@@ -230,6 +230,6 @@ def test_loading_needs_memory_for_the_weights_only_once(folder: Path, form: str)
         large /= "ckpt.pt"
     elif form != "safetensors":
         torch.save(tensors, large / "pytorch_model.bin", _use_new_zipfile_serialization="new" in form)
-    said, peak = kilobytes(small, large)
-    assert said == "read"
+    output, peak = kilobytes(small, large)
+    assert output == "read"
     assert peak * 1024 < 1.2 * size

@@ -91,14 +91,14 @@ def test_neither_the_card_nor_the_uploaded_files_contain_a_path_of_the_machine(t
     run = new_run(tmp_path / "whale")
     run.update(result=Result(**RESULT))
     excluded = re.findall(r"--exclude (\S+)", card)
-    told = [path for path in run.directory.iterdir() if path.is_file() and "/home" in path.read_text("latin-1")]
-    assert [path.name for path in told] == ["training.json"]
+    private = [path for path in run.directory.iterdir() if path.is_file() and "/home" in path.read_text("latin-1")]
+    assert [path.name for path in private] == ["training.json"]
     assert "training.json" in excluded
     assert shlex.split(" ".join(excluded)) == ["last/*", "training.json", "*.jsonl", "*.html", ".lock*"]
 
 
 @pytest.mark.parametrize(
-    ("changes", "said", "not_said"),
+    ("changes", "expected", "unexpected"),
     [
         ({"result": None}, "Training has not finished", "nats per token"),
         (
@@ -118,10 +118,10 @@ def test_neither_the_card_nor_the_uploaded_files_contain_a_path_of_the_machine(t
         ({"corpus": {}, "training": {}}, "1.2500 nats", "| training text"),
     ],
 )
-def test_unknown_facts_are_omitted(changes: dict[str, Any], said: str, not_said: str) -> None:
+def test_unknown_facts_are_omitted(changes: dict[str, Any], expected: str, unexpected: str) -> None:
     card = model_card("whale", CONFIG, record=run_record(RECORD | changes))
-    assert said in card
-    assert not_said not in card
+    assert expected in card
+    assert unexpected not in card
 
 
 def test_the_card_of_an_imported_model_names_its_origin(tmp_path: Path) -> None:
