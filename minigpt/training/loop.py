@@ -117,12 +117,12 @@ class _Trainer:
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         self.run, self.world = run, world
-        self.step = TrainStep(model.to(device), corpus, config, device, dtype, world)
-        self.tokens_per_step = self.step.batch_size * context
+        self.train_step = TrainStep(model.to(device), corpus, config, device, dtype, world)
+        self.tokens_per_step = self.train_step.batch_size * context
         self.budget = Budget(config, planned_steps(config, len(corpus.train)))
         self.clock = Clock(control, world)
         self.evaluator = Evaluator(model, corpus, config, dtype, world)
-        self.checkpointer = Checkpointer(run, TrainingState(self.step, corpus.fingerprint), world)
+        self.checkpointer = Checkpointer(run, TrainingState(self.train_step, corpus.fingerprint), world)
         memorization = MemorizationMonitor(corpus)
         self.evaluation = PeriodicEvaluation(self.evaluator, memorization, self.checkpointer, self.budget, self.clock)
         (elapsed,) = world.all_reduce_max([elapsed])
@@ -199,16 +199,16 @@ class _Trainer:
     def _take_step(self) -> Iterator[Event]:
         progress = self.progress
         scheduled = learning_rate(progress.step, self.budget.progress_fraction(progress), self.config)
-        results = self.step.step(progress.step, scheduled * progress.recovery.learning_rate_factor)
+        results = self.train_step.step(progress.step, scheduled * progress.recovery.learning_rate_factor)
         progress.count_step(self.tokens_per_step)
         self.clock.update(progress)
-        notices, self.step.notices = self.step.notices, []
+        notices, self.train_step.notices = self.train_step.notices, []
         yield from (Notice(progress.step, text) for text in notices)
         yield from self._record(results)
 
     def _pending_results(self) -> Iterator[Event]:
         """Waits for the results of the last steps."""
-        yield from self._record(self.step.results())
+        yield from self._record(self.train_step.results())
 
     def _record(self, results: list[StepResult]) -> list[Event]:
         """Logs the results of steps and returns their events.
@@ -284,8 +284,8 @@ class _Trainer:
         Raises: TrainingError if there is none, or after too many rollbacks.
         """
         self.clock.synchronize(self.progress)
-        self.step.results()
-        self.step.zero_gradients()
+        self.train_step.results()
+        self.train_step.zero_gradients()
         diverged, rollbacks = self.progress, self.progress.recovery.rollbacks
         restored = self.checkpointer.roll_back() if rollbacks < _MAX_ROLLBACKS else None
         if restored is None:
@@ -315,10 +315,10 @@ class _Trainer:
 
     def _compile(self) -> Iterator[Event]:
         """Compiles the forward pass if wanted; if that fails, says so and continues without."""
-        pays = self.step.device.type == "cuda" and not self.world.is_sharded
+        pays = self.train_step.device.type == "cuda" and not self.world.is_sharded
         if self.config.compile == "off" or (self.config.compile == "auto" and not pays):
             return
-        failure = self.step.compile()
+        failure = self.train_step.compile()
         self._restart_step_timer()
         if failure is not None:
             yield Notice(self.progress.step, f"torch.compile failed ({failure}); training continues without it")
