@@ -57,7 +57,7 @@ def surprisal_of_weights(run: Run) -> list[dict[str, Any]]:
 
 
 def _best_step(last: LastState | None) -> int | None:
-    """The step of the best weights by a saved state; minigpt 0.1 wrote its progress without groups."""
+    """The step of the best weights by a saved state; earlier versions wrote the progress without groups."""
     if last is None:
         return None
     best = last.progress.get("best", {"step": last.progress.get("best_step")})

@@ -61,7 +61,7 @@ class TrainingState:
             kind, name = full_name.split(".", 1)
             if kind == "model":
                 weights[name] = distribute_like(value, present[name])
-            elif kind in ("spike_detector", "guard"):  # "guard" in states of minigpt 0.1
+            elif kind in ("spike_detector", "guard"):  # "guard" in states of earlier versions
                 step.spike_detector.statistics = value.to(step.spike_detector.statistics.device)
             elif saved_with.optimizer == step.config.optimizer:
                 parameter_name, key = name.rsplit(".", 1)

@@ -307,7 +307,9 @@ class _Trainer:
 
     def _continue_from(self, restored: Progress) -> None:
         self.progress = restored
-        restored.tokens = restored.tokens or restored.step * self.tokens_per_step  # minigpt 0.1 did not always count
+        restored.tokens = (
+            restored.tokens or restored.step * self.tokens_per_step
+        )  # earlier versions did not always count
         restored.use_learning_rate(self.config.learning_rate)
         self.evaluator.record_duration(restored.evaluation.duration)
 

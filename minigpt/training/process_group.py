@@ -1,6 +1,6 @@
 """A world of several processes over torch.distributed, with NCCL for CUDA tensors and gloo for others.
 
-The environment variables of torchrun say which processes there are. `minigpt.cli.launch` can start them.
+The environment variables of torchrun say which processes there are.
 """
 
 import json

@@ -226,7 +226,7 @@ _RECORDS: dict[str, type] = {
     "saved_with": SavedWith,
 }
 
-# The names in states of minigpt 0.1 and the records that they belong to now.
+# The names in states of earlier versions, whose values were not grouped, and the records that they belong to now.
 _UNGROUPED = {
     "best_loss": ("best", "loss"),
     "best_step": ("best", "step"),

@@ -1,4 +1,4 @@
-"""Saved progress: grouped by record, and ungrouped as minigpt 0.1 wrote it."""
+"""Saved progress: grouped by record, and ungrouped as earlier versions wrote it."""
 
 import json
 from dataclasses import fields
@@ -22,7 +22,7 @@ from minigpt.training.progress import (
     SavedWith,
 )
 
-# As minigpt 0.1 wrote it into the metadata of `last/state.safetensors`.
+# As earlier versions wrote it into the metadata of `last/state.safetensors`.
 UNGROUPED = (
     '{"step": 12, "tokens": 1152, "seconds": 4.5, "began_at": 0.25, "best_loss": 2.5, "best_step": 9, '
     '"lowest_loss": 2.75, "stale_evaluations": 1, "evaluated_best": false, "evaluated_step": 12, "evaluated_at": 4.25, '
@@ -64,7 +64,7 @@ def test_progress_of_an_early_state_without_some_values_has_their_defaults() -> 
 
 
 def ungrouped(state: LastState) -> LastState:
-    """The state as minigpt 0.1 wrote it."""
+    """The state as earlier versions wrote it."""
     progress = Progress.from_dict(state.progress)
     evaluation, budget, recovery, saved_with = (
         progress.evaluation,
@@ -90,7 +90,7 @@ def ungrouped(state: LastState) -> LastState:
 
 
 @pytest.mark.parametrize("stop", [7, 13])  # before and after the cool-down starts
-def test_a_run_resumes_from_the_states_of_minigpt_0_1_bit_for_bit(tmp_path: Path, stop: int) -> None:
+def test_a_run_resumes_from_ungrouped_states_bit_for_bit(tmp_path: Path, stop: int) -> None:
     (tmp_path / "fox.txt").write_text("the quick brown fox jumps over the lazy dog; " * 60)
     corpus = Corpus.build([tmp_path / "fox.txt"], "bytes", cache=tmp_path / "cache")
     config = TrainConfig(steps=20, batch_size=6, warmup_steps=2, eval_every=3, sample_every=8, device="cpu")
