@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from minigpt.model.kv_cache import KVCache
     from minigpt.storage.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
     from minigpt.tokenizer.tokenizer import Tokenizer
+    from minigpt.training.clock import Control
     from minigpt.training.events import Evaluation, Finished, Notice, Sample, Saved, Step
     from minigpt.training.loop import train
 
@@ -67,6 +68,7 @@ _HOME = {
     "importers.gpt2": ("load_gpt2",),
     "data.corpus": ("Corpus",),
     "tokenizer.tokenizer": ("Tokenizer",),
+    "training.clock": ("Control",),
     "training.events": ("Evaluation", "Finished", "Notice", "Sample", "Saved", "Step"),
     "training.loop": ("train",),
     "jobs.events": ("Planned", "Started"),
@@ -84,6 +86,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "ConfigError",
+    "Control",
     "Corpus",
     "DataError",
     "DeviceError",

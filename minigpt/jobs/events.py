@@ -31,9 +31,9 @@ class Planned:
 
 @dataclass(frozen=True)
 class Started:
-    """The run is ready to train: its folder exists and is locked. Step 0 is the beginning of a new run.
+    """The run is ready to train: its folder exists and is locked.
 
-    `total_steps` is None where the budget is in minutes.
+    `step` is that of its last saved state, 0 for a new run; `total_steps` is None where the budget is in minutes.
     """
 
     directory: Path

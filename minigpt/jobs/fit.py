@@ -14,7 +14,7 @@ import torch
 
 from minigpt import __version__, device
 from minigpt.config import RunOptions, TrainConfig
-from minigpt.errors import ConfigError, FolderTakenError
+from minigpt.errors import CheckpointError, ConfigError, FolderTakenError
 from minigpt.evaluation import baselines
 from minigpt.evaluation.recorded_baselines import recorded_baselines
 from minigpt.jobs.events import Activity, Event, Planned, Started
@@ -25,7 +25,8 @@ from minigpt.jobs.request import Request, Sources
 from minigpt.jobs.resume import find_run, resume_run
 from minigpt.model.gpt import GPT
 from minigpt.planning import throughput
-from minigpt.planning.plan import FINE_TUNED, CorpusStats, plan_preset, plan_settings
+from minigpt.planning.corpus_stats import CorpusStats
+from minigpt.planning.plan import FINE_TUNED, plan_preset, plan_settings
 from minigpt.planning.throughput import StepTimer
 from minigpt.storage.checkpoint import Checkpoint, free_name
 from minigpt.storage.run import Run, read_record
@@ -61,7 +62,8 @@ def plan(
     (4, 2)
     """
     request = _request(sources, name, checkpoints, base, settings)
-    return _result(plan_run(request))
+    processes = request.options.training.devices or 1
+    return _result(plan_run(request, processes, processes))
 
 
 def fit(
@@ -78,10 +80,11 @@ def fit(
 ) -> Iterator[Event]:
     """Trains a run exactly as `minigpt train` does, and yields what happens: plans it, trains, writes its report.
 
-    `sources` are text files, folders or globs, or a plan of `minigpt.plan()`. With `resume`, the run of that name, or
-    else the newest run of that text, continues, whether it began here or with `minigpt train`, which resumes runs that
-    began here too. `allow_change` lets it change the learning rate, the batch, the seed or the text. Leaving the
-    loop over the events stops training and saves the run; so does `control.stop`. `settings` are those of `plan()`.
+    `sources` are text files, folders or globs, or a plan of `minigpt.plan()`. `settings` are those of `plan()`. With
+    `resume`, the run of that name continues, or else the newest run of that text; it may have begun in Python or with
+    `minigpt train`, which resumes both kinds too. `allow_change` lets it change the learning rate, the batch, the seed
+    or the text. Leaving the loop over the events stops training and saves the run; so does `control.stop`. Without
+    `report`, no report.html is written.
     Raises: what `plan()` raises; TrainingError if training diverges; CheckpointError if the run cannot be written.
 
     >>> for event in minigpt.fit("corpus.txt", steps=20):
@@ -95,6 +98,7 @@ def fit(
     if isinstance(sources, Plan):
         if name or base or resume or allow_change or settings:
             raise ConfigError("a plan has its settings: give them to plan(), or the texts to fit()")
+        _refuse_devices(sources.training)
         return _fit(sources.request, sources, resume=False, report=report, control=control)
     request = _request(sources, name, checkpoints, base, settings, allow_change=allow_change)
     _refuse_devices(request.options.training)
@@ -108,15 +112,22 @@ def _fit(
         _refuse_devices(read_record(directory).training)
     job = yield from (start_run(planned) if planned else prepare(request, resume=resume))
     finished: Finished | None = None
-    for event in train(job, control=control):
-        if isinstance(event, Finished):
-            finished = event
-        else:
-            yield event
+    unsaved: CheckpointError | None = None
+    try:
+        for event in train(job, control=control):
+            if isinstance(event, Finished):
+                finished = event
+            else:
+                yield event
+    except CheckpointError as error:  # of an end that could not be saved
+        if finished is None:
+            raise
+        unsaved = error
     if finished is not None:
-        if report:
-            yield from (Notice(finished.step, text) for text in write_pages(job.run))
+        yield from (Notice(finished.step, text) for text in write_pages(job.run, report=report))
         yield finished
+    if unsaved is not None:
+        raise unsaved
 
 
 def _refuse_devices(training: TrainConfig | None) -> None:

@@ -6,6 +6,7 @@ docs/experiments.md has the measurements.
 from typing import Any
 
 from minigpt.config import GPTConfig, RunOptions, TrainConfig
+from minigpt.planning.corpus_stats import CorpusStats
 
 _CPU_STEP, _GPU_STEP = 1024, 16_384  # tokens in a batch
 _TOKENS_PER_FEATURE = 4  # in a batch, with Muon on a CPU
@@ -15,7 +16,7 @@ def batch_and_optimizer(
     options: RunOptions,
     model: GPTConfig,
     context: int,
-    n_tokens: int,
+    stats: CorpusStats,
     device_type: str,
     processes: int,
     *,
@@ -32,12 +33,12 @@ def batch_and_optimizer(
     wanted = _CPU_STEP if device_type == "cpu" else _GPU_STEP
     if device_type == "cpu" and optimizer == "muon":
         wanted = max(wanted, _TOKENS_PER_FEATURE * model.n_embd)
-    step_tokens = min(wanted, max(context, n_tokens // 8))
+    step_tokens = min(wanted, max(context, stats.n_tokens // 8))
     chosen: dict[str, Any] = {
         "batch_size": max(processes, 1, round(step_tokens / context)),
         "optimizer": optimizer,
         "learning_rate": _learning_rate(model.n_embd, optimizer, fine_tuning=fine_tuning),
-        "patience": 5 if n_tokens < 20_000_000 else 0,
+        "patience": 5 if stats.n_tokens < 20_000_000 else 0,
     }
     return {name: value for name, value in chosen.items() if name not in given}
 
@@ -68,24 +69,22 @@ def against_overfitting(
     model: GPTConfig,
     config: TrainConfig,
     options: RunOptions,
+    stats: CorpusStats,
     seen: float,
-    n_tokens: int,
-    n_bytes: int,
-    has_merges: bool,
 ) -> tuple[GPTConfig, TrainConfig]:
     """The settings with BPE-dropout, token noise and dropout where they were not given.
 
-    A text that is seen often gets BPE-dropout, or token noise if its tokenizer has no merges to drop. Dropout grows
-    with the epochs and with the parameters per byte of text. It is smaller next to noise: in every measurement noise
-    was better than dropout, and worse together with it.
+    `seen` is the number of tokens trained on. A text that is seen often gets BPE-dropout, or token noise if its
+    tokenizer has no merges to drop. Dropout grows with the epochs and with the parameters per byte of text. It is
+    smaller next to noise: in every measurement noise was better than dropout, and worse together with it.
     """
-    given, epochs = options.given, seen / n_tokens
-    if "bpe_dropout" not in given and has_merges:
+    given, epochs = options.given, seen / stats.n_tokens
+    if "bpe_dropout" not in given and stats.has_merges:
         config = config.replace(bpe_dropout=0.0 if epochs < 3.5 else 0.03 if epochs < 8 else 0.05)
-    if "token_noise" not in given and not has_merges:
+    if "token_noise" not in given and not stats.has_merges:
         config = config.replace(token_noise=0.1 if epochs >= 5 else 0.0)
     if "dropout" not in given:
-        repetition = epochs * model.n_inner_parameters / n_bytes
+        repetition = epochs * model.n_inner_parameters / stats.n_bytes
         if config.token_noise > 0 or config.bpe_dropout > 0:
             dropout = 0.0 if repetition < 50 else 0.1
         else:

@@ -9,11 +9,11 @@ import time
 from dataclasses import dataclass, replace
 
 from minigpt.config import PRESETS, GPTConfig, RunOptions, TrainConfig, preset_config
-from minigpt.data.corpus import Corpus
 from minigpt.errors import ConfigError, MinigptError
+from minigpt.planning.corpus_stats import CorpusStats
 from minigpt.planning.defaults import against_overfitting, batch_and_optimizer, eval_tokens
 from minigpt.planning.memory_fit import fit_memory
-from minigpt.planning.scaling_law import entropy, expected_bits_per_byte
+from minigpt.planning.scaling_law import expected_bits_per_byte
 from minigpt.planning.throughput import StepTimer
 
 FINE_TUNED = "fine-tuned"  # instead of a preset's name, where the model to fine-tune gives the shape
@@ -25,31 +25,7 @@ _MAX_PARAMETERS = 8  # in the blocks, per byte of text
 _CANDIDATES = ("nano", "micro", "mini", "small", "gpt2", "gpt2-medium")  # from the smallest up
 _FINE_TUNING_CONTEXT = 256
 _SHORT_CONTEXT, _SHORT_RUN = 64, 1_500_000  # tokens: in so short a run, twice as many sequences teach more
-_SAMPLE = 1_000_000  # tokens, which are at least as many bytes
 _TINY = 20_000  # tokens: training on fewer takes seconds, so the length is in steps
-
-
-@dataclass(frozen=True)
-class CorpusStats:
-    """What a plan needs to know about a text.
-
-    `entropy` is its size after compression in bits per byte, `has_merges` whether its tokenizer merges bytes.
-    """
-
-    n_tokens: int
-    n_bytes: int
-    vocab_size: int
-    entropy: float
-    has_merges: bool = True
-
-    @classmethod
-    def of(cls, corpus: Corpus) -> "CorpusStats":
-        """The statistics of a corpus's training part; the entropy is that of its first megabyte."""
-        beginning = corpus.tokenizer.decode(corpus.train[:_SAMPLE].tolist()).encode()
-        tokenizer = corpus.tokenizer
-        return cls(
-            len(corpus.train), corpus.train_bytes, tokenizer.vocab_size, entropy(beginning), bool(tokenizer.merges)
-        )
 
 
 @dataclass(frozen=True)
@@ -155,9 +131,7 @@ def plan_settings(
             f"bpe_dropout ({options.training.bpe_dropout:g}) needs a tokenizer that merges bytes, bpe:N or gpt2, "
             "and this one does not; give 0"
         )
-    chosen = batch_and_optimizer(
-        options, model, context, stats.n_tokens, device_type, processes, fine_tuning=base is not None
-    )
+    chosen = batch_and_optimizer(options, model, context, stats, device_type, processes, fine_tuning=base is not None)
     if not {"steps", "epochs", "minutes"} & options.given:
         chosen |= {"steps": 300} if stats.n_tokens < _TINY else {"minutes": DEFAULT_MINUTES}
     config = options.training.replace(context_length=context, **chosen)
@@ -181,7 +155,7 @@ def plan_settings(
         config = config.replace(eval_tokens=eval_tokens(seen))
     if base is not None:
         return replace(planned, training=config)
-    model, config = against_overfitting(model, config, options, seen, stats.n_tokens, stats.n_bytes, stats.has_merges)
+    model, config = against_overfitting(model, config, options, stats, seen)
     planned = replace(planned, model=model, training=config)
     text_seen = seen * stats.n_bytes / stats.n_tokens  # bytes
     if min(text_seen, stats.n_bytes) >= _MIN_EXPECTED_BYTES:

@@ -219,6 +219,19 @@ def test_a_run_on_several_devices_is_not_resumed_in_python_on_one_unless_that_is
     assert isinstance(finished, minigpt.Finished)
 
 
+def test_an_end_that_cannot_be_saved_yields_its_result_and_then_raises(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_run: Run, **_parts: Any) -> None:
+        raise CheckpointError("training.json could not be written (no space left on device)")
+
+    monkeypatch.setattr(Run, "update", full)
+    events = minigpt.fit("fox.txt", report=False, **SETTINGS)
+    assert any(isinstance(event, minigpt.Finished) for event in events)
+    with pytest.raises(CheckpointError, match="no space left on device"):
+        next(events)
+
+
 def test_there_must_be_a_text_or_a_run(here: Path) -> None:
     with pytest.raises(ConfigError, match="there is no text to train on"):
         list(minigpt.fit())

@@ -15,7 +15,8 @@ from minigpt.config import PRESETS, GPTConfig, RunOptions, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import ConfigError, TrainingError
 from minigpt.planning import plan as planning
-from minigpt.planning.plan import CorpusStats, PlannedSettings, plan_preset, plan_settings, plan_tokenizer
+from minigpt.planning.corpus_stats import CorpusStats
+from minigpt.planning.plan import PlannedSettings, plan_preset, plan_settings, plan_tokenizer
 from minigpt.planning.scaling_law import entropy
 from minigpt.planning.throughput import StepTimer
 from minigpt.training.memory import state_bytes

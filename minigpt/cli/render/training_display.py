@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from itertools import pairwise
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -52,7 +53,7 @@ class TrainingDisplay:
         self.recent: deque[float] = deque(maxlen=20)  # seconds of the last steps
         self.steps, self.training_seconds = 0, 0.0  # without evaluations and saves
         self.live: Live | None = None
-        if out.is_terminal or out.is_jupyter:
+        if out.is_terminal or (out.is_jupyter and find_spec("ipywidgets") is not None):
             self.live = Live(console=out, refresh_per_second=4, transient=True, get_renderable=self._panel)
         self.next_line = 0.0
 
