@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @settings_options((ReadingConfig, ("text_key", "encoding_errors")))
 def evaluate(
     given: dict[str, Any],
-    model: Annotated[str, typer.Argument(help="a run's name or a model's folder")],
+    model: Annotated[str, typer.Argument(help="a run's name, or a model's file or folder", metavar="MODEL")],
     texts: Annotated[
         list[str],
         typer.Argument(
@@ -39,14 +39,17 @@ def evaluate(
         ),
     ],
     stride: Annotated[
-        int | None, typer.Option("--stride", help="tokens by which the window advances [half the context]", min=1)
+        int | None,
+        typer.Option("--stride", help="tokens by which the window advances [default: half the context]", min=1),
     ] = None,
     context: Annotated[
-        int | None, typer.Option("--context-length", help="tokens in the window [the model's context length]")
+        int | None, typer.Option("--context-length", help="tokens in the window [default: the model's]")
     ] = None,
     batch_size: Annotated[
         int | None,
-        typer.Option("--batch-size", help="windows or examples evaluated together [about 8,000 tokens]", min=1),
+        typer.Option(
+            "--batch-size", help="windows or examples evaluated together [default: about 8,000 tokens]", min=1
+        ),
     ] = None,
     limit: Annotated[
         int | None, typer.Option("--limit", help="evaluate only the first N documents or examples", min=1)

@@ -29,18 +29,21 @@ print(tokenizer.decode(result[0].sequences_ids[0]))"""
 
 def export(
     model: Annotated[
-        str | None, typer.Argument(help="a run's name, or a model's file or folder [newest run]", metavar="MODEL")
+        str | None,
+        typer.Argument(help="a run's name, or a model's file or folder [default: the newest run]", metavar="MODEL"),
     ] = None,
     to: Annotated[str, typer.Option("--to", help="the format: gguf, onnx or ctranslate2")] = "gguf",
     dtype: Annotated[
         str | None,
         typer.Option(
             "--dtype",
-            help="dtype of the weights; gguf: f32, f16, bf16, q8_0; onnx: f32; ctranslate2: f32, f16, bf16, int8 [f32]",
+            help="dtype of the weights; gguf: f32, f16, bf16, q8_0; onnx: f32; ctranslate2: f32, f16, bf16, int8 "
+            "[default: f32]",
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="the file (gguf) or folder to write [named after the model]")
+        Path | None,
+        typer.Option("--output", "-o", help="the file (gguf) or folder to write [default: named after the model]"),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="replace an earlier export")] = False,
     as_json: JsonOption = False,

@@ -33,7 +33,8 @@ def generate(
         str | None, typer.Argument(help="the text to continue; without one, a new document begins", metavar="PROMPT")
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="a run's name, or a model's file or folder [newest run]")
+        str | None,
+        typer.Option("--model", "-m", help="a run's name, or a model's file or folder [default: the newest run]"),
     ] = None,
     prompt_file: Annotated[
         Path | None,
@@ -64,7 +65,9 @@ def generate(
     ] = "auto",
     alternatives: Annotated[
         int | None,
-        typer.Option("--alternatives", help="with --json or --table: how many of the most likely tokens [5]", min=0),
+        typer.Option(
+            "--alternatives", help="with --json or --table: how many of the most likely tokens [default: 5]", min=0
+        ),
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="color each token by the probability the model gave it")
@@ -78,11 +81,12 @@ def generate(
     ] = False,
     novelty: Annotated[bool, typer.Option("--novelty", hidden=True)] = False,  # the former name of --memorization
     corpus: Annotated[
-        list[str] | None, typer.Option("--corpus", help="with --memorization: a text to search [the training text]")
+        list[str] | None,
+        typer.Option("--corpus", help="with --memorization: a text to search [default: the training text]"),
     ] = None,
     copied_words: Annotated[
         int | None,
-        typer.Option("--copied-words", help="with --memorization: the fewest words of a long run [8]", min=1),
+        typer.Option("--copied-words", help="with --memorization: the fewest words of a long run [default: 8]", min=1),
     ] = None,
     as_json: JsonOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),

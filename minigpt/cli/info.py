@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 def info(
     model: Annotated[
-        str | None, typer.Argument(help="a run's name, or a model's file or folder [newest run]", metavar="MODEL")
+        str | None,
+        typer.Argument(help="a run's name, or a model's file or folder [default: the newest run]", metavar="MODEL"),
     ] = None,
     as_json: JsonOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),

@@ -17,16 +17,19 @@ def load_gpt2(
     model: Annotated[
         str | None,
         typer.Argument(
-            help="gpt2, gpt2-medium, gpt2-large, gpt2-xl, OWNER/NAME on the Hub, or a path [gpt2]", metavar="MODEL"
+            help="gpt2, gpt2-medium, gpt2-large, gpt2-xl, OWNER/NAME on the Hub, or a path [default: gpt2]",
+            metavar="MODEL",
         ),
     ] = None,
     source: Annotated[
         str | None, typer.Option("--from", help="a local folder or file of any format, or OWNER/NAME on the Hub")
     ] = None,
     revision: Annotated[
-        str | None, typer.Option("--revision", help="a branch, tag or commit on the Hub [main]")
+        str | None, typer.Option("--revision", help="a branch, tag or commit on the Hub [default: main]")
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="the name to save it under [the model's name]")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="the name to save it under [default: the model's name]")
+    ] = None,
     device: DeviceOption = "auto",
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:

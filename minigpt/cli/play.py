@@ -41,7 +41,8 @@ End a line with \\ to continue it on the next; start and end a text of several l
 def play(
     given: dict[str, Any],
     model: Annotated[
-        str | None, typer.Argument(help="a run's name, or a model's file or folder [newest run]", metavar="MODEL")
+        str | None,
+        typer.Argument(help="a run's name, or a model's file or folder [default: the newest run]", metavar="MODEL"),
     ] = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "float32",

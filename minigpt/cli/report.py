@@ -13,10 +13,11 @@ from minigpt.reports import REPORT
 def report(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="a run's name or folder, or two to compare [newest run]", metavar="RUN"),
+        typer.Argument(help="a run's name or folder, or two to compare [default: the newest run]", metavar="RUN"),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help=f"the file to write [{REPORT} in the first run's folder]")
+        Path | None,
+        typer.Option("--output", "-o", help=f"the file to write [default: {REPORT} in the first run's folder]"),
     ] = None,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:

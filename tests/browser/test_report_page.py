@@ -68,7 +68,7 @@ def test_the_page_opens_without_errors_and_text_of_the_run_is_not_part_of_it(ope
     headings = opened.ask("[...document.querySelectorAll('h2')].map(e => e.textContent)")
     assert headings == ["Loss", "Learning rate and speed", "Samples", "Memorization", "Surprisal", "Record"]
     assert opened.ask("document.querySelectorAll('script').length") == 8  # the data, page.js, six parts
-    assert opened.ask("[...document.querySelectorAll('b')].map(e => e.textContent)") == ["é🐋"]  # the prompt alone
+    assert opened.ask("[...document.querySelectorAll('b')].map(e => e.textContent)") == ["é🐋"]  # only the prompt
     assert "alert(1)" in opened.ask("document.querySelector('.sample').textContent")
 
 

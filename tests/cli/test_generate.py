@@ -208,9 +208,9 @@ def test_a_random_seed_is_reported_and_repeats_the_text(run: Any) -> None:
 def test_a_missing_compiler_is_reported_in_one_line(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     save_model("one")
     monkeypatch.setattr(native, "_library", lambda: "there is no compiler")
-    said = run("generate", "abc", *SHORT).stderr.splitlines()
-    assert said[0] == "PyTorch generates the text, several times slower than compiled code: there is no compiler"
-    assert "cpu, float32, PyTorch" in said[1]
+    notes = run("generate", "abc", *SHORT).stderr.splitlines()
+    assert notes[0] == "PyTorch generates the text, several times slower than compiled code: there is no compiler"
+    assert "cpu, float32, PyTorch" in notes[1]
 
 
 def test_int8_weights_can_be_chosen_and_are_the_default_of_a_large_model(
@@ -319,7 +319,7 @@ def test_a_closed_pipe_is_not_an_error_for_a_rich_table_either(here: Path) -> No
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize(
-    ("script", "redirected", "code", "said"),
+    ("script", "redirected", "code", "expected"),
     [
         ("print('to a full disk')", "> /dev/full", 1, "minigpt: standard output could not be written (no space left"),
         ("print('to a full disk', flush=True)", "> /dev/full", 1, "minigpt: standard output could not be written"),
@@ -330,14 +330,14 @@ def test_a_closed_pipe_is_not_an_error_for_a_rich_table_either(here: Path) -> No
     ],
 )
 def test_progress_that_cannot_be_written_is_dropped_and_a_result_that_cannot_is_an_error(
-    script: str, redirected: str, code: int, said: str
+    script: str, redirected: str, code: int, expected: str
 ) -> None:
     command = f"import sys; from minigpt.cli import app; app.app = lambda: exec({script!r}); app.main()"
     line = f'{sys.executable} -c "$COMMAND" {redirected}'
     environment = os.environ | {"COMMAND": command}
     done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == code
-    assert (done.stdout + done.stderr).startswith(said) if said else done.stdout + done.stderr == ""
+    assert (done.stdout + done.stderr).startswith(expected) if expected else done.stdout + done.stderr == ""
 
 
 def test_beam_search_returns_its_best_texts(run: Any) -> None:

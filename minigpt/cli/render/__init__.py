@@ -1,1 +1,1 @@
-"""Drawing in the terminal: consoles, tables, units, the training display, colored tokens."""
+"""Drawing in the terminal: consoles, tables, the training display, colored tokens."""
