@@ -20,7 +20,6 @@ from minigpt.storage.run import Run
 from minigpt.training import loop
 from minigpt.training.clock import Control
 
-TEXT = "the quick brown fox jumps over the lazy dog; " * 60
 SETTINGS: dict[str, Any] = {
     "n_layer": 1, "n_head": 2, "n_embd": 16, "context_length": 16, "batch_size": 4, "tokenizer": "bytes", "steps": 6,
     "eval_every": 3, "device": "cpu", "dtype": "float32", "dropout": 0.1,
@@ -28,15 +27,10 @@ SETTINGS: dict[str, Any] = {
 FLAGS = [text for name, value in SETTINGS.items() for text in (f"--{name.replace('_', '-')}", str(value))]
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with fox.txt and a cache; curves are not drawn, which takes longer than training."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MINIGPT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("COLUMNS", "160")
+@pytest.fixture(autouse=True)
+def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than training here."""
     monkeypatch.setattr("minigpt.reports.loss_curve.draw_loss_curve", lambda *_: None)
-    (tmp_path / "fox.txt").write_text(TEXT)
-    return tmp_path
 
 
 def typed(*arguments: str) -> Any:
@@ -59,7 +53,6 @@ def state_of(directory: Path) -> dict[str, Any]:
     "function", [minigpt.plan, minigpt.fit, minigpt.load, minigpt.Model.generate, minigpt.Model.stream, minigpt.show]
 )
 def test_the_example_of_every_function_works(here: Path, monkeypatch: pytest.MonkeyPatch, function: Any) -> None:
-    (here / "corpus.txt").write_text(TEXT)
     monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
     if "load" in function.__module__:
         list(minigpt.fit("corpus.txt", preset="nano", steps=1, device="cpu", report=False))

@@ -16,15 +16,6 @@ from minigpt.jobs.request import Request
 from minigpt.training.events import Notice
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with fox.txt and a cache."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MINIGPT_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "fox.txt").write_text("the quick brown fox jumps over the lazy dog; " * 60)
-    return tmp_path
-
-
 def events_of(text: Path, processes: int = 1, local_processes: int = 1, **given: Any) -> list[Event]:
     options = RunOptions.of({"tokenizer": "bytes", **given})
     request = Request(sources=(str(text),), checkpoints=text.parent / "checkpoints", options=options)

@@ -12,26 +12,19 @@ from typing import Any
 
 import pytest
 import torch
+from builders import new_model, new_run
 
-from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
-from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import find_checkpoint, load_checkpoint
 from minigpt.storage.run import LastState, Run, newest_run, runs_in
 from minigpt.storage.run_record import Result
-from minigpt.tokenizer.tokenizer import Tokenizer
 
 Patch = pytest.MonkeyPatch
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    return new_run(tmp_path / "checkpoints" / "fox")
-
-
-def new_run(path: Path) -> Run:
-    model = GPT(GPTConfig(vocab_size=257, n_positions=8, n_embd=8, n_layer=1, n_head=1))
-    return Run.create(path, model, Tokenizer.named("bytes"), {"started": "now"})
+    return new_run(tmp_path / "checkpoints" / "fox", new_model(n_layer=1))
 
 
 def line(step: int) -> dict[str, Any]:
