@@ -96,18 +96,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if code_blocks(page, "python")], ids=name_of)
-def test_the_python_of_a_page_runs(page: Path, folder: Path) -> None:
-    """The blocks of a page run in order, as one program; trainings are shortened to two steps."""
+def run_python(page: Path) -> None:
+    """Runs the blocks of a page in order, as one program; trainings are shortened to two steps."""
     source = "\n".join(code_blocks(page, "python"))
     for length in ("minutes=1", "steps=500"):
         source = source.replace(length, "steps=2")
     exec(compile(source, name_of(page), "exec"), {"__name__": "__main__"})
 
 
-def test_the_python_of_the_readme_trains(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (source,) = code_blocks(README, "python")
-    exec(source.replace("minutes=1", "steps=2").replace("steps=500", "steps=2"), {})
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page != README and code_blocks(page, "python")], ids=name_of
+)
+def test_the_python_of_a_page_runs(page: Path, folder: Path) -> None:
+    run_python(page)
+
+
+def test_the_python_of_the_readme_trains_and_generates(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_python(README)
     assert "Finished(step=2" in capsys.readouterr().out
 
 
