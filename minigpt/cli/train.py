@@ -113,7 +113,7 @@ def train(
             return
         from minigpt.cli.render.console import console
         from minigpt.cli.render.preparation import PreparationDisplay
-        from minigpt.jobs.fit import prepare
+        from minigpt.jobs.stages import prepare
 
         out = console()
         with PreparationDisplay(out) as display:
@@ -142,7 +142,7 @@ def _plan(request: Request, *, resume: bool) -> None:
     check_count(processes, request.options.training.device)
     from minigpt.cli.render.console import console
     from minigpt.cli.render.preparation import PreparationDisplay
-    from minigpt.jobs.fit import plan_run
+    from minigpt.jobs.stages import plan_run
 
     with PreparationDisplay(console()) as display:
         display.follow(plan_run(request, processes, processes, display.progress))
@@ -151,7 +151,7 @@ def _plan(request: Request, *, resume: bool) -> None:
 def _train(job: "Job", checkpoints: Path, out: "Console", world: "World", loggers: list[str], *, report: bool) -> None:
     """Trains and draws; ends with the result, or with the state saved and the exit code of the signal."""
     from minigpt.cli.render.training_display import TrainingDisplay
-    from minigpt.jobs import fit
+    from minigpt.jobs import stages
     from minigpt.jobs.events import Started
     from minigpt.training.clock import Control
     from minigpt.training.events import Finished
@@ -163,7 +163,7 @@ def _train(job: "Job", checkpoints: Path, out: "Console", world: "World", logger
         signals = stack.enter_context(signals_as_requests(control, lambda: display.stop() if display else None))
         write = stack.enter_context(open_loggers(loggers, job.run, out))
         try:
-            for event in fit.train(job, control=control, world=world):
+            for event in stages.train(job, control=control, world=world):
                 if isinstance(event, Started):
                     display = stack.enter_context(TrainingDisplay.of(event, out))
                     display.read_log(job.run.read_log())  # without the lines that the resumed run writes again
@@ -183,7 +183,7 @@ def _train(job: "Job", checkpoints: Path, out: "Console", world: "World", logger
     try:
         _print_result(job, finished, display, world.size)
     finally:  # even if standard output is closed
-        for text in fit.write_pages(job.run, report=report):
+        for text in stages.write_pages(job.run, report=report):
             out.print(text, markup=False)
         if unsaved is not None:
             raise unsaved

@@ -10,9 +10,9 @@ import torch
 from minigpt.config import RunOptions, TrainConfig
 from minigpt.errors import ConfigError
 from minigpt.jobs.events import Event, Planned
-from minigpt.jobs.fit import plan_run
 from minigpt.jobs.plan import Plan
 from minigpt.jobs.request import Request
+from minigpt.jobs.stages import plan_run
 from minigpt.training.events import Notice
 
 

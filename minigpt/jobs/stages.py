@@ -1,0 +1,282 @@
+"""The stages of a training job, which the command line and `minigpt.fit()` go through: plan, start, train, pages."""
+
+import contextlib
+import functools
+import os
+import platform
+import time
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from minigpt import __version__, device
+from minigpt.config import RunOptions
+from minigpt.errors import ConfigError, FolderTakenError
+from minigpt.evaluation import baselines
+from minigpt.evaluation.recorded_baselines import recorded_baselines
+from minigpt.jobs.events import Activity, Event, Planned, Started
+from minigpt.jobs.job import Job
+from minigpt.jobs.plan import Plan
+from minigpt.jobs.reading import ByteProgress, corpus_record, read_corpus
+from minigpt.jobs.request import Request
+from minigpt.jobs.resume import find_run, resume_run
+from minigpt.model.gpt import GPT
+from minigpt.planning import throughput
+from minigpt.planning.corpus_stats import CorpusStats
+from minigpt.planning.plan import FINE_TUNED, plan_preset, plan_settings
+from minigpt.planning.throughput import StepTimer
+from minigpt.storage.checkpoint import Checkpoint, free_name
+from minigpt.storage.run import Run
+from minigpt.storage.run_record import BaselineRecord, BaselinesRecord, Environment, RunRecord
+from minigpt.training import events, loop
+from minigpt.training.budget import planned_steps
+from minigpt.training.clock import Control
+from minigpt.training.distributed import World
+from minigpt.training.events import Notice
+
+
+def prepare(
+    request: Request,
+    *,
+    resume: bool,
+    processes: int = 1,
+    local_processes: int = 1,
+    progress: ByteProgress | None = None,
+) -> Generator[Event, None, Job]:
+    """Makes a job ready: with `resume` the run that the request describes, if there is one, else a new run.
+
+    Of the `processes` that will train, `local_processes` are on this machine.
+    Raises: MinigptError.
+    """
+    directory = find_run(request) if resume else None
+    if directory is not None:
+        return (yield from resume_run(request, directory, progress))
+    if resume:
+        yield Notice(0, "there is no such run yet, so it starts now")
+    planned = yield from plan_run(request, processes, local_processes, progress)
+    return (yield from start_run(planned, processes))
+
+
+def plan_run(
+    request: Request, processes: int = 1, local_processes: int = 1, progress: ByteProgress | None = None
+) -> Generator[Event, None, Plan]:
+    """Reads the text, measures this machine and plans the run; yields the plan, then a notice for each of its notes.
+
+    Raises: MinigptError.
+    """
+    if not request.sources:
+        raise ConfigError("there is no text to train on; give a text file: minigpt train corpus.txt")
+    options, checkpoints = request.options, request.checkpoints
+    target = device.resolve_device(options.training.device)
+    dtype = device.resolve_dtype(options.training.dtype, target)
+    base = yield from _open_base(options, checkpoints)
+    corpus = yield from read_corpus(
+        request.sources, base.tokenizer if base else options.tokenizer, options.reading, progress
+    )
+    began = time.perf_counter()
+    yield Activity("measuring this machine")
+    stats, memory = CorpusStats.of(corpus), device.free_memory(target)
+    dtypes: tuple[str, ...] = ()
+    if target.type == "cpu":
+        memory //= local_processes
+        dtypes = ("float32", "bfloat16") if device.multiplies_bfloat16_faster() else ("float32",)
+    elif dtype != torch.float16:  # recorded by name, so that the run keeps it; not float16, which a CPU lacks
+        options = options.with_training(dtype=str(dtype).removeprefix("torch."))
+    timer = StepTimer(functools.partial(throughput.seconds_per_step, device=target, processes=processes), dtypes)
+    preset = options.preset or (
+        FINE_TUNED if base else plan_preset(stats, target.type, memory, options, timer, processes)
+    )
+    settings = plan_settings(
+        stats,
+        options,
+        device_type=target.type,
+        free_memory=memory,
+        preset=preset,
+        base=base.model.config if base else None,
+        timer=timer,
+        processes=processes,
+    )
+    yield Activity("")
+    _check_minutes(settings.training.minutes, time.perf_counter() - began, settings.seconds_per_step)
+    notes = list(settings.notes)
+    compiles = target.type == "cuda" and settings.training.sharding != "on"
+    if settings.training.compile == "on" or (settings.training.compile == "auto" and compiles):
+        notes.append("the speed was measured without torch.compile, which may increase it")
+    directory = checkpoints / free_name(request.run_name, checkpoints)
+    if directory.name != request.run_name:
+        notes.append(
+            f"{checkpoints / request.run_name} already exists, so this run is {directory.name}; to continue the "
+            f"existing run: --resume --name {request.run_name}"
+        )
+    planned = Plan(
+        request=request,
+        directory=directory,
+        corpus=corpus,
+        settings=settings,
+        base=base,
+        device=target,
+        notes=tuple(notes),
+        seconds=time.perf_counter() - began,
+    )
+    yield Planned(planned)
+    for note in notes:
+        yield Notice(0, note)
+    return planned
+
+
+def _open_base(options: RunOptions, checkpoints: Path) -> Generator[Event, None, Checkpoint | None]:
+    """The model to fine-tune, if any.
+
+    Raises: CheckpointError; ConfigError for another tokenizer than the model's.
+    """
+    if options.base is None:
+        return None
+    from minigpt.importers.open_model import find_model, load_model
+
+    base, notes = load_model(find_model(options.base, checkpoints), "cpu")
+    for note in notes:
+        yield Notice(0, f"note: {note}")
+    if options.tokenizer not in (None, base.tokenizer.name):
+        raise ConfigError(
+            f"tokenizer ({options.tokenizer}) cannot be chosen with --from: {base.directory} has its own, "
+            f"{base.tokenizer.name}"
+        )
+    return base
+
+
+def _check_minutes(minutes: float | None, measuring: float, step: float) -> None:
+    """Raises ConfigError if the budget ends before the first step."""
+    needed = measuring + step
+    if minutes is not None and 60 * minutes < needed:
+        raise ConfigError(
+            f"minutes ({minutes:g}) are over before the first step: measuring this machine took {measuring:.1f} s, and "
+            f"a step takes {step:.2g} s; give at least {2 * needed / 60:.2g}, or --steps"
+        )
+
+
+def start_run(planned: Plan, processes: int = 1) -> Generator[Event, None, Job]:
+    """Starts the planned run: builds its model, measures the baselines, and creates and locks its folder.
+
+    Raises: CheckpointError if the folder cannot be written.
+    """
+    began = time.perf_counter()
+    request, settings, corpus, base = planned.request, planned.settings, planned.corpus, planned.base
+    torch.manual_seed(settings.training.seed)
+    model = GPT.from_tensors(settings.model, base.model.state_dict()) if base else GPT(settings.model)
+    yield Activity("measuring the baselines on the held-out text")
+    measured = baselines.cheap_baselines(corpus)
+    yield Activity("")
+    record = RunRecord(
+        minigpt=__version__,
+        torch=torch.__version__,
+        started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        device=str(planned.device),
+        environment=_environment(planned.device, processes),
+        sources=request.absolute_sources,
+        asked=RunOptions.of(request.asked),
+        reading=request.options.reading,
+        base=str(base.directory) if base else None,
+        preset=settings.preset,
+        tokenizer=corpus.tokenizer.name,
+        corpus=corpus_record(corpus),
+        baselines=BaselinesRecord(
+            fingerprint=corpus.fingerprint, measured=tuple(BaselineRecord(**asdict(one)) for one in measured)
+        ),
+        model=settings.model,
+        training=settings.training,
+        expected=settings.expected,
+    )
+    directory, run = planned.directory, None
+    while run is None:
+        try:
+            run = Run.create(directory, model, corpus.tokenizer, record)
+        except FolderTakenError:  # since it was planned
+            taken, directory = directory, directory.with_name(free_name(request.run_name, request.checkpoints))
+            yield Notice(0, f"another run has just created {taken}, so this run is {directory.name}")
+    run.lock()
+    elapsed = planned.seconds + time.perf_counter() - began
+    return Job(model, corpus, settings.training, run, resume=False, elapsed=elapsed)
+
+
+def _environment(target: torch.device, processes: int) -> Environment:
+    return Environment(
+        python=platform.python_version(),
+        system=platform.platform(),
+        cpu=_cpu_name(),
+        gpu=torch.cuda.get_device_name(target) if target.type == "cuda" else None,
+        cores=os.cpu_count(),
+        threads=torch.get_num_threads(),
+        processes=processes,
+    )
+
+
+def _cpu_name() -> str:
+    """The processor's name if the system tells it, else its architecture."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def train(job: Job, *, control: Control | None = None, world: World | None = None) -> Iterator[Started | events.Event]:
+    """Trains the job; yields `Started`, then the events of `minigpt.train()`.
+
+    Raises: what `minigpt.train()` raises.
+    """
+    training = loop.train(
+        job.model,
+        job.corpus,
+        job.config,
+        job.run,
+        resume=job.resume,
+        control=control,
+        world=world,
+        elapsed=job.elapsed,
+    )
+    try:
+        yield _started(job)
+        yield from training
+    finally:  # also if the caller leaves before the first event of training
+        job.run.unlock()
+
+
+def _started(job: Job) -> Started:
+    progress = job.run.last_progress() if job.resume else None
+    return Started(
+        directory=job.run.directory,
+        step=progress["step"] if progress else 0,
+        device=str(device.resolve_device(job.config.device)),
+        total_steps=planned_steps(job.config, len(job.corpus.train)),
+        tokens_per_step=job.tokens_per_step,
+        baselines=tuple(recorded_baselines(job.run.record)),
+    )
+
+
+def write_pages(run: Run, *, report: bool = True) -> Iterable[str]:
+    """Draws the loss curve and writes the report of a run that has ended; yields a sentence on each.
+
+    A run that is trained and saved does not fail because a page about it cannot be made.
+    """
+    from minigpt.reports import REPORT, loss_curve, run_report
+
+    path = run.directory / "loss.png"
+    try:
+        known = {one.label: one.bits_per_byte for one in recorded_baselines(run.record)}
+        loss_curve.draw_loss_curve(run.read_log(), path, known)
+        yield f"loss curve: {path}"
+    except ModuleNotFoundError:
+        yield "no loss curve was drawn: it needs matplotlib (pip install 'minigpt[plot]')"
+    except Exception as error:  # of any kind: training has ended and is saved
+        yield f"no loss curve was drawn: {type(error).__name__}: {error}"
+    if not report:
+        return
+    path = run.directory / REPORT
+    try:
+        run_report.write_report([run.directory], path)
+        yield f"report: {path}"
+    except Exception as error:
+        yield f"no report was written: {type(error).__name__}: {error}"
