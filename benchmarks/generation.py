@@ -390,7 +390,7 @@ def measure_quality(model: Path, text: Path) -> str:
         agree += int((p.argmax(-1) == q.argmax(-1)).sum())
         count += len(window) - 1
     ratio = 2.718281828459045 ** ((nats[1] - nats[0]) / count)
-    header = ["model", "tokens", "mean KL, nats", "perplexity, int8 / float32", "same likeliest token"]
+    header = ["model", "tokens", "mean KL, nats", "perplexity, int8 / float32", "same most likely token"]
     row = [model.name, f"{count:,}", f"{divergence / count:.2e}", f"{ratio:.5f}", f"{100 * agree / count:.1f} %"]
     return table(header, [row])
 

@@ -1,4 +1,4 @@
-"""Training speed and memory of minigpt beside nanoGPT, a plain transformers loop and Hugging Face's Trainer.
+"""Training speed and memory of minigpt, nanoGPT, a plain transformers loop and Hugging Face's Trainer.
 
     python benchmarks/training.py --nanogpt PATH/TO/nanoGPT --json training.json --plot training.svg
 
@@ -210,8 +210,8 @@ def picture(results: list[dict[str, Any]], path: Path) -> None:
         speeds = [figures_of(results, shape, engine, "tokens_per_second") for engine in engines]
         middles = [statistics.median(values) for values in speeds]
         reach = [[m - min(v) for m, v in zip(middles, speeds)], [max(v) - m for m, v in zip(middles, speeds)]]  # noqa: B905
-        colours = ["tab:orange" if "minigpt" in engine else "tab:blue" for engine in engines]
-        axes.barh(engines, middles, xerr=reach, color=colours, error_kw={"elinewidth": 1, "capsize": 2})
+        colors = ["tab:orange" if "minigpt" in engine else "tab:blue" for engine in engines]
+        axes.barh(engines, middles, xerr=reach, color=colors, error_kw={"elinewidth": 1, "capsize": 2})
         axes.set_title(shape)
         axes.set_xlabel("tokens/s")
     drawing.savefig(path, dpi=120)
@@ -253,14 +253,14 @@ def main() -> None:
     if not cuda:
         here["gpu"] = None
     shapes = given.shapes or [name for name, shape in SHAPES.items() if cuda or not shape.cuda_only]
-    beside = [] if given.no_outside or "minigpt" not in engines else [OUTSIDE]
+    additional = [] if given.no_outside or "minigpt" not in engines else [OUTSIDE]
     print(f"{describe(here)}\n")
     with tempfile.TemporaryDirectory() as folder:
         for shape in shapes:
             data, failed = Path(folder) / f"{SHAPES[shape].vocabulary}.bin", set()
             random_tokens(data, SHAPES[shape].vocabulary)
             for turn in range(given.rounds):
-                wanted = [*engines, *beside, *([CEILING] if cuda else [])]
+                wanted = [*engines, *additional, *([CEILING] if cuda else [])]
                 for engine in wanted if turn % 2 == 0 else reversed(wanted):
                     if engine in failed:
                         continue
