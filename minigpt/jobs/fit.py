@@ -1,7 +1,10 @@
 """`minigpt.plan()` and `minigpt.fit()`: what `minigpt train` does, for Python users."""
 
 import os
+import signal
+import threading
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from minigpt.config import RunOptions, TrainConfig
@@ -16,6 +19,7 @@ from minigpt.training.clock import Control
 from minigpt.training.events import Finished, Notice
 
 Result = TypeVar("Result")
+Item = TypeVar("Item")
 
 
 def plan(
@@ -61,8 +65,8 @@ def fit(
     `sources` are text files, folders or globs, or a plan of `minigpt.plan()`. `settings` are those of `plan()`. With
     `resume`, the run of that name continues, or else the newest run of that text; it may have begun in Python or with
     `minigpt train`, which resumes both kinds too. `allow_change` lets it change the learning rate, the batch, the seed
-    or the text. Leaving the loop over the events stops training and saves the run; so does `control.stop`. Without
-    `report`, no report.html is written.
+    or the text. Leaving the loop over the events stops training and saves the run; so do `control.stop` and Ctrl-C,
+    which raises KeyboardInterrupt after the save. Without `report`, no report.html is written.
     Raises: what `plan()` raises; TrainingError if training diverges; CheckpointError if the run cannot be written.
 
     >>> for event in minigpt.fit("corpus.txt", steps=20):
@@ -91,8 +95,9 @@ def _fit(
     job = yield from (start_run(planned) if planned else prepare(request, resume=resume))
     finished: Finished | None = None
     unsaved: CheckpointError | None = None
+    control = control or Control()
     try:
-        for event in train(job, control=control):
+        for event in _interruptible(train(job, control=control), control):
             if isinstance(event, Finished):
                 finished = event
             else:
@@ -106,6 +111,45 @@ def _fit(
         yield finished
     if unsaved is not None:
         raise unsaved
+
+
+def _interruptible(items: Iterator[Item], control: Control) -> Iterator[Item]:
+    """The items; a Ctrl-C while one is computed requests a stop, and raises KeyboardInterrupt after the last item."""
+    interrupted = False
+    end = object()
+    while True:
+        with _interrupt_as_request(control) as requests:
+            item = next(items, end)
+        interrupted = interrupted or bool(requests)
+        if item is end:
+            break
+        yield item  # type: ignore[misc]
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _interrupt_as_request(control: Control) -> Iterator[list[int]]:
+    """Turns the first Ctrl-C into a request to stop; a second one raises KeyboardInterrupt at once.
+
+    Yields the list of the requests. Only the main thread can do this; in other threads nothing changes.
+    """
+    requests: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield requests
+        return
+
+    def stop(number: int, _: object) -> None:
+        if control.stop:
+            raise KeyboardInterrupt
+        requests.append(number)
+        control.stop = True
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield requests
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _refuse_devices(training: TrainConfig | None) -> None:

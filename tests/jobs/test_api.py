@@ -296,3 +296,25 @@ def test_wrong_sampling_settings_are_refused_at_once(here: Path, sampling: dict[
     minigpt.save_checkpoint(here / "checkpoints/m", new_model(), minigpt.Tokenizer.named("bytes"))
     with pytest.raises(ConfigError, match=said):
         minigpt.load("m").stream("the", **sampling)
+
+
+def test_ctrl_c_during_a_step_of_fit_saves_and_then_interrupts(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    list(minigpt.fit("fox.txt", name="whole", **SETTINGS))
+    schedule = loop.learning_rate
+
+    def press_ctrl_c(step: int, *rest: Any) -> float:
+        if step == 3:
+            signal.raise_signal(signal.SIGINT)
+        return schedule(step, *rest)
+
+    before = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "learning_rate", press_ctrl_c)
+        with pytest.raises(KeyboardInterrupt):
+            list(minigpt.fit("fox.txt", name="interrupted", **SETTINGS))
+    assert signal.getsignal(signal.SIGINT) == before
+    progress = Run.open(here / "checkpoints" / "interrupted").last_progress()
+    assert progress is not None
+    assert progress["step"] == 4  # the step is finished first
+    list(minigpt.fit("fox.txt", name="interrupted", resume=True))
+    assert state_of(here / "checkpoints" / "interrupted") == state_of(here / "checkpoints" / "whole")
