@@ -36,7 +36,7 @@ def write(folder: Path, shape: str) -> dict[str, float]:
     scratch = torch.empty(max(math.prod(stored.shape) for stored in stored_tensors(config))).normal_(std=0.02)
     # All tensors are views of one: the file is complete, but memory holds only the largest tensor.
     tensors = {
-        PREFIX + stored.theirs: scratch[: math.prod(stored.shape)].view(stored.shape)
+        PREFIX + stored.stored_name: scratch[: math.prod(stored.shape)].view(stored.shape)
         for stored in stored_tensors(config)
     }
     values = config_to_huggingface(config, end_of_text=config.vocab_size - 1, dtype=torch.float32)

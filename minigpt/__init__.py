@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     )
     from minigpt.evaluation.perplexity import evaluate
     from minigpt.generation.decoding import generate
+    from minigpt.generation.logits_processors import LogitsProcessor
+    from minigpt.generation.sampling import Sampler
     from minigpt.generation.streaming import generate_text
     from minigpt.importers.gpt2 import load_gpt2
     from minigpt.inspection.activations import inspect
@@ -61,6 +63,8 @@ _HOME = {
         "TrainingError",
     ),
     "generation.decoding": ("generate",),
+    "generation.logits_processors": ("LogitsProcessor",),
+    "generation.sampling": ("Sampler",),
     "generation.streaming": ("generate_text",),
     "model.kv_cache": ("KVCache",),
     "model.gpt": ("GPT",),
@@ -95,12 +99,14 @@ __all__ = [
     "GPTConfig",
     "GenerationError",
     "KVCache",
+    "LogitsProcessor",
     "MinigptError",
     "Model",
     "Notice",
     "Plan",
     "Planned",
     "Sample",
+    "Sampler",
     "SamplingConfig",
     "Saved",
     "Started",

@@ -1,7 +1,5 @@
 """`minigpt generate`: continues prompts with a model, streaming."""
 
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,7 +8,14 @@ import typer
 from minigpt.cli.models import CompileOption, DtypeOption, QuantizeOption, open_drafter, open_engine, open_model
 from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, names_of, settings_options
 from minigpt.cli.prompts import PromptFormat, read_prompts
-from minigpt.cli.render.continuations import Continuation, JsonOutput, MemorizationOutput, Output, PlainOutput
+from minigpt.cli.render.continuations import (
+    Continuation,
+    JsonOutput,
+    MemorizationOutput,
+    Output,
+    PlainOutput,
+    collect,
+)
 from minigpt.cli.render.terminal import note
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError
@@ -19,7 +24,6 @@ from minigpt.units import count
 if TYPE_CHECKING:
     from minigpt.cli.memorization import MemorizationMeter
     from minigpt.config import GPTConfig
-    from minigpt.generation.streaming import Piece
     from minigpt.storage.checkpoint import Checkpoint
     from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -168,7 +172,7 @@ def generate(
         pieces = generate_pieces(
             engine, tokenizer, batch, config, sampler=sampler, drafter=drafter, alternatives=alternatives
         )
-        _collect(continuations, pieces, output if streams else None)
+        collect(continuations, pieces, output if streams else None)
         counts += [(lengths[each.prompt], len(each.ids)) for each in continuations]
         timing = continuations[0].timing
         seconds, first = seconds + timing["seconds"], first or timing["first_token_seconds"]
@@ -187,24 +191,6 @@ def generate(
     n_tokens = sum(new for _, new in counts)
     speed = f"{n_tokens / seconds:,.0f} tokens/s, first token after {1000 * first:,.0f} ms"
     note(f"{count(n_tokens, 'token')} in {seconds:.2f} s, {speed}")
-
-
-def _collect(continuations: list[Continuation], pieces: "Iterator[Piece]", output: Output | None) -> None:
-    """Adds the pieces to the continuations that they belong to, prints them to `output`, and measures the time."""
-    started, first = time.perf_counter(), 0.0
-    for piece in pieces:
-        first = first or time.perf_counter() - started
-        continuations[piece.row].add(piece)
-        if output is not None:
-            output.add(piece)
-    seconds = time.perf_counter() - started
-    n_tokens = sum(len(continuation.ids) for continuation in continuations)
-    for continuation in continuations:
-        continuation.timing = {
-            "seconds": seconds,
-            "first_token_seconds": first,
-            "tokens_per_second": n_tokens / seconds,
-        }
 
 
 def _open_meter(checkpoint: "Checkpoint", corpus: list[str], copied_words: int | None) -> "MemorizationMeter":

@@ -11,7 +11,8 @@ import typer
 
 from minigpt.cli.models import CompileOption, DtypeOption, QuantizeOption, open_engine, open_model
 from minigpt.cli.options import CheckpointsOption, DeviceOption, names_of, settings_options
-from minigpt.cli.render.terminal import note, write
+from minigpt.cli.render.continuations import print_text
+from minigpt.cli.render.terminal import note
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, MinigptError
 from minigpt.settings import annotations_of, value_types
@@ -170,7 +171,7 @@ class Session:
         typed, written = self.turns[-1]
         try:
             for piece in generate_pieces(self.engine, self.tokenizer, [self.text], self.config):
-                write(piece.text)
+                print_text(piece.text)
                 written += piece.text
                 self.turns[-1] = (typed, written)
         except KeyboardInterrupt:

@@ -29,8 +29,7 @@ class LogitsProcessor(Protocol):
     >>> def never_repeat_a_token(logits, history, n_new):
     ...     last = history[:, -1:]  # (B, 1)
     ...     return logits.scatter(1, last, -torch.inf)
-    >>> from minigpt.config import SamplingConfig
-    >>> from minigpt.generation.sampling import Sampler
+    >>> from minigpt import Sampler, SamplingConfig
     >>> sampler = Sampler(SamplingConfig(temperature=0), processors=[never_repeat_a_token])
     >>> sampler.choose(torch.tensor([[1.0, 3.0, 2.0]]), history=torch.tensor([[0, 1]]), n_new=1)
     tensor([2])

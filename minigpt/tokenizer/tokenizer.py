@@ -3,9 +3,10 @@
 Every vocabulary contains the 256 bytes, so that every text can be encoded.
 """
 
+import codecs
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -17,7 +18,6 @@ import tiktoken
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer import files
 from minigpt.tokenizer.bpe_training import train_merges
-from minigpt.tokenizer.streaming import StreamDecoder
 from minigpt.tokenizer.vocabulary import END_OF_TEXT, GPT2_BYTES, Vocabulary, bytes_to_unicode
 
 # GPT-2's split into pre-tokens, which no merge crosses: contractions, letters, numbers, other characters, white space.
@@ -236,9 +236,26 @@ class Tokenizer:
         """The text of several tokens; invalid UTF-8 becomes U+FFFD, and special tokens become their names."""
         return self.decode_bytes(tokens).decode(errors="replace")
 
-    def decoder(self) -> StreamDecoder:
+    def decoder(self) -> "StreamDecoder":
         """A decoder for one stream of tokens that arrive one by one."""
         return StreamDecoder(self.token_bytes)
+
+
+class StreamDecoder:
+    """Decodes a stream of tokens into whole characters; the pieces join to the decoded text of all tokens."""
+
+    def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
+        """`token_bytes` gives the bytes of a token id, as `Tokenizer.token_bytes` does."""
+        self._token_bytes = token_bytes
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def feed(self, token: int) -> str:
+        """The characters that this token completes, often none."""
+        return self._utf8.decode(self._token_bytes(token))
+
+    def flush(self) -> str:
+        """The rest at the end of the stream: U+FFFD if the last character is incomplete."""
+        return self._utf8.decode(b"", final=True)
 
 
 def requested_vocab_size(spec: str) -> int | None:

@@ -1,9 +1,12 @@
 """The output forms of `minigpt generate`: plain text, JSON, and text with its copied runs marked."""
 
 import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from minigpt.cli.render.terminal import write
+from minigpt.tokenizer.display import LAYOUT, visible
 
 if TYPE_CHECKING:
     from minigpt.cli.memorization import MemorizationMeter
@@ -63,10 +66,10 @@ class PlainOutput(Output):
 
     def begin(self, prompt: str) -> None:
         self._line_is_open = True
-        write(prompt)
+        print_text(prompt)
 
     def add(self, piece: "Piece") -> None:
-        write(piece.text)
+        print_text(piece.text)
 
     def write(self, continuation: Continuation) -> None:
         print(continuation.prompt + continuation.text)
@@ -74,6 +77,13 @@ class PlainOutput(Output):
     def end(self) -> None:
         if self._line_is_open:
             print()
+
+
+def print_text(text: str) -> None:
+    """Prints text without a newline; in a terminal, control characters become pictures, so that they do not act."""
+    if sys.stdout.isatty():
+        text = visible(text, keep=LAYOUT)
+    print(text, end="", flush=True)
 
 
 class MemorizationOutput(Output):
@@ -104,3 +114,21 @@ class JsonOutput(Output):
         if self._meter:
             record[self._meter_key] = self._meter.record(continuation.prompt, continuation.text)
         print(json.dumps(record))
+
+
+def collect(continuations: Sequence[Continuation], pieces: "Iterable[Piece]", output: Output | None) -> None:
+    """Adds the pieces to the continuations that they belong to, prints them to `output`, and measures the time."""
+    started, first = time.perf_counter(), 0.0
+    for piece in pieces:
+        first = first or time.perf_counter() - started
+        continuations[piece.row].add(piece)
+        if output is not None:
+            output.add(piece)
+    seconds = time.perf_counter() - started
+    n_tokens = sum(len(continuation.ids) for continuation in continuations)
+    for continuation in continuations:
+        continuation.timing = {
+            "seconds": seconds,
+            "first_token_seconds": first,
+            "tokens_per_second": n_tokens / seconds,
+        }
