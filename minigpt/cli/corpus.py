@@ -120,7 +120,7 @@ def _stage_progress(out: "Console") -> "Iterator[Progress]":
 
 
 def _record(report: "Report") -> dict[str, Any]:
-    """The report for JSON."""
+    """The report as a record for JSON."""
     from minigpt.cli.render.corpus_report import verdict
 
     record: dict[str, Any] = _with_former_keys(asdict(report))

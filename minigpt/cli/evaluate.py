@@ -72,8 +72,8 @@ def evaluate(
 
     The texts are one stream of documents, with an end-of-text before the first and after each. A window moves over the
     stream; every token is scored once, with at least context - stride tokens before it (fewer at the start).
-    Benchmarks come from the Hugging Face hub or from `--data`. Each result is shown beside those published for the
-    GPT-2 closest in size, with the differences in protocol.
+    Benchmarks come from the Hugging Face hub or from `--data`. Each result is shown next to those published for
+    the GPT-2 closest in size, with the differences in protocol.
 
     Examples:
 

@@ -92,6 +92,6 @@ def _command(target: str, path: str, count: int) -> str:
 
 
 def _comparison(parity: "Parity") -> str:
-    """How close the export's logits and tokens are to the model's."""
+    """The largest difference from the model's logits and the number of equal tokens, as text."""
     text = f"largest logit difference {parity.difference:.2g}; {parity.greedy} of {parity.of} greedy tokens equal"
     return text if parity.same_ids is None else f"{text}; token ids equal"

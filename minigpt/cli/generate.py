@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from minigpt.storage.checkpoint import Checkpoint
     from minigpt.tokenizer.tokenizer import Tokenizer
 
-_ALTERNATIVES = 5  # shown for each token where --alternatives is not given
+_ALTERNATIVES = 5  # shown for each token if --alternatives is not given
 
 
 @settings_options((SamplingConfig, names_of(SamplingConfig)))
@@ -194,7 +194,7 @@ def generate(
 
 
 def _open_meter(checkpoint: "Checkpoint", corpus: list[str], copied_words: int | None) -> "MemorizationMeter":
-    """Imports the search only where it is used: that takes a tenth of a second."""
+    """Imports the search only when it is used: the import takes a tenth of a second."""
     from minigpt.cli.memorization import open_meter
     from minigpt.evaluation.memorization.index import LONG_RUN
 
@@ -202,7 +202,7 @@ def _open_meter(checkpoint: "Checkpoint", corpus: list[str], copied_words: int |
 
 
 def _open_explanation(tokenizer: "Tokenizer", *, table: bool) -> Output:
-    """Imports rich only where it is used."""
+    """Imports rich only when it is used."""
     from minigpt.cli.render.console import console
     from minigpt.cli.render.explained_output import ColoredOutput, TableOutput
 

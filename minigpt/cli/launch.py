@@ -41,11 +41,11 @@ _STOPS_TO_KILL = 3  # this many stop signals kill the processes
 
 @contextmanager
 def joined_world(request: "Request", *, resume: bool) -> Iterator["World"]:
-    """The group of processes that train together, this one among them. Where this process has to start the others, it
-    does so and then exits with their exit code.
+    """The group of processes that train together, including this one.
 
-    Only one process reports an error.
-    Raises: ConfigError and DeviceError if this machine cannot run so many processes.
+    If this process has to start the others, it does not train: it starts them and exits with their exit code. Only one
+    process reports an error.
+    Raises: ConfigError or DeviceError if this machine cannot run that number of processes.
     """
     if "WORLD_SIZE" not in os.environ:
         count, device = _requested_devices(request, resume)
@@ -104,7 +104,7 @@ def share_job(world: "World", job: "Job") -> None:
 
 
 def train_with_main(world: "World") -> None:
-    """What every process but the main one does: receives the job and trains, without output."""
+    """Receives the job from the main process and trains without output, as every other process does."""
     from minigpt.data.corpus import Corpus
     from minigpt.jobs.job import SharedJob
     from minigpt.training.clock import Control
@@ -158,7 +158,7 @@ def _requested_devices(request: "Request", resume: bool) -> tuple[int, str]:
 
 
 def _check_devices(world: "World", request: "Request", resume: bool) -> None:
-    """Raises ConfigError or DeviceError, before anything slow begins, if so many processes cannot train."""
+    """Raises ConfigError or DeviceError, before anything slow begins, if these processes cannot train."""
     with world.translate_errors():  # other machines need not see the folder of the run to resume
         device = world.broadcast_object(_requested_devices(request, resume)[1] if world.is_main else None)
     world.device(device)
@@ -174,7 +174,7 @@ def _check_devices(world: "World", request: "Request", resume: bool) -> None:
 
 
 def check_count(count: int, device: str) -> None:
-    """Raises ConfigError or DeviceError if so many processes cannot train on that device of this machine."""
+    """Raises ConfigError or DeviceError if `count` processes cannot train on that device of this machine."""
     from minigpt.training.process_group import available_cores, local_device
 
     if count > 1 and local_device(device, count).type == "cpu" and count > available_cores():
@@ -184,7 +184,7 @@ def check_count(count: int, device: str) -> None:
 def _launch(count: int, device: str, request: "Request") -> int:
     """Runs this command in `count` processes on that device; returns the exit code of the main one.
 
-    Raises: TrainingError if one of them died; typer.Exit if it has reported its error itself.
+    Raises: TrainingError if one of them died; typer.Exit if it has already reported its error.
     """
     from minigpt.training.process_group import rendezvous
 

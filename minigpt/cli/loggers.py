@@ -34,7 +34,7 @@ def check_loggers(names: Iterable[str]) -> None:
 def open_loggers(names: Iterable[str], run: "Run", out: "Console") -> Iterator[Callable[["Event"], None]]:
     """Yields a function that writes an event to each of the loggers named, `tensorboard` and `wandb`.
 
-    Raises: ConfigError where one cannot start.
+    Raises: ConfigError if one cannot start.
     """
     names = dict.fromkeys(names)
     check_loggers(names)
@@ -57,9 +57,9 @@ def open_loggers(names: Iterable[str], run: "Run", out: "Console") -> Iterator[C
 
 
 class _Logger:
-    """Writes events to another program. Steps arrive in order, except where a run rolls back or is resumed."""
+    """Writes events to another program. Steps arrive in order, except when a run rolls back or is resumed."""
 
-    start_hint = "reinstall it"  # what to do where it cannot start
+    start_hint = "reinstall it"  # what to do if it cannot start
 
     def __init__(self, run: "Run") -> None:
         self.run = run
@@ -85,7 +85,7 @@ class _Logger:
             self.log_metrics(event.step, _metrics(event))
 
     def restart_at(self, step: int) -> None:
-        """Declares that this step comes next, and that what was written of it and of later steps is void."""
+        """Declares that this step comes next; entries already written for it or for later steps are void."""
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Writes the metrics of a step by name."""
@@ -96,7 +96,7 @@ class _Logger:
         raise NotImplementedError
 
     def flush(self) -> None:
-        """Writes to disk: a run that is resumed from here does not write these events again."""
+        """Writes to disk, because a run that is resumed from here does not log these events again."""
 
     def close(self) -> None:
         """Writes the rest and ends."""

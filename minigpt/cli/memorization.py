@@ -29,7 +29,7 @@ class MemorizationMeter:
         return self.index.measure(text, prompt, self.min_words)
 
     def show(self, prompt: str, text: str) -> None:
-        """Prints a continuation with its long copied runs marked, and where they come from."""
+        """Prints a continuation with its long copied runs marked, and the locations of the originals."""
         measured = self.measure(text, prompt)
         out = console(stderr=False)
         escape = for_terminal if out.is_terminal else str
@@ -41,7 +41,7 @@ class MemorizationMeter:
             out.print(Text(f"  {run_line(run, measured, text, self._location(run))}"), soft_wrap=True)
 
     def record(self, prompt: str, text: str) -> dict[str, Any]:
-        """The figures, and every long copied run with its location, for JSON."""
+        """The figures and every long copied run with its location, for JSON."""
         measured = self.measure(text, prompt)
         runs = [
             {"start": run.start, "end": run.end, "words": run.words, "text": text[run.start : run.end]}

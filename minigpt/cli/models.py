@@ -45,9 +45,9 @@ def open_model(
 
 
 def open_engine(model: "GPT", quantize: Literal["auto", "none", "int8"], *, compiled: bool) -> "Engine":
-    """The engine for a model; prints a note where the compiled code is missing.
+    """The engine for a model; prints a note if the compiled code is missing.
 
-    Raises: ConfigError where the engine supports no int8, or cannot be `compiled`.
+    Raises: ConfigError if the engine supports no int8, or cannot be compiled.
     """
     from minigpt.generation.engines import native
     from minigpt.generation.engines.resolve import resolve_engine

@@ -210,7 +210,7 @@ def _block(first: str) -> str:
 def _parsed(name: str, text: str) -> Any:
     """A setting's value from the text typed.
 
-    Raises: ConfigError where the text does not have the setting's type.
+    Raises: ConfigError if the text does not have the setting's type.
     """
     annotation = annotations_of(SamplingConfig)[name]
     kinds = value_types(annotation)

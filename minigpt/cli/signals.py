@@ -1,4 +1,4 @@
-"""What Ctrl-C, SIGTERM, a closed terminal and SIGUSR1 do while a run trains."""
+"""Handles Ctrl-C, SIGTERM, a closed terminal and SIGUSR1 while a run trains."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -31,8 +31,10 @@ def handling(stop: Handler, save: Handler) -> Iterator[None]:
 
 @contextmanager
 def ignoring_sigusr1() -> Iterator[None]:
-    """Ignores SIGUSR1, here and in the processes started meanwhile, while there is nothing to save yet: by default it
-    ends the process."""
+    """Ignores SIGUSR1, here and in the processes started meanwhile, while there is nothing to save yet.
+
+    By default the signal would end the process.
+    """
     if not hasattr(signal, "SIGUSR1"):
         yield
         return

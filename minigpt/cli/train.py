@@ -172,7 +172,7 @@ def _train(job: "Job", checkpoints: Path, out: "Console", world: "World", logger
                 display.show(event)
                 write(event)
                 finished = event if isinstance(event, Finished) else None
-        except CheckpointError as error:  # at an end that could not be saved
+        except CheckpointError as error:  # the end could not be saved
             if finished is None:
                 raise
             unsaved = error

@@ -1,1 +1,1 @@
-"""What a text contains, and what is wrong with it, before a model is trained on it."""
+"""Reports the contents and the problems of a text before a model is trained on it."""

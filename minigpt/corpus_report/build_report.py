@@ -25,7 +25,7 @@ Progress = Callable[[str, int, int], None]  # the current stage, bytes done, byt
 _MOST_TRAIN, _MOST_VALIDATION = 2**25, 2**24  # bytes of each part kept in memory
 _TOKENIZER_TRAIN, _TOKENIZER_TEXT = 2**23, 2**20  # bytes that tokenizers are trained on, and measured on
 _TOKENIZER_CHUNK = 2**16  # bytes; Hugging Face's trainer needs a hundred times the memory of each text
-_MOST_PASSAGE = 2000  # bytes of a passage by which it is found again
+_MOST_PASSAGE = 2000  # bytes of a passage that are searched for
 _N_BASELINES = 7
 
 
@@ -42,7 +42,7 @@ def build_report(
 
     `found` is a scan with `encoding_errors="replace"`, so that invalid UTF-8 does not end it; `encoding_errors` is what
     training would use. The text is split as training would split it. `model` (name, model, tokenizer) is measured
-    beside the baselines; it must not have seen the text.
+    in addition to the baselines; it must not have seen the text.
     Raises: ConfigError and TokenizerError for invalid settings.
     """
     for spec in tokenizers:
@@ -198,7 +198,7 @@ def _baselines(split: _SplitText, model: tuple[str, GPT, Tokenizer] | None, prog
 
 
 def _beginning(passage: bytes) -> str:
-    """The beginning of a passage's first document: what is shown of it, and found again."""
+    """The beginning of a passage's first document, which is shown and searched for."""
     first = next(filter(None, passage.split(bytes([BOUNDARY]))), b"")
     return first[:_MOST_PASSAGE].decode(errors="ignore")
 

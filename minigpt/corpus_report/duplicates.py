@@ -14,11 +14,11 @@ _MANY_DOCUMENTS = 20  # from which on near-duplicates are documents, not paragra
 
 @dataclass(frozen=True)
 class DuplicateStats:
-    """How many of a text's units of one kind repeat an earlier one.
+    """The duplicates among a text's units of one kind: the units that repeat an earlier one.
 
-    Units: `duplicate_bytes` UTF-8 bytes that would go if every unit were kept once. `sampled_fraction` is the fraction
-    of the different units that were counted. `example` is the beginning of the unit whose duplicates take the most
-    bytes, and `occurrences` how often it occurs.
+    Units: `duplicate_bytes` UTF-8 bytes that would be removed if every unit were kept once. `sampled_fraction` is the
+    fraction of the different units that were counted. `example` is the beginning of the unit with the most bytes
+    in duplicates, and `occurrences` how often it occurs.
     """
 
     kind: str
@@ -33,7 +33,7 @@ class DuplicateStats:
 class _DuplicateCounter:
     """Counts duplicates in bounded memory.
 
-    With too many hashes, it samples the units whose hash ends in zeros, so that all occurrences of a unit stay.
+    With too many hashes, it keeps only units with a hash that ends in zeros, so that all occurrences of a unit stay.
     """
 
     def __init__(self, kind: str) -> None:

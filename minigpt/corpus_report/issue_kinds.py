@@ -1,4 +1,4 @@
-"""The kinds of issues in the characters of a text: the pattern of each, and what to do about it."""
+"""The kinds of issues in the characters of a text, each with its pattern and advice."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 UNDECODABLE, MOJIBAKE, DECOMPOSED = "invalid UTF-8", "mojibake", "decomposed characters"
 TRAILING, LICENSE = "trailing spaces", "Project Gutenberg's licence"
 
-# The characters that UTF-8 bytes become when read as Windows-1252, or as Latin-1 where Windows-1252 has none.
+# The characters that UTF-8 bytes become when read as Windows-1252, or as Latin-1 if Windows-1252 has none.
 _AS_1252 = {bytes([byte]).decode("cp1252", "replace").replace("\ufffd", chr(byte)): byte for byte in range(0x80, 0x100)}
 _CONT = "".join(char for char, byte in _AS_1252.items() if byte < 0xC0)  # continuation bytes of UTF-8
 
@@ -38,7 +38,7 @@ ISSUE_KINDS = (
     ),
     _kind(
         MOJIBAKE,
-        # Where two such characters are common in good text (French: café »), several must follow one another. The set
+        # If two such characters are common in good text (French: café »), several must follow one another. The set
         # at the start of the pattern lets the search skip all other characters quickly.
         f"[ÂÃâðÐÑÎÏ×ØÙã-ï](?:(?<=[ÂÃ])[{_CONT}]|(?<=â)[€‚„†ˆ‰‹Œ\x81][{_CONT}]|(?<=ð)[{_CONT}]{{3}}|"
         f"(?<=[ÐÑÎÏ×ØÙ])[{_CONT}](?:[ÐÑÎÏ×ØÙ][{_CONT}])+|(?<=[ã-ï])[{_CONT}]{{2}}(?:[ã-ï][{_CONT}]{{2}})+)",

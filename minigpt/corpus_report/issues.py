@@ -1,4 +1,4 @@
-"""Finds issues in the characters and lines of a text: how often each occurs, and where."""
+"""Finds issues in the characters and lines of a text, with the count and the locations of each."""
 
 import re
 import unicodedata

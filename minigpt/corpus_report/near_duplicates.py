@@ -1,4 +1,4 @@
-"""Finds units of a text that are nearly the same, by MinHash, and shows where two of them differ.
+"""Finds units of a text that are nearly the same, by MinHash, and shows the first difference of two of them.
 
 In a random order, two sets have the same smallest element with the probability of their Jaccard similarity. So the
 fraction of equal minima over many orders estimates it. Only pairs that agree in a whole band of minima are compared.
@@ -25,7 +25,7 @@ _MOST_SIGNATURES = 2**17  # 32 MB
 _HASHES, _BANDS = 64, 16  # bands of four: of two texts with a similarity of 0.8, 99.98 % share one
 _MOST_SHINGLES = 20_000  # of one unit
 _WORDS_BEFORE, _WORDS_AFTER = 6, 10  # shown around a difference
-_MOST_LINE = 1000  # characters of a line, on each side of a difference, by which it is found in its file
+_MOST_LINE = 1000  # characters of a line, on each side of a difference, that are searched for in its file
 _RANDOM = np.random.default_rng(64)
 _FACTORS = _RANDOM.integers(0, 2**63, (_HASHES, 1), dtype=np.uint64) * 2 + 1
 _TERMS = _RANDOM.integers(0, 2**64, (_HASHES, 1), dtype=np.uint64)

@@ -32,7 +32,7 @@ class Overlap:
 
 
 def find_overlap(text: bytes, other: Iterable[bytes], boundary: int, length: int = WINDOW) -> Overlap:
-    """How much of `text` occurs in `other`, which comes in pieces; windows with a `boundary` byte do not count."""
+    """Measures how much of `text` occurs in the pieces of `other`; windows with a `boundary` byte do not count."""
     hashed = WindowHashes(text)
     hashes = np.concatenate([np.empty(0, np.uint64), *(block for _, block in hashed.all(length))])
     boundaries = np.cumsum(np.append(0, hashed.codes == boundary))

@@ -6,7 +6,7 @@ import numpy as np
 
 from minigpt.corpus_report.window_hashes import WINDOW, Positions, WindowHashes
 
-MOST_BYTES = 2**24  # of a text that is searched: this takes 30 to 60 times as much memory
+MOST_BYTES = 2**24  # of a text to search: this takes 30 to 60 times as much memory
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def _repeat_by_hashes(hashed: WindowHashes, min_length: int) -> Repeat | None:
 
 
 def _repeated(hashed: WindowHashes, length: int) -> tuple[int, Positions]:
-    """How many windows of this length occur more than once, and the positions where a longest repeat can begin.
+    """The number of windows of this length that occur more than once, and the possible starts of a longest repeat.
 
     To save memory, the windows are divided into eight parts by their hashes. Equal windows are in the same part.
     """
@@ -87,7 +87,7 @@ def _repeated(hashed: WindowHashes, length: int) -> tuple[int, Positions]:
 
 
 def _extendable(hashed: WindowHashes, candidates: Positions, length: int) -> tuple[int, Positions]:
-    """How many candidate windows of this length occur more than once, and the positions of those after different bytes.
+    """The number of candidates of this length that occur more than once, and their positions after different bytes.
 
     If all equal windows follow the same byte, a longer repeat begins one position earlier.
     """

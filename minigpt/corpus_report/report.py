@@ -1,4 +1,4 @@
-"""The report on a text: what it contains, what is wrong with it, and what to fix first."""
+"""The report on a text: its contents, its problems, and what to fix first."""
 
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ class Passage:
 
 @dataclass(frozen=True)
 class Compression:
-    """How many bytes of the held-out text one token of a tokenizer stands for, on average."""
+    """The bytes of the held-out text per token of a tokenizer, on average."""
 
     tokenizer: str
     vocab_size: int
@@ -40,7 +40,7 @@ class Compression:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something worth fixing: what it is, with its amount, and what to do."""
+    """Something worth fixing: a description with the amount, and advice."""
 
     what: str
     advice: str
@@ -85,7 +85,7 @@ class Report:
     baselines: list[Baseline]
 
     def findings(self) -> list[Finding]:
-        """What is worth fixing, the most serious first."""
+        """The findings that are worth fixing, the most serious first."""
         stops = [issue for issue in self.issues if issue.kind == UNDECODABLE and self.encoding_errors == "strict"]
         found = [_finding(issue) for issue in stops]
         if self.overlap.share >= _MIN_OVERLAP_SHARE:
@@ -128,7 +128,7 @@ class Report:
 
 
 def search_key(example: str) -> str:
-    """The line of an example by which it is found in its file, where line endings and white space may differ."""
+    """The line of an example to search its file for, in which line endings and white space may differ."""
     return max(example.splitlines(), key=len, default="").strip()
 
 

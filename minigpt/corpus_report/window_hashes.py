@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-WINDOW = 50  # bytes: so many are hardly ever the same by chance
+WINDOW = 50  # bytes: windows of this length are hardly ever the same by chance
 
 _BLOCK = 2**22  # windows hashed together
 _PRIME = 2**31 - 1  # the product of two smaller numbers fits 64 bits

@@ -1,7 +1,7 @@
 """Simple methods (byte and word frequencies, n-grams, gzip, xz) measured like a model, in bits per byte.
 
-Each is measured on the held-out part, and knows the training part or none of it. An end-of-text costs bits but counts
-as no byte. A long text is sampled; a baseline that was trained or measured on a sample says so, because it is weaker
+Each is measured on the held-out part, and may learn from the training part. An end-of-text costs bits but counts as
+no byte. A long text is sampled; a baseline that was trained or measured on a sample says so, because it is weaker
 than the method could be.
 """
 
@@ -151,7 +151,7 @@ def model_baseline(
 
 
 def beaten_since(log: Iterable[Mapping[str, Any]], baselines: Mapping[str, float]) -> dict[str, int]:
-    """For each baseline that a run's log ends below: the step of the evaluation from which on it stays below.
+    """The step from which on a run stays below each baseline, without the baselines that it ends above.
 
     `baselines` are bits per byte by label.
     """

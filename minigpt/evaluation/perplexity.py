@@ -38,7 +38,7 @@ class World(Protocol):
 class Evaluation:
     """A loss and the protocol by which it was measured.
 
-    Units: `loss` nats per token; `bytes` UTF-8 bytes of the scored tokens, of which an end-of-text has none.
+    Units: `loss` nats per token; `bytes` UTF-8 bytes of the scored tokens; an end-of-text has none.
     """
 
     loss: float
@@ -132,7 +132,7 @@ class WindowBatch(NamedTuple):
     """Windows of a stream that have the same length.
 
     `starts` (B,) are their positions in the stream. `windows` (B, T + 1) int64 are their tokens, each with the next
-    one. `targets` (B, T) are the tokens to predict, IGNORE_INDEX where an earlier window has scored them.
+    one. `targets` (B, T) are the tokens to predict, or IGNORE_INDEX if an earlier window has scored them.
     """
 
     starts: list[int]

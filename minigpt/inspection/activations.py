@@ -1,4 +1,4 @@
-"""What a model computes for a text, as arrays: attention weights, every layer's prediction, and norms."""
+"""Collects what a model computes for a text as arrays: attention weights, every layer's prediction, and norms."""
 
 import math
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ class Predictions:
 
     | field                       | shape       | value                                                              |
     |-----------------------------|-------------|--------------------------------------------------------------------|
-    | `top_ids`, `top_logprobs`   | (..., T, k) | the k likeliest next tokens (int64), the likeliest first           |
+    | `top_ids`, `top_logprobs`   | (..., T, k) | the k most likely next tokens (int64), the most likely first       |
     | `entropy`                   | (..., T)    | entropy of the whole distribution                                  |
     | `logprobs`                  | (..., T)    | log-probability of the actual next token; NaN at the last position |
-    | `ranks`                     | (..., T)    | its rank (int64, 0 for the likeliest); -1 at the last position     |
+    | `ranks`                     | (..., T)    | its rank (int64, 0 for the most likely); -1 at the last position   |
 
     Units: nats.
     """
@@ -40,14 +40,14 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What a model computes for a text; every tensor is float32 on the CPU.
+    """The arrays that a model computes for a text; every tensor is float32 on the CPU.
 
     | field                             | shape        | value                                                       |
     |-----------------------------------|--------------|-------------------------------------------------------------|
-    | `attention`                       | (L, H, T, T) | attention weights: row t is what position t attends to      |
+    | `attention`                       | (L, H, T, T) | attention weights: row t has the weights of position t      |
     | `lens`                            | (L, T)       | predictions from each block's output by the logit lens      |
     | `token_norms`, `position_norms`   | (T,)         | Euclidean norms of the two embeddings                       |
-    | `attention_norms`, `mlp_norms`    | (L, T)       | norms of what each sublayer adds to the residual stream     |
+    | `attention_norms`, `mlp_norms`    | (L, T)       | norms of the output that each sublayer adds to the residual |
     | `residual_norms`                  | (L, T)       | norms of the residual stream after each block               |
 
     The logit lens applies the final norm and the head to a block's output; for the last block, that is the model's own
@@ -71,7 +71,7 @@ class Inspection:
 
 
 def predict(model: GPT, ids: Sequence[int] | Tensor, *, top: int = 10) -> Predictions:
-    """Predicts the token after each of `ids` (T,), with the `top` likeliest tokens.
+    """Predicts the token after each of `ids` (T,), with the `top` most likely tokens.
 
     Raises: ConfigError if there are no ids, more than fit into the context, or ids outside the vocabulary.
     """
@@ -138,7 +138,7 @@ def _norms(x: Tensor) -> Tensor:
 
 
 def _predictions(model: GPT, features: Tensor, ids: Tensor, top: int) -> Predictions:
-    """What the head predicts from features (T, C) of ids (T,), with the logits of a slice of positions at a time."""
+    """The head's predictions from features (T, C) of ids (T,), with the logits of a slice of positions at a time."""
     following = ids.roll(-1)
     slices = [
         _describe(logits.log_softmax(dim=-1), following[rows], top) for rows, logits in sliced_logits(model, features)
@@ -150,7 +150,7 @@ def _predictions(model: GPT, features: Tensor, ids: Tensor, top: int) -> Predict
 
 def _describe(logprobs: Tensor, following: Tensor, top: int) -> tuple[Tensor, ...]:
     """The fields of `Predictions` for log-probabilities (T, V) and the actual next tokens (T,)."""
-    likeliest = logprobs.topk(min(top, logprobs.shape[-1]), dim=-1)  # (T, k)
+    most_likely = logprobs.topk(min(top, logprobs.shape[-1]), dim=-1)  # (T, k)
     actual = logprobs.gather(1, following[:, None])  # (T, 1)
     entropy = torch.special.entr(logprobs.exp()).sum(dim=-1)
-    return likeliest.indices, likeliest.values, entropy, actual[:, 0], (logprobs > actual).sum(dim=-1)
+    return most_likely.indices, most_likely.values, entropy, actual[:, 0], (logprobs > actual).sum(dim=-1)

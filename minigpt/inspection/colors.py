@@ -1,4 +1,4 @@
-"""The cividis color scale, from dark blue to bright yellow, for probabilities; color-blind readers see it alike."""
+"""The cividis color scale for probabilities, from dark blue to bright yellow; color-blind readers can read it too."""
 
 import math
 

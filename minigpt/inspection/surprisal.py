@@ -32,7 +32,7 @@ def surprisal_of_weights(run: Run) -> list[dict[str, Any]]:
     """
     recorded = run.record.corpus
     if recorded is None or recorded.path is None:  # as in early runs
-        raise DataError("the run's record does not say where its tokens are")
+        raise DataError("the run's record does not name the folder of its tokens")
     corpus = Corpus.load(recorded.path)
     if corpus.fingerprint != recorded.fingerprint:
         raise DataError(f"{recorded.path} now holds another text")

@@ -1,4 +1,4 @@
-"""Which settings a run may change when it is resumed.
+"""Decides which settings of a run may change when it is resumed.
 
 | setting                                         | with --resume                                            |
 |-------------------------------------------------|----------------------------------------------------------|
@@ -6,7 +6,7 @@
 | text, and how the model learns from it          | with --allow-change; recorded in training.json           |
 | length, evaluation, saving, machine but dtype   | freely                                                   |
 
-The heading that a setting's help has decides its kind; the exceptions are named here.
+The kind of a setting follows from its heading in the help; the exceptions are named here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ def is_free(option: str, *, dropout: float | None = None) -> bool:
 
 
 def changes_in(record: RunRecord, begun: Resumable, asked: Mapping[str, Any], step: int, name: str) -> list[Change]:
-    """The options in `asked` that change the recorded run called `name` after `step`, without those that are free.
+    """The options in `asked` that change the recorded run called `name` after `step`, except the free ones.
 
     A value that the run has, or that was asked for when it began, is no change.
     Raises: ConfigError for an option that can never change.

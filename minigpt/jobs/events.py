@@ -1,4 +1,4 @@
-"""What a training job yields besides the events of training: what it is doing, its plan, and the run that it trains."""
+"""The events of a training job in addition to those of training: its current activity, its plan, and its run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Activity:
-    """A part of the preparation that takes a while begins, and the one before has ended. An empty text: none begins.
+    """A slow part of the preparation begins, and the previous one has ended. With an empty text, none begins.
 
     `in_bytes` says that the progress callback is called with the bytes done and their total.
     """
@@ -33,7 +33,7 @@ class Planned:
 class Started:
     """The run is ready to train: its folder exists and is locked.
 
-    `step` is that of its last saved state, 0 for a new run; `total_steps` is None where the budget is in minutes.
+    `step` is that of its last saved state, 0 for a new run; `total_steps` is None if the budget is in minutes.
     """
 
     directory: Path

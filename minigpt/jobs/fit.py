@@ -102,7 +102,7 @@ def _fit(
                 finished = event
             else:
                 yield event
-    except CheckpointError as error:  # of an end that could not be saved
+    except CheckpointError as error:  # the end could not be saved
         if finished is None:
             raise
         unsaved = error

@@ -13,7 +13,7 @@ from minigpt.storage.run import Run
 class Job:
     """Everything that `train()` takes. The run is locked.
 
-    `elapsed` are the seconds of a budget in minutes that measuring took.
+    `elapsed` is how much of a budget in minutes the measurements took, in seconds.
     """
 
     model: GPT
@@ -31,7 +31,7 @@ class Job:
 
 @dataclass(frozen=True)
 class SharedJob:
-    """What the other processes of a run need to train with the main one; they get its weights when training begins."""
+    """The part of a job that the other processes need at first; the weights follow when training begins."""
 
     model: GPTConfig
     corpus: str  # the folder of the tokens

@@ -21,7 +21,7 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Model:
-    """A model with its tokenizer, ready to generate; `notes` are what its import changed, if anything."""
+    """A model with its tokenizer, ready to generate; `notes` say what its import changed, if anything."""
 
     checkpoint: Checkpoint = field(repr=False)
     engine: Engine = field(repr=False)
@@ -104,7 +104,7 @@ def load(
 
 
 def _sampling_config(sampling: dict[str, Any]) -> SamplingConfig:
-    """Sampling settings; those that hold several texts take one text or a list too.
+    """The sampling settings; a setting of several texts also takes a single text or a list.
 
     Raises: ConfigError.
     """

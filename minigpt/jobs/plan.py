@@ -27,7 +27,7 @@ class PlanRow(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A planned run, nothing of which is written yet; `minigpt.fit(plan)` trains it.
+    """A planned run; nothing is written yet. `minigpt.fit(plan)` trains it.
 
     `directory` is the run's future folder, `base` the model to fine-tune, `notes` sentences for the user, `seconds` the
     time that measuring took, which a budget in minutes includes. `str(plan)` is the table of `minigpt train --plan`.
@@ -137,7 +137,7 @@ class Plan:
 
 
 def _end_time(seconds: float) -> str:
-    """When a run of this many seconds will be done, with the date where that may be another day."""
+    """The time at which a run of this many seconds will be done, with the date if that may be another day."""
     if seconds > _CENTURY:
         return "more than a hundred years"
     pattern = "%H:%M:%S" if seconds < 20 * 3600 else "%Y-%m-%d %H:%M"

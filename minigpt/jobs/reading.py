@@ -45,7 +45,7 @@ def read_corpus(
 
 
 def corpus_record(corpus: Corpus) -> CorpusRecord:
-    """What training.json says of the text."""
+    """The entry for the text in training.json."""
     return CorpusRecord(
         fingerprint=corpus.fingerprint,
         path=str(corpus.path),

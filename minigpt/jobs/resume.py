@@ -48,8 +48,10 @@ def find_run(request: Request) -> Path | None:
 
 
 def _run_of_texts(request: Request) -> Path | None:
-    """The newest run of these texts that was begun with these options and this length, else with these options, else
-    with any. Runs of a text have numbered names. None if the texts have no run or have moved."""
+    """The newest run of these texts with these options and this length, else with these options, else with any.
+
+    Runs of a text have numbered names. None if the texts have no run or have moved.
+    """
     length = {name: value for name, value in request.options.to_dict().items() if name in _LENGTH}
     of_texts, same_options, same_length = [], [], []
     for folder in runs_in(request.checkpoints):
@@ -70,8 +72,10 @@ def _run_of_texts(request: Request) -> Path | None:
 
 
 def weights_without_state(run: Run) -> int | None:
-    """The step of the weights of a run that never saved a state, for lack of space perhaps; None if it has a state, or
-    the weights are those that it begins with."""
+    """The step of the weights of a run that never saved a state, perhaps for lack of space.
+
+    None if it has a state, or has only its initial weights.
+    """
     if run.last_path.exists():
         return None
     with TensorFile(run.directory / WEIGHTS) as file:
@@ -225,5 +229,5 @@ def _read_corpus(
     if reading != begun.reading:
         raise ConfigError(f"{run.directory} read its text from a pipe; give it again to read it with other settings")
     if begun.corpus.path is None:
-        raise ConfigError(f"{run.directory} does not record where the tokens of its text are; give the text again")
+        raise ConfigError(f"{run.directory} does not record the folder of its tokens; give the text again")
     return Corpus.load(begun.corpus.path)

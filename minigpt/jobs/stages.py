@@ -1,4 +1,4 @@
-"""The stages of a training job, which the command line and `minigpt.fit()` go through: plan, start, train, pages."""
+"""The stages of a training job, used by the command line and `minigpt.fit()`: plan, start, train, write pages."""
 
 import contextlib
 import functools
@@ -213,7 +213,7 @@ def _environment(target: torch.device, processes: int) -> Environment:
 
 
 def _cpu_name() -> str:
-    """The processor's name if the system tells it, else its architecture."""
+    """The processor's name if the system reports it, else its architecture."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             name, _, value = line.partition(":")

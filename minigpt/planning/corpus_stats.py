@@ -10,7 +10,7 @@ _SAMPLE = 1_000_000  # tokens, which are at least as many bytes
 
 @dataclass(frozen=True)
 class CorpusStats:
-    """What a plan needs to know about a text.
+    """The figures of a text that a plan needs.
 
     `entropy` is its size after compression in bits per byte, `has_merges` whether its tokenizer merges bytes.
     """

@@ -1,4 +1,4 @@
-"""The rules of a plan: batch size, optimizer, learning rate, evaluation, and what counters overfitting.
+"""The rules of a plan: batch size, optimizer, learning rate, evaluation, and regularization.
 
 docs/experiments.md has the measurements.
 """
@@ -22,7 +22,7 @@ def batch_and_optimizer(
     *,
     fine_tuning: bool,
 ) -> dict[str, Any]:
-    """The batch size, the optimizer, the learning rate and the patience, as far as the user gave none.
+    """The batch size, the optimizer, the learning rate and the patience, except the ones that the user gave.
 
     A batch has about 1k tokens on a CPU and 16k on a GPU, and at most an eighth of the text. With Muon on a CPU it has
     at least four tokens per feature: orthogonalization costs width^3, the gradients cost width^2 times tokens, and in a
@@ -46,8 +46,8 @@ def batch_and_optimizer(
 def _learning_rate(width: int, optimizer: str, *, fine_tuning: bool) -> float:
     """The peak learning rate; wider models get a smaller one.
 
-    For fine-tuning it is the usual 5e-5 at GPT-2 small's width of 768, and 7e-4 at 128, where 1e-3 was the best of the
-    four that were measured; a power of the width connects the two.
+    For fine-tuning it is the usual 5e-5 at GPT-2 small's width of 768, and 7e-4 at 128, near 1e-3, the best of four
+    measured there; a power of the width connects the two.
     """
     if fine_tuning:
         rate = min(1e-3, 5e-5 * (768 / width) ** 1.5)
@@ -72,7 +72,7 @@ def against_overfitting(
     stats: CorpusStats,
     seen: float,
 ) -> tuple[GPTConfig, TrainConfig]:
-    """The settings with BPE-dropout, token noise and dropout where they were not given.
+    """The settings with a choice of BPE-dropout, token noise and dropout, except the ones that the user gave.
 
     `seen` is the number of tokens trained on. A text that is seen often gets BPE-dropout, or token noise if its
     tokenizer has no merges to drop. Dropout grows with the epochs and with the parameters per byte of text. It is

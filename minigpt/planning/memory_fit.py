@@ -10,8 +10,8 @@ def fit_memory(
 ) -> tuple[TrainConfig, int]:
     """The settings that fit into `free_memory` bytes per process, and the bytes that they need.
 
-    Where the user left it open, the weights are sharded over several processes first; then the micro-batch is halved;
-    then activations are recomputed in the backward pass. `notes` gets a sentence on each of the last two.
+    Unless the user chose otherwise, the weights are first sharded over several processes, then the micro-batch is
+    halved, then activations are recomputed in the backward pass. `notes` gets a sentence on each of the last two.
     Raises: ConfigError if the weights and the optimizer alone do not fit; it names the largest preset that does.
     """
     on_cpu, context = device_type == "cpu", config.context_length or model.n_positions

@@ -16,7 +16,7 @@ from minigpt.planning.memory_fit import fit_memory
 from minigpt.planning.scaling_law import expected_bits_per_byte
 from minigpt.planning.throughput import StepTimer
 
-FINE_TUNED = "fine-tuned"  # instead of a preset's name, where the model to fine-tune gives the shape
+FINE_TUNED = "fine-tuned"  # instead of a preset's name, if the model to fine-tune gives the shape
 DEFAULT_MINUTES = 5.0
 _MIN_EXPECTED_BYTES = 300_000  # of text, and of text learned from: the experiments had no less
 _BYTES_PER_TOKEN = 370  # of text for each token of the vocabulary: best or nearly so for 1 MB and 3 MB of text
@@ -32,7 +32,7 @@ _TINY = 20_000  # tokens: training on fewer takes seconds, so the length is in s
 class PlannedSettings:
     """The model's shape, the training settings, and a sentence on each choice that needs one.
 
-    `seconds_per_step` was measured on this machine. `why_dtype` says why that dtype was chosen; it is empty where the
+    `seconds_per_step` was measured on this machine. `why_dtype` says why that dtype was chosen; it is empty if the
     user gave it. `expected` is the bits per byte to expect at the end, or None outside the range of the experiments.
     `memory` is the estimated peak in bytes, without the memory of PyTorch itself.
     """
@@ -115,7 +115,7 @@ def plan_settings(
     timer: StepTimer,
     processes: int = 1,
 ) -> PlannedSettings:
-    """The settings that the user gave, and for all others what the rules choose.
+    """The settings that the user gave, and the choices of the rules for all others.
 
     `free_memory`, in bytes per process, limits the micro-batch. `base` is the shape of a model to fine-tune;
     `processes` share every batch.
@@ -169,7 +169,7 @@ def _new_model(preset: str, vocab_size: int, options: RunOptions) -> GPTConfig:
 
 
 def _context(model: GPTConfig, n_tokens: int, options: RunOptions, notes: list[str], *, fine_tuning: bool) -> int:
-    """The context length: as given, else the model's, and at most what the text has.
+    """The context length: as given, else the model's, but not longer than the text.
 
     Raises: ConfigError if it is longer than the context length of the model to fine-tune.
     """

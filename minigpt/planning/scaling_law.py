@@ -1,4 +1,4 @@
-"""The bits per byte to expect from a model of some size after training on so much text: a fit to small experiments.
+"""The bits per byte to expect from a model's size and the amount of training text: a fit to small experiments.
 
     bits per byte / entropy = FLOOR + WIDTH (millions of inner parameters)^-ALPHA + DATA (megabytes learned from)^-BETA
                               - VOCABULARY log2(vocabulary size)

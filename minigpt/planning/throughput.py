@@ -19,8 +19,8 @@ from minigpt.training.distributed import World
 from minigpt.training.memory import activation_bytes, is_out_of_memory, state_bytes
 from minigpt.training.step import TrainStep
 
-# Dense bfloat16 TFLOP/s from the data sheets. A device has the first of these names that its name in torch contains,
-# unless that also contains a word that makes it another device.
+# Dense bfloat16 TFLOP/s from the data sheets. The first of these names that torch's name of a device contains applies,
+# unless torch's name also contains one of _OTHERS, which is another device.
 _DATA_SHEETS = {
     "H200 NVL": 835, "H200": 989, "H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "B200": 2250, "A100": 312, "A40": 150,
     "A10G": 70, "L40S": 362, "L4": 121, "RTX 5090": 210, "RTX 4090": 165, "RTX 3090": 71,
@@ -42,7 +42,7 @@ class Timing:
 
 
 class StepTimer:
-    """Measures the step of each shape once, and chooses the faster dtype where that is `auto`.
+    """Measures the step of each shape once, and chooses the faster dtype if the dtype is `auto`.
 
     `dtypes` are those to choose from, float32 first; if it is empty, as on a GPU, `auto` stays. Whether bfloat16 is
     faster depends on the machine and on the shape, so both are measured. Its gain grows with the matrices: once it was

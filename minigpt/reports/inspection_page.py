@@ -14,12 +14,12 @@ from minigpt.reports.page import page
 from minigpt.tokenizer.display import token_label
 from minigpt.tokenizer.tokenizer import Tokenizer
 
-_SCRIPTS = ("inspection", "tokens", "attention", "lens", "norms")  # in assets/; the first is what the others share
+_SCRIPTS = ("inspection", "tokens", "attention", "lens", "norms")  # in assets/; the others use the first
 _MOST_WEIGHTS = 6_000_000  # in a page: 12 MB, 16 in base64
 
 
 def most_tokens(config: GPTConfig) -> int:
-    """The most tokens that a page has room for: the context, or fewer where its attention maps would be too large."""
+    """The most tokens that a page has room for: the context, or fewer if its attention maps would be too large."""
     weights = _MOST_WEIGHTS / (config.n_layer * config.n_head)
     return min(config.n_positions, int((math.sqrt(8 * weights + 1) - 1) / 2))
 

@@ -28,7 +28,7 @@ Line = Mapping[str, Any]
 
 
 def report_page(directories: Sequence[Path]) -> str:
-    """The page on one run, or on several side by side; a run that was interrupted shows what it has logged.
+    """The page on one run, or on several side by side; an interrupted run is shown up to the end of its log.
 
     Raises: CheckpointError for a folder without a run, or a damaged record or log.
     """
@@ -42,7 +42,7 @@ def report_page(directories: Sequence[Path]) -> str:
 def write_report(directories: Sequence[Path], path: Path) -> None:
     """Writes that page to a file, atomically.
 
-    Raises: CheckpointError as `report_page`, or where the file cannot be written or its folder does not exist.
+    Raises: CheckpointError as `report_page`, or if the file cannot be written or its folder does not exist.
     """
     if not path.parent.is_dir():
         raise CheckpointError(f"{path} could not be written: the folder {path.parent} does not exist; create it first")
@@ -50,7 +50,7 @@ def write_report(directories: Sequence[Path], path: Path) -> None:
 
 
 def run_data(directory: Path) -> dict[str, Any]:
-    """The data that a page shows of a run.
+    """The data of a run on a page.
 
     Raises: CheckpointError as `report_page`.
     """

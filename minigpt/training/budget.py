@@ -1,4 +1,4 @@
-"""How much of a run is done, and what is due: evaluations, samples, saves, the cool-down, the end."""
+"""The budget of a run: the fraction that is done, and when to evaluate, sample, save, cool down and end."""
 
 import math
 from dataclasses import dataclass, replace
@@ -29,18 +29,18 @@ def planned_steps(config: TrainConfig, n_tokens: int) -> int | None:
 
 @dataclass(frozen=True)
 class Budget:
-    """The length of a run, in steps where their number is known and otherwise in minutes.
+    """The length of a run, in steps if their number is known and otherwise in minutes.
 
-    Its methods change nothing: they answer for the `Progress` that they are given.
+    Its methods only read the `Progress` that they are given.
     """
 
     config: TrainConfig
     total_steps: int | None
 
-    # How much is done.
+    # The fraction that is done.
 
     def progress_fraction(self, progress: Progress) -> float:
-        """The part of the training that is done, from 0 to 1; of a budget in minutes, closing time is no part."""
+        """The fraction of the training that is done, 0 to 1. The closing time of a budget in minutes does not count."""
         used = progress.budget.shortened_to or 1.0
         if self.total_steps is not None:
             return min(1.0, progress.step / (used * self.total_steps))
@@ -73,7 +73,7 @@ class Budget:
         return 0 < (self.config.patience or 0) <= progress.evaluation.without_improvement
 
     def end_reason(self, progress: Progress, *, spent: bool) -> EndReason | None:
-        """Why the run ends here, where its budget is `spent` or not; None if it does not."""
+        """The reason why the run ends here, given whether its budget is `spent`; None if it does not end."""
         if spent and progress.budget.shortened_to is None:
             return "length"
         return "early stop" if spent or self.has_stopped_improving(progress) else None
@@ -92,10 +92,10 @@ class Budget:
         return self.progress_fraction(progress) >= self.cooldown_start
 
     def early_cooldown(self, progress: Progress) -> float | None:
-        """The fraction of its budget that a run uses whose cool-down starts here early, since validation no longer
-        improves; None if it does not.
+        """The fraction of its budget that the run will use if its cool-down starts here, before the scheduled time.
 
-        At a high learning rate the loss often stops improving while it still would at a lower one.
+        None if it does not start here. It does when validation no longer improves: at a high learning rate the loss
+        often stops improving while it still would at a lower one.
         """
         fraction = self.progress_fraction(progress)
         if progress.budget.cooldown_step is not None or self.cooldown_start == 1:
@@ -105,16 +105,16 @@ class Budget:
         return None
 
     def cooled_down_too_early(self, before: Progress, now: Progress) -> bool:
-        """Whether a cool-down that started at `before` and has reached `now` should not have started there.
+        """Whether the cool-down that started at `before` and has reached `now` started too early.
 
-        That is so if the budget is longer now, or if the run should no longer stop early.
+        It did if the budget is longer now, or if the run should no longer stop early.
         """
         if now.budget.shortened_to is not None and not self.config.patience:
             return True
         before = replace(before, budget=replace(before.budget, shortened_to=now.budget.shortened_to))
         return self.progress_fraction(before) < self.cooldown_start * (1 - 1e-6)
 
-    # What is due.
+    # Evaluations, samples and saves.
 
     def evaluation_is_due(self, progress: Progress) -> bool:
         """Whether to evaluate now. With a budget in minutes, training gets 30 times the duration of an evaluation."""
@@ -134,7 +134,7 @@ class Budget:
         """Whether to save the state, which was last saved at `saved_step` and last tried at `saved_seconds`.
 
         It is saved with all best weights, so that it is never older than they are. After a skipped step it is not
-        saved, so that the last state on disk is known to be good.
+        saved, so that the last state on disk is a good one.
         """
         spent = self.is_spent(progress)
         if saved_step == progress.step or (progress.recovery.consecutive_skips and not spent):
@@ -145,7 +145,7 @@ class Budget:
         return due or late or requested or spent
 
     def _is_due(self, progress: Progress, every: int | None, parts: int, last_step: int, last_seconds: float) -> bool:
-        """Whether something is due again that is done every so many steps, or once in each of `parts` of the run."""
+        """Whether something is due again: after `every` steps, or else once in each of `parts` parts of the run."""
         if every is None and self.total_steps is not None:
             every = math.ceil(self.total_steps / parts)
         if every is not None:

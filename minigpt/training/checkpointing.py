@@ -1,6 +1,6 @@
 """Saves a run while it trains, restores it, and rolls it back: best weights, states, and the log that belongs to them.
 
-If a save fails, the previous one is kept, the user gets a notice, and the next save tries again.
+If a save fails, the previous one is kept, a notice is yielded, and the next save tries again.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ from minigpt.training.step import TrainStep
 
 @dataclass(frozen=True)
 class TrainingState:
-    """Everything that a run needs to resume: weights, optimizer states, loss-spike statistics, loss scale, progress.
+    """Everything that resuming a run needs: weights, optimizer states, loss-spike statistics, loss scale, progress.
 
     `corpus` is the fingerprint of the training text.
     """
@@ -70,7 +70,7 @@ class TrainingState:
         if saved_with.loss_scaler:  # empty if the run had no loss scale
             step.loss_scaler.load_state_dict(saved_with.loss_scaler)
         if step.config.micro_batch_size is None and saved_with.micro_batch_size is not None:
-            step.micro_batch_size = min(saved_with.micro_batch_size, len(step.rows))  # what fitted into memory
+            step.micro_batch_size = min(saved_with.micro_batch_size, len(step.rows))  # which fitted into memory
         return progress
 
     def optimizer_states(self) -> dict[str, dict[str, Tensor]]:
@@ -103,7 +103,7 @@ class Checkpointer:
 
     @property
     def kept(self) -> str:
-        """What is saved of the run, for the user."""
+        """The state that is kept, as text for the user."""
         return f"the state of step {self.saved_step:,} is kept" if self.saved_step >= 0 else "nothing was saved yet"
 
     def take_notices(self, step: int) -> list[Notice]:
@@ -141,7 +141,7 @@ class Checkpointer:
         keeps_best = stopped.saved_with.corpus == self.state.corpus and self._best_on_disk() is not False
         progress.restart_before_cooldown(stopped.best if keeps_best else None)
         saved = self.save_last(progress, again=True)  # or the next resume would start from the cooled-down state
-        if saved is not None or not self.is_saving:  # otherwise that state remains, and its log with it
+        if saved is not None or not self.is_saving:  # otherwise that state and its log remain
             self._truncate_log(progress)
         self.notices.append(
             f"the run had cooled down from step {progress.step:,} to {stopped.step:,} for a shorter budget; it "
@@ -231,7 +231,7 @@ class Checkpointer:
         return Saved(step, path, "best") if path else None
 
     def save_last(self, progress: Progress, *, again: bool = False) -> Saved | None:
-        """Saves what resuming needs. Does nothing if this step is saved already, except `again`.
+        """Saves the state to resume from. Does nothing if this step is already saved, unless `again`.
 
         Raises: DivergedError if weights are NaN or infinite.
         """
@@ -273,7 +273,7 @@ class Checkpointer:
     def _write(
         self, write: Callable[[Run], Path], what: str, step: int, then: str = "the next save tries again"
     ) -> Path | None:
-        """Returns the path that the main process wrote, or None with a notice if the disk refused."""
+        """Returns the path that the main process wrote, or None and a notice if it could not be written."""
         path, self.failure = Path(), None
         if self.run is not None:
             try:

@@ -30,7 +30,7 @@ class Clock:
         self.start(0.0)
 
     def start(self, seconds: float) -> None:
-        """Starts at so many seconds of the run."""
+        """Starts at this number of seconds of the run."""
         self._started = time.perf_counter() - seconds
 
     def update(self, progress: Progress) -> None:

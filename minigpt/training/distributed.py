@@ -1,7 +1,7 @@
 """The processes of a run as the training loop sees them: a `World`, here of one process.
 
-Every process runs the same loop over its own rows of each batch. All processes agree on every value that the loop
-decides by, such as a loss, the time or a request to stop, so that all of them decide the same.
+Every process runs the same loop over its own rows of each batch. All processes use the same value
+of everything that the loop decides by, such as a loss, the time or a request to stop.
 `minigpt.training.process_group` has the world of several processes.
 """
 
@@ -61,7 +61,7 @@ class World:
         return range(batch_size)
 
     def accumulation_steps(self, own: int) -> int:
-        """The number of accumulation steps on this process, whose rows are `own` micro-batches."""
+        """The number of accumulation steps on this process, which has `own` micro-batches."""
         return own
 
     # The model.
@@ -70,7 +70,7 @@ class World:
         """Shards the model's weights over the processes, in place, if `config.sharding` says so."""
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """The module whose backward pass sums the gradients of all processes."""
+        """The module with a backward pass that sums the gradients of all processes."""
         return module
 
     def no_sync(self, module: nn.Module) -> AbstractContextManager[object]:  # noqa: ARG002
@@ -84,7 +84,7 @@ class World:
     # Failures.
 
     def announce(self, key: str, text: str = "") -> None:
-        """Stores a value where every process and their launcher can read it."""
+        """Stores a value that every process and the launcher can read."""
 
     def main_failed(self) -> bool:
         """Whether the main process failed too, and reports the error: a wrong setting is wrong for all processes."""

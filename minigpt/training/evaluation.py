@@ -64,7 +64,7 @@ class Evaluator:
         return self.seconds_per_token * min(n_tokens, self._final_tokens() or n_tokens)
 
     def record_duration(self, seconds: float, n_tokens: int | None = None) -> None:
-        """Records how long an evaluation took, of `n_tokens` or as `evaluate` reads."""
+        """Records the duration of an evaluation of `n_tokens`, by default the tokens that `evaluate` reads."""
         n_tokens = n_tokens or min(self.config.eval_tokens, len(self.corpus.validation))
         self.seconds_per_token = seconds / max(1, n_tokens)
 
@@ -80,7 +80,7 @@ class Evaluator:
     def sample(self) -> str:
         """Generates text, from the same prompt and seed each time."""
         with self._inference():
-            # So few tokens do not pay for recording CUDA graphs, which sharded weights could not be in either.
+            # A sample is too short to pay for recording CUDA graphs, which do not support sharded weights either.
             on_cpu = self.model.token_embedding.weight.device.type == "cpu"
             engine = resolve_engine(self.model) if on_cpu else TorchEngine(self.model)
             return "".join(generate_text(engine, self.corpus.tokenizer, self.config.sample_prompt, _SAMPLING))
@@ -126,7 +126,7 @@ class Evaluator:
 class PeriodicEvaluation:
     """The evaluations and samples of a run, when they are due: measured, saved, logged, and then yielded as events.
 
-    Everything that an event tells is done before it is yielded, since the caller may leave there.
+    An event is yielded only after its result is saved and logged, since the caller may leave there.
     """
 
     def __init__(

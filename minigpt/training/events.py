@@ -43,10 +43,10 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Sample:
-    """What the model writes after `step` steps, from the same prompt and seed each time, and how much of it is copied.
+    """A text generated after `step` steps, from the same prompt and seed each time, and how much of it is copied.
 
-    `memorization` is None before the first step and on all processes but the main one. `location` is where the longest
-    copied run occurs first in the training text; None unless that run is a long one.
+    `memorization` is None before the first step and on all processes but the main one. `location` is the first
+    location of the longest copied run in the training text; None unless that run is a long one.
     """
 
     step: int

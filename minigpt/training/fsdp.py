@@ -17,7 +17,7 @@ from minigpt.model.gpt import GPT
 
 
 def shard(model: GPT, device: torch.device, size: int) -> None:
-    """Keeps this process's shard of every weight, in place. All processes must hold the same weights before."""
+    """Keeps this process's shard of every weight, in place. All processes must have the same weights before."""
     mesh = init_device_mesh(device.type, (size,))
     for block in model.blocks:
         fully_shard(block, mesh=mesh)

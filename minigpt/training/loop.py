@@ -1,7 +1,7 @@
 """`train()`: training as an iterator of events.
 
-All randomness is a pure function of the seed, the step and the row: batches, noise in them, and dropout, whose
-generator is seeded for every micro-batch. So a resumed run equals an uninterrupted one, and no generator is saved.
+All randomness is a pure function of the seed, the step and the row: batches, noise in them, and dropout. The generator
+of dropout is seeded for every micro-batch. So a resumed run equals an uninterrupted one, and no generator is saved.
 """
 
 import atexit
@@ -129,7 +129,7 @@ class _Trainer:
         self.progress = Progress.start(elapsed, config.learning_rate)
         if resume:
             if not self.checkpointer.is_saving:
-                raise ConfigError("resume needs a run: give the one whose folder has the last state")
+                raise ConfigError("resume needs a run: give the run that has the last state")
             restored = self.checkpointer.resume(self.budget)
             if restored is not None:
                 self._continue_from(restored)
@@ -138,14 +138,14 @@ class _Trainer:
         self._last_result = time.perf_counter()
 
     def events(self) -> Generator[Event, None, None]:
-        """Trains from where the run is to its end."""
+        """Trains from the current step to the end of the run."""
         try:
             with self.world.translate_errors():
                 yield from self.checkpointer.take_notices(self.progress.step)
                 yield from self._compile()
                 try:
                     end = yield from self._train()
-                except GeneratorExit:  # the caller left between two events, where the state is complete
+                except GeneratorExit:  # the caller left between two events: the state is complete
                     self._save_at_exit()
                     raise
                 if end is None:
@@ -247,7 +247,7 @@ class _Trainer:
         )
 
     def _restart_step_timer(self) -> None:
-        """Excludes from the next step's `tokens_per_second` what happened since the last step."""
+        """Excludes the time since the last step from the next step's `tokens_per_second`."""
         self._last_result = time.perf_counter()
 
     # The cool-down, saves and rollbacks.
@@ -307,16 +307,15 @@ class _Trainer:
 
     def _continue_from(self, restored: Progress) -> None:
         self.progress = restored
-        restored.tokens = (
-            restored.tokens or restored.step * self.tokens_per_step
-        )  # earlier versions did not always count
+        # Earlier versions did not always count tokens.
+        restored.tokens = restored.tokens or restored.step * self.tokens_per_step
         restored.use_learning_rate(self.config.learning_rate)
         self.evaluator.record_duration(restored.evaluation.duration)
 
     # Start and end.
 
     def _compile(self) -> Iterator[Event]:
-        """Compiles the forward pass if wanted; if that fails, says so and continues without."""
+        """Compiles the forward pass if the settings ask for it; if that fails, reports it and continues without."""
         pays = self.train_step.device.type == "cuda" and not self.world.is_sharded
         if self.config.compile == "off" or (self.config.compile == "auto" and not pays):
             return
@@ -326,7 +325,7 @@ class _Trainer:
             yield Notice(self.progress.step, f"torch.compile failed ({failure}); training continues without it")
 
     def _stop(self) -> Iterator[Event]:
-        """Saves where the run stops; if its last steps diverged, the previous state is kept."""
+        """Saves the state at which the run stops; if its last steps diverged, the previous state is kept."""
         try:
             yield from self._pending_results()
             yield from self._save()

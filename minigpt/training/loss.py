@@ -1,4 +1,4 @@
-"""The next-token loss through the tied head, computed without holding the logits of a whole batch."""
+"""The next-token loss through the tied head, computed without keeping the logits of a whole batch."""
 
 from collections.abc import Callable
 
@@ -8,13 +8,13 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from minigpt.model.gpt import GPT
 
-HEAD_ROWS = 1024  # tokens whose logits exist at one time
+HEAD_ROWS = 1024  # tokens with logits in memory at one time
 _CACHED_LOGITS = 2**20  # logits that a CPU turns into their gradient at one time, so that they stay in its cache
-_ALIGNMENT = 64  # numbers: a matrix product writes rows a third faster that begin at whole cache lines
+_ALIGNMENT = 64  # numbers: a matrix product writes rows a third faster if they begin at whole cache lines
 
 
 class LossModel(nn.Module):
-    """A model with its loss: the module whose forward and backward pass runs on one process or several."""
+    """A model with its loss, as one module, so that DDP can wrap the forward pass of both."""
 
     def __init__(self, model: GPT) -> None:
         super().__init__()

@@ -51,7 +51,7 @@ class MemorizationMonitor:
         self._losses = [*(line for line in self._losses if line[0] < step), (step, loss)]
 
     def measure(self, step: int, text: str, prompt: str, run_seconds: float) -> Memorization:
-        """How much of a sample is copied. The expected duration of the run, `run_seconds`, limits the index."""
+        """Measures how much of a sample is copied; `run_seconds`, the run's expected duration, limits the index."""
         if self._index is None:
             max_bytes = max(_MIN_BYTES, int(_INDEX_FRACTION * run_seconds * _BYTES_PER_SECOND))
             self._index = MemorizationIndex.open(self.corpus, min(max_bytes, MOST_BYTES))
@@ -73,14 +73,14 @@ class MemorizationMonitor:
         return memorization
 
     def locate(self, memorization: Memorization) -> TrainingLocation | None:
-        """Where the longest copied run of a sample first occurs in the training text; None unless it is a long one."""
+        """The first location of a sample's longest copied run in the training text; None unless it is a long run."""
         longest = memorization.longest
         if self._index is None or longest is None or longest.words < memorization.min_words:
             return None
         return self._index.locate(longest.position)
 
     def _memorizing_since(self) -> int | None:
-        """The step since which validation has not improved while the last sample copies more than any up to there."""
+        """The step since which validation has not improved, if the last sample copies more than any sample up to it."""
         if len(self._losses) < _EVALUATIONS:
             return None
         (first_step, first_loss), (_, last_loss) = self._losses[-_EVALUATIONS], self._losses[-1]

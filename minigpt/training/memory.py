@@ -42,7 +42,7 @@ def state_bytes(config: GPTConfig, optimizer: str, processes: int = 1) -> int:
 def activation_bytes(
     config: GPTConfig, context: int, sequences: int, *, checkpointing: bool = False, on_cpu: bool = True
 ) -> int:
-    """Bytes that a micro-batch of so many sequences keeps for the backward pass, and the head's logits, in float32.
+    """Bytes that a micro-batch of `sequences` keeps for the backward pass, and the head's logits, in float32.
 
     A block keeps 16 numbers per feature: its input, both norms, Q, K, V and the MLP's. Dropout adds two masks and, on
     a CPU, the attention weights three times. With checkpointing every block keeps one number per feature, and one

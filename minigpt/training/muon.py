@@ -1,4 +1,4 @@
-"""The Muon optimizer: momentum whose update is orthogonalized, for the matrices inside a model.
+"""The Muon optimizer: momentum with orthogonalized updates, for the matrices inside a model.
 
 A gradient matrix mostly consists of a few strong directions. Muon makes all its directions equally strong: with the
 momentum M = U S V^T it steps along U V^T, so that rare directions learn as fast as common ones.
@@ -16,7 +16,7 @@ from minigpt.training.distributed import distribute_like, full_tensor, to_local
 # Each row is a polynomial a X + b X X^T X + c (X X^T)^2 X, three matrix products. Together they raise small singular
 # values 134-fold. Polynomials that raise them less learn more slowly.
 _POLYNOMIALS = ((8.28721, -23.59589, 17.30039), (4.10706, -2.94785, 0.54484), (3.94869, -2.90890, 0.55182))
-_SAFETY = 1.02  # singular values start 2 % below 1: above 1, where bfloat16 may round them, the polynomials diverge
+_SAFETY = 1.02  # singular values start 2 % below 1: bfloat16 may round one to above 1, where the polynomials diverge
 _SCALE = 0.15  # the resulting singular values are 1.3 on average, so that updates are 0.2 x the learning rate
 _MAX_NUMBERS = 2**26  # orthogonalized together: enough to fill a GPU, and little compared with a model that has more
 
@@ -26,7 +26,7 @@ def orthogonalize(matrices: Tensor, *, bfloat16: bool = False) -> Tensor:
 
     First, with rows along the longer side of X, row i is divided by the root of the sum over j of |X X^T|_ij. Then no
     singular value is above 1, and most are far higher than if all of X were divided by its norm. Each polynomial then
-    raises the small ones towards the large. `bfloat16` computes in bfloat16, whose precision is enough; otherwise in
+    raises the small ones towards the large. `bfloat16` computes in bfloat16, which is precise enough; otherwise in
     the dtype of the matrices.
     Shapes: (n, rows, columns) -> (n, rows, columns).
     Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks" (the iteration); Amsel et al.

@@ -38,8 +38,8 @@ def build_optimizers(
     """The optimizers of `config.optimizer`, with decoupled weight decay on matrices and embeddings, none on vectors.
 
     `adamw` is fused AdamW for all parameters. `muon` is Muon for the matrices inside the blocks, and AdamW for vectors
-    and embeddings, whose rows are learned one by one. `dtype` is that of the run's matrix products; weights and
-    optimizer states are float32.
+    and embeddings, because each row of an embedding is learned separately. `dtype` is that of the run's matrix
+    products; weights and optimizer states are float32.
     Source: Kingma and Ba 2015; Loshchilov and Hutter 2019, algorithm 2; `minigpt.training.muon`.
     """
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]

@@ -62,8 +62,8 @@ class ProcessGroup(World):
 
     def close(self) -> None:
         dist.destroy_process_group()
-        # Gloo's threads need Python's lock to free the last tensors, and abort the process if they ask for it while
-        # the interpreter shuts down. Here they get it.
+        # Gloo's threads need the GIL to free the last tensors. If they request it while the interpreter shuts down,
+        # they abort the process, so this waits until they are done.
         time.sleep(0.1)
 
     def device(self, name: str) -> torch.device:
@@ -104,7 +104,7 @@ class ProcessGroup(World):
         weights, own = 4 * model.config.n_parameters, -(-config.sequences_per_step // self.size)
         needed = state_bytes(model.config, config.optimizer) - weights  # which are in memory already
         if config.micro_batch_size is not None and config.micro_batch_size < own:
-            needed += weights  # accumulated gradients are separate from those that are reduced
+            needed += weights  # accumulated gradients are separate from the reduced ones
         on_cpu = device.type == "cpu"
         needed += activation_bytes(model.config, config.context_length or 1, 1, checkpointing=True, on_cpu=on_cpu)
         free = free_memory(device) // (self.local_size if on_cpu else 1)
@@ -185,7 +185,7 @@ class ProcessGroup(World):
     # Failures: through the store, since a process that fails no longer takes part in collective operations.
 
     def announce(self, key: str, text: str = "") -> None:
-        with suppress(RuntimeError):  # the process that holds the store may have ended
+        with suppress(RuntimeError):  # the process that has the store may have ended
             self.store.set(key, text)
 
     def main_failed(self) -> bool:
@@ -194,15 +194,16 @@ class ProcessGroup(World):
             try:
                 if self.store.check(["failed/0"]):
                     return True
-            except RuntimeError:  # the main process held the store and has ended
+            except RuntimeError:  # the main process had the store and has ended
                 return True
             time.sleep(0.05)
         return False
 
 
 def init_world() -> World:
-    """The world that torchrun's environment variables describe: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
-    MASTER_ADDR, MASTER_PORT. Without them, a world of one process.
+    """The world that torchrun's environment variables describe; without them, a world of one process.
+
+    The variables are RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 
     Raises: ConfigError if variables are missing; ProcessLostError if other processes do not connect.
     """
@@ -297,8 +298,11 @@ def _store(rank: int) -> Store:
 
 
 def _sum_gradients(_: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-    """Sums the gradients of all processes. DDP would divide the sum by their number, but each process's loss is already
-    its share of the batch's mean, even if the processes have different numbers of rows."""
+    """Sums the gradients of all processes.
+
+    DDP would divide the sum by their number, but each process's loss is already its share of the batch's mean, even if
+    the processes have different numbers of rows.
+    """
     reduced = dist.all_reduce(bucket.buffer(), async_op=True)
     return reduced.get_future().then(lambda done: done.value()[0])
 

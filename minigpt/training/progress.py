@@ -1,4 +1,4 @@
-"""Where a run is: its counters and what it remembers of evaluations, its budget and its recoveries; saved with it."""
+"""The progress of a run, saved with its state: counters, evaluations, the use of its budget, and recoveries."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -9,7 +9,7 @@ from typing import Any
 class BestResult:
     """The lowest validation loss so far and the step that reached it.
 
-    `loss` is None before the first evaluation, and where there is no validation text. Unit: nats per token.
+    `loss` is None before the first evaluation, and without a validation text. Unit: nats per token.
     """
 
     loss: float | None = None
@@ -43,7 +43,7 @@ class SampleState:
 
 @dataclass(frozen=True)
 class BudgetState:
-    """How a run uses its budget.
+    """The use of a run's budget.
 
     `start_seconds` passed before the first step. `closing_seconds` is what the run needs after its last step. A run
     that no longer improves uses only the fraction `shortened_to` of its budget. Its cool-down began at
@@ -58,7 +58,7 @@ class BudgetState:
 
 @dataclass(frozen=True)
 class Recovery:
-    """What a run did about loss spikes and divergence.
+    """The reactions of a run to loss spikes and divergence.
 
     `learning_rate_factor` multiplies the schedule after a rollback. It belongs to `peak_learning_rate`, the setting.
     `consecutive_skips` counts the steps in a row that were skipped until now.
@@ -73,7 +73,7 @@ class Recovery:
 
 @dataclass(frozen=True)
 class SavedWith:
-    """What a saved state was trained with: parts of it are restored only where these are the same.
+    """The settings of a saved state: parts of it are restored only if these are unchanged.
 
     `corpus` is the fingerprint of the training text. `loss_scaler` is the state of torch's GradScaler.
     """
@@ -86,7 +86,7 @@ class SavedWith:
 
 @dataclass
 class Progress:
-    """Where a run is. `tokens` counts what its steps were trained on. Unit: `seconds` of the run, pauses excluded."""
+    """The progress of a run. `tokens` counts the tokens of its steps. Unit: `seconds` of the run, without pauses."""
 
     step: int = 0
     tokens: int = 0
@@ -100,7 +100,7 @@ class Progress:
 
     @classmethod
     def start(cls, elapsed: float, learning_rate: float) -> "Progress":
-        """A new run, of whose budget `elapsed` seconds are used already."""
+        """The progress of a new run that has already used `elapsed` seconds of its budget."""
         return cls(
             seconds=elapsed,
             sample=SampleState(seconds=elapsed),
@@ -110,7 +110,7 @@ class Progress:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Progress":
-        """The progress of a saved state, also of one whose values are not grouped, as earlier versions wrote them."""
+        """The progress of a saved state; also reads the ungrouped values that earlier versions wrote."""
         grouped = dict(values)
         for name, (record, field_name) in _UNGROUPED.items():
             if name in values:
@@ -123,15 +123,15 @@ class Progress:
         """Plain values for a saved state: the counters, and a dictionary for each record."""
         return asdict(self)
 
-    # What happens to a run.
+    # Changes during a run.
 
     def count_step(self, tokens: int) -> None:
-        """Counts a step on so many tokens."""
+        """Counts a step and its tokens."""
         self.step += 1
         self.tokens += tokens
 
     def record_result(self, *, skipped: bool, overflowed: bool) -> None:
-        """Counts skipped steps. One whose float16 gradient overflowed is not counted as one of several in a row."""
+        """Counts skipped steps. A step with an overflow in float16 does not count as skipped in a row."""
         recovery = self.recovery
         if skipped:
             in_a_row = recovery.consecutive_skips + (not overflowed)
@@ -165,7 +165,7 @@ class Progress:
             self.budget = replace(self.budget, start_seconds=self.seconds)
 
     def reserve_closing_time(self, final_seconds: float) -> None:
-        """Reserves what follows the last step: an evaluation as the last one, and the final one."""
+        """Reserves time for two evaluations after the last step: one as long as the last one, and the final one."""
         self.budget = replace(self.budget, closing_seconds=self.evaluation.duration + final_seconds)
 
     def record_sample(self) -> None:
@@ -178,7 +178,7 @@ class Progress:
         self.evaluation = replace(self.evaluation, step=-1, is_best=False, lowest_loss=None, without_improvement=0)
 
     def adopt_best(self, best: BestResult) -> None:
-        """Takes the best weights on disk for those of the run: it was killed before it could save its state."""
+        """Records the best weights on disk as the run's best: it was killed before it could save its state."""
         self.best = best
         self.evaluation = replace(self.evaluation, is_best=self.evaluation.step == best.step)
 
@@ -201,7 +201,7 @@ class Progress:
         self.best = best or self.best
 
     def use_learning_rate(self, peak: float) -> None:
-        """Continues with this peak learning rate. If it is another one, it has not diverged yet."""
+        """Continues with this peak learning rate. A new one has not diverged yet, so nothing reduces it."""
         if self.recovery.peak_learning_rate not in (None, peak):
             self.recovery = replace(self.recovery, learning_rate_factor=1.0, rollbacks=0)
         self.recovery = replace(self.recovery, peak_learning_rate=peak)
@@ -226,7 +226,7 @@ _RECORDS: dict[str, type] = {
     "saved_with": SavedWith,
 }
 
-# The names in states of earlier versions, whose values were not grouped, and the records that they belong to now.
+# The names in states of earlier versions, which did not group the values, and the record and field of each.
 _UNGROUPED = {
     "best_loss": ("best", "loss"),
     "best_step": ("best", "step"),

@@ -1,11 +1,11 @@
-"""Detects loss spikes, whose steps are skipped, and defines the error for a run that has diverged."""
+"""Detects loss spikes, so that their steps are skipped, and defines the error for a run that has diverged."""
 
 import torch
 from torch import Tensor
 
 _NEWEST_WEIGHT = 0.03  # of the newest loss in the running mean and variance
 _MIN_LOSSES = 100  # before the variance is meaningful
-_MIN_DEVIATION = 0.02  # times the mean: where the loss hardly varies, a small rise is no spike
+_MIN_DEVIATION = 0.02  # times the mean: if the loss hardly varies, a small rise is no spike
 
 
 class DivergedError(Exception):

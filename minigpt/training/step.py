@@ -26,7 +26,7 @@ _SKIPS_OF_DIVERGENCE = 5  # skipped steps in a row that mean that training has d
 
 
 class Batches(Protocol):
-    """Where batches come from: `minigpt.data.corpus.Corpus`, or random tokens to measure speed."""
+    """A source of batches: `minigpt.data.corpus.Corpus`, or random tokens to measure speed."""
 
     def batch(
         self, step: int, size: int, length: int, seed: int, rows: range, noise: float, bpe_dropout: float, /
@@ -39,7 +39,7 @@ class Batches(Protocol):
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step measured. `step` counts from 1.
+    """The measurements of one step. `step` counts from 1.
 
     Units: `loss` nats per token; `gradient_norm` before clipping. `loss_scale` multiplies float16 losses, else None.
     """
@@ -79,8 +79,10 @@ class StepResult:
 
 
 class TrainStep:
-    """Takes optimizer steps. On CUDA a step's result is read after the next step was launched, so that the GPU never
-    waits; elsewhere at once."""
+    """Takes optimizer steps.
+
+    On CUDA a step's result is read after the next step was launched, so that the GPU never waits; elsewhere at once.
+    """
 
     def __init__(
         self, model: GPT, corpus: Batches, config: TrainConfig, device: torch.device, dtype: torch.dtype, world: World
@@ -242,8 +244,8 @@ class TrainStep:
     def _update(self, loss: Tensor) -> Tensor:
         """Clips the gradient, detects spikes, updates: loss () -> (4,): loss, gradient norm, skipped, loss scale.
 
-        A skipped gradient counts as zero: the weights still move by the momentum of earlier steps, with Muon as far
-        as ever. If a float16 gradient is not finite, the loss scale is lowered too.
+        A skipped gradient counts as zero: the weights still move by the momentum of earlier steps, with Muon by the
+        full length of an update. If a float16 gradient is not finite, the loss scale is lowered too.
         Raises: TrainingError if the update runs out of memory.
         """
         try:
@@ -276,8 +278,11 @@ class TrainStep:
         return torch.stack([figure.to(loss.dtype) for figure in (loss, gradient_norm, skip, scale)])
 
     def zero_gradients(self) -> None:
-        """Clears the gradients. DDP reduces them in buckets that are final after its second step: from then on they
-        are zeroed in place, since new ones would be allocated beside the buckets."""
+        """Clears the gradients.
+
+        DDP reduces them in buckets that are final after its second step. From then on they are zeroed in place, since
+        new gradients would be allocated outside the buckets.
+        """
         in_buckets = self.world.size > 1 and not self.world.is_sharded and self._updates > 1
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=not in_buckets)

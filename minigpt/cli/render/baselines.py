@@ -1,4 +1,4 @@
-"""Which baselines a training run beats, and which it does not yet beat, as text."""
+"""Describes in text which baselines a training run beats and which it does not."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 
 def unbeaten_baselines(baselines: "Sequence[Baseline]", log: Iterable[Mapping[str, Any]]) -> "list[Baseline]":
-    """The baselines that no evaluation in a log is below, without partial ones, which are not comparable."""
+    """The baselines that no evaluation in a log beats, without partial ones, which are not comparable."""
     measured = [line["bits_per_byte"] for line in log if line.get("bits_per_byte") is not None]
     lowest = min(measured, default=math.inf)
     return [baseline for baseline in baselines if not baseline.is_partial and lowest >= baseline.bits_per_byte]
 
 
 def targets_text(unbeaten: "Sequence[Baseline]", baselines: "Sequence[Baseline]") -> str | None:
-    """The baselines to beat, and those that are not comparable; None if there are none."""
+    """The baselines to beat and the ones that are not comparable; None if there are none."""
     partial = [baseline for baseline in baselines if baseline.is_partial]
     lines = []
     if unbeaten:
@@ -28,9 +28,9 @@ def targets_text(unbeaten: "Sequence[Baseline]", baselines: "Sequence[Baseline]"
 
 
 def result_text(log: Iterable[Mapping[str, Any]], baselines: "Sequence[Baseline]", finished: "Finished") -> str | None:
-    """Which baselines a run's best weights beat and since when, and which not; None if there is nothing to compare.
+    """Lists the baselines that a run's best weights beat, and since when, and the others; None without a comparison.
 
-    The result is judged by the final evaluation, which covers more of the held-out text than those in the log.
+    The final evaluation decides, because it covers more of the held-out text than the evaluations in the log.
     """
     from minigpt.evaluation.baselines import beaten_since
 

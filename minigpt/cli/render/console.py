@@ -15,7 +15,7 @@ def console(*, stderr: bool = True) -> Console:
 
 
 class _Console(Console):
-    """A console that raises where its reader has closed the pipe; `minigpt.cli.app` then exits with 0, rich with 1."""
+    """A console that raises if its reader has closed the pipe: `minigpt.cli.app` then exits with 0, rich with 1."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError

@@ -38,7 +38,7 @@ class Continuation:
 
 
 class Output:
-    """Prints continuations: each as a whole, or piece by piece where `streams` and there is only one."""
+    """Prints continuations. If it `streams`, a single continuation is printed piece by piece; others as a whole."""
 
     streams = False
 

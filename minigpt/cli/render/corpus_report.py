@@ -25,7 +25,7 @@ _MINIMUM = {
 
 
 def report_parts(report: Report) -> Iterator[RenderableType]:
-    """The parts of the report in order, from what the text is to what to fix first; strings are single lines."""
+    """The parts of the report in order, from a description of the text to the advice; strings are single lines."""
     name = visible(report.files[0]) if len(report.files) == 1 else f"{len(report.files):,} files"
     yield facts(name, _facts(report))
     yield ""

@@ -77,7 +77,7 @@ def text_tables(labels: Sequence[str], parts: "Breakdown", tokenizer: str, limit
 
 
 def _document_table(labels: Sequence[str], parts: "Breakdown") -> ResultTable:
-    """The documents by bits per byte; of many, those at both ends."""
+    """The documents by bits per byte; if there are many, only the first and last of them."""
     documents = [(name, parts.document(number)) for number, name in enumerate(labels)]
     # A document whose only scored token is its end-of-text has no bytes: it comes last.
     documents.sort(key=lambda each: each[1].bits_per_byte if each[1].bytes else -1.0, reverse=True)
@@ -95,7 +95,7 @@ def _document_table(labels: Sequence[str], parts: "Breakdown") -> ResultTable:
 
 
 def _position_table(parts: "Breakdown") -> ResultTable:
-    """The loss by the number of tokens before, in ranges that double, with bars of the loss above the lowest."""
+    """The loss by the number of preceding tokens, in ranges that double, with bars of the loss above the lowest."""
     nats, counts = parts.position_nats, parts.position_tokens
     ranges: list[tuple[str, float, int]] = []
     start, size = 0, 1
@@ -146,7 +146,7 @@ def benchmark_record(result: "BenchmarkResult", n_parameters: int) -> dict[str, 
 
 
 def benchmark_table(result: "BenchmarkResult", n_parameters: int) -> ResultTable:
-    """The result of a benchmark beside those published for the GPT-2 closest in size."""
+    """The result of a benchmark next to those published for the GPT-2 closest in size."""
     from minigpt.evaluation.benchmarks.published_results import SIZES, nearest_size, published_results
 
     nearest = nearest_size(n_parameters)

@@ -1,4 +1,4 @@
-"""What a text copies from the training text: highlighted in the text, and in lines below it."""
+"""Draws the passages that a text copies from the training text: highlighted in it, and listed below it."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _LAST_SAMPLES = 3  # that the summary of a run covers
-_MOST_QUOTED = 60  # characters of a run that are shown beside its location
+_MOST_QUOTED = 60  # characters of a run that are shown with its location
 
 
 def for_terminal(text: str) -> str:
@@ -32,7 +32,7 @@ def highlighted(text: str, measured: "Memorization", escape: Callable[[str], str
 
 
 def summary_line(measured: "Memorization") -> str:
-    """How much is copied, in one line."""
+    """The copied share and the longest copied run, in one line."""
     longest = measured.longest
     if longest is None:
         return f"copied from the training text: none of {count(measured.words, 'word')}"
@@ -44,7 +44,7 @@ def summary_line(measured: "Memorization") -> str:
 
 
 def run_line(run: "CopiedRun", measured: "Memorization", text: str, location: str) -> str:
-    """A copied run in one line: the number of its highlighted span, its words, and where they come from."""
+    """A copied run in one line: the number of its highlighted span, its words, and the location of the original."""
     quoted = " ".join(text[run.start : run.end].split())
     quoted = quoted if len(quoted) <= _MOST_QUOTED else quoted[: _MOST_QUOTED - 1] + "…"
     first = "" if run.occurrences == 1 else f" (first of {run.occurrences:,} occurrences)"
@@ -59,7 +59,7 @@ def _span_number(run: "CopiedRun", measured: "Memorization") -> str:
 
 
 def samples_text(log: Iterable[Mapping[str, Any]]) -> str | None:
-    """How much of a run's last samples is copied from its text; None if the log has no such figures."""
+    """The copied share of a run's last samples and their longest copied run; None if the log has no such figures."""
     last = [line for line in log if "copied_share" in line][-_LAST_SAMPLES:]
     if not last:
         return None

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def model_facts(config: "GPTConfig", tokenizer: "Tokenizer", weight_bytes: int) -> dict[str, str]:
-    """The names and values; `weight_bytes` is 0 where there is no file of weights."""
+    """The names and values; `weight_bytes` is 0 if there is no weights file."""
     vocabulary = count(tokenizer.vocab_size, "token")
     if config.vocab_size > tokenizer.vocab_size:
         vocabulary += f", padded to {config.vocab_size:,}"

@@ -1,4 +1,4 @@
-"""The preparation of a training job: what it is doing, its plan and its notices."""
+"""The display of a training job before it trains: its current activity, its plan and its notices."""
 
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 class PreparationDisplay:
-    """Draws the events of a job before it trains: a spinner or a bar for what takes a while, lines for the rest."""
+    """Draws the events of a job before it trains: a spinner or a bar for each activity, lines for the rest."""
 
     def __init__(self, out: Console) -> None:
         self.out = out
@@ -33,7 +33,7 @@ class PreparationDisplay:
         self._activity.close()
 
     def follow(self, events: "Generator[Event, None, Result]") -> Result:
-        """Draws the events; returns what the generator returns."""
+        """Draws the events; returns the generator's return value."""
         while True:
             try:
                 event = next(events)

@@ -29,7 +29,7 @@ class TokenPainter:
     def __init__(self, out: Console) -> None:
         self.out = out
         self.has_colors = out.color_system is not None and not out.no_color
-        self._line_is_open = False  # with colors: whether the cursor stands after the start of a line
+        self._line_is_open = False  # with colors: whether the current line has text
         self._line, self._marks = "", ""  # without colors: the line so far, and the marks below it
 
     def add(self, text: str, logprob: float | None) -> None:
@@ -48,7 +48,7 @@ class TokenPainter:
             self._print_marked_line()
 
     def legend(self) -> None:
-        """Prints what the colors or the marks mean."""
+        """Prints the legend of the colors or the marks."""
         if not self.has_colors:
             self.out.print("below each token: its surprisal in bits, · under ½, + over 9", soft_wrap=True)
             return
@@ -100,7 +100,7 @@ class CharacterDecoder:
         return (text, self._take_logprob()) if text else ("", None)
 
     def flush(self) -> tuple[str, float | None]:
-        """Returns what is left: U+FFFD for an incomplete character."""
+        """Returns the rest: U+FFFD for an incomplete character."""
         return self._decoder.flush(), self._take_logprob()
 
     def _take_logprob(self) -> float | None:

@@ -92,7 +92,7 @@ class TrainingDisplay:
         self.stopping = True
 
     def show(self, event: "Event") -> None:
-        """Draws what an event changes."""
+        """Draws an event."""
         from minigpt.training.events import Evaluation, Notice, Sample, Step
 
         if isinstance(event, Step):
@@ -187,9 +187,9 @@ class TrainingDisplay:
 
 
 def sample_panel(event: "Sample", *, is_terminal: bool) -> RenderableType:
-    """A sample with its long copied runs marked, how much is copied, and where the longest run comes from.
+    """A sample with its long copied runs marked, the copied share, and the location of the longest run's original.
 
-    Where `is_terminal`, control characters are shown as pictures, so that the terminal does not obey them.
+    If `is_terminal`, control characters are shown as pictures, so that the terminal does not obey them.
     """
     shown = for_terminal if is_terminal else str
     parts = [Text(shown(event.prompt), style="bold")]

@@ -1,4 +1,4 @@
-"""The benchmarks by name: where the data of each is found, and the function that runs it."""
+"""The benchmarks by name, each with the sources of its data and the function that runs it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

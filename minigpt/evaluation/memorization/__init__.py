@@ -1,1 +1,1 @@
-"""What of a text is copied from the training text, word for word, and from where."""
+"""Finds the parts of a text that are copied word for word from the training text, and their locations there."""

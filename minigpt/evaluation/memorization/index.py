@@ -1,4 +1,4 @@
-"""Measures how much of a text is copied word for word from a corpus's training part, and from where.
+"""Measures how much of a text is copied word for word from a corpus's training part, and locates the originals.
 
 Words are separated by white space; punctuation and case belong to them. A copy with other line breaks is still a copy;
 a copy with another comma is not. In scripts without spaces between words, every character is a word. A copied run is a
@@ -198,9 +198,8 @@ class MemorizationIndex:
         query = [_UNKNOWN if word[0] == END_OF_TEXT else self.vocabulary.get(word[0], _UNKNOWN) for word in words]
         runs: list[CopiedRun] = []
         spans: list[tuple[int, int]] = []
-        copied_words = covered = first = (
-            0  # `covered`: the end of the last long run; `first`: the start of the next run
-        )
+        # `covered` is the end of the last long run, `first` the start of the next run.
+        copied_words = covered = first = 0
         while first < len(words):
             match = self._match(query[first:])
             end = first + match.length

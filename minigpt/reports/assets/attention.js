@@ -116,7 +116,7 @@
     });
   }
 
-  /** Writes the tokens beside the rows and above the columns. */
+  /** Writes the tokens to the left of the rows and above the columns. */
   function drawLabels(context, textColor) {
     context.font = `${Math.min(13, cellSize)}px ui-monospace, monospace`;
     context.fillStyle = textColor;

@@ -1,6 +1,6 @@
 "use strict";
 
-/** An SVG chart of lines over steps; the mouse or the arrow keys select a step and show the lines' values there. */
+/** An SVG chart of lines over steps; the mouse or the arrow keys select a step and show the lines' values at it. */
 const chart = (() => {
   const { make } = page;
   const MARGIN = { left: 64, right: 64, top: 12, bottom: 44 };

@@ -1,6 +1,6 @@
 "use strict";
 
-/** What the views of an inspection share: the tokens, the attention weights, and the selection. */
+/** The parts of every view of an inspection: the tokens, the attention weights, and the selection. */
 const inspection = (() => {
   const { data, make, percent } = page;
   const tokens = data.tokens.map((number) => data.labels[number]);

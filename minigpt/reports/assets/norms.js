@@ -9,7 +9,7 @@
   const [width, height, left, right, top, bottom] = [620, 260, 44, 84, 10, 26];
   const SERIES = ["first", "second", "third"];
 
-  /** A chart of lines over 0, 1, 2, …, with a logarithmic axis where the values differ by a factor of 30 or more. */
+  /** A chart of lines over 0, 1, 2, …, with a logarithmic axis if the values differ by a factor of 30 or more. */
   function lineChart(label, lines, length, nameOf) {
     const values = lines.flatMap(({ points }) => points).filter((value) => value > 0);
     const [low, high] = [Math.min(...values), Math.max(...values)];

@@ -1,6 +1,6 @@
 "use strict";
 
-/** What every page shares: its data, making elements, the color scale, arrow keys, light and dark mode. */
+/** The parts of every page: its data, elements, the color scale, arrow keys, light and dark mode. */
 const page = (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const main = document.createElement("main");

@@ -1,13 +1,13 @@
 "use strict";
 
-/** What the parts of a report share: its runs, each with its color, and sliders over steps. */
+/** The parts of every section of a report: the runs, each with its color, and sliders over steps. */
 const report = (() => {
   const { data, make, start } = page;
   const colors = ["first", "second", "third"];
   const runs = data.runs.map((run, index) => ({ ...run, class: colors[index % colors.length] }));
   const several = runs.length > 1;
 
-  /** A name with the name of its run in front, where there are several runs. */
+  /** A name with the name of its run in front, if there are several runs. */
   function named(run, name) {
     return several ? `${run.name}, ${name}` : name;
   }

@@ -1,6 +1,6 @@
 "use strict";
 
-/** The text, with each token colored by its probability, and the most likely tokens in its place and after it. */
+/** The text, with each token colored by its probability, and the most likely tokens at and after its position. */
 (() => {
   const { make, section, paint, legend, rovingTabIndex, percent } = page;
   const { data, tokens, count, onSelect, select, likelihood, bits, mostLikely, quoted } = inspection;
