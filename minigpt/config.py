@@ -254,7 +254,7 @@ class TrainConfig(Settings):
         super().__post_init__()
         given = [name for name in ("steps", "epochs", "minutes") if getattr(self, name) is not None]
         if len(given) > 1:
-            raise ConfigError(f"{' and '.join(given)} contradict one another; give one of steps, epochs and minutes")
+            raise ConfigError(f"{' and '.join(given)} contradict each other; give one of steps, epochs and minutes")
 
     @property
     def sequences_per_step(self) -> int:
@@ -282,9 +282,9 @@ class SamplingConfig(Settings):
     temperature: float = setting(
         0.8, "sampling temperature: 0 is greedy, higher is more random", min=0, group="Sampling"
     )
-    top_k: int | None = setting(None, "sample only from the k likeliest tokens", min=1, group="Sampling")
+    top_k: int | None = setting(None, "sample only from the k most likely tokens", min=1, group="Sampling")
     top_p: float = setting(
-        0.95, "sample only from the likeliest tokens with this total probability", above=0, max=1, group="Sampling"
+        0.95, "sample only from the most likely tokens with this total probability", above=0, max=1, group="Sampling"
     )
     min_p: float = setting(
         0.0, "sample only tokens with at least this fraction of the highest probability", min=0, max=1, group="Sampling"
@@ -324,8 +324,8 @@ class SamplingConfig(Settings):
     )
     beams: int = setting(
         1,
-        "number of beams; more than 1 searches for the likeliest text instead of sampling, without temperature, top-k, "
-        "top-p, min-p, typical-p and seed",
+        "number of beams; more than 1 searches for the most likely text instead of sampling, without temperature, "
+        "top-k, top-p, min-p, typical-p and seed",
         min=1,
         group="Sampling",
     )
@@ -404,7 +404,7 @@ def parse_logit_bias(entry: str) -> tuple[str, float]:
 class RunOptions:
     """The options that a user gave for a training run. `given` names them; every other field has its default.
 
-    `base` is the option `from`: the model to fine-tune. The shape's fields are None where they were not given.
+    `base` is the option `from`: the model to fine-tune. The shape's fields are None if they were not given.
     """
 
     preset: str | None = None

@@ -74,7 +74,7 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
 
 @functools.cache
 def multiplies_bfloat16_faster() -> bool:
-    """Whether this CPU multiplies bfloat16 matrices at least 1.2 times as fast as float32, by a measurement of some ms.
+    """Whether this CPU multiplies bfloat16 matrices at least 1.2 times as fast as float32, measured in some ms.
 
     CPUs without native bfloat16 take several times as long, and each manufacturer has its own flag for it.
     """

@@ -10,7 +10,7 @@ class MinigptError(Exception):
 
 
 class ConfigError(MinigptError, ValueError):
-    """A setting is out of bounds, or two settings contradict one another."""
+    """A setting is out of bounds, or two settings contradict each other."""
 
 
 class DataError(MinigptError, ValueError):
@@ -26,7 +26,7 @@ class CheckpointError(MinigptError, OSError):
 
 
 class FolderTakenError(CheckpointError):
-    """A folder that was to be created already exists; another process has just created it."""
+    """A folder that must be new already exists; another process may have just created it."""
 
 
 class DeviceError(MinigptError, RuntimeError):

@@ -18,10 +18,10 @@ def mix_seed(*parts: int) -> int:
     return state >> 1
 
 
-def mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The outputs of splitmix64, started at 0, at these positions of its sequence, counted from 0."""
+def splitmix64(positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The outputs of splitmix64, started at 0, at these positions of its sequence, counted from 0; elementwise."""
     with np.errstate(over="ignore"):
-        z = numbers * np.uint64(_STEP) + np.uint64(_STEP)
+        z = positions * np.uint64(_STEP) + np.uint64(_STEP)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(_FIRST)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(_SECOND)
     return z ^ (z >> np.uint64(31))

@@ -10,13 +10,13 @@ def size(n_bytes: float) -> str:
     return f"{n_bytes:.1f} TB"
 
 
-def count(number: int, what: str) -> str:
+def count(number: int, noun: str) -> str:
     """A count and its noun: 1 token, 1,200 tokens."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def duration(seconds: float) -> str:
-    """A duration as minutes and seconds, with hours where there are any: 0:07, 12:40, 1:02:03."""
-    whole = round(seconds)
-    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    """A duration as minutes and seconds, with hours if there are any: 0:07, 12:40, 1:02:03."""
+    total = round(seconds)
+    hours, minutes, rest = total // 3600, total // 60 % 60, total % 60
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

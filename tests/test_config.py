@@ -83,15 +83,15 @@ def test_a_config_error_is_a_value_error_and_a_minigpt_error() -> None:
     [
         (
             {"steps": 10, "epochs": 1.0},
-            "steps and epochs contradict one another; give one of steps, epochs and minutes",
+            "steps and epochs contradict each other; give one of steps, epochs and minutes",
         ),
         (
             {"epochs": 1, "minutes": 2},
-            "epochs and minutes contradict one another; give one of steps, epochs and minutes",
+            "epochs and minutes contradict each other; give one of steps, epochs and minutes",
         ),
         (
             {"steps": 10, "epochs": 1, "minutes": 2},
-            "steps and epochs and minutes contradict one another; give one of steps, epochs and minutes",
+            "steps and epochs and minutes contradict each other; give one of steps, epochs and minutes",
         ),
     ],
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from minigpt.seeds import mix_seed, mixed
+from minigpt.seeds import mix_seed, splitmix64
 
 
 def test_a_mixed_seed_depends_only_on_its_parts_and_their_order() -> None:
@@ -26,7 +26,7 @@ def test_mixed_seeds_do_not_change_between_versions() -> None:
 
 def test_mixed_numbers_do_not_change_between_versions() -> None:
     numbers = np.array([0, 1, 1337, 2**63, 2**64 - 1], dtype=np.uint64)
-    assert mixed(numbers).tolist() == [
+    assert splitmix64(numbers).tolist() == [
         0xE220A8397B1DCDAF, 7960286522194355700, 9929270050038472507, 5196802822362493915, 0
     ]  # fmt: skip
 
@@ -34,7 +34,7 @@ def test_mixed_numbers_do_not_change_between_versions() -> None:
 def test_mixing_an_array_equals_mixing_seeds_of_one_part() -> None:
     step = 0x9E3779B97F4A7C15  # the increment of splitmix64
     for index in (0, 1, 77):
-        (number,) = mixed(np.array([index], dtype=np.uint64)).tolist()
+        (number,) = splitmix64(np.array([index], dtype=np.uint64)).tolist()
         assert number >> 1 == mix_seed(index * step)
 
 

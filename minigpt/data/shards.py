@@ -82,7 +82,7 @@ def chunks(parts: Iterable[tuple[Part, str]], size: int | None = None) -> Iterat
 def write_shards(
     parts: Iterable[tuple[Part, str]], tokenizer: Tokenizer, folder: Path, advance: Callable[[int], None]
 ) -> dict[Part, Shard]:
-    """Writes the tokens of each part as a raw array and returns their numbers.
+    """Writes the tokens of each part as a raw array and returns the size of each.
 
     `advance` is called with the bytes of each encoded chunk.
     Raises: OSError if the folder cannot be written.

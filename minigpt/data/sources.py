@@ -261,27 +261,31 @@ def _json_texts(name: str, stream: BufferedReader | gzip.GzipFile, key: str, err
     """The texts under `key` in a file with one JSON object per line; empty lines are skipped."""
     offset = _skip_bom(name, stream)
     for number, line in enumerate(stream, 1):
-        where = f"{name}, line {number}"
+        location = f"{name}, line {number}"
         try:
             row = json.loads(line.decode(errors=errors).rstrip()) if line.strip() else {key: ""}
         except UnicodeDecodeError as error:
             raise _undecodable(name, offset, error) from error
         except ValueError as error:
             reason = str(error).replace("line 1 ", "")
-            raise DataError(f"{where} is not JSON ({reason}); each line must be a JSON object with a text") from error
+            raise DataError(
+                f"{location} is not JSON ({reason}); each line must be a JSON object with a text"
+            ) from error
         if not isinstance(row, dict):
-            raise DataError(f'{where} must be a JSON object such as {{"{key}": "..."}}')
+            raise DataError(f'{location} must be a JSON object such as {{"{key}": "..."}}')
         if key not in row:
             keys = ", ".join(map(repr, row)) or "none"
-            raise DataError(f"{where} has no key {key!r}; its keys: {keys}; name the key of the text with --text-key")
+            raise DataError(
+                f"{location} has no key {key!r}; its keys: {keys}; name the key of the text with --text-key"
+            )
         text = row[key]
         if not isinstance(text, str):
-            raise DataError(f"{where}: the value of {key!r} must be a string, not {json.dumps(text)[:40]}")
-        yield _replace_surrogates(where, text, errors)
+            raise DataError(f"{location}: the value of {key!r} must be a string, not {json.dumps(text)[:40]}")
+        yield _replace_surrogates(location, text, errors)
         offset += len(line)
 
 
-def _replace_surrogates(where: str, text: str, errors: str) -> str:
+def _replace_surrogates(location: str, text: str, errors: str) -> str:
     """The text with lone surrogates replaced by U+FFFD: JSON can escape one, but UTF-8 cannot encode it.
 
     Raises: DataError for one if `errors` is strict.
@@ -292,7 +296,7 @@ def _replace_surrogates(where: str, text: str, errors: str) -> str:
         if errors == "strict":
             surrogate = f"{ord(text[error.start]):04x}"
             raise DataError(
-                f"{where}: \\u{surrogate} is half of a surrogate pair; correct it, or use --encoding-errors replace"
+                f"{location}: \\u{surrogate} is half of a surrogate pair; correct it, or use --encoding-errors replace"
             ) from error
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text

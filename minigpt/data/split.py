@@ -70,9 +70,7 @@ class ValidationSplit:
             yield from self._cut_document(stream, length)
 
     def _cut_document(self, stream: Iterator[Piece], length: int) -> Iterator[tuple[Part, str]]:
-        tail = min(
-            round(self.fraction * length), length - 1
-        )  # characters for validation; none of a very short document
+        tail = min(round(self.fraction * length), length - 1)  # characters for validation; 0 of a very short document
         reach = min(tail // 2, _MAX_SEARCH)
         buffer, target, ends = "", length - tail, True  # target is relative to the start of buffer
         for piece, ends in stream:

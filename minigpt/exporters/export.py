@@ -40,7 +40,7 @@ _PACKAGES = {
 # model differed by 0.0017 (f16), 0.013 (bf16), 0.057 (q8_0) and 0.065 (int8); the bounds are about four times that.
 _BOUNDS = {"f32": 0.001, "f16": 0.01, "bf16": 0.06, "q8_0": 0.25, "int8": 0.25}
 _LLAMA_BOUND = 0.02
-_MAX_SIZE_FOR_LLAMA = 2_000_000_000  # bytes; the check in minigpt has to do for larger files, llama.cpp is slow
+_MAX_SIZE_FOR_LLAMA = 2_000_000_000  # bytes; larger files are checked only in minigpt, because llama.cpp is slow
 _CTRANSLATE2_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "int8": "int8"}
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt")
 # The files of each target that is a folder; the first one identifies the target.
@@ -242,19 +242,23 @@ class _ExportJob:
         with tempfile.TemporaryDirectory(prefix=".", suffix=".tmp", dir=folder.parent) as temporary:
             yield save_checkpoint(Path(temporary) / "model", self.model, self.tokenizer)
 
-    def check(self, by: str, run: Run, tokenize: Tokenize | None = None) -> None:
+    def check(self, program: str, run: Run, tokenize: Tokenize | None = None) -> None:
         """Compares a program's logits and token ids with the model's.
 
         Raises: CheckpointError if they differ too much.
         """
-        found = compare(by, run, self.reference, tokenize)
+        found = compare(program, run, self.reference, tokenize)
         if found.same_ids is False:
-            raise CheckpointError(f"the export was not kept: {by} splits a text into other tokens than the original")
-        inexact = by == "llama.cpp" or (by == "minigpt" and self.model.config.activation_function != "gelu_new")
+            raise CheckpointError(
+                f"the export was not kept: {program} splits a text into other tokens than the original"
+            )
+        inexact = program == "llama.cpp" or (
+            program == "minigpt" and self.model.config.activation_function != "gelu_new"
+        )
         bound = max(_BOUNDS[self.dtype], _LLAMA_BOUND if inexact else 0)
         if found.deviations > bound:
             raise CheckpointError(
-                f"the export was not kept: in {by} a logit differs by {found.difference:.3g}, which is"
+                f"the export was not kept: in {program} a logit differs by {found.difference:.3g}, which is"
                 f" {found.deviations:.2g} standard deviations of the logits, and must be at most"
                 f" {bound} for {self.dtype}"
             )

@@ -34,12 +34,12 @@ class Reference:
 
 @dataclass(frozen=True)
 class Parity:
-    """How close another program's logits are.
+    """How close the logits of another program, `by`, are. These are the keys of `minigpt export --json`.
 
     `difference` is the largest difference of a logit, and `deviations` the same in standard deviations of the logits.
-    Both ignore logits more than 100 below the largest, if they are that in the program, too. `greedy` is how many of
-    the `of` tokens of the original's greedy continuation the program chooses. `same_ids` is whether the program's
-    tokenizer gives the original's ids; None if it has none.
+    Both ignore logits more than 100 below the largest, if they are that in the program, too. The
+    program chooses the first `greedy` of the `of` tokens of the original's greedy continuation. `same_ids` is whether
+    the program's tokenizer gives the original's ids; None if it has no tokenizer.
     """
 
     by: str

@@ -131,9 +131,8 @@ class Transformer(nn.Module):
         self.source_embedding = nn.Embedding(source_vocab_size, d_model)
         self.target_embedding = nn.Embedding(target_vocab_size, d_model)
         for embedding in (self.source_embedding, self.target_embedding):
-            nn.init.normal_(
-                embedding.weight, std=d_model**-0.5
-            )  # `embed` multiplies by √d_model, so that tokens and positions have similar sizes
+            # `embed` multiplies by √d_model, so that tokens and positions have similar sizes.
+            nn.init.normal_(embedding.weight, std=d_model**-0.5)
         self.register_buffer("positions", sinusoidal_positions(context_length, d_model), persistent=False)
         self.embedding_dropout = nn.Dropout(dropout)
         self.encoder = nn.ModuleList(EncoderBlock(d_model, num_heads, d_ff, dropout) for _ in range(num_layers))

@@ -6,7 +6,7 @@ from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.device import free_memory
 from minigpt.errors import ConfigError
 
-_MOST_ROWS = 32  # more parallel rows gain little speed
+_MAX_ROWS = 32  # more parallel rows gain little speed
 
 
 def rows_at_once(shape: GPTConfig, longest_prompt: int, config: SamplingConfig, device: torch.device) -> int:
@@ -24,4 +24,4 @@ def rows_at_once(shape: GPTConfig, longest_prompt: int, config: SamplingConfig, 
             f"{needed} continuations in parallel need {needed * row / 1e9:.1f} GB for keys and values, "
             f"but {free / 1e9:.1f} GB are free; {max(1, fitting)} would fit"
         )
-    return max(config.samples, min(fitting, _MOST_ROWS) // config.samples * config.samples)
+    return max(config.samples, min(fitting, _MAX_ROWS) // config.samples * config.samples)

@@ -136,7 +136,7 @@ class Decoder:
         if starts != self._starts:
             self._starts = starts
             windows = [visible_tokens(tokens, self.engine.n_positions, self.keep_first) for tokens in texts]
-            return self._start(windows), []
+            return self._start_windows(windows), []
         draft: list[int] = []
         if drafting and self.drafter is not None:
             left = self.sampler.config.max_new_tokens - self.n_new - 1
@@ -146,7 +146,7 @@ class Decoder:
         ids = [[tokens[-1], *draft] for tokens in texts]
         return self.engine.read(torch.tensor(ids, device=self.engine.device)), draft
 
-    def _start(self, windows: list[list[int]]) -> Tensor:
+    def _start_windows(self, windows: list[list[int]]) -> Tensor:
         """Reads whole windows, each only once if several rows share it: -> (B, 1, V)."""
         shared = {tuple(window): place for place, window in reversed(list(enumerate(windows)))}
         firsts = sorted(shared.values())
@@ -170,8 +170,8 @@ class Decoder:
             return self.sampler.choose(logits, self._history(), self.n_new, samples)
         except GenerationError as error:
             seen = visible_tokens(self.tokens[self.rows[0]], self.engine.n_positions, self.keep_first)
-            culprit = first_nonfinite(self.engine.model, torch.tensor([seen], device=self.engine.device))
-            raise GenerationError(f"{error}; the first of them: {culprit}") from error
+            origin = first_nonfinite(self.engine.model, torch.tensor([seen], device=self.engine.device))
+            raise GenerationError(f"{error}; the first values that are not finite are in {origin}") from error
 
     def _choose_draft(self, logits: Tensor, draft: Sequence[int]) -> int:
         """The token that the sampler would choose from a drafter's logits (V,) after these draft tokens."""
@@ -190,8 +190,8 @@ class Decoder:
         entropy = torch.special.entr(logprobs.exp()).sum(dim=-1)  # (B,)
         ranks = (logprobs > logprob[:, None]).sum(dim=-1)  # (B,)
         columns = [column.tolist() for column in (logprob, top.indices, top.values, entropy, ranks)]
-        for id, own, top_ids, top_logprobs, spread, rank in zip(ids, *columns, strict=True):
-            yield GeneratedToken(id, own, tuple(zip(top_ids, top_logprobs, strict=True)), spread, rank)
+        for id, own, top_ids, top_logprobs, nats, rank in zip(ids, *columns, strict=True):
+            yield GeneratedToken(id, own, tuple(zip(top_ids, top_logprobs, strict=True)), nats, rank)
 
 
 def generate(

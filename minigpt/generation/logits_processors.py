@@ -1,6 +1,6 @@
 """Logits processors: callables that change the logits of the next token, to be composed as a list.
 
-None changes its arguments in place. A token that must not be drawn gets the logit -inf.
+No processor changes its arguments in place. A token that must not be drawn gets the logit -inf.
 """
 
 import math
@@ -17,14 +17,14 @@ from minigpt.errors import ConfigError
 class LogitsProcessor(Protocol):
     """A function or object that is called as `processor(logits, history, n_new)` and returns the changed logits.
 
-    `logits` are (B, V) float32, and so is the result. `history` holds all tokens so far, (B, T) int64, with -1 where a
-    shorter row is padded on the left; its last `n_new` columns are the generated tokens.
+    `logits` are (B, V) float32, and so is the result. `history` holds all tokens so far, (B, T) int64, with -1 as the
+    padding of shorter rows on the left; its last `n_new` columns are the generated tokens.
 
     The result for a row must depend on that row's arguments alone. Then a row gets the same tokens alone, in a batch
     and in speculative decoding.
 
-    A processor that uses only `logits` may have an attribute `needs_history = False`. Where no processor needs the
-    history it is not built, and `history` is (B, 0).
+    A processor that uses only `logits` may have an attribute `needs_history = False`. If no processor needs the
+    history, it is not built, and `history` is (B, 0).
 
     >>> def never_repeat_a_token(logits, history, n_new):
     ...     last = history[:, -1:]  # (B, 1)
@@ -42,7 +42,7 @@ class LogitsProcessor(Protocol):
 
 
 class LogitBias:
-    """Adds a number to the logits of each of some tokens, given as (id, number) pairs."""
+    """Adds numbers to the logits of tokens, given as (id, number) pairs."""
 
     needs_history = False
 
@@ -77,7 +77,7 @@ class RepetitionPenalty:
 
 
 class FrequencyPenalty:
-    """Subtracts `frequency` from a token's logit for each time it was generated, and `presence` if it was at all.
+    """Subtracts `frequency` from a token's logit for each time it was generated, and `presence` once if it was.
 
     Source: OpenAI's API reference, "frequency and presence penalties".
     """
@@ -138,7 +138,7 @@ class MinNewTokens:
 
 
 class BanTokens:
-    """Forbids some tokens."""
+    """Forbids these tokens."""
 
     needs_history = False
 
@@ -149,9 +149,9 @@ class BanTokens:
         return logits.index_fill(1, self._ids.to(logits.device), -math.inf)
 
 
-def _ban(logits: Tensor, where: Tensor, tokens: Tensor) -> Tensor:
-    """The logits with -inf for `tokens` where `where` is true: both (B, N)."""
-    row, column = where.nonzero(as_tuple=True)
+def _ban(logits: Tensor, banned: Tensor, tokens: Tensor) -> Tensor:
+    """The logits with -inf for those of `tokens` that are `banned`: both (B, N)."""
+    row, column = banned.nonzero(as_tuple=True)
     return logits.index_put((row, tokens[row, column]), logits.new_tensor(-math.inf))
 
 
@@ -164,13 +164,13 @@ class Temperature:
     needs_history = False
 
     def __init__(self, temperature: float) -> None:
-        self.temperature = max(temperature, 1e-30)  # float32 has no room for much smaller numbers
+        self.temperature = max(temperature, 1e-30)  # much smaller numbers are 0 in float32
 
     def __call__(self, logits: Tensor, _history: Tensor | None = None, _n_new: int = 0) -> Tensor:
         return logits / self.temperature
 
     def scale_(self, logits: Tensor) -> Tensor:
-        """Divides the logits in place: a tenth less time for a whole sampling step than with a new tensor."""
+        """Divides the logits in place, which makes a whole sampling step a tenth faster than a new tensor."""
         return logits.div_(self.temperature)
 
 
@@ -259,5 +259,5 @@ class TypicalP:
 
 
 def _last(ordered: Tensor, kept: Tensor) -> Tensor:
-    """Each row's last kept value, where the kept ones are first and at least one: two (B, V) -> (B, 1)."""
+    """Each row's last kept value; the kept values are the first ones, at least one: two (B, V) -> (B, 1)."""
     return ordered.gather(-1, kept.sum(dim=-1, keepdim=True) - 1)

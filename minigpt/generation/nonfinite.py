@@ -17,7 +17,7 @@ _NAMES = {
 
 @torch.no_grad()
 def first_nonfinite(model: GPT, ids: Tensor) -> str:
-    """The name of what is NaN or infinite first: a parameter, else a stage of the forward pass of these tokens.
+    """The first parameter with NaN or infinite values, else the first such stage of the forward pass of these tokens.
 
     Blocks are counted from 0, as in the parameters' names. Only the last tokens that fit the context are read.
     Shapes: ids (B, T) int64.
@@ -31,4 +31,4 @@ def first_nonfinite(model: GPT, ids: Tensor) -> str:
             if not output.isfinite().all():
                 stage = _NAMES.get(name, name)
                 return f"the {stage}{'' if layer is None else f' of block {layer}'}, although its input is finite"
-    return "nothing in PyTorch's forward pass, where every value is finite"
+    return "no stage of PyTorch's forward pass"

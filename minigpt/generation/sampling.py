@@ -47,8 +47,8 @@ class Sampler:
     2. `temperature`, `truncations` (top-k, top-p, min-p), `typical_p`.
     3. The draw, a pure function of the seed, the sample and the step.
 
-    Methods take logits (B, V) and a `history` (B, T) int64: all tokens so far, with -1 where a row is padded on the
-    left. Its last `n_new` columns are the generated tokens. If `needs_history` is false, it may be (B, 0).
+    Methods take logits (B, V) and a `history` (B, T) int64: all tokens so far, with -1 as the padding of shorter rows
+    on the left. Its last `n_new` columns are the generated tokens. If `needs_history` is false, it may be (B, 0).
 
     Raises: ConfigError for a logit bias that is not one token, and for settings that need a tokenizer without one.
     """
@@ -173,8 +173,8 @@ class _CheckedProcessor:
         result = self.processor(logits.clone(), history, n_new)
         name = getattr(self.processor, "__name__", type(self.processor).__name__)
         if not isinstance(result, Tensor) or result.shape != logits.shape:
-            what = f"a tensor of shape {tuple(result.shape)}" if isinstance(result, Tensor) else repr(result)
-            raise ConfigError(f"logits processor {name} must return logits of shape {tuple(logits.shape)}, not {what}")
+            given = f"a tensor of shape {tuple(result.shape)}" if isinstance(result, Tensor) else repr(result)
+            raise ConfigError(f"logits processor {name} must return logits of shape {tuple(logits.shape)}, not {given}")
         if result.isnan().any() and not logits.isnan().any():  # NaN from the model is reported as such later
             raise ConfigError(f"logits processor {name} must not return NaN; use -inf to forbid a token")
         return result.float()

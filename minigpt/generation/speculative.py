@@ -14,7 +14,6 @@ _MAX_NGRAM = 4  # tokens at the end of the text that are looked up earlier in it
 _MAX_DRAFT = 7  # tokens
 _PAUSE, _MAX_PAUSE = 16, 256  # steps
 
-
 ChooseDraft = Callable[[Tensor, Sequence[int]], int]
 
 
@@ -30,14 +29,16 @@ class Drafter(Protocol):
 
 
 class PromptLookup:
-    """Drafts the tokens that followed the last few tokens where these occurred earlier in the text.
+    """Drafts the tokens that followed an earlier occurrence of the last few tokens in the text.
 
     Source: Saxena 2023, "Prompt lookup decoding"; the idea is that of LZ77.
     """
 
     def __init__(self) -> None:
         self._indexed: list[int] = []
-        self._ends: dict[tuple[int, ...], int] = {}  # where each n-gram last ended, before the end of the text
+        self._ends: dict[
+            tuple[int, ...], int
+        ] = {}  # the position after each n-gram's last occurrence, before the end of the text
 
     def propose(self, tokens: Sequence[int], max_tokens: int, _choose: ChooseDraft) -> list[int]:
         self._index(tokens)

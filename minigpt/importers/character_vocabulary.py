@@ -62,7 +62,7 @@ def _never_predicted(embedding: Tensor, weight: Tensor, bias: Tensor, path: str)
     """An embedding whose logit is -1000 for every input, and a shift of the final norm's bias that makes it possible.
 
     The head reads h = w n + b, where n is normalized and sums to 0. So h · (1/w) = sum(n) + b · (1/w) = b · (1/w) for
-    every input: along 1/w the features are constant. Where that constant is (almost) 0, as in models without biases,
+    every input: along 1/w the features are constant. If that constant is (almost) 0, as in models without biases,
     the shift changes it. The shift is orthogonal to every character's embedding, so no character's logit changes.
     """
     n_free = embedding.shape[1] - embedding.shape[0]

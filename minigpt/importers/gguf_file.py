@@ -1,8 +1,8 @@
-"""Reads GGUF files: the metadata at once, each tensor when it is asked for.
+"""Reads GGUF files: the metadata at once, each tensor when it is requested.
 
 gguf's own GGUFReader is not used. It trusts every length in the header: a file of 113 bytes that claims 2**40 array
-elements keeps it in an endless loop. It maps the file, so a truncated one kills the process, and GPT-2's header takes
-it 3 s and 140 MB instead of 0.1 s. The gguf package only dequantizes here.
+elements keeps it in an endless loop. It maps the file, so a truncated one kills the process. For GPT-2's header it
+needs 3 s and 140 MB instead of 0.1 s. The gguf package only dequantizes here.
 Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 """
 

@@ -62,7 +62,7 @@ def is_openai(repository: str) -> bool:
 
 
 def download(repository: str, revision: str | None = None, *, cached: bool = False) -> Path:
-    """Downloads a model: the path of its weights, or of their index, in the hub's cache, with its other files beside.
+    """Downloads a model; returns the path of its weights, or of their index, in the hub's cache.
 
     With `cached`, the cache is used without asking the hub, as with HF_HUB_OFFLINE=1.
     Raises: CheckpointError if a file does not exist or its hash is wrong; its subclass UnreachableError if the network
@@ -106,7 +106,7 @@ def _fetch_first(
 ) -> Path | None:
     """The first of these files that exists, or, offline, that the cache has; None if the model has none of them.
 
-    Raises: as `_fetch`, if one is needed and the cache neither has one nor knows that there is none.
+    Raises: as `_fetch`, if one is needed and the cache does not record whether the model has it.
     """
     from huggingface_hub import constants
     from huggingface_hub.errors import LocalEntryNotFoundError

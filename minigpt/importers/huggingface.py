@@ -24,11 +24,11 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 _SCALES = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False}
 _TOKENIZERS = ("tokenizer.json", "merges.txt", "vocab.json", "vocab.bpe")
 OTHER_TOKENIZERS = ("vocab.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
-GPT2_VOCABULARY_ASSUMED = "no tokenizer beside the weights: GPT-2's vocabulary is assumed"  # a note
+GPT2_VOCABULARY_ASSUMED = "no tokenizer next to the weights: GPT-2's vocabulary is assumed"  # a note
 
 
 def open_huggingface(weights: Path, tensors: TensorSource) -> ImportedModel:
-    """The model with these open weights, and the config.json and tokenizer beside them.
+    """The model with these open weights, and the config.json and tokenizer next to them.
 
     Raises: CheckpointError if it is not a GPT-2 or its tokenizer does not belong to it; TokenizerError.
     """
@@ -44,7 +44,7 @@ def open_huggingface(weights: Path, tensors: TensorSource) -> ImportedModel:
             notes.append(f"{options} is multiplied into the weights of the queries, which gives the same outputs")
     else:
         config = infer_config(tensors)
-        notes.append(f"no {CONFIG} beside {weights.name}: {config.n_head} heads of 64 are assumed, as in every GPT-2")
+        notes.append(f"no {CONFIG} next to {weights.name}: {config.n_head} heads of 64 are assumed, as in every GPT-2")
     tokenizer, assumed = _read_tokenizer(weights.parent, config)
     notes += assumed
     notes += check_vocabulary(tokenizer, config, weights.parent)
@@ -64,7 +64,7 @@ def _query_factors(scaled: Mapping[str, Any], config: GPTConfig) -> list[float]:
 
 
 def _read_tokenizer(folder: Path, config: GPTConfig) -> tuple[Tokenizer, list[str]]:
-    """The tokenizer beside the weights, or GPT-2's for a model of its vocabulary size, and notes on what was assumed.
+    """The tokenizer next to the weights, or GPT-2's for a model of its vocabulary size, and notes on what was assumed.
 
     Raises: TokenizerError if it is not supported; CheckpointError if it does not belong to the model.
     """
@@ -84,11 +84,11 @@ def _read_tokenizer(folder: Path, config: GPTConfig) -> tuple[Tokenizer, list[st
             return tokenizer, [GPT2_VOCABULARY_ASSUMED]
         raise CheckpointError(
             f"{folder} has no tokenizer, and its model has {config.vocab_size} tokens, not GPT-2's 50257;"
-            " put the tokenizer.json that belongs to the model beside it"
+            " put the tokenizer.json that belongs to the model next to it"
         )
     raise CheckpointError(
         f"{folder} has a model of {config.vocab_size} tokens, but its tokenizer ({tokenizer.name}) has"
-        f" {tokenizer.vocab_size}; put the tokenizer.json that belongs to the model beside it"
+        f" {tokenizer.vocab_size}; put the tokenizer.json that belongs to the model next to it"
     )
 
 

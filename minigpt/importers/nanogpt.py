@@ -40,7 +40,7 @@ def is_nanogpt(content: object) -> bool:
 def open_nanogpt(path: Path, content: Mapping[str, Any]) -> ImportedModel:
     """The model in a checkpoint of nanoGPT whose `content` is already open.
 
-    The tokens are the characters of the meta.pkl beside it or in its data folder, else GPT-2's vocabulary.
+    The tokens are the characters of the meta.pkl next to it or in its data folder, else GPT-2's vocabulary.
     Raises: CheckpointError if it is damaged, or its vocabulary is unknown or cannot be converted.
     """
     arguments = content["model_args"]
@@ -75,9 +75,9 @@ def _open_tensors(tensors: TorchTensors, *, biased: bool) -> TensorSource:
     found, zeros = {}, {}
     for name, shape in tensors.shapes.items():
         plain = plain_name(name)
-        is_row_table = plain in ("wte.weight", "wpe.weight", HEAD)
-        found[plain] = FileTensor(name, shape, transposed=len(shape) == 2 and not is_row_table)
-        if not (biased or is_row_table) and plain.endswith(".weight"):
+        is_embedding = plain in ("wte.weight", "wpe.weight", HEAD)
+        found[plain] = FileTensor(name, shape, transposed=len(shape) == 2 and not is_embedding)
+        if not (biased or is_embedding) and plain.endswith(".weight"):
             zeros[f"{plain.removesuffix('.weight')}.bias"] = torch.zeros(shape[:1])
     return ReplacedTensors(RenamedTensors(tensors, found), {name: zeros[name] for name in zeros.keys() - found.keys()})
 
@@ -90,24 +90,24 @@ def _add_tokenizer(path: Path, content: Mapping[str, Any], config: GPTConfig, te
     dataset = settings.get("dataset") if isinstance(settings, dict) else None
     meta = _find_meta(path, dataset)
     if meta is None and not may_use_gpt2_vocabulary(config):
-        where = f", which nanoGPT keeps in data/{dataset}," if isinstance(dataset, str) else ""
+        folder = f", which nanoGPT keeps in data/{dataset}," if isinstance(dataset, str) else ""
         raise CheckpointError(
             f"{path} has a model of {config.vocab_size} tokens but does not say what they are; put the {_META} of its"
-            f" data{where} beside it"
+            f" data{folder} next to it"
         )
     if meta is None or not (characters := _read_characters(meta)):
         tokenizer = Tokenizer.named("gpt2")
         notes += ["GPT-2's vocabulary is assumed", *check_vocabulary(tokenizer, config, path)]
         return ImportedModel(config, tensors, tokenizer, tuple(notes))
     config, tensors, tokenizer = add_byte_tokens(tensors, config, characters)
-    where = f"{_META} beside it" if meta.parent == path.parent else f"data/{dataset}/{_META}"
-    notes.append(f"its {len(characters)} characters are those of the {where}")
+    location = f"{_META} next to it" if meta.parent == path.parent else f"data/{dataset}/{_META}"
+    notes.append(f"its {len(characters)} characters are those of the {location}")
     notes.append("minigpt adds tokens for the 256 bytes, which the model never predicts and was not trained on")
     return ImportedModel(config, tensors, tokenizer, tuple(notes))
 
 
 def _find_meta(path: Path, dataset: object) -> Path | None:
-    """The meta.pkl beside a checkpoint, else in nanoGPT's data folder next to the checkpoint's folder."""
+    """The meta.pkl next to a checkpoint, else in nanoGPT's data folder next to the checkpoint's folder."""
     folders = [path.parent]
     if isinstance(dataset, str) and dataset == Path(dataset).name and dataset not in ("", ".", ".."):
         folders.append(path.absolute().parent.parent / "data" / dataset)

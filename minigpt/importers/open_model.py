@@ -167,7 +167,7 @@ def _find_in_folder(folder: Path) -> Path:
     for name in _IN_FOLDERS:
         if exists(folder / name):
             if "safetensors" in name and not exists(folder / CONFIG):
-                raise CheckpointError(f"{folder} has no {CONFIG}; put it beside {name}, or give {name} itself")
+                raise CheckpointError(f"{folder} has no {CONFIG}; put it next to {name}, or give {name} itself")
             return folder / name
     if indices := sorted(folder.glob(f"*{INDEX}")):  # `open_tensorflow` chooses one of several
         return indices[0]

@@ -32,7 +32,7 @@ class FileTensor(NamedTuple):
 class RenamedTensors:
     """The tensors of a file under Hugging Face's names and in its orientation.
 
-    A file's shape may have additional leading ones, as OpenAI's convolutions of width 1 have.
+    A file's shape may have additional leading dimensions of 1, as OpenAI's convolutions of width 1 have.
     """
 
     def __init__(self, file: TensorReader, tensors: Mapping[str, FileTensor]) -> None:
@@ -126,9 +126,9 @@ class ReplacedTensors(WrappedTensors):
 
 
 def check_shape(path: Path, expected: FileTensor, shape: tuple[int, ...]) -> None:
-    """Checks that a tensor in a file has the expected shape, apart from leading ones.
+    """Checks that a tensor in a file has the expected shape, apart from leading dimensions of 1.
 
-    Raises: CheckpointError if it has not.
+    Raises: CheckpointError if it has another shape.
     """
     leading = len(shape) - len(expected.shape)
     if leading < 0 or shape[leading:] != expected.shape or any(size != 1 for size in shape[:leading]):

@@ -73,11 +73,11 @@ def _read_config(folder: Path, bundle: TensorBundle) -> tuple[GPTConfig, list[st
     settings = {"vocab_size": vocab_size, "n_positions": positions, "n_embd": width, "n_head": heads}
     config = config_from_huggingface({"model_type": "gpt2", "n_layer": max(blocks) + 1, **settings}, bundle.path)
     assumed = f"{heads} heads of {_HEAD_WIDTH} are assumed, as in every GPT-2"
-    return config, [f"no {HPARAMS} beside {bundle.path.name}: {assumed}"]
+    return config, [f"no {HPARAMS} next to {bundle.path.name}: {assumed}"]
 
 
 def _read_tokenizer(folder: Path, config: GPTConfig) -> tuple[Tokenizer, list[str]]:
-    """The tokenizer beside the checkpoint, or GPT-2's for a model of its vocabulary size, and notes on it.
+    """The tokenizer next to the checkpoint, or GPT-2's for a model of its vocabulary size, and notes on it.
 
     Raises: TokenizerError if it is damaged; CheckpointError if it does not belong to the model.
     """
@@ -88,7 +88,7 @@ def _read_tokenizer(folder: Path, config: GPTConfig) -> tuple[Tokenizer, list[st
     gpt2 = Tokenizer.named("gpt2")
     if len(missing) == 1 or config.vocab_size != gpt2.vocab_size:
         raise CheckpointError(f"{folder} must hold {' and '.join(missing)}, with its {config.vocab_size} tokens")
-    return gpt2, [f"no {' and '.join(missing)} beside it: GPT-2's vocabulary is assumed"]
+    return gpt2, [f"no {' and '.join(missing)} next to it: GPT-2's vocabulary is assumed"]
 
 
 def _find_tensors(bundle: TensorBundle, config: GPTConfig) -> dict[str, FileTensor]:
@@ -138,7 +138,7 @@ def _find_checkpoint(folder: Path) -> Path:
         if folder / name in found:
             return folder / name
     if not found:
-        raise CheckpointError(f"{folder} has no checkpoint, expected model.ckpt.index beside {HPARAMS}")
+        raise CheckpointError(f"{folder} has no checkpoint, expected model.ckpt.index next to {HPARAMS}")
     if len(found) > 1:
         raise CheckpointError(
             f"{folder} has {len(found)} checkpoints ({', '.join(path.name for path in found[:4])}),"

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from minigpt.errors import CheckpointError
 from minigpt.storage.byte_file import ByteFile
+from minigpt.storage.files import lfs_pointer_error
 
 _ZIP = b"PK\x03\x04"
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
@@ -32,9 +33,7 @@ def open_torch(path: Path) -> Any:
     with ByteFile(path) as file:
         start = file.take(8)
         if start.startswith(b"version "):
-            raise CheckpointError(
-                f"{path} is a Git LFS pointer instead of the tensors; run `git lfs pull` in its folder"
-            )
+            raise lfs_pointer_error(path)
         if not is_torch_file(start):
             raise CheckpointError(f"{path} is not a file of torch.save; copy or download it again")
         zipped = start.startswith(_ZIP)
@@ -141,7 +140,7 @@ class TorchTensors:
     def read(self, name: str, *, reuse_buffer: bool = False) -> Tensor:
         """One tensor; with `reuse_buffer` in memory that the next such read may overwrite.
 
-        Of the old format, whose tensors are in memory, such a read also drops the tensor here, to free its memory.
+        In the old format, whose tensors are in memory already, such a read also removes the tensor, to free its memory.
         Raises: CheckpointError if the file was truncated or cannot be read; KeyError for an unknown name.
         """
         if name not in self._ranges:

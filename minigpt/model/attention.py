@@ -42,7 +42,7 @@ def attend(
 def attend_causally(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, padding: Tensor | None = None, dropout: float = 0.0
 ) -> Tensor:
-    """Computes the result of `attend` for the last T of S positions, with PyTorch's fused kernel where that is faster.
+    """Computes the result of `attend` for the last T of S positions, with PyTorch's fused kernel if that is faster.
 
     `mask` is the causal mask for all n_positions; `padding` is the number of unused positions at the start of each row.
     Shapes: query (B, H, T, D); key and value (B, H, S, D); mask (n_positions, n_positions); padding (B,) int64;

@@ -53,7 +53,7 @@ class Checkpoint:
 
 
 def _run_record(training: Mapping[str, Any] | None, path: Path) -> RunRecord | None:
-    """What a user wrote into training.json, and no run, has no format."""
+    """The record of a run; None for a training.json without a format, which a user wrote."""
     return RunRecord.from_dict(training, path) if training and "format" in training else None
 
 

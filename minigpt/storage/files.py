@@ -29,14 +29,14 @@ def wrap_write_errors(path: Path) -> Iterator[None]:
         elif error.errno == errno.EFBIG:
             fix = "raise the limit on a file's size (ulimit -f)"
         else:
-            fix = "choose a place that can be written"
+            fix = "choose a folder that can be written"
         raise CheckpointError(f"{path} could not be written ({_reason(error)}); {fix}") from error
 
 
 def exists(path: Path) -> bool:
     """Whether there is a file or a folder at `path`.
 
-    Raises: CheckpointError if the system cannot tell: the path is too long or inside a folder without permission.
+    Raises: CheckpointError if this cannot be checked: the path is too long or inside a folder without permission.
     """
     try:
         path.stat()
@@ -75,7 +75,7 @@ def _temporary_path(path: Path) -> Path:
 
 
 def remove_temporary_files(folder: Path) -> None:
-    """Removes the temporary files that killed writers left; call it only while no process writes to the folder."""
+    """Removes the temporary files of killed processes; call it only while no process writes to the folder."""
     with wrap_write_errors(folder):
         for path in folder.glob(".*.tmp"):
             path.unlink()
@@ -84,8 +84,8 @@ def remove_temporary_files(folder: Path) -> None:
 def atomic_write(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
     """Replaces a file atomically: readers see the old file or the complete new one.
 
-    `content` is the bytes, or a function that writes them to the open file. Missing folders are made.
-    Raises: CheckpointError if the disk is full or the place cannot be written; the old file is then unchanged.
+    `content` is the bytes, or a function that writes them to the open file. Missing folders are created.
+    Raises: CheckpointError if the disk is full or the folder cannot be written; the old file is then unchanged.
     """
     temporary = _temporary_path(path)
     with wrap_write_errors(path):
@@ -109,8 +109,8 @@ def atomic_folder(path: Path, *, new: bool = False) -> Iterator[Path]:
     """A temporary folder whose files are moved to `path` if the block succeeds, and deleted if it fails.
 
     A new folder appears complete. In an existing folder each of the files is replaced atomically; other files stay.
-    Raises: CheckpointError if the disk is full or the place cannot be written; FolderTakenError if the folder exists
-    and `new` is set, or another process makes it meanwhile.
+    Raises: CheckpointError if the disk is full or the folder cannot be written; FolderTakenError if the folder exists
+    and `new` is set, or another process creates it in the meantime.
     """
     replaces_files = not new and path.exists()
     building = _temporary_path(path)
@@ -171,6 +171,11 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} must hold a JSON object, not a {type(value).__name__}")
     return value
+
+
+def lfs_pointer_error(path: Path) -> CheckpointError:
+    """The error for a file that Git LFS has not replaced by its content."""
+    return CheckpointError(f"{path} is a Git LFS pointer instead of the tensors; run `git lfs pull` in its folder")
 
 
 def truncated_error(path: Path) -> CheckpointError:

@@ -294,7 +294,7 @@ def infer_config(file: TensorSource) -> GPTConfig:
     vocab_size, n_embd = tokens
     if n_embd % 64:
         raise CheckpointError(
-            f"{file.path} needs its config.json beside it: its {n_embd} features are not a multiple of 64, so the"
+            f"{file.path} needs its config.json next to it: its {n_embd} features are not a multiple of 64, so the"
             " number of heads is unknown"
         )
     return GPTConfig(

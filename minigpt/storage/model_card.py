@@ -217,7 +217,7 @@ def _limits(config: GPTConfig, record: RunRecord) -> Iterator[str]:
     yield (
         "It continues texts in the style of its training text. It does not follow instructions. Its output may be "
         f"false, offensive, or copied from the training text.{size} Its context is at most {config.n_positions:,} "
-        "tokens. This page does not know the license of the training text, and so not that of the model."
+        "tokens. The licenses of the training text and of the model are not recorded."
     )
 
 
@@ -249,7 +249,7 @@ def _line(text: str) -> str:
 
 
 def _path(name: str) -> str:
-    """The folder's path in commands; NAME stands for one that would need quoting in places."""
+    """The folder's path in commands; NAME replaces a name that would need quoting."""
     return "checkpoints/" + (name if re.fullmatch(r"[\w. -]+", name) else "NAME")
 
 

@@ -9,7 +9,7 @@
         last/before_cooldown.safetensors      the same, from the start of the cool-down
         .lock, .lock.json                     the lock of the process that trains here, and its id
 
-A state is one file because one rename replaces a whole file: whenever a run is killed, either the old state is there
+A state is one file because one rename replaces a whole file: whenever a run is killed, the file is either the old state
 or the new one.
 """
 
@@ -42,7 +42,7 @@ class LastState:
 
 
 class Run:
-    """The folder of one run, made by `create` and opened by `open`; every write replaces whole files."""
+    """The folder of one run, created by `create` and opened by `open`; every write replaces whole files."""
 
     def __init__(self, directory: Path, record: RunRecord) -> None:
         self.directory = directory
@@ -54,7 +54,7 @@ class Run:
     def create(
         cls, directory: Path, model: GPT, tokenizer: Tokenizer, record: RunRecord | Mapping[str, Any] | None = None
     ) -> "Run":
-        """Makes a new folder with the untrained (or imported) model and the run's record.
+        """Creates a new folder with the untrained (or imported) model and the run's record.
 
         Raises: FolderTakenError if the folder exists; CheckpointError if it cannot be written, or for a record that
         has an entry of the wrong type.

@@ -1,7 +1,8 @@
 """A lock that lets one process at a time train in a run's folder.
 
-The lock is the kernel's, through filelock, so it ends with its process, even after `kill -9`. A JSON file beside it
-says who holds it. Where the file system has no locks, that file alone decides: its process must no longer exist.
+The lock is the kernel's, through filelock, so it ends with its process, even after `kill -9`. A JSON file next to it
+names that process. If the file system has no locks, only the JSON file counts: the folder is free if the process in it
+no longer exists.
 """
 
 import contextlib
@@ -20,12 +21,12 @@ from minigpt.errors import CheckpointError
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-# What file systems without locks answer. Of these filelock handles ENOSYS only, so the fallback is ours for all.
+# The errors of file systems without locks. filelock handles only ENOSYS, so the fallback for all of them is here.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
 class RunLock:
-    """The right to train in a folder; `release`, garbage collection and the end of the process give it up.
+    """The right to train in a folder; it ends with `release`, garbage collection or the end of the process.
 
     Two objects of one process exclude each other. A forked child does not hold its parent's lock.
     """
@@ -68,7 +69,7 @@ class RunLock:
         _held.discard(self)
 
     def _acquire_kernel_lock(self) -> "BaseFileLock | None":
-        """The kernel's lock; None where the file system has none and no process holds the folder.
+        """The kernel's lock; None if the file system has no locks and no process holds the folder.
 
         Raises: as `acquire`.
         """

@@ -1,4 +1,4 @@
-"""An append-only log of JSON lines that stays whole when the disk is full."""
+"""An append-only log of JSON lines, none of which is incomplete even if the disk is full."""
 
 import contextlib
 import io

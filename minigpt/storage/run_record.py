@@ -23,12 +23,12 @@ class _Part:
     """A part of the record: a dataclass whose field names are the keys in training.json."""
 
     @classmethod
-    def from_dict(cls, entries: object, where: str) -> Self:
+    def from_dict(cls, entries: object, location: str) -> Self:
         """The part with these entries; unknown ones are ignored.
 
-        Raises: CheckpointError, which begins with `where`, for an entry that is missing or has the wrong type.
+        Raises: CheckpointError, which begins with `location`, for an entry that is missing or has the wrong type.
         """
-        given = _mapping(entries, where)
+        given = _mapping(entries, location)
         hints, values = get_type_hints(cls), {}
         for each in dataclasses.fields(cls):  # type: ignore[arg-type]
             key = each.metadata.get("key", each.name)
@@ -36,7 +36,7 @@ class _Part:
                 values[each.name] = given.get(key)
                 if not _fits(given.get(key), hints[each.name]):
                     raise CheckpointError(
-                        f"{where}: {key} is {given.get(key)!r}, not {_type_name(hints[each.name])}; copy it again"
+                        f"{location}: {key} is {given.get(key)!r}, not {_type_name(hints[each.name])}; copy it again"
                     )
         return cls(**values)
 
@@ -73,7 +73,7 @@ class CorpusRecord(_Part):
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineRecord(_Part):
-    """What one simple method reaches: the fields of `minigpt.evaluation.baselines.Baseline`."""
+    """The result of one simple method: the fields of `minigpt.evaluation.baselines.Baseline`."""
 
     name: str
     bits_per_byte: float
@@ -91,16 +91,16 @@ class BaselinesRecord:
     measured: tuple[BaselineRecord, ...] = ()
 
     @classmethod
-    def from_dict(cls, entries: object, where: str) -> "BaselinesRecord":
-        given = _mapping(entries, where)
+    def from_dict(cls, entries: object, location: str) -> "BaselinesRecord":
+        given = _mapping(entries, location)
         fingerprint, measured = given.get("fingerprint"), given.get("measured")
         if not isinstance(fingerprint, str):
-            raise CheckpointError(f"{where}: fingerprint is {fingerprint!r}, not a text; copy it again")
+            raise CheckpointError(f"{location}: fingerprint is {fingerprint!r}, not a string; copy it again")
         if not isinstance(measured, list):
-            raise CheckpointError(f"{where}: measured is {measured!r}, not a list; copy it again")
+            raise CheckpointError(f"{location}: measured is {measured!r}, not a list; copy it again")
         return cls(
             fingerprint=fingerprint,
-            measured=tuple(BaselineRecord.from_dict(each, f"{where}: a baseline") for each in measured),
+            measured=tuple(BaselineRecord.from_dict(each, f"{location}: a baseline") for each in measured),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class Result(_Part):
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """Everything that training.json says of a run; a part is None where it was not recorded.
+    """The content of training.json; a part is None if it was not recorded.
 
     `base` is the model that was fine-tuned, `sources` are the texts by absolute path (`-` is a pipe), `asked` are the
     options that a resumed run is compared with, `model` and `training` the settings that the run has, `expected` the
@@ -173,7 +173,7 @@ class RunRecord:
         """
         damaged = f"{path} is damaged"
 
-        def where(key: str) -> str:
+        def location(key: str) -> str:
             return f"{damaged}: in its {key!r}"
 
         def plain(key: str, kind: Any) -> Any:
@@ -182,7 +182,7 @@ class RunRecord:
             return value
 
         def part(key: str) -> Any:
-            """An empty part says as much as none."""
+            """The object under this key; None if it is missing or empty."""
             value = entries.get(key)
             if value is not None and not isinstance(value, dict):
                 raise CheckpointError(f"{damaged}: its {key!r} is {value!r}, not an object; copy it again")
@@ -196,7 +196,7 @@ class RunRecord:
 
         def settings(kind: type[SettingsType], key: str) -> SettingsType | None:
             value = part(key)
-            return value and _settings(kind, value, where(key))
+            return value and _settings(kind, value, location(key))
 
         asked = entries.get("asked")
         if asked is not None:
@@ -204,27 +204,27 @@ class RunRecord:
             try:
                 asked = RunOptions.of(known)
             except ConfigError as error:
-                raise CheckpointError(f"{where('asked')}: {error}; copy it again") from error
+                raise CheckpointError(f"{location('asked')}: {error}; copy it again") from error
         return cls(
             format=plain("format", int | None),
             minigpt=plain("minigpt", str | None),
             torch=plain("torch", str | None),
             started=plain("started", str | None),
             device=plain("device", str | None),
-            environment=part("environment") and Environment.from_dict(entries["environment"], where("environment")),
-            sources=tuple(_text(each, where("sources")) for each in parts("sources")),
+            environment=part("environment") and Environment.from_dict(entries["environment"], location("environment")),
+            sources=tuple(_string(each, location("sources")) for each in parts("sources")),
             asked=asked,
             reading=settings(ReadingConfig, "reading"),
             base=plain("from", str | None),
             preset=plain("preset", str | None),
             tokenizer=plain("tokenizer", str | None),
-            corpus=part("corpus") and CorpusRecord.from_dict(entries["corpus"], where("corpus")),
-            baselines=part("baselines") and BaselinesRecord.from_dict(entries["baselines"], where("baselines")),
+            corpus=part("corpus") and CorpusRecord.from_dict(entries["corpus"], location("corpus")),
+            baselines=part("baselines") and BaselinesRecord.from_dict(entries["baselines"], location("baselines")),
             model=settings(GPTConfig, "model"),
             training=settings(TrainConfig, "training"),
             expected=plain("forecast", float | None),
-            changes=tuple(Change.from_dict(each, where("changes")) for each in parts("changes")),
-            result=part("result") and Result.from_dict(entries["result"], where("result")),
+            changes=tuple(Change.from_dict(each, location("changes")) for each in parts("changes")),
+            result=part("result") and Result.from_dict(entries["result"], location("result")),
             other={key: value for key, value in entries.items() if key not in _KEYS},
         )
 
@@ -272,23 +272,23 @@ def _key(each: "dataclasses.Field[Any]") -> str:
 _KEYS = {_key(each) for each in dataclasses.fields(RunRecord)} - {"other"}
 
 
-def _mapping(value: object, where: str) -> Mapping[str, Any]:
+def _mapping(value: object, location: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise CheckpointError(f"{where} is {value!r}, not an object; copy it again")
+        raise CheckpointError(f"{location} is {value!r}, not an object; copy it again")
     return value
 
 
-def _settings(kind: type[SettingsType], entries: Mapping[str, Any], where: str) -> SettingsType:
+def _settings(kind: type[SettingsType], entries: Mapping[str, Any], location: str) -> SettingsType:
     """Settings as they were recorded; those that this version does not have are ignored."""
     try:
         return kind(**{name: value for name, value in entries.items() if name in kind.__dataclass_fields__})
     except ConfigError as error:
-        raise CheckpointError(f"{where}: {error}; copy it again") from error
+        raise CheckpointError(f"{location}: {error}; copy it again") from error
 
 
-def _text(value: object, where: str) -> str:
+def _string(value: object, location: str) -> str:
     if not isinstance(value, str):
-        raise CheckpointError(f"{where}: {value!r} is not a text; copy it again")
+        raise CheckpointError(f"{location}: {value!r} is not a string; copy it again")
     return value
 
 
@@ -299,5 +299,5 @@ def _fits(value: object, kind: Any) -> bool:
 
 
 def _type_name(kind: Any) -> str:
-    names = {str: "a text", int: "a whole number", float: "a number"}
+    names = {str: "a string", int: "a whole number", float: "a number"}
     return next((name for type_, name in names.items() if kind in (type_, type_ | None)), str(kind))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from minigpt.errors import CheckpointError
 from minigpt.storage.byte_file import ByteFile
-from minigpt.storage.files import atomic_write, read_error
+from minigpt.storage.files import atomic_write, lfs_pointer_error, read_error
 
 _DTYPES = {
     "F64": torch.float64,
@@ -64,7 +64,7 @@ class _Entry(NamedTuple):
 
 
 class TensorFile:
-    """An open safetensors file: the header is read at once, each tensor when it is asked for.
+    """An open safetensors file: the header is read at once, each tensor when it is requested.
 
     If another file replaces it on disk, this object and its mapped tensors still see the file that was opened.
     Raises: CheckpointError if the file is missing, unreadable, truncated, or not safetensors.
@@ -85,9 +85,7 @@ class TensorFile:
         if not start:
             raise CheckpointError(f"{self.path} is empty; copy or download it again")
         if start == b"version ":  # as a safetensors file, its header would have 2 exabytes
-            raise CheckpointError(
-                f"{self.path} is a Git LFS pointer instead of the tensors; run `git lfs pull` in its folder"
-            )
+            raise lfs_pointer_error(self.path)
         try:
             with safe_open(self.path, "numpy"):  # the library checks the header: sizes, offsets, overlaps, dtypes
                 pass

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minigpt.errors import TokenizerError
-from minigpt.seeds import mixed
+from minigpt.seeds import splitmix64
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 Ids = npt.NDArray[np.int64]
@@ -72,7 +72,7 @@ class BPEDropout:
         pretoken = starts.cumsum() - 1  # of each token
         size = np.bincount(pretoken, weights=self._lengths[ids]).astype(np.int64)  # bytes of each pre-token
         at = np.flatnonzero(starts)
-        draws = mixed(mixed(seeds)[at // n] + (at % n).astype(np.uint64))
+        draws = splitmix64(splitmix64(seeds)[at // n] + (at % n).astype(np.uint64))
         # The iteration of the first dropped merge is drawn once per pre-token. For most pre-tokens it is after their
         # last merge, so that only the others are encoded again.
         uniform = (draws >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54
@@ -108,7 +108,7 @@ class BPEDropout:
         complete when no merge is left.
         Shapes: symbols (S,), pretoken (S,) of each symbol, draws and first_drop (P,) -> symbols (S',), pretoken (S',).
         """
-        result = symbols.copy()  # indexed by the place where a symbol begins; -1 where it was joined to the one before
+        result = symbols.copy()  # by the place at which a symbol begins; -1 if it was joined to the one before
         place, pretoken_at = np.arange(len(symbols)), pretoken
         offset = place - np.flatnonzero(np.diff(pretoken, prepend=-1))[pretoken]  # in the pre-token
         draws = draws[pretoken] + offset.astype(np.uint64)
@@ -119,7 +119,7 @@ class BPEDropout:
         active = np.empty(len(first_drop), dtype=bool)
         for iteration in range(_LONGEST):
             candidates = np.flatnonzero(ranks != _NO_MERGE)
-            kept = mixed(draws[place[candidates]] + np.uint64(iteration << 32)) >= threshold
+            kept = splitmix64(draws[place[candidates]] + np.uint64(iteration << 32)) >= threshold
             kept |= iteration < first_drop[pretoken[candidates]]
             firsts = _first_merges(pretoken[candidates], ranks[candidates])
             kept[firsts] &= iteration != first_drop[pretoken[candidates[firsts]]]

@@ -72,7 +72,7 @@ def write(directory: Path, vocabulary: Vocabulary) -> None:
 
 def read(directory: Path, end_of_text: str | None = None) -> Vocabulary:
     """Reads the vocabulary from a directory's `tokenizer.json`, or from `vocab.json` and `merges.txt`, or from
-    `encoder.json` and `vocab.bpe`, with the special and added tokens that the config files beside them name.
+    `encoder.json` and `vocab.bpe`, with the special and added tokens that the config files next to them name.
 
     Raises: TokenizerError if there is none, it is damaged, or its ids would differ here.
     """
@@ -122,7 +122,7 @@ def _read_json(path: Path) -> Any:
 
 
 class _Config(NamedTuple):
-    """What the config files beside a tokenizer say.
+    """The entries of the config files next to a tokenizer.
 
     `tokens` are added tokens, `roles` the names of special tokens by role, `names` those of other special tokens, and
     `end_id` is the model's eos_token_id.
@@ -141,7 +141,7 @@ class _Config(NamedTuple):
 
 
 def _read_config(directory: Path) -> _Config:
-    """Raises: TokenizerError if a file is damaged, or asks for tokens around a text."""
+    """Raises: TokenizerError if a file is damaged, or adds tokens to a text."""
     tokens: list[AddedToken] = []
     roles: dict[str, str] = {}
     names: list[str] = []
@@ -195,8 +195,8 @@ def _combine(parsed: ParsedTokenizer, config: _Config, end_of_text: str | None) 
     ends = (config.roles.get("eos_token"), _name_of(config.end_id, ids, tokens), END_OF_TEXT)
     end = end_of_text or next((name for name in ends if name is not None and name in ids), None)
     if end is None or end not in ids:
-        what = f"{end!r} has no id" if end else "no eos_token has an id"
-        raise TokenizerError(f"it must name its end-of-text token, but {what}")
+        reason = f"{end!r} has no id" if end else "no eos_token has an id"
+        raise TokenizerError(f"it must name its end-of-text token, but {reason}")
     names = {end, *config.roles.values(), *config.names, *(token.content for token in parsed.added if token.special)}
     names |= {token.content for token in config.tokens if token.special}
     special = {name: id for name, id in ids.items() if name in names}
@@ -214,7 +214,7 @@ def _combine(parsed: ParsedTokenizer, config: _Config, end_of_text: str | None) 
 
 def _name_of(id: int | None, ids: Mapping[str, int], tokens: Mapping[str, AddedToken]) -> str | None:
     """The name of the special or added token with this id, None for an ordinary token."""
-    return next((name for name, its in ids.items() if its == id and (name in tokens or name == END_OF_TEXT)), None)
+    return next((name for name, found in ids.items() if found == id and (name in tokens or name == END_OF_TEXT)), None)
 
 
 def build_vocabulary(

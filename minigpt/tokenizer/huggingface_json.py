@@ -1,4 +1,4 @@
-"""Hugging Face's tokenizer.json: writes it, and reads those whose tokens have the same ids here.
+"""Writes Hugging Face's tokenizer.json, and reads the files whose tokens have the same ids here.
 
 A file with any option that would give other ids is refused with an error that names the option.
 """
@@ -105,7 +105,7 @@ def parse_tokenizer_json(content: Mapping[str, Any], *, is_gpt2_tokenizer: bool)
 def parse_added_token(content: str, id: int, options: Mapping[str, Any]) -> AddedToken:
     """An added token with these options of Hugging Face's AddedToken.
 
-    Raises: TokenizerError for options by which a text matches other than literally.
+    Raises: TokenizerError for options with which a token matches other text than its own.
     """
     special = options.get("special", False) is True
     for flag in _FLAGS:

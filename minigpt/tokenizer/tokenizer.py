@@ -1,4 +1,4 @@
-"""The tokenizer: GPT-2's byte-level BPE, bytes, characters, or BPE trained on a corpus, all over tiktoken.
+"""The tokenizer: GPT-2's byte-level BPE, BPE trained on a corpus, characters or bytes, all encoded by tiktoken.
 
 Every vocabulary contains the 256 bytes, so that every text can be encoded.
 """
@@ -21,9 +21,9 @@ from minigpt.tokenizer.bpe_training import train_merges
 from minigpt.tokenizer.vocabulary import END_OF_TEXT, GPT2_BYTES, Vocabulary, bytes_to_unicode
 
 # GPT-2's split into pre-tokens, which no merge crosses: contractions, letters, numbers, other characters, white space.
-# The last white-space character before a pre-token belongs to it. This matches what GPT-2's pattern matches, with
-# possessive quantifiers ("++") and a bound on a run of white space, where `\s+(?!\S)` overflows the regex engine's
-# stack.
+# The last white-space character before a pre-token belongs to it. This gives the same split as GPT-2's pattern. It has
+# possessive quantifiers ("++"), and a bound on runs of white space, because `\s+(?!\S)` overflows the regex engine's
+# stack on long ones.
 # Source: openai/gpt-2, src/encoder.py; the possessive form is tiktoken's.
 _GPT2_SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s{0,50000}\s(?=\s)|\s"
 _CHARACTERS = r"[\s\S]"
@@ -63,7 +63,7 @@ class Tokenizer:
             "minigpt",
             pat_str=_CHARACTERS if vocabulary.by_character else _GPT2_SPLIT,
             mergeable_ranks=ids if in_order else {token: rank for rank, token in enumerate(ids)},
-            special_tokens=markers if in_order else {name: len(ids) + place for place, name in enumerate(markers)},
+            special_tokens=markers if in_order else {name: len(ids) + index for index, name in enumerate(markers)},
         )
 
     @classmethod
@@ -133,7 +133,7 @@ class Tokenizer:
     def load(cls, directory: str | Path, *, end_of_text: str | None = None) -> Self:
         """The tokenizer saved in a directory by `save`, by Hugging Face's libraries, or by OpenAI for GPT-2.
 
-        `end_of_text` is the name of the end-of-text token, if the files name none or another.
+        `end_of_text` is the name of the end-of-text token; by default the files name it.
         Raises: TokenizerError if the directory has no tokenizer, or a damaged one, or one whose ids would differ here.
         """
         return cls(files.read(Path(directory), end_of_text))

@@ -13,7 +13,7 @@ from minigpt.errors import TokenizerError
 END_OF_TEXT = "<|endoftext|>"
 Merge = tuple[bytes, bytes]
 
-# GPT-2 writes bytes as printable characters: the printable characters of Latin-1 stand for themselves, the other bytes
+# GPT-2 writes bytes as printable characters: the printable characters of Latin-1 represent themselves, the other bytes
 # are mapped to U+0100 and above. GPT-2's vocabulary begins with the 256 bytes in the order of those characters.
 _PRINTABLE = bytes([*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)])
 GPT2_BYTES = _PRINTABLE + bytes(byte for byte in range(256) if byte not in _PRINTABLE)
@@ -21,7 +21,7 @@ _BYTE_TO_CHARACTER = {
     byte: chr(byte if place < len(_PRINTABLE) else 0x100 + place - len(_PRINTABLE))
     for place, byte in enumerate(GPT2_BYTES)
 }
-# A character that stands for no byte maps to one that Latin-1 cannot encode.
+# A character that represents no byte maps to one that Latin-1 cannot encode.
 _CHARACTER_TO_BYTE = dict.fromkeys(range(256), 0xFFFD) | {ord(char): byte for byte, char in _BYTE_TO_CHARACTER.items()}
 
 # SHA-256 of GPT-2's merges, all of which `mergeable_ranks` finds to be reachable.
@@ -93,7 +93,7 @@ class Vocabulary:
         by_character: whether a text is split into characters; no merge produces their tokens.
         roles: the special token of each role, such as `pad_token`.
 
-    Raises: TokenizerError where these contradict each other, or a byte has no token.
+    Raises: TokenizerError if these contradict each other, or a byte has no token.
     """
 
     tokens: Mapping[bytes, int]
@@ -180,7 +180,7 @@ def _hash_of(merges: Sequence[Merge]) -> str:
 
 
 def _check_no_overlap(names: Sequence[str]) -> None:
-    """Raises: TokenizerError if the order in which these are searched for in a text matters."""
+    """Raises: TokenizerError if two names overlap, so that the result would depend on which is searched for first."""
     with_prefix: dict[str, set[str]] = {}  # prefix -> the names that start with it
     for name in names:
         for end in range(1, len(name) + 1):
@@ -195,7 +195,7 @@ def _check_no_overlap(names: Sequence[str]) -> None:
             if others - {name}:
                 other = min(others - {name})
                 raise TokenizerError(
-                    f"its added tokens {name!r} and {other!r} must not overlap, because a text could then hold either"
+                    f"its added tokens {name!r} and {other!r} must not overlap, because a text could then match either"
                 )
 
 
@@ -205,8 +205,8 @@ def mergeable_ranks(merges: Sequence[Merge]) -> dict[bytes, int]:
     Byte-pair encoding repeatedly joins the neighbors whose merge has the lowest rank, the leftmost first. How a stretch
     of text becomes one token depends only on its own bytes. So a token is produced in every text exactly as from its
     bytes alone: always by the same merge, or never. It is therefore enough to look at each merge with its two parts
-    alone, and to check whether a merge of lower rank would join bytes across their border first. `is_crossed` follows
-    the neighbors at that border back in time, from the two parts to the bytes they began as.
+    alone, and to check whether a merge of lower rank would join bytes across their border first. `is_crossed` undoes
+    the merges next to that border, the latest first, from the two parts back to single bytes.
 
     tiktoken joins neighbors that form a known token, whichever merge that is; Hugging Face's tokenizers requires the
     merge itself. Both give the same ids if tiktoken knows exactly these tokens, in the order of these ranks.

@@ -312,11 +312,11 @@ def test_environment_variables_choose_the_cache_folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
 def test_progress_increases_to_the_total_bytes(build, tokenizer, monkeypatch):
     monkeypatch.setattr(shards, "CHUNK_SIZE", 1000)
-    heard = []
-    build(STORY, "é" * 100, tokenizer=tokenizer, progress=lambda done, total: heard.append((done, total)))
-    assert len(heard) > 10
-    assert heard == sorted(heard)
-    assert heard[-1][0] == heard[-1][1] == (len(STORY.encode()) + 200) * (1 if tokenizer == "bytes" else 2)
+    calls = []
+    build(STORY, "é" * 100, tokenizer=tokenizer, progress=lambda done, total: calls.append((done, total)))
+    assert len(calls) > 10
+    assert calls == sorted(calls)
+    assert calls[-1][0] == calls[-1][1] == (len(STORY.encode()) + 200) * (1 if tokenizer == "bytes" else 2)
 
 
 def test_an_unknown_tokenizer_is_reported_before_the_text_is_read(tmp_path):

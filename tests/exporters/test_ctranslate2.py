@@ -1,4 +1,4 @@
-"""Tests that CTranslate2's own converter opens checkpoints with every tokenizer and gives the model's logits."""
+"""CTranslate2's own converter opens checkpoints with every tokenizer and gives the model's logits."""
 
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,9 @@ def test_the_converted_model_gives_the_models_logits(tmp_path: Path, name: str) 
     transformers = pytest.importorskip("transformers")
     folder = save(tmp_path, name)
     done = export_model(folder, "ctranslate2", output=tmp_path / "out")
-    (found,) = done.agreements
+    (found,) = done.parity
     assert found.difference < 1e-4
-    assert found.greedy == found.of == 16
+    assert found.same_greedy == found.n_greedy == 16
 
     checkpoint = load_checkpoint(folder, "cpu")
     prompt = checkpoint.tokenizer.encode("He said: “日本")
@@ -60,4 +60,4 @@ def test_smaller_dtypes_give_smaller_files_and_close_logits(tmp_path: Path, dtyp
     whole = export_model(folder, "ctranslate2", output=tmp_path / "f32")
     done = export_model(folder, "ctranslate2", dtype=dtype, output=tmp_path / dtype)
     assert done.size < 0.7 * whole.size
-    assert 0 < done.agreements[0].deviations < {"f16": 0.01, "bf16": 0.06, "int8": 0.25}[dtype]
+    assert 0 < done.parity[0].deviations < {"f16": 0.01, "bf16": 0.06, "int8": 0.25}[dtype]

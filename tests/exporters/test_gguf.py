@@ -1,4 +1,4 @@
-"""Tests that exported GGUF files equal those of llama.cpp's converter, and that llama.cpp gives the model's logits."""
+"""Exported GGUF files equal those of llama.cpp's converter, and llama.cpp gives the model's logits."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tests that the exported ONNX graph, run by onnxruntime, gives the model's logits."""
+"""The exported ONNX graph, run by onnxruntime, gives the model's logits."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tests of the comparison between an exported model and the original."""
+"""The comparison between an exported model and the original."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Tests that transformers opens a checkpoint and gives the same tokens and the same generated text."""
+"""transformers opens a checkpoint and gives the same tokens and the same generated text."""
 
 import json
 from pathlib import Path
@@ -91,9 +91,8 @@ def test_the_end_of_text_has_every_special_role_that_is_free(saved: dict[str, Pa
     assert (theirs.eos_token_id, theirs.bos_token_id, theirs.pad_token_id, theirs.unk_token_id) == (end,) * 4
     assert theirs.decode([end, *ours.encode("a b")], skip_special_tokens=True) == "a b"
     batch = theirs(["a", "a b c"], padding=True, return_tensors="pt")
-    assert (
-        batch.input_ids[0, -1].item() == ours.encode("a")[0]
-    )  # padding is on the left, so each text continues from its last token
+    # Padding is on the left, so that each text continues from its last token.
+    assert batch.input_ids[0, -1].item() == ours.encode("a")[0]
     assert batch.attention_mask[0].tolist() == [0] * (batch.input_ids.shape[1] - 1) + [1]
     defaults = json.loads((saved[kind] / "generation_config.json").read_text())
     assert defaults == {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}

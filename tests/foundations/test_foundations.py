@@ -422,9 +422,8 @@ def test_dropout_zeroes_a_fraction_of_the_weights_and_scales_the_others() -> Non
     assert kept.float().mean().item() == pytest.approx(0.75, abs=0.01)  # 80,200 weights: a standard deviation of 0.0015
     torch.testing.assert_close(dropped[visible][kept], complete[visible][kept] / 0.75)
     assert dropped.sum(dim=-1).mean().item() == pytest.approx(1, abs=0.02)
-    in_each_column = (
-        (dropped[200:, :200] != 0).float().mean(dim=0)
-    )  # each weight is dropped independently, not a token for all rows
+    # Each weight is dropped independently, not a token for all rows.
+    in_each_column = (dropped[200:, :200] != 0).float().mean(dim=0)
     assert ((in_each_column > 0.5) & (in_each_column < 0.95)).all()
 
 

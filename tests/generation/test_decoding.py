@@ -310,7 +310,7 @@ def prefer_small_ids(logits: torch.Tensor, _history: torch.Tensor, n_new: int) -
 
 @every_engine
 @pytest.mark.parametrize("temperature", [0, 1.0])
-def test_processors_change_the_tokens_of_every_engine_alike(kind: str, temperature: float) -> None:
+def test_processors_change_the_tokens_of_every_engine_equally(kind: str, temperature: float) -> None:
     model, processors = small_model(vocab_size=37), [no_token_twice_in_a_row, prefer_small_ids]
     config = SamplingConfig(max_new_tokens=24, temperature=temperature, seed=1)
     ids = torch.tensor([[1, 2, 3], [4, 5, 6]])

@@ -63,10 +63,10 @@ class Oracle:
 
     def __init__(self, text: Sequence[int], wrong: int | None, count: int) -> None:
         self.text, self.wrong, self.count = list(text), wrong, count
-        self.asked: list[int] = []
+        self.requested: list[int] = []
 
     def propose(self, tokens: Sequence[int], max_tokens: int, choose: ChooseDraft) -> list[int]:
-        self.asked.append(max_tokens)
+        self.requested.append(max_tokens)
         draft = (self.text[len(tokens) :] + [0] * self.count)[: self.count]
         if self.wrong is not None:
             draft[self.wrong :] = [(token + 1) % VOCABULARY for token in draft[self.wrong :]]
@@ -108,7 +108,7 @@ def test_draft_tokens_that_are_right_or_wrong_or_too_many_change_no_token(
         drafter = Oracle(expected, wrong, count)
         found, steps = continued(engine, [1, 2, 3], config, drafter, keep_first)
         assert found == expected
-        assert max(drafter.asked) <= 22
+        assert max(drafter.requested) <= 22
         assert steps == 50 if wrong == 0 else steps <= 40
 
 
@@ -140,7 +140,7 @@ def test_a_draft_model_changes_no_token(
     assert found == expected
     assert continued(engine, [4], config, drafter)[0] == continued(engine, [4], config)[0]  # after another text
     if same:
-        assert steps <= 60 - 15  # until the window slides, from where on the draft model sees less
+        assert steps <= 60 - 15  # until the window slides; then the draft model sees less
 
 
 @every_way
@@ -181,7 +181,7 @@ def test_accepted_draft_tokens_save_reads_of_the_model(always: None, monkeypatch
     assert max(reads) == 8
 
 
-def test_lookup_finds_the_last_place_of_the_longest_run() -> None:
+def test_lookup_finds_the_last_occurrence_of_the_longest_match() -> None:
     def unused(logits: Tensor, draft: Sequence[int]) -> int:
         raise AssertionError
 
@@ -189,7 +189,7 @@ def test_lookup_finds_the_last_place_of_the_longest_run() -> None:
     assert lookup.propose([1, 2, 3, 9, 1, 2, 3], 7, unused) == [9, 1, 2, 3, 9, 1, 2]  # repeated
     assert lookup.propose([1, 2, 3, 9, 1, 2, 3], 2, unused) == [9, 1]
     assert lookup.propose([1, 2, 3, 9, 1, 2, 3, 8, 2, 3], 3, unused) == [8, 2, 3]  # the later of two
-    assert lookup.propose([1, 2, 3, 9, 1, 2, 3, 8, 2, 3, 1, 2, 3], 3, unused) == [8, 2, 3]  # the longer run
+    assert lookup.propose([1, 2, 3, 9, 1, 2, 3, 8, 2, 3, 1, 2, 3], 3, unused) == [8, 2, 3]  # the longer match
     assert lookup.propose([5, 6, 7], 7, unused) == []
     assert lookup.propose([7, 7, 7], 7, unused) == [7] * 7
     assert lookup.propose([4], 7, unused) == []
@@ -247,7 +247,7 @@ def test_drafting_happens_only_while_there_is_one_row(always: None) -> None:
     decoder = Decoder(TorchEngine(model), ids.tolist(), Sampler(config), drafter=drafter)
     for _ in range(5):
         assert [len(tokens) for tokens in decoder.advance()] == [1, 1]
-    assert drafter.asked == []
+    assert drafter.requested == []
     decoder.drop({1})
     lengths = []
     while decoder.n_new < 20:

@@ -67,10 +67,10 @@ def test_only_a_possible_beginning_of_a_stop_string_is_held_back(pieces: list[st
         fed, out = fed + piece, out + text
         if found:
             return
-        held = fed[len(out) :]
+        pending = fed[len(out) :]
         assert fed.startswith(out)
-        assert held == "" or any(len(held) < len(stop) and stop.startswith(held) for stop in stops)
-        assert not any(fed.endswith(stop[:size]) for stop in stops for size in range(len(held) + 1, len(stop)))
+        assert pending == "" or any(len(pending) < len(stop) and stop.startswith(pending) for stop in stops)
+        assert not any(fed.endswith(stop[:size]) for stop in stops for size in range(len(pending) + 1, len(stop)))
 
 
 def test_an_empty_stop_string_is_refused() -> None:

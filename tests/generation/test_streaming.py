@@ -251,7 +251,7 @@ def test_beams_follow_the_callers_processors() -> None:
     assert not set(text) & set("aeiou")
 
 
-def test_processors_beside_a_sampler_are_refused() -> None:
+def test_processors_and_a_sampler_together_are_refused() -> None:
     config = SamplingConfig()
     pieces = generate_pieces(small_model(), BYTES, ["a"], config, processors=[no_vowels], sampler=Sampler(config))
     with pytest.raises(ConfigError, match="processors must be given to the Sampler"):

@@ -1,4 +1,4 @@
-"""Tests with randomly damaged files of every format: each is read, or refused with a one-line error."""
+"""Randomly damaged files of every format: each is read, or refused with a one-line error."""
 
 import contextlib
 import json
@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from builders import new_model
 
 from minigpt.config import GPTConfig
 from minigpt.importers.open_model import open_model
 from minigpt.importers.plain_pickle import read_plain_pickle
-from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.storage.huggingface import from_huggingface, to_huggingface
 from minigpt.storage.tensors import save_tensors
@@ -36,23 +36,23 @@ def write_tokenizer(folder: Path) -> Path:
 
 
 def write_bin(folder: Path, *, zipped: bool) -> Path:
-    weights = {name: tensor.contiguous() for name, tensor in to_huggingface(GPT(CONFIG)).items()}
+    weights = {name: tensor.contiguous() for name, tensor in to_huggingface(new_model(CONFIG)).items()}
     (folder / "model.safetensors").unlink()
     torch.save(weights, folder / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
     return folder / "pytorch_model.bin"
 
 
 def write_shards(folder: Path) -> Path:
-    weights = to_huggingface(GPT(CONFIG))
+    weights = to_huggingface(new_model(CONFIG))
     (folder / "model.safetensors").unlink()
-    places = {}
+    file_of = {}
     for number in (1, 2):
         name = f"model-0000{number}-of-00002.safetensors"
         part = dict(list(weights.items())[number - 1 :: 2])
         save_tensors(folder / name, part)
-        places |= dict.fromkeys(part, name)
+        file_of |= dict.fromkeys(part, name)
     index = folder / "model.safetensors.index.json"
-    index.write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    index.write_text(json.dumps({"metadata": {}, "weight_map": file_of}))
     return index
 
 
@@ -110,8 +110,7 @@ FORMS: dict[str, Callable[[Path], Path]] = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    torch.manual_seed(0)
-    return save_checkpoint(tmp_path / "model", GPT(CONFIG), Tokenizer.named("bytes"))
+    return save_checkpoint(tmp_path / "model", new_model(CONFIG), Tokenizer.named("bytes"))
 
 
 def read(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tests of importing GGUF files in the layout of llama.cpp's converter, written with the gguf package."""
+"""Importing GGUF files in the layout of llama.cpp's converter, written with the gguf package."""
 
 import ctypes
 import os

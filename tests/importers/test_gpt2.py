@@ -1,3 +1,5 @@
+"""Importing a GPT-2 from files as a checkpoint, and the comparison with published outputs."""
+
 import errno
 import json
 import os
@@ -74,7 +76,7 @@ def test_a_name_cannot_lead_out_of_the_checkpoints_folder(tmp_path: Path, source
     assert not (tmp_path / "to").exists()
 
 
-def test_a_file_is_imported_with_the_config_beside_it(tmp_path: Path, source: Path) -> None:
+def test_a_file_is_imported_with_the_config_next_to_it(tmp_path: Path, source: Path) -> None:
     imported = import_gpt2(source / "model.safetensors", checkpoints=tmp_path / "to", device="cpu")
     assert imported.checkpoint.directory == tmp_path / "to" / "tiny"
     assert imported.notes == ()
@@ -86,8 +88,8 @@ def test_a_single_file_determines_the_shape_and_the_number_of_heads_is_a_noted_a
     save_tensors(tmp_path / "fine-tune.safetensors", to_huggingface(alone))
     imported = import_gpt2(tmp_path / "fine-tune.safetensors", checkpoints=tmp_path / "to", device="cpu")
     assert imported.notes == (
-        "no config.json beside fine-tune.safetensors: 2 heads of 64 are assumed, as in every GPT-2",
-        "no tokenizer beside the weights: GPT-2's vocabulary is assumed",
+        "no config.json next to fine-tune.safetensors: 2 heads of 64 are assumed, as in every GPT-2",
+        "no tokenizer next to the weights: GPT-2's vocabulary is assumed",
     )
     assert imported.checkpoint.directory == tmp_path / "to" / "fine-tune"
     assert imported.checkpoint.tokenizer.name == "gpt2"
@@ -229,7 +231,7 @@ def instead_of_weights(name: str) -> Any:
         (content("model.safetensors", b""), "PATH/model.safetensors is empty"),
         (content("model.safetensors", b"\x40" + bytes(7) + b"{" * 99), "PATH/model.safetensors is truncated, corr"),
         (truncate, "PATH/model.safetensors is truncated, corrupted or not safetensors"),
-        (lambda folder: (folder / "config.json").unlink(), "PATH has no config.json; put it beside model.safetensors"),
+        (lambda folder: (folder / "config.json").unlink(), "PATH has no config.json; put it next to model.safetensors"),
         (instead_of_weights("model.safetensors.index.json"), "PATH/model.safetensors.index.json is not JSON"),
         (instead_of_weights("weights"), "PATH holds no model .*config.json.*; give a folder of"),
         (shutil.rmtree, "PATH does not exist; give a folder of Hugging Face's, nanoGPT's or OpenAI's"),

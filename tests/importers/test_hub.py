@@ -1,3 +1,5 @@
+"""Importing from the Hugging Face hub: downloads, its cache, and failures of the network."""
+
 import contextlib
 import errno
 import hashlib
@@ -39,7 +41,7 @@ class FakeHub(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     repositories: dict[str, dict[str, bytes]]
-    asked: list[tuple[str, str, str | None]]  # method, file, range
+    requests: list[tuple[str, str, str | None]]  # method, file, range
     interrupted: set[str]  # files whose first download ends halfway
     corrupt: set[str]  # files whose content does not match the hash
 
@@ -53,7 +55,7 @@ class FakeHub(BaseHTTPRequestHandler):
         repository, _, rest = self.path.removeprefix("/").partition("/resolve/")
         revision, _, name = rest.partition("/")
         wanted = self.headers.get("Range")
-        self.asked.append((self.command, name, wanted))
+        self.requests.append((self.command, name, wanted))
         if repository == "someone/gated":
             return self.refuse(403, "GatedRepo")
         if repository not in self.repositories:
@@ -98,7 +100,7 @@ class FakeHub(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def serve(repositories: dict[str, dict[str, bytes]]) -> Iterator[type[FakeHub]]:
     handler: Any = type(
-        "Handler", (FakeHub,), {"repositories": repositories, "asked": [], "interrupted": set(), "corrupt": set()}
+        "Handler", (FakeHub,), {"repositories": repositories, "requests": [], "interrupted": set(), "corrupt": set()}
     )
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -140,7 +142,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def downloaded(hub: Any) -> list[str]:
-    return [name for method, name, _ in hub.asked if method == "GET" and name]
+    return [name for method, name, _ in hub.requests if method == "GET" and name]
 
 
 def test_a_name_is_downloaded_from_the_hub(tmp_path: Path, hub: Any) -> None:
@@ -197,7 +199,7 @@ def test_every_file_is_from_the_commit_of_the_revision(tmp_path: Path, hub: Any)
 def test_an_existing_import_is_not_downloaded_again(tmp_path: Path, hub: Any) -> None:
     first = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
     shutil.rmtree(tmp_path / "cache")
-    hub.asked.clear()
+    hub.requests.clear()
     again = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
     assert downloaded(hub) == []
     assert again.notes == ("already imported; the hub has the same weights",)
@@ -221,7 +223,7 @@ def test_an_interrupted_download_is_resumed(tmp_path: Path, hub: Any, monkeypatc
         import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
     imported = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
     assert torch.equal(imported.checkpoint.model(IDS), small_model(1, 257)(IDS))
-    ranges = [wanted for method, name, wanted in hub.asked if method == "GET" and name == "model.safetensors"]
+    ranges = [wanted for method, name, wanted in hub.requests if method == "GET" and name == "model.safetensors"]
     assert ranges[0] is None
     assert ranges[1] is not None
     assert int(ranges[1].removeprefix("bytes=").rstrip("-")) > 0
@@ -255,11 +257,11 @@ def test_offline_the_cache_suffices(tmp_path: Path, hub: Any, monkeypatch: pytes
     from huggingface_hub import constants
 
     import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
-    hub.asked.clear()
+    hub.requests.clear()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     imported = import_gpt2(TINY, name="again", checkpoints=tmp_path / "to", device="cpu")
     assert torch.equal(imported.checkpoint.model(IDS), small_model(1, 257)(IDS))
-    assert hub.asked == []
+    assert hub.requests == []
     with pytest.raises(CheckpointError, match=r"^openai-community/gpt2 could not be downloaded .*offline.*--from PATH"):
         import_gpt2("gpt2", checkpoints=tmp_path / "to")
 
@@ -372,7 +374,7 @@ def test_gpt2s_vocabulary_is_noted_as_an_assumption_except_for_openais_models(tm
     for name in [name for name in hub.repositories[TINY] if name in ("vocab.json", "merges.txt")]:
         del hub.repositories[TINY][name]
     imported = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
-    assert imported.notes == ("no tokenizer beside the weights: GPT-2's vocabulary is assumed",)
+    assert imported.notes == ("no tokenizer next to the weights: GPT-2's vocabulary is assumed",)
 
 
 def test_without_a_network_the_existing_import_is_compared_with_the_cache(

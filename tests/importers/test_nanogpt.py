@@ -1,3 +1,5 @@
+"""Importing nanoGPT's checkpoints, over GPT-2's vocabulary and over characters."""
+
 import pickle
 import shutil
 from pathlib import Path
@@ -129,12 +131,12 @@ def test_a_padded_vocabulary_keeps_its_embeddings_and_its_logits(tmp_path: Path)
     assert "ids 50257 to 50303 have no token and are never generated" in opened.notes
 
 
-def test_meta_pkl_is_found_beside_the_checkpoint_and_in_its_data_folder_but_not_in_the_working_directory(
+def test_meta_pkl_is_found_next_to_the_checkpoint_and_in_its_data_folder_but_not_in_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = save(tmp_path / "nanoGPT" / "out", weights(len(CHARACTERS)))
     with pytest.raises(
-        CheckpointError, match=r"tokens but does not say what they are; put the meta.pkl .*data/fuss, bes"
+        CheckpointError, match=r"tokens but does not say what they are; put the meta.pkl .*data/fuss, next"
     ):
         open_model(path)
     save_meta(tmp_path / "nanoGPT" / "data" / "fuss", CHARACTERS)
@@ -148,7 +150,7 @@ def test_meta_pkl_is_found_beside_the_checkpoint_and_in_its_data_folder_but_not_
     save_meta(tmp_path / "elsewhere", CHARACTERS[::-1])
     imported = open_model(tmp_path / "elsewhere" / "ckpt.pt")
     imported.tensors.close()
-    assert f"its {len(CHARACTERS)} characters are those of the meta.pkl beside it" in imported.notes
+    assert f"its {len(CHARACTERS)} characters are those of the meta.pkl next to it" in imported.notes
 
 
 @pytest.mark.parametrize("dataset", ["../secret", "/etc", "..", 5])

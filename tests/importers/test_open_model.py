@@ -1,3 +1,5 @@
+"""Opening models of every format of Hugging Face, and finding them by name or path."""
+
 import json
 import shutil
 from collections.abc import Callable
@@ -6,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from builders import new_model, random_model
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -26,12 +29,7 @@ IDS = torch.arange(16)[None] * 7
 
 @pytest.fixture
 def model() -> GPT:
-    torch.manual_seed(0)
-    model = GPT(CONFIG).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
-    return model
+    return random_model(CONFIG)
 
 
 @pytest.fixture
@@ -66,13 +64,13 @@ def in_bin_shards(folder: Path, tensors: dict[str, Tensor]) -> None:
 
 def save_in_shards(folder: Path, tensors: dict[str, Tensor], name: str, save: Callable[..., object]) -> None:
     stem, _, ending = name.rpartition(".")
-    places: dict[str, str] = {}
+    file_of: dict[str, str] = {}
     for number in (1, 2, 3):
         part = dict(list(tensors.items())[number - 1 :: 3])
         shard = f"{stem}-0000{number}-of-00003.{ending}"
         save(folder / shard, part)
-        places |= dict.fromkeys(part, shard)
-    index = {"metadata": {"total_size": 1}, "weight_map": places}
+        file_of |= dict.fromkeys(part, shard)
+    index = {"metadata": {"total_size": 1}, "weight_map": file_of}
     (folder / f"{name}.index.json").write_text(json.dumps(index))
 
 
@@ -120,7 +118,7 @@ def test_weights_are_found_under_the_keys_of_trainers(folder: Path, model: GPT, 
 
 
 def test_a_padded_vocabulary_keeps_its_embeddings(folder: Path, model: GPT, tmp_path: Path) -> None:
-    padded = GPT(CONFIG.replace(vocab_size=320)).eval()
+    padded = new_model(CONFIG.replace(vocab_size=320))
     save_checkpoint(tmp_path / "padded", padded, Tokenizer.named("bytes"))
     imported = import_gpt2(tmp_path / "padded", checkpoints=tmp_path / "to", device="cpu")
     assert torch.equal(load_checkpoint(tmp_path / "to" / "padded", "cpu").model(IDS), padded(IDS))
@@ -237,7 +235,7 @@ def test_symbolic_links_to_a_cache_are_followed(folder: Path, model: GPT, tmp_pa
 
 
 def test_an_unsupported_tokenizer_is_refused_and_not_replaced_by_gpt2s(tmp_path: Path) -> None:
-    small = GPT(GPTConfig(n_positions=4, n_embd=4, n_layer=1, n_head=1))
+    small = new_model(GPTConfig(n_positions=4, n_embd=4, n_layer=1, n_head=1))
     folder = save_checkpoint(tmp_path / "model", small, Tokenizer.named("gpt2"))
     for path in folder.iterdir():
         if path.name not in ("config.json", "model.safetensors"):
@@ -286,8 +284,7 @@ def test_a_name_that_is_too_long_gives_a_one_sentence_error(tmp_path: Path) -> N
 
 
 def test_extra_tensors_in_a_checkpoint_folder_are_noted(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    padded = GPT(CONFIG.replace(vocab_size=320)).eval()
+    padded = new_model(CONFIG.replace(vocab_size=320))
     folder = save_checkpoint(tmp_path / "padded", padded, Tokenizer.named("bytes"))
     in_safetensors(folder, tensors_of(padded) | {"v_head.summary.bias": torch.ones(1)})
     assert is_checkpoint(folder)

@@ -1,4 +1,4 @@
-"""Tests of importing TensorFlow checkpoints, which are written by an encoder that shares no code with the reader."""
+"""Importing TensorFlow checkpoints, which are written by an encoder that shares no code with the reader."""
 
 import json
 import os
@@ -149,7 +149,7 @@ def test_gpt2s_vocabulary_is_assumed_only_for_a_model_of_its_size(tmp_path: Path
     write_hparams(tmp_path, config)
     imported = open_tensorflow(tmp_path)
     assert imported.tokenizer.name == "gpt2"
-    assert imported.notes == ("no encoder.json and vocab.bpe beside it: GPT-2's vocabulary is assumed",)
+    assert imported.notes == ("no encoder.json and vocab.bpe next to it: GPT-2's vocabulary is assumed",)
     imported.tensors.close()
     (tmp_path / "encoder.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"must hold vocab.bpe, with its 50257 tokens$"):
@@ -185,7 +185,7 @@ def test_without_hparams_the_shape_comes_from_the_tensors_and_the_number_of_head
     write_vocabulary(tmp_path, TOKENIZER)
     imported = open_tensorflow(tmp_path)
     assert imported.config == config
-    assert imported.notes == ("no hparams.json beside model.ckpt.index: 2 heads of 64 are assumed, as in every GPT-2",)
+    assert imported.notes == ("no hparams.json next to model.ckpt.index: 2 heads of 64 are assumed, as in every GPT-2",)
     imported.tensors.close()
     assert torch.equal(read(tmp_path)(IDS), random_model(config)(IDS))
     for path in (tmp_path, tmp_path / "model.ckpt.index"):  # the two ways in which commands open it
@@ -228,10 +228,10 @@ def without(name: str) -> Callable[[Path], None]:
     )
 
 
-def flip(name: str, place: int) -> Callable[[Path], None]:
+def flip(name: str, index: int) -> Callable[[Path], None]:
     def damage(folder: Path) -> None:
         content = bytearray((folder / name).read_bytes())
-        content[place] ^= 1
+        content[index] ^= 1
         (folder / name).write_bytes(content)
 
     return damage
@@ -310,7 +310,7 @@ DATA = "model.ckpt.data-00000-of-00001"
         (index(table([])), r"has no tensor 'model/wte'"),
         (index(table([(b"", b"\x0a\xff")])), "a value lies outside|an integer does not end"),
         (lambda folder: os.truncate(folder / "model.ckpt.index", 5 << 20), "has 5242880 bytes, but an index"),
-        (lambda folder: (folder / "model.ckpt.index").unlink(), "has no checkpoint, expected model.ckpt.index beside"),
+        (lambda folder: (folder / "model.ckpt.index").unlink(), "has no checkpoint, expected model.ckpt.index next to"),
         (lambda folder: (folder / "vocab.bpe").unlink(), "124M must hold vocab.bpe, with its 259 tokens$"),
         (lambda folder: (folder / "encoder.json").write_text("{"), "encoder.json"),
         (lambda folder: (folder / "hparams.json").write_text("{"), "hparams.json is not JSON"),
@@ -337,13 +337,13 @@ def test_every_damaged_index_is_refused(folder: Path, fuzz: Callable[..., dict[s
 def with_correct_checksums(content: bytes) -> bytes:
     """The index with corrected block checksums, so that damage reaches the parser."""
     damaged = bytearray(content)
-    footer, place, numbers = content[-48:], 0, []
+    footer, position, numbers = content[-48:], 0, []
     try:
         for _ in range(4):
             value = shift = 0
             while True:
-                byte = footer[place]
-                place += 1
+                byte = footer[position]
+                position += 1
                 value |= (byte & 0x7F) << shift
                 shift += 7
                 if byte < 0x80:

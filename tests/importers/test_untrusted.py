@@ -1,4 +1,4 @@
-"""Tests of malicious files: no code runs, nothing is written, memory stays bounded, and the error is one line."""
+"""Malicious files: no code runs, nothing is written, memory stays bounded, and the error is one line."""
 
 import json
 import os
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from builders import new_model
 
 from minigpt.config import GPTConfig
 from minigpt.errors import MinigptError
@@ -37,15 +38,13 @@ class Attack:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A model's folder without weights."""
-    torch.manual_seed(0)
-    folder = save_checkpoint(tmp_path / "model", GPT(CONFIG), Tokenizer.named("bytes"))
+    folder = save_checkpoint(tmp_path / "model", new_model(CONFIG), Tokenizer.named("bytes"))
     (folder / "model.safetensors").unlink()
     return folder
 
 
 def weights() -> dict[str, torch.Tensor]:
-    torch.manual_seed(0)
-    return {name: tensor.contiguous() for name, tensor in to_huggingface(GPT(CONFIG)).items()}
+    return {name: tensor.contiguous() for name, tensor in to_huggingface(new_model(CONFIG)).items()}
 
 
 def refused(folder: Path, message: str) -> None:

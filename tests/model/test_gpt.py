@@ -220,7 +220,7 @@ def test_padded_rows_have_the_logits_of_each_row_alone(lengths: list[int], seed:
         torch.testing.assert_close(found[row, longest - length :], expected, rtol=1e-9, atol=1e-10)
 
 
-def test_more_tokens_than_positions_is_an_error_that_says_so() -> None:
+def test_more_tokens_than_positions_are_an_error_with_both_numbers() -> None:
     model = GPT(CONFIG)
     with pytest.raises(ConfigError, match=r"11 positions are more than the model's context length \(10\)"):
         model(some_ids(1, 11))
@@ -282,7 +282,7 @@ def test_the_traced_forward_pass_gives_the_logits_and_gradients_of_the_forward_p
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
 
 
-def test_every_stage_is_what_its_module_computes_in_the_forward_pass() -> None:
+def test_every_stage_equals_the_output_of_its_module_in_the_forward_pass() -> None:
     model, ids = double_model(), some_ids(2, 7)
     outputs: dict[str, Tensor] = {}
     for name, module in model.named_modules():
@@ -303,7 +303,7 @@ def test_every_stage_is_what_its_module_computes_in_the_forward_pass() -> None:
     assert [stage.name for stage in stages] == ["embedding", *3 * within_a_block, "final_norm", "logits"]
 
 
-def test_a_trace_computes_no_stage_before_it_is_asked_for() -> None:
+def test_a_trace_computes_no_stage_before_it_is_requested() -> None:
     model, ids = double_model(), some_ids(1, 3)
     called: list[int] = []
     for layer, block in enumerate(model.blocks):

@@ -1,4 +1,4 @@
-"""The key/value cache: what it holds after appending, rewinding, and keeping or reordering rows."""
+"""The key/value cache: its content after appending, rewinding, and keeping or reordering rows."""
 
 import pytest
 import torch
@@ -48,7 +48,7 @@ def test_a_reset_cache_starts_from_the_first_position() -> None:
 
 
 @pytest.mark.parametrize("order", [[2, 0], [1], [0, 1, 2], [2, 1, 0], [0, 0, 1, 2, 2], [1, 1, 1]], ids=str)
-def test_kept_rows_hold_what_they_held_before(order: list[int]) -> None:
+def test_kept_rows_have_the_same_keys_and_values_as_before(order: list[int]) -> None:
     cache = random_cache(3, 7)
     before = [(layer.keys[order, :, :7].clone(), layer.values[order, :, :7].clone()) for layer in cache.layers]
     cache.keep(order)

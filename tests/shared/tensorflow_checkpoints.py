@@ -55,7 +55,7 @@ def message_field(field: int, content: bytes) -> bytes:
 
 
 class Tensor(NamedTuple):
-    """A tensor in a data file, and the false entries that the index has for it."""
+    """A tensor in a data file; `false_entries` replace the correct entries of its index."""
 
     name: str
     value: np.ndarray[Any, Any]
@@ -97,8 +97,8 @@ def entry(tensor: Tensor, shard: int, start: int) -> bytes:
 
 def block(entries: list[tuple[bytes, bytes]]) -> bytes:
     content, restarts, last = b"", [], b""
-    for place, (key, value) in enumerate(entries):
-        if place % 16 == 0:
+    for number, (key, value) in enumerate(entries):
+        if number % 16 == 0:
             restarts.append(len(content))
             last = b""
         shared = next((i for i, pair in enumerate(zip(last, key, strict=False)) if pair[0] != pair[1]), len(last))
@@ -148,8 +148,8 @@ def save_checkpoint(
     folder.mkdir(parents=True, exist_ok=True)
     data = [b""] * shards
     index = [(b"", integer_field(1, shards) + message_field(3, integer_field(1, 1)) if header is None else header)]
-    for place, tensor in enumerate(sorted(tensors, key=lambda tensor: tensor.name.encode())):
-        shard = place % shards
+    for number, tensor in enumerate(sorted(tensors, key=lambda tensor: tensor.name.encode())):
+        shard = number % shards
         index.append((tensor.name.encode(), entry(tensor, shard, len(data[shard]))))
         data[shard] += tensor.value.tobytes()
     for shard, content in enumerate(data):

@@ -1,3 +1,5 @@
+"""Checkpoints: saved and loaded equal, unchanged by failed writes, found by name, and refused with a clear error."""
+
 import errno
 import json
 import os

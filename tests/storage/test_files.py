@@ -1,3 +1,5 @@
+"""Atomic writes of files and folders, and JSON files."""
+
 import errno
 import os
 import stat
@@ -142,7 +144,7 @@ def test_the_error_of_a_full_disk_names_the_final_folder(tmp_path: Path, monkeyp
     assert everything_in(tmp_path) == []
 
 
-def test_a_folder_that_another_process_made_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+def test_a_folder_that_another_process_created_in_the_meantime_is_not_replaced(tmp_path: Path) -> None:
     def fill() -> None:
         with atomic_folder(tmp_path / "folder"):
             (tmp_path / "folder").mkdir()
@@ -190,7 +192,7 @@ def test_a_missing_json_file_is_refused_with_the_path(tmp_path: Path) -> None:
         read_json(tmp_path / "file.json")
 
 
-def test_exists_raises_if_the_system_cannot_tell(tmp_path: Path) -> None:
+def test_exists_raises_if_it_cannot_be_checked(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert exists(tmp_path)
     assert exists(tmp_path / "file")

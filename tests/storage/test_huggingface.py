@@ -1,3 +1,5 @@
+"""Weights and configs in Hugging Face's form, compared with transformers in both directions."""
+
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,7 +43,7 @@ def randomize(module: torch.nn.Module, seed: int = 0, scale: float = 0.5) -> Non
                 parameter.add_(torch.randn(parameter.shape, generator=generator))
 
 
-def random_model(config: GPTConfig) -> GPT:
+def randomized_model(config: GPTConfig) -> GPT:
     model = GPT(config).eval()
     randomize(model)
     return model
@@ -114,7 +116,7 @@ def test_a_model_saved_by_transformers_gives_the_same_logits(
 def test_a_saved_model_gives_the_same_logits_in_transformers(
     tmp_path: Path, transformers: Any, config: GPTConfig
 ) -> None:
-    model = random_model(config)
+    model = randomized_model(config)
     assert_parity(model, transformers.AutoModelForCausalLM.from_pretrained(save(tmp_path, model)))
 
 
@@ -133,7 +135,7 @@ def test_the_124m_shape_gives_the_same_logits_in_both_directions(tmp_path: Path,
 
 
 def test_a_saved_model_loads_equal(tmp_path: Path) -> None:
-    model = random_model(SHAPES[0])
+    model = randomized_model(SHAPES[0])
     loaded = load(save(tmp_path, model))
     assert loaded.config == model.config
     assert not loaded.training
@@ -143,7 +145,7 @@ def test_a_saved_model_loads_equal(tmp_path: Path) -> None:
 
 
 def test_a_mapped_model_is_equal_and_stays_in_its_file(tmp_path: Path) -> None:
-    model = random_model(SHAPES[0])
+    model = randomized_model(SHAPES[0])
     with TensorFile(save(tmp_path, model) / "model.safetensors") as file:
         mapped = from_huggingface(file, SHAPES[0], mapped=True)
         inside = {parameter.untyped_storage().data_ptr() for parameter in mapped.parameters()}
@@ -157,7 +159,7 @@ def test_a_mapped_model_is_equal_and_stays_in_its_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("temperature", [0, 1.0])
 def test_a_mapped_model_generates_the_same_tokens_as_one_in_memory(tmp_path: Path, temperature: float) -> None:
-    model = random_model(SHAPES[0])
+    model = randomized_model(SHAPES[0])
     with TensorFile(save(tmp_path, model) / "model.safetensors") as file:
         read, mapped = (from_huggingface(file, SHAPES[0], mapped=mapped) for mapped in (False, True))
     config = SamplingConfig(max_new_tokens=40, temperature=temperature, seed=0)
@@ -168,7 +170,7 @@ def test_a_mapped_model_generates_the_same_tokens_as_one_in_memory(tmp_path: Pat
 
 
 def test_tensors_that_cannot_be_mapped_are_read(tmp_path: Path) -> None:
-    model = random_model(SHAPES[0])
+    model = randomized_model(SHAPES[0])
     save_tensors(tmp_path / "half", to_huggingface(model, torch.float16))
     with TensorFile(tmp_path / "half") as file:
         as_float, as_half = (
@@ -213,7 +215,7 @@ def with_head_alone(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
 
 @pytest.mark.parametrize("variant", [without_prefix, with_masks, with_tied_head, with_head_alone])
 def test_files_of_all_versions_load_equal(tmp_path: Path, variant: Any) -> None:
-    model = random_model(TINY)
+    model = randomized_model(TINY)
     save_tensors(tmp_path / "file", variant(to_huggingface(model)))
     with TensorFile(tmp_path / "file") as file:
         loaded = from_huggingface(file, TINY)
@@ -222,7 +224,7 @@ def test_files_of_all_versions_load_equal(tmp_path: Path, variant: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_files_of_other_dtypes_load_as_float32(tmp_path: Path, dtype: torch.dtype) -> None:
-    model = random_model(TINY)
+    model = randomized_model(TINY)
     save_tensors(tmp_path / "file", to_huggingface(model, dtype))
     with TensorFile(tmp_path / "file") as file:
         loaded = from_huggingface(file, TINY)
@@ -278,7 +280,7 @@ def twice(tensors: dict[str, torch.Tensor]) -> None:
 )
 def test_tensors_of_another_model_are_refused_with_name_and_shape(tmp_path: Path, damage: Any, message: str) -> None:
     path = tmp_path / "file"
-    tensors = to_huggingface(random_model(TINY))
+    tensors = to_huggingface(randomized_model(TINY))
     damage(tensors)
     save_tensors(path, tensors)
     with TensorFile(path) as file, pytest.raises(CheckpointError, match="^" + message.replace("PATH", str(path))):
@@ -286,7 +288,7 @@ def test_tensors_of_another_model_are_refused_with_name_and_shape(tmp_path: Path
 
 
 def test_a_config_with_a_false_number_of_blocks_is_refused_at_once(tmp_path: Path) -> None:
-    save_tensors(tmp_path / "file", to_huggingface(random_model(TINY)))
+    save_tensors(tmp_path / "file", to_huggingface(randomized_model(TINY)))
     with (
         TensorFile(tmp_path / "file") as file,
         pytest.raises(CheckpointError, match=r"has no tensor 'h\.1\.ln_1\.weight'"),
@@ -392,7 +394,7 @@ def test_the_shape_is_inferred_from_the_tensors_if_heads_have_64_features(tmp_pa
         ),
         (
             {"wte.weight": torch.zeros(3, 60), "wpe.weight": torch.zeros(2, 60), "h.0.x": torch.zeros(1)},
-            "needs its config.json beside it: its 60 features are not a multiple",
+            "needs its config.json next to it: its 60 features are not a multiple",
         ),
     ],
 )

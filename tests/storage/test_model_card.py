@@ -1,4 +1,4 @@
-"""Tests of the model card: the hub's metadata, the facts about training, and nothing private or invented."""
+"""The model card: the hub's metadata, the facts about training, and nothing private or invented."""
 
 import json
 import re
@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import new_model, new_run
 from huggingface_hub import ModelCard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
-from minigpt.model.gpt import GPT
 from minigpt.storage import run as run_module
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.storage.model_card import may_write_card, model_card
@@ -47,8 +47,8 @@ def run_record(entries: dict[str, Any]) -> RunRecord:
     return RunRecord.from_dict(entries)
 
 
-def new_run(path: Path, record: dict[str, Any] = RECORD) -> Run:
-    return Run.create(path, GPT(CONFIG), Tokenizer.named("bytes"), record | {"result": None})
+def unfinished_run(path: Path) -> Run:
+    return new_run(path, new_model(CONFIG), record=RECORD | {"result": None})
 
 
 def test_the_hub_reads_the_kind_of_model_and_no_license_is_invented() -> None:
@@ -88,7 +88,7 @@ def test_neither_the_card_nor_the_uploaded_files_contain_a_path_of_the_machine(t
     )
     assert "/home" not in card
     assert "ada" not in card
-    run = new_run(tmp_path / "whale")
+    run = unfinished_run(tmp_path / "whale")
     run.update(result=Result(**RESULT))
     excluded = re.findall(r"--exclude (\S+)", card)
     private = [path for path in run.directory.iterdir() if path.is_file() and "/home" in path.read_text("latin-1")]
@@ -125,7 +125,7 @@ def test_unknown_facts_are_omitted(changes: dict[str, Any], expected: str, unexp
 
 
 def test_the_card_of_an_imported_model_names_its_origin(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path / "gpt2", GPT(CONFIG), Tokenizer.named("bytes"), origin="openai-community/gpt2")
+    save_checkpoint(tmp_path / "gpt2", new_model(CONFIG), Tokenizer.named("bytes"), origin="openai-community/gpt2")
     card = (tmp_path / "gpt2" / "README.md").read_text()
     assert "imported by minigpt from `openai-community/gpt2`" in card
     assert "## Training" not in card
@@ -143,7 +143,7 @@ def test_an_incomplete_result_is_shown_as_far_as_it_goes() -> None:
 
 
 def test_a_record_of_another_program_is_ignored(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path / "x", GPT(CONFIG), Tokenizer.named("bytes"), {"corpus": "Moby Dick", "result": 3})
+    save_checkpoint(tmp_path / "x", new_model(CONFIG), Tokenizer.named("bytes"), {"corpus": "Moby Dick", "result": 3})
     assert "Moby Dick" not in (tmp_path / "x" / "README.md").read_text()
 
 
@@ -163,7 +163,7 @@ def test_no_name_or_source_can_inject_markdown_or_metadata(name: str, source: st
 
 
 def test_the_card_is_rewritten_with_the_record_until_someone_edits_it(tmp_path: Path) -> None:
-    run = new_run(tmp_path / "whale")
+    run = unfinished_run(tmp_path / "whale")
     path = run.directory / "README.md"
     assert "Training has not finished" in path.read_text()
     run.update(result=Result(**RESULT))
@@ -177,13 +177,13 @@ def test_the_card_is_rewritten_with_the_record_until_someone_edits_it(tmp_path: 
     path.write_text(path.read_text().replace("# whale", "# My whale"))
     mine = path.read_text()
     run.update(result=None)
-    save_checkpoint(run.directory, GPT(CONFIG), Tokenizer.named("bytes"), run.record)
+    save_checkpoint(run.directory, new_model(CONFIG), Tokenizer.named("bytes"), run.record)
     assert path.read_text() == mine
     assert not may_write_card(run.directory)
 
 
 def test_a_card_with_the_mark_of_an_earlier_version_is_rewritten(tmp_path: Path) -> None:
-    run = new_run(tmp_path / "whale")
+    run = unfinished_run(tmp_path / "whale")
     path = run.directory / "README.md"
     card = path.read_text()
     path.write_text(card.replace("rewrites this page unless it was edited", "writes this page until it is edited"))
@@ -194,7 +194,7 @@ def test_a_card_with_the_mark_of_an_earlier_version_is_rewritten(tmp_path: Path)
 
 @pytest.mark.parametrize("content", [b"", b"# mine\n", b"\xff\xfe", b"<!-- minigpt writes this page -->\n"])
 def test_a_readme_that_minigpt_did_not_write_is_kept(tmp_path: Path, content: bytes) -> None:
-    run = new_run(tmp_path / "whale")
+    run = unfinished_run(tmp_path / "whale")
     (run.directory / "README.md").write_bytes(content)
     run.update(result=Result(**RESULT))
     assert (run.directory / "README.md").read_bytes() == content
@@ -203,7 +203,7 @@ def test_a_readme_that_minigpt_did_not_write_is_kept(tmp_path: Path, content: by
 def test_the_result_is_saved_even_if_the_card_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = new_run(tmp_path / "whale")
+    run = unfinished_run(tmp_path / "whale")
 
     def full(path: Path, content: bytes) -> None:
         raise CheckpointError(f"{path} could not be written (no space left on device)")

@@ -1,4 +1,4 @@
-"""Tests of the lock on a run's folder, with real processes, and on file systems without locks."""
+"""The lock on a run's folder, with real processes, and on file systems without locks."""
 
 import errno
 import json

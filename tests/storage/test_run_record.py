@@ -45,7 +45,7 @@ def test_a_record_that_an_earlier_version_wrote_opens_and_is_written_unchanged()
 
 
 @pytest.mark.parametrize("entries", [{}, {"started": "now"}, {"training": {"seed": 7}}, {"corpus": {}, "result": None}])
-def test_a_record_of_a_run_begun_in_python_may_hold_little(tmp_path: Path, entries: dict[str, Any]) -> None:
+def test_a_record_of_a_run_begun_in_python_may_have_few_entries(tmp_path: Path, entries: dict[str, Any]) -> None:
     run = new_run(tmp_path / "run", record=entries)
     record = Run.open(run.directory).record
     assert record == run.record
@@ -75,7 +75,7 @@ def test_entries_that_this_version_does_not_use_are_kept_and_settings_ignored(tm
     assert Run.open(run.directory).record.asked == RunOptions()
 
 
-def test_what_a_user_wrote_into_training_json_is_not_a_runs_record(tmp_path: Path) -> None:
+def test_a_training_json_that_a_user_wrote_is_not_the_record_of_a_run(tmp_path: Path) -> None:
     run = new_run(tmp_path / "run")
     (run.directory / "training.json").write_text('{"corpus": "Moby Dick", "result": 3}')
     checkpoint = load_checkpoint(run.directory, "cpu")
@@ -99,31 +99,31 @@ def test_a_baseline_of_an_early_version_takes_the_sizes_of_the_whole_text_from_t
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"corpus": "text.txt"}, "its 'corpus' is 'text.txt', not an object"),
         ({"corpus": {"fingerprint": "a"}}, "in its 'corpus': train_bytes is None, not a whole number"),
         ({"environment": {"cores": "two"}}, "in its 'environment': cores is 'two', not a whole number"),
         ({"sources": "fox.txt"}, "its 'sources' is 'fox.txt', not a list"),
-        ({"sources": [3]}, "in its 'sources': 3 is not a text"),
+        ({"sources": [3]}, "in its 'sources': 3 is not a string"),
         ({"training": {"batch_size": 0}}, "in its 'training': batch_size (0) must be at least 1"),
         ({"training": {"learning_rate": "high"}}, "in its 'training': learning_rate ('high') must be a number"),
         ({"asked": {"n_layer": -1}}, "in its 'asked': n_layer (-1) must be at least 1"),
         ({"asked": 3}, "its 'asked' is 3, not an object"),
-        ({"changes": [{"step": 1}]}, "in its 'changes': option is None, not a text"),
+        ({"changes": [{"step": 1}]}, "in its 'changes': option is None, not a string"),
         ({"result": {"step": True}}, "in its 'result': step is True, not a whole number"),
         ({"baselines": {"fingerprint": "a", "measured": 3}}, "in its 'baselines': measured is 3, not a list"),
-        ({"started": 3}, "started is 3, not a text"),
+        ({"started": 3}, "started is 3, not a string"),
         ({"forecast": "low"}, "forecast is 'low', not a number"),
     ],
 )
 def test_a_damaged_record_is_refused_in_one_sentence_that_names_the_file(
-    tmp_path: Path, changes: dict[str, Any], said: str
+    tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     run = new_run(tmp_path / "run")
     path = run.directory / "training.json"
     path.write_text(json.dumps(json.loads(WRITTEN) | changes))
-    with pytest.raises(CheckpointError, match=re.escape(f"{path} is damaged: {said}")) as refused:
+    with pytest.raises(CheckpointError, match=re.escape(f"{path} is damaged: {message}")) as refused:
         Run.open(run.directory)
     assert str(refused.value).endswith("; copy it again")
 
@@ -137,7 +137,7 @@ json_values = st.recursive(
 
 @settings(deadline=None)
 @given(st.sampled_from(sorted(json.loads(WRITTEN))), st.none() | st.text(), json_values)
-def test_whatever_stands_in_a_record_it_opens_or_is_damaged(key: str, inner: str | None, value: object) -> None:
+def test_a_record_with_any_content_opens_or_is_reported_as_damaged(key: str, inner: str | None, value: object) -> None:
     entries = json.loads(WRITTEN)
     part = entries[key]
     if isinstance(part, dict):
@@ -151,5 +151,5 @@ def test_whatever_stands_in_a_record_it_opens_or_is_damaged(key: str, inner: str
     json.dumps(record.to_dict())
 
 
-def test_an_environment_may_lack_what_its_system_does_not_tell() -> None:
+def test_an_environment_may_lack_entries() -> None:
     assert RunRecord.from_dict({"environment": {"threads": 2}}).environment == Environment(threads=2)

@@ -1,3 +1,5 @@
+"""safetensors files: read, memory-mapped, replaced, truncated and damaged."""
+
 import json
 import os
 import struct

@@ -194,11 +194,11 @@ OLD = {
 
 
 def put_old(folder, layout, special=("<|endoftext|>",)):
-    """Words and merges in two files, as before there were tokenizer.json files."""
+    """The vocabulary and the merges in two files, as in repositories without a tokenizer.json."""
     model = content_of(trained(list(special)))["model"]
-    words, merges = OLD[layout]
+    vocabulary, merges = OLD[layout]
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / words).write_text(json.dumps(model["vocab"]))
+    (folder / vocabulary).write_text(json.dumps(model["vocab"]))
     lines = ["#version: 0.2", *(" ".join(merge) for merge in model["merges"]), ""]
     (folder / merges).write_text("\r\n".join(lines) if layout == "openai" else "\n".join(lines), newline="")
     (folder / "config.json").write_text('{"model_type": "gpt2"}')

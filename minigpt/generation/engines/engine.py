@@ -10,7 +10,7 @@ from minigpt.model.gpt import GPT
 
 
 class Engine(Protocol):
-    """What generation runs on.
+    """A model with a key/value cache, on which generation runs.
 
     An engine processes several rows at once. The logits of each row are those of the row alone.
     V is the model's vocabulary size, which may exceed the tokenizer's because of padding.
@@ -22,7 +22,7 @@ class Engine(Protocol):
 
     @property
     def description(self) -> str:
-        """Device, number format and implementation, in a few words."""
+        """The device, the dtype and the implementation, in a few words."""
 
     @property
     def device(self) -> torch.device:

@@ -115,9 +115,9 @@ def test_kept_rows_continue_their_own_texts(kind: str, order: list[int]) -> None
     engine.keep(order)
     found = read_rows(engine, [[row + 20] for row in range(len(order))])
     again = read_rows(engine, [[30, row] for row in range(len(order))])
-    for place, row in enumerate(order):
-        assert_same(kind, found[place], alone(engine, *texts[row], place + 20))
-        assert_same(kind, again[place], alone(engine, *texts[row], place + 20, 30, place))
+    for index, row in enumerate(order):
+        assert_same(kind, found[index], alone(engine, *texts[row], index + 20))
+        assert_same(kind, again[index], alone(engine, *texts[row], index + 20, 30, index))
 
 
 @every_engine
@@ -363,7 +363,7 @@ def test_int8_needs_float32_weights_on_a_cpu(device: str) -> None:
 
 
 @every_engine
-def test_an_engine_says_what_it_is(kind: str) -> None:
+def test_the_description_names_the_dtype_and_the_implementation(kind: str) -> None:
     engine = build(kind, small_model(n_positions=12))
     assert engine.n_positions == 12
     assert engine.device == torch.device("cpu")

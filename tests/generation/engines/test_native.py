@@ -283,9 +283,8 @@ def test_int8_handles_outputs_and_inputs_of_any_magnitude(use: Use, instructions
     head[13] *= 1e-42  # subnormal, so float32 has fewer digits
     head[14, 1:] = 0
     model.get_parameter("blocks.0.mlp.up_proj.weight").data.zero_()
-    model.get_parameter(
-        "blocks.0.mlp.up_proj.bias"
-    ).data.zero_()  # GELU(0) is 0, so the next matrix gets zeros as inputs
+    # GELU(0) is 0, so the matrix after these zeros gets zeros as inputs.
+    model.get_parameter("blocks.0.mlp.up_proj.bias").data.zero_()
     model.get_parameter("blocks.1.mlp.down_proj.weight").data[5] = 0
     model.get_parameter("blocks.1.mlp_norm.weight").data.mul_(1e-38)
     model.get_parameter("blocks.1.mlp_norm.bias").data.zero_()
@@ -304,7 +303,7 @@ def test_int8_handles_outputs_and_inputs_of_any_magnitude(use: Use, instructions
 @pytest.mark.parametrize("quantization", ["none", "int8"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize(
-    ("name", "place"),
+    ("name", "index"),
     [
         ("token_embedding.weight", (3, 7)),
         ("position_embedding.weight", (0, 50)),
@@ -319,18 +318,17 @@ def test_int8_handles_outputs_and_inputs_of_any_magnitude(use: Use, instructions
     ],
 )
 def test_a_nan_or_infinite_weight_makes_the_logits_nan_or_infinite(
-    use: Use, instructions: str, quantization: str, value: float, name: str, place: tuple[int, ...]
+    use: Use, instructions: str, quantization: str, value: float, name: str, index: tuple[int, ...]
 ) -> None:
     use(instructions)
     model = scaled_model(SHAPES[0])
-    model.get_parameter(name).data[place] = value
+    model.get_parameter(name).data[index] = value
     found = logits(NativeEngine(model, quantization), [3, 4])
     if math.isnan(value):
         assert found.isnan().all(dim=-1)[0 if "position" in name or "token" in name else 1]
     else:
-        assert (
-            not found.isfinite().all() or "qkv_proj" in name
-        )  # an infinite query or key may only saturate the softmax
+        # An infinite query or key may only saturate the softmax.
+        assert not found.isfinite().all() or "qkv_proj" in name
 
 
 def language(count: int) -> Tensor:
