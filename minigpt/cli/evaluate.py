@@ -3,8 +3,6 @@
 import difflib
 import glob
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,11 +15,9 @@ from minigpt.config import ReadingConfig
 from minigpt.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    import numpy as np
     from rich.console import Console
 
     from minigpt.cli.render.result_table import ResultTable
-    from minigpt.data.sources import Scan
     from minigpt.evaluation.benchmarks.results import BenchmarkOptions
     from minigpt.evaluation.breakdown import Breakdown
     from minigpt.storage.checkpoint import Checkpoint
@@ -88,7 +84,7 @@ def evaluate(
     reading = ReadingConfig(**given)
 
     from minigpt.cli.render import evaluation as render
-    from minigpt.cli.render.console import console
+    from minigpt.cli.render.console import console, progress_bar
     from minigpt.evaluation.benchmarks.results import BenchmarkOptions
     from minigpt.evaluation.benchmarks.suite import BENCHMARKS, find_data, run_benchmark
     from minigpt.evaluation.perplexity import resolve_protocol
@@ -134,7 +130,7 @@ def evaluate(
     if names:
         record |= {"parameters": config.n_parameters, "benchmarks": []}
         for name in names:
-            with _progress(notes, name) as report:
+            with progress_bar(notes, name) as report:
                 result = run_benchmark(
                     name,
                     checkpoint.model,
@@ -184,29 +180,23 @@ def _evaluate_texts(
     notes: "Console",
 ) -> "tuple[list[str], Breakdown]":
     """The name of each document, and the evaluation of all of them."""
-    import numpy as np
-
-    from minigpt.cli.render.console import byte_progress
+    from minigpt.cli.render.console import progress_bar
     from minigpt.data.corpus import Corpus
     from minigpt.data.sources import scan
     from minigpt.evaluation.breakdown import break_down
+    from minigpt.evaluation.documents import document_labels, document_stream
     from minigpt.tokenizer.display import visible
 
     found = scan(sources, text_key=reading.text_key, encoding_errors=reading.encoding_errors)
     for name in found.skipped:
         notes.print(f"skipped {visible(name)}: not a text file", markup=False)
     tokenizer = checkpoint.tokenizer
-    with byte_progress(notes, "tokenizing") as report:
+    with progress_bar(notes, "tokenizing", in_bytes=True) as report:
         corpus = Corpus.build(found, tokenizer, validation_fraction=0, progress=report)
-    labels = _document_labels(found)[: options.limit]
-    stream = corpus.train
-    if len(labels) < found.n_documents:
-        stream = _first_documents(stream, tokenizer.end_of_text, len(labels))
-    stream = np.insert(stream, 0, tokenizer.end_of_text)  # so that the first token is predicted too
-    with _progress(notes, "evaluating") as report:
+    with progress_bar(notes, "evaluating") as report:
         parts = break_down(
             checkpoint.model,
-            stream,
+            document_stream(corpus, options.limit),
             end_of_text=tokenizer.end_of_text,
             token_lengths=tokenizer.token_lengths,
             context=options.context,
@@ -215,37 +205,4 @@ def _evaluate_texts(
             by_position=by_position,
             progress=report,
         )
-    return labels, parts
-
-
-def _document_labels(found: "Scan") -> list[str]:
-    """The name of each document: its file, and its number there if the file has several."""
-    if found.n_documents == 1:
-        return [found.files[0].name]
-    labels = []
-    for file in found.files:
-        n_documents = sum(ends_document for _, ends_document in replace(found, files=(file,)).pieces())
-        numbered = [f"{file.name} #{number}" for number in range(1, n_documents + 1)]
-        labels += [file.name] if n_documents == 1 else numbered
-    return labels
-
-
-def _first_documents(stream: "np.ndarray", end_of_text: int, count: int) -> "np.ndarray":
-    """The stream up to the end of document number `count`."""
-    import numpy as np
-
-    return stream[: int(np.flatnonzero(stream == end_of_text)[count - 1]) + 1]
-
-
-@contextmanager
-def _progress(out: "Console", what: str) -> "Iterator[Callable[[int, int], None]]":
-    """A progress bar that takes (done, total); shown only in a terminal, and removed at the end."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    if not out.is_terminal:
-        yield lambda *_: None
-        return
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=out, transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    return document_labels(found)[: options.limit], parts

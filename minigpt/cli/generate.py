@@ -120,12 +120,11 @@ def generate(
         raise ConfigError(f"--alternatives {alternatives} needs --json or --table, which show them")
     if config.beams > 1 and draft is not None:
         raise ConfigError(f"beams ({config.beams}) cannot be combined with --draft: beam search uses no draft model")
-    for name, wanted in {"--json": as_json, "--memorization": memorization, "--beams": config.beams > 1}.items():
-        if wanted and (explain or table):
+    for name, is_given in {"--json": as_json, "--memorization": memorization, "--beams": config.beams > 1}.items():
+        if is_given and (explain or table):
             raise ConfigError(f"--explain and --table cannot be combined with {name}")
 
     from minigpt.generation.capacity import rows_at_once
-    from minigpt.generation.decoding import window_moves
     from minigpt.generation.sampling import Sampler
     from minigpt.generation.streaming import generate_pieces
 
@@ -181,15 +180,26 @@ def generate(
                 print("\n---")
             output.write(continuation)
     output.end()
-    if as_json:
-        return
-    if moves := sum(window_moves(*each, shape.n_positions, config.keep_first) for each in counts):
+    if not as_json:
+        _print_speed(counts, shape.n_positions, config.keep_first, seconds, first)
+
+
+def _print_speed(
+    counts: list[tuple[int, int]], context: int, keep_first: int, seconds: float, first_token_seconds: float
+) -> None:
+    """Prints how fast the tokens were generated, and how often the window moved.
+
+    `counts` are the tokens of each prompt and of its continuation.
+    """
+    from minigpt.generation.decoding import window_moves
+
+    if moves := sum(window_moves(*each, context, keep_first) for each in counts):
         note(
-            f"the text is longer than the context ({shape.n_positions} tokens): the window moved "
+            f"the text is longer than the context ({context} tokens): the window moved "
             f"{'once' if moves == 1 else f'{moves:,} times'}, and the model read it again each time"
         )
     n_tokens = sum(new for _, new in counts)
-    speed = f"{n_tokens / seconds:,.0f} tokens/s, first token after {1000 * first:,.0f} ms"
+    speed = f"{n_tokens / seconds:,.0f} tokens/s, first token after {1000 * first_token_seconds:,.0f} ms"
     note(f"{count(n_tokens, 'token')} in {seconds:.2f} s, {speed}")
 
 

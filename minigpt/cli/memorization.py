@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from minigpt.cli.render.console import byte_progress, console
+from minigpt.cli.render.console import console, progress_bar
 from minigpt.cli.render.memorization import for_terminal, highlighted, run_line, summary_line
 from minigpt.tokenizer.display import visible
 from minigpt.units import size
@@ -82,7 +82,7 @@ def open_meter(checkpoint: "Checkpoint", sources: list[str], min_words: int) -> 
 
     out = console()
     if sources:
-        with byte_progress(out, "tokenizing") as progress:
+        with progress_bar(out, "tokenizing", in_bytes=True) as progress:
             text = read_text(sources, checkpoint.tokenizer, progress)
     else:
         text = find_training_text(checkpoint)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from minigpt.cli.launch import check_count, joined_world, share_job, train_with_main
-from minigpt.cli.loggers import check_loggers, open_loggers
 from minigpt.cli.options import CheckpointsOption, command_line, names_of, settings_options
 from minigpt.cli.signals import ignoring_sigusr1, signals_as_requests
 from minigpt.config import PRESETS, GPTConfig, ReadingConfig, RunOptions, TrainConfig
 from minigpt.errors import CheckpointError, ConfigError
+from minigpt.jobs.loggers import check_loggers, open_loggers
 from minigpt.jobs.request import Request
 from minigpt.reports import REPORT
 
@@ -161,7 +161,7 @@ def _train(job: "Job", checkpoints: Path, out: "Console", world: "World", logger
     display: TrainingDisplay | None = None
     with ExitStack() as stack:
         signals = stack.enter_context(signals_as_requests(control, lambda: display.stop() if display else None))
-        write = stack.enter_context(open_loggers(loggers, job.run, out))
+        write = stack.enter_context(open_loggers(loggers, job.run, lambda text: out.print(text, markup=False)))
         try:
             for event in stages.train(job, control=control, world=world):
                 if isinstance(event, Started):

@@ -60,11 +60,11 @@ class Launched:
         """Waits until `reached()` is true, while the command runs."""
         end = time.monotonic() + 120
         while not reached():
-            assert self.process.poll() is None, self.said()
-            assert time.monotonic() < end, self.said()
+            assert self.process.poll() is None, self.stderr()
+            assert time.monotonic() < end, self.stderr()
             time.sleep(0.05)
 
-    def said(self) -> str:
+    def stderr(self) -> str:
         return self.errors.read_text()
 
     def end(self) -> int:
@@ -276,7 +276,7 @@ def test_a_failing_process_exits_without_waiting_for_the_others(
 def test_an_error_is_printed_once(launch: Callable[..., Launched], tiny: list[str]) -> None:
     command = launch(["train", "nowhere.txt", *tiny, "--devices", "2"])
     assert command.end() == 1
-    assert re.fullmatch(r"minigpt: nowhere.txt does not exist[^\n]*\n", command.said())
+    assert re.fullmatch(r"minigpt: nowhere.txt does not exist[^\n]*\n", command.stderr())
 
 
 @needs_two_cores
@@ -290,13 +290,13 @@ def test_a_killed_process_ends_all_with_a_message_and_a_state_that_resumes(
     os.kill(command.pids()[rank], signal.SIGKILL)
     assert command.end() == 1
     step = saved(here)
-    *_, last = command.said().splitlines()
+    *_, last = command.stderr().splitlines()
     assert last == (
         f"minigpt: process {rank + 1} of 2 was killed (SIGKILL); step {step:,} is saved in checkpoints/fox; "
         "continue with: minigpt train --resume --name fox --devices 2"
     )
-    assert command.said().count("minigpt: ") == 1
-    assert "Traceback" not in command.said()
+    assert command.stderr().count("minigpt: ") == 1
+    assert "Traceback" not in command.stderr()
     assert command.pids() == {}
     result = run("train", "--resume", "--name", "fox", "--devices", "1", "--steps", str(step + 5))
     assert result.exit_code == 0, result.stderr
@@ -313,14 +313,14 @@ def test_a_signal_saves_once_and_stops_all(
     launch: Callable[..., Launched], here: Path, tiny: list[str], number: signal.Signals
 ) -> None:
     command = launch([*LONG[:2], *tiny, *LONG[2:], "--eval-every", "99999", "--save-every", "99999", "--devices", "2"])
-    command.until(lambda: "step 1/" in command.said())
+    command.until(lambda: "step 1/" in command.stderr())
     command.process.send_signal(signal.SIGUSR1)
     command.until(lambda: saved(here))
     first = saved(here)
     command.process.send_signal(number)
     assert command.end() == 128 + number
     assert saved(here) > first
-    assert command.said().count("stopped at step") == 1
+    assert command.stderr().count("stopped at step") == 1
     assert command.pids() == {}
 
 
@@ -334,7 +334,7 @@ def test_a_process_that_gets_a_stop_signal_alone_stops_the_others(
     command.until(trains(here))
     os.kill(command.pids()[1], signal.SIGTERM)
     assert command.end() == 128 + signal.SIGTERM
-    assert command.said().count("stopped at step") == 1
+    assert command.stderr().count("stopped at step") == 1
 
 
 @pytest.mark.slow
@@ -350,7 +350,7 @@ def test_processes_whose_launcher_was_killed_save_and_stop(
     while command.pids():
         assert time.monotonic() < end
         time.sleep(0.05)
-    assert "stopped at step" in command.said()
+    assert "stopped at step" in command.stderr()
     assert Run.open(here / "checkpoints" / "fox").last_progress() is not None
 
 
@@ -361,7 +361,7 @@ def test_torchrun_trains_as_our_own_launcher_does(launch: Callable[..., Launched
     for name, before in {"own": (), "torchrun": ("torch.distributed.run", "--nproc-per-node", "2", "-m")}.items():
         devices = [] if before else ["--devices", "2"]
         command = launch(["train", "fox.txt", *tiny, "--name", name, *devices], *before)
-        assert command.end() == 0, command.said()
+        assert command.end() == 0, command.stderr()
         losses[name] = [line["loss"] for line in Run.open(here / "checkpoints" / name).read_log() if "loss" in line]
     assert losses["own"] == losses["torchrun"]
     assert len(losses["own"]) == 6
@@ -374,4 +374,4 @@ def test_devices_that_contradict_torchrun_are_refused_once(launch: Callable[...,
         ["train", "fox.txt", *tiny, "--devices", "3"], "torch.distributed.run", "--nproc-per-node", "2", "-m"
     )
     assert command.end() == 1
-    assert command.said().count("minigpt: devices (3) contradicts the 2 processes that torchrun has started") == 1
+    assert command.stderr().count("minigpt: devices (3) contradicts the 2 processes that torchrun started") == 1

@@ -29,7 +29,7 @@ def trained(run: Any, here: Path, tiny: list[str]) -> Path:
 
 
 @pytest.fixture
-def says(monkeypatch: pytest.MonkeyPatch) -> Any:
+def generates(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Replaces the generation of every model by a given text."""
 
     def plant(text: str) -> None:
@@ -45,8 +45,8 @@ def says(monkeypatch: pytest.MonkeyPatch) -> Any:
     return plant
 
 
-def test_copied_runs_are_highlighted_with_their_location(run: Any, trained: Path, says: Any) -> None:
-    says("fox jumps over the lazy dog; the quick red fox")
+def test_copied_runs_are_highlighted_with_their_location(run: Any, trained: Path, generates: Any) -> None:
+    generates("fox jumps over the lazy dog; the quick red fox")
     result = run("generate", "the quick brown ", "--memorization", "--copied-words", "4", *GREEDY)
     assert result.exit_code == 0, result.stderr
     assert "the quick brown ⟦fox jumps over the lazy dog; the quick⟧¹ red fox\n" in result.stdout
@@ -62,18 +62,18 @@ def test_without_the_option_copies_are_not_reported(run: Any, trained: Path) -> 
     assert "⟦" not in result.stdout
 
 
-def test_short_runs_are_not_highlighted_and_the_longest_is_named(run: Any, trained: Path, says: Any) -> None:
-    says(" lazy dog; and cat")
+def test_short_runs_are_not_highlighted_and_the_longest_is_named(run: Any, trained: Path, generates: Any) -> None:
+    generates(" lazy dog; and cat")
     result = run("generate", "the", "--memorization", *GREEDY)
     assert "⟦" not in result.stdout
     assert "0% of 4 words, in runs of 8 words or more; longest run 2 words (9 characters)" in result.stdout
     assert "\n  2 words “lazy dog;”: " in result.stdout
-    says("nothing at all")
+    generates("nothing at all")
     assert "copied from the training text: none of 3 words" in run("generate", "x ", "--memorization").stdout
 
 
-def test_json_has_the_figures_and_the_locations(run: Any, trained: Path, says: Any, here: Path) -> None:
-    says(" jumps over the lazy dog; and")
+def test_json_has_the_figures_and_the_locations(run: Any, trained: Path, generates: Any, here: Path) -> None:
+    generates(" jumps over the lazy dog; and")
     result = run("generate", "fox", "--memorization", "--json", "--copied-words", "3", "--samples", "2", *GREEDY,
                  "--temperature", "1")  # fmt: skip
     records = [json.loads(line)["memorization"] for line in result.stdout.splitlines()]
@@ -88,8 +88,8 @@ def test_json_has_the_figures_and_the_locations(run: Any, trained: Path, says: A
     assert Path(copied["file"]).resolve() == (here / "fox.txt").resolve()
 
 
-def test_the_former_name_of_the_option_and_its_json_key_still_work(run: Any, trained: Path, says: Any) -> None:
-    says(" jumps over the lazy dog; and")
+def test_the_former_name_of_the_option_and_its_json_key_still_work(run: Any, trained: Path, generates: Any) -> None:
+    generates(" jumps over the lazy dog; and")
     now = run("generate", "fox", "--memorization", "--json", "--seed", "1", *GREEDY)
     former = run("generate", "fox", "--novelty", "--json", "--seed", "1", *GREEDY)
     assert json.loads(former.stdout)["novelty"] == json.loads(now.stdout)["memorization"]
@@ -98,9 +98,9 @@ def test_the_former_name_of_the_option_and_its_json_key_still_work(run: Any, tra
 
 
 def test_after_the_file_changed_or_was_removed_the_cached_training_text_is_searched(
-    run: Any, trained: Path, says: Any, here: Path
+    run: Any, trained: Path, generates: Any, here: Path
 ) -> None:
-    says("fox jumps over the lazy dog; the quick red fox")
+    generates("fox jumps over the lazy dog; the quick red fox")
     (here / "fox.txt").write_text("something else now\n" * 40)
     changed = run("generate", "", "--memorization", *GREEDY)
     assert "has changed since training; locations refer to the text used in training" in changed.stderr
@@ -112,9 +112,9 @@ def test_after_the_file_changed_or_was_removed_the_cached_training_text_is_searc
 
 
 def test_a_cleared_cache_is_rebuilt_from_the_same_text_or_an_error_asks_for_it(
-    run: Any, trained: Path, says: Any, here: Path
+    run: Any, trained: Path, generates: Any, here: Path
 ) -> None:
-    says("fox jumps over the lazy dog; the quick red fox")
+    generates("fox jumps over the lazy dog; the quick red fox")
     shutil.rmtree(here / "cache")
     assert "⟦fox jumps" in run("generate", "", "--memorization", *GREEDY).stdout
     shutil.rmtree(here / "cache")
@@ -130,9 +130,9 @@ def test_a_cleared_cache_is_rebuilt_from_the_same_text_or_an_error_asks_for_it(
 
 
 def test_another_text_can_be_searched_and_a_model_without_a_record_needs_one(
-    run: Any, trained: Path, says: Any, here: Path
+    run: Any, trained: Path, generates: Any, here: Path
 ) -> None:
-    says("the rain in Spain stays mainly in the plain today")
+    generates("the rain in Spain stays mainly in the plain today")
     for number, text in enumerate(["nothing", "so\n\nthe rain in Spain stays mainly in the plain"]):
         (here / f"other{number}.txt").write_text(text)
     both = ["--corpus", "other0.txt", "--corpus", "other1.txt"]

@@ -1,4 +1,4 @@
-"""What each signal does while a run trains."""
+"""The handling of each signal while a run trains."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ needs_hangup = pytest.mark.skipif(HANGUP is None, reason="this system has no SIG
 
 
 @pytest.fixture(autouse=True)
-def heard() -> Iterator[None]:
+def default_hangup() -> Iterator[None]:
     """Restores the default handling of SIGHUP, as the tests may run under nohup."""
     before = None if HANGUP is None else signal.signal(HANGUP, signal.SIG_DFL)
     yield

@@ -1,10 +1,10 @@
-"""The rich parts that every command uses: a console, a table of facts, a progress bar over bytes."""
+"""The rich parts that every command uses: a console, a table of facts, a progress bar."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -34,12 +34,16 @@ def facts(title: str, rows: Mapping[str, str]) -> RenderableType:
 
 
 @contextmanager
-def byte_progress(out: Console, what: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar, in a terminal only; yields a function that takes the bytes done and their total."""
+def progress_bar(out: Console, what: str, *, in_bytes: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar, in a terminal only, which is removed at the end.
+
+    Yields a function that takes how much is done and the total, as numbers or `in_bytes`.
+    """
     if not out.is_terminal:
         yield lambda *_: None
         return
-    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    amount = DownloadColumn() if in_bytes else MofNCompleteColumn()
+    columns = (TextColumn(what), BarColumn(), amount, TimeRemainingColumn())
     with Progress(*columns, console=out, transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

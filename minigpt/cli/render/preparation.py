@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from rich.console import Console
 
-from minigpt.cli.render.console import byte_progress
+from minigpt.cli.render.console import progress_bar
 from minigpt.cli.render.plan_table import plan_table
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class PreparationDisplay:
             self._activity.close()
             self._bar = None
             if event.in_bytes:
-                self._bar = self._activity.enter_context(byte_progress(self.out, event.text))
+                self._bar = self._activity.enter_context(progress_bar(self.out, event.text, in_bytes=True))
             elif event.text:
                 self._activity.enter_context(self.out.status(f"{event.text} …"))
         elif isinstance(event, Planned):

@@ -1,6 +1,6 @@
 """Loggers for a run's events: TensorBoard and Weights & Biases, both optional.
 
-An error in a logger ends that logger with one line; training continues.
+An error in a logger ends that logger and is reported in one sentence; training continues.
 """
 
 import importlib
@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 from minigpt.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from minigpt.storage.run import Run
     from minigpt.training.events import Event
 
@@ -31,9 +29,12 @@ def check_loggers(names: Iterable[str]) -> None:
 
 
 @contextmanager
-def open_loggers(names: Iterable[str], run: "Run", out: "Console") -> Iterator[Callable[["Event"], None]]:
+def open_loggers(
+    names: Iterable[str], run: "Run", report: Callable[[str], None]
+) -> Iterator[Callable[["Event"], None]]:
     """Yields a function that writes an event to each of the loggers named, `tensorboard` and `wandb`.
 
+    `report` is called with a sentence on each logger that fails.
     Raises: ConfigError if one cannot start.
     """
     names = dict.fromkeys(names)
@@ -46,7 +47,7 @@ def open_loggers(names: Iterable[str], run: "Run", out: "Console") -> Iterator[C
                 act(logger)
             except Exception as error:  # the packages document no exceptions
                 del loggers[name]
-                out.print(f"{name} failed ({_reason(error)}); training continues without it", markup=False)
+                report(f"{name} failed ({_reason(error)}); training continues without it")
 
     try:
         for name in names:
