@@ -3,12 +3,12 @@
     python benchmarks/generation.py --nanogpt PATH/TO/nanoGPT --json generation.json --plot generation.svg
 
 Peers are optional: `pip install transformers ctranslate2 llama-cpp-python gguf`; a missing peer is reported and
-skipped. All engines use the same prompt and random weights in GPT-2 small's shape (nanoGPT its own); each generates 128
-tokens greedily, one sequence. Every measurement runs in a separate process, and each round measures all engines in
-turn. If the speed of the machine drifts, it affects all engines, so compare ratios within a round. Tokens per second
-exclude the first token. "Limit" is the speed at which all weights can be read once per token at the bandwidth of a
-plain read in the same round: 4 bytes a weight in float32, 1 in int8. Position embeddings are not counted, since each
-token reads one row of them.
+skipped. All engines use the same prompt and random weights in GPT-2 small's shape; nanoGPT draws other weights. Each
+generates 128 tokens greedily, one sequence. Every measurement runs in a separate process, and each round measures all
+engines in turn. If the speed of the machine drifts, it affects all engines, so compare ratios within a round. Tokens
+per second exclude the first token. "Limit" is the speed at which all weights can be read once per token at the
+bandwidth of a plain read in the same round: 4 bytes a weight in float32, 1 in int8. Position embeddings are not
+counted, since each token reads one row of them.
 
 `--start` measures the time of a whole `minigpt generate x --max-new-tokens 1` beyond `import torch`.
 `--quality MODEL TEXT` measures how much int8 weights change a trained model's predictions on a text.
@@ -30,17 +30,17 @@ from typing import Any
 from measuring import (
     WorkerError,
     add_options,
+    available_engines,
     describe,
     draw,
     figure,
-    keep,
     machine,
     median,
-    present,
+    print_progress,
     run_job,
-    say,
     spread,
     table,
+    write_results,
 )  # fmt: skip
 
 N_PROMPT, N_NEW, N_LONG = 16, 128, 512
@@ -291,7 +291,7 @@ def weights_read() -> float:
 
 
 def report(results: list[dict[str, Any]], engines: list[str]) -> str:
-    """A Markdown table: medians, and medians of the ratios within each round."""
+    """A Markdown table: medians, and the medians of the ratios within each round."""
     rows = []
     rounds = sorted({result["round"] for result in results})
     found = {(result["round"], result["engine"]): result for result in results if "error" not in result}
@@ -415,10 +415,10 @@ def main() -> None:
     if arguments.quality:
         print(measure_quality(*arguments.quality))
         return
-    engines = present(arguments.engines, arguments.nanogpt)
+    engines = available_engines(arguments.engines, arguments.nanogpt)
     for name, package in (("ctranslate2", "ctranslate2"), ("llama.cpp", "llama_cpp"), ("llama.cpp", "gguf")):
         if importlib.util.find_spec(package) is None and any(engine.startswith(name) for engine in engines):
-            say(f"{name} is skipped: {package} is not installed")
+            print_progress(f"{name} is skipped: {package} is not installed")
             engines = [engine for engine in engines if not engine.startswith(name)]
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.models or Path(temporary)
@@ -441,8 +441,8 @@ def main() -> None:
                 except WorkerError as error:
                     figures = {"error": str(error)}
                 results.append({"round": turn, "engine": engine, **figures})
-                say(f"round {turn + 1}: {engine}: {figures}")
-                keep(arguments.json, here, results)
+                print_progress(f"round {turn + 1}: {engine}: {figures}")
+                write_results(arguments.json, here, results)
     print(f"{describe(here)}\n\n{report(results, engines)}")
     draw(arguments.plot, lambda path: picture(path, results, engines))
 

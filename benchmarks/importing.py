@@ -110,7 +110,7 @@ def main() -> None:
         rows, results = measure(folder, options)
     finally:
         shutil.rmtree(folder)
-    measuring.keep(options.json, machine, results)
+    measuring.write_results(options.json, machine, results)
     print(measuring.describe(machine), end="\n\n")
     print(
         measuring.table(("file", "method", "processor, s", "× reading", "wall clock, s", "peak memory / weights"), rows)
@@ -124,7 +124,7 @@ def measure(folder: Path, options: argparse.Namespace) -> tuple[list[list[str]],
         job = {"task": task, "folder": str(folder), "form": form, "shape": options.shape}
         return job | measuring.run_job(__file__, job, options.threads)
 
-    measuring.say(f"writing {options.shape} in {folder} …")
+    measuring.print_progress(f"writing {options.shape} in {folder} …")
     size = run("write")["bytes"]
     rows: list[list[str]] = []
     results: list[dict[str, Any]] = []
@@ -145,7 +145,7 @@ def measure(folder: Path, options: argparse.Namespace) -> tuple[list[list[str]],
             ratio = f"{min(processor) / reading:.2f}"
             row = [form, way, measuring.spread(processor, ".2f"), ratio, measuring.spread(seconds, ".2f")]
             rows.append([*row, f"{most / size:.2f}"])
-            measuring.say(" · ".join(rows[-1]))
+            measuring.print_progress(" · ".join(rows[-1]))
         if form != "model.safetensors":
             (folder / form).unlink()
     return rows, results

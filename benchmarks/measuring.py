@@ -126,19 +126,19 @@ def missing_peers(nanogpt: Path | None) -> dict[str, str]:
     return missing
 
 
-def present(engines: Iterable[str], nanogpt: Path | None) -> list[str]:
+def available_engines(engines: Iterable[str], nanogpt: Path | None) -> list[str]:
     """The engines that can run here; prints one line on stderr for each that cannot, with the reason."""
     missing, kept = missing_peers(nanogpt), []
     for engine in engines:
         reason = next((why for start, why in missing.items() if engine.startswith(start)), None)
         if reason:
-            say(f"{engine} is skipped: {reason}")
+            print_progress(f"{engine} is skipped: {reason}")
         else:
             kept.append(engine)
     return kept
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     """Prints one line of progress on stderr; stdout is for tables."""
     print(text, file=sys.stderr, flush=True)
 
@@ -204,7 +204,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def keep(path: Path | None, machine: dict[str, Any], results: list[dict[str, Any]]) -> None:
+def write_results(path: Path | None, machine: dict[str, Any], results: list[dict[str, Any]]) -> None:
     """Writes the raw numbers so far if a file is given."""
     if path is not None:
         record = {"command": " ".join(sys.argv), "machine": machine, "results": results}
@@ -240,4 +240,4 @@ def draw(path: Path | None, picture: Callable[[Path], None]) -> None:
     try:
         picture(path)
     except ModuleNotFoundError:
-        say(f"{path} was not drawn: it needs matplotlib (pip install matplotlib)")
+        print_progress(f"{path} was not drawn: it needs matplotlib (pip install matplotlib)")

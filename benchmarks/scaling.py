@@ -163,13 +163,13 @@ def fit() -> None:
             if (constants > 0).all() and (best is None or score < best[0]):
                 best = score, constants, alpha, beta, repeats, off, factors
     assert best is not None
-    score, (floor, width, data_factor, per_word), alpha, beta, repeats, off, factors = best
+    score, (floor, width, data_factor, per_vocabulary_bit), alpha, beta, repeats, off, factors = best
     print(f"FLOOR, WIDTH, ALPHA, DATA, BETA = {floor:.4f}, {width:.4f}, {alpha:.2f}, {data_factor:.4f}, {beta:.2f}\n"
-          f"VOCABULARY, REPEATS = {per_word:.4f}, {repeats:.1f}")  # fmt: skip
+          f"VOCABULARY, REPEATS = {per_vocabulary_bit:.4f}, {repeats:.1f}")  # fmt: skip
     print("factor of each text:", ", ".join(f"{text} {own:.3f}" for text, own in zip(texts, factors, strict=True)))
-    for row, share in zip(rows, off, strict=True):
+    for row, error in zip(rows, off, strict=True):
         print(f"{row['text']:24} {row['shape']:6} {row['tokenizer']:10} {row['tokens']:>10,} tokens  "
-              f"{row['bits_per_byte']:.3f} bits per byte, predicted {share:+.1%}")  # fmt: skip
+              f"{row['bits_per_byte']:.3f} bits per byte, predicted {error:+.1%}")  # fmt: skip
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from measuring import Shape, Stopwatch, cores, describe, keep, machine, say, spread, table
+from measuring import Shape, Stopwatch, cores, describe, machine, print_progress, spread, table, write_results
 
 SHAPES = {
     "chars-nano": Shape(4, 4, 128, context=64, batch=12, vocabulary=65),
@@ -164,8 +164,8 @@ def main() -> None:
                 result = measure(job, processes)
                 results.append({**result, **job, "processes": processes, "round": number})
                 speed = result["tokens_per_second"]
-                say(f"round {number + 1}, {processes} processes, sharding {sharding}: {speed:,.0f} tokens/s")
-                keep(options.json, machine(options.threads), results)
+                print_progress(f"round {number + 1}, {processes} processes, sharding {sharding}: {speed:,.0f} tokens/s")
+                write_results(options.json, machine(options.threads), results)
     s = shape
     title = f"{s.n_layer} layers × {s.n_embd}, vocabulary {s.vocabulary:,}, context {s.context}, batch {s.batch}"
     print(describe(machine(options.threads)) + "\n")

@@ -11,8 +11,8 @@ their own context. Each seed is one round, which runs all engines in turn.
 dropout, learning rate 1e-3 decaying to 1e-4, beta2 0.99, warmup 100. minigpt uses the same shape, batch and steps. It
 runs once with its default optimizer and learning rate, and once with AdamW at a learning rate of 3e-3, which suits
 nanoGPT's code: this shows what the learning rate alone gains. minigpt's `chars` vocabulary has 257 tokens, including
-all bytes; nanoGPT's has 65. The result is the lowest of the evaluations, one every 100 steps; their time is not
-counted.
+all bytes; nanoGPT's has 65. The result is the lowest loss of the evaluations, one every 100 steps, whose time is
+not counted.
 
 `budget` is wall-clock time. minigpt runs `minigpt train TEXT --minutes M` with a seed; its evaluations and saves count.
 nanoGPT uses the recipe's model, with characters or with GPT-2's BPE, and a complete cosine schedule. Its number of
@@ -37,18 +37,18 @@ from measuring import (
     Shape,
     WorkerError,
     add_options,
+    available_engines,
     describe,
     draw,
     figure,
-    keep,
     machine,
     median,
-    present,
+    print_progress,
     run_job,
     run_worker,
-    say,
     spread,
     table,
+    write_results,
 )
 
 RECIPE = Shape(n_layer=4, n_head=4, n_embd=128, context=64, batch=12, vocabulary=65)
@@ -62,7 +62,7 @@ RECIPE_ENGINES = {  # nanoGPT's peak learning rate, or minigpt's options
 BUDGET_ENGINES = {"nanogpt": 1e-3, "nanogpt-3e-3": TUNED, "nanogpt-bpe": 1e-3, "nanogpt-bpe-3e-3": TUNED, "minigpt": ()}
 
 
-def held_out(text: Path, cache: Path) -> tuple[str, str]:
+def split_text(text: Path, cache: Path) -> tuple[str, str]:
     """The training text and the validation text, as minigpt splits them."""
     from minigpt import Corpus
 
@@ -146,7 +146,7 @@ class Bench:
 
     def __init__(self, given: argparse.Namespace, text: Path, folder: Path) -> None:
         self.given, self.text, self.folder = given, text, folder
-        self.parts = held_out(text, folder / "corpus")
+        self.parts = split_text(text, folder / "corpus")
 
     def run(self, engine: str, seed: int, recipe: Any, *, steps: int = 0, minutes: float = 0.0) -> dict[str, Any]:
         """One engine's result: `bits_per_byte`, `nats_per_character`, `seconds`, `curve` and more for minigpt."""
@@ -196,7 +196,7 @@ def reached(curve: list[Point], loss: float) -> Point | None:
     return next((point for point in curve if point[2] <= loss), None)
 
 
-def of(results: list[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
+def select(results: list[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
     """The results with these values."""
     return [result for result in results if all(result[key] == value for key, value in wanted.items())]
 
@@ -205,12 +205,12 @@ def recipe_report(results: list[dict[str, Any]]) -> str:
     """The recipe's table, and the part of the gain that comes from the learning rate alone."""
     rows, losses = [], {}
     for engine in RECIPE_ENGINES:
-        there, shares, steps = of(results, engine=engine), [], []
+        there, shares, steps = select(results, engine=engine), [], []
         if not there:
             continue
         losses[engine] = median(result["nats_per_character"] for result in there)
         for result in there:
-            for base in of(results, engine="nanogpt", seed=result["seed"]):
+            for base in select(results, engine="nanogpt", seed=result["seed"]):
                 point = reached(result["curve"], base["nats_per_character"])
                 shares.append(point[1] / base["seconds"] if point else None)
                 steps.append(point[0] if point else None)
@@ -233,11 +233,11 @@ def recipe_report(results: list[dict[str, Any]]) -> str:
 
 
 def budget_report(results: list[dict[str, Any]]) -> str:
-    """A row for each text and budget: bits per byte of each engine, and minigpt compared with the best other."""
-    engines = [engine for engine in BUDGET_ENGINES if of(results, engine=engine)]
+    """A row for each text and budget: bits per byte of each engine, and minigpt compared with the best other engine."""
+    engines = [engine for engine in BUDGET_ENGINES if select(results, engine=engine)]
     rows = []
     for text, minutes in dict.fromkeys((result["text"], result["minutes"]) for result in results):
-        bits = {e: [r["bits_per_byte"] for r in of(results, engine=e, text=text, minutes=minutes)] for e in engines}
+        bits = {e: [r["bits_per_byte"] for r in select(results, engine=e, text=text, minutes=minutes)] for e in engines}
         others = [median(values) for engine, values in bits.items() if engine != "minigpt" and values]
         own = median(bits.get("minigpt", []))
         gain = f"{own / min(others) - 1:+.1%}" if own and others else "–"
@@ -249,7 +249,7 @@ def recipe_picture(results: list[dict[str, Any]], path: Path) -> None:
     """Validation loss over seconds of training, one line per run."""
     drawing, (axes,) = figure(1)
     for number, engine in enumerate(RECIPE_ENGINES):
-        for turn, result in enumerate(of(results, engine=engine)):
+        for turn, result in enumerate(select(results, engine=engine)):
             points = [(seconds, nats) for step, seconds, nats in result["curve"] if step]
             axes.plot(*zip(*points, strict=True), color=f"C{number}", linewidth=1, label=None if turn else engine)
     axes.set_xscale("log")
@@ -266,9 +266,9 @@ def budget_picture(results: list[dict[str, Any]], path: Path) -> None:
     drawing, panels = figure(len(texts))
     for axes, text in zip(panels, texts, strict=True):
         for number, engine in enumerate(BUDGET_ENGINES):
-            there = of(results, text=text, engine=engine)
+            there = select(results, text=text, engine=engine)
             budgets = sorted({result["minutes"] for result in there})
-            bits = [median(r["bits_per_byte"] for r in of(there, minutes=minutes)) for minutes in budgets]
+            bits = [median(r["bits_per_byte"] for r in select(there, minutes=minutes)) for minutes in budgets]
             axes.plot(budgets, bits, color=f"C{number}", marker="o", label=engine)
         axes.set_xscale("log")
         axes.set_title(text)
@@ -305,7 +305,7 @@ def main() -> None:
         return
     is_recipe = given.part == "recipe"
     known = RECIPE_ENGINES if is_recipe else BUDGET_ENGINES
-    engines = present([name for name in known if name in (given.engines or known)], given.nanogpt)
+    engines = available_engines([name for name in known if name in (given.engines or known)], given.nanogpt)
     report, picture = (recipe_report, recipe_picture) if is_recipe else (budget_report, budget_picture)
     here, results = machine(given.threads), []
     for text in given.text:
@@ -318,14 +318,14 @@ def main() -> None:
                         result = bench.run(engine, seed, known[engine], **length)
                     except WorkerError as error:
                         engines.remove(engine)
-                        say(f"{engine} failed and is skipped: {error}")
+                        print_progress(f"{engine} failed and is skipped: {error}")
                         continue
                     results.append(result)
-                    keep(given.json, here, results)
+                    write_results(given.json, here, results)
                     nats, bits = result["nats_per_character"], result["bits_per_byte"]
                     budget = "" if is_recipe else f", {minutes:g} min"
                     figures = f"{nats:.4f} nats per character, {bits:.4f} bits per byte, {result['seconds']:.0f} s"
-                    say(f"{text.name}{budget}, seed {seed}, {engine}: {figures}")
+                    print_progress(f"{text.name}{budget}, seed {seed}, {engine}: {figures}")
     print(f"{describe(here)}\n\n{report(results)}")
     if results:
         draw(given.plot, lambda path: picture(results, path))

@@ -8,7 +8,7 @@ reported and skipped. On a CPU `nanogpt-compiled` also needs a C++ compiler.
 Every measurement runs in a separate process, and each round measures all engines in turn. If the speed of the machine
 drifts, it affects all engines, so compare ratios within a round. All engines use the same shape, batch, threads and
 random tokens. On a CPU they compute in float32, except the `bf16` engines: `minigpt train` chooses bfloat16 on a CPU
-where it is faster. On CUDA all use bfloat16. minigpt runs `minigpt.train` with its defaults and without a run folder,
+if it is faster. On CUDA all use bfloat16. minigpt runs `minigpt.train` with its defaults and without a run folder,
 so it does not evaluate, sample, log or save. nanoGPT keeps its advantages: no biases, and it reads the loss only every
 tenth step. Memory is the peak resident set size on a CPU and torch's peak allocation on CUDA; "above imports" excludes
 the memory in use before the model is built.
@@ -35,17 +35,17 @@ from measuring import (
     Stopwatch,
     WorkerError,
     add_options,
+    available_engines,
     describe,
     draw,
     figure,
-    keep,
     machine,
     median,
-    present,
+    print_progress,
     run_job,
-    say,
     spread,
     table,
+    write_results,
 )
 
 SHAPES = {
@@ -187,12 +187,12 @@ def report(results: list[dict[str, Any]], shape: str) -> str:
     size = f"{s.n_layer} layers × {s.n_head} heads × {s.n_embd}, context {s.context}, batch {s.batch}"
     text = f"### {shape}: {size}, vocabulary {s.vocabulary:,}\n\n"
     text += table(header + (["MFU"] if ceiling else []), rows) + "\n"
-    leanest = [
+    peer_peaks = [
         median(figures_of(results, shape, engine, "peak_bytes")) for engine in engines if "minigpt" not in engine
     ]
     own = median(figures_of(results, shape, "minigpt", "peak_bytes"))
-    if own and leanest:
-        text += f"\nminigpt's peak memory is {own / min(leanest):.2f} × the leanest peer's."
+    if own and peer_peaks:
+        text += f"\nminigpt's peak memory is {own / min(peer_peaks):.2f} × that of the best peer."
     outside = figures_of(results, shape, OUTSIDE, "outside")
     if outside:
         text += f"\n{spread(outside, '.1%')} of minigpt's step is outside forward, backward and update."
@@ -246,7 +246,7 @@ def main() -> None:
         print(json.dumps(work(given.worker)))
         return
     here, results = machine(given.threads), []
-    engines = present(given.engines, given.nanogpt)
+    engines = available_engines(given.engines, given.nanogpt)
     job = {name: getattr(given, name) for name in ("threads", "device", "warmup", "seconds", "steps")}
     job |= {"nanogpt": str(given.nanogpt), "data": "", "shape": vars(SHAPES["chars-nano"])}
     cuda = run_job(__file__, job | {"engine": "device"}, given.threads)["device"] == "cuda"
@@ -269,12 +269,12 @@ def main() -> None:
                         result = run_job(__file__, this, given.threads)
                     except WorkerError as error:
                         failed.add(engine)
-                        say(f"{shape}: {engine} failed and is skipped: {error}")
+                        print_progress(f"{shape}: {engine} failed and is skipped: {error}")
                         continue
                     results.append({"shape": shape, "engine": engine, "round": turn, **result})
-                    keep(given.json, here, results)
+                    write_results(given.json, here, results)
                     figures = ", ".join(f"{key} {value:,.4g}" for key, value in result.items())
-                    say(f"{shape}, round {turn + 1} of {given.rounds}, {engine}: {figures}")
+                    print_progress(f"{shape}, round {turn + 1} of {given.rounds}, {engine}: {figures}")
             print(report(results, shape), flush=True)
     if results:
         draw(given.plot, lambda path: picture(results, path))

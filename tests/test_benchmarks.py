@@ -58,14 +58,14 @@ def test_the_flops_of_gpt2_are_those_of_its_parameters_and_attention(load: Any) 
 
 def test_a_missing_peer_is_reported_and_skipped(load: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     measuring = load("measuring")
-    assert measuring.present(["minigpt", "nanogpt", "nanogpt-compiled"], tmp_path) == ["minigpt"]
+    assert measuring.available_engines(["minigpt", "nanogpt", "nanogpt-compiled"], tmp_path) == ["minigpt"]
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(" is skipped: nanoGPT needs a checkout")[0] for line in lines] == [
         "nanogpt",
         "nanogpt-compiled",
     ]
     (tmp_path / "model.py").touch()
-    assert measuring.present(["nanogpt"], tmp_path) == ["nanogpt"]
+    assert measuring.available_engines(["nanogpt"], tmp_path) == ["nanogpt"]
 
 
 def test_the_error_of_a_failed_worker_is_its_last_line(load: Any) -> None:
@@ -187,8 +187,8 @@ def test_a_budget_is_compared_with_the_best_other(load: Any) -> None:
 
 def test_raw_numbers_are_saved_with_the_machine(load: Any, tmp_path: Path) -> None:
     measuring = load("measuring")
-    measuring.keep(None, {}, [])
-    measuring.keep(tmp_path / "raw.json", measuring.machine(1), [{"engine": "minigpt"}])
+    measuring.write_results(None, {}, [])
+    measuring.write_results(tmp_path / "raw.json", measuring.machine(1), [{"engine": "minigpt"}])
     record = json.loads((tmp_path / "raw.json").read_text())
     assert record["results"] == [{"engine": "minigpt"}]
     assert "1 threads" in measuring.describe(record["machine"])

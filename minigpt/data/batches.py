@@ -37,10 +37,10 @@ def windows(
     selected = select_rows(size, rows)
     per_epoch = windows_per_epoch(len(tokens), length)
     starts = np.empty(len(selected), dtype=np.int64)
-    for place, row in enumerate(selected):
+    for number, row in enumerate(selected):
         epoch, index = divmod(step * size + row, per_epoch)
         offset, order = _epoch(len(tokens), length, seed, epoch)
-        starts[place] = offset + order[index] * length
+        starts[number] = offset + order[index] * length
     positions = (starts[:, None] + np.arange(length + lookahead)) % len(tokens)  # (B, T + lookahead)
     return tokens[positions].astype(np.int64)
 

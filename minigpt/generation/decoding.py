@@ -122,11 +122,11 @@ class Decoder:
 
     def drop(self, rows: Collection[int]) -> None:
         """Stops continuing these rows."""
-        kept = [place for place, row in enumerate(self.rows) if row not in rows]
+        kept = [index for index, row in enumerate(self.rows) if row not in rows]
         if kept and len(kept) < len(self.rows):
             self.engine.keep(kept)
-        self.rows = [self.rows[place] for place in kept]
-        self._starts = [self._starts[place] for place in kept]
+        self.rows = [self.rows[index] for index in kept]
+        self._starts = [self._starts[index] for index in kept]
 
     def _read(self, drafting: bool) -> tuple[Tensor, list[int]]:
         """Reads the tokens that the engine has not read, then a draft: logits (B, 1 + drafted, V), and the draft."""
@@ -148,9 +148,9 @@ class Decoder:
 
     def _start_windows(self, windows: list[list[int]]) -> Tensor:
         """Reads whole windows, each only once if several rows share it: -> (B, 1, V)."""
-        shared = {tuple(window): place for place, window in reversed(list(enumerate(windows)))}
+        shared = {tuple(window): index for index, window in reversed(list(enumerate(windows)))}
         firsts = sorted(shared.values())
-        logits = self.engine.start([windows[place] for place in firsts])  # (unique, V)
+        logits = self.engine.start([windows[index] for index in firsts])  # (unique, V)
         if len(firsts) < len(windows):
             order = [firsts.index(shared[tuple(window)]) for window in windows]
             self.engine.keep(order)

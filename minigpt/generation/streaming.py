@@ -130,8 +130,8 @@ def _search(
     """The best continuations of each prompt, after its search is complete."""
     for number, prompt in enumerate(prompts):
         found = beam_search(engine, prompt, config, sampler, tokenizer.end_of_text, tokenizer.vocab_size)
-        for place, (_, ids) in enumerate(found[: config.samples]):
-            row = _Row(number * config.samples + place, tokenizer, config)
+        for index, (_, ids) in enumerate(found[: config.samples]):
+            row = _Row(number * config.samples + index, tokenizer, config)
             for id in ids:
                 piece = row.add(GeneratedToken(id))
                 yield piece

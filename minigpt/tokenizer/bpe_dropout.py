@@ -108,9 +108,9 @@ class BPEDropout:
         complete when no merge is left.
         Shapes: symbols (S,), pretoken (S,) of each symbol, draws and first_drop (P,) -> symbols (S',), pretoken (S',).
         """
-        result = symbols.copy()  # by the place at which a symbol begins; -1 if it was joined to the one before
-        place, pretoken_at = np.arange(len(symbols)), pretoken
-        offset = place - np.flatnonzero(np.diff(pretoken, prepend=-1))[pretoken]  # in the pre-token
+        result = symbols.copy()  # by the position at which a symbol begins; -1 if it was joined to the one before
+        position, pretoken_at = np.arange(len(symbols)), pretoken
+        offset = position - np.flatnonzero(np.diff(pretoken, prepend=-1))[pretoken]  # in the pre-token
         draws = draws[pretoken] + offset.astype(np.uint64)
         ranks = np.full(len(symbols), _NO_MERGE)  # of the pair that a symbol begins
         inside = np.flatnonzero(pretoken[1:] == pretoken[:-1])
@@ -119,7 +119,7 @@ class BPEDropout:
         active = np.empty(len(first_drop), dtype=bool)
         for iteration in range(_LONGEST):
             candidates = np.flatnonzero(ranks != _NO_MERGE)
-            kept = splitmix64(draws[place[candidates]] + np.uint64(iteration << 32)) >= threshold
+            kept = splitmix64(draws[position[candidates]] + np.uint64(iteration << 32)) >= threshold
             kept |= iteration < first_drop[pretoken[candidates]]
             firsts = _first_merges(pretoken[candidates], ranks[candidates])
             kept[firsts] &= iteration != first_drop[pretoken[candidates[firsts]]]
@@ -127,14 +127,14 @@ class BPEDropout:
             if not len(candidates):
                 break
             hits = candidates[_first_merges(pretoken[candidates], ranks[candidates])]
-            symbols[hits] = result[place[hits]] = self._merged[ranks[hits]]
-            result[place[hits + 1]] = -1
+            symbols[hits] = result[position[hits]] = self._merged[ranks[hits]]
+            result[position[hits + 1]] = -1
             active[:] = False
             active[pretoken[hits]] = True  # the other pre-tokens are complete
             stay = active[pretoken]
             stay[hits + 1] = False
             moved = stay.cumsum()[hits] - 1
-            symbols, pretoken, place, ranks = symbols[stay], pretoken[stay], place[stay], ranks[stay]
+            symbols, pretoken, position, ranks = symbols[stay], pretoken[stay], position[stay], ranks[stay]
             near = np.concatenate([moved, np.maximum(moved - 1, 0)])
             after = np.minimum(near + 1, len(symbols) - 1)
             joined = (near < after) & (pretoken[near] == pretoken[after])
@@ -150,7 +150,7 @@ class BPEDropout:
 
 
 def _first_merges(pretoken: Ids, ranks: Ids) -> Ids:
-    """The place of the lowest rank in each pre-token, the leftmost of equals: (S,), (S,) -> (P,)."""
+    """The index of the lowest rank in each pre-token, the leftmost of equals: (S,), (S,) -> (P,)."""
     begins = np.flatnonzero(np.diff(pretoken, prepend=-1))
     if not len(begins):
         return begins

@@ -18,8 +18,8 @@ Merge = tuple[bytes, bytes]
 _PRINTABLE = bytes([*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)])
 GPT2_BYTES = _PRINTABLE + bytes(byte for byte in range(256) if byte not in _PRINTABLE)
 _BYTE_TO_CHARACTER = {
-    byte: chr(byte if place < len(_PRINTABLE) else 0x100 + place - len(_PRINTABLE))
-    for place, byte in enumerate(GPT2_BYTES)
+    byte: chr(byte if index < len(_PRINTABLE) else 0x100 + index - len(_PRINTABLE))
+    for index, byte in enumerate(GPT2_BYTES)
 }
 # A character that represents no byte maps to one that Latin-1 cannot encode.
 _CHARACTER_TO_BYTE = dict.fromkeys(range(256), 0xFFFD) | {ord(char): byte for byte, char in _BYTE_TO_CHARACTER.items()}

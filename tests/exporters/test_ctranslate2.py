@@ -37,7 +37,7 @@ def test_the_converted_model_gives_the_models_logits(tmp_path: Path, name: str) 
     done = export_model(folder, "ctranslate2", output=tmp_path / "out")
     (found,) = done.parity
     assert found.difference < 1e-4
-    assert found.same_greedy == found.n_greedy == 16
+    assert found.greedy == found.of == 16
 
     checkpoint = load_checkpoint(folder, "cpu")
     prompt = checkpoint.tokenizer.encode("He said: “日本")
