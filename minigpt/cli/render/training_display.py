@@ -120,7 +120,8 @@ class TrainingDisplay:
             self.out.print(
                 f"step {self._of_total(event.step)}  loss {event.loss:.4f}  "
                 f"{self._tokens_per_second():,.0f} tokens/s  learning rate {event.learning_rate:.3g}  "
-                f"{duration(event.seconds_left)} left"
+                f"{duration(event.seconds_left)} left",
+                soft_wrap=True,
             )
 
     def _of_total(self, step: int) -> str:

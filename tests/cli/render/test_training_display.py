@@ -73,6 +73,14 @@ def test_the_speed_shown_is_the_tokens_of_the_last_steps_over_their_seconds() ->
     assert "178 tokens/s" in out.file.getvalue()  # type: ignore[attr-defined]
 
 
+def test_a_line_of_a_step_is_not_broken_where_the_output_is_narrow() -> None:
+    out = Console(file=StringIO(), width=40)
+    display = TrainingDisplay(out, "fox", torch.device("cpu"), 100, 800, [])
+    display.show(step(1))
+    (line,) = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert line == "step 1/100  loss 2.0000  800 tokens/s  learning rate 0.001  0:01 left"
+
+
 def test_a_run_that_rolls_back_prints_its_steps_again() -> None:
     out = Console(file=StringIO(), width=200)
     display = TrainingDisplay(out, "fox", torch.device("cpu"), 100, 800, [])
