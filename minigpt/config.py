@@ -254,7 +254,9 @@ class TrainConfig(Settings):
         super().__post_init__()
         given = [name for name in ("steps", "epochs", "minutes") if getattr(self, name) is not None]
         if len(given) > 1:
-            raise ConfigError(f"{' and '.join(given)} contradict each other; give one of steps, epochs and minutes")
+            raise ConfigError(
+                f"{' and '.join(given[:-1])} cannot be combined with {given[-1]}; give one of steps, epochs and minutes"
+            )
 
     @property
     def sequences_per_step(self) -> int:
@@ -422,7 +424,7 @@ class RunOptions:
     def of(cls, options: Mapping[str, Any]) -> "RunOptions":
         """The options by their names: `preset`, `tokenizer`, `from`, or a setting. None means that one was not given.
 
-        Raises: ConfigError for an unknown name, a value out of bounds, and values that contradict each other.
+        Raises: ConfigError for an unknown name, a value out of bounds, and values that cannot be combined.
         """
         given = {name: value for name, value in options.items() if value is not None}
         for name in given.keys() - OPTION_NAMES:
@@ -431,8 +433,8 @@ class RunOptions:
             raise ConfigError(f"unknown setting {name!r}; {hint}")
         if {"batch_size", "batch_tokens"} <= given.keys():
             raise ConfigError(
-                f"batch_size ({given['batch_size']}) and batch_tokens ({given['batch_tokens']}) contradict each other; "
-                "give one of them"
+                f"batch_size ({given['batch_size']}) cannot be combined with batch_tokens ({given['batch_tokens']}); "
+                "give one of the two"
             )
         shape = {name: given[name] for name in SHAPE_NAMES if name in given}
         for name, value in shape.items():

@@ -10,7 +10,7 @@ class MinigptError(Exception):
 
 
 class ConfigError(MinigptError, ValueError):
-    """A setting is out of bounds, or two settings contradict each other."""
+    """A setting is out of bounds, or two settings cannot be combined."""
 
 
 class DataError(MinigptError, ValueError):

@@ -83,15 +83,15 @@ def test_a_config_error_is_a_value_error_and_a_minigpt_error() -> None:
     [
         (
             {"steps": 10, "epochs": 1.0},
-            "steps and epochs contradict each other; give one of steps, epochs and minutes",
+            "steps cannot be combined with epochs; give one of steps, epochs and minutes",
         ),
         (
             {"epochs": 1, "minutes": 2},
-            "epochs and minutes contradict each other; give one of steps, epochs and minutes",
+            "epochs cannot be combined with minutes; give one of steps, epochs and minutes",
         ),
         (
             {"steps": 10, "epochs": 1, "minutes": 2},
-            "steps and epochs and minutes contradict each other; give one of steps, epochs and minutes",
+            "steps and epochs cannot be combined with minutes; give one of steps, epochs and minutes",
         ),
     ],
 )
@@ -108,7 +108,7 @@ def test_replace_changes_the_given_settings_and_checks_them() -> None:
     assert small.n_embd == 768
     with pytest.raises(ConfigError, match=r"n_embd \(96\) must be divisible by n_head \(7\)"):
         wide.replace(n_head=7)
-    with pytest.raises(ConfigError, match="steps and minutes contradict"):
+    with pytest.raises(ConfigError, match="steps cannot be combined with minutes"):
         TrainConfig(steps=3).replace(minutes=1)
 
 

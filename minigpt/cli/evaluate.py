@@ -31,7 +31,8 @@ def evaluate(
         list[str],
         typer.Argument(
             help="text files, folders or globs, or - for standard input; or benchmarks: lambada, hellaswag, wikitext2, "
-            "wikitext103, ptb, cbt"
+            "wikitext103, ptb, cbt",
+            metavar="TEXT...",
         ),
     ],
     stride: Annotated[
@@ -154,7 +155,7 @@ def evaluate(
 
 
 def _refuse_if(is_wrong: bool, message: str) -> None:
-    """Raises: ConfigError for an option that would have no effect, or contradicts another."""
+    """Raises: ConfigError for an option that would have no effect, or cannot be combined with another."""
     if is_wrong:
         raise ConfigError(message)
 

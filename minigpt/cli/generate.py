@@ -70,7 +70,7 @@ def generate(
     alternatives: Annotated[
         int | None,
         typer.Option(
-            "--alternatives", help="with --json or --table: how many of the most likely tokens [default: 5]", min=0
+            "--alternatives", help="with --json or --table: number of most likely tokens to show [default: 5]", min=0
         ),
     ] = None,
     explain: Annotated[
@@ -90,12 +90,14 @@ def generate(
     ] = None,
     copied_words: Annotated[
         int | None,
-        typer.Option("--copied-words", help="with --memorization: the fewest words of a long run [default: 8]", min=1),
+        typer.Option(
+            "--copied-words", help="with --memorization: minimum number of words in a copied run [default: 8]", min=1
+        ),
     ] = None,
     as_json: JsonOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
-    """Continue a prompt, or each of many, with a model: the newest run, or the one --model names.
+    """Continue one or several prompts with a model. Without --model, that is the newest run.
 
     Examples:
 
@@ -122,7 +124,7 @@ def generate(
         raise ConfigError(f"beams ({config.beams}) cannot be combined with --draft: beam search uses no draft model")
     for name, is_given in {"--json": as_json, "--memorization": memorization, "--beams": config.beams > 1}.items():
         if is_given and (explain or table):
-            raise ConfigError(f"--explain and --table cannot be combined with {name}")
+            raise ConfigError(f"{'--explain' if explain else '--table'} cannot be combined with {name}")
 
     from minigpt.generation.capacity import rows_at_once
     from minigpt.generation.sampling import Sampler

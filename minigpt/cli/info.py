@@ -14,6 +14,8 @@ from minigpt.units import count, duration, size
 if TYPE_CHECKING:
     from minigpt.storage.run_record import CorpusRecord, Result, RunRecord
 
+_ENDS = {"length": "at its full length", "early stop": "early: the validation loss no longer improved"}
+
 
 def info(
     model: Annotated[
@@ -83,14 +85,14 @@ def _corpus_rows(corpus: "CorpusRecord") -> dict[str, str]:
     if corpus.validation_bytes and corpus.validation_tokens:
         rows["validation text"] = f"{size(corpus.validation_bytes)}, {count(corpus.validation_tokens, 'token')}"
     if corpus.path:
-        rows["tokens in"] = corpus.path
+        rows["tokenized text"] = corpus.path
     return rows | {"fingerprint": corpus.fingerprint}
 
 
 def _result_rows(result: "Result") -> dict[str, str]:
     entries = {
         "steps": None if result.step is None else f"{result.step:,}",
-        "ended by": result.reason,
+        "ended": _ENDS.get(result.reason or "", result.reason),
         "best weights": None if result.best_step is None else f"step {result.best_step:,}",
         "validation loss": None if result.validation_loss is None else f"{result.validation_loss:.6g} nats per token",
         "bits per byte": None if result.bits_per_byte is None else f"{result.bits_per_byte:.6g}",

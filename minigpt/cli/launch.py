@@ -168,8 +168,8 @@ def _check_devices(world: "World", request: "Request", resume: bool) -> None:
     started = os.environ.get("LOCAL_WORLD_SIZE")
     if training.devices and started and int(started) != training.devices:
         raise ConfigError(
-            f"devices ({training.devices}) contradicts the {started} processes that torchrun started on this machine; "
-            "omit one of the two"
+            f"devices ({training.devices}) cannot be combined with torchrun, which started {started} processes on this "
+            "machine; give one of the two"
         )
 
 

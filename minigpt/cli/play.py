@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 _EXCLUDED = {"samples", "beams", "length_penalty"}  # settings of several texts at once
 _HELP = """\
-Type some text, and the model continues it. An empty line lets it continue without any.
+Type some text, and the model continues it. An empty line lets the model continue without new text.
 End a line with \\ to continue it on the next; start and end a text of several lines with \"\"\".
 
 /continue              let the model continue
-/retry                 replace the model's last text by another
+/retry                 replace the model's last text with another
 /undo                  remove the last turn, yours and the model's
 /set                   show the settings;  /set temperature 0.7 changes one
 /show                  show the whole text

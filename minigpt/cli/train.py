@@ -135,7 +135,7 @@ def _plan(request: Request, *, resume: bool) -> None:
         raise ConfigError("there is no text to plan for; give a text file: minigpt train corpus.txt --plan")
     if resume:
         raise ConfigError(
-            "--plan and --resume contradict each other: a resumed run keeps its plan; omit --resume for a new plan, or "
+            "--plan cannot be combined with --resume: a resumed run keeps its plan; omit --resume for a new plan, or "
             "--plan to continue"
         )
     processes = request.options.training.devices or 1
@@ -187,6 +187,7 @@ def _train(job: "Job", checkpoints: Path, out: "Console", world: "World", logger
             out.print(text, markup=False)
         if unsaved is not None:
             raise unsaved
+    out.print("try it with:")
     print(command_line("generate", "Once upon a time", "--model", job.run.directory.name, checkpoints=checkpoints))
 
 

@@ -82,7 +82,7 @@ def generate_pieces(
     Row r continues prompt r // samples. It ends at end-of-text, before a stop string, after the sentence, paragraph or
     line of `until`, or after `max_new_tokens`; its last piece has a finish reason. `processors` change the logits (see
     `LogitsProcessor`). A `sampler`, which has its own processors, replaces the one made from `config`.
-    Raises: ConfigError for settings that contradict the model or each other; GenerationError for NaN or infinite
+    Raises: ConfigError for settings that do not fit the model or each other; GenerationError for NaN or infinite
     logits.
     """
     if sampler is not None and processors:

@@ -34,7 +34,7 @@ def plan(
 
     `sources` are text files, folders or globs. `settings` are `preset`, `tokenizer` and the settings of `minigpt train`
     (`minutes`, `steps`, `n_layer`, `learning_rate`, ...); `base` is a model to fine-tune, by name or path.
-    Raises: ConfigError for settings that are out of bounds, contradict each other or do not fit into memory; DataError.
+    Raises: ConfigError for settings that are out of bounds, cannot be combined or do not fit into memory; DataError.
 
     >>> plan = minigpt.plan("corpus.txt", minutes=2)
     >>> print(plan)

@@ -64,7 +64,6 @@ class Plan:
         if len(corpus.validation) > 1:
             held_out = f"{size(corpus.validation_bytes)} held out for validation ({corpus.held_out})"
         steps = settings.steps(len(corpus.train))
-        epochs = steps * settings.tokens_per_step / len(corpus.train)
         fine_tuned = settings.preset == FINE_TUNED  # the model to fine-tune has a tokenizer and a shape
         tokens = f"{len(corpus.train):,}, {corpus.train_bytes / len(corpus.train):.2f} bytes of text each"
         speed = f"{settings.tokens_per_step / settings.seconds_per_step:,.0f} tokens/s, measured on this machine"
@@ -84,7 +83,7 @@ class Plan:
             ),
             PlanRow(
                 "",
-                f"{model.n_layer} layers, {model.n_head} heads, width {model.n_embd}",
+                f"{count(model.n_layer, 'layer')}, {count(model.n_head, 'head')}, width {model.n_embd}",
                 "" if fine_tuned else "--n-layer --n-head --n-embd",
             ),
             PlanRow("context", f"{training.context_length} tokens", "--context-length"),
@@ -98,7 +97,7 @@ class Plan:
             ),
             PlanRow("schedule", training.schedule, "--schedule --cooldown"),
             PlanRow("length", self._length(steps), "--minutes --steps --epochs"),
-            PlanRow("", f"about {count(round(steps), 'step')}, {epochs:.1f} epochs", ""),
+            PlanRow("", self._other_lengths(steps), ""),
             PlanRow("speed", speed, ""),
             PlanRow(
                 "memory",
@@ -127,13 +126,25 @@ class Plan:
     def _length(self, steps: float) -> str:
         training = self.training
         if training.minutes:
-            return f"{training.minutes:g} minutes, {_end_time(60 * training.minutes)}"
-        length = f"{training.epochs:g} epochs" if training.epochs else count(training.steps or 0, "step")
+            return f"{_amount(training.minutes, 'minute')}, {_end_time(60 * training.minutes)}"
+        length = _amount(training.epochs, "epoch") if training.epochs else count(training.steps or 0, "step")
         return f"{length}, {_end_time(steps * self.settings.seconds_per_step)}"
+
+    def _other_lengths(self, steps: float) -> str:
+        """The length in the units in which it was not given."""
+        epochs = f"{steps * self.settings.tokens_per_step / len(self.corpus.train):.1f} epochs"
+        if self.training.minutes:
+            return f"about {count(round(steps), 'step')}, {epochs}"
+        return count(round(steps), "step") if self.training.epochs else epochs
 
     def _dtype(self) -> str:
         why, dtype = self.settings.why_dtype, self.training.dtype
         return f"{dtype}: {why}" if why else dtype
+
+
+def _amount(number: float, unit: str) -> str:
+    """A number that need not be whole, and its unit: 1 minute, 0.5 minutes."""
+    return f"{number:g} {unit}" if number == 1 else f"{number:g} {unit}s"
 
 
 def _end_time(seconds: float) -> str:

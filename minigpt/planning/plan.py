@@ -119,7 +119,7 @@ def plan_settings(
 
     `free_memory`, in bytes per process, limits the micro-batch. `base` is the shape of a model to fine-tune;
     `processes` share every batch.
-    Raises: ConfigError for options that contradict each other or do not fit into memory; what `timer` raises.
+    Raises: ConfigError for options that cannot be combined or do not fit into memory; what `timer` raises.
     """
     notes: list[str] = []
     model = base.replace(**options.shape) if base else _new_model(preset, stats.vocab_size, options)

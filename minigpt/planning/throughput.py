@@ -89,10 +89,10 @@ def peak(device: torch.device, dtype: torch.dtype) -> Peak:
         words = torch.cuda.get_device_name(device).replace("-", " ").split()
         for known, teraflops in _DATA_SHEETS.items():
             if f" {known} " in f" {' '.join(words)} " and not _OTHERS & set(words):
-                return Peak(teraflops * 1e12, f"{known} data sheet, {teraflops} TFLOP/s")
+                return Peak(teraflops * 1e12, f"{teraflops} TFLOP/s, {known} data sheet")
     allow_tf32(device)
     flops = _matmul_flops(device, dtype)
-    return Peak(flops, f"measured matrix products, {flops / 1e12:.3g} TFLOP/s")
+    return Peak(flops, f"{flops / 1e12:.3g} TFLOP/s, measured")
 
 
 def _matmul_flops(device: torch.device, dtype: torch.dtype) -> float:

@@ -173,4 +173,4 @@ def test_explain_and_table_refuse_options_that_they_cannot_be_combined_with(
     for option in ("--explain", "--table"):
         result = run(*GENERATE, option, *others)
         assert result.exit_code == 1
-        assert result.stderr == f"minigpt: --explain and --table cannot be combined with {name}\n"
+        assert result.stderr == f"minigpt: {option} cannot be combined with {name}\n"

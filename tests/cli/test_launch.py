@@ -369,9 +369,11 @@ def test_torchrun_trains_as_our_own_launcher_does(launch: Callable[..., Launched
 
 @pytest.mark.slow
 @needs_two_cores
-def test_devices_that_contradict_torchrun_are_refused_once(launch: Callable[..., Launched], tiny: list[str]) -> None:
+def test_devices_with_torchrun_are_refused_once(launch: Callable[..., Launched], tiny: list[str]) -> None:
     command = launch(
         ["train", "fox.txt", *tiny, "--devices", "3"], "torch.distributed.run", "--nproc-per-node", "2", "-m"
     )
     assert command.end() == 1
-    assert command.stderr().count("minigpt: devices (3) contradicts the 2 processes that torchrun started") == 1
+    assert (
+        command.stderr().count("minigpt: devices (3) cannot be combined with torchrun, which started 2 processes") == 1
+    )

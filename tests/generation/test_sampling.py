@@ -286,7 +286,7 @@ def test_a_bias_for_an_id_outside_the_vocabulary_is_refused() -> None:
         sampler(logit_bias=("#4=1",)).choose(LOGITS, NOTHING, 0)
 
 
-# Settings that contradict each other
+# Settings that cannot be combined
 
 
 @pytest.mark.parametrize(

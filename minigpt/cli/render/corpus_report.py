@@ -93,7 +93,7 @@ def _issue_lines(report: Report) -> Iterator[str]:
 
 
 def _duplicate_lines(report: Report, duplicates: DuplicateStats) -> Iterator[str]:
-    units = f"{duplicates.units:,} {duplicates.kind}{_MINIMUM.get(duplicates.kind, '')}"
+    units = f"{count(duplicates.units, duplicates.kind.removesuffix('s'))}{_MINIMUM.get(duplicates.kind, '')}"
     units += _sampled(duplicates.sampled_fraction)
     if not duplicates.duplicates:
         yield f"  none of {units} occurs twice"
@@ -106,7 +106,7 @@ def _duplicate_lines(report: Report, duplicates: DuplicateStats) -> Iterator[str
 
 
 def _near_duplicate_lines(near: NearDuplicateStats, pair: tuple[Passage, ...]) -> Iterator[str]:
-    units = f"{near.units:,} long {near.kind}{_sampled(near.sampled_fraction)}"
+    units = f"{count(near.units, 'long ' + near.kind.removesuffix('s'))}{_sampled(near.sampled_fraction)}"
     if not pair:
         yield f"  no near-duplicates among {units}"
         return

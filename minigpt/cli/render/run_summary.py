@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def speed(tokens_per_second: float, flops_per_token: float, peak: "Peak") -> str:
-    """The speed of training: tokens per second, and the share of the device's peak arithmetic that they use."""
+    """The speed of training: tokens per second, and the share of the device's peak that they use."""
     flops = tokens_per_second * flops_per_token
-    return f"{tokens_per_second:,.0f} tokens/s, {flops / peak.flops:.0%} of peak arithmetic ({peak.source})"
+    return f"{tokens_per_second:,.0f} tokens/s, {flops / peak.flops:.0%} of this machine's peak ({peak.source})"
 
 
 def summary(
