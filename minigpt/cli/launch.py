@@ -211,7 +211,7 @@ def _launch(count: int, device: str, request: "Request") -> int:
         return code if code >= 0 else 128 - code
     if store.check([f"failed/{died}"]):
         raise typer.Exit(1)
-    raise TrainingError(f"{_exit_of(died, children)}; {_what_is_saved(store, count, request.checkpoints)}")
+    raise TrainingError(f"{_exit_of(died, children)}; {_describe_saved_state(store, count, request.checkpoints)}")
 
 
 @contextmanager
@@ -275,7 +275,7 @@ def _exit_of(died: int, children: Sequence["subprocess.Popen[bytes]"]) -> str:
     return f"{who} was killed ({signal.Signals(-code).name})" if code < 0 else f"{who} failed (exit code {code})"
 
 
-def _what_is_saved(store: "Store", count: int, checkpoints: Path) -> str:
+def _describe_saved_state(store: "Store", count: int, checkpoints: Path) -> str:
     """The saved state, and the command that resumes from it."""
     if not store.check(["run"]):
         return "training had not started"

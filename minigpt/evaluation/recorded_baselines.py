@@ -14,14 +14,14 @@ def recorded_baselines(record: RunRecord) -> list[Baseline]:
         return []
     found = [
         Baseline(
-            name=one.name,
-            bits_per_byte=one.bits_per_byte,
-            train_bytes=one.train_bytes,
-            validation_bytes=one.validation_bytes,
-            whole_train_bytes=_first(one.whole_train_bytes, corpus.train_bytes),
-            whole_validation_bytes=_first(one.whole_validation_bytes, corpus.validation_bytes, 0),
+            name=measured.name,
+            bits_per_byte=measured.bits_per_byte,
+            train_bytes=measured.train_bytes,
+            validation_bytes=measured.validation_bytes,
+            whole_train_bytes=_first(measured.whole_train_bytes, corpus.train_bytes),
+            whole_validation_bytes=_first(measured.whole_validation_bytes, corpus.validation_bytes, 0),
         )
-        for one in kept.measured
+        for measured in kept.measured
     ]
     return sorted(found, key=lambda baseline: -baseline.bits_per_byte)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from minigpt import __version__, device
-from minigpt.config import RunOptions
+from minigpt.config import RunOptions, TrainConfig
 from minigpt.errors import ConfigError, FolderTakenError
 from minigpt.evaluation import baselines
 from minigpt.evaluation.recorded_baselines import recorded_baselines
@@ -100,16 +100,7 @@ def plan_run(
     )
     yield Activity("")
     _check_minutes(settings.training.minutes, time.perf_counter() - began, settings.seconds_per_step)
-    notes = list(settings.notes)
-    compiles = target.type == "cuda" and settings.training.sharding != "on"
-    if settings.training.compile == "on" or (settings.training.compile == "auto" and compiles):
-        notes.append("the speed was measured without torch.compile, which may increase it")
     directory = checkpoints / free_name(request.run_name, checkpoints)
-    if directory.name != request.run_name:
-        notes.append(
-            f"{checkpoints / request.run_name} already exists, so this run is {directory.name}; to continue the "
-            f"existing run: --resume --name {request.run_name}"
-        )
     planned = Plan(
         request=request,
         directory=directory,
@@ -117,13 +108,25 @@ def plan_run(
         settings=settings,
         base=base,
         device=target,
-        notes=tuple(notes),
+        notes=(*settings.notes, *_notes(request, settings.training, target, directory)),
         seconds=time.perf_counter() - began,
     )
     yield Planned(planned)
-    for note in notes:
+    for note in planned.notes:
         yield Notice(0, note)
     return planned
+
+
+def _notes(request: Request, training: TrainConfig, target: torch.device, directory: Path) -> Iterator[str]:
+    """Sentences on a speed measured without torch.compile, and on a name that was already taken."""
+    compiles = target.type == "cuda" and training.sharding != "on"
+    if training.compile == "on" or (training.compile == "auto" and compiles):
+        yield "the speed was measured without torch.compile, which may increase it"
+    if directory.name != request.run_name:
+        yield (
+            f"{request.checkpoints / request.run_name} already exists, so this run is {directory.name}; to continue "
+            f"the existing run: --resume --name {request.run_name}"
+        )
 
 
 def _open_base(options: RunOptions, checkpoints: Path) -> Generator[Event, None, Checkpoint | None]:
@@ -182,7 +185,7 @@ def start_run(planned: Plan, processes: int = 1) -> Generator[Event, None, Job]:
         tokenizer=corpus.tokenizer.name,
         corpus=corpus_record(corpus),
         baselines=BaselinesRecord(
-            fingerprint=corpus.fingerprint, measured=tuple(BaselineRecord(**asdict(one)) for one in measured)
+            fingerprint=corpus.fingerprint, measured=tuple(BaselineRecord(**asdict(baseline)) for baseline in measured)
         ),
         model=settings.model,
         training=settings.training,
@@ -265,7 +268,7 @@ def write_pages(run: Run, *, report: bool = True) -> Iterable[str]:
 
     path = run.directory / "loss.png"
     try:
-        known = {one.label: one.bits_per_byte for one in recorded_baselines(run.record)}
+        known = {baseline.label: baseline.bits_per_byte for baseline in recorded_baselines(run.record)}
         loss_curve.draw_loss_curve(run.read_log(), path, known)
         yield f"loss curve: {path}"
     except ModuleNotFoundError:

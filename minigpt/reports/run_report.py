@@ -72,7 +72,9 @@ def run_data(directory: Path) -> dict[str, Any]:
         "bestStep": result and result.best_step,
         "learningRate": _curve(steps, "learning_rate"),
         "speed": _curve(steps, "tokens_per_second"),
-        "baselines": [[one.label, _rounded(one.bits_per_byte)] for one in recorded_baselines(run.record)],
+        "baselines": [
+            [baseline.label, _rounded(baseline.bits_per_byte)] for baseline in recorded_baselines(run.record)
+        ],
         "samples": [_sample(line) for line in _thinned([line for line in log if "sample" in line], _MOST_ROWS)],
         "passage": passage,
         "whyNoPassage": why_no_passage,

@@ -40,8 +40,8 @@ def test_the_report_on_a_clean_text_ends_with_nothing_serious_to_fix(run: Any, s
     before = sea.read_bytes()
     result = run("corpus", "sea.txt")
     assert result.exit_code == 0, result.stderr
-    said = ["in 1 document", "Latin 100.0%", "the end of each document", "issues: none", "none of 60 paragraphs"]
-    for text in [*said, "bytes per token", "gpt2", "50,257", "5-gram", "xz", "what it uses"]:
+    expected = ["in 1 document", "Latin 100.0%", "the end of each document", "issues: none", "none of 60 paragraphs"]
+    for text in [*expected, "bytes per token", "gpt2", "50,257", "5-gram", "xz", "what it uses"]:
         assert text in result.stdout
     assert result.stdout.splitlines()[-1] == "nothing serious to fix"
     assert sea.read_bytes() == before
@@ -132,8 +132,8 @@ def test_training_prints_and_records_the_baselines_and_says_which_it_beats(
     evaluations = [line for line in folder.read_log() if "bits_per_byte" in line]
     below = next(line["step"] for line in evaluations if line["bits_per_byte"] < figures(folder)["bytes"])
     assert f"bytes (since step {below})" in " ".join(result.stdout.split())
-    said = [line for line in result.stderr.splitlines() if "now beats" in line]
-    assert any("bytes" in line for line in said)
+    expected = [line for line in result.stderr.splitlines() if "now beats" in line]
+    assert any("bytes" in line for line in expected)
 
 
 def test_a_run_without_recorded_baselines_resumes(run: Any, sea: Path, tiny: list[str]) -> None:

@@ -78,7 +78,7 @@ def test_the_batch_size_does_not_change_the_loss(run: Any, one: Path) -> None:
     assert losses == pytest.approx([losses[0]] * 3, abs=1e-6)
 
 
-def test_benchmark_results_are_shown_beside_published_ones(run: Any, one: Path, lambada: Path) -> None:
+def test_benchmark_results_are_shown_next_to_published_ones(run: Any, one: Path, lambada: Path) -> None:
     result = run("evaluate", "one", "lambada", "--data", "passages.jsonl", "--limit", "2")
     assert result.exit_code == 0, result.stderr
     for text in ("lambada, 2 passages of passages.jsonl", "accuracy, last token", "46.67 %", "32.56 %", "40.06",

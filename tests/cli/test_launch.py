@@ -17,7 +17,7 @@ import typer
 from click.testing import Result
 from torch.distributed import HashStore
 
-from minigpt.cli.launch import _what_is_saved, joined_world
+from minigpt.cli.launch import _describe_saved_state, joined_world
 from minigpt.errors import ConfigError, TrainingError
 from minigpt.jobs.request import Request
 from minigpt.storage.run import Run
@@ -181,11 +181,11 @@ def test_a_run_that_saved_only_its_weights_continues_from_them_by_fine_tuning(
 ) -> None:
     folder = here / "checkpoints" / "fox"
     store = HashStore()
-    assert _what_is_saved(store, 2, CHECKPOINTS) == "training had not started"
+    assert _describe_saved_state(store, 2, CHECKPOINTS) == "training had not started"
     store.set("run", str(folder))
-    assert _what_is_saved(store, 2, CHECKPOINTS).startswith("step 6 is saved in ")
+    assert _describe_saved_state(store, 2, CHECKPOINTS).startswith("step 6 is saved in ")
     (folder / "last" / "state.safetensors").unlink()
-    assert _what_is_saved(store, 2, CHECKPOINTS) == (
+    assert _describe_saved_state(store, 2, CHECKPOINTS) == (
         f"only the weights of step 6 are saved in {folder}; continue from them with --from fox"
     )
 

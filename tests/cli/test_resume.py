@@ -184,7 +184,7 @@ def test_free_options_change_without_allow_change(run: Any, fox: None, flags: li
     assert str(record()["training"][flags[0].strip("-").replace("-", "_")]) == flags[1]
 
 
-def test_the_same_command_resumes_where_the_text_was_too_short_for_the_context(run: Any, here: Path) -> None:
+def test_the_same_command_resumes_if_the_text_was_too_short_for_the_context(run: Any, here: Path) -> None:
     (here / "short.txt").write_text("to be or not to be")
     command = ["train", "short.txt", "--context-length", "64", "--device", "cpu", "--preset", "nano", "--steps"]
     first = run(*command, "2")

@@ -36,7 +36,7 @@ def test_a_text_without_options_is_planned_and_the_plan_names_the_options(run: A
 
 
 @pytest.mark.parametrize(
-    ("natively", "flags", "dtype", "said"),
+    ("natively", "flags", "dtype", "expected"),
     [
         (True, [], "bfloat16", "cpu, bfloat16: 2.0 times as fast here as float32"),
         (False, [], "float32", "cpu, float32: bfloat16 is no faster on this machine"),
@@ -46,7 +46,7 @@ def test_a_text_without_options_is_planned_and_the_plan_names_the_options(run: A
 )
 def test_the_dtype_on_a_cpu_is_measured_printed_and_recorded_unless_it_is_given(
     run: Any, here: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch, natively: bool, flags: list[str],
-    dtype: str, said: str,
+    dtype: str, expected: str,
 ) -> None:  # fmt: skip
     def seconds_per_step(_model: object, config: TrainConfig, **_rest: object) -> float:
         return 0.1 if config.dtype == "bfloat16" else 0.2
@@ -57,7 +57,7 @@ def test_the_dtype_on_a_cpu_is_measured_printed_and_recorded_unless_it_is_given(
     command = ["train", "fox.txt", *tiny[:at], *tiny[at + 2 :], *flags]
     result = run(*command)
     assert result.exit_code == 0, result.output
-    assert said in result.stderr
+    assert expected in result.stderr
     assert RunFolder.open(here / "checkpoints/fox").record.training.dtype == dtype
     # A resumed run keeps its dtype, whichever is faster on this machine.
     monkeypatch.setattr("minigpt.device.multiplies_bfloat16_faster", lambda: not natively)

@@ -95,7 +95,7 @@ def test_a_plan_is_trained_as_planned_and_its_measuring_counts_once(
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "expected"),
     [
         ({"lr": 0.1}, "unknown setting 'lr'; see minigpt train --help"),
         ({"learning_rat": 0.1}, "unknown setting 'learning_rat'; did you mean 'learning_rate'?"),
@@ -108,8 +108,10 @@ def test_a_plan_is_trained_as_planned_and_its_measuring_counts_once(
         ({"devices": 2}, r"devices \(2\) must be 1 in Python"),
     ],
 )
-def test_wrong_settings_are_refused_before_anything_is_read(here: Path, settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_wrong_settings_are_refused_before_anything_is_read(
+    here: Path, settings: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(ConfigError, match=expected):
         minigpt.fit("missing.txt", **settings)
 
 
@@ -285,16 +287,16 @@ def test_a_loaded_model_passes_the_callers_logits_processors_on(here: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("sampling", "said"),
+    ("sampling", "expected"),
     [
         ({"temprature": 1}, "unknown sampling setting 'temprature'"),
         ({"temperature": -1.0}, r"temperature \(-1.0\) must be at least 0"),
         ({"samples": 2}, r"samples \(2\) must be 1 here"),
     ],
 )
-def test_wrong_sampling_settings_are_refused_at_once(here: Path, sampling: dict[str, Any], said: str) -> None:
+def test_wrong_sampling_settings_are_refused_at_once(here: Path, sampling: dict[str, Any], expected: str) -> None:
     minigpt.save_checkpoint(here / "checkpoints/m", new_model(), minigpt.Tokenizer.named("bytes"))
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=expected):
         minigpt.load("m").stream("the", **sampling)
 
 

@@ -1,4 +1,4 @@
-"""A plan follows the machine's memory and the dtype of its device, and its table says all of it."""
+"""A plan follows the memory of the machine and the dtype of its device, and its table names all its settings."""
 
 import re
 from pathlib import Path
@@ -45,14 +45,14 @@ def test_the_dtype_of_a_gpu_is_recorded_by_name(
     assert set(asked) == {"bfloat16"}
 
 
-@pytest.mark.parametrize(("given", "said"), [({"compile": "on"}, True), ({}, False), ({"compile": "off"}, False)])
+@pytest.mark.parametrize(("given", "expected"), [({"compile": "on"}, True), ({}, False), ({"compile": "off"}, False)])
 def test_the_plan_of_a_compiled_run_notes_that_its_speed_was_measured_without(
-    here: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], said: bool
+    here: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], expected: bool
 ) -> None:
     monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
     events = events_of(here / "fox.txt", device="cpu", **given)
     notices = [event.text for event in events if isinstance(event, Notice)]
-    assert any("the speed was measured without torch.compile" in text for text in notices) is said
+    assert any("the speed was measured without torch.compile" in text for text in notices) is expected
 
 
 def test_a_plan_that_does_not_fit_into_free_memory_is_refused_before_measuring(
@@ -83,7 +83,7 @@ def test_minutes_that_end_before_the_first_step_are_refused(here: Path, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "expected"),
     [
         ({"steps": 10**20}, "more than a hundred years"),
         ({"epochs": 1e99}, "more than a hundred years"),
@@ -94,10 +94,10 @@ def test_minutes_that_end_before_the_first_step_are_refused(here: Path, monkeypa
     ],
 )
 def test_a_plan_says_when_the_run_will_be_done_however_long_it_is(
-    here: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], said: str
+    here: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], expected: str
 ) -> None:
     monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
-    assert re.search(said, str(plan_of(here / "fox.txt", dtype="float32", **given)))
+    assert re.search(expected, str(plan_of(here / "fox.txt", dtype="float32", **given)))
 
 
 def test_a_model_too_wide_for_any_machine_is_refused_for_lack_of_memory(here: Path) -> None:

@@ -103,7 +103,7 @@ def test_a_preset_that_runs_out_of_memory_while_measured_is_not_chosen() -> None
 
     least = 128
     assert chosen_preset(minutes=600, timer=StepTimer(seconds_per_step)) == "nano"
-    least = 0  # planning the run then says why
+    least = 0  # planning the run then raises the reason
     assert chosen_preset(minutes=600, timer=StepTimer(seconds_per_step)) == "nano"
     with pytest.raises(TrainingError, match="more than the memory holds"):
         planned(minutes=600, timer=StepTimer(seconds_per_step))

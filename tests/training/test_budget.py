@@ -1,3 +1,5 @@
+"""The time left in a budget, and the end of a run that cooled down early."""
+
 import math
 
 import pytest
@@ -10,7 +12,7 @@ from minigpt.training.progress import BudgetState, Progress
 def test_the_time_left_of_a_run_in_steps_is_extrapolated_from_its_steps() -> None:
     budget = Budget(TrainConfig(steps=40), 40)
     assert budget.seconds_left(Progress(step=0, seconds=5.0, budget=BudgetState(start_seconds=5.0))) == math.inf
-    # 10 steps in 20 s; the 5 s before the first of them take no part.
+    # 10 steps in 20 s; the 5 s before the first of them do not count.
     assert budget.seconds_left(Progress(step=10, seconds=25.0, budget=BudgetState(start_seconds=5.0))) == pytest.approx(
         60.0
     )
@@ -19,13 +21,13 @@ def test_the_time_left_of_a_run_in_steps_is_extrapolated_from_its_steps() -> Non
 
 def test_the_time_left_of_a_run_in_minutes_is_the_rest_of_its_budget() -> None:
     budget = Budget(TrainConfig(minutes=3), None)
-    for gone in (12.0, 13.0, 100.0):  # however early: not extrapolated
-        assert budget.seconds_left(Progress(seconds=gone, budget=BudgetState(start_seconds=12.0))) == pytest.approx(
-            180 - gone
+    for elapsed in (12.0, 13.0, 100.0):  # however early: not extrapolated
+        assert budget.seconds_left(Progress(seconds=elapsed, budget=BudgetState(start_seconds=12.0))) == pytest.approx(
+            180 - elapsed
         )
         assert budget.seconds_left(
-            Progress(seconds=gone, budget=BudgetState(start_seconds=12.0, closing_seconds=6.0))
-        ) == pytest.approx(180 - gone)
+            Progress(seconds=elapsed, budget=BudgetState(start_seconds=12.0, closing_seconds=6.0))
+        ) == pytest.approx(180 - elapsed)
     assert budget.seconds_left(
         Progress(seconds=176.0, budget=BudgetState(start_seconds=12.0, closing_seconds=6.0))
     ) == pytest.approx(6.0)

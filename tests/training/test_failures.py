@@ -284,7 +284,7 @@ def test_best_weights_saved_just_before_a_kill_are_not_overwritten_by_worse_ones
         assert file.metadata["step"] == "5"
 
 
-def test_a_run_whose_best_weights_are_newer_than_its_state_ends_with_them(corpus: Corpus, tmp_path: Path) -> None:
+def test_a_run_with_best_weights_newer_than_its_state_ends_with_them(corpus: Corpus, tmp_path: Path) -> None:
     model = new_model()
     run = new_run(tmp_path / "run", model, corpus.tokenizer)
     list(train(model, corpus, settings(steps=6, schedule="constant"), run))
@@ -340,7 +340,7 @@ def test_the_final_evaluation_reads_no_more_than_the_budget_allows(
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "trapezoid"])
-def test_a_run_in_minutes_saves_its_last_state_however_fast_its_last_evaluation_was(
+def test_a_run_in_minutes_saves_its_last_state_even_if_its_last_evaluation_was_fast(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: str
 ) -> None:
     losses, closing = iter(range(1, 1000)), (max(0.01, 0.8 - 0.03 * count) for count in itertools.count())

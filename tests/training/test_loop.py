@@ -105,7 +105,7 @@ def test_a_run_in_bfloat16_on_a_cpu_learns_and_is_validated_in_float32(corpus: C
     assert exact < evaluations[0].validation_loss - 0.3
 
 
-def test_dtype_auto_is_float32_on_a_cpu_even_where_bfloat16_is_faster(
+def test_dtype_auto_is_float32_on_a_cpu_even_if_bfloat16_is_faster(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("minigpt.device.multiplies_bfloat16_faster", lambda: True)
@@ -228,8 +228,8 @@ def test_a_missing_state_before_the_cool_down_is_reported(corpus: Corpus, tmp_pa
     list(train(model, corpus, settings(), run))
     run.before_cooldown_path.unlink()
     events = list(train(new_model(dropout=0.1), corpus, settings(steps=12), run, resume=True))
-    said = [event.text for event in events if isinstance(event, Notice)]
-    assert said == ["the state before the learning-rate cool-down is missing, so the run continues from within it"]
+    expected = [event.text for event in events if isinstance(event, Notice)]
+    assert expected == ["the state before the learning-rate cool-down is missing, so the run continues from within it"]
     assert [event.step for event in events if isinstance(event, Step)] == [11, 12]
 
 
@@ -430,8 +430,8 @@ def test_a_run_that_diverges_repeatedly_stops_with_advice(
     run = new_run(tmp_path / "run", model, corpus.tokenizer)
     list(train(model, corpus, settings(schedule="constant"), run))
     monkeypatch.setattr("minigpt.training.loss.next_token_loss", lambda *rest: next_token_loss(*rest) * math.nan)
-    said = r"after step 15 \(loss nan, .*\), also after 3 rollbacks .* state of step 10 is kept; lower --learn"
-    with pytest.raises(TrainingError, match=said):
+    expected = r"after step 15 \(loss nan, .*\), also after 3 rollbacks .* state of step 10 is kept; lower --learn"
+    with pytest.raises(TrainingError, match=expected):
         list(train(model, corpus, settings(steps=50, schedule="constant"), run, resume=True))
     with pytest.raises(TrainingError, match=r"after step 5 .* nothing was saved yet; lower --learning-rate, now 0.01"):
         list(train(new_model(dropout=0.1), corpus, settings()))

@@ -15,7 +15,7 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 TOKENIZERS = {name: Tokenizer.named(name) for name in ("bytes", "gpt2")}
 
 
-def test_a_likelier_token_has_a_brighter_background_and_its_text_is_readable() -> None:
+def test_a_more_likely_token_has_a_brighter_background_and_its_text_is_readable() -> None:
     out = color_console()
     painter = TokenPainter(out)
     for logprob in (0.0, -1.0, -3.0, -5.0, -20.0):
