@@ -1,6 +1,7 @@
 """The table of rooms in docs/architecture.md, held true by reading every import there is in the source."""
 
 import ast
+import importlib.util
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -16,12 +17,13 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "units": set(),
     "settings": {"errors"},
     "config": {"errors", "settings"},
+    "run_options": {"errors", "config"},
     "device": {"errors", "config"},
     "model": {"errors", "config", "device"},
     "foundations": {"errors", "model"},
     "tokenizer": {"errors", "config", "seeds"},
     "data": {"errors", "config", "seeds", "device", "tokenizer"},
-    "storage": {"errors", "config", "device", "model", "tokenizer", "data"},
+    "storage": {"errors", "config", "run_options", "device", "model", "tokenizer", "data"},
     "importers": {"errors", "config", "device", "model", "tokenizer", "storage"},
     "exporters": {"errors", "config", "device", "model", "tokenizer", "storage", "importers"},
     "generation": {"errors", "config", "seeds", "device", "model", "tokenizer"},
@@ -41,13 +43,14 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "evaluation",
         "inspection",
     },
-    "planning": {"errors", "config", "device", "model", "tokenizer", "data", "storage", "training"},
+    "planning": {"errors", "config", "run_options", "device", "model", "tokenizer", "data", "storage", "training"},
     "reports": {"errors", "config", "model", "tokenizer", "data", "storage", "evaluation", "inspection"},
     "jobs": {
         "",
         "errors",
         "units",
         "config",
+        "run_options",
         "device",
         "model",
         "tokenizer",
@@ -65,6 +68,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "units",
         "settings",
         "config",
+        "run_options",
         "device",
         "model",
         "tokenizer",
@@ -83,7 +87,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     },
     "__main__": {"cli"},
 }
-STDLIB_ONLY = {"minigpt", "minigpt.errors", "minigpt.settings", "minigpt.config"}
+STDLIB_ONLY = {"minigpt", "minigpt.errors", "minigpt.settings", "minigpt.config", "minigpt.run_options"}
 TERMINAL = {"typer", "click", "rich"}
 ONLY_FROM_THE_PACKAGE_ITSELF = {"__version__"}
 HEAVY = {"torch", "numpy", "tiktoken", "tokenizers", "safetensors", "huggingface_hub", "transformers", "matplotlib"}
@@ -241,6 +245,17 @@ def test_the_script_at_the_root_is_the_command_line_and_nothing_else() -> None:
         "minigpt.cli",
         "minigpt.cli.app",
     }
+
+
+def test_the_picture_and_the_list_of_files_are_up_to_date() -> None:
+    script = ROOT / "docs" / "rooms.py"
+    spec = importlib.util.spec_from_file_location("rooms", script)
+    assert spec is not None
+    assert spec.loader is not None
+    rooms = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(rooms)
+    assert rooms.PICTURE.read_text(encoding="utf-8") == rooms.picture(), "run: python docs/rooms.py"
+    assert rooms.FILES.read_text(encoding="utf-8") == rooms.list_of_files(), "run: python docs/rooms.py"
 
 
 def test_no_module_is_named_for_holding_odds_and_ends() -> None:

@@ -11,11 +11,12 @@ import typer
 from minigpt.cli.launch import check_count, joined_world, share_job, train_with_main
 from minigpt.cli.options import CheckpointsOption, command_line, names_of, settings_options
 from minigpt.cli.signals import ignoring_sigusr1, signals_as_requests
-from minigpt.config import PRESETS, GPTConfig, ReadingConfig, RunOptions, TrainConfig
+from minigpt.config import PRESETS, GPTConfig, ReadingConfig, TrainConfig
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.jobs.loggers import check_loggers, open_loggers
 from minigpt.jobs.request import Request
 from minigpt.reports import REPORT
+from minigpt.run_options import RunOptions
 
 if TYPE_CHECKING:
     from rich.console import Console

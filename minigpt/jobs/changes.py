@@ -12,8 +12,9 @@ The kind of a setting follows from its heading in the help; the exceptions are n
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from minigpt.config import GPTConfig, ReadingConfig, RunOptions, TrainConfig
+from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
 from minigpt.errors import ConfigError
+from minigpt.run_options import RunOptions
 from minigpt.storage.run_record import Change, Resumable, RunRecord
 
 TEXT = "text"  # the "option" of a change of the text

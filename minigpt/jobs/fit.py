@@ -7,13 +7,14 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from minigpt.config import RunOptions, TrainConfig
+from minigpt.config import TrainConfig
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.jobs.events import Event
 from minigpt.jobs.plan import Plan
 from minigpt.jobs.request import Request, Sources
 from minigpt.jobs.resume import find_run
 from minigpt.jobs.stages import plan_run, prepare, start_run, train, write_pages
+from minigpt.run_options import RunOptions
 from minigpt.storage.run import read_record
 from minigpt.training.clock import Control
 from minigpt.training.events import Finished, Notice

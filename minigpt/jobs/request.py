@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from minigpt.config import RunOptions
 from minigpt.errors import ConfigError
 from minigpt.jobs.changes import is_free
+from minigpt.run_options import RunOptions
 
 Sources = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 """Text files, folders or globs; `-` is standard input."""

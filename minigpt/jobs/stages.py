@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from minigpt import __version__, device
-from minigpt.config import RunOptions, TrainConfig
+from minigpt.config import TrainConfig
 from minigpt.errors import ConfigError, FolderTakenError
 from minigpt.evaluation import baselines
 from minigpt.evaluation.recorded_baselines import recorded_baselines
@@ -27,6 +27,7 @@ from minigpt.planning import throughput
 from minigpt.planning.corpus_stats import CorpusStats
 from minigpt.planning.plan import FINE_TUNED, plan_preset, plan_settings
 from minigpt.planning.throughput import StepTimer
+from minigpt.run_options import RunOptions
 from minigpt.storage.checkpoint import Checkpoint, free_name
 from minigpt.storage.run import Run
 from minigpt.storage.run_record import BaselineRecord, BaselinesRecord, Environment, RunRecord

@@ -5,8 +5,9 @@ docs/experiments.md has the measurements.
 
 from typing import Any
 
-from minigpt.config import GPTConfig, RunOptions, TrainConfig
+from minigpt.config import GPTConfig, TrainConfig
 from minigpt.planning.corpus_stats import CorpusStats
+from minigpt.run_options import RunOptions
 
 _CPU_STEP, _GPU_STEP = 1024, 16_384  # tokens in a batch
 _TOKENS_PER_FEATURE = 4  # in a batch, with Muon on a CPU

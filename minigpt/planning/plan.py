@@ -8,13 +8,14 @@ import math
 import time
 from dataclasses import dataclass, replace
 
-from minigpt.config import PRESETS, GPTConfig, RunOptions, TrainConfig, preset_config
+from minigpt.config import PRESETS, GPTConfig, TrainConfig, preset_config
 from minigpt.errors import ConfigError, MinigptError
 from minigpt.planning.corpus_stats import CorpusStats
 from minigpt.planning.defaults import against_overfitting, batch_and_optimizer, eval_tokens
 from minigpt.planning.memory_fit import fit_memory
 from minigpt.planning.scaling_law import expected_bits_per_byte
 from minigpt.planning.throughput import StepTimer
+from minigpt.run_options import RunOptions
 
 FINE_TUNED = "fine-tuned"  # instead of a preset's name, if the model to fine-tune gives the shape
 DEFAULT_MINUTES = 5.0

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeVar, get_type_hints
 
-from minigpt.config import OPTION_NAMES, GPTConfig, ReadingConfig, RunOptions, TrainConfig
+from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
 from minigpt.errors import CheckpointError, ConfigError
+from minigpt.run_options import OPTION_NAMES, RunOptions
 
 FORMAT = 2  # of training.json and of the saved states
 

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from minigpt.config import RunOptions, TrainConfig
+from minigpt.config import TrainConfig
 from minigpt.errors import ConfigError
 from minigpt.jobs.events import Event, Planned
 from minigpt.jobs.plan import Plan
 from minigpt.jobs.request import Request
 from minigpt.jobs.stages import plan_run
+from minigpt.run_options import RunOptions
 from minigpt.training.events import Notice
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from minigpt.config import PRESETS, GPTConfig, RunOptions, TrainConfig
+from minigpt.config import PRESETS, GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import ConfigError, TrainingError
 from minigpt.planning import plan as planning
@@ -19,6 +19,7 @@ from minigpt.planning.corpus_stats import CorpusStats
 from minigpt.planning.plan import PlannedSettings, plan_preset, plan_settings, plan_tokenizer
 from minigpt.planning.scaling_law import entropy
 from minigpt.planning.throughput import StepTimer
+from minigpt.run_options import RunOptions
 from minigpt.training.memory import state_bytes
 
 BOOK = CorpusStats(n_tokens=400_000, n_bytes=1_200_000, vocab_size=2048, entropy=2.3)

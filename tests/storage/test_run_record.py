@@ -11,9 +11,10 @@ from builders import new_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minigpt.config import GPTConfig, RunOptions, TrainConfig
+from minigpt.config import GPTConfig, TrainConfig
 from minigpt.errors import CheckpointError
 from minigpt.evaluation.recorded_baselines import recorded_baselines
+from minigpt.run_options import RunOptions
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run
 from minigpt.storage.run_record import Change, Environment, Result, RunRecord

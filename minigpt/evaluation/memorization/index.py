@@ -10,7 +10,7 @@ import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, Self
 
@@ -65,7 +65,7 @@ class Memorization:
     """
 
     words: int
-    runs: tuple[CopiedRun, ...]
+    runs: tuple[CopiedRun, ...] = field(repr=False)  # one for nearly every word
     min_words: int
     copied_words: int
     spans: tuple[tuple[int, int], ...]

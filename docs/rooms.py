@@ -1,0 +1,126 @@
+"""Writes the picture of the package's rooms and the list of its files, from its imports and its modules' docstrings.
+
+python docs/rooms.py
+"""
+
+import ast
+import html
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PICTURE = ROOT / "docs" / "images" / "rooms.svg"
+FILES = ROOT / "docs" / "reference" / "files.md"
+
+WIDTH, ROW, GAP, MARGIN = 1180, 80, 12, 24  # pixels
+LINE, LETTER = 15, 6.5  # of the small text: line height and mean letter width, pixels
+COLORS = ("#e8eef7", "#e6f3ec", "#fdf3e1", "#f3e9f7", "#e5f4f6", "#fbe9e7")
+
+
+def rooms() -> dict[str, list[Path]]:
+    """The files of each room: a folder of the package, or a file beside the folders."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted((ROOT / "minigpt").rglob("*.py")):
+        parts = path.relative_to(ROOT / "minigpt").parts
+        if not parts[0].startswith("__"):
+            found.setdefault(parts[0].removesuffix(".py"), []).append(path)
+    return found
+
+
+def imported_rooms(path: Path) -> Iterator[str]:
+    """The rooms that a file imports, inside functions too."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("minigpt."):
+            yield str(node.module).split(".")[1]
+
+
+def floors() -> list[list[str]]:
+    """The rooms by floor, the ground floor first: a room is one floor above the highest room that it imports."""
+    files = rooms()
+    imports = {
+        room: {other for path in paths for other in imported_rooms(path)} - {room} for room, paths in files.items()
+    }
+    floor: dict[str, int] = {}
+
+    def floor_of(room: str) -> int:
+        if room not in floor:
+            floor[room] = 1 + max((floor_of(other) for other in imports[room]), default=-1)
+        return floor[room]
+
+    highest = max(map(floor_of, files))
+    return [[room for room in files if floor[room] == level] for level in range(highest + 1)]
+
+
+def sentence(path: Path) -> str:
+    """What a file or a folder provides: the first paragraph of its docstring."""
+    path = path / "__init__.py" if path.is_dir() else path
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def place_of(room: str) -> Path:
+    """The folder or file of a room."""
+    folder = ROOT / "minigpt" / room
+    return folder if folder.is_dir() else folder.with_suffix(".py")
+
+
+def list_of_files() -> str:
+    """The page of all files, room by room from the ground up."""
+    files = rooms()
+    lines = [
+        "# Every file in one sentence",
+        "",
+        "Written by `python docs/rooms.py` from the docstrings; a test keeps the two equal. The rooms are in the order",
+        "in which they build on one another. [Architecture](../architecture.md) explains that order;",
+        "[concepts](concepts.md) says where to find one concept.",
+        "",
+    ]
+    for room in (room for level in floors() for room in level):
+        place = place_of(room)
+        lines += [f"## `{place.relative_to(ROOT)}{'/' * place.is_dir()}`", "", sentence(place), ""]
+        inside = [path for path in files[room] if path.name != "__init__.py"]
+        if place.is_dir():
+            rows = [f"| `{path.relative_to(place)}` | {sentence(path).replace('|', '&#124;')} |" for path in inside]
+            lines += ["| file | what it provides |", "|---|---|", *rows, ""]
+    return "\n".join(lines)
+
+
+def picture() -> str:
+    """The SVG."""
+    levels = floors()
+    height = 2 * MARGIN + 40 + len(levels) * (ROW + GAP)
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif">',
+        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
+        f'<text x="{MARGIN}" y="{MARGIN + 14}" font-size="16" fill="#333">minigpt/: every room imports only rooms on '
+        "lower floors</text>",
+    ]
+    for row, names in enumerate(reversed(levels)):
+        top = MARGIN + 36 + row * (ROW + GAP)
+        room_width = (WIDTH - 2 * MARGIN - (len(names) - 1) * GAP) / len(names)
+        for column, room in enumerate(names):
+            left = MARGIN + column * (room_width + GAP)
+            color = COLORS[row % len(COLORS)]
+            place = place_of(room)
+            name = f"{place.name}/" if place.is_dir() else place.name
+            lines.append(
+                f'<rect x="{left:.1f}" y="{top}" width="{room_width:.1f}" height="{ROW}" rx="8" fill="{color}" '
+                'stroke="#8a94a6"/>'
+            )
+            lines.append(
+                f'<text x="{left + 12:.1f}" y="{top + 24}" font-size="15" font-weight="bold" fill="#1b2a41">'
+                f"{name}</text>"
+            )
+            wrapped = textwrap.wrap(sentence(place), int((room_width - 24) / LETTER), max_lines=2, placeholder=" …")
+            for number, text in enumerate(wrapped):
+                lines.append(
+                    f'<text x="{left + 12:.1f}" y="{top + 43 + number * LINE}" font-size="12" fill="#333">'
+                    f"{html.escape(text)}</text>"
+                )
+    return "\n".join([*lines, "</svg>", ""])
+
+
+if __name__ == "__main__":
+    PICTURE.write_text(picture(), encoding="utf-8")
+    FILES.write_text(list_of_files(), encoding="utf-8")

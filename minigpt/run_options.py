@@ -1,0 +1,100 @@
+"""The options that a user gave for a training run, told apart from the settings that have their default."""
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from minigpt.config import GPTConfig, ReadingConfig, TrainConfig, preset_config
+from minigpt.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The options that a user gave for a training run. `given` names them; every other field has its default.
+
+    `base` is the option `from`: the model to fine-tune. The shape's fields are None if they were not given.
+    """
+
+    preset: str | None = None
+    tokenizer: str | None = None
+    base: str | None = None
+    n_layer: int | None = None
+    n_head: int | None = None
+    n_embd: int | None = None
+    dropout: float | None = None
+    training: TrainConfig = field(default_factory=TrainConfig)
+    reading: ReadingConfig = field(default_factory=ReadingConfig)
+    given: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> "RunOptions":
+        """The options by their names: `preset`, `tokenizer`, `from`, or a setting. None means that one was not given.
+
+        Raises: ConfigError for an unknown name, a value out of bounds, and values that cannot be combined.
+        """
+        given = {name: value for name, value in options.items() if value is not None}
+        for name in given.keys() - OPTION_NAMES:
+            close = difflib.get_close_matches(name, OPTION_NAMES, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else "see minigpt train --help for the settings"
+            raise ConfigError(f"unknown setting {name!r}; {hint}")
+        if {"batch_size", "batch_tokens"} <= given.keys():
+            raise ConfigError(
+                f"batch_size ({given['batch_size']}) cannot be combined with batch_tokens ({given['batch_tokens']}); "
+                "give one of the two"
+            )
+        shape = {name: given[name] for name in SHAPE_NAMES if name in given}
+        for name, value in shape.items():
+            GPTConfig.check(name, value)
+        if {"n_embd", "n_head"} <= shape.keys():
+            GPTConfig(**shape)
+        fixed = [f"{name} ({value})" for name, value in shape.items() if name != "dropout"]
+        fixed += [f"preset ({given['preset']})"] if "preset" in given else []
+        if "from" in given and fixed:
+            raise ConfigError(
+                f"{', '.join(fixed)} cannot be chosen when fine-tuning: the model given by --from has its own shape"
+            )
+        if "preset" in given:
+            preset_config(given["preset"]).replace(**shape)
+        return cls(
+            preset=given.get("preset"),
+            tokenizer=given.get("tokenizer"),
+            base=given.get("from"),
+            **shape,
+            training=TrainConfig(**{name: value for name, value in given.items() if name in _TRAINING_NAMES}),
+            reading=ReadingConfig(**{name: value for name, value in given.items() if name in _READING_NAMES}),
+            given=frozenset(given),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The options that were given, by their names; the inverse of `of`."""
+        values = {"preset": self.preset, "tokenizer": self.tokenizer, "from": self.base, **self.shape}
+        values |= self.reading.to_dict() | self.training.to_dict()
+        return {name: value for name, value in values.items() if name in self.given}
+
+    def with_options(self, **options: Any) -> "RunOptions":
+        """A copy with more options, by the names that `of` takes; None adds nothing.
+
+        Raises: ConfigError, as `of`.
+        """
+        return RunOptions.of(self.to_dict() | {name: value for name, value in options.items() if value is not None})
+
+    def with_training(self, **settings: Any) -> "RunOptions":
+        """A copy in which these training settings were given too."""
+        return dataclasses.replace(
+            self, training=self.training.replace(**settings), given=self.given | frozenset(settings)
+        )
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """The model's settings that were given."""
+        return {name: value for name in SHAPE_NAMES if (value := getattr(self, name)) is not None}
+
+
+SHAPE_NAMES = ("n_layer", "n_head", "n_embd", "dropout")
+_TRAINING_NAMES, _READING_NAMES = (
+    frozenset(TrainConfig.__dataclass_fields__),
+    frozenset(ReadingConfig.__dataclass_fields__),
+)
+OPTION_NAMES = frozenset({"preset", "tokenizer", "from", *SHAPE_NAMES, *_TRAINING_NAMES, *_READING_NAMES})
