@@ -6,6 +6,7 @@ import hashlib
 import importlib.machinery
 import mmap
 import sys
+import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from minigpt.generation.engines.threads import ThreadCount
 from minigpt.model.attention import check_length
 from minigpt.model.gpt import GPT, Block
 from minigpt.model.kv_cache import KVCache
@@ -166,6 +168,7 @@ class NativeEngine:
         )  # fmt: skip
         self._lengths: list[int] = []
         self._cache = KVCache(config, 0)
+        self._threads = ThreadCount()
 
     @property
     def description(self) -> str:
@@ -237,7 +240,13 @@ class NativeEngine:
         ids, positions, sequences = (column.data_ptr() for column in columns)
         count = columns.shape[1]
         arguments = _Rows(ids, positions, sequences, count, count - n_logits)
-        error = self._library.minigpt_step(self._model, arguments, logits.data_ptr(), torch.get_num_threads())
+        threads = torch.get_num_threads()
+        decoding = count == len(self._lengths) and threads > 1  # one id for each row
+        began = time.perf_counter()
+        used = self._threads.choose(threads) if decoding else threads
+        error = self._library.minigpt_step(self._model, arguments, logits.data_ptr(), used)
+        if decoding:
+            self._threads.record(time.perf_counter() - began)
         if error == _OUT_OF_MEMORY:
             raise MemoryError("out of memory for the buffers of a decode step")
         if error == _OUT_OF_RANGE:
