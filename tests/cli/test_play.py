@@ -74,7 +74,7 @@ def test_ctrl_c_stops_the_model_and_keeps_what_it_wrote(monkeypatch: pytest.Monk
         if len(shown) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(play, "write", write)
+    monkeypatch.setattr(play, "print_text", write)
     session.run(iter(["Once"]))
     assert session.text == "Once" + "".join(shown[:2])
     session.run(iter(["/continue"]))
