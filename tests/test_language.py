@@ -47,7 +47,6 @@ BANNED = {
     r"\bhas no word\b": "has no token",
     r"\bof words and merges\b": "of tokens and merges",
     r"\bGPT-2's (own )?(50,257 )?words\b": "GPT-2's vocabulary, tokens",
-    r"\blaw abiding\b": "(nothing)",
     r"\bwho has gone\b": "the process that ended",
     r"\b(is|are|was|were) gone by now\b": "no longer exists",
     r"\bstood\b": "was",
@@ -55,7 +54,6 @@ BANNED = {
     r"\bwhoever\b": "the process that, the caller",
     r"\bin words\b": "as text",
     r"\bhow it looks\b": "how it is displayed",
-    r"\bsparsely said\b": "(nothing)",
 }
 PATTERNS = [(re.compile(pattern, re.IGNORECASE), instead) for pattern, instead in BANNED.items()]
 

@@ -1,4 +1,4 @@
-"""The table of rooms in docs/architecture.md, held true by reading every import there is in the source."""
+"""Which room of the package may import which, held true by reading every import in the source."""
 
 import ast
 import importlib.util
