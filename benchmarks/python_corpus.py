@@ -5,9 +5,9 @@
 The text depends only on the version of Python; <|endoftext|> separates documents.
 """
 
+import argparse
 import ast
 import inspect
-import sys
 import sysconfig
 import warnings
 from collections.abc import Iterator
@@ -45,7 +45,9 @@ def documents() -> Iterator[str]:
 
 
 def main() -> None:
-    target = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description="Writes English text that ships with Python.")
+    parser.add_argument("target", type=Path, metavar="OUT.txt")
+    target: Path = parser.parse_args().target
     target.parent.mkdir(parents=True, exist_ok=True)
     text = "\n<|endoftext|>".join(documents()) + "\n"
     target.write_text(text, encoding="utf-8")
