@@ -1,10 +1,8 @@
 """decode.c gives the logits of PyTorch in float64, for every weight format and every instruction set."""
 
-import ctypes
 import importlib.machinery
 import math
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,7 +18,6 @@ from minigpt.model.gpt import GPT
 
 needs_native = pytest.mark.skipif(native.library() is None, reason="decode.c is not compiled")
 Use = Callable[[str], None]
-HERE = Path(__file__).parent
 SOURCES = Path(native.__file__).parent
 
 # Difficult shapes: widths that are not multiples of 4, 16 or 64, vocabularies that are not multiples of 16, and size 1.
@@ -402,64 +399,6 @@ def test_the_library_is_unavailable_if_its_sources_have_changed(
         header.write("\n")
     assert native.library() is None
     assert native.why_unavailable() == "decode.c has changed since it was compiled; reinstall minigpt"
-
-
-# The source
-
-
-def compilers() -> list[str]:
-    return [name for name in ("gcc", "clang") if shutil.which(name)]
-
-
-@pytest.fixture(scope="module")
-def exercise(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """decode_shapes.c, compiled with the sanitizers for memory errors and undefined behavior."""
-    if "gcc" not in compilers():
-        pytest.skip("gcc is not installed")
-    flags = ["-O0", "-g", "-fopenmp", "-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all"]
-    binary = tmp_path_factory.mktemp("decode") / "decode_shapes"
-    command = ["gcc", *flags, "-Wno-psabi", f"-I{SOURCES}", str(HERE / "decode_shapes.c"), "-o", str(binary), "-lm"]
-    built = subprocess.run(command, capture_output=True, text=True, check=False)
-    if "cannot find" in built.stderr:
-        pytest.skip("gcc's sanitizers are not installed")
-    assert built.returncode == 0, built.stderr
-    return binary
-
-
-def run(binary: Path, *arguments: str) -> list[str]:
-    environment = {"ASAN_OPTIONS": "detect_leaks=0", "OMP_NUM_THREADS": "3"}
-    done = subprocess.run(
-        [str(binary), *arguments], env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()
-
-
-def test_the_sanitizers_find_no_error_at_difficult_shapes_on_any_instruction_set(exercise: Path) -> None:
-    assert set(run(exercise)) >= {"plain", *SETS}
-
-
-def test_the_structures_have_the_same_layout_in_python_and_c(exercise: Path) -> None:
-    expected = []
-    for kind in (native._Matrix, native._Layer, native._Model, native._Rows):
-        name = kind.__name__.removeprefix("_")
-        expected.append(f"{name} {ctypes.sizeof(kind)}")
-        fields = [(field[0], getattr(kind, field[0])) for field in kind._fields_]
-        expected += [f"{name}.{member} {field.offset} {field.size}" for member, field in fields]
-    assert run(exercise, "structures") == expected
-
-
-@pytest.mark.parametrize("compiler", ["gcc", "clang"])
-def test_the_source_compiles_without_a_warning(compiler: str, tmp_path: Path) -> None:
-    if compiler not in compilers():
-        pytest.skip(f"{compiler} is not installed")
-    command = [compiler, "-std=c11", "-D_DEFAULT_SOURCE", "-Wall", "-Wextra", "-Wno-psabi", "-Werror", "-fPIC"]
-    source, object_file = str(SOURCES / "decode.c"), str(tmp_path / "decode.o")
-    for flags in (["-O1", "-fopenmp"], ["-fsyntax-only", "-Wno-unknown-pragmas"]):
-        done = subprocess.run(
-            [*command, *flags, "-c", source, "-o", object_file], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0 or "'omp.h' file not found" in done.stderr, done.stderr  # clang may lack OpenMP
 
 
 @needs_native

@@ -1,0 +1,108 @@
+"""decode.c compiles without a warning, keeps to its memory, and computes correctly on every instruction set.
+
+The programs decode_shapes.c and decode_kernels.c include it. They run on this processor and on an emulated 64-bit ARM
+processor.
+"""
+
+import ctypes
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from minigpt.generation.engines import native
+
+HERE = Path(__file__).parent
+SOURCES = Path(native.__file__).parent
+ARM_COMPILER = "aarch64-linux-gnu-gcc"
+WARNINGS = ["-Wall", "-Wextra", "-Wno-psabi", "-Werror"]
+OPTIMIZED = ["-O3", "-fno-math-errno"]  # as in setup.py
+SANITIZED = ["-g", "-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all"]
+NOT_INSTALLED = ("cannot find", "No such file or directory")  # what a compiler says without its libraries
+
+# The emulated processors, and the instruction sets that decode.c finds on them.
+ARM = {"cortex-a53": {"plain"}, "cortex-a76": {"plain", "neon-dotprod"}}
+
+Build = Callable[..., Path]
+
+
+def need(*programs: str) -> str:
+    """The first of these programs that is installed; skips the test if none is."""
+    found = next(filter(None, map(shutil.which, programs)), None)
+    return found or pytest.skip(f"{programs[0]} is not installed")
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """Compiles a program in this folder, once for each combination of arguments."""
+
+    @cache
+    def compiled(compiler: str, program: str, *flags: str) -> Path:
+        binary = tmp_path_factory.mktemp("decode") / program
+        command = [need(compiler), "-fopenmp", *WARNINGS, *flags, f"-I{SOURCES}", HERE / f"{program}.c", "-o", binary]
+        built = subprocess.run([*command, "-lm"], capture_output=True, text=True, check=False)
+        if any(text in built.stderr for text in NOT_INSTALLED):
+            pytest.skip(f"{compiler}'s libraries are not installed: {built.stderr.splitlines()[0]}")
+        assert built.returncode == 0, built.stderr
+        return binary
+
+    return compiled
+
+
+def run(*command: str | Path) -> list[str]:
+    environment = os.environ | {"ASAN_OPTIONS": "detect_leaks=0", "OMP_NUM_THREADS": "3"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+def instruction_sets() -> set[str]:
+    library = native.library()
+    names = ("avx2", "avx512-vnni", "neon-dotprod")
+    return {"plain", *(name for name in names if library and native.use(library, name) == name)}
+
+
+def sets_in(lines: list[str]) -> set[str]:
+    return {line.split()[0] for line in lines}
+
+
+def test_the_sanitizers_find_no_error_at_difficult_shapes_on_any_instruction_set(build: Build) -> None:
+    assert sets_in(run(build("gcc", "decode_shapes", "-O0", *SANITIZED))) >= instruction_sets()
+
+
+def test_every_kernel_of_every_instruction_set_has_only_rounding_errors(build: Build) -> None:
+    assert sets_in(run(build("gcc", "decode_kernels", *OPTIMIZED, *SANITIZED))) >= instruction_sets()
+
+
+@pytest.mark.parametrize("program", ["decode_shapes", "decode_kernels"])
+@pytest.mark.parametrize("processor", ARM)
+def test_the_kernels_compute_the_same_on_64_bit_arm(build: Build, processor: str, program: str) -> None:
+    emulator = need("qemu-aarch64-static", "qemu-aarch64")
+    binary = build(ARM_COMPILER, program, *OPTIMIZED, "-static")
+    assert sets_in(run(emulator, "-cpu", processor, binary)) == ARM[processor]
+
+
+def test_the_structures_have_the_same_layout_in_python_and_c(build: Build) -> None:
+    expected = []
+    for kind in (native._Matrix, native._Layer, native._Model, native._Rows):
+        name = kind.__name__.removeprefix("_")
+        expected.append(f"{name} {ctypes.sizeof(kind)}")
+        fields = [(field[0], getattr(kind, field[0])) for field in kind._fields_]
+        expected += [f"{name}.{member} {field.offset} {field.size}" for member, field in fields]
+    assert run(build("gcc", "decode_shapes", "-O0", *SANITIZED), "structures") == expected
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang", ARM_COMPILER])
+@pytest.mark.parametrize("flags", [("-O1", "-fopenmp"), ("-fsyntax-only", "-Wno-unknown-pragmas")], ids=" ".join)
+def test_the_source_compiles_without_a_warning(compiler: str, flags: tuple[str, ...], tmp_path: Path) -> None:
+    command = [need(compiler), "-std=c11", "-D_DEFAULT_SOURCE", *WARNINGS, *flags, "-fPIC", "-c"]
+    done = subprocess.run(
+        [*command, SOURCES / "decode.c", "-o", tmp_path / "decode.o"], capture_output=True, text=True, check=False
+    )
+    if any(text in done.stderr for text in NOT_INSTALLED):  # clang may lack OpenMP
+        pytest.skip(f"{compiler}'s libraries are not installed: {done.stderr.splitlines()[0]}")
+    assert done.returncode == 0, done.stderr
