@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from minigpt import __version__
-from minigpt.errors import MinigptError
+from minigpt.errors import ConfigError, MinigptError
 
 _COMMANDS = {  # name: module in minigpt.cli and function, in the order of --help
     "train": "train.train",
@@ -31,6 +31,7 @@ _COMMANDS = {  # name: module in minigpt.cli and function, in the order of --hel
     "info": "info.info",
 }
 _MARKUP: Final = "markdown"
+_THREADS = "OMP_NUM_THREADS"  # environment variable of OpenMP; it may list a number for each level of parallel regions
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # the disk is full or the terminal closed
 
 
@@ -64,6 +65,7 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
+            _check_thread_count()
             return super().invoke(ctx)
         except MinigptError as error:
             print(f"minigpt: {error}", file=sys.stderr)
@@ -129,6 +131,13 @@ def _minigpt(
 
     Start with `minigpt train corpus.txt`, then `minigpt generate "Once upon a time"`.
     """
+
+
+def _check_thread_count() -> None:
+    """Raises a ConfigError for a number of threads that OpenMP would replace by its default."""
+    counts = os.environ.get(_THREADS, "1")
+    if not all(count.strip().isdecimal() and int(count) > 0 for count in counts.split(",")):
+        raise ConfigError(f"{_THREADS} is {counts!r}; it must be a whole number from 1 on")
 
 
 def main() -> NoReturn:

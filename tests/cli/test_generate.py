@@ -213,6 +213,22 @@ def test_a_missing_compiler_is_reported_in_one_line(run: Any, monkeypatch: pytes
     assert "cpu, float32, PyTorch" in notes[1]
 
 
+def test_an_instruction_set_that_the_processor_lacks_is_reported_in_one_line(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if native.library() is None:
+        pytest.skip("minigpt was installed without a C compiler")
+    save_model("one")
+    monkeypatch.setattr(native, "_library", native._library.__wrapped__)
+    with monkeypatch.context() as environment:
+        environment.setenv("MINIGPT_CPU_ISA", "mmx")
+        result = run("generate", "abc", *SHORT)
+    native.library()  # selects the default again
+    assert result.exit_code == 1
+    assert result.stderr.startswith("minigpt: MINIGPT_CPU_ISA is 'mmx'; on this processor it can be: ")
+    assert len(result.stderr.splitlines()) == 1
+
+
 def test_int8_weights_can_be_chosen_and_are_the_default_of_a_large_model(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

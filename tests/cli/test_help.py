@@ -1,7 +1,8 @@
-"""Help: quick, without torch, the same as the reference; the set of options is frozen; typos get a suggestion."""
+"""The command line before any command runs: help without torch, the frozen options, typos, the number of threads."""
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -67,3 +68,22 @@ def test_the_checkout_script_does_what_the_command_does() -> None:
         [sys.executable, str(ROOT / "cli.py"), "--version"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (0, "minigpt 0.1.0\n")
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "two", "", "2,0"])
+def test_a_wrong_number_of_threads_is_one_line_before_openmp_reads_it(count: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "minigpt", "info"],
+        env=os.environ | {"OMP_NUM_THREADS": count},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    expected = f"minigpt: OMP_NUM_THREADS is {count!r}; it must be a whole number from 1 on\n"
+    assert (done.returncode, done.stderr) == (1, expected)
+
+
+def test_a_number_of_threads_for_each_level_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", " 2,1")
+    result = CliRunner().invoke(app, ["info", "no-such-model"])
+    assert "no model 'no-such-model'" in result.stderr

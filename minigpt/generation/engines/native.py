@@ -5,6 +5,7 @@ import ctypes
 import hashlib
 import importlib.machinery
 import mmap
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from minigpt.errors import ConfigError
 from minigpt.generation.engines.threads import ThreadCount
 from minigpt.model.attention import check_length
 from minigpt.model.gpt import GPT, Block
@@ -23,6 +25,8 @@ from minigpt.model.kv_cache import KVCache
 _BY_ROWS, _BY_COLUMNS, _INT8 = range(3)
 _OUT_OF_MEMORY, _OUT_OF_RANGE = 1, 2
 _LANES = 16
+_INSTRUCTION_SETS = ("avx512-vnni", "avx2", "neon-dotprod", "plain")
+_INSTRUCTIONS = "MINIGPT_CPU_ISA"  # environment variable: the instruction set to use instead of the processor's best
 _SHORT_PROMPT = 16  # ids; PyTorch reads longer float32 prompts faster
 
 
@@ -60,7 +64,10 @@ class _Rows(ctypes.Structure):
 
 
 def library() -> ctypes.CDLL | None:
-    """The compiled decode.c; None if it cannot be used, for the reason that `why_unavailable` gives."""
+    """The compiled decode.c; None if it cannot be used, for the reason that `why_unavailable` gives.
+
+    Raises: ConfigError if MINIGPT_CPU_ISA names an instruction set that the processor lacks.
+    """
     loaded = _library()
     return None if isinstance(loaded, str) else loaded
 
@@ -90,7 +97,9 @@ def _library() -> ctypes.CDLL | str:
     loaded.minigpt_step.argtypes = [
         ctypes.POINTER(_Model), ctypes.POINTER(_Rows), ctypes.c_void_p, ctypes.c_int,
     ]  # fmt: skip
-    use(loaded)
+    if use(loaded) is None:
+        found = ", ".join(instruction_sets(loaded))
+        raise ConfigError(f"{_INSTRUCTIONS} is {os.environ[_INSTRUCTIONS]!r}; on this processor it can be: {found}")
     return loaded
 
 
@@ -118,9 +127,20 @@ def _load(path: str) -> ctypes.CDLL | None:
 
 
 def use(loaded: ctypes.CDLL, instructions: str | None = None) -> str | None:
-    """Selects the named instruction set, by default the processor's best; returns its name, or None if unsupported."""
-    name: bytes | None = loaded.minigpt_use(None if instructions is None else instructions.encode())
+    """Selects the named instruction set; returns its name, or None if the processor lacks it.
+
+    The default is that in MINIGPT_CPU_ISA; without it, the processor's best.
+    """
+    instructions = instructions or os.environ.get(_INSTRUCTIONS) or None
+    name: bytes | None = loaded.minigpt_use(None if instructions is None else os.fsencode(instructions))
     return None if name is None else name.decode()
+
+
+def instruction_sets(loaded: ctypes.CDLL) -> list[str]:
+    """The instruction sets that the processor has, best first; selects the default one."""
+    found = [name for name in _INSTRUCTION_SETS if use(loaded, name)]
+    use(loaded)
+    return found
 
 
 def _allocate(size: int) -> Tensor:

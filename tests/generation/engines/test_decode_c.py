@@ -61,9 +61,9 @@ def run(*command: str | Path) -> list[str]:
 
 
 def instruction_sets() -> set[str]:
+    """Those of this processor, as the compiled engine finds them."""
     library = native.library()
-    names = ("avx2", "avx512-vnni", "neon-dotprod")
-    return {"plain", *(name for name in names if library and native.use(library, name) == name)}
+    return {"plain", *(native.instruction_sets(library) if library else [])}
 
 
 def sets_in(lines: list[str]) -> set[str]:
@@ -75,7 +75,7 @@ def test_the_sanitizers_find_no_error_at_difficult_shapes_on_any_instruction_set
 
 
 def test_every_kernel_of_every_instruction_set_has_only_rounding_errors(build: Build) -> None:
-    assert sets_in(run(build("gcc", "decode_kernels", *OPTIMIZED, *SANITIZED))) >= instruction_sets()
+    assert sets_in(run(build("gcc", "decode_kernels", *OPTIMIZED))) >= instruction_sets()
 
 
 @pytest.mark.parametrize("program", ["decode_shapes", "decode_kernels"])

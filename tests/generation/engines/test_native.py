@@ -2,6 +2,7 @@
 
 import importlib.machinery
 import math
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,8 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minigpt.config import PRESETS, GPTConfig
+from minigpt.errors import ConfigError
 from minigpt.generation.engines import native
 from minigpt.generation.engines.native import NativeEngine
+from minigpt.generation.engines.resolve import resolve_engine
 from minigpt.model.gpt import GPT
 
 needs_native = pytest.mark.skipif(native.library() is None, reason="decode.c is not compiled")
@@ -31,18 +34,7 @@ SHAPES = [
 every_shape = pytest.mark.parametrize("config", SHAPES, ids=lambda config: f"{config.n_embd}x{config.n_head}")
 
 
-def instruction_sets() -> list[str]:
-    """The instruction sets of this processor."""
-    library = native.library()
-    if library is None:
-        return []
-    names = ["plain", "avx2", "avx512-vnni", "neon-dotprod"]
-    found = [name for name in names if native.use(library, name) == name]
-    native.use(library)
-    return found
-
-
-SETS = instruction_sets()
+SETS = native.instruction_sets(loaded) if (loaded := native.library()) else []
 every_set = pytest.mark.parametrize("instructions", SETS)
 
 
@@ -375,7 +367,27 @@ def test_an_instruction_set_that_the_processor_lacks_is_not_selected() -> None:
     assert library is not None
     best = native.use(library)
     assert native.use(library, "mmx") is None
+    assert best in SETS
     assert NativeEngine(scaled_model(SHAPES[1])).description == f"cpu, float32, compiled for {best}"
+
+
+@needs_native
+@pytest.mark.parametrize(("chosen", "used"), [("plain", "plain"), ("", SETS[:1] and SETS[0])])
+def test_the_environment_chooses_the_instruction_set(
+    use: Use, monkeypatch: pytest.MonkeyPatch, chosen: str, used: str
+) -> None:
+    monkeypatch.setattr(native, "_library", native._library.__wrapped__)
+    monkeypatch.setenv("MINIGPT_CPU_ISA", chosen)
+    assert NativeEngine(scaled_model(SHAPES[1])).description == f"cpu, float32, compiled for {used}"
+
+
+@needs_native
+def test_a_wrong_instruction_set_in_the_environment_is_an_error(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "_library", native._library.__wrapped__)
+    monkeypatch.setenv("MINIGPT_CPU_ISA", "sse9")
+    expected = f"MINIGPT_CPU_ISA is 'sse9'; on this processor it can be: {', '.join(SETS)}"
+    with pytest.raises(ConfigError, match=f"^{re.escape(expected)}$"):
+        resolve_engine(scaled_model(SHAPES[1]))
 
 
 def test_the_library_is_unavailable_without_a_compiled_file(monkeypatch: pytest.MonkeyPatch) -> None:
