@@ -98,8 +98,8 @@ def _library() -> ctypes.CDLL | str:
         ctypes.POINTER(_Model), ctypes.POINTER(_Rows), ctypes.c_void_p, ctypes.c_int,
     ]  # fmt: skip
     if use(loaded) is None:
-        found = ", ".join(instruction_sets(loaded))
-        raise ConfigError(f"{_INSTRUCTIONS} is {os.environ[_INSTRUCTIONS]!r}; on this processor it can be: {found}")
+        possible = ", ".join(instruction_sets(loaded))
+        raise ConfigError(f"{_INSTRUCTIONS} is {os.environ[_INSTRUCTIONS]!r}; on this processor it can be: {possible}")
     return loaded
 
 
