@@ -24,7 +24,8 @@ from minigpt.storage.checkpoint import (
     write_config,
     write_generation_config,
 )
-from minigpt.storage.files import atomic_folder, atomic_write, wrap_write_errors
+from minigpt.storage.files import atomic_folder, atomic_write
+from minigpt.storage.folder import wrap_write_errors
 from minigpt.storage.model_card import upload_command
 
 # The dtypes of each target, its default first.

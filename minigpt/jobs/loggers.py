@@ -137,7 +137,7 @@ class _TensorBoardLogger(_Logger):
 
     def restart_at(self, step: int) -> None:
         self.close()
-        self._writer = self._open(str(self.run.directory / "tensorboard"), purge_step=step)
+        self._writer = self._open(str(self.run.subfolder("tensorboard")), purge_step=step)
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
@@ -174,7 +174,7 @@ class _WandbLogger(_Logger):
             id=re.sub(r"[^\w-]+", "-", f"{run.directory.name}-{run.record.started or ''}")[:128],
             resume="allow",
             config=run.record.to_dict(),
-            dir=str(run.directory),
+            dir=str(run.subfolder("wandb").parent),
         )
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:

@@ -15,6 +15,7 @@ from minigpt.jobs.reading import ByteProgress, corpus_record, read_corpus
 from minigpt.jobs.request import Request
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import TRAINING, WEIGHTS, load_checkpoint, read_config, write_config
+from minigpt.storage.files import exists
 from minigpt.storage.run import Run, newest_run, read_record, runs_in
 from minigpt.storage.run_record import Change, Resumable
 from minigpt.storage.tensors import TensorFile
@@ -38,7 +39,7 @@ def find_run(request: Request) -> Path | None:
             raise ConfigError(f"there is no run in {checkpoints} to resume; begin one with minigpt train corpus.txt")
         return newest
     directory = (None if request.name else _run_of_texts(request)) or checkpoints / request.run_name
-    if (directory / TRAINING).exists():
+    if exists(directory / TRAINING):
         return directory
     if request.sources:
         return None
@@ -76,7 +77,7 @@ def weights_without_state(run: Run) -> int | None:
 
     None if it has a state, or has only its initial weights.
     """
-    if run.last_path.exists():
+    if exists(run.last_path):
         return None
     with TensorFile(run.directory / WEIGHTS) as file:
         return int(file.metadata.get("step", 0)) or None

@@ -1,10 +1,13 @@
 """The loss curve of a run as a picture, drawn with matplotlib."""
 
 import functools
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
+
+from minigpt.storage.folder import replace_file
 
 
 def draw_loss_curve(log: Iterable[Mapping[str, Any]], path: Path, baselines: Mapping[str, float] = {}) -> None:
@@ -13,7 +16,7 @@ def draw_loss_curve(log: Iterable[Mapping[str, Any]], path: Path, baselines: Map
     `baselines`, in bits per byte of the held-out text, are horizontal lines, except those that the untrained model
     already beats; the right axis has that unit.
 
-    Raises: ModuleNotFoundError without matplotlib.
+    Raises: ModuleNotFoundError without matplotlib; CheckpointError if the file cannot be written.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -57,7 +60,9 @@ def draw_loss_curve(log: Iterable[Mapping[str, Any]], path: Path, baselines: Map
     axes.grid(alpha=0.3)
     if training or validation:
         axes.legend()
-    figure.savefig(path, dpi=120)
+    picture = io.BytesIO()
+    figure.savefig(picture, format=path.suffix.removeprefix(".") or "png", dpi=120)
+    replace_file(path, picture.getvalue())
 
 
 def bits_per_nat(log: Sequence[Mapping[str, Any]]) -> float | None:

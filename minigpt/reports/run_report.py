@@ -12,7 +12,7 @@ from minigpt.reports.loss_curve import bits_per_nat, moving_average
 from minigpt.reports.page import page
 from minigpt.reports.validation import check_log
 from minigpt.storage.checkpoint import TRAINING
-from minigpt.storage.files import atomic_write
+from minigpt.storage.folder import replace_file
 from minigpt.storage.run import Run, read_record
 from minigpt.storage.run_record import CorpusRecord, Result, RunRecord
 from minigpt.tokenizer.display import token_label
@@ -46,7 +46,7 @@ def write_report(directories: Sequence[Path], path: Path) -> None:
     """
     if not path.parent.is_dir():
         raise CheckpointError(f"{path} could not be written: the folder {path.parent} does not exist; create it first")
-    atomic_write(path, report_page(directories).encode())
+    replace_file(path, report_page(directories).encode())
 
 
 def run_data(directory: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ files and README.md, the model card. A run's directory also has its record, trai
 """
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from minigpt.device import resolve_device
 from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
 from minigpt.storage.files import atomic_folder, atomic_json, atomic_write, exists, read_json
+from minigpt.storage.folder import Content
 from minigpt.storage.huggingface import (
     config_from_huggingface,
     config_to_huggingface,
@@ -124,13 +125,16 @@ def save_weights(
     metadata: Mapping[str, str] | None = None,
     *,
     dtype: torch.dtype | None = None,
+    write_file: Callable[[Path, Content], None] = atomic_write,
 ) -> None:
-    """Replaces only the weights of a checkpoint, atomically.
+    """Replaces only the weights of a checkpoint, by `write_file`.
 
     Raises: CheckpointError if they cannot be written.
     """
     # transformers opens only files whose metadata name the framework
-    save_tensors(Path(directory) / WEIGHTS, to_huggingface(model, dtype), {"format": "pt", **(metadata or {})})
+    save_tensors(
+        Path(directory) / WEIGHTS, to_huggingface(model, dtype), {"format": "pt", **(metadata or {})}, write_file
+    )
 
 
 def load_checkpoint(

@@ -5,32 +5,12 @@ import errno
 import json
 import os
 import shutil
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from minigpt.errors import CheckpointError, FolderTakenError
-
-if sys.platform == "darwin":
-    import fcntl
-
-
-@contextlib.contextmanager
-def wrap_write_errors(path: Path) -> Iterator[None]:
-    """Turns an OSError while `path` is written into a CheckpointError that says what to do."""
-    try:
-        yield
-    except CheckpointError:  # is an OSError too, and already says what to do
-        raise
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            fix = "free some space or write elsewhere"
-        elif error.errno == errno.EFBIG:
-            fix = "raise the limit on a file's size (ulimit -f)"
-        else:
-            fix = "choose a folder that can be written"
-        raise CheckpointError(f"{path} could not be written ({_reason(error)}); {fix}") from error
+from minigpt.storage.folder import Content, fsync, make_folder, reason_of, replace_file, wrap_write_errors
 
 
 def exists(path: Path) -> bool:
@@ -47,61 +27,14 @@ def exists(path: Path) -> bool:
     return True
 
 
-def fsync(path: Path) -> None:
-    """Flushes a file's content, or a folder's list of names, to disk, if the file system can."""
-    if os.name == "nt":  # Windows cannot open folders
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        _fsync(descriptor)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # some network file systems cannot flush folders
-            raise
-    finally:
-        os.close(descriptor)
+def atomic_write(path: Path, content: Content) -> None:
+    """Replaces a file atomically, as `Folder.write`; missing folders are created.
 
-
-def _fsync(descriptor: int) -> None:
-    """Flushes to the disk itself; on macOS, os.fsync leaves the data in the disk's cache."""
-    os.fsync(descriptor)
-    if sys.platform == "darwin":
-        with contextlib.suppress(OSError):  # some file systems do not support it
-            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-
-
-def _temporary_path(path: Path) -> Path:
-    """A hidden name in the same folder that only this process uses."""
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
-
-
-def remove_temporary_files(folder: Path) -> None:
-    """Removes the temporary files of killed processes; call it only while no process writes to the folder."""
-    with wrap_write_errors(folder):
-        for path in folder.glob(".*.tmp"):
-            path.unlink()
-
-
-def atomic_write(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
-    """Replaces a file atomically: readers see the old file or the complete new one.
-
-    `content` is the bytes, or a function that writes them to the open file. Missing folders are created.
     Raises: CheckpointError if the disk is full or the folder cannot be written; the old file is then unchanged.
     """
-    temporary = _temporary_path(path)
     with wrap_write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("wb") as file:
-                if callable(content):
-                    content(file)
-                else:
-                    file.write(content)
-                file.flush()
-                _fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        fsync(path.parent)
+        make_folder(path.parent)
+    replace_file(path, content)
 
 
 @contextlib.contextmanager
@@ -116,12 +49,14 @@ def atomic_folder(path: Path, *, new: bool = False) -> Iterator[Path]:
     building = _temporary_path(path)
     with wrap_write_errors(path):
         shutil.rmtree(building, ignore_errors=True)  # left by a killed process that had the same pid
-        building.mkdir(parents=True)
+        make_folder(path.parent)
+        building.mkdir()
         try:
             yield building
             files = sorted(building.iterdir())
             for file in files:
                 fsync(file)
+            fsync(building)
             if replaces_files:
                 for file in files:
                     file.replace(path / file.name)
@@ -135,6 +70,11 @@ def atomic_folder(path: Path, *, new: bool = False) -> Iterator[Path]:
             raise CheckpointError(str(error).replace(str(building), str(path))) from error
         finally:
             shutil.rmtree(building, ignore_errors=True)
+
+
+def _temporary_path(path: Path) -> Path:
+    """A hidden name in the same folder that only this process uses."""
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 def _rename_to_new(building: Path, path: Path) -> None:
@@ -154,7 +94,12 @@ def atomic_json(path: Path, value: Mapping[str, Any]) -> None:
 
     Raises: CheckpointError, as `atomic_write`.
     """
-    atomic_write(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+    atomic_write(path, json_bytes(value))
+
+
+def json_bytes(value: Mapping[str, Any]) -> bytes:
+    """An indented JSON object as the content of a file."""
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -187,8 +132,4 @@ def read_error(path: Path, error: OSError) -> CheckpointError:
     """The error for a file that the system cannot read."""
     if isinstance(error, FileNotFoundError):
         return CheckpointError(f"{path} does not exist")
-    return CheckpointError(f"{path} could not be read ({_reason(error)})")
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
+    return CheckpointError(f"{path} could not be read ({reason_of(error)})")

@@ -14,6 +14,7 @@ or the new one.
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,14 +24,38 @@ from torch import Tensor
 
 from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
-from minigpt.storage.checkpoint import TRAINING, WEIGHTS, load_checkpoint, read_config, save_checkpoint, save_weights
-from minigpt.storage.files import atomic_json, atomic_write, read_json, remove_temporary_files
+from minigpt.storage.checkpoint import (
+    CONFIG,
+    TRAINING,
+    WEIGHTS,
+    free_name,
+    load_checkpoint,
+    read_config,
+    save_checkpoint,
+    save_weights,
+)
+from minigpt.storage.files import exists, json_bytes, read_json
+from minigpt.storage.folder import Content, Folder, wrap_write_errors
 from minigpt.storage.model_card import CARD, may_write_card, model_card
 from minigpt.storage.run_lock import RunLock
 from minigpt.storage.run_log import RunLog
 from minigpt.storage.run_record import FORMAT, RunRecord
 from minigpt.storage.tensors import TensorFile, load_tensors, save_tensors
 from minigpt.tokenizer.tokenizer import Tokenizer
+
+_SAFETENSORS, _JSON = re.compile(rb"(?s).{8}\{"), re.compile(rb"\{")
+_STARTS = {  # the files that a run replaces, and how each begins
+    WEIGHTS: _SAFETENSORS,
+    "state.safetensors": _SAFETENSORS,
+    "before_cooldown.safetensors": _SAFETENSORS,
+    CONFIG: _JSON,
+    TRAINING: _JSON,
+    "log.jsonl": _JSON,
+    ".lock.json": _JSON,
+    CARD: re.compile(rb"---\n"),
+    "loss.png": re.compile(rb"\x89PNG"),
+    "report.html": re.compile(rb"(?i)<!doctype html"),
+}
 
 
 @dataclass(frozen=True)
@@ -42,12 +67,15 @@ class LastState:
 
 
 class Run:
-    """The folder of one run, created by `create` and opened by `open`; every write replaces whole files."""
+    """The folder of one run, created by `create` and opened by `open`; every write replaces whole files.
+
+    While it is locked it stays the same folder: if another takes its path, nothing is read from or written to that.
+    """
 
     def __init__(self, directory: Path, record: RunRecord) -> None:
         self.directory = directory
         self.record = record
-        self._log = RunLog(self.log_path)
+        self._log = RunLog(self.log_path, self._open_folder)
         self._lock = RunLock(directory)
 
     @classmethod
@@ -70,7 +98,7 @@ class Run:
 
         Raises: CheckpointError if there is none, its record is damaged, or it has another format.
         """
-        if not (directory / TRAINING).exists():
+        if not exists(directory / TRAINING):
             raise CheckpointError(f"{directory} holds no training run (no {TRAINING}), so there is nothing to resume")
         record = read_record(directory)
         if record.format != FORMAT:
@@ -100,9 +128,56 @@ class Run:
         if self._lock.is_held:
             return
         self._lock.acquire()
-        for folder in (self.directory, self.last_path.parent):
-            remove_temporary_files(folder)
+        try:
+            self._remove_temporary_files()
+        except BaseException:
+            self._lock.release()
+            raise
         self.record = read_record(self.directory)  # the process that held the lock until now may have written it
+
+    def _remove_temporary_files(self) -> None:
+        folder = self._open_folder()
+        folder.remove_temporary_files(_STARTS)
+        if folder.has(self.last_path.parent.name):
+            folder.subfolder(self.last_path.parent.name).remove_temporary_files(_STARTS)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the folder is the one that was locked: False if it was deleted, moved or replaced since then."""
+        return self._lock.folder is None or self._lock.folder.is_in_place()
+
+    def relocate(self, model: GPT, tokenizer: Tokenizer, step: int) -> None:
+        """Continues this run in a new folder with these weights, after its own was deleted, moved or replaced.
+
+        Raises: CheckpointError if the new folder cannot be created; the run then stays where it is.
+        """
+        checkpoints = self.directory.parent
+        directory = checkpoints / free_name(self.directory.name, checkpoints)
+        save_checkpoint(directory, model, tokenizer, self.record, metadata={"step": str(step)}, new=True)
+        lock = RunLock(directory)
+        lock.acquire()
+        self._lock.release()
+        self.directory, self._lock = directory, lock
+        self._log.move(self.log_path)
+
+    def subfolder(self, name: str) -> Path:
+        """The path of a folder for another program's files, which is created if it is missing.
+
+        Raises: CheckpointError if it is a link or cannot be created.
+        """
+        with wrap_write_errors(self.directory / name):
+            return self._open_folder().subfolder(name).path
+
+    def _open_folder(self) -> Folder:
+        return self._lock.folder or Folder(self.directory)
+
+    def _write_file(self, path: Path, content: Content) -> None:
+        """Replaces a file in the run's folder or in a folder in it."""
+        with wrap_write_errors(path):
+            folder = self._open_folder()
+            if path.parent != self.directory:
+                folder = folder.subfolder(path.parent.name)
+            folder.write(path.name, content)
 
     def unlock(self) -> None:
         """Lets other processes train here."""
@@ -117,9 +192,9 @@ class Run:
         try:  # the card first: if the process ends between the two writes, the next update rewrites the card
             if may_write_card(self.directory):
                 card = model_card(self.directory.name, read_config(self.directory), record=self.record)
-                atomic_write(self.directory / CARD, card.encode())
+                self._write_file(self.directory / CARD, card.encode())
         finally:
-            atomic_json(self.directory / TRAINING, self.record.to_dict())
+            self._write_file(self.directory / TRAINING, json_bytes(self.record.to_dict()))
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Appends one line to log.jsonl; if it cannot be written, it waits for the next line or `flush_log`."""
@@ -149,7 +224,7 @@ class Run:
     def save_best(self, model: GPT, step: int, validation_loss: float | None) -> Path:
         """Replaces the weights at the top of the folder."""
         metadata = {"step": str(step)} | ({} if validation_loss is None else {"validation_loss": str(validation_loss)})
-        save_weights(self.directory, model, metadata=metadata)
+        save_weights(self.directory, model, metadata=metadata, write_file=self._write_file)
         return self.directory / WEIGHTS
 
     def best_figures(self) -> tuple[int, float] | None:
@@ -162,51 +237,56 @@ class Run:
             return None if loss is None else (int(file.metadata["step"]), float(loss))
 
     def load_best(self) -> dict[str, Tensor]:
-        """The weights at the top of the folder, as a state dict."""
+        """The weights at the top of the folder, as a state dict.
+
+        Raises: CheckpointError if they cannot be read, or the folder was deleted, moved or replaced.
+        """
+        if not self.is_in_place:
+            raise CheckpointError(f"{self.directory} was deleted, moved or replaced, and its best weights with it")
         return load_checkpoint(self.directory, "cpu").model.state_dict()
 
     def save_last(self, state: LastState) -> Path:
         """Replaces the state that `--resume` starts from."""
-        return _save_state(self.last_path, state)
+        return self._save_state(self.last_path, state)
 
     def load_last(self) -> LastState | None:
         """The last saved state, or None if the run ended before its first save."""
-        return _load_state(self.last_path)
+        return self._load_state(self.last_path)
 
     def last_progress(self) -> dict[str, Any] | None:
         """The progress of the last saved state, without its tensors."""
-        return _progress(self.last_path)
+        return self._progress(self.last_path)
 
     def save_before_cooldown(self, state: LastState) -> Path:
         """Replaces the state that `--resume` with a longer budget starts from."""
-        return _save_state(self.before_cooldown_path, state)
+        return self._save_state(self.before_cooldown_path, state)
 
     def load_before_cooldown(self) -> LastState | None:
         """The state at the start of the cool-down, or None before it."""
-        return _load_state(self.before_cooldown_path)
+        return self._load_state(self.before_cooldown_path)
 
     def before_cooldown_progress(self) -> dict[str, Any] | None:
         """The progress of the state at the start of the cool-down, without its tensors."""
-        return _progress(self.before_cooldown_path)
+        return self._progress(self.before_cooldown_path)
 
+    def _save_state(self, path: Path, state: LastState) -> Path:
+        save_tensors(path, state.tensors, {"progress": json.dumps(state.progress)}, self._write_file)
+        return path
 
-def _save_state(path: Path, state: LastState) -> Path:
-    save_tensors(path, state.tensors, {"progress": json.dumps(state.progress)})
-    return path
+    def _load_state(self, path: Path) -> LastState | None:
+        if not self._has(path):
+            return None
+        tensors, metadata = load_tensors(path)
+        return LastState(tensors, json.loads(metadata["progress"]))
 
+    def _progress(self, path: Path) -> dict[str, Any] | None:
+        if not self._has(path):
+            return None
+        with TensorFile(path) as file:
+            return json.loads(file.metadata["progress"])
 
-def _load_state(path: Path) -> LastState | None:
-    if not path.exists():
-        return None
-    tensors, metadata = load_tensors(path)
-    return LastState(tensors, json.loads(metadata["progress"]))
-
-
-def _progress(path: Path) -> dict[str, Any] | None:
-    if not path.exists():
-        return None
-    with TensorFile(path) as file:
-        return json.loads(file.metadata["progress"])
+    def _has(self, path: Path) -> bool:
+        return self.is_in_place and exists(path)
 
 
 def read_record(directory: Path) -> RunRecord:
@@ -228,6 +308,6 @@ def newest_run(runs: Iterable[Path]) -> Path | None:
     """The folder of the run that was started, saved or finished last; None if there is no run."""
 
     def touched(folder: Path) -> float:
-        return max(path.stat().st_mtime for path in (folder / TRAINING, folder / "last") if path.exists())
+        return max(path.stat().st_mtime for path in (folder / TRAINING, folder / "last") if exists(path))
 
     return max(runs, key=touched, default=None)

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minigpt.errors import CheckpointError
+from minigpt.storage.files import json_bytes
+from minigpt.storage.folder import Folder, reason_of
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -35,6 +37,7 @@ class RunLock:
         self.directory = directory
         self.path = directory / ".lock"
         self.owner_path = directory / ".lock.json"
+        self.folder: Folder | None = None  # while the lock is held
         self._releaser: weakref.finalize[..., RunLock] | None = None
         self._pid = 0
 
@@ -46,27 +49,43 @@ class RunLock:
     def acquire(self) -> None:
         """Acquires the lock without waiting; does nothing if this object holds it.
 
-        Raises: CheckpointError if another process or object holds it, or the folder cannot be written.
+        Raises: CheckpointError if another process or object holds it, the folder cannot be written, or `.lock` is a
+        link or another file than the empty one that minigpt creates.
         """
         if self.is_held:
             return
+        folder = self._open_folder()
         kernel_lock = self._acquire_kernel_lock()
         self._pid = os.getpid()
         owner = {"pid": self._pid, "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         try:
-            self.owner_path.write_text(json.dumps(owner))
-        except OSError as error:
+            folder.write(self.owner_path.name, json_bytes(owner), durable=False)
+        except CheckpointError:
             if kernel_lock is None:
-                raise self._not_writable(error) from error
+                raise
             # On a full disk the kernel's lock still works; only the message of a refusal lacks the owner.
-        self._releaser = weakref.finalize(self, _release, kernel_lock, self.owner_path, self._pid)
+        self.folder = folder
+        self._releaser = weakref.finalize(self, _release, kernel_lock, folder, self.owner_path.name, self._pid)
         _held.add(self)
 
     def release(self) -> None:
         """Releases the lock; does nothing if this object does not hold it."""
         if self._releaser is not None:
             self._releaser()
+        self.folder = None
         _held.discard(self)
+
+    def _open_folder(self) -> Folder:
+        """The folder to lock, in which `.lock` is what minigpt creates or missing: acquiring the lock truncates it."""
+        try:
+            folder = Folder(self.directory)
+            if folder.has(self.path.name) and not folder.is_empty_file(self.path.name):
+                raise CheckpointError(f"{self.path} is not the empty file that minigpt creates; remove it")
+        except CheckpointError:
+            raise
+        except OSError as error:
+            raise self._not_writable(error) from error
+        return folder
 
     def _acquire_kernel_lock(self) -> "BaseFileLock | None":
         """The kernel's lock; None if the file system has no locks and no process holds the folder.
@@ -116,15 +135,15 @@ class RunLock:
         return CheckpointError(f"{self.directory} is being trained by {who}; {fix}")
 
     def _not_writable(self, error: OSError) -> CheckpointError:
-        reason = (error.strerror or str(error)).lower()
+        reason = reason_of(error)
         return CheckpointError(f"{self.path} could not be written ({reason}); training needs a writable folder")
 
 
-def _release(kernel_lock: "BaseFileLock | None", owner_path: Path, pid: int) -> None:
+def _release(kernel_lock: "BaseFileLock | None", folder: Folder, owner_name: str, pid: int) -> None:
     if os.getpid() != pid:  # a forked child: filelock has closed its copy of the descriptor
         return
     with contextlib.suppress(OSError):
-        owner_path.unlink(missing_ok=True)
+        folder.remove(owner_name)
     if kernel_lock is not None:
         with contextlib.suppress(OSError):
             kernel_lock.release(force=True)

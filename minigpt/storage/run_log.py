@@ -8,25 +8,29 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from minigpt.errors import CheckpointError
-from minigpt.storage.files import atomic_write, fsync, wrap_write_errors
+from minigpt.storage.files import read_error
+from minigpt.storage.folder import Folder, fsync_descriptor, wrap_write_errors
 
-_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)  # Windows would change line ends
 _LINES_PER_WRITE = 1000
 
 
 class RunLog:
     """The log at `path`. Lines that cannot be written wait in memory and are written, in order, before later ones.
 
+    `open_folder` returns the folder of the log, through which it is written.
+
     The file is opened for each write: that costs 10 µs, and network file systems report errors only on close.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, open_folder: Callable[[], Folder] | None = None) -> None:
         self.path = path
+        self._open_folder = open_folder or (lambda: Folder(path.parent))
         self._waiting: list[bytes] = []
         self._whole: int | None = None  # after a failed write: how many bytes of the file are whole lines
+        self._is_durable = False  # whether the file's name is known to be on disk
 
     @property
     def unwritten(self) -> int:
@@ -46,15 +50,23 @@ class RunLog:
         """
         with wrap_write_errors(self.path):
             self._write_waiting()
-            if self.path.exists():
-                fsync(self.path)
+            folder = self._open_folder()
+            if folder.has(self.path.name):
+                descriptor = folder.open_to_append(self.path.name)
+                try:
+                    fsync_descriptor(descriptor)
+                finally:
+                    os.close(descriptor)
+                if not self._is_durable:
+                    folder.sync()
+                    self._is_durable = True
 
     def read(self) -> Iterator[dict[str, Any]]:
         """The records in order, without a last line that a kill cut short.
 
-        Raises: CheckpointError if a line is not JSON.
+        Raises: CheckpointError if the file cannot be read or a line is not JSON.
         """
-        with self.path.open("rb") if self.path.exists() else io.BytesIO() as file:
+        with self._open_to_read() as file:
             written = file if self._whole is None else io.BytesIO(file.read(self._whole))
             for number, line in enumerate(chain(written, self._waiting), 1):
                 if not line.endswith(b"\n"):
@@ -64,15 +76,28 @@ class RunLog:
                 except ValueError as error:
                     raise CheckpointError(f"{self.path}, line {number} is not JSON ({error}); remove it") from error
 
+    def _open_to_read(self) -> BinaryIO:
+        try:
+            return self.path.open("rb")
+        except FileNotFoundError:
+            return io.BytesIO()
+        except OSError as error:
+            raise read_error(self.path, error) from error
+
     def filter(self, keep: Callable[[dict[str, Any]], bool]) -> None:
         """Removes the records for which `keep` is false.
 
         Raises: CheckpointError if the file cannot be replaced; it is then unchanged.
         """
         kept = [json.dumps(record) + "\n" for record in self.read() if keep(record)]
-        atomic_write(self.path, "".join(kept).encode())
+        with wrap_write_errors(self.path):
+            self._open_folder().write(self.path.name, "".join(kept).encode())
         self._waiting.clear()
         self._whole = None
+
+    def move(self, path: Path) -> None:
+        """Continues in a new file; the lines that wait are written to it."""
+        self.path, self._whole, self._is_durable = path, None, False
 
     def _write_waiting(self) -> None:
         while self._waiting:
@@ -81,7 +106,7 @@ class RunLog:
 
     def _write(self, lines: bytes) -> None:
         """Appends lines to the file, all of them or none."""
-        descriptor = os.open(self.path, _FLAGS, 0o666)
+        descriptor = self._open_folder().open_to_append(self.path.name)
         try:
             size = os.lseek(descriptor, 0, os.SEEK_END)
             if self._whole is not None and self._whole < size:

@@ -2,7 +2,7 @@
 
 import json
 import mmap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from minigpt.errors import CheckpointError
 from minigpt.storage.byte_file import ByteFile
 from minigpt.storage.files import atomic_write, lfs_pointer_error, read_error
+from minigpt.storage.folder import Content
 
 _DTYPES = {
     "F64": torch.float64,
@@ -29,8 +30,13 @@ _DTYPES = {
 _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Writes a safetensors file atomically. Views and GPU tensors are copied one at a time.
+def save_tensors(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str] | None = None,
+    write_file: Callable[[Path, Content], None] = atomic_write,
+) -> None:
+    """Writes a safetensors file by `write_file`, by default atomically. Views and GPU tensors are copied one at a time.
 
     Raises: CheckpointError, as `atomic_write`.
     Source: https://huggingface.co/docs/safetensors, the format: the header's length, a JSON header, the bytes.
@@ -53,7 +59,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
         for _, tensor in ordered:
             file.write(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
 
-    atomic_write(path, write)
+    write_file(path, write)
 
 
 class _Entry(NamedTuple):

@@ -1,6 +1,7 @@
 """Saves a run while it trains, restores it, and rolls it back: best weights, states, and the log that belongs to them.
 
-If a save fails, the previous one is kept, a notice is yielded, and the next save tries again.
+If a save fails, the previous one is kept, a notice is yielded, and the next save tries again. If the run's folder was
+deleted, moved or replaced, the next save creates a new one.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from minigpt.errors import CheckpointError
 from minigpt.storage.run import LastState, Run
+from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.training.budget import Budget
 from minigpt.training.distributed import World, distribute_like, to_local
 from minigpt.training.events import Notice, Saved
@@ -91,8 +93,8 @@ class Checkpointer:
     tried, in seconds of the run. `failure` is the error of the last save.
     """
 
-    def __init__(self, run: Run | None, state: TrainingState, world: World) -> None:
-        self.run, self.state, self.world = run, state, world
+    def __init__(self, run: Run | None, state: TrainingState, tokenizer: Tokenizer, world: World) -> None:
+        self.run, self.state, self.tokenizer, self.world = run, state, tokenizer, world
         self.model = state.train_step.loss_model.model
         (has_run,) = world.all_reduce_max([run is not None])
         self.is_saving = bool(has_run)
@@ -104,6 +106,8 @@ class Checkpointer:
     @property
     def kept(self) -> str:
         """The state that is kept, as text for the user."""
+        if self.run is not None and not self.run.is_in_place:
+            return f"no state is kept, because {self.run.directory} was deleted, moved or replaced"
         return f"the state of step {self.saved_step:,} is kept" if self.saved_step >= 0 else "nothing was saved yet"
 
     def take_notices(self, step: int) -> list[Notice]:
@@ -218,7 +222,7 @@ class Checkpointer:
         if self.run is not None:
             self.run.log(record)
 
-    def save_best(self, step: int, loss: float | None) -> Saved | None:
+    def save_best(self, progress: Progress, loss: float | None) -> Saved | None:
         """Saves the weights as the run's model. Returns None without a run, or if they could not be written.
 
         Raises: DivergedError if weights are NaN or infinite.
@@ -226,7 +230,8 @@ class Checkpointer:
         if not self.is_saving:
             return None
         self._check_finite()
-        model = self.world.unsharded_model(self.model)
+        self.ensure_folder(progress)
+        model, step = self.world.unsharded_model(self.model), progress.step
         path = self._write(lambda run: run.save_best(model, step, loss), "the best weights", step)
         return Saved(step, path, "best") if path else None
 
@@ -235,7 +240,10 @@ class Checkpointer:
 
         Raises: DivergedError if weights are NaN or infinite.
         """
-        if not self.is_saving or (self.saved_step == progress.step and not again):
+        if not self.is_saving:
+            return None
+        self.ensure_folder(progress)
+        if self.saved_step == progress.step and not again:
             return None
         state = self._capture(progress)
         self.saved_seconds = progress.seconds
@@ -252,6 +260,7 @@ class Checkpointer:
         """
         if not self.is_saving:
             return
+        self.ensure_folder(progress)
         state = self._capture(progress)
         self._write(
             lambda run: run.save_before_cooldown(state),
@@ -259,6 +268,32 @@ class Checkpointer:
             progress.step,
             then="training continues without it",
         )
+
+    def ensure_folder(self, progress: Progress) -> None:
+        """If the run's folder was deleted, moved or replaced, continues in a new one, with the present weights.
+
+        Raises: DivergedError if weights are NaN or infinite.
+        """
+        (missing,) = self.world.all_reduce_max([self.run is not None and not self.run.is_in_place])
+        if not missing:
+            return
+        self._check_finite()
+        self.saved_step = -1
+        progress.restart_losses()
+        model = self.world.unsharded_model(self.model)
+        if self.run is None:
+            return
+        before = self.run.directory
+        try:
+            self.run.relocate(model, self.tokenizer, progress.step)
+        except CheckpointError as error:
+            self.failure = error
+            self.notices.append(f"{before} was deleted, moved or replaced, and no new folder could be made ({error})")
+        else:
+            self.notices.append(
+                f"{before} was deleted, moved or replaced; the run is saved in {self.run.directory} from step "
+                f"{progress.step:,} on, and its log there starts at that step"
+            )
 
     def _capture(self, progress: Progress) -> LastState:
         self._check_finite()

@@ -152,7 +152,7 @@ class PeriodicEvaluation:
         result = self.evaluator.evaluate()
         loss = result.loss if result else None
         is_best = progress.would_be_best(loss)
-        saved = self.checkpointer.save_best(progress.step, loss) if is_best else None
+        saved = self.checkpointer.save_best(progress, loss) if is_best else None
         if saved is None and self.checkpointer.is_saving:
             is_best = False  # the disk refused them
         self.clock.synchronize(progress)

@@ -177,6 +177,11 @@ class Progress:
         self.best = replace(self.best, loss=None)
         self.evaluation = replace(self.evaluation, step=-1, is_best=False, lowest_loss=None, without_improvement=0)
 
+    def restart_losses(self) -> None:
+        """Forgets the validation losses and the best weights; those of the present step are the best now."""
+        self.forget_losses()
+        self.best = BestResult(step=self.step)
+
     def adopt_best(self, best: BestResult) -> None:
         """Records the best weights on disk as the run's best: it was killed before it could save its state."""
         self.best = best

@@ -112,12 +112,25 @@ def test_a_partial_line_that_could_not_be_truncated_is_truncated_before_the_next
     assert steps(run) == [1, 2, 3]
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the always full device is Linux's")
-def test_a_full_device_is_one_sentence(run: Run) -> None:
-    run.log_path.symlink_to("/dev/full")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
+@pytest.mark.parametrize(
+    ("plant", "message"),
+    [
+        (
+            lambda path: path.symlink_to(path.parent / "training.json"),
+            "log.jsonl is a symbolic link, and minigpt writes",
+        ),
+        (lambda path: os.mkfifo(path), r"log\.jsonl could not be written \(no such device or address\)"),
+    ],
+    ids=["link", "named pipe"],
+)
+def test_lines_wait_while_the_log_is_no_regular_file(run: Run, plant: Callable[[Path], None], message: str) -> None:
+    before = (run.directory / "training.json").read_bytes()
+    plant(run.log_path)
     run.log(line(1))
-    with pytest.raises(CheckpointError, match="no space left on device"):
+    with pytest.raises(CheckpointError, match=message):
         run.flush_log()
+    assert (run.directory / "training.json").read_bytes() == before
     run.log_path.unlink()
     run.flush_log()
     assert steps(run) == [1]
@@ -147,7 +160,9 @@ def test_a_flushed_log_is_synced(run: Run, monkeypatch: Patch) -> None:
     assert synced == []  # there is no log yet
     run.log(line(1))
     run.flush_log()
-    assert synced == [run.log_path.stat().st_ino]
+    assert synced == [run.log_path.stat().st_ino, run.directory.stat().st_ino]  # and the name of the new file
+    run.flush_log()
+    assert synced[2:] == [run.log_path.stat().st_ino]
 
 
 def test_truncating_the_log_drops_waiting_and_written_lines(run: Run, monkeypatch: Patch) -> None:

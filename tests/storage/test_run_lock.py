@@ -156,7 +156,7 @@ def test_a_full_disk_does_not_prevent_locking(tmp_path: Path, monkeypatch: pytes
     lock = RunLock(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", full)
-        patch.setattr(Path, "write_text", full)
+        patch.setattr(os, "fdopen", full)
         lock.acquire()
     with pytest.raises(CheckpointError, match=r"is being trained by another process; wait for it or stop it$"):
         RunLock(tmp_path).acquire()

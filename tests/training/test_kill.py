@@ -76,16 +76,18 @@ class Killer:
         for name in ("fsync", "replace", "rename", "unlink", "mkdir", "ftruncate"):
             setattr(os, name, self.before(getattr(os, name)))
         os.write = self.within(os.write)
-        killer, really_open = self, Path.open
+        killer, really_open = self, os.fdopen
 
         class File(io.FileIO):
             def write(self, content: Any) -> int:
                 return killer.within(super().write)(content)
 
-        def open_path(path: Path, mode: str = "r", *rest: Any, **options: Any) -> Any:
-            return io.BufferedWriter(File(path, "w")) if mode == "wb" else really_open(path, mode, *rest, **options)
+        def open_descriptor(descriptor: int, mode: str = "r", *rest: Any, **options: Any) -> Any:
+            if mode == "wb":
+                return io.BufferedWriter(File(descriptor, "w"))
+            return really_open(descriptor, mode, *rest, **options)
 
-        Path.open = open_path  # type: ignore[method-assign,assignment]
+        os.fdopen = open_descriptor
 
     def count(self) -> bool:
         self.calls += 1

@@ -1,0 +1,204 @@
+"""Folders that minigpt writes to: nothing is written, truncated or deleted through a link, and only own files go."""
+
+import contextlib
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from builders import new_model, new_run
+
+from minigpt.errors import CheckpointError
+from minigpt.jobs.stages import write_pages
+from minigpt.storage import folder as folder_module
+from minigpt.storage.folder import Folder
+from minigpt.storage.run import LastState, Run
+from minigpt.storage.run_record import Result
+
+STATE = LastState({"a": torch.zeros(1)}, {"step": 1})
+RECORD = {"corpus": {"fingerprint": "f", "train_bytes": 9, "train_tokens": 9}}  # which the report needs
+STARTS = {"training.json": re.compile(rb"\{")}
+
+
+def snapshot(folder: Path) -> dict[str, bytes | str | None]:
+    """Everything in a folder: the bytes of files, the targets of links, None for folders."""
+
+    def content(path: Path) -> bytes | str | None:
+        if path.is_symlink():
+            return str(path.readlink())
+        return path.read_bytes() if path.is_file() else None
+
+    return {str(path.relative_to(folder)): content(path) for path in folder.rglob("*")}
+
+
+@pytest.fixture(params=["descriptors", "paths"])
+def calls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs a test with calls relative to an open folder, and with calls by path as on Windows."""
+    if request.param == "paths":
+        monkeypatch.setattr(folder_module, "_HAS_DIR_FD", False)
+        monkeypatch.setattr(folder_module, "_NO_LINK", 0)
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A folder elsewhere that has what a run's folder has."""
+    path = tmp_path / "victim"
+    (path / "last").mkdir(parents=True)
+    for name in ("file", "training.json", "last/.state.safetensors.1.tmp", ".training.json.1.tmp", "loss.png"):
+        (path / name).write_bytes(b"{precious}")
+    return path
+
+
+def use_everything(run: Run) -> None:
+    """Writes whatever a run writes."""
+    run.lock()
+    try:
+        run.log({"step": 1, "loss": 1.0})
+        run.flush_log()
+        run.truncate_log(1, frozenset({"loss"}))
+        run.save_best(new_model(n_layer=1), 1, 1.0)
+        run.save_last(STATE)
+        run.save_before_cooldown(STATE)
+        run.update(result=Result(step=1, best_step=1, reason="length", seconds=1.0))
+        run.subfolder("tensorboard")
+    finally:
+        run.unlock()
+    list(write_pages(run))
+
+
+FILES = [
+    ".lock", ".lock.json", "log.jsonl", "training.json", "README.md", "model.safetensors", "config.json", "loss.png",
+    "report.html", f".training.json.{os.getpid()}.tmp", ".model.safetensors.1.tmp", "last/state.safetensors",
+    f"last/.state.safetensors.{os.getpid()}.tmp", "last/.state.safetensors.7.tmp",
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("calls")
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("target", ["file", "missing"])
+def test_no_file_that_a_link_leads_to_is_changed_or_created(
+    tmp_path: Path, victim: Path, name: str, target: str
+) -> None:
+    run = new_run(tmp_path / "run", new_model(n_layer=1), record=RECORD)
+    link = run.directory / name
+    link.parent.mkdir(exist_ok=True)
+    link.unlink(missing_ok=True)
+    if name == "training.json":  # readable, so that the run opens
+        shutil.copy(run.directory / "config.json", victim / "file")
+        (victim / "file").write_text('{"format": 2}')
+    link.symlink_to(victim / target)
+    before = snapshot(victim)
+    with contextlib.suppress(CheckpointError):
+        use_everything(run)
+    assert snapshot(victim) == before
+
+
+@pytest.mark.usefixtures("calls")
+@pytest.mark.parametrize("name", ["last", "tensorboard"])
+@pytest.mark.parametrize("where", ["victim", "missing"])
+def test_nothing_is_written_or_swept_in_a_folder_that_a_link_leads_to(
+    tmp_path: Path, victim: Path, name: str, where: str
+) -> None:
+    run = new_run(tmp_path / "run", new_model(n_layer=1), record=RECORD)
+    (run.directory / name).symlink_to(tmp_path / where)
+    before = snapshot(victim)
+    message = rf"^{run.directory}/{name} is a symbolic link, and minigpt writes only inside {run.directory}; replace"
+    with pytest.raises(CheckpointError, match=message) as refused:
+        use_everything(run)
+    assert "\n" not in str(refused.value)
+    assert snapshot(victim) == before
+    assert not (tmp_path / "missing").exists()
+    Run.open(run.directory)  # reading through links stays allowed
+
+
+@pytest.mark.usefixtures("calls")
+def test_the_runs_folder_and_the_one_around_it_may_be_links(tmp_path: Path) -> None:
+    new_run(tmp_path / "disk" / "runs" / "fox", new_model(n_layer=1))
+    (tmp_path / "checkpoints").symlink_to(tmp_path / "disk" / "runs")
+    (tmp_path / "disk" / "runs" / "linked").symlink_to("fox")
+    run = Run.open(tmp_path / "checkpoints" / "linked")
+    use_everything(run)
+    assert run.last_progress() == {"step": 1}
+    assert (tmp_path / "disk" / "runs" / "fox" / "last" / "state.safetensors").is_file()
+
+
+@pytest.mark.parametrize("content", [b"mine", None])
+def test_a_lock_file_with_content_is_not_truncated(tmp_path: Path, content: bytes | None) -> None:
+    run = new_run(tmp_path / "run", new_model(n_layer=1), record=RECORD)
+    lock = run.directory / ".lock"
+    lock.mkdir() if content is None else lock.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"\.lock is not the empty file that minigpt creates; remove it$"):
+        run.lock()
+    assert content is None or lock.read_bytes() == content
+
+
+@pytest.mark.usefixtures("calls")
+def test_only_temporary_files_that_are_ours_by_name_kind_and_content_are_removed(tmp_path: Path) -> None:
+    ours = {
+        ".training.json.12.tmp": b'{"format": 2, "minigpt"',
+        ".training.json.13.tmp": b"",
+        ".training.json.14.tmp": b'{"f',
+    }
+    ours |= {".training.json.15.tmp": bytes(4096)}
+    theirs = {".training.json.16.tmp": b"my own notes on training", ".notes.17.tmp": b"{", ".training.json.x.tmp": b"{"}
+    theirs |= {"training.json.18.tmp": b"{", ".training.json.19.tmp.bak": b"{"}
+    for name, content in (ours | theirs).items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / ".training.json.20.tmp").symlink_to(tmp_path / ".notes.17.tmp")
+    (tmp_path / ".training.json.21.tmp").mkdir()
+    Folder(tmp_path).remove_temporary_files(STARTS)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {*theirs, ".training.json.20.tmp", ".training.json.21.tmp"}
+
+
+def test_every_file_that_a_run_writes_leaves_a_temporary_file_that_is_recognized(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = new_run(tmp_path / "run", new_model(n_layer=1), record=RECORD)
+    replace, names = os.replace, set()
+
+    def keep_a_copy(source: str, target: str, **options: int) -> None:
+        names.add(target)
+        place = Path(f"/proc/self/fd/{options['src_dir_fd']}").readlink()
+        shutil.copy(place / source, place / f".{target}.4194305.tmp")
+        replace(source, target, **options)
+
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("the folder of a descriptor is read from /proc")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", keep_a_copy)
+        use_everything(run)
+    assert names >= {"training.json", "state.safetensors", "model.safetensors", "README.md", "log.jsonl", "report.html"}
+    assert len(list(run.directory.rglob(".*.tmp"))) == len(names)
+    run.lock()
+    assert list(run.directory.rglob(".*.tmp")) == []
+
+
+@pytest.mark.usefixtures("calls")
+def test_a_folder_that_was_deleted_moved_or_replaced_is_not_written(tmp_path: Path) -> None:
+    if sys.platform == "win32":
+        pytest.skip("Windows refuses to move an open folder")
+    path = tmp_path / "folder"
+    path.mkdir()
+    folder = Folder(path)
+    assert folder.is_in_place()
+    path.rename(tmp_path / "moved")
+    for there in (False, True):
+        if there:
+            path.mkdir()
+        assert not folder.is_in_place()
+        act: Callable[[], object]
+        for act in (
+            lambda: folder.write("file", b"new"),
+            lambda: folder.subfolder("last"),
+            lambda: folder.open_to_append("file"),
+        ):
+            with pytest.raises(CheckpointError, match=f"^{path} was deleted, moved or replaced while it was in use$"):
+                act()
+    assert list(path.iterdir()) == list((tmp_path / "moved").iterdir()) == []
+    (tmp_path / "moved").rename(path)
+    assert folder.is_in_place()

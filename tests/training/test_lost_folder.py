@@ -1,0 +1,130 @@
+"""A run whose folder is deleted, moved or replaced while it trains continues in a new folder that can be opened."""
+
+import shutil
+import sys
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+import torch
+from builders import new_model, new_run
+
+from minigpt.config import TrainConfig
+from minigpt.data.corpus import Corpus
+from minigpt.errors import CheckpointError, TrainingError
+from minigpt.model.gpt import GPT
+from minigpt.storage.checkpoint import load_checkpoint
+from minigpt.storage.run import Run
+from minigpt.training.events import Event, Finished, Notice, Saved, Step
+from minigpt.training.loop import train
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows refuses to remove a folder that is in use")
+
+CONFIG = TrainConfig(
+    steps=8, batch_size=4, context_length=16, eval_every=2, sample_every=0, eval_tokens=100, device="cpu",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "fox.txt").write_text("the quick brown fox jumps over the lazy dog; " * 60)
+    return Corpus.build([folder / "fox.txt"], "bytes", cache=folder / "cache")
+
+
+def delete(run: Run) -> None:
+    shutil.rmtree(run.directory)
+
+
+def move(run: Run) -> None:
+    run.directory.rename(run.directory.with_name("elsewhere"))
+
+
+def replace(run: Run) -> None:
+    delete(run)
+    new_run(run.directory, new_model(n_layer=1))
+
+
+def start(
+    corpus: Corpus, folder: Path, step: int, model: GPT | None = None
+) -> tuple[Run, list[Event], Generator[Event, None, None]]:
+    """A run that has taken so many steps, its events until then, and those to come."""
+    model = model or new_model(n_layer=1)
+    run = new_run(folder, model, corpus.tokenizer)
+    events = train(model, corpus, CONFIG, run)
+    before = []
+    for event in events:
+        before.append(event)
+        if isinstance(event, Step) and event.step == step:
+            break
+    return run, before, events
+
+
+@pytest.mark.parametrize("step", [3, 8], ids=["in the middle", "at the end"])
+@pytest.mark.parametrize(("lose", "name"), [(delete, "fox"), (move, "fox"), (replace, "fox-2")])
+def test_the_run_goes_on_in_a_new_folder_that_can_be_opened_and_resumed(
+    corpus: Corpus, tmp_path: Path, lose: Callable[[Run], None], name: str, step: int
+) -> None:
+    run, _, events = start(corpus, tmp_path / "fox", step)
+    lose(run)
+    others = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock.json"}
+    rest = list(events)
+    *_, finished = rest
+    assert isinstance(finished, Finished)
+    (notice,) = [event.text for event in rest if isinstance(event, Notice)]
+    assert notice.startswith(
+        f"{tmp_path / 'fox'} was deleted, moved or replaced; the run is saved in {tmp_path / name} from step "
+    )
+    assert run.directory == tmp_path / name
+    assert all(path.read_bytes() == content for path, content in others.items())  # of the moved or the other run
+    again = Run.open(tmp_path / name)
+    assert again.last_progress()["step"] == 8
+    assert again.record.result is not None
+    assert again.record.result.best_step == finished.best_step >= step // 2 * 2
+    assert load_checkpoint(again.directory, "cpu").tokenizer.fingerprint == corpus.tokenizer.fingerprint
+    assert all(line["step"] >= step // 2 * 2 for line in again.read_log())
+    *_, longer = train(new_model(n_layer=1), corpus, CONFIG.replace(steps=10), again, resume=True)
+    assert isinstance(longer, Finished)
+
+
+def test_a_stop_after_the_folder_was_deleted_saves_into_a_new_one(corpus: Corpus, tmp_path: Path) -> None:
+    run, _, events = start(corpus, tmp_path / "fox", 5)
+    delete(run)
+    events.close()
+    assert Run.open(tmp_path / "fox").last_progress()["step"] == 5
+
+
+@pytest.mark.parametrize("lose", [delete, move, replace])
+def test_if_no_new_folder_can_be_made_no_message_says_that_a_state_is_kept(
+    corpus: Corpus, tmp_path: Path, lose: Callable[[Run], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, before, events = start(corpus, tmp_path / "fox", 3)
+    assert any(isinstance(event, Saved) for event in before)
+    lose(run)
+
+    def refuse(self: Run, *_: object) -> None:
+        raise CheckpointError("no space left on device")
+
+    monkeypatch.setattr(Run, "relocate", refuse)
+    rest: list[Event] = []
+    with pytest.raises(CheckpointError, match="was deleted, moved or replaced"):
+        rest.extend(events)
+    texts = [event.text for event in rest if isinstance(event, Notice)]
+    assert not [event for event in rest if isinstance(event, Saved)]
+    assert (
+        f"{tmp_path / 'fox'} was deleted, moved or replaced, and no new folder could be made (no space left" in texts[0]
+    )
+    assert any("no state is kept, because" in text for text in texts)
+    assert not any("of step 2 is kept" in text for text in texts)
+
+
+@pytest.mark.parametrize("lose", [delete, replace])
+def test_a_divergence_after_the_folder_was_lost_does_not_restore_from_another_one(
+    corpus: Corpus, tmp_path: Path, lose: Callable[[Run], None]
+) -> None:
+    model = new_model(n_layer=1)
+    run, _, events = start(corpus, tmp_path / "fox", 3, model)
+    lose(run)
+    model.final_norm.weight.data.fill_(torch.nan)
+    with pytest.raises(TrainingError, match=r"no state is kept, because .*/fox was deleted, moved or replaced"):
+        list(events)
