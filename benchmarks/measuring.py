@@ -9,9 +9,11 @@ import importlib.util
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -88,21 +90,47 @@ class Stopwatch:
 
 
 class WorkerError(Exception):
-    """A worker failed; the message is the last line of its stderr."""
+    """A worker failed; the message is the last line of its stderr. `stdout` is what it had printed before."""
+
+    def __init__(self, message: str, stdout: str = "") -> None:
+        super().__init__(message)
+        self.stdout = stdout
 
 
-def run_worker(command: Sequence[str], threads: int, **environment: str) -> str:
-    """Runs a command with this number of threads; returns its stdout.
+def run_worker(command: Sequence[str], threads: int, limit: float | None = None, **environment: str) -> str:
+    """Runs a command with this number of threads, and for at most `limit` seconds; returns its stdout.
 
     Raises: WorkerError.
     """
     count = str(threads)
     variables = os.environ | {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count} | environment
-    done = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
-    if done.returncode:
-        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        raise WorkerError(lines[-1] if lines else f"exit code {done.returncode}")
-    return done.stdout
+    # Files, since the end of a pipe comes only when the worker's own children have ended too.
+    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
+        process = subprocess.Popen(command, stdout=stdout, stderr=stderr, env=variables, start_new_session=True)
+        try:
+            code: int | None = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            if process.poll() is None:
+                _kill_all(process)
+        stdout.seek(0)
+        stderr.seek(0)
+        printed, lines = stdout.read(), [line.strip() for line in stderr if line.strip()]
+    if code is None:
+        raise WorkerError(f"stopped at its limit of {limit:.0f} s", printed)
+    if code:
+        raise WorkerError(lines[-1] if lines else f"exit code {code}", printed)
+    return printed
+
+
+def _kill_all(process: subprocess.Popen[bytes]) -> None:
+    """Kills a process that leads a session, and all processes that it has started."""
+    if hasattr(os, "killpg"):
+        os.killpg(process.pid, signal.SIGKILL)
+    else:  # Windows
+        process.kill()
+    process.wait()
 
 
 def run_job(script: str, job: dict[str, Any], threads: int) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from measuring import Shape, Stopwatch
+from measuring import Shape, Stopwatch, print_progress
 
 from minigpt import GPT, Corpus, GPTConfig, TrainConfig, train
 from minigpt.device import autocast, resolve_device, resolve_dtype
-from minigpt.training.events import Step
+from minigpt.training.events import Notice, Step
 from minigpt.training.loss import next_token_loss
 from minigpt.training.optimizers import build_optimizers
 
@@ -48,20 +48,29 @@ def minigpt_parts(shape: Shape, device: str, **options: Any) -> tuple[GPT, Train
     return model, TrainConfig(device=device, **length, **batch, **options)
 
 
-def minigpt_steps(model: GPT, config: TrainConfig, data: Path) -> Iterator[None]:
-    """Runs minigpt's training loop; yields after every step."""
+def minigpt_steps(
+    model: GPT, config: TrainConfig, data: Path, on_notice: Callable[[str], object] = print_progress
+) -> Iterator[None]:
+    """Runs minigpt's training loop; yields after every step. Passes on what it reports, as that it cannot compile."""
     for event in train(model, random_corpus(data, model.config.vocab_size), config):
         if isinstance(event, Step):
             yield
+        elif isinstance(event, Notice):
+            on_notice(event.text)
 
 
 def measure_minigpt(
-    shape: Shape, data: Path, device: torch.device, stopwatch: Callable[[], Stopwatch], **options: Any
+    shape: Shape,
+    data: Path,
+    device: torch.device,
+    stopwatch: Callable[[], Stopwatch],
+    on_notice: Callable[[str], object] = print_progress,
+    **options: Any,
 ) -> Stopwatch:
     """Trains minigpt until the stopwatch, which starts after the model is built, ends the measurement."""
     model, config = minigpt_parts(shape, device.type, **options)
     clock = stopwatch()
-    for _ in minigpt_steps(model, config, data):
+    for _ in minigpt_steps(model, config, data, on_notice):
         if clock.step():
             break
     return clock

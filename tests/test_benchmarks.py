@@ -3,7 +3,10 @@
 import importlib
 import json
 import math
+import os
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +20,7 @@ import torch.nn.functional as F
 from minigpt import GPT, GPTConfig, evaluate
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-NAMES = ("measuring", "peers", "own_loop", "training", "time_to_quality", "scaling")
+NAMES = ("measuring", "peers", "own_loop", "training", "time_to_quality", "scaling", "on_gpu")
 
 
 @pytest.fixture
@@ -72,6 +75,116 @@ def test_the_error_of_a_failed_worker_is_its_last_line(load: Any) -> None:
     measuring = load("measuring")
     with pytest.raises(measuring.WorkerError, match=r"^ValueError: no$"):
         measuring.run_worker([sys.executable, "-c", "raise ValueError('no')"], 1)
+
+
+def test_a_worker_that_takes_too_long_is_ended_with_its_children_and_what_it_printed_is_kept(
+    load: Any, tmp_path: Path
+) -> None:
+    measuring = load("measuring")
+    child = f"import time; time.sleep(4); open({str(tmp_path / 'late')!r}, 'w')"
+    script = f"import subprocess, sys; print('one', flush=True); subprocess.run([sys.executable, '-c', {child!r}])"
+    with pytest.raises(measuring.WorkerError, match=r"^stopped at its limit of 2 s$") as caught:
+        measuring.run_worker([sys.executable, "-c", script], 1, 2)
+    assert caught.value.stdout == "one\n"
+    time.sleep(3)
+    assert not list(tmp_path.iterdir())
+
+
+# The benchmark for a GPU.
+
+
+def dry_results(load: Any, name: str) -> list[dict[str, Any]]:
+    on_gpu = load("on_gpu")
+    job = on_gpu.PARTS[name].job | {"device": "cpu", "dry_run": True, "part": name, "limit": 60, "threads": 1}
+    return [{"part": name, **result} for result in on_gpu.work(job)]
+
+
+@pytest.mark.parametrize("name", ["limits", "training", "decoding-124M", "decoding-XL"])
+def test_a_part_of_the_gpu_benchmark_runs_on_a_cpu(load: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", torch.compile)  # which a dry run replaces
+    results = dry_results(load, name)
+    assert not [result for result in results if "error" in result]
+    on_gpu = load("on_gpu")
+    rows = [line for line in on_gpu.report(results).splitlines() if line.startswith("| ")]
+    assert len(rows) == 2 + len(results)
+    assert len({row.count("|") for row in rows}) == 1
+    if name == "training":
+        assert [result["optimizer"] for result in results] == ["adamw", "muon"]
+        assert all(result["tokens_per_second"] > 0 and result["mfu"] > 0 for result in results)
+    elif name.startswith("decoding"):
+        assert [result["engine"] for result in results] == on_gpu.PARTS[name].job["engines"]
+
+
+@pytest.mark.slow
+def test_a_dry_run_of_the_gpu_benchmark_runs_every_part(tmp_path: Path) -> None:
+    command = [sys.executable, str(BENCHMARKS / "on_gpu.py"), "--device", "cpu", "--dry-run", "--threads", "1"]
+    paths = os.pathsep.join([str(BENCHMARKS.parent), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": paths}
+    done = subprocess.run(
+        [*command, "--json", str(tmp_path / "raw.json")], capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("**Dry run**: tiny shapes; no figure says anything about speed.")
+    record = json.loads((tmp_path / "raw.json").read_text())
+    parts = [result["part"] for result in record["results"]]
+    for name, count in (("limits", 2), ("tests", 1), ("learning", 1), ("training-compiled", 6), ("decoding-XL", 2)):
+        assert parts.count(name) == count
+    assert "failed" not in done.stdout
+
+
+def test_a_failed_part_of_the_gpu_benchmark_is_a_row_and_the_rest_goes_on(
+    load: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_gpu, measuring = load("on_gpu"), load("measuring")
+    limits: dict[str, float] = {}
+
+    def worker(command: list[str], _threads: int, limit: float) -> str:
+        job = json.loads(command[-1])
+        limits[job["part"]] = limit
+        if job["part"] == "training":
+            printed = json.dumps({"optimizer": "adamw", "compiled": False, "tokens_per_second": 123456.0, "mfu": 0.4})
+            raise measuring.WorkerError("stopped at its limit of 9 s", f'a library prints\n{printed}\n{{"cut off')
+        if job["part"] == "decoding-124M":
+            figures = {"tokens_per_second": 70.0, "bytes_per_second": 3.5e12}
+            return json.dumps({"model": "124M", "engine": "CUDA graphs", **figures})
+        return json.dumps({"case": "memory", "read": 4e12, "copy": 5e12, "bandwidth": 5e12})
+
+    monkeypatch.setattr(on_gpu, "run_worker", worker)
+    parts = ["limits", "training", "decoding-124M"]
+    monkeypatch.setattr(sys, "argv", ["on_gpu.py", "--device", "cpu", "--dry-run", "--parts", *parts])
+    assert on_gpu.main() == 1
+    printed = capsys.readouterr().out
+    assert "| off | adamw | – | – | torch's choice | 123,456 | 40.0% | – | – |  |" in printed
+    assert "| – | what is missing above | – | – | torch's choice | – | – | – | – | **failed**: stopped at" in printed
+    assert "| 124M | CUDA graphs | 70.0 | 70.0 | – |  |" in printed
+    # A part gets what earlier parts left, but never the seconds of later ones.
+    seconds = {name: part.seconds for name, part in on_gpu.PARTS.items()}
+    assert on_gpu.LIMIT == sum(seconds.values()) < 600
+    assert limits["limits"] == pytest.approx(on_gpu.LIMIT - seconds["training"] - seconds["decoding-124M"], abs=5)
+    assert limits["decoding-124M"] == pytest.approx(on_gpu.LIMIT, abs=5)
+
+
+def test_an_error_in_one_case_does_not_end_a_part(load: Any) -> None:
+    on_gpu = load("on_gpu")
+    with on_gpu.reported({"model": "XL"}) as result:
+        raise torch.OutOfMemoryError("CUDA out of memory.\nmore lines")
+    assert result == {"model": "XL", "error": "CUDA out of memory."}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--device", "cpu"], "--device cpu needs --dry-run"),
+        (["--device", "cuda:99"], "device ('cuda:99') is not on this machine"),
+    ],
+)
+def test_the_gpu_benchmark_needs_a_gpu(
+    load: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: list[str], message: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["on_gpu.py", *given])
+    with pytest.raises(SystemExit):
+        load("on_gpu").main()
+    assert message in capsys.readouterr().err
 
 
 def test_nanogpts_learning_rate_warms_up_and_ends_at_a_tenth_of_its_peak(load: Any) -> None:

@@ -169,6 +169,8 @@ def _timed_steps(
 ) -> list[tuple[float, float]]:
     """Seconds of the gradients and of the update for each of several steps, which take about `seconds` together."""
     stepper = TrainStep(GPT(model).to(device), _RandomTokens(model.vocab_size), config, device, dtype, World())
+    if device.type == "cuda":
+        stepper.timed_step(0, lambda: _wait(device))  # loads the kernels, which can take longer than all other steps
     took: list[tuple[float, float]] = []
     while (spent := sum(map(sum, took))) < seconds or (len(took) == 1 and spent < 4 * seconds):
         took.append(stepper.timed_step(len(took), lambda: _wait(device)))

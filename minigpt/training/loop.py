@@ -114,10 +114,11 @@ class _Trainer:
         device = world.device(config.device)
         dtype = resolve_dtype(config.dtype, device)
         allow_tf32(device)
+        model.to(device)
         if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
+            torch.cuda.reset_peak_memory_stats(device)  # fails before CUDA is initialized, which the line above does
         self.run, self.world = run, world
-        self.train_step = TrainStep(model.to(device), corpus, config, device, dtype, world)
+        self.train_step = TrainStep(model, corpus, config, device, dtype, world)
         self.tokens_per_step = self.train_step.batch_size * context
         self.budget = Budget(config, planned_steps(config, len(corpus.train)))
         self.clock = Clock(control, world)

@@ -1,16 +1,23 @@
 """The next-token loss through the tied head, computed without keeping the logits of a whole batch."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from minigpt.model.gpt import GPT
 
 HEAD_ROWS = 1024  # tokens with logits in memory at one time
+CUDA_HEAD_ROWS = 4096  # the same on CUDA: every slice of rows adds to all of the head's gradient, which takes time
 _CACHED_LOGITS = 2**20  # logits that a CPU turns into their gradient at one time, so that they stay in its cache
 _ALIGNMENT = 64  # numbers: a matrix product writes rows a third faster if they begin at whole cache lines
+_CUDA_ALIGNMENT = 128  # tokens: tensor cores multiply whole tiles, and GPT-2's 50,257 tokens are an odd number
+
+LogitsGradient = Callable[[Tensor, Tensor, int], Tensor]
+"""`overwrite_with_gradient`, `fused_gradient`, or its compiled form."""
 
 
 class LossModel(nn.Module):
@@ -19,21 +26,69 @@ class LossModel(nn.Module):
     def __init__(self, model: GPT) -> None:
         super().__init__()
         self.model = model
-        self.features: Callable[[Tensor], Tensor] = model.features  # or its compiled form
+        self.restore_plain()
+
+    def restore_plain(self) -> None:
+        """Computes everything without torch.compile."""
+        self.features: Callable[[Tensor], Tensor] = self.model.features
+        self.logits_gradient: LogitsGradient | None = None
+
+    def compile_forward(self) -> None:
+        """Compiles the forward pass, and on CUDA also the gradient of the logits, which torch runs as nine kernels."""
+        self.features = torch.compile(self.model.features)
+        if self.model.token_embedding.weight.is_cuda:
+            self.logits_gradient = torch.compile(fused_gradient)
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """The mean loss in nats per token: (B, T) int64 twice -> ()."""
-        return next_token_loss(self.features(inputs), self.model.token_embedding.weight, targets)
+        features, head = self.features(inputs), self.model.token_embedding.weight
+        return next_token_loss(features, head, targets, self.logits_gradient)
 
 
-def next_token_loss(features: Tensor, head: Tensor, targets: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class HeadPlan:
+    """How the head's logits are computed: `rows` tokens at a time, which `gradient` reads in slices of `slice_rows`.
+
+    With `pads_vocabulary` the products are of a multiple of 128 tokens. The additional ones have weights, logits and
+    gradients of 0 and no probability, so that neither the loss nor the model contains them.
+    """
+
+    rows: int
+    slice_rows: int
+    pads_vocabulary: bool
+    gradient: LogitsGradient
+
+
+def head_plan(
+    device_type: str, dtype: torch.dtype, vocab_size: int, compiled_gradient: LogitsGradient | None = None
+) -> HeadPlan:
+    """The plan for a device. A compiled gradient reads all rows at once, because it makes no copies of the logits."""
+    gradient = compiled_gradient or overwrite_with_gradient
+    if device_type != "cuda":
+        slice_rows = max(1, _CACHED_LOGITS // vocab_size) if device_type == "cpu" else HEAD_ROWS
+        return HeadPlan(HEAD_ROWS, slice_rows, pads_vocabulary=False, gradient=gradient)
+    # A float16 sum over more rows could overflow in the gradient of a frequent token.
+    rows = HEAD_ROWS if dtype == torch.float16 else CUDA_HEAD_ROWS
+    return HeadPlan(rows, rows if compiled_gradient else HEAD_ROWS, pads_vocabulary=True, gradient=gradient)
+
+
+def next_token_loss(
+    features: Tensor,
+    head: Tensor,
+    targets: Tensor,
+    compiled_gradient: LogitsGradient | None = None,
+    plan: HeadPlan | None = None,
+) -> Tensor:
     """The mean loss of the targets under the tied head. Unit: nats per token.
 
+    `plan` is by default that of `head_plan` for the features' device.
     Shapes: features (B, T, C), head (V, C), targets (B, T) int64 -> ().
     """
     kind = features.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else features.dtype
-    return _HeadAndLoss.apply(features.flatten(0, 1), head, targets.flatten(), dtype)  # type: ignore[no-untyped-call]
+    plan = plan or head_plan(kind, dtype, len(head), compiled_gradient)
+    flat, flat_targets = features.flatten(0, 1), targets.flatten()
+    return _HeadAndLoss.apply(flat, head, flat_targets, dtype, plan)  # type: ignore[no-untyped-call]
 
 
 class _HeadAndLoss(torch.autograd.Function):
@@ -46,48 +101,57 @@ class _HeadAndLoss(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: FunctionCtx, features: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
+    def forward(
+        ctx: FunctionCtx, features: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype, plan: HeadPlan
+    ) -> Tensor:
         """Shapes: features (N, C), weight (V, C), targets (N,) int64 -> ()."""
         n, vocab_size = features.shape[0], weight.shape[0]
         features, head = features.to(dtype), weight.to(dtype)
+        if plan.pads_vocabulary:
+            head = F.pad(head, (0, 0, 0, -vocab_size % _CUDA_ALIGNMENT))  # V rounded up, in all shapes below
         total = torch.zeros((), dtype=torch.float32, device=features.device)
         feature_gradient = torch.empty_like(features)
-        weight_gradient = torch.zeros_like(weight, dtype=torch.float32)
-        padded_size = -(-vocab_size // _ALIGNMENT) * _ALIGNMENT
-        padded = features.new_empty(min(n, HEAD_ROWS), padded_size)  # (rows, V rounded up)
-        # oneDNN's AMX kernels read past the end of a row and multiply that by 0, and 0 times NaN is NaN.
-        padded[:, vocab_size:] = 0
-        buffer = padded[:, :vocab_size]  # (rows, V)
-        slice_rows = max(1, _CACHED_LOGITS // vocab_size) if features.device.type == "cpu" else HEAD_ROWS
-        for start in range(0, n, HEAD_ROWS):
-            x, target = features[start : start + HEAD_ROWS], targets[start : start + HEAD_ROWS, None]
+        weight_gradient = torch.zeros_like(head, dtype=torch.float32)
+        buffer = _logits_buffer(features, min(n, plan.rows), len(head))  # (rows, V)
+        for start in range(0, n, plan.rows):
+            x, target = features[start : start + plan.rows], targets[start : start + plan.rows, None]
             logits = torch.mm(x, head.t(), out=buffer[: len(x)])  # (rows, V)
-            slices = zip(torch.split(logits, slice_rows), torch.split(target, slice_rows), strict=True)
+            slices = zip(torch.split(logits, plan.slice_rows), torch.split(target, plan.slice_rows), strict=True)
             for logits_slice, target_slice in slices:
-                total += _overwrite_with_gradient(logits_slice, target_slice)
-            torch.mm(logits, head, out=feature_gradient[start : start + HEAD_ROWS])
+                total += plan.gradient(logits_slice, target_slice, vocab_size)
+            torch.mm(logits, head, out=feature_gradient[start : start + plan.rows])
             if dtype == weight_gradient.dtype:
                 weight_gradient.addmm_(logits.t(), x)  # adds in place: no second (V, C)
             else:
                 weight_gradient += logits.t() @ x
-        ctx.gradients = feature_gradient, weight_gradient, n  # type: ignore[attr-defined]
+        ctx.gradients = feature_gradient, weight_gradient[:vocab_size], n  # type: ignore[attr-defined]
         return total / n
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         feature_gradient, weight_gradient, n = ctx.gradients  # type: ignore[attr-defined]
         del ctx.gradients  # type: ignore[attr-defined]  # they are scaled in place: valid for one backward pass
         # Divided only here: float16 gradients divided before the loss scale multiplies them would vanish.
         scale = gradient / n
-        return feature_gradient.float() * scale, weight_gradient.mul_(scale), None, None
+        return feature_gradient.float() * scale, weight_gradient.mul_(scale), None, None, None
 
 
-def _overwrite_with_gradient(logits: Tensor, targets: Tensor) -> Tensor:
+def _logits_buffer(features: Tensor, rows: int, vocab_size: int) -> Tensor:
+    """Uninitialized memory for logits, (rows, vocab_size), whose rows begin at whole cache lines."""
+    padded = features.new_empty(rows, -(-vocab_size // _ALIGNMENT) * _ALIGNMENT)
+    # oneDNN's AMX kernels read past the end of a row and multiply that by 0, and 0 times NaN is NaN.
+    padded[:, vocab_size:] = 0
+    return padded[:, :vocab_size]
+
+
+def overwrite_with_gradient(logits: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
     """Returns the summed cross entropy of some rows, (), and overwrites their logits with its gradient.
 
+    Columns from `vocab_size` on are padding: they keep their logits, which are 0.
     Shapes: logits (n, V), targets (n, 1) int64.
     """
+    logits = logits[:, :vocab_size]
     exact = logits.float()
     probabilities = exact.softmax(dim=1)  # (n, V)
     # The largest probability is 1 / sum(exp(logits - max(logits))), which saves a second pass of exponentials.
@@ -95,4 +159,17 @@ def _overwrite_with_gradient(logits: Tensor, targets: Tensor) -> Tensor:
     loss = (normalizer - exact.gather(1, targets)).sum()
     probabilities.scatter_add_(1, targets, torch.full_like(normalizer, -1.0))
     logits.copy_(probabilities)
+    return loss
+
+
+def fused_gradient(logits: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
+    """`overwrite_with_gradient` in operations that torch.compile fuses: no copy of the logits is written to memory.
+
+    It reads whole padded rows, whose length lets a GPU load several numbers at once.
+    """
+    columns = torch.arange(logits.shape[1], device=logits.device)  # (V,)
+    exact = logits.float().masked_fill(columns >= vocab_size, -torch.inf)  # (n, V)
+    normalizer = exact.logsumexp(dim=1, keepdim=True)  # (n, 1)
+    loss = (normalizer - exact.gather(1, targets)).sum()
+    logits.copy_((exact - normalizer).exp() - (columns == targets).float())
     return loss

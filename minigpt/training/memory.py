@@ -7,7 +7,7 @@ from torch.utils.checkpoint import checkpoint
 
 from minigpt.config import GPTConfig
 from minigpt.model.gpt import GPT
-from minigpt.training.loss import HEAD_ROWS
+from minigpt.training.loss import CUDA_HEAD_ROWS, HEAD_ROWS
 
 # The messages of torch on a CPU, on a CPU under Windows, and on MPS (two).
 _OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "MPS backend out of memory", "Invalid buffer size")
@@ -53,9 +53,11 @@ def activation_bytes(
         kept += 2 + (3 * config.n_head * context / config.n_embd if on_cpu else 0)
     blocks = config.n_layer + kept if checkpointing else kept * config.n_layer
     features = 4 * sequences * context * config.n_embd * (blocks + 3)
-    copies = 1 if on_cpu else 2.5  # of the logits: a CPU turns only a few of them into their gradient at one time
-    logits = copies * min(HEAD_ROWS, sequences * context) * config.vocab_size
-    head = 4 * (logits + config.vocab_size * config.n_embd)
+    tokens = sequences * context
+    rows = min(HEAD_ROWS, tokens)  # a CPU turns only a few of their logits into gradients at one time
+    if not on_cpu:
+        rows = min(CUDA_HEAD_ROWS, tokens) + 2 * rows  # with copies of a part of the logits
+    head = 4 * config.vocab_size * (rows + config.n_embd)
     return int(features + head)
 
 

@@ -295,9 +295,9 @@ class TrainStep:
         If that fails on any process, all keep the plain forward pass, and the reason is returned.
         Raises: TrainingError as `step`, and if it fails with sharded weights, for which other processes wait.
         """
-        plain, failure = self.loss_model.features, None
-        self.loss_model.features = torch.compile(plain)
+        failure = None
         try:
+            self.loss_model.compile_forward()
             with self.world.no_sync(self.module):
                 self._compute_gradients(0)
         except TrainingError:
@@ -311,5 +311,5 @@ class TrainStep:
         (failed,) = self.world.all_reduce_max([failure is not None])
         if not failed:
             return None
-        self.loss_model.features = plain
+        self.loss_model.restore_plain()
         return failure or "on another process"

@@ -178,3 +178,22 @@ def test_running_out_of_memory_while_measuring_is_one_sentence(monkeypatch: pyte
     message = r"width 8 \(n_embd\) needs more memory than cpu has" if ours else "^a bug$"
     with pytest.raises(TrainingError if ours else RuntimeError, match=message):
         seconds_per_step(TINY, config, CPU)
+
+
+def test_the_first_step_on_cuda_which_loads_the_kernels_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    took = iter([5.0, 0.1, 0.2, 0.1, 0.1])
+
+    class Fake:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def to(self, _: torch.device) -> "Fake":
+            return self
+
+        def timed_step(self, _step: int, _wait: object) -> tuple[float, float]:
+            return next(took), 0.0
+
+    monkeypatch.setattr(throughput, "GPT", Fake)
+    monkeypatch.setattr(throughput, "TrainStep", Fake)
+    timed = throughput._timed_steps(GPTConfig(), TrainConfig(steps=1), CUDA, torch.bfloat16, 0.3)
+    assert timed == [(0.1, 0.0), (0.2, 0.0)]

@@ -3,11 +3,22 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from builders import random_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minigpt.training import loss as loss_module
-from minigpt.training.loss import next_token_loss
+from minigpt.training.loss import (
+    HeadPlan,
+    LogitsGradient,
+    LossModel,
+    fused_gradient,
+    head_plan,
+    next_token_loss,
+    overwrite_with_gradient,
+)
+
+aot_compiled = torch.compile(fused_gradient, backend="aot_eager")  # traces like the default, and needs no compiler
 
 
 @settings(deadline=None, max_examples=25)
@@ -26,6 +37,50 @@ def test_sliced_loss_and_gradients_equal_plain_cross_entropy(b: int, t: int, c: 
     torch.testing.assert_close(sliced.double(), plain, rtol=1e-5, atol=1e-6)
     for ours, theirs in zip(gradients, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("v", [1, 5, 128, 130, 300])  # 130: most of the last 128 tokens are padding
+@pytest.mark.parametrize("gradient", [overwrite_with_gradient, fused_gradient, aot_compiled])
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # used by torch.compile itself
+def test_a_padded_vocabulary_changes_neither_the_loss_nor_the_gradients(gradient: LogitsGradient, v: int) -> None:
+    torch.manual_seed(v)
+    features, head = torch.randn(2, 7, 8, requires_grad=True), (3 * torch.randn(v, 8)).requires_grad_()
+    targets = torch.randint(v, (2, 7))
+    targets[0, 0] = v - 1  # beside the padding
+
+    def results(plan: HeadPlan) -> list[torch.Tensor]:
+        loss = next_token_loss(features, head, targets, plan=plan)
+        return [loss.detach(), *torch.autograd.grad(loss, (features, head))]
+
+    plain = results(HeadPlan(14, 14, pads_vocabulary=False, gradient=overwrite_with_gradient))
+    padded = results(HeadPlan(5, 4, pads_vocabulary=True, gradient=gradient))  # slices of 4 and 1 rows
+    assert padded[2].shape == head.shape
+    for ours, theirs in zip(padded, plain, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_cuda_pads_the_vocabulary_and_keeps_float16_sums_short() -> None:
+    bfloat16, float16 = (head_plan("cuda", dtype, 50257) for dtype in (torch.bfloat16, torch.float16))
+    assert (bfloat16.rows, bfloat16.slice_rows, bfloat16.pads_vocabulary) == (4096, 1024, True)
+    assert (float16.rows, float16.slice_rows, float16.pads_vocabulary) == (1024, 1024, True)
+    compiled = head_plan("cuda", torch.bfloat16, 50257, fused_gradient)
+    assert (compiled.slice_rows, compiled.gradient) == (4096, fused_gradient)
+    assert not head_plan("cpu", torch.float32, 50257).pads_vocabulary
+
+
+def test_a_compiled_loss_model_on_cuda_uses_the_fused_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = LossModel(random_model())
+    compiled: list[object] = []
+    monkeypatch.setattr(torch, "compile", lambda function: compiled.append(function) or function)
+    inputs, targets = torch.randint(37, (2, 2, 8))
+    plain = model(inputs, targets)
+    model.compile_forward()
+    assert compiled == [model.model.features]
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    model.compile_forward()
+    assert compiled[1:] == [model.model.features, fused_gradient]
+    monkeypatch.undo()
+    torch.testing.assert_close(model(inputs, targets), plain)
 
 
 @pytest.mark.parametrize("logit", [-300.0, 300.0])

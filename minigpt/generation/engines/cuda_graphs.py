@@ -4,11 +4,13 @@ A decode step at batch size 1 consists of hundreds of small kernels. Launching t
 the GPU needs to run them; a graph launches all of them at once.
 """
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.model.attention import check_length
@@ -16,6 +18,7 @@ from minigpt.model.gpt import GPT, Block
 from minigpt.model.kv_cache import KVCache
 
 _SHORTEST_SPAN = 128  # the fewest cached positions that a step attends to; longer spans are this times a power of two
+_MOST_SHAPES = 10_000  # to compile the step for: numbers of rows x spans
 
 
 def static_step(model: GPT, cache: KVCache, ids: Tensor, at: Tensor, padding: Tensor, span: int) -> Tensor:
@@ -45,6 +48,34 @@ class Step(Protocol):
     """The type of `static_step` and of its compiled form."""
 
     def __call__(self, model: GPT, cache: KVCache, ids: Tensor, at: Tensor, padding: Tensor, span: int) -> Tensor: ...
+
+
+class _SeparateBias(TorchFunctionMode):
+    """A mode in which a projection is a product and a sum: torch.compile leaves a product with a bias to cuBLAS."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is F.linear and len(args) == 3 and args[2] is not None:
+            return F.linear(args[0], args[1]) + args[2]
+        return function(*args, **(kwargs or {}))
+
+
+def compiled_step() -> Step:
+    """`static_step` compiled with torch.compile, once for every number of rows and every span.
+
+    For one row the tuning makes the products with the weights kernels that read them at almost the bandwidth of the
+    memory, if the bias is added separately, and the formula of attention kernels for one query.
+    """
+    import torch._dynamo  # takes a second
+
+    step: Step = torch.compile(static_step, dynamic=False, fullgraph=True, options={"coordinate_descent_tuning": True})
+
+    def run(model: GPT, cache: KVCache, ids: Tensor, at: Tensor, padding: Tensor, span: int) -> Tensor:
+        # By default the ninth shape is an error.
+        limits = torch._dynamo.config.patch(recompile_limit=_MOST_SHAPES, accumulated_recompile_limit=_MOST_SHAPES)
+        with sdpa_kernel(SDPBackend.MATH), _SeparateBias(), limits:
+            return step(model, cache, ids, at, padding, span)
+
+    return run
 
 
 class Replay:
@@ -103,7 +134,7 @@ class GraphEngine(TorchEngine):
     def __init__(self, model: GPT, *, compiled: bool = False) -> None:
         super().__init__(model)
         self._compiled = compiled
-        self._step: Step = torch.compile(static_step, dynamic=False, fullgraph=True) if compiled else static_step
+        self._step: Step = compiled_step() if compiled else static_step
         self._replays: dict[int, Replay] = {}  # by span
         self._recorded: list[Tensor] = []  # the buffers they use, referenced here so that they stay allocated
 

@@ -284,12 +284,45 @@ def test_a_compiled_step_gives_the_same_logits() -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # used by torch.compile itself
+def test_the_step_is_compiled_for_any_number_of_shapes_without_products_that_have_a_bias(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graphs: list[torch.fx.GraphModule] = []
+    compiled = torch.compile
+
+    def trace(graph: torch.fx.GraphModule, _: object) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    def compile_by_tracing(function: Any, *, options: dict[str, Any], **rest: Any) -> Any:
+        assert options == {"coordinate_descent_tuning": True}
+        return compiled(function, backend=trace, **rest)
+
+    monkeypatch.setattr(torch, "compile", compile_by_tracing)
+    model = small_model(n_positions=12)
+    engine, plain = GraphEngine(model, compiled=True), TorchEngine(model)
+    with torch._dynamo.config.patch(recompile_limit=1):  # by default 8, more than which is an error
+        for rows in (1, 2):
+            found, expected = (each.start([[1, 2]] * rows) for each in (engine, plain))
+            for at in range(3):  # within two spans
+                torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+                ids = torch.full((rows, 1), at)
+                found, expected = engine.read(ids)[:, 0], plain.read(ids)[:, 0]
+    assert len(graphs) > 2
+    products = [node for graph in graphs for node in graph.graph.nodes if node.target is torch._C._nn.linear]
+    assert products
+    assert all(len(node.args) == 2 for node in products)  # without a bias
+
+
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # of torch.compile itself
 @pytest.mark.parametrize("compiled", [False, True])
 def test_recorded_steps_give_the_logits_of_unrecorded_steps(compiled: bool) -> None:
     model = small_model(n_positions=12).to("cuda")
     plain, recorded = TorchEngine(model), GraphEngine(model, compiled=compiled)
-    for texts in ([[1, 2, 3], [4]], [[5]], [[1, 2], [3, 4], [5]]):
+    batches = [[[1, 2, 3], [4]], [[5]], [[1, 2], [3, 4], [5]]]
+    for texts in batches[: 1 if compiled else 3]:  # a step is compiled for some seconds
         found, expected = recorded.start(texts), plain.start(texts)
         for at in range(6):
             torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
