@@ -2,7 +2,7 @@
 
     PYTHONPATH=. python benchmarks/on_gpu.py --json on_gpu.json
 
-Every part runs in a process of its own with a limit in seconds; the seconds that it leaves go to the next parts. What
+Every part runs in a separate process with a limit in seconds; the seconds that it leaves go to the next parts. What
 fails or reaches its limit is reported in its row, the rest goes on, and the exit code is 1. The parts:
 
 - `limits`: the throughput of a large bfloat16 matrix product, and the bandwidth of reading a large tensor.
