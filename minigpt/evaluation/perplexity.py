@@ -14,6 +14,7 @@ from minigpt.config import GPTConfig
 from minigpt.device import autocast
 from minigpt.errors import ConfigError, DataError
 from minigpt.model.gpt import GPT, eval_mode
+from minigpt.threads import watch_load
 
 IGNORE_INDEX = -100  # the target of a position that is not scored, as in torch's cross_entropy
 
@@ -85,6 +86,7 @@ def evaluate(
     context, stride = resolve_protocol(model.config, context, stride)
     stream = token_array(tokens)
     nats, n_scored, n_bytes = 0.0, 0, 0
+    watch_load(torch.get_num_threads())
     with eval_mode(model), torch.inference_mode():
         for batch in sliding_windows(stream, context, stride, max_tokens, batch_size, world, progress):
             device = model.token_embedding.weight.device

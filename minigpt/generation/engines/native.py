@@ -7,7 +7,6 @@ import importlib.machinery
 import mmap
 import os
 import sys
-import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -16,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.errors import ConfigError
-from minigpt.generation.engines.threads import ThreadCount
 from minigpt.model.attention import check_length
 from minigpt.model.gpt import GPT, Block
 from minigpt.model.kv_cache import KVCache
+from minigpt.threads import watch_load
 
 # As in decode.c: the forms of a matrix, the errors of minigpt_step, and the outputs in one int8 panel.
 _BY_ROWS, _BY_COLUMNS, _INT8 = range(3)
@@ -188,7 +187,7 @@ class NativeEngine:
         )  # fmt: skip
         self._lengths: list[int] = []
         self._cache = KVCache(config, 0)
-        self._threads = ThreadCount()
+        self._load = watch_load(torch.get_num_threads())
 
     @property
     def description(self) -> str:
@@ -260,13 +259,8 @@ class NativeEngine:
         ids, positions, sequences = (column.data_ptr() for column in columns)
         count = columns.shape[1]
         arguments = _Rows(ids, positions, sequences, count, count - n_logits)
-        threads = torch.get_num_threads()
-        decoding = count == len(self._lengths) and threads > 1  # one id for each row
-        began = time.perf_counter()
-        used = self._threads.choose(threads) if decoding else threads
-        error = self._library.minigpt_step(self._model, arguments, logits.data_ptr(), used)
-        if decoding:
-            self._threads.record(time.perf_counter() - began)
+        threads = self._load.thread_count(torch.get_num_threads())
+        error = self._library.minigpt_step(self._model, arguments, logits.data_ptr(), threads)
         if error == _OUT_OF_MEMORY:
             raise MemoryError("out of memory for the buffers of a decode step")
         if error == _OUT_OF_RANGE:

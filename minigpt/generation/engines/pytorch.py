@@ -8,6 +8,7 @@ from torch import Tensor
 from minigpt.model.attention import check_length
 from minigpt.model.gpt import GPT
 from minigpt.model.kv_cache import KVCache
+from minigpt.threads import watch_load
 
 
 class TorchEngine:
@@ -19,6 +20,8 @@ class TorchEngine:
     def __init__(self, model: GPT) -> None:
         self.model = model
         self._cache = self._new_cache(0)
+        if self.device.type == "cpu":
+            watch_load(torch.get_num_threads())
 
     def _new_cache(self, rows: int) -> KVCache:
         weight = self.model.token_embedding.weight
