@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from torch import Tensor
 from minigpt.data import batches
 from minigpt.data.shards import Progress, chunks, shard_path, token_type, write_shards
 from minigpt.data.sources import Scan, scan
-from minigpt.data.split import ValidationSplit
+from minigpt.data.split import Part, ValidationSplit
 from minigpt.errors import DataError, MinigptError, TokenizerError
 from minigpt.seeds import mix_seed
 from minigpt.tokenizer.bpe_dropout import BPEDropout
@@ -27,6 +27,7 @@ from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
 _FORMAT = 1  # of the cached files; increase it when they or the validation split change, to rebuild every cache
 _SPARE = 8  # tokens read after a window for BPE-dropout, which may give fewer tokens
+_VERIFIED_AT_ONCE = 2**21  # tokens
 _TRAINING_SAMPLE = 50_000_000  # bytes of text that a tokenizer is trained on
 _TRAINING_CHUNK = 2**16  # characters; Hugging Face's trainer uses a hundred times the memory of each text
 
@@ -36,7 +37,8 @@ class Corpus:
     """A tokenized text, in which every document and every part of one ends with an end-of-text token.
 
     `train` and `validation` are memory-mapped arrays of ids, (N,) each; `validation` may be empty. Two corpora have the
-    same `fingerprint` exactly if they have the same arrays. Byte counts are those of the text in UTF-8.
+    same `fingerprint` exactly if they have the same arrays. Byte counts are those of the text in UTF-8. `damaged_cache`
+    is the folder whose tokens were damaged, so that the text was tokenized again; None otherwise.
     """
 
     path: Path
@@ -52,6 +54,7 @@ class Corpus:
     skipped: tuple[str, ...]
     source_hash: str
     fingerprint: str
+    damaged_cache: Path | None = None
 
     @classmethod
     def build(
@@ -86,9 +89,11 @@ class Corpus:
                 tokenizer = _resolve_tokenizer(tokenizer, sources, split, root, counter)
             fingerprint = _hash(sources.content_hash, tokenizer.fingerprint, split.fraction, split.every)
             folder = root / "corpora" / fingerprint[:32]
+            damaged = None
             try:
                 corpus = cls.load(folder)
             except DataError:
+                damaged = folder if folder.exists() else None
                 _write(folder, sources, tokenizer, split, fingerprint, counter)
                 corpus = cls._open(folder, tokenizer)
         except OSError as error:
@@ -97,11 +102,14 @@ class Corpus:
                 "free some space there or set MINIGPT_CACHE to another folder"
             ) from error
         # The cached text may have come from other files.
-        return replace(corpus, sources=tuple(file.name for file in sources.files), skipped=sources.skipped)
+        names = tuple(file.name for file in sources.files)
+        return replace(corpus, sources=names, skipped=sources.skipped, damaged_cache=damaged)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Opens the corpus that `build` wrote to this `path`.
+
+        The tokens are compared with their recorded hash, at about a gigabyte a second.
 
         Raises: DataError if there is none, or it is damaged.
         """
@@ -115,11 +123,12 @@ class Corpus:
             if record.pop("format") != _FORMAT:
                 raise ValueError("another format")
             tokenizer = tokenizer or Tokenizer.load(folder)
+            hashes = record.pop("token_hashes", {})  # which earlier versions did not write
             return cls(
                 path=folder,
                 tokenizer=tokenizer,
-                train=_map_tokens(shard_path(folder, "train"), tokenizer, record.pop("train_tokens")),
-                validation=_map_tokens(shard_path(folder, "validation"), tokenizer, record.pop("validation_tokens")),
+                train=_map_tokens(folder, "train", tokenizer, record.pop("train_tokens"), hashes),
+                validation=_map_tokens(folder, "validation", tokenizer, record.pop("validation_tokens"), hashes),
                 sources=tuple(record.pop("sources")),
                 skipped=tuple(record.pop("skipped")),
                 **record,
@@ -189,12 +198,25 @@ def _hash(*parts: object) -> str:
     return hashlib.sha256(json.dumps([_FORMAT, *parts]).encode()).hexdigest()
 
 
-def _map_tokens(path: Path, tokenizer: Tokenizer, count: int) -> npt.NDArray[Any]:
-    """The memory-mapped tokens of a file; ValueError if they are not `count`."""
-    dtype = token_type(tokenizer.vocab_size)
+def _map_tokens(
+    folder: Path, part: Part, tokenizer: Tokenizer, count: int, hashes: Mapping[str, str]
+) -> npt.NDArray[Any]:
+    """The memory-mapped tokens of one part; ValueError if they are not those that were written."""
+    path, dtype = shard_path(folder, part), token_type(tokenizer.vocab_size)
     if path.stat().st_size != count * dtype.itemsize:
         raise ValueError(f"{path} is damaged")
-    return np.memmap(path, dtype=dtype, mode="r") if count else np.empty(0, dtype)  # an empty file cannot be mapped
+    if not count:  # an empty file cannot be mapped
+        return np.empty(0, dtype)
+    tokens: npt.NDArray[Any] = np.memmap(path, dtype=dtype, mode="r")
+    token_hash = hashlib.sha256()
+    for start in range(0, count, _VERIFIED_AT_ONCE):
+        block = tokens[start : start + _VERIFIED_AT_ONCE]
+        if block.max() >= tokenizer.vocab_size:
+            raise ValueError(f"{path} is damaged")
+        token_hash.update(block.data)
+    if hashes.get(part, token_hash.hexdigest()) != token_hash.hexdigest():
+        raise ValueError(f"{path} is damaged")
+    return tokens
 
 
 def _resolve_tokenizer(
@@ -257,6 +279,7 @@ def _write(
             "skipped": scanned.skipped,
             "source_hash": scanned.content_hash,
             "fingerprint": fingerprint,
+            "token_hashes": {part: shard.token_hash for part, shard in shards.items()},
         }
         tokenizer.save(temporary)
         (temporary / "corpus.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")

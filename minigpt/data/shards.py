@@ -1,6 +1,7 @@
 """Token shards: encodes text to arrays of ids on disk, in parallel and in constant memory."""
 
 import contextlib
+import hashlib
 import os
 import re
 from collections import deque
@@ -34,10 +35,11 @@ _LAST_CUT = re.compile(rf"(?s).*(?:\S(?=[ \t\r\n])|{re.escape(END_OF_TEXT)})")
 
 @dataclass
 class Shard:
-    """The size of one part of a corpus: its tokens, and the bytes of their text."""
+    """One part of a corpus: the number of its tokens, the bytes of their text, and the hash of the file of tokens."""
 
     tokens: int = 0
     text_bytes: int = 0
+    token_hash: str = ""
 
 
 def token_type(vocab_size: int) -> np.dtype[Any]:
@@ -92,6 +94,7 @@ def write_shards(
     )
     lengths, dtype = tokenizer.token_lengths, token_type(tokenizer.vocab_size)
     shards: dict[Part, Shard] = {part: Shard() for part in get_args(Part)}
+    hashes = {part: hashlib.sha256() for part in shards}
 
     def encode(text: str) -> tuple[npt.NDArray[Any], int]:
         tokens = tokenizer.encode_array(text, documents=True)
@@ -100,6 +103,7 @@ def write_shards(
     def write(part: Part, encoded: Future[tuple[npt.NDArray[Any], int]]) -> None:
         tokens, text_bytes = encoded.result()
         files[part].write(tokens.data)
+        hashes[part].update(tokens.data)
         shards[part].tokens += len(tokens)
         shards[part].text_bytes += text_bytes
         advance(text_bytes)
@@ -117,4 +121,6 @@ def write_shards(
         for file in files.values():  # after a power cut, a shard of the right size must have the right content
             file.flush()
             os.fsync(file.fileno())
+    for part, shard in shards.items():
+        shard.token_hash = hashes[part].hexdigest()
     return shards

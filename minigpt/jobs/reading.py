@@ -36,6 +36,8 @@ def read_corpus(
         progress=progress,
     )
     yield Activity("")
+    if corpus.damaged_cache is not None:
+        yield Notice(0, f"the cached tokens in {corpus.damaged_cache} were damaged, so the text was tokenized again")
     if corpus.skipped:
         shown = ", ".join(corpus.skipped[:_SHOWN]) + (" …" if len(corpus.skipped) > _SHOWN else "")
         yield Notice(0, f"skipped {count(len(corpus.skipped), 'file')} without text: {shown}")
