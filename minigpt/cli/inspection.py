@@ -9,6 +9,7 @@ import typer
 
 from minigpt.cli.models import open_model
 from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption
+from minigpt.cli.output_file import check_output
 from minigpt.cli.prompts import read_prompts
 from minigpt.errors import ConfigError, DataError
 
@@ -44,6 +45,9 @@ def inspect(
     head: Annotated[
         int | None, typer.Option("--head", help="the head that --png draws and --html opens with, from 0")
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="replace existing files that --html or --png did not write")
+    ] = False,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
@@ -69,11 +73,18 @@ def inspect(
     from minigpt.cli.render.console import console
     from minigpt.inspection.activations import inspect as inspect_all
     from minigpt.inspection.activations import predict
-    from minigpt.inspection.attention_map import check_layer_and_head, draw_map
-    from minigpt.reports.inspection_page import inspection_page, most_tokens
+    from minigpt.inspection.attention_map import MARK, check_layer_and_head, draw_map
+    from minigpt.reports.inspection_page import KIND, inspection_page, most_tokens
+    from minigpt.reports.page import mark_of
+    from minigpt.storage.folder import replace_file
     from minigpt.tokenizer.display import token_label
     from minigpt.units import size
 
+    targets = {
+        path: check_output(path, mark, force=force)
+        for path, mark in ((page, mark_of(KIND)), (png, MARK))
+        if path is not None
+    }
     checkpoint = open_model(model, checkpoints, device)
     tokenizer, shape = checkpoint.tokenizer, checkpoint.model.config
     check_layer_and_head(shape.n_layer, shape.n_head, layer or 0, head or 0)
@@ -93,9 +104,9 @@ def inspect(
         predictions = found.predictions
         if page is not None:
             written = inspection_page(found, tokenizer, checkpoint.directory.name, layer=layer or 0, head=head or 0)
-            _write(page, written)
+            replace_file(targets[page], written.encode())
         if png is not None and layer is not None and head is not None:
-            draw_map(found, [token_label(tokenizer, id) for id in ids], png, layer=layer, head=head)
+            draw_map(found, [token_label(tokenizer, id) for id in ids], targets[png], layer=layer, head=head)
     if as_json:
         print(json.dumps(_record(checkpoint, len(given), ids, predictions)))
     else:
@@ -115,13 +126,6 @@ def _text(prompt: str | None, file: Path | None) -> str:
     if not text:
         raise DataError("the text is empty: give one after the model's name, or with --file (- for standard input)")
     return text
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written ({(error.strerror or str(error)).lower()})") from error
 
 
 def _rows(tokenizer: "Tokenizer", ids: list[int], predictions: "Predictions") -> "list[TokenRow]":

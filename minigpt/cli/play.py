@@ -33,7 +33,7 @@ End a line with \\ to continue it on the next; start and end a text of several l
 /set                   show the settings;  /set temperature 0.7 changes one
 /show                  show the whole text
 /new                   start a new text
-/save FILE             write the text to a file
+/save FILE             write the text to a file;  /save --force FILE replaces an existing one
 /help, /quit           (or Ctrl-D); Ctrl-C stops the model and keeps what it wrote
 """
 
@@ -77,6 +77,7 @@ class Session:
     def __init__(self, engine: "Engine", tokenizer: "Tokenizer", config: SamplingConfig) -> None:
         self.engine, self.tokenizer, self.config = engine, tokenizer, config
         self.turns: list[tuple[str, str]] = []
+        self.saved: set[Path] = set()
         self.commands: dict[str, Callable[[str], None]] = {
             "continue": lambda _: self.take_turn(""),
             "retry": lambda _: self.retry(),
@@ -154,14 +155,18 @@ class Session:
         note(f"{name.replace('_', '-')} {_formatted(getattr(self.config, name))}")
 
     def save(self, file: str) -> None:
-        """Writes the text to a file."""
+        """Writes the text to a file, which may exist if this session wrote it, or after `--force`."""
+        force, file = file.startswith("--force "), file.removeprefix("--force ").strip()
         if not file:
             raise ConfigError("/save needs a file name, as in /save story.txt")
         path = Path(file).expanduser()
         try:
+            if path.exists() and path.resolve() not in self.saved and not force:
+                raise ConfigError(f"{path} exists already; give another name, or replace it by /save --force {file}")
             path.write_text(self.text, encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{path} cannot be written ({(error.strerror or str(error)).lower()})") from error
+        self.saved.add(path.resolve())
         note(f"saved {count(len(self.text), 'character')} in {path}")
 
     def _write(self) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from minigpt.cli.options import CheckpointsOption
+from minigpt.cli.output_file import check_output
 from minigpt.errors import ConfigError
 from minigpt.reports import REPORT
 
@@ -19,6 +20,7 @@ def report(
         Path | None,
         typer.Option("--output", "-o", help=f"the file to write [default: {REPORT} in the first run's folder]"),
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="replace an existing file that is not a report")] = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
     """Write an HTML page on a run: loss curves, samples, surprisal, memorization, settings and result.
@@ -35,7 +37,8 @@ def report(
     if names and len(names) > 2:
         raise ConfigError(f"a page compares at most two runs, not {len(names)}")
 
-    from minigpt.reports.run_report import write_report
+    from minigpt.reports.page import mark_of
+    from minigpt.reports.run_report import KIND, write_report
     from minigpt.storage.checkpoint import find_checkpoint
     from minigpt.storage.run import newest_run, runs_in
 
@@ -47,5 +50,6 @@ def report(
         raise ConfigError(f"there is no run in {checkpoints} to report; start one with: minigpt train corpus.txt")
     default = REPORT if len(directories) == 1 else f"report-{directories[1].resolve().name}.html"
     path = output or directories[0] / default
-    write_report(directories, path)
+    target = path if output is None else check_output(output, mark_of(KIND), force=force)
+    write_report(directories, target)
     print(path)

@@ -9,6 +9,8 @@ import numpy as np
 from minigpt.errors import ConfigError
 from minigpt.inspection.activations import Inspection
 
+MARK = "minigpt inspect --png"  # in every map, if its format has a place for it
+_MARKED = {".png", ".svg", ".pdf", ".ps", ".eps"}
 _MAX_LABELS = 128  # on an axis; more would overlap
 
 
@@ -49,7 +51,8 @@ def draw_map(inspection: Inspection, labels: Sequence[str], path: Path, *, layer
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph .* missing")  # characters missing in the font become boxes
-            figure.savefig(path, dpi=120)
+            marks = {"Creator": MARK} if path.suffix.lower() in _MARKED else None
+            figure.savefig(path, dpi=120, metadata=marks)
     except (OSError, ValueError) as error:  # a missing folder; an unknown file extension
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
         raise ConfigError(f"{path} cannot be written ({reason}); give a file name such as map.png") from error

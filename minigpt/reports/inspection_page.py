@@ -14,6 +14,7 @@ from minigpt.reports.page import page
 from minigpt.tokenizer.display import token_label
 from minigpt.tokenizer.tokenizer import Tokenizer
 
+KIND = "inspection"
 _SCRIPTS = ("inspection", "tokens", "attention", "lens", "norms")  # in assets/; the others use the first
 _MOST_WEIGHTS = 6_000_000  # in a page: 12 MB, 16 in base64
 
@@ -55,7 +56,7 @@ def inspection_page(inspection: Inspection, tokenizer: Tokenizer, model: str, *,
         "darkestBits": DARKEST_BITS,
     }
     start = "".join(labels[token] for token in tokens[:12]).replace("␣", " ")
-    return page(f"{start}{'…' if n_tokens > 12 else ''} · {model}", list(_SCRIPTS), data)
+    return page(f"{start}{'…' if n_tokens > 12 else ''} · {model}", list(_SCRIPTS), data, KIND)
 
 
 def _packed_triangles(attention: Tensor) -> str:

@@ -14,8 +14,10 @@ from minigpt.inspection.colors import CIVIDIS
 _ASSETS = resources.files("minigpt.reports") / "assets"
 
 
-def page(title: str, script_names: Sequence[str], data: Mapping[str, Any]) -> str:
+def page(title: str, script_names: Sequence[str], data: Mapping[str, Any], kind: str = "page") -> str:
     """A page that runs page.js of assets/ and then the scripts named, each with its style sheet, on `data`.
+
+    `kind` is noted in the page, as `mark_of` says.
 
     The scripts get the data as JSON, so that text in it cannot become part of the page. The content security policy
     forbids the page to load anything and to run other scripts.
@@ -28,11 +30,17 @@ def page(title: str, script_names: Sequence[str], data: Mapping[str, Any]) -> st
     policy = f"default-src 'none'; script-src {' '.join(map(_source, scripts))}; style-src {_source(styles)}"
     return Template(_asset("page.html")).substitute(
         title=html.escape(title),
+        generator=mark_of(kind),
         policy=html.escape(policy, quote=True),
         styles=styles,
         data=_json({"scale": CIVIDIS, **data}),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
+
+
+def mark_of(kind: str) -> str:
+    """The text in every page of a kind, by which a page that minigpt wrote is recognized."""
+    return f'<meta name="generator" content="minigpt, {kind}">'
 
 
 def _asset(name: str) -> str:

@@ -18,6 +18,7 @@ from minigpt.storage.run_record import CorpusRecord, Result, RunRecord
 from minigpt.tokenizer.display import token_label
 from minigpt.tokenizer.tokenizer import Tokenizer
 
+KIND = "report"
 _SCRIPTS = ("chart", "report", "curves", "samples", "surprisal", "record")  # in assets/, in this order
 _MOST_POINTS = 1500  # of a curve: more than a screen has pixels
 _MOST_ROWS = 60  # samples, and evaluations of the passage
@@ -36,7 +37,7 @@ def report_page(directories: Sequence[Path]) -> str:
     if len({run["name"] for run in runs}) < len(runs):
         for run, directory in zip(runs, directories, strict=True):
             run["name"] = str(directory)
-    return page(" and ".join(run["name"] for run in runs), list(_SCRIPTS), {"runs": runs})
+    return page(" and ".join(run["name"] for run in runs), list(_SCRIPTS), {"runs": runs}, KIND)
 
 
 def write_report(directories: Sequence[Path], path: Path) -> None:

@@ -101,6 +101,24 @@ def test_a_page_and_a_picture_are_written_and_reported(run: Any, one: Path, here
     assert (here / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("option", ["--html", "--png"])
+def test_an_existing_file_is_replaced_if_it_is_an_output_of_the_same_option_or_with_force(
+    run: Any, one: Path, here: Path, option: str
+) -> None:
+    pytest.importorskip("matplotlib")
+    heads = ["--layer", "0", "--head", "0"]
+    (here / "out.png").write_bytes(b"my picture")
+    refused = run(*INSPECT, "fox", option, "out.png", *heads)
+    assert refused.exit_code == 1
+    expected = "out.png exists and is not a file that this command wrote; give another name, or --force"
+    assert refused.stderr == f"minigpt: {expected}\n"
+    assert (here / "out.png").read_bytes() == b"my picture"
+    assert run(*INSPECT, "fox", option, "out.png", *heads, "--force").exit_code == 0
+    assert run(*INSPECT, "fox", option, "out.png", *heads).exit_code == 0
+    other = "--png" if option == "--html" else "--html"
+    assert run(*INSPECT, "fox", other, "out.png", *heads).exit_code == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -113,7 +131,10 @@ def test_a_page_and_a_picture_are_written_and_reported(run: Any, one: Path, here
         (["a", "--head", "1"], "--layer and --head choose an attention map: give --png FILE or --html FILE too"),
         (["a", "--html", "x.html", "--layer", "2"], "layer (2) must be from 0 to 1 for this model"),
         (["a", "--png", "x.png", "--layer", "0", "--head", "-1"], "head (-1) must be from 0 to 1 for this model"),
-        (["a", "--html", "missing/x.html"], "missing/x.html cannot be written (no such file or directory)"),
+        (
+            ["a", "--html", "missing/x.html"],
+            "missing/x.html could not be written: the folder missing does not exist; create it first",
+        ),
     ],
 )  # fmt: skip
 def test_wrong_input_is_one_line_on_stderr(run: Any, one: Path, arguments: list[str], message: str) -> None:

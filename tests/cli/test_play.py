@@ -92,6 +92,20 @@ def test_save_writes_the_whole_text_and_a_missing_folder_is_one_line(
     assert "/save needs a file name" in errors
 
 
+def test_save_replaces_only_what_the_session_wrote_unless_forced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine, theirs = tmp_path / "mine.txt", tmp_path / "theirs.txt"
+    theirs.write_text("precious")
+    session = new_session()
+    session.run(iter(["Once", f"/save {mine}", "upon", f"/save {mine}", f"/save {theirs}"]))
+    assert mine.read_text(encoding="utf-8") == session.text
+    assert theirs.read_text() == "precious"
+    assert f"{theirs} exists already; give another name, or replace it by /save --force" in capsys.readouterr().err
+    session.run(iter([f"/save --force {theirs}"]))
+    assert theirs.read_text(encoding="utf-8") == session.text
+
+
 def test_commands_without_a_text_and_unknown_commands_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     session = new_session()
     session.run(iter(["/undo", "/retry", "/dance", "/help", "/quit", "never read"]))

@@ -1,5 +1,6 @@
 """`minigpt report`, and the page that training writes."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,19 @@ def test_one_run_two_runs_and_the_newest(run: Any, here: Path, tiny: list[str]) 
     (here / "pages").mkdir()
     assert run("report", "fox", "--output", "pages/mine.html").stdout.strip() == "pages/mine.html"
     assert (here / "pages/mine.html").exists()
+    assert run("report", "fox", "--output", "pages/mine.html").exit_code == 0  # a report is replaced
+    text = (here / "fox.txt").read_bytes()
+    (here / "link.html").symlink_to("fox.txt")
+    for other in ("fox.txt", "link.html", "pages"):
+        refused = run("report", "fox", "--output", other)
+        assert refused.exit_code == 1
+        assert re.fullmatch(
+            rf"minigpt: {other} (exists and is not a file that|is not a regular file).*\n", refused.stderr
+        )
+    assert (here / "fox.txt").read_bytes() == text
+    assert run("report", "fox", "--output", "link.html", "--force").exit_code == 0
+    assert (here / "link.html").is_symlink()
+    assert (here / "fox.txt").read_bytes() != text
 
 
 def test_wrong_input_is_one_line_on_stderr(run: Any, here: Path, tiny: list[str]) -> None:
