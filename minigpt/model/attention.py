@@ -87,9 +87,14 @@ class CausalSelfAttention(nn.Module):
         self.residual_dropout = nn.Dropout(config.dropout)
         self.register_buffer("mask", causal_mask(config.n_positions), persistent=False)
 
-    def forward(self, x: Tensor, cache: LayerCache | None = None) -> Tensor:
-        """Attention of T new positions to themselves and to those in the cache: (B, T, C) -> (B, T, C)."""
+    def forward(self, x: Tensor, cache: LayerCache | None = None, *, last_only: bool = False) -> Tensor:
+        """Attention of T new positions to themselves and to those in the cache: (B, T, C) -> (B, T, C).
+
+        With `last_only`, only of the last of them: (B, T, C) -> (B, 1, C).
+        """
         query, key, value = self.project(x)  # 3 x (B, H, T, D)
+        if last_only:
+            query = query[:, :, -1:]  # (B, H, 1, D)
         padding = None
         if cache is not None:
             key, value = cache.append(key, value)  # 2 x (B, H, S, D)

@@ -1,7 +1,7 @@
 """GPT-2 on one page: MLP, Block, GPT, its traced forward pass and its initial weights."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -50,6 +50,11 @@ class Block(nn.Module):
     def forward(self, x: Tensor, cache: LayerCache | None = None) -> Tensor:
         x = x + self.attention(self.attention_norm(x), cache)  # (B, T, C)
         return x + self.mlp(self.mlp_norm(x))  # (B, T, C)
+
+    def last(self, x: Tensor, cache: LayerCache | None = None) -> Tensor:
+        """The same for the last position only: (B, T, C) -> (B, 1, C)."""
+        x = x[:, -1:] + self.attention(self.attention_norm(x), cache, last_only=True)  # (B, 1, C)
+        return x + self.mlp(self.mlp_norm(x))  # (B, 1, C)
 
     def trace(self, x: Tensor, *, attention_weights: bool) -> Iterator[tuple[str, Tensor]]:
         """Yields every stage of `forward` with its name, as `GPT.trace` does."""
@@ -117,12 +122,30 @@ class GPT(nn.Module):
         With a cache, `ids` continue the cached sequence and are appended to it.
         Raises: ConfigError if the positions do not fit into the context.
         """
-        if cache is not None:
-            cache.rewind(0)  # drops what an interrupted pass appended to its first layers only
-        x = self.embed(ids, cache)  # (B, T, C)
-        for layer, block in enumerate(self.blocks):
-            x = block(x, None if cache is None else cache.layers[layer])  # (B, T, C)
+        x, cached = self._begin(ids, cache)
+        for block, layer in zip(self.blocks, cached, strict=True):
+            x = block(x, layer)  # (B, T, C)
         return self.final_norm(x)
+
+    def last_features(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
+        """`features` of the last position, all that the next token of a prompt needs: (B, T) int64 -> (B, C).
+
+        Of the other positions the last block computes keys and values only.
+        """
+        x, cached = self._begin(ids, cache)
+        *blocks, last = zip(self.blocks, cached, strict=True)
+        for block, layer in blocks:
+            x = block(x, layer)  # (B, T, C)
+        block, layer = last
+        assert isinstance(block, Block)
+        return self.final_norm(block.last(x, layer)[:, 0])
+
+    def _begin(self, ids: Tensor, cache: KVCache | None) -> tuple[Tensor, Sequence[LayerCache | None]]:
+        """The embeddings (B, T, C), and the cache of each block."""
+        if cache is None:
+            return self.embed(ids), [None] * len(self.blocks)
+        cache.rewind(0)  # drops what an interrupted pass appended to its first layers only
+        return self.embed(ids, cache), cache.layers
 
     def logits(self, features: Tensor) -> Tensor:
         """The head, tied to the token embedding: (..., C) -> (..., V)."""

@@ -359,3 +359,25 @@ def test_the_mask_of_a_model_from_tensors_is_on_the_device_of_the_tensors() -> N
     model = GPT.from_tensors(CONFIG, tensors)
     masks = [module.mask for module in model.modules() if isinstance(module, CausalSelfAttention)]
     assert [mask.device.type for mask in masks] == ["meta"] * CONFIG.n_layer
+
+
+@pytest.mark.parametrize("length", [1, 2, 7])
+@pytest.mark.parametrize("cached", [0, 3])
+@torch.inference_mode()
+def test_last_features_are_the_last_of_all_features(length: int, cached: int) -> None:
+    model = random_model(CONFIG).eval()
+    ids = torch.randint(model.config.vocab_size, (2, cached + length))
+    caches = [KVCache(model.config, 2) for _ in range(2)]
+    for cache in caches:
+        if cached:
+            model.features(ids[:, :cached], cache)
+    rows: list[int] = []
+    hook = model.blocks[-1].mlp.register_forward_hook(lambda _module, _inputs, output: rows.append(output.shape[1]))
+    last = model.last_features(ids[:, cached:], caches[0])
+    hook.remove()
+    torch.testing.assert_close(last, model.features(ids[:, cached:], caches[1])[:, -1])
+    assert rows == [1]
+    assert caches[0].length == caches[1].length == cached + length
+    for first, second in zip(caches[0].layers, caches[1].layers, strict=True):
+        assert torch.equal(first.keys, second.keys)
+        assert torch.equal(first.values, second.values)

@@ -294,19 +294,26 @@ static void norm(const Model *m, int64_t from, int64_t to, const float *weight, 
     }
 }
 
-static void quantize(Quantized *q, const float *x, int64_t rows, const Matrix *m) {
+/* The rows [from, to) of x in int8, if the next matrix is. */
+static void quantize(Quantized *q, const float *x, int64_t from, int64_t to, const Matrix *m) {
     if (m->form != INT8) return;
 #pragma omp for schedule(static)
-    for (int64_t r = 0; r < rows; r++) kernels->quantize(q, r, x + r * m->in, m->in);
+    for (int64_t r = from; r < to; r++) kernels->quantize(q, r, x + r * m->in, m->in);
 }
 
-/* y = x W^T + bias, then GELU if `gelu`; each thread computes a part of the outputs, from its part of the weights. */
-static void multiply(float *y, const float *x, const Quantized *q, int64_t rows, const Matrix *m, int gelu) {
+/* y = x W^T + bias for the rows [start, end) of x, then GELU if `gelu`; y begins with row `start`. Each thread computes
+ * a part of the outputs, from its part of the weights. */
+static void multiply(float *y, const float *x, const Quantized *all, int64_t start, int64_t end, const Matrix *m,
+                     int gelu) {
+    int64_t rows = end - start;
+    x += start * m->in;
+    Quantized q = {all->values + start * all->stride, all->scales + start * all->blocks,
+                   all->offsets + start * all->blocks, all->stride, all->blocks};
     int64_t panels = (m->out + LANES - 1) / LANES;
     int64_t from = panels * THREAD / THREADS * LANES, to = panels * (THREAD + 1) / THREADS * LANES;
     to = to < m->out ? to : m->out;
     if (m->form == INT8)
-        kernels->multiply_int8(y, q, rows, m, from, to);
+        kernels->multiply_int8(y, &q, rows, m, from, to);
     else if (m->form == BY_ROWS)
         kernels->multiply_rows(y, x, rows, m, from, to);
     else
@@ -315,8 +322,9 @@ static void multiply(float *y, const float *x, const Quantized *q, int64_t rows,
 #pragma omp barrier
 }
 
-/* Writes the new keys and values to the cache, then computes each row's attention to the positions up to its own. */
-static void attention(const Model *m, const Layer *layer, const Rows *rows, Work *w) {
+/* Writes the new keys and values to the cache, then computes the attention of each row from `first` on to the positions
+ * up to its own. */
+static void attention(const Model *m, const Layer *layer, const Rows *rows, int64_t first, Work *w) {
     int64_t c = m->n_embd, width = c / m->n_head;
     int64_t padded = (m->n_positions + LANES - 1) / LANES * LANES;
 #pragma omp for schedule(static) collapse(2)
@@ -329,7 +337,7 @@ static void attention(const Model *m, const Layer *layer, const Rows *rows, Work
         }
 #pragma omp for schedule(static) collapse(2)
     for (int64_t h = 0; h < m->n_head; h++)
-        for (int64_t r = 0; r < rows->count; r++) {
+        for (int64_t r = first; r < rows->count; r++) {
             int64_t start = (rows->sequences[r] * m->n_head + h) * m->n_positions * width;
             kernels->attend(w->normed + r * c + h * width, w->qkv + r * 3 * c + h * width, layer->keys + start,
                             layer->values + start, rows->positions[r] + 1, width, w->scores + THREAD * padded);
@@ -337,27 +345,23 @@ static void attention(const Model *m, const Layer *layer, const Rows *rows, Work
 }
 
 static void step(const Model *m, const Rows *rows, Work *w, float *logits) {
-    int64_t n = rows->count, c = m->n_embd;
+    int64_t n = rows->count, c = m->n_embd, first = 0;
     embed(m, rows, w);
     for (const Layer *l = m->layers; l < m->layers + m->n_layer; l++) {
         norm(m, 0, n, l->attention_norm_weight, l->attention_norm_bias, l->qkv_proj.form, w);
-        multiply(w->qkv, w->normed, &w->narrow, n, &l->qkv_proj, 0);
-        attention(m, l, rows, w);
-        quantize(&w->narrow, w->normed, n, &l->out_proj);
-        multiply(w->added, w->normed, &w->narrow, n, &l->out_proj, 0);
-        norm(m, 0, n, l->mlp_norm_weight, l->mlp_norm_bias, l->up_proj.form, w);
-        multiply(w->hidden, w->normed, &w->narrow, n, &l->up_proj, 1);
-        quantize(&w->wide, w->hidden, n, &l->down_proj);
-        multiply(w->added, w->hidden, &w->wide, n, &l->down_proj, 0);
+        multiply(w->qkv, w->normed, &w->narrow, 0, n, &l->qkv_proj, 0);
+        if (l == m->layers + m->n_layer - 1) first = rows->logits_from; /* of other rows only keys and values count */
+        attention(m, l, rows, first, w);
+        if (first >= n) return;
+        quantize(&w->narrow, w->normed, first, n, &l->out_proj);
+        multiply(w->added + first * c, w->normed, &w->narrow, first, n, &l->out_proj, 0);
+        norm(m, first, n, l->mlp_norm_weight, l->mlp_norm_bias, l->up_proj.form, w);
+        multiply(w->hidden + first * 4 * c, w->normed, &w->narrow, first, n, &l->up_proj, 1);
+        quantize(&w->wide, w->hidden, first, n, &l->down_proj);
+        multiply(w->added + first * c, w->hidden, &w->wide, first, n, &l->down_proj, 0);
     }
-    int64_t from = rows->logits_from;
-    if (from >= n) return;
-    norm(m, from, n, m->final_norm_weight, m->final_norm_bias, m->head.form, w);
-    Quantized q = w->narrow; /* its rows from `from` on */
-    q.values += from * q.stride;
-    q.scales += from * q.blocks;
-    q.offsets += from * q.blocks;
-    multiply(logits, w->normed + from * c, &q, n - from, &m->head, 0);
+    norm(m, first, n, m->final_norm_weight, m->final_norm_bias, m->head.form, w);
+    multiply(logits, w->normed, &w->narrow, first, n, &m->head, 0);
 }
 
 /* Takes `bytes`, rounded up to a cache line, from an allocation of which *used are taken; returns their address. */

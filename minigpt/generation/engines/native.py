@@ -269,8 +269,7 @@ class NativeEngine:
 
     def _read_with_pytorch(self, row: int, prompt: Sequence[int]) -> Tensor:
         view = self._cache.row(row)
-        features = self.model.features(torch.tensor([list(prompt)]), view)  # (1, T, C)
-        return self.model.logits(features[0, -1])
+        return self.model.logits(self.model.last_features(torch.tensor([list(prompt)]), view))[0]
 
     def _set_cache(self, cache: KVCache) -> None:
         """Uses this cache, in decode.c too."""

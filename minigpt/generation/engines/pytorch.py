@@ -56,8 +56,7 @@ class TorchEngine:
         ids = [[0] * pad + list(prompt) for pad, prompt in zip(padding, prompts, strict=True)]
         if any(padding):
             self._cache.padding = torch.tensor(padding, device=self.device)  # (B,)
-        features = self.model.features(torch.tensor(ids, device=self.device), self._cache)  # (B, T, C)
-        return self.model.logits(features[:, -1])
+        return self.model.logits(self.model.last_features(torch.tensor(ids, device=self.device), self._cache))
 
     @torch.inference_mode()
     def read(self, ids: Tensor) -> Tensor:
