@@ -255,30 +255,32 @@ def test_a_budget_in_minutes_does_not_follow_a_wall_clock_that_jumps(disk: Disk)
 # The table in the documentation.
 
 
-def described(line: str) -> str:
-    """A line of the journal without numbers: the call and the file."""
-    _, call, path = line.split(" ", 2)
-    place = re.sub(r"\.\d+\.tmp", "", path).removeprefix("/").replace(".fox/", "fox/")
-    place = re.sub(r"(^|/)\.(?=[a-zR])(?!lock)", r"\1", place)
-    return f"{call} {place or 'checkpoints'}"
+def file_of(line: str) -> str:
+    """The file of a line of the journal, without the numbers of temporary names; `new` while the folder is built."""
+    path = re.sub(r"\.([\w.]+)\.\d+\.tmp", r"\1", line.split(" ", 2)[2]).removeprefix("/")
+    return f"new {path}" if "/.fox." in line else path or "checkpoints"
 
 
 def print_table() -> None:
+    """Prints what the first write of each file leads to if it fails, or else the first call with that path."""
     with tempfile.TemporaryDirectory() as folder:
         disk = Disk(Path(folder))
         whole = disk.new()
         journal = disk.train(whole)["journal"]
         expected = final_weights(whole)
-        rows: dict[tuple[str, str], list[Any]] = {}
-        for kind in KINDS:
-            for at in range(1, len(journal) + 1):
-                call, said, saved, resumable = check(disk, at, kind, expected)
-                row = rows.setdefault((kind, described(call)), [0, set(), set()])
-                row[0] += 1
-                row[1].add(" / ".join(re.sub(rf"{folder}/checkpoints-\d+", "checkpoints", text) for text in said[:1]))
-                row[2].add((saved, resumable))
-        table = [[*key, count, sorted(said), sorted(steps)] for key, (count, said, steps) in rows.items()]
-        sys.stdout.write(json.dumps(table))
+        first: dict[str, int] = {}
+        for at, line in enumerate(journal, 1):
+            if first.setdefault(file_of(line), at) == at or " write " not in line:
+                continue
+            if " write " not in journal[first[file_of(line)] - 1]:
+                first[file_of(line)] = at
+        sys.stdout.write("| call | fault | what was said | saved | resumable |\n|---|---|---|---|---|\n")
+        for (file, at), kind in itertools.product(first.items(), KINDS):
+            call, said, saved, resumable = check(disk, at, kind, expected)
+            text = re.sub(rf"{folder}/checkpoints-\d+/fox", "…", said[0]) if said else ""
+            steps = [{-2: "no run", -1: "no state"}.get(step, f"step {step}") for step in (saved, resumable)]
+            sys.stdout.write(f"| {call.split()[1]} {file} | {kind} | {text} | {' | '.join(steps)} |\n")
+            sys.stdout.flush()
         disk.process.communicate()
 
 
