@@ -115,10 +115,10 @@ def free_memory(device: torch.device) -> int:
         return min(int(available.split()[1]) * 1024, _free_in_container())
     except (OSError, StopIteration):  # not Linux
         pass
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
-        return 4_000_000_000
+    if sys.platform != "win32":  # which has no sysconf
+        with contextlib.suppress(ValueError, OSError):
+            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return 4_000_000_000
 
 
 def _free_in_container() -> int:
@@ -166,9 +166,9 @@ def peak_memory(device: torch.device) -> int:
     """Peak memory in bytes: what PyTorch has allocated on a CUDA device, else the process's resident set size."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    try:
-        import resource
-    except ImportError:  # Windows has no getrusage
+    if sys.platform == "win32":  # it has no getrusage
         return 0
+    import resource
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

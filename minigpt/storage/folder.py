@@ -59,7 +59,7 @@ class Folder:
     def __init__(self, path: Path, *, inside: "Folder | None" = None) -> None:
         self.path = path
         self._descriptor: int | None = None
-        if _HAS_DIR_FD:
+        if sys.platform != "win32" and _HAS_DIR_FD:
             flags = os.O_RDONLY | os.O_DIRECTORY
             self._descriptor = os.open(path, flags) if inside is None else inside._open(path.name, flags)
             weakref.finalize(self, _close, self._descriptor)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from builders import random_model
+from builders import assert_same_model, random_model
 
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError, MinigptError
@@ -144,7 +144,7 @@ def test_an_imported_file_gives_the_logits_of_the_original(path: Path) -> None:
         read = from_huggingface(imported.tensors, imported.config)
     for name, tensor in random_model(CONFIG).state_dict().items():
         assert torch.equal(read.state_dict()[name], tensor), name
-    assert torch.equal(read(IDS), random_model(CONFIG)(IDS))
+    assert_same_model(read, random_model(CONFIG))
 
 
 def test_a_read_that_reuses_the_buffer_does_not_overwrite_other_tensors(path: Path) -> None:
@@ -165,7 +165,7 @@ def test_half_precision_becomes_float32_without_a_note(tmp_path: Path, kind: str
         for name, parameter in expected.named_parameters():
             if parameter.dim() == 2 and name != "position_embedding.weight":
                 parameter.copy_(parameter.to(dtype))
-    assert torch.equal(read(path)(IDS), expected(IDS))
+    assert_same_model(read(path), expected)
     with opened(path) as imported:
         assert imported.notes == ()
 
@@ -180,7 +180,7 @@ def test_quantized_weights_are_dequantized_exactly(tmp_path: Path, kind: str) ->
             if parameter.dim() == 2 and name != "position_embedding.weight":
                 blocks = gguf.quantize(parameter.numpy(), quantized)
                 parameter.copy_(torch.from_numpy(gguf.dequantize(blocks, quantized)))
-    assert torch.equal(read(path)(IDS), expected(IDS))
+    assert_same_model(read(path), expected)
     assert not torch.equal(expected(IDS), random_model(CONFIG)(IDS))
     with opened(path) as imported:
         assert imported.notes == (f"quantized tensors (9 {kind}) are converted to float32; their rounding stays",)
@@ -212,13 +212,13 @@ def test_types_that_only_llama_quantize_writes_are_read(tmp_path: Path) -> None:
     assert file.tensors["token_embd.weight"].shape == (259, 256)
     assert torch.equal(file.read("token_embd.weight"), expected)
     file.close()
-    assert torch.equal(read(path)(IDS), random_model(config)(IDS))
+    assert_same_model(read(path), random_model(config))
 
 
 def test_an_output_matrix_equal_to_the_token_embedding_is_tied(tmp_path: Path) -> None:
     tied = tensors_of(random_model(CONFIG))["token_embd.weight"]
     path = write(tmp_path / "tied.gguf", tensors={"output.weight": tied})
-    assert torch.equal(read(path)(IDS), random_model(CONFIG)(IDS))
+    assert_same_model(read(path), random_model(CONFIG))
     other = tied.copy()
     other[7, 3] += 1e-3
     path = write(tmp_path / "untied.gguf", tensors={"output.weight": other})
@@ -233,7 +233,7 @@ def test_of_one_matrix_in_two_precisions_the_finer_is_used(tmp_path: Path, coars
     path = write(tmp_path / "both.gguf", tensors={"output.weight": tied}, kinds=kinds)
     finer = {"token_embd.weight": "Q8_0"} if "Q8_0" in (coarse, fine) and fine != "F16" else {"token_embd.weight": fine}
     only = write(tmp_path / "one.gguf", kinds=finer)
-    assert torch.equal(read(path)(IDS), read(only)(IDS))
+    assert_same_model(read(path), read(only))
     with opened(path) as imported:
         assert imported.notes[0].startswith(f"token_embd.weight ({coarse}) and output.weight ({fine}) differ by ")
         assert "%, so they are one matrix in two precisions: " in imported.notes[0]
@@ -488,7 +488,7 @@ def test_without_the_gguf_package_only_unquantized_files_are_read(
 ) -> None:
     quantized = write(tmp_path / "quantized.gguf", kind="Q8_0")
     monkeypatch.setitem(sys.modules, "gguf", None)
-    assert torch.equal(read(path)(IDS), random_model(CONFIG)(IDS))
+    assert_same_model(read(path), random_model(CONFIG))
     with pytest.raises(
         CheckpointError, match=r"quantized weights, which need the gguf package; pip install 'minigpt\[gguf\]'$"
     ):

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders import new_model
+from builders import assert_same_model, new_model
 
 from minigpt.errors import CheckpointError
 from minigpt.importers import hub as hub_module
@@ -150,7 +150,7 @@ def test_a_name_is_downloaded_from_the_hub(tmp_path: Path, hub: Any) -> None:
     assert imported.source == GPT2_MEDIUM
     assert imported.checkpoint.directory == tmp_path / "to" / "gpt2-medium"
     assert imported.checkpoint.tokenizer.name == "gpt2"
-    assert torch.equal(load_checkpoint(tmp_path / "to" / "gpt2-medium", "cpu").model(IDS), small_model(0, 50257)(IDS))
+    assert_same_model(load_checkpoint(tmp_path / "to" / "gpt2-medium", "cpu").model, small_model(0, 50257))
     assert downloaded(hub) == ["config.json", "model.safetensors"]
 
 
@@ -158,7 +158,7 @@ def test_any_model_on_the_hub_is_downloaded_with_only_the_files_it_needs(tmp_pat
     imported = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
     assert imported.checkpoint.directory == tmp_path / "to" / "tiny"
     assert imported.checkpoint.tokenizer.name == "bytes"
-    assert torch.equal(imported.checkpoint.model(IDS), small_model(1, 257)(IDS))
+    assert_same_model(imported.checkpoint.model, small_model(1, 257))
     assert not {"README.md", "tf_model.h5", "pytorch_model.bin"} & set(downloaded(hub))
 
 
@@ -169,7 +169,7 @@ def test_pickled_weights_are_downloaded_if_there_are_no_others(tmp_path: Path, h
     files["pytorch_model.bin"] = (tmp_path / "weights").read_bytes()
     del files["model.safetensors"]
     imported = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
-    assert torch.equal(imported.checkpoint.model(IDS), small_model(1, 257)(IDS))
+    assert_same_model(imported.checkpoint.model, small_model(1, 257))
 
 
 def test_all_parts_of_sharded_weights_are_downloaded(tmp_path: Path, hub: Any) -> None:
@@ -181,7 +181,7 @@ def test_all_parts_of_sharded_weights_are_downloaded(tmp_path: Path, hub: Any) -
         files[places[name]] = (tmp_path / "part").read_bytes()
     files["model.safetensors.index.json"] = json.dumps({"weight_map": places}).encode()
     imported = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
-    assert torch.equal(imported.checkpoint.model(IDS), small_model(1, 257)(IDS))
+    assert_same_model(imported.checkpoint.model, small_model(1, 257))
     places["lm_head.weight"] = "../../../secret"
     files["model.safetensors.index.json"] = json.dumps({"weight_map": places}).encode()
     shutil.rmtree(tmp_path / "cache")
@@ -203,7 +203,7 @@ def test_an_existing_import_is_not_downloaded_again(tmp_path: Path, hub: Any) ->
     again = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
     assert downloaded(hub) == []
     assert again.notes == ("already imported; the hub has the same weights",)
-    assert torch.equal(again.checkpoint.model(IDS), first.checkpoint.model(IDS))
+    assert_same_model(again.checkpoint.model, first.checkpoint.model)
 
 
 def test_another_version_on_the_hub_does_not_match_the_existing_import(tmp_path: Path, hub: Any) -> None:
@@ -222,7 +222,7 @@ def test_an_interrupted_download_is_resumed(tmp_path: Path, hub: Any, monkeypatc
     with contextlib.suppress(CheckpointError):
         import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
     imported = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
-    assert torch.equal(imported.checkpoint.model(IDS), small_model(1, 257)(IDS))
+    assert_same_model(imported.checkpoint.model, small_model(1, 257))
     ranges = [wanted for method, name, wanted in hub.requests if method == "GET" and name == "model.safetensors"]
     assert ranges[0] is None
     assert ranges[1] is not None
@@ -260,7 +260,7 @@ def test_offline_the_cache_suffices(tmp_path: Path, hub: Any, monkeypatch: pytes
     hub.requests.clear()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     imported = import_gpt2(TINY, name="again", checkpoints=tmp_path / "to", device="cpu")
-    assert torch.equal(imported.checkpoint.model(IDS), small_model(1, 257)(IDS))
+    assert_same_model(imported.checkpoint.model, small_model(1, 257))
     assert hub.requests == []
     with pytest.raises(CheckpointError, match=r"^openai-community/gpt2 could not be downloaded .*offline.*--from PATH"):
         import_gpt2("gpt2", checkpoints=tmp_path / "to")
@@ -391,7 +391,7 @@ def test_without_a_network_the_existing_import_is_compared_with_the_cache(
     again = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
     assert again.notes[0].startswith("the hub cannot be reached (")
     assert again.notes[0].endswith("; already imported, and the hub's cache has the same model")
-    assert torch.equal(again.checkpoint.model(IDS), small_model(1, 257)(IDS))
+    assert_same_model(again.checkpoint.model, small_model(1, 257))
     with pytest.raises(CheckpointError, match="other holds something else"):
         import_gpt2(TINY, name="other", checkpoints=tmp_path / "to", device="cpu")
     shutil.rmtree(tmp_path / "cache")
@@ -426,7 +426,7 @@ def test_two_processes_can_import_the_same_model_at_the_same_time(tmp_path: Path
     for process in processes:
         _, errors = process.communicate(timeout=200)
         assert process.returncode == 0, errors
-    assert torch.equal(load_checkpoint(tmp_path / "to" / "tiny", "cpu").model(IDS), small_model(1, 257)(IDS))
+    assert_same_model(load_checkpoint(tmp_path / "to" / "tiny", "cpu").model, small_model(1, 257))
     assert [path.name for path in (tmp_path / "to").iterdir()] == ["tiny"]
 
 

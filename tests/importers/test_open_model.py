@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders import new_model, random_model
+from builders import assert_same_model, new_model, random_model
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -88,7 +88,7 @@ def test_weights_in_every_format_and_version_give_the_same_logits(
     masks |= {f"{prefix}h.0.attn.masked_bias": torch.tensor(-1e4), "lm_head.weight": tensors[f"{prefix}wte.weight"]}
     form(folder, tensors | masks)
     opened = load_model(folder, "cpu")
-    assert torch.equal(opened.checkpoint.model(IDS), model(IDS))
+    assert_same_model(opened.checkpoint.model, model)
     assert opened.checkpoint.tokenizer.name == "bytes"
 
 
@@ -107,21 +107,21 @@ def test_weights_in_half_precision_are_converted_exactly(
 def test_tensors_saved_as_transposed_views_are_read_correctly(folder: Path, model: GPT) -> None:
     (folder / "model.safetensors").unlink()
     in_bin(folder, to_huggingface(model))  # matrices are transposed views, not copies
-    assert torch.equal(load_model(folder, "cpu").checkpoint.model(IDS), model(IDS))
+    assert_same_model(load_model(folder, "cpu").checkpoint.model, model)
 
 
 @pytest.mark.parametrize("under", ["state_dict", "model", "model_state_dict"])
 def test_weights_are_found_under_the_keys_of_trainers(folder: Path, model: GPT, under: str) -> None:
     (folder / "model.safetensors").unlink()
     torch.save({under: tensors_of(model), "epoch": 3}, folder / "pytorch_model.bin")
-    assert torch.equal(load_model(folder, "cpu").checkpoint.model(IDS), model(IDS))
+    assert_same_model(load_model(folder, "cpu").checkpoint.model, model)
 
 
 def test_a_padded_vocabulary_keeps_its_embeddings(folder: Path, model: GPT, tmp_path: Path) -> None:
     padded = new_model(CONFIG.replace(vocab_size=320))
     save_checkpoint(tmp_path / "padded", padded, Tokenizer.named("bytes"))
     imported = import_gpt2(tmp_path / "padded", checkpoints=tmp_path / "to", device="cpu")
-    assert torch.equal(load_checkpoint(tmp_path / "to" / "padded", "cpu").model(IDS), padded(IDS))
+    assert_same_model(load_checkpoint(tmp_path / "to" / "padded", "cpu").model, padded)
     assert imported.notes == ("ids 257 to 319 have no token and are never generated",)
 
 
@@ -174,7 +174,7 @@ def test_heads_that_do_not_predict_tokens_are_skipped_with_a_note(
 ) -> None:
     in_safetensors(folder, tensors_of(model) | {name: torch.ones(shape)})
     opened = load_model(folder / "model.safetensors", "cpu")
-    assert torch.equal(opened.checkpoint.model(IDS), model(IDS))
+    assert_same_model(opened.checkpoint.model, model)
     assert opened.notes == (f"{name.partition('.')[0]} is skipped: it does not predict tokens",)
 
 
@@ -231,7 +231,7 @@ def test_symbolic_links_to_a_cache_are_followed(folder: Path, model: GPT, tmp_pa
     folder.mkdir()
     for path in (tmp_path / "blobs").iterdir():
         (folder / path.name).symlink_to(path)
-    assert torch.equal(load_model(folder, "cpu").checkpoint.model(IDS), model(IDS))
+    assert_same_model(load_model(folder, "cpu").checkpoint.model, model)
 
 
 def test_an_unsupported_tokenizer_is_refused_and_not_replaced_by_gpt2s(tmp_path: Path) -> None:

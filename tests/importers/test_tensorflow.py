@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from builders import random_model
+from builders import assert_same_model, random_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorflow_checkpoints import (
@@ -68,7 +68,7 @@ def test_an_imported_checkpoint_gives_the_logits_of_the_original(folder: Path) -
     assert imported.config == CONFIG
     assert imported.notes == ()
     assert imported.tokenizer.fingerprint == TOKENIZER.fingerprint
-    assert torch.equal(from_huggingface(imported.tensors, imported.config)(IDS), random_model(CONFIG)(IDS))
+    assert_same_model(from_huggingface(imported.tensors, imported.config), random_model(CONFIG))
     imported.tensors.close()
 
 
@@ -87,7 +87,7 @@ def test_a_checkpoint_may_have_several_data_files(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, openai_tensors(random_model(CONFIG)), shards=3)
     write_hparams(tmp_path, CONFIG)
     write_vocabulary(tmp_path, TOKENIZER)
-    assert torch.equal(read(tmp_path)(IDS), random_model(CONFIG)(IDS))
+    assert_same_model(read(tmp_path), random_model(CONFIG))
     (tmp_path / "model.ckpt.data-00001-of-00003").unlink()
     with pytest.raises(CheckpointError, match=r"model.ckpt.data-00001-of-00003 does not exist$"):
         read(tmp_path)
@@ -99,7 +99,7 @@ def test_weights_of_other_dtypes_become_float32(tmp_path: Path, dtype: Any) -> N
     write_hparams(tmp_path, CONFIG)
     write_vocabulary(tmp_path, TOKENIZER)
     expected = random_model(CONFIG).to(torch.float16 if dtype is np.float16 else torch.float32).to(torch.float32)
-    assert torch.equal(read(tmp_path)(IDS), expected(IDS))
+    assert_same_model(read(tmp_path), expected)
 
 
 def test_training_variables_are_skipped_with_a_note(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_training_variables_are_skipped_with_a_note(tmp_path: Path) -> None:
     imported.tensors.close()
     names = "'beta1_power', 'global_step', 'model/h0/attn/c_attn/b/Adam', …"
     assert imported.notes == (f"training variables are skipped: {2 * len(weights) + 2} ({names})",)
-    assert torch.equal(read(tmp_path)(IDS), random_model(CONFIG)(IDS))
+    assert_same_model(read(tmp_path), random_model(CONFIG))
 
 
 def test_a_tensor_that_gpt2_does_not_have_is_refused(tmp_path: Path) -> None:
@@ -135,12 +135,12 @@ def test_the_checkpoint_that_the_file_checkpoint_names_is_read_whatever_its_path
     write_vocabulary(tmp_path, TOKENIZER)
     record = tmp_path / "checkpoint"
     record.write_text('model_checkpoint_path: "/content/checkpoint/run1/model-1000"\n')
-    assert torch.equal(read(tmp_path)(IDS), random_model(CONFIG)(IDS))
+    assert_same_model(read(tmp_path), random_model(CONFIG))
     record.unlink()
     with pytest.raises(CheckpointError, match=r"has 2 checkpoints \(model-1000, model-7\), and its file"):
         open_tensorflow(tmp_path)
     (tmp_path / "model-7.index").unlink()
-    assert torch.equal(read(tmp_path)(IDS), random_model(CONFIG)(IDS))
+    assert_same_model(read(tmp_path), random_model(CONFIG))
 
 
 def test_gpt2s_vocabulary_is_assumed_only_for_a_model_of_its_size(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_without_hparams_the_shape_comes_from_the_tensors_and_the_number_of_head
     assert imported.config == config
     assert imported.notes == ("no hparams.json next to model.ckpt.index: 2 heads of 64 are assumed, as in every GPT-2",)
     imported.tensors.close()
-    assert torch.equal(read(tmp_path)(IDS), random_model(config)(IDS))
+    assert_same_model(read(tmp_path), random_model(config))
     for path in (tmp_path, tmp_path / "model.ckpt.index"):  # the two ways in which commands open it
         opened = open_model(path)
         opened.tensors.close()

@@ -35,6 +35,22 @@ def random_model(config: GPTConfig | None = None, *, seed: int = 0, std: float =
     return model.eval()
 
 
+def assert_same_model(found: GPT, expected: GPT) -> None:
+    """The models have the same shape and the same weights, bit for bit.
+
+    Their logits may differ in the last bits: mapped and allocated memory are aligned differently, and weights stored by
+    rows and by columns are added in another order. So tests of copies compare weights, not logits.
+    """
+    names = ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "activation_function", "layer_norm_epsilon")
+    for name in names:
+        assert getattr(found.config, name) == getattr(expected.config, name), name
+    weights = expected.state_dict()
+    assert found.state_dict().keys() == weights.keys()
+    for name, tensor in found.state_dict().items():
+        assert tensor.dtype == weights[name].dtype, name
+        assert torch.equal(tensor, weights[name]), name
+
+
 def new_run(
     folder: Path, model: GPT | None = None, tokenizer: Tokenizer | str = "bytes", record: dict[str, Any] | None = None
 ) -> Run:
