@@ -275,8 +275,7 @@ class TrainStep:
     def _apply(self, loss: Tensor) -> Tensor:
         for optimizer in self.optimizers:
             self.loss_scaler.unscale_(optimizer)
-        max_norm = self.config.grad_clip or math.inf
-        gradient_norm = full_tensor(torch.nn.utils.clip_grad_norm_(self.parameters, max_norm))  # ()
+        gradient_norm = self._clip_gradients()
         skip = self.spike_detector.observe(loss, gradient_norm)  # () bool
         if self.device.type == "cuda" or skip:  # on CUDA, reading `skip` would wait for the GPU
             for parameter in self.parameters:
@@ -290,6 +289,21 @@ class TrainStep:
         self.zero_gradients()
         scale = self.loss_scaler.scale(torch.ones_like(loss))
         return torch.stack([figure.to(loss.dtype) for figure in (loss, gradient_norm, skip, scale)])
+
+    def _clip_gradients(self) -> Tensor:
+        """Scales the gradients to the norm `grad_clip` if they exceed it; returns the norm before, ().
+
+        torch's `clip_grad_norm_` multiplies in any case, often by 1, so that a GPU need not wait for the norm. A CPU
+        saves that: up to a tenth of a small model's step.
+        """
+        max_norm = self.config.grad_clip or math.inf
+        if self.device.type != "cpu" or self.world.is_sharded:
+            return full_tensor(torch.nn.utils.clip_grad_norm_(self.parameters, max_norm))
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if not norm + 1e-6 <= max_norm:  # torch's clip_grads_with_norm_ adds it too; NaN is not smaller
+            torch.nn.utils.clip_grads_with_norm_(self.parameters, max_norm, norm)
+        return norm
 
     def zero_gradients(self) -> None:
         """Clears the gradients.
