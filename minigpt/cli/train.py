@@ -153,7 +153,7 @@ def _train(job: "Job", checkpoints: Path, out: "Console", world: "World", logger
     """Trains and draws; ends with the result, or with the state saved and the exit code of the signal."""
     from minigpt.cli.render.training_display import TrainingDisplay
     from minigpt.jobs import stages
-    from minigpt.jobs.events import Started
+    from minigpt.jobs.events import SpeedChange, Started
     from minigpt.training.clock import Control
     from minigpt.training.events import Finished
 
@@ -171,7 +171,8 @@ def _train(job: "Job", checkpoints: Path, out: "Console", world: "World", logger
                     continue
                 assert display is not None
                 display.show(event)
-                write(event)
+                if not isinstance(event, SpeedChange):
+                    write(event)
                 finished = event if isinstance(event, Finished) else None
         except CheckpointError as error:  # the end could not be saved
             if finished is None:

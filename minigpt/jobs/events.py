@@ -1,10 +1,12 @@
-"""The events of a training job in addition to those of training: its current activity, its plan, and its run."""
+"""The events of a training job in addition to those of training: its current activity, its plan, its run, its speed."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from minigpt.planning.expectation import ExpectedRange
 from minigpt.training import events
+from minigpt.units import count, duration
 
 if TYPE_CHECKING:
     from minigpt.evaluation.baselines import Baseline
@@ -44,4 +46,33 @@ class Started:
     baselines: "tuple[Baseline, ...]"
 
 
-Event = events.Event | Activity | Planned | Started
+@dataclass(frozen=True)
+class SpeedChange:
+    """A new run trains much slower or faster than its plan measured. Happens at most once.
+
+    `tokens_per_second` is the speed of the last steps, `measured` that of the plan; `others_compute` says that other
+    programs have used the processors meanwhile. At the new speed the run will take `steps` steps, `seconds_left` are
+    left for training, and `expected` are the bits per byte at the end, None where nothing can be said.
+    """
+
+    step: int
+    tokens_per_second: float
+    measured: float
+    others_compute: bool
+    steps: int
+    seconds_left: float
+    expected: ExpectedRange | None
+
+    @property
+    def text(self) -> str:
+        """A sentence for the user."""
+        change = "training is faster than measured"
+        if self.tokens_per_second < self.measured:
+            change = "this machine is doing other things" if self.others_compute else "training is slower than measured"
+        now = f"now expected: {count(self.steps, 'step')}, {duration(self.seconds_left)} left"
+        if self.expected is not None:
+            now += f", {self.expected} bits per byte"
+        return f"{change}: {self.tokens_per_second:,.0f} tokens/s where {self.measured:,.0f} were measured; {now}"
+
+
+Event = events.Event | Activity | Planned | Started | SpeedChange

@@ -6,6 +6,7 @@ from typing import Any
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.model.gpt import GPT
+from minigpt.planning.plan import PlannedSettings
 from minigpt.storage.run import Run
 
 
@@ -13,7 +14,8 @@ from minigpt.storage.run import Run
 class Job:
     """Everything that `train()` takes. The run is locked.
 
-    `elapsed` is how much of a budget in minutes the measurements took, in seconds.
+    `elapsed` is how much of a budget in minutes the measurements took, in seconds. `planned` is the plan that a new run
+    begins with; a resumed run may be on another machine, so it has none.
     """
 
     model: GPT
@@ -22,6 +24,7 @@ class Job:
     run: Run
     resume: bool
     elapsed: float = 0.0
+    planned: PlannedSettings | None = None
 
     @property
     def tokens_per_step(self) -> int:

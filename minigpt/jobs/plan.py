@@ -9,7 +9,9 @@ import torch
 
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
+from minigpt.evaluation.baselines import Baseline
 from minigpt.jobs.request import Request
+from minigpt.planning.expectation import ExpectedRange
 from minigpt.planning.plan import FINE_TUNED, PlannedSettings
 from minigpt.storage.checkpoint import Checkpoint
 from minigpt.units import count, size
@@ -29,8 +31,9 @@ class PlanRow(NamedTuple):
 class Plan:
     """A planned run; nothing is written yet. `minigpt.fit(plan)` trains it.
 
-    `directory` is the run's future folder, `base` the model to fine-tune, `notes` sentences for the user, `seconds` the
-    time that measuring took, which a budget in minutes includes. `str(plan)` is the table of `minigpt train --plan`.
+    `directory` is the run's future folder, `base` the model to fine-tune, `baselines` the methods that the run is
+    compared with, `notes` sentences for the user, `seconds` the time that measuring took, which a budget in minutes
+    includes. `str(plan)` is the table of `minigpt train --plan`.
     """
 
     request: Request
@@ -38,6 +41,7 @@ class Plan:
     corpus: Corpus = field(repr=False)
     settings: PlannedSettings
     base: Checkpoint | None = field(repr=False)
+    baselines: tuple[Baseline, ...] = field(repr=False)
     device: torch.device
     notes: tuple[str, ...]
     seconds: float
@@ -53,8 +57,18 @@ class Plan:
         return self.settings.training
 
     @property
-    def expected(self) -> float | None:
-        """The bits per byte to expect at the end; None outside the range of the experiments."""
+    def steps(self) -> int:
+        """The number of optimizer steps that the run takes if it does not stop early and this machine does no more."""
+        return round(self.settings.steps)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """The speed of training as measured on this machine."""
+        return self.settings.tokens_per_step / self.settings.seconds_per_step
+
+    @property
+    def expected(self) -> ExpectedRange | None:
+        """The bits per byte, `low` to `high`, that four of five runs end with; None where nothing can be said."""
         return self.settings.expected
 
     def rows(self) -> list[PlanRow]:
@@ -63,10 +77,9 @@ class Plan:
         held_out = "nothing held out, so it cannot stop early"
         if len(corpus.validation) > 1:
             held_out = f"{size(corpus.validation_bytes)} held out for validation ({corpus.held_out})"
-        steps = settings.steps(len(corpus.train))
         fine_tuned = settings.preset == FINE_TUNED  # the model to fine-tune has a tokenizer and a shape
         tokens = f"{len(corpus.train):,}, {corpus.train_bytes / len(corpus.train):.2f} bytes of text each"
-        speed = f"{settings.tokens_per_step / settings.seconds_per_step:,.0f} tokens/s, measured on this machine"
+        speed = f"{self.tokens_per_second:,.0f} tokens/s, measured on this machine"
         batch = f"{count(training.sequences_per_step, 'sequence')}, {settings.tokens_per_step:,} tokens per step"
         rows = [
             PlanRow("text", f"{size(corpus.train_bytes)}, {held_out}", "--validation-fraction"),
@@ -96,8 +109,8 @@ class Plan:
                 "--optimizer --learning-rate",
             ),
             PlanRow("schedule", training.schedule, "--schedule --cooldown"),
-            PlanRow("length", self._length(steps), "--minutes --steps --epochs"),
-            PlanRow("", self._other_lengths(steps), ""),
+            PlanRow("length", self._length(), "--minutes --steps --epochs"),
+            PlanRow("", self._other_lengths(), ""),
             PlanRow("speed", speed, ""),
             PlanRow(
                 "memory",
@@ -113,8 +126,8 @@ class Plan:
             PlanRow("seed", str(training.seed), "--seed"),
         ]
         if self.expected is not None:
-            expected = f"about {self.expected:.2f} bits per byte at the end, estimated from runs on other texts"
-            rows.append(PlanRow("expected", expected, ""))
+            expected = f"{self.expected} bits per byte after about {count(self.steps, 'step')}"
+            rows += [PlanRow("expected", expected, ""), PlanRow("", "the range of 4 of 5 runs on other texts", "")]
         return rows
 
     def __str__(self) -> str:
@@ -123,19 +136,19 @@ class Plan:
         lines = [f"{row.name:{widths[0]}}  {row.value:{widths[1]}}  {row.options}".rstrip() for row in rows]
         return "\n".join([str(self.directory), *lines, *self.notes])
 
-    def _length(self, steps: float) -> str:
+    def _length(self) -> str:
         training = self.training
         if training.minutes:
             return f"{_amount(training.minutes, 'minute')}, {_end_time(60 * training.minutes)}"
         length = _amount(training.epochs, "epoch") if training.epochs else count(training.steps or 0, "step")
-        return f"{length}, {_end_time(steps * self.settings.seconds_per_step)}"
+        return f"{length}, {_end_time(self.settings.steps * self.settings.seconds_per_step)}"
 
-    def _other_lengths(self, steps: float) -> str:
+    def _other_lengths(self) -> str:
         """The length in the units in which it was not given."""
-        epochs = f"{steps * self.settings.tokens_per_step / len(self.corpus.train):.1f} epochs"
+        epochs = f"{self.settings.tokens_seen / len(self.corpus.train):.1f} epochs"
         if self.training.minutes:
-            return f"about {count(round(steps), 'step')}, {epochs}"
-        return count(round(steps), "step") if self.training.epochs else epochs
+            return f"about {count(self.steps, 'step')}, {epochs}"
+        return count(self.steps, "step") if self.training.epochs else epochs
 
     def _dtype(self) -> str:
         why, dtype = self.settings.why_dtype, self.training.dtype

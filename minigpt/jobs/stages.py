@@ -16,15 +16,17 @@ from minigpt.config import TrainConfig
 from minigpt.errors import ConfigError, FolderTakenError
 from minigpt.evaluation import baselines
 from minigpt.evaluation.recorded_baselines import recorded_baselines
-from minigpt.jobs.events import Activity, Event, Planned, Started
+from minigpt.jobs.events import Activity, Event, Planned, SpeedChange, Started
 from minigpt.jobs.job import Job
 from minigpt.jobs.plan import Plan
 from minigpt.jobs.reading import ByteProgress, corpus_record, read_corpus
 from minigpt.jobs.request import Request
 from minigpt.jobs.resume import find_run, resume_run
+from minigpt.jobs.speed_monitor import SpeedMonitor
 from minigpt.model.gpt import GPT
 from minigpt.planning import throughput
 from minigpt.planning.corpus_stats import CorpusStats
+from minigpt.planning.overheads import Overheads
 from minigpt.planning.plan import FINE_TUNED, plan_preset, plan_settings
 from minigpt.planning.throughput import StepTimer
 from minigpt.run_options import RunOptions
@@ -35,7 +37,7 @@ from minigpt.training import events, loop
 from minigpt.training.budget import planned_steps
 from minigpt.training.clock import Control
 from minigpt.training.distributed import World
-from minigpt.training.events import Notice
+from minigpt.training.events import Notice, Step
 
 
 def prepare(
@@ -77,15 +79,18 @@ def plan_run(
         request.sources, base.tokenizer if base else options.tokenizer, options.reading, progress
     )
     began = time.perf_counter()
+    yield Activity("measuring the baselines on the held-out text")
+    measured = tuple(baselines.cheap_baselines(corpus))
     yield Activity("measuring this machine")
-    stats, memory = CorpusStats.of(corpus), device.free_memory(target)
+    stats, memory = CorpusStats.of(corpus, measured), device.free_memory(target)
     dtypes: tuple[str, ...] = ()
     if target.type == "cpu":
         memory //= local_processes
         dtypes = ("float32", "bfloat16") if device.multiplies_bfloat16_faster() else ("float32",)
     elif dtype != torch.float16:  # recorded by name, so that the run keeps it; not float16, which a CPU lacks
         options = options.with_training(dtype=str(dtype).removeprefix("torch."))
-    timer = StepTimer(functools.partial(throughput.seconds_per_step, device=target, processes=processes), dtypes)
+    measure = functools.partial(throughput.seconds_per_step, device=target, text=corpus, processes=processes)
+    timer = StepTimer(measure, dtypes)
     preset = options.preset or (
         FINE_TUNED if base else plan_preset(stats, target.type, memory, options, timer, processes)
     )
@@ -99,8 +104,16 @@ def plan_run(
         timer=timer,
         processes=processes,
     )
-    yield Activity("")
+    settings = settings.measured_again(measure(settings.model, settings.training))
     _check_minutes(settings.training.minutes, time.perf_counter() - began, settings.seconds_per_step)
+    if settings.training.minutes is not None:
+        settings = settings.with_overheads(
+            Overheads.measured(
+                settings.model, settings.training, corpus, target.type, settings.seconds_per_step,
+                planning=time.perf_counter() - began,
+            )
+        )  # fmt: skip
+    yield Activity("")
     directory = checkpoints / free_name(request.run_name, checkpoints)
     planned = Plan(
         request=request,
@@ -109,6 +122,7 @@ def plan_run(
         settings=settings,
         base=base,
         device=target,
+        baselines=measured,
         notes=(*settings.notes, *_notes(request, settings.training, target, directory)),
         seconds=time.perf_counter() - began,
     )
@@ -169,9 +183,6 @@ def start_run(planned: Plan, processes: int = 1) -> Generator[Event, None, Job]:
     request, settings, corpus, base = planned.request, planned.settings, planned.corpus, planned.base
     torch.manual_seed(settings.training.seed)
     model = GPT.from_tensors(settings.model, base.model.state_dict()) if base else GPT(settings.model)
-    yield Activity("measuring the baselines on the held-out text")
-    measured = baselines.cheap_baselines(corpus)
-    yield Activity("")
     record = RunRecord(
         minigpt=__version__,
         torch=torch.__version__,
@@ -186,11 +197,12 @@ def start_run(planned: Plan, processes: int = 1) -> Generator[Event, None, Job]:
         tokenizer=corpus.tokenizer.name,
         corpus=corpus_record(corpus),
         baselines=BaselinesRecord(
-            fingerprint=corpus.fingerprint, measured=tuple(BaselineRecord(**asdict(baseline)) for baseline in measured)
+            fingerprint=corpus.fingerprint,
+            measured=tuple(BaselineRecord(**asdict(baseline)) for baseline in planned.baselines),
         ),
         model=settings.model,
         training=settings.training,
-        expected=settings.expected,
+        expected=(expected.low, expected.high) if (expected := settings.expected) is not None else None,
     )
     directory, run = planned.directory, None
     while run is None:
@@ -201,7 +213,7 @@ def start_run(planned: Plan, processes: int = 1) -> Generator[Event, None, Job]:
             yield Notice(0, f"another run has just created {taken}, so this run is {directory.name}")
     run.lock()
     elapsed = planned.seconds + time.perf_counter() - began
-    return Job(model, corpus, settings.training, run, resume=False, elapsed=elapsed)
+    return Job(model, corpus, settings.training, run, resume=False, elapsed=elapsed, planned=settings)
 
 
 def _environment(target: torch.device, processes: int) -> Environment:
@@ -226,8 +238,10 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def train(job: Job, *, control: Control | None = None, world: World | None = None) -> Iterator[Started | events.Event]:
-    """Trains the job; yields `Started`, then the events of `minigpt.train()`.
+def train(
+    job: Job, *, control: Control | None = None, world: World | None = None
+) -> Iterator[Started | SpeedChange | events.Event]:
+    """Trains the job; yields `Started`, then the events of `minigpt.train()`, and a `SpeedChange` if there is one.
 
     Raises: what `minigpt.train()` raises.
     """
@@ -243,7 +257,12 @@ def train(job: Job, *, control: Control | None = None, world: World | None = Non
     )
     try:
         yield _started(job)
-        yield from training
+        monitor = SpeedMonitor(job.planned) if job.planned is not None else None
+        with contextlib.closing(training):  # so that leaving here stops the training and saves
+            for event in training:
+                yield event
+                if monitor is not None and isinstance(event, Step) and (change := monitor.observe(event)) is not None:
+                    yield change
     finally:  # also if the caller leaves before the first event of training
         job.run.unlock()
 

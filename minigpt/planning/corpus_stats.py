@@ -1,31 +1,31 @@
 """The statistics of a text that a plan depends on."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from minigpt.data.corpus import Corpus
-from minigpt.planning.scaling_law import entropy
+from minigpt.evaluation.baselines import Baseline
 
-_SAMPLE = 1_000_000  # tokens, which are at least as many bytes
+_ENTROPY = "5-gram"  # the baseline that says how hard a text is to predict
 
 
 @dataclass(frozen=True)
 class CorpusStats:
     """The figures of a text that a plan needs.
 
-    `entropy` is its size after compression in bits per byte, `has_merges` whether its tokenizer merges bytes.
+    `entropy` is how hard the text is to predict: the bits per byte that a 5-gram model of its training part needs for
+    its held-out part. It is None if nothing is held out. `has_merges` says whether its tokenizer merges bytes.
     """
 
     n_tokens: int
     n_bytes: int
     vocab_size: int
-    entropy: float
+    entropy: float | None
     has_merges: bool = True
 
     @classmethod
-    def of(cls, corpus: Corpus) -> "CorpusStats":
-        """The statistics of a corpus's training part; the entropy is that of its first megabyte."""
-        beginning = corpus.tokenizer.decode(corpus.train[:_SAMPLE].tolist()).encode()
+    def of(cls, corpus: Corpus, baselines: Iterable[Baseline]) -> "CorpusStats":
+        """The statistics of a corpus, of which these baselines were measured."""
+        entropy = next((each.bits_per_byte for each in baselines if each.name == _ENTROPY), None)
         tokenizer = corpus.tokenizer
-        return cls(
-            len(corpus.train), corpus.train_bytes, tokenizer.vocab_size, entropy(beginning), bool(tokenizer.merges)
-        )
+        return cls(len(corpus.train), corpus.train_bytes, tokenizer.vocab_size, entropy, bool(tokenizer.merges))

@@ -12,14 +12,15 @@ from minigpt.config import PRESETS, GPTConfig, TrainConfig, preset_config
 from minigpt.errors import ConfigError, MinigptError
 from minigpt.planning.corpus_stats import CorpusStats
 from minigpt.planning.defaults import against_overfitting, batch_and_optimizer, eval_tokens
+from minigpt.planning.expectation import ExpectedRange, expected_range
 from minigpt.planning.memory_fit import fit_memory
-from minigpt.planning.scaling_law import expected_bits_per_byte
+from minigpt.planning.overheads import Overheads
+from minigpt.planning.scaling_law import relative_loss
 from minigpt.planning.throughput import StepTimer
 from minigpt.run_options import RunOptions
 
 FINE_TUNED = "fine-tuned"  # instead of a preset's name, if the model to fine-tune gives the shape
 DEFAULT_MINUTES = 5.0
-_MIN_EXPECTED_BYTES = 300_000  # of text, and of text learned from: the experiments had no less
 _BYTES_PER_TOKEN = 370  # of text for each token of the vocabulary: best or nearly so for 1 MB and 3 MB of text
 _MEASURING = 0.1  # the most that measuring takes of a budget in minutes, as a fraction
 _MAX_PARAMETERS = 8  # in the blocks, per byte of text
@@ -27,39 +28,86 @@ _CANDIDATES = ("nano", "micro", "mini", "small", "gpt2", "gpt2-medium")  # from 
 _FINE_TUNING_CONTEXT = 256
 _SHORT_CONTEXT, _SHORT_RUN = 64, 1_500_000  # tokens: in so short a run, twice as many sequences teach more
 _TINY = 20_000  # tokens: training on fewer takes seconds, so the length is in steps
+_MIN_BYTES = 300_000  # of text, and of text learned from: for less, the smallest model is chosen
+_LEARNING = {  # the options that change what a model learns
+    name
+    for settings in (GPTConfig, TrainConfig)
+    for name, field in settings.__dataclass_fields__.items()
+    if field.metadata["group"] in ("Model", "Batch", "Optimization")
+} - {"micro_batch_size"} | {"tokenizer", "from"}
+_TRAINING = 0.85  # of a budget in minutes, the part that steps take, until the rest is measured
 
 
 @dataclass(frozen=True)
 class PlannedSettings:
     """The model's shape, the training settings, and a sentence on each choice that needs one.
 
-    `seconds_per_step` was measured on this machine. `why_dtype` says why that dtype was chosen; it is empty if the
-    user gave it. `expected` is the bits per byte to expect at the end, or None outside the range of the experiments.
-    `memory` is the estimated peak in bytes, without the memory of PyTorch itself.
+    `stats` are those of the text. `seconds_per_step` was measured on this machine. `why_dtype` says why that dtype was
+    chosen; it is empty if the user gave it. `memory` is the estimated peak in bytes, without the memory of PyTorch
+    itself. `training_seconds` is what a budget in minutes leaves for steps; None if the budget is not in minutes.
+    `is_usual` says that the user gave no setting that changes what the model learns, so that the scaling law applies.
     """
 
     preset: str
     model: GPTConfig
     training: TrainConfig
+    stats: CorpusStats
     seconds_per_step: float
     why_dtype: str
-    expected: float | None
     memory: int
     notes: tuple[str, ...]
+    training_seconds: float | None
+    is_usual: bool
 
     @property
     def tokens_per_step(self) -> int:
         """Tokens in the batch of one optimizer step."""
         return self.training.sequences_per_step * (self.training.context_length or 0)
 
-    def steps(self, n_tokens: int) -> float:
-        """The number of optimizer steps in the budget, for a text of `n_tokens` tokens."""
+    @property
+    def steps(self) -> float:
+        """The number of optimizer steps in the budget, if the run does not stop early."""
         training = self.training
-        if training.minutes is not None:
-            return 60 * training.minutes / self.seconds_per_step
+        if self.training_seconds is not None:
+            return self.training_seconds / self.seconds_per_step
         if training.epochs is not None:
-            return training.epochs * n_tokens / self.tokens_per_step
+            return training.epochs * self.stats.n_tokens / self.tokens_per_step
         return float(training.steps or 0)
+
+    @property
+    def tokens_seen(self) -> float:
+        """The number of tokens that the run trains on; a token counts in each epoch."""
+        return self.steps * self.tokens_per_step
+
+    @property
+    def bytes_seen(self) -> float:
+        """The bytes of text that the run trains on."""
+        return self.tokens_seen * self.stats.n_bytes / self.stats.n_tokens
+
+    @property
+    def expected(self) -> ExpectedRange | None:
+        """The range in which the bits per byte at the end are expected; None outside the range of the experiments."""
+        return expected_range(self.model, self.bytes_seen, self.stats) if self.is_usual else None
+
+    def measured_again(self, seconds_per_step: float) -> "PlannedSettings":
+        """A copy with the time of a step as measured again, with the settings that were chosen after the first time.
+
+        Without dropout and noise the settings are the same, and the shorter of both times counts.
+        """
+        if not (self.model.dropout or self.training.bpe_dropout or self.training.token_noise):
+            seconds_per_step = min(seconds_per_step, self.seconds_per_step)
+        return replace(self, seconds_per_step=seconds_per_step)
+
+    def from_here(self, step: int, fraction: float, seconds_per_step: float) -> "PlannedSettings":
+        """A copy for a run that has taken `step` steps in this fraction of its length, at a new time per step."""
+        now = replace(self, seconds_per_step=seconds_per_step)
+        if self.training_seconds is None:
+            return now
+        return replace(now, training_seconds=step * seconds_per_step + (1 - fraction) * self.training_seconds)
+
+    def with_overheads(self, overheads: Overheads) -> "PlannedSettings":
+        """A copy for a budget in minutes of which these overheads are a part."""
+        return replace(self, training_seconds=overheads.training_seconds(self.training, self.seconds_per_step))
 
 
 def plan_tokenizer(text_bytes: int) -> str:
@@ -84,9 +132,9 @@ def plan_preset(
     before, has more than 8 parameters per byte of text (no experiment had), needs longer than 5 minutes for a budget in
     steps, or cannot be planned, mostly for lack of memory. It also ends after a tenth of a budget in minutes.
     """
-    best, least, began = _CANDIDATES[0], math.inf, time.perf_counter()
+    best, least, began = "", math.inf, time.perf_counter()
     for name in _CANDIDATES:
-        if least < math.inf and PRESETS[name].n_inner_parameters > _MAX_PARAMETERS * stats.n_bytes:
+        if best and PRESETS[name].n_inner_parameters > _MAX_PARAMETERS * stats.n_bytes:
             break
         try:
             planned = plan_settings(
@@ -95,14 +143,17 @@ def plan_preset(
             )  # fmt: skip
         except MinigptError:  # for the smallest preset, planning the run raises it again
             break
-        seconds = planned.steps(stats.n_tokens) * planned.seconds_per_step
-        too_slow = planned.training.minutes is None and seconds > 60 * DEFAULT_MINUTES and least < math.inf
-        if planned.expected is None or planned.expected >= least or too_slow:
+        too_slow = planned.training.minutes is None and planned.steps * planned.seconds_per_step > 60 * DEFAULT_MINUTES
+        too_short = min(planned.bytes_seen, stats.n_bytes) < _MIN_BYTES
+        loss = relative_loss(planned.model, planned.bytes_seen, stats.n_bytes)
+        if best and (loss >= least or too_slow or too_short):
             break
-        best, least = name, planned.expected
+        best, least = name, loss
+        if too_short:
+            break
         if time.perf_counter() - began > _MEASURING * 60 * (planned.training.minutes or math.inf):
             break
-    return best
+    return best or _CANDIDATES[0]
 
 
 def plan_settings(
@@ -145,24 +196,31 @@ def plan_settings(
     config, memory = fit_memory(model, config, free_memory, device_type, processes, notes)
     timing = timer(model, config)
     config = config.replace(dtype=timing.dtype)
-    planned = PlannedSettings(preset, model, config, timing.seconds, timing.why, None, memory, tuple(notes))
-    seen = planned.steps(stats.n_tokens) * planned.tokens_per_step  # tokens
+    planned = PlannedSettings(
+        preset=preset,
+        model=model,
+        training=config,
+        stats=stats,
+        seconds_per_step=timing.seconds,
+        why_dtype=timing.why,
+        memory=memory,
+        notes=tuple(notes),
+        training_seconds=None if config.minutes is None else _TRAINING * 60 * config.minutes,
+        is_usual=base is None and not options.given & _LEARNING,
+    )
+    seen = planned.tokens_seen
     if base is None and "context_length" not in options.given and context > _SHORT_CONTEXT and seen < _SHORT_RUN:
-        return plan_settings(
+        short = plan_settings(
             stats, options.with_training(context_length=_SHORT_CONTEXT), device_type=device_type,
             free_memory=free_memory, preset=preset, timer=timer, processes=processes,
         )  # fmt: skip
+        return replace(short, is_usual=planned.is_usual)
     if "eval_tokens" not in options.given:
         config = config.replace(eval_tokens=eval_tokens(seen))
     if base is not None:
         return replace(planned, training=config)
     model, config = against_overfitting(model, config, options, stats, seen)
-    planned = replace(planned, model=model, training=config)
-    text_seen = seen * stats.n_bytes / stats.n_tokens  # bytes
-    if min(text_seen, stats.n_bytes) >= _MIN_EXPECTED_BYTES:
-        expected = expected_bits_per_byte(model, text_seen, stats.n_bytes, stats.entropy)
-        planned = replace(planned, expected=expected)
-    return planned
+    return replace(planned, model=model, training=config)
 
 
 def _new_model(preset: str, vocab_size: int, options: RunOptions) -> GPTConfig:

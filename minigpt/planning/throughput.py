@@ -3,21 +3,22 @@
 import functools
 import gc
 import math
-import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from minigpt.config import GPTConfig, TrainConfig
+from minigpt.data.corpus import Corpus
 from minigpt.device import allow_tf32, free_memory, resolve_dtype
 from minigpt.errors import TrainingError
+from minigpt.evaluation.perplexity import evaluate
 from minigpt.model.gpt import GPT
 from minigpt.training.distributed import World
 from minigpt.training.memory import activation_bytes, is_out_of_memory, state_bytes
-from minigpt.training.step import TrainStep
+from minigpt.training.step import Batches, TrainStep
 
 # Dense bfloat16 TFLOP/s from the data sheets. The first of these names that torch's name of a device contains applies,
 # unless torch's name also contains one of _OTHERS, which is another device.
@@ -26,6 +27,7 @@ _DATA_SHEETS = {
     "A10G": 70, "L40S": 362, "L4": 121, "RTX 5090": 210, "RTX 4090": 165, "RTX 3090": 71,
 }  # fmt: skip
 _OTHERS = {"Laptop", "Ti", "D", "MIG"}
+_EVALUATING = 0.3  # seconds
 _WORTHWHILE = 1.1  # times as fast as float32: for less, bfloat16 is not worth its rounding
 
 Measure = Callable[[GPTConfig, TrainConfig], float]
@@ -129,11 +131,17 @@ class _RandomTokens:
 
 
 def seconds_per_step(
-    model: GPTConfig, config: TrainConfig, device: torch.device, processes: int = 1, seconds: float = 0.4
+    model: GPTConfig,
+    config: TrainConfig,
+    device: torch.device,
+    text: Batches | None = None,
+    processes: int = 1,
+    seconds: float = 0.4,
 ) -> float:
     """Seconds that one optimizer step takes on this machine, without torch.compile.
 
-    The median of the steps that fit into about `seconds`, without the first if there are others. With several
+    The lower quartile of the steps that fit into about `seconds`, without the first if there are others: other programs
+    slow a step down, and none makes it faster. The steps train on `text`, by default on random tokens. With several
     `processes`, one of them takes its share of the batch. A step that would take long or need more memory than is free
     is measured with fewer sequences, layers and tokens: the time of the gradients is scaled by their arithmetic, and
     that of the update, which does not depend on sequences and tokens, by the layers. torch's random state stays as it
@@ -148,7 +156,7 @@ def seconds_per_step(
     try:
         flops, memory = 2 * seconds * peak(device, dtype).flops, free_memory(device)
         small, share, scale = _affordable(model, share, flops, memory, on_cpu=device.type == "cpu")
-        took = _timed_steps(small, share, device, dtype, seconds)
+        took = _timed_steps(small, share, device, dtype, text or _RandomTokens(model.vocab_size), seconds)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -160,15 +168,38 @@ def seconds_per_step(
         torch.set_rng_state(state)
         gc.collect()  # what torch imports for its first optimizer keeps references to the frames, and so to the model
     rest = took[1:] or took
-    gradients, update = (statistics.median(each) for each in zip(*rest, strict=True))
+    gradients, update = (_lower_quartile(each) for each in zip(*rest, strict=True))
     return scale * gradients + model.n_layer / small.n_layer * update
 
 
+def evaluation_seconds(model: GPTConfig, config: TrainConfig, corpus: Corpus, step: float) -> float:
+    """Seconds in which a CPU evaluates a validation token in float32, if a training step takes `step` seconds.
+
+    Measured on as many tokens as take about a fifth of a second, without the first window; 0 without validation text.
+    torch's random state stays as it was.
+    """
+    context = config.context_length or model.n_positions
+    per_token = step / (config.sequences_per_step * context)
+    tokens = min(config.eval_tokens, len(corpus.validation), max(context, int(_EVALUATING / per_token)))
+    if tokens < 2:
+        return 0.0
+    with torch.random.fork_rng(devices=[]):
+        untrained = GPT(model)
+    evaluate(untrained, corpus.validation, context=context, max_tokens=context)  # warms up
+    began = time.perf_counter()
+    measured = evaluate(untrained, corpus.validation, context=context, max_tokens=tokens)
+    return (time.perf_counter() - began) / measured.tokens
+
+
+def _lower_quartile(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 4]
+
+
 def _timed_steps(
-    model: GPTConfig, config: TrainConfig, device: torch.device, dtype: torch.dtype, seconds: float
+    model: GPTConfig, config: TrainConfig, device: torch.device, dtype: torch.dtype, text: Batches, seconds: float
 ) -> list[tuple[float, float]]:
     """Seconds of the gradients and of the update for each of several steps, which take about `seconds` together."""
-    stepper = TrainStep(GPT(model).to(device), _RandomTokens(model.vocab_size), config, device, dtype, World())
+    stepper = TrainStep(GPT(model).to(device), text, config, device, dtype, World())
     if device.type == "cuda":
         stepper.timed_step(0, lambda: _wait(device))  # loads the kernels, which can take longer than all other steps
     took: list[tuple[float, float]] = []

@@ -142,7 +142,7 @@ class RunRecord:
 
     `base` is the model that was fine-tuned, `sources` are the texts by absolute path (`-` is a pipe), `asked` are the
     options that a resumed run is compared with, `model` and `training` the settings that the run has, `expected` the
-    bits per byte that its plan expected. `other` holds entries that this version does not use.
+    lowest and the highest bits per byte that its plan expected. `other` holds entries that this version does not use.
     """
 
     format: int | None = FORMAT
@@ -161,7 +161,7 @@ class RunRecord:
     baselines: BaselinesRecord | None = None
     model: GPTConfig | None = None
     training: TrainConfig | None = None
-    expected: float | None = None
+    expected: tuple[float, float] | None = None
     changes: tuple[Change, ...] = ()
     result: Result | None = None
     other: Mapping[str, Any] = field(default_factory=dict)
@@ -195,6 +195,16 @@ class RunRecord:
                 raise CheckpointError(f"{damaged}: its {key!r} is {value!r}, not a list; copy it again")
             return value
 
+        def expected_range(key: str) -> tuple[float, float] | None:
+            value = entries.get(key)
+            if value is None:
+                return None
+            if _fits(value, float):  # earlier versions expected one figure
+                return value, value
+            if not (isinstance(value, list) and len(value) == 2 and all(_fits(each, float) for each in value)):
+                raise CheckpointError(f"{damaged}: {key} is {value!r}, not two numbers; copy it again")
+            return value[0], value[1]
+
         def settings(kind: type[SettingsType], key: str) -> SettingsType | None:
             value = part(key)
             return value and _settings(kind, value, location(key))
@@ -223,7 +233,7 @@ class RunRecord:
             baselines=part("baselines") and BaselinesRecord.from_dict(entries["baselines"], location("baselines")),
             model=settings(GPTConfig, "model"),
             training=settings(TrainConfig, "training"),
-            expected=plain("forecast", float | None),
+            expected=expected_range("forecast"),
             changes=tuple(Change.from_dict(each, location("changes")) for each in parts("changes")),
             result=part("result") and Result.from_dict(entries["result"], location("result")),
             other={key: value for key, value in entries.items() if key not in _KEYS},
@@ -234,6 +244,7 @@ class RunRecord:
         values = {_key(each): getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "other"}
         plain = {key: value.to_dict() if hasattr(value, "to_dict") else value for key, value in values.items()}
         plain |= {"sources": list(self.sources), "changes": [each.to_dict() for each in self.changes]}
+        plain["forecast"] = None if self.expected is None else list(self.expected)
         return plain | dict(self.other)
 
     def resumable(self) -> "Resumable | None":

@@ -9,7 +9,8 @@ from minigpt.errors import ConfigError
 from minigpt.training.events import EndReason
 from minigpt.training.progress import Progress
 
-_EVALUATIONS, _SAMPLES = 20, 5  # per run, unless the settings say otherwise
+EVALUATIONS, SAMPLES = 20, 5  # per run, unless the settings say otherwise
+MIN_TRAINING = 30  # with a budget in minutes, between two evaluations, in durations of an evaluation
 
 
 def planned_steps(config: TrainConfig, n_tokens: int) -> int | None:
@@ -121,14 +122,18 @@ class Budget:
         if self.is_spent(progress):
             return True
         every, last = self.config.eval_every, progress.evaluation
-        if every is None and self.total_steps is None and progress.seconds - last.seconds < 30 * last.duration:
+        if (
+            every is None
+            and self.total_steps is None
+            and progress.seconds - last.seconds < MIN_TRAINING * last.duration
+        ):
             return False
-        return self._is_due(progress, every, _EVALUATIONS, last.step, last.seconds)
+        return self._is_due(progress, every, EVALUATIONS, last.step, last.seconds)
 
     def sample_is_due(self, progress: Progress) -> bool:
         """Whether to generate a sample now."""
         every, last = self.config.sample_every, progress.sample
-        return every != 0 and self._is_due(progress, every, _SAMPLES, last.step, last.seconds)
+        return every != 0 and self._is_due(progress, every, SAMPLES, last.step, last.seconds)
 
     def save_is_due(self, progress: Progress, saved_step: int, saved_seconds: float, *, requested: bool) -> bool:
         """Whether to save the state, which was last saved at `saved_step` and last tried at `saved_seconds`.

@@ -28,7 +28,7 @@ from minigpt.training.progress import Progress
 from minigpt.training.spike_detection import DivergedError
 
 _SAMPLING = SamplingConfig(max_new_tokens=120, temperature=0.8, top_p=0.95, seed=0)
-_MAX_FINAL_FRACTION = 0.1  # of a budget in minutes, for the last evaluation
+MAX_FINAL_FRACTION = 0.1  # of a budget in minutes, for the last evaluation
 
 
 class Evaluator:
@@ -102,7 +102,7 @@ class Evaluator:
     def _final_tokens(self) -> int | None:
         if self.config.minutes is None or not self.seconds_per_token:
             return None
-        seconds = _MAX_FINAL_FRACTION * 60 * self.config.minutes
+        seconds = MAX_FINAL_FRACTION * 60 * self.config.minutes
         return max(self.config.eval_tokens, int(seconds / self.seconds_per_token))
 
     @contextmanager

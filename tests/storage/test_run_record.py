@@ -45,6 +45,15 @@ def test_a_record_that_an_earlier_version_wrote_opens_and_is_written_unchanged()
     assert RunRecord.from_dict(json.loads(json.dumps(record.to_dict()))) == record
 
 
+@pytest.mark.parametrize(("written", "expected"), [([1.8, 2.1], (1.8, 2.1)), (1.94, (1.94, 1.94)), (None, None)])
+def test_the_expected_range_is_recorded_and_one_figure_of_earlier_versions_is_both_its_ends(
+    written: object, expected: tuple[float, float] | None
+) -> None:
+    record = RunRecord.from_dict(json.loads(WRITTEN) | {"forecast": written})
+    assert record.expected == expected
+    assert RunRecord.from_dict(json.loads(json.dumps(record.to_dict()))) == record
+
+
 @pytest.mark.parametrize("entries", [{}, {"started": "now"}, {"training": {"seed": 7}}, {"corpus": {}, "result": None}])
 def test_a_record_of_a_run_begun_in_python_may_have_few_entries(tmp_path: Path, entries: dict[str, Any]) -> None:
     run = new_run(tmp_path / "run", record=entries)
@@ -115,7 +124,8 @@ def test_a_baseline_of_an_early_version_takes_the_sizes_of_the_whole_text_from_t
         ({"result": {"step": True}}, "in its 'result': step is True, not a whole number"),
         ({"baselines": {"fingerprint": "a", "measured": 3}}, "in its 'baselines': measured is 3, not a list"),
         ({"started": 3}, "started is 3, not a string"),
-        ({"forecast": "low"}, "forecast is 'low', not a number"),
+        ({"forecast": [1.8]}, "forecast is [1.8], not two numbers"),
+        ({"forecast": ["low", "high"]}, "forecast is ['low', 'high'], not two numbers"),
     ],
 )
 def test_a_damaged_record_is_refused_in_one_sentence_that_names_the_file(

@@ -93,6 +93,7 @@ class TrainingDisplay:
 
     def show(self, event: "Event") -> None:
         """Draws an event."""
+        from minigpt.jobs.events import SpeedChange
         from minigpt.training.events import Evaluation, Notice, Sample, Step
 
         if isinstance(event, Step):
@@ -101,7 +102,7 @@ class TrainingDisplay:
             self._evaluation(event)
         elif isinstance(event, Sample):
             self.out.print(sample_panel(event, is_terminal=self.out.is_terminal))
-        elif isinstance(event, Notice):
+        elif isinstance(event, Notice | SpeedChange):
             self.out.print(Text(event.text, style="yellow"))
 
     def _step(self, event: "Step") -> None:
