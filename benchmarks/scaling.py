@@ -1,19 +1,24 @@
-"""Small scaling experiments: the loss of models of several sizes after different amounts of text.
+"""Small scaling experiments: the result of the runs that minigpt plans for texts, minutes and speeds of machines.
 
-    python benchmarks/scaling.py run --texts tinyshakespeare.txt moby_dick.txt --jobs 2
+    python benchmarks/scaling.py run --texts tinyshakespeare.txt moby_dick.txt --minutes 1 --speeds 0.5 1
     python benchmarks/scaling.py fit
 
-`run` trains every setting of the grid that is not in minigpt/planning/scaling.jsonl yet and appends the result. The
-budget is in steps, so that a result does not depend on the speed of the machine. `fit` computes the constants of
-`minigpt/planning/scaling_law.py` from that table and prints the error for every row.
+`run` plans a run for each text, time and speed, trains it, and appends the result to minigpt/planning/scaling.jsonl. It
+also repeats the experiments of the table whose texts are given and whose results were deleted from it. The budget is in
+steps, so that a result does not depend on the speed of the machine. `fit` computes the constants of
+`minigpt/planning/scaling_law.py` and `minigpt/planning/expectation.py` from that table and prints the error of every
+row.
 """
 
 import argparse
+import functools
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -33,17 +38,9 @@ SETTINGS = (
     "dtype",
     "seed",
 )
-
-NEW = [  # experiments to add to the table
-    ("tinyshakespeare.txt", "bpe:4096", "nano", 64, 488, 0.0),
-    ("war_and_peace.txt", "bpe:16384", "nano", 64, 488, 0.0),
-    ("moby_dick.txt", "bpe:4096", "nano", 64, 488, 0.0),
-    ("tinyshakespeare.txt", "bpe:4096", "nano", 128, 1953, 0.03),
-    ("war_and_peace.txt", "bpe:16384", "nano", 128, 1953, 0.0),
-    ("tinyshakespeare.txt", "bpe:4096", "micro", 128, 1953, 0.03),
-    ("war_and_peace.txt", "bpe:16384", "micro", 64, 977, 0.0),
-    ("tinyshakespeare.txt", "bpe:4096", "nano", 128, 3906, 0.05),
-]
+OPTIONAL = {"patience": 0, "eval_tokens": 1000, "eval_every": 10**9, "token_noise": 0.0}  # as in the first experiments
+FLOPS = {128: 125e9, 192: 140e9, 384: 232e9, 512: 260e9, 768: 300e9}  # a second, at speed 1, by the model's width
+TRAINING = 0.88  # of the minutes
 
 
 def key(row: dict) -> tuple:
@@ -56,39 +53,81 @@ def known() -> dict[tuple, dict]:
     return {key(row): row for row in map(json.loads, TABLE.read_text().splitlines())}
 
 
+def seconds_per_step(speed: float, model, config) -> float:
+    """The seconds of a step on an invented machine; at speed 1 it is one core of a Xeon with AMX, in bfloat16."""
+    flops = model.flops_per_token(config.context_length) * config.sequences_per_step * config.context_length
+    return flops / FLOPS[min(FLOPS, key=lambda width: abs(width - model.n_embd))] / speed
+
+
+def planned(path: Path, minutes: float, speed: float, seed: int) -> dict:
+    """The settings that minigpt plans for this text and time on a machine of this speed."""
+    from minigpt.jobs.reading import read_corpus
+    from minigpt.planning.corpus_stats import CorpusStats
+    from minigpt.planning.plan import plan_preset, plan_settings
+    from minigpt.planning.throughput import StepTimer
+    from minigpt.run_options import RunOptions
+
+    options = RunOptions.of({"minutes": minutes})
+    reading = read_corpus((str(path),), None, options.reading, None)
+    try:
+        while True:
+            next(reading)
+    except StopIteration as end:
+        corpus = end.value
+    stats = CorpusStats.of(corpus, [])
+    timer = StepTimer(functools.partial(seconds_per_step, speed), ("float32",))
+    preset = plan_preset(stats, "cpu", 2**34, options, timer)
+    plan = plan_settings(stats, options, device_type="cpu", free_memory=2**34, preset=preset, timer=timer)
+    config = plan.training
+    return {
+        "text": path.name,
+        "tokenizer": corpus.tokenizer.name,
+        "shape": preset,
+        "context": config.context_length,
+        "batch": config.batch_size,
+        "steps": max(1, int(TRAINING * 60 * minutes / plan.seconds_per_step)),
+        "rate": config.learning_rate,
+        "dropout": plan.model.dropout,
+        "bpe_dropout": config.bpe_dropout,
+        "token_noise": config.token_noise,
+        "patience": config.patience,
+        "eval_tokens": config.eval_tokens,
+        "eval_every": None,
+        "dtype": "bfloat16",
+        "seed": seed,
+        "path": str(path),
+    }
+
+
 def experiment(setting: dict) -> dict:
     """Trains one setting; returns its row for the table."""
-    import torch
+    import minigpt
+    from minigpt.planning.corpus_stats import CorpusStats
 
-    from minigpt import GPT, Corpus, GPTConfig, TrainConfig, train
-    from minigpt.planning.scaling_law import entropy
-    from minigpt.training.events import Finished
-
-    corpus = Corpus.build([setting["path"]], setting["tokenizer"])
-    layers, heads, width = SHAPES[setting["shape"]]
-    shape = GPTConfig(
-        vocab_size=corpus.tokenizer.vocab_size, n_positions=setting["context"], n_layer=layers, n_head=heads,
-        n_embd=width, dropout=setting["dropout"],
-    )  # fmt: skip
-    config = TrainConfig(
-        steps=setting["steps"], batch_size=setting["batch"], learning_rate=setting["rate"], eval_every=10**9,
-        eval_tokens=1000, sample_every=0, seed=setting["seed"], device="cpu", dtype=setting["dtype"],
-        bpe_dropout=setting["bpe_dropout"], patience=0,
-    )  # fmt: skip
-    torch.manual_seed(setting["seed"])
-    for event in train(GPT(shape), corpus, config):
-        last = event
-    assert isinstance(last, Finished)
-    tokens = setting["steps"] * setting["batch"] * setting["context"]
+    options = OPTIONAL | setting
+    layers, heads, width = SHAPES[options["shape"]]
+    given = {name: options[name] for name in ("steps", "tokenizer", "dropout", "bpe_dropout", "dtype", "seed")}
+    given |= {name: value for name in OPTIONAL if (value := options[name]) is not None}
+    with tempfile.TemporaryDirectory() as folder:
+        plan = minigpt.plan(
+            options["path"], checkpoints=folder, n_layer=layers, n_head=heads, n_embd=width, sample_every=0,
+            context_length=options["context"], batch_size=options["batch"], learning_rate=options["rate"],
+            optimizer="muon", device="cpu", **given,
+        )  # fmt: skip
+        for event in minigpt.fit(plan, report=False):
+            last = event
+    assert isinstance(last, minigpt.Finished)
+    corpus = plan.corpus
     return {
         **{name: value for name, value in setting.items() if name != "path"},
         "width": width,
         "layers": layers,
         "vocabulary": corpus.tokenizer.vocab_size,
-        "tokens": tokens,
+        "tokens": options["steps"] * options["batch"] * options["context"],
         "train_bytes": corpus.train_bytes,
         "bytes_per_token": corpus.train_bytes / len(corpus.train),
-        "entropy": entropy(Path(setting["path"]).read_bytes()),
+        "entropy": CorpusStats.of(corpus, plan.baselines).entropy,
+        "steps_taken": last.step,
         "bits_per_byte": last.bits_per_byte,
         "seconds": round(last.seconds, 1),
     }
@@ -117,30 +156,25 @@ def run(settings: list[dict], jobs: int) -> None:
             print(row, flush=True)
 
 
-def grid(paths: dict[str, str]) -> list[dict]:
-    """The settings of the table and the new ones, if their texts are available."""
-    settings = [{name: row[name] for name in SETTINGS} for row in known().values()]
-    for text, tokenizer, shape, context, steps, bpe_dropout in NEW:
-        settings.append(
-            {"text": text, "tokenizer": tokenizer, "shape": shape, "context": context, "batch": 1024 // context,
-             "steps": steps, "rate": round(8e-3 * (128 / SHAPES[shape][2]) ** 0.5, 5), "dropout": 0.0,
-             "bpe_dropout": bpe_dropout, "dtype": "bfloat16", "seed": 1}
-        )  # fmt: skip
-    return [{**setting, "path": paths[setting["text"]]} for setting in settings if setting["text"] in paths]
-
-
 def fit() -> None:
+    """Prints the constants of both fits and their errors for every row."""
+    rows = [json.loads(line) for line in TABLE.read_text().splitlines()]
+    fit_law([row for row in rows if "patience" not in row])
+    print()
+    fit_expectation(rows)
+
+
+def fit_law(rows: list[dict]) -> None:
     """Prints the constants of the law: exponents and repeats by grid search, the others by least squares.
 
-    A text can be harder or easier than its compressed size suggests, so each text gets its own factor in the fit. A new
-    text has no factor; the spread of the factors is the uncertainty of a prediction.
+    A text can be harder or easier than its 5-gram entropy suggests, so each text gets its own factor in the fit. Only
+    the experiments that compare models, vocabularies and lengths on the same text can tell it from the rest.
     """
     import numpy as np
 
     from minigpt.config import GPTConfig
     from minigpt.planning.scaling_law import effective_bytes
 
-    rows = [json.loads(line) for line in TABLE.read_text().splitlines()]
     shapes = [GPTConfig(n_layer=row["layers"], n_embd=row["width"], n_head=1) for row in rows]
     inner = np.array([shape.n_inner_parameters / 1e6 for shape in shapes])
     vocabulary_bits = np.array([np.log2(row["vocabulary"]) for row in rows])
@@ -172,6 +206,53 @@ def fit() -> None:
               f"{row['bits_per_byte']:.3f} bits per byte, predicted {error:+.1%}")  # fmt: skip
 
 
+def fit_expectation(rows: list[dict]) -> None:
+    """Prints the constants of the expected range: least squares in the logarithm, every text with the same weight.
+
+    The error of a row is that of a fit to the other texts.
+    """
+    import numpy as np
+
+    from minigpt.config import GPTConfig
+
+    def figures(row: dict) -> list[float]:
+        inner = GPTConfig(n_layer=row["layers"], n_embd=row["width"], n_head=1).n_inner_parameters
+        seen = row["tokens"] * row["bytes_per_token"]
+        return [1.0, math.log(row["entropy"]), *(-math.log(each / 1e6) for each in (seen, row["train_bytes"], inner))]
+
+    texts = sorted({row["text"] for row in rows})
+    of_text = np.array([texts.index(row["text"]) for row in rows])
+    terms, bits = np.array([figures(row) for row in rows]), np.log([row["bits_per_byte"] for row in rows])
+    weight = 1 / np.sqrt(np.bincount(of_text)[of_text])
+
+    def solve(chosen):
+        weighted = terms[chosen] * weight[chosen, None]
+        return np.linalg.lstsq(weighted, bits[chosen] * weight[chosen], rcond=None)[0]
+
+    off = np.empty(len(rows))
+    for text in range(len(texts)):
+        is_text = of_text == text
+        off[is_text] = terms[is_text] @ solve(~is_text) - bits[is_text]
+    scale, entropy, seen, text_size, size = solve(np.ones(len(rows), bool))
+    print(f"SCALE, ENTROPY, SEEN, TEXT, SIZE = {math.exp(scale):.3f}, {entropy:.3f}, {seen:.3f}, {text_size:.3f}, "
+          f"{size:.3f}")  # fmt: skip
+    order = np.argsort(abs(off))
+    share = np.cumsum(weight[order] ** 2) / len(texts)
+    print(
+        f"of {len(texts)} texts, without having seen the text: "
+        + ", ".join(
+            f"{part:.0%} within {abs(off)[order][np.searchsorted(share, part)]:.3f}" for part in (0.5, 0.8, 0.9)
+        )
+    )
+    logs = {"seen": -terms[:, 2], "text": -terms[:, 3], "passes": terms[:, 3] - terms[:, 2], "size": -terms[:, 4]}
+    logs["entropy"] = terms[:, 1]
+    for name, values in logs.items():
+        print(f"{name}: from {math.exp(values.min()):.3g} to {math.exp(values.max()):.3g}")
+    for row, error in zip(rows, off, strict=True):
+        print(f"{row['text']:26} {row['shape']:6} {row['tokenizer']:10} {row['tokens']:>10,} tokens  "
+              f"{row['bits_per_byte']:.3f} bits per byte, expected {error:+.1%}")  # fmt: skip
+
+
 def main() -> None:
     if sys.argv[1:2] == ["one"]:
         print(json.dumps(experiment(json.loads(sys.argv[2]))))
@@ -181,10 +262,21 @@ def main() -> None:
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["run", "fit"])
-    parser.add_argument("--texts", nargs="+", type=Path, required=True, help="text files whose names are in the table")
+    parser.add_argument("--texts", nargs="+", type=Path, required=True, help="text files or folders")
+    parser.add_argument("--minutes", nargs="*", type=float, default=[], help="times to plan for")
+    parser.add_argument("--speeds", nargs="+", type=float, default=[1.0], help="speeds of machines to plan for")
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2, help="number of single-threaded processes at a time")
     options = parser.parse_args()
-    run(grid({path.name: str(path.resolve()) for path in options.texts}), options.jobs)
+    paths = {path.name: str(path.resolve()) for path in options.texts}
+    settings = [
+        {**{name: row[name] for name in (*SETTINGS, *OPTIONAL) if name in row}, "path": paths[row["text"]]}
+        for row in known().values()
+        if row["text"] in paths
+    ]
+    for path, minutes, speed in itertools.product(options.texts, options.minutes, options.speeds):
+        settings.append(planned(path.resolve(), minutes, speed, options.seed))
+    run(settings, options.jobs)
 
 
 if __name__ == "__main__":
