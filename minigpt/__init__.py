@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from minigpt.generation.streaming import generate_text
     from minigpt.importers.gpt2 import load_gpt2
     from minigpt.inspection.activations import inspect
-    from minigpt.jobs.events import Planned, Started
+    from minigpt.jobs.events import Planned, SpeedChange, Started
     from minigpt.jobs.fit import fit, plan
     from minigpt.jobs.load import Model, load
     from minigpt.jobs.plan import Plan
@@ -75,7 +75,7 @@ _HOME = {
     "training.clock": ("Control",),
     "training.events": ("Evaluation", "Finished", "Notice", "Sample", "Saved", "Step"),
     "training.loop": ("train",),
-    "jobs.events": ("Planned", "Started"),
+    "jobs.events": ("Planned", "SpeedChange", "Started"),
     "jobs.fit": ("fit", "plan"),
     "jobs.load": ("Model", "load"),
     "jobs.plan": ("Plan",),
@@ -109,6 +109,7 @@ __all__ = [
     "Sampler",
     "SamplingConfig",
     "Saved",
+    "SpeedChange",
     "Started",
     "Step",
     "Tokenizer",

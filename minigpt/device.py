@@ -172,15 +172,3 @@ def peak_memory(device: torch.device) -> int:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def displacements() -> int:
-    """How often the system has given a processor of this process to another program while it was computing.
-
-    Windows does not count them: always 0 there.
-    """
-    if sys.platform == "win32":
-        return 0
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw

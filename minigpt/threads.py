@@ -21,7 +21,7 @@ import torch
 
 _INTERVAL = 0.25  # seconds between two measurements
 _MEASUREMENTS = 4  # the highest of the last few counts, so that a program that pauses does not change the threads
-_TOLERANCE = 0.25  # cores that other programs may use while all threads compute and spin
+TOLERANCE = 0.25  # cores that other programs may use while all threads compute and spin
 _WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # if one is set, the user has chosen
 
 
@@ -138,7 +138,7 @@ class LoadMonitor:
     @property
     def is_busy(self) -> bool:
         """Whether other programs need cores that this process's threads would use."""
-        return self.threads > 1 and self._free_cores < min(self.threads, self._cores) - _TOLERANCE
+        return self.threads > 1 and self._free_cores < min(self.threads, self._cores) - TOLERANCE
 
     @property
     def _free_cores(self) -> float:

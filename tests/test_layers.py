@@ -65,6 +65,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "config",
         "run_options",
         "device",
+        "threads",
         "model",
         "tokenizer",
         "data",

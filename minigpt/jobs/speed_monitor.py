@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from minigpt.device import displacements
 from minigpt.jobs.events import SpeedChange
 from minigpt.planning.plan import PlannedSettings
+from minigpt.threads import TOLERANCE, OtherPrograms
 from minigpt.training.events import Step
 
 _SLOWER, _FASTER = 0.75, 1.33  # of the measured speed: what changes the result visibly
@@ -13,43 +13,39 @@ _FRACTION = 0.02  # of the run's training in one stretch
 _MIN_SECONDS, _MAX_SECONDS = 2.0, 20.0  # of a stretch
 _STRETCHES = 3  # in a row that differ, so that a moment does not count
 _WARMUP = 3  # steps
-_DISPLACED = 10  # times a second that a processor is given to another program; fewer on an idle machine
 
 
 @dataclass
 class _Stretch:
-    """Some steps in a row: their number, their seconds, and how often other programs displaced this one meanwhile."""
+    """Some steps in a row: their number, their seconds, and the cores that other programs used meanwhile."""
 
     steps: int = 0
     seconds: float = 0.0
-    displaced: int = 0
+    others: float = 0.0
 
 
 class SpeedMonitor:
     """Observes the steps of a run that has just been planned with these settings."""
 
-    def __init__(self, settings: PlannedSettings, displaced: Callable[[], int] = displacements) -> None:
-        self.settings, self._displaced = settings, displaced
+    def __init__(self, settings: PlannedSettings, others: Callable[[], float] | None = None) -> None:
+        self.settings, self._others = settings, others or OtherPrograms().cores
         training = settings.steps * settings.seconds_per_step
         self._length = min(_MAX_SECONDS, max(_MIN_SECONDS, _FRACTION * training))  # seconds
         self._warmup, self._is_done = _WARMUP, False
         self._stretch = _Stretch()
         self._differing: list[_Stretch] = []  # the last ones, in a row
-        self._displaced_before = displaced()
 
     def observe(self, step: Step) -> SpeedChange | None:
         """The change of speed, if this step completes what shows it."""
-        displaced_before, self._displaced_before = self._displaced_before, self._displaced()
         if self._warmup or self._is_done:
             self._warmup = max(0, self._warmup - 1)
             return None
         stretch = self._stretch
         stretch.steps += 1
         stretch.seconds += self.settings.tokens_per_step / step.tokens_per_second
-        stretch.displaced += self._displaced_before - displaced_before
         if stretch.seconds < self._length:
             return None
-        self._stretch = _Stretch()
+        stretch.others, self._stretch = self._others(), _Stretch()
         speed = self.settings.seconds_per_step * stretch.steps / stretch.seconds  # as a fraction of the measured one
         self._differing = [*self._differing, stretch] if not _SLOWER < speed < _FASTER else []
         if len(self._differing) < _STRETCHES:
@@ -61,12 +57,12 @@ class SpeedMonitor:
         settings, seconds = self.settings, sum(stretch.seconds for stretch in stretches)
         per_step = seconds / sum(stretch.steps for stretch in stretches)
         now = settings.from_here(step.step, step.progress, per_step)
-        is_displaced = sum(stretch.displaced for stretch in stretches) >= _DISPLACED * seconds
+        others_compute = all(stretch.others > TOLERANCE for stretch in stretches)
         return SpeedChange(
             step=step.step,
             tokens_per_second=settings.tokens_per_step / per_step,
             measured=settings.tokens_per_step / settings.seconds_per_step,
-            others_compute=is_displaced and per_step > settings.seconds_per_step,
+            others_compute=others_compute and per_step > settings.seconds_per_step,
             steps=round(now.steps),
             seconds_left=max(0.0, now.steps - step.step) * per_step,
             expected=now.expected,

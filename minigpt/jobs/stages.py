@@ -33,6 +33,7 @@ from minigpt.run_options import RunOptions
 from minigpt.storage.checkpoint import Checkpoint, free_name
 from minigpt.storage.run import Run
 from minigpt.storage.run_record import BaselineRecord, BaselinesRecord, Environment, RunRecord
+from minigpt.threads import TOLERANCE, OtherPrograms
 from minigpt.training import events, loop
 from minigpt.training.budget import planned_steps
 from minigpt.training.clock import Control
@@ -78,7 +79,7 @@ def plan_run(
     corpus = yield from read_corpus(
         request.sources, base.tokenizer if base else options.tokenizer, options.reading, progress
     )
-    began = time.perf_counter()
+    began, others = time.perf_counter(), OtherPrograms()
     yield Activity("measuring the baselines on the held-out text")
     measured = tuple(baselines.cheap_baselines(corpus))
     yield Activity("measuring this machine")
@@ -123,7 +124,7 @@ def plan_run(
         base=base,
         device=target,
         baselines=measured,
-        notes=(*settings.notes, *_notes(request, settings.training, target, directory)),
+        notes=(*settings.notes, *_notes(request, settings.training, target, directory, others.cores())),
         seconds=time.perf_counter() - began,
     )
     yield Planned(planned)
@@ -132,11 +133,18 @@ def plan_run(
     return planned
 
 
-def _notes(request: Request, training: TrainConfig, target: torch.device, directory: Path) -> Iterator[str]:
-    """Sentences on a speed measured without torch.compile, and on a name that was already taken."""
+def _notes(
+    request: Request, training: TrainConfig, target: torch.device, directory: Path, others: float
+) -> Iterator[str]:
+    """Sentences on a speed measured without torch.compile or beside other programs, and on a name already taken.
+
+    `others` is the number of cores that other programs used.
+    """
     compiles = target.type == "cuda" and training.sharding != "on"
     if training.compile == "on" or (training.compile == "auto" and compiles):
         yield "the speed was measured without torch.compile, which may increase it"
+    if target.type == "cpu" and others > TOLERANCE:
+        yield f"this machine is doing other things: other programs used {others:.1f} cores while the speed was measured"
     if directory.name != request.run_name:
         yield (
             f"{request.checkpoints / request.run_name} already exists, so this run is {directory.name}; to continue "

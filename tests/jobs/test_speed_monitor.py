@@ -22,10 +22,9 @@ def planned(**length: float) -> PlannedSettings:
     )  # fmt: skip
 
 
-def run(settings: PlannedSettings, speeds: list[float], displaced_per_step: int = 0) -> list[SpeedChange]:
-    """The changes in a run whose steps have these fractions of the measured speed."""
-    counts = iter(range(0, 10**9, displaced_per_step) if displaced_per_step else iter(int, 1))
-    monitor = SpeedMonitor(settings, lambda: next(counts))
+def run(settings: PlannedSettings, speeds: list[float], others: float = 0.0) -> list[SpeedChange]:
+    """The changes in a run whose steps have these fractions of the measured speed; `others` use so many cores."""
+    monitor = SpeedMonitor(settings, lambda: others)
     seconds, changes = 0.0, []
     for number, speed in enumerate(speeds, 1):
         seconds += PER_STEP / speed
@@ -41,7 +40,7 @@ def run(settings: PlannedSettings, speeds: list[float], displaced_per_step: int 
 
 def test_a_run_at_a_third_of_the_speed_says_so_once_with_what_to_expect_now() -> None:
     settings = planned(minutes=3)
-    (change,) = run(settings, [1.0] * 200 + [1 / 3] * 400, displaced_per_step=10)
+    (change,) = run(settings, [1.0] * 200 + [1 / 3] * 400, others=1.0)
     assert change.step < 260
     assert change.measured == pytest.approx(10_240)
     assert change.tokens_per_second == pytest.approx(10_240 / 3)
@@ -56,18 +55,18 @@ def test_a_run_at_a_third_of_the_speed_says_so_once_with_what_to_expect_now() ->
 
 def test_a_run_in_steps_keeps_its_expectation_and_takes_longer() -> None:
     settings = planned(steps=2000)
-    (change,) = run(settings, [0.5] * 400, displaced_per_step=10)
+    (change,) = run(settings, [0.5] * 400, others=1.0)
     assert (change.steps, change.expected) == (2000, settings.expected)
     assert change.seconds_left == pytest.approx((2000 - change.step) * 0.2)
 
 
 @pytest.mark.parametrize(
-    ("speed", "displaced", "text"),
-    [(0.5, 10, "this machine is doing other things"), (0.5, 0, "training is slower than measured"),
-     (2.0, 10, "training is faster than measured")],
+    ("speed", "others", "text"),
+    [(0.5, 1.0, "this machine is doing other things"), (0.5, 0.1, "training is slower than measured"),
+     (2.0, 1.0, "training is faster than measured")],
 )  # fmt: skip
-def test_the_cause_is_named_only_if_other_programs_compute(speed: float, displaced: int, text: str) -> None:
-    (change,) = run(planned(minutes=3), [speed] * 400, displaced)
+def test_the_cause_is_named_only_if_other_programs_compute(speed: float, others: float, text: str) -> None:
+    (change,) = run(planned(minutes=3), [speed] * 400, others)
     assert change.text.startswith(f"{text}: ")
 
 
@@ -77,7 +76,7 @@ def test_the_cause_is_named_only_if_other_programs_compute(speed: float, displac
     ids=["as measured", "a little slower", "a little faster", "slow for a moment", "warming up"],
 )
 def test_a_moment_and_a_small_difference_are_not_worth_a_word(speeds: list[float]) -> None:
-    assert run(planned(minutes=3), speeds, displaced_per_step=10) == []
+    assert run(planned(minutes=3), speeds, others=1.0) == []
 
 
 def test_a_short_run_says_nothing() -> None:
