@@ -207,7 +207,7 @@ def fit_law(rows: list[dict]) -> None:
 
 
 def fit_expectation(rows: list[dict]) -> None:
-    """Prints the constants of the expected range: least squares in the logarithm, every text with the same weight.
+    """Prints the constants of the expected range: a robust fit in the logarithm, every text with the same weight.
 
     The error of a row is that of a fit to the other texts.
     """
@@ -216,38 +216,43 @@ def fit_expectation(rows: list[dict]) -> None:
     from minigpt.config import GPTConfig
 
     def figures(row: dict) -> list[float]:
-        inner = GPTConfig(n_layer=row["layers"], n_embd=row["width"], n_head=1).n_inner_parameters
-        seen = row["tokens"] * row["bytes_per_token"]
-        return [1.0, math.log(row["entropy"]), *(-math.log(each / 1e6) for each in (seen, row["train_bytes"], inner))]
+        return [1.0, math.log(row["entropy"]), -math.log(row["train_bytes"] / 1e6), (row["tokens"] / 1e6) ** -0.5]
 
     texts = sorted({row["text"] for row in rows})
     of_text = np.array([texts.index(row["text"]) for row in rows])
     terms, bits = np.array([figures(row) for row in rows]), np.log([row["bits_per_byte"] for row in rows])
-    weight = 1 / np.sqrt(np.bincount(of_text)[of_text])
+    of_row = 1 / np.bincount(of_text)[of_text]
 
     def solve(chosen):
-        weighted = terms[chosen] * weight[chosen, None]
-        return np.linalg.lstsq(weighted, bits[chosen] * weight[chosen], rcond=None)[0]
+        weight = np.sqrt(of_row[chosen])[:, None]
+        for _ in range(20):  # Huber's weights: an error above 6 % counts in proportion, not squared
+            constants, *_ = np.linalg.lstsq(terms[chosen] * weight, bits[chosen] * weight[:, 0], rcond=None)
+            far = abs(terms[chosen] @ constants - bits[chosen])
+            weight = np.sqrt(of_row[chosen] * np.minimum(1, 0.06 / np.maximum(far, 1e-9)))[:, None]
+        return constants
 
     off = np.empty(len(rows))
     for text in range(len(texts)):
         is_text = of_text == text
         off[is_text] = terms[is_text] @ solve(~is_text) - bits[is_text]
-    scale, entropy, seen, text_size, size = solve(np.ones(len(rows), bool))
-    print(f"SCALE, ENTROPY, SEEN, TEXT, SIZE = {math.exp(scale):.3f}, {entropy:.3f}, {seen:.3f}, {text_size:.3f}, "
-          f"{size:.3f}")  # fmt: skip
+    scale, entropy, text_size, trained = solve(np.ones(len(rows), bool))
+    print(f"SCALE, ENTROPY, TEXT, TRAINED = {math.exp(scale):.3f}, {entropy:.3f}, {text_size:.3f}, {trained:.3f}")
     order = np.argsort(abs(off))
-    share = np.cumsum(weight[order] ** 2) / len(texts)
-    print(
-        f"of {len(texts)} texts, without having seen the text: "
-        + ", ".join(
-            f"{part:.0%} within {abs(off)[order][np.searchsorted(share, part)]:.3f}" for part in (0.5, 0.8, 0.9)
-        )
-    )
-    logs = {"seen": -terms[:, 2], "text": -terms[:, 3], "passes": terms[:, 3] - terms[:, 2], "size": -terms[:, 4]}
-    logs["entropy"] = terms[:, 1]
-    for name, values in logs.items():
-        print(f"{name}: from {math.exp(values.min()):.3g} to {math.exp(values.max()):.3g}")
+    share = np.cumsum(of_row[order]) / len(texts)
+    within = {part: abs(off)[order][np.searchsorted(share, part)] for part in (0.5, 0.8, 0.9)}
+    print(f"of {len(texts)} texts, without having seen the text: "
+          + ", ".join(f"{part:.0%} within {error:.3f}" for part, error in within.items()))  # fmt: skip
+    bounds = {
+        "entropy": [row["entropy"] for row in rows],
+        "tokens": [row["tokens"] / 1e6 for row in rows],
+        "text": [row["train_bytes"] / 1e6 for row in rows],
+        "passes": [row["tokens"] * row["bytes_per_token"] / row["train_bytes"] for row in rows],
+        "size": [
+            GPTConfig(n_layer=row["layers"], n_embd=row["width"], n_head=1).n_inner_parameters / 1e6 for row in rows
+        ],
+    }
+    for name, values in bounds.items():
+        print(f"{name}: from {min(values):.3g} to {max(values):.3g}")
     for row, error in zip(rows, off, strict=True):
         print(f"{row['text']:26} {row['shape']:6} {row['tokenizer']:10} {row['tokens']:>10,} tokens  "
               f"{row['bits_per_byte']:.3f} bits per byte, expected {error:+.1%}")  # fmt: skip

@@ -87,7 +87,7 @@ class PlannedSettings:
     @property
     def expected(self) -> ExpectedRange | None:
         """The range in which the bits per byte at the end are expected; None outside the range of the experiments."""
-        return expected_range(self.model, self.bytes_seen, self.stats) if self.is_usual else None
+        return expected_range(self.model, self.tokens_seen, self.stats) if self.is_usual else None
 
     def measured_again(self, seconds_per_step: float) -> "PlannedSettings":
         """A copy with the time of a step as measured again, with the settings that were chosen after the first time.
