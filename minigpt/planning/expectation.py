@@ -52,7 +52,7 @@ def expected_range(model: GPTConfig, tokens: float, stats: CorpusStats) -> Expec
     if outside > _MOST_OUTSIDE:
         return None
     center = SCALE * stats.entropy**ENTROPY * figures["text"] ** -TEXT * math.exp(TRAINED * figures["tokens"] ** -0.5)
-    factor = math.exp(SPREAD * (1 + outside))
+    factor = math.exp(SPREAD * (1 + outside / 2))
     return ExpectedRange(center / factor, center * factor)
 
 

@@ -195,5 +195,7 @@ def test_the_first_step_on_cuda_which_loads_the_kernels_is_not_timed(monkeypatch
 
     monkeypatch.setattr(throughput, "GPT", Fake)
     monkeypatch.setattr(throughput, "TrainStep", Fake)
-    timed = throughput._timed_steps(GPTConfig(), TrainConfig(steps=1), CUDA, torch.bfloat16, 0.3)
+    timed = throughput._timed_steps(
+        GPTConfig(), TrainConfig(steps=1), CUDA, torch.bfloat16, throughput._RandomTokens(50), 0.3
+    )
     assert timed == [(0.1, 0.0), (0.2, 0.0)]
