@@ -56,6 +56,25 @@ def test_the_plan_of_a_compiled_run_notes_that_its_speed_was_measured_without(
     assert any("the speed was measured without torch.compile" in text for text in notices) is expected
 
 
+@pytest.mark.parametrize(("cores", "noted"), [(0.1, False), (1.3, True)])
+def test_a_plan_notes_that_other_programs_computed_while_it_measured(
+    here: Path, monkeypatch: pytest.MonkeyPatch, cores: float, noted: bool
+) -> None:
+    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    monkeypatch.setattr("minigpt.jobs.stages.OtherPrograms.cores", lambda _: cores)
+    text = str(plan_of(here / "fox.txt", dtype="float32", device="cpu"))
+    assert ("this machine is doing other things: other programs used 1.3 cores" in text) == noted
+
+
+def test_the_steps_of_a_budget_in_minutes_are_fewer_than_its_time_has(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    plan = plan_of(here / "fox.txt", dtype="float32", minutes=1)
+    assert 300 < plan.steps < 600
+    assert plan.tokens_per_second == 10 * plan.settings.tokens_per_step
+
+
 def test_a_plan_that_does_not_fit_into_free_memory_is_refused_before_measuring(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
