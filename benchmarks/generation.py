@@ -16,8 +16,8 @@ counted, since each token reads one row of them.
 
 import argparse
 import functools
-import importlib.util
 import json
+import math
 import os
 import subprocess
 import sys
@@ -43,7 +43,8 @@ from measuring import (
     write_results,
 )  # fmt: skip
 
-N_PROMPT, N_NEW, N_LONG = 16, 128, 512
+N_NEW, N_LONG = 128, 512
+PROMPT, LONG_PROMPT = list(range(100, 116)), list(range(1000, 1000 + N_LONG))
 BYTES = {"float32": 4.0, "int8": 1.0, "F32": 4.0, "Q8_0": 1.0625, "Q4_0": 0.5625, "bfloat16": 2.0}
 ENGINES = (
     "minigpt-float32", "minigpt-int8", "minigpt-pytorch", "transformers-float32", "nanogpt-float32",
@@ -71,7 +72,7 @@ def minigpt_engine(kind: str, folder: Path) -> Callable[[list[int], int], Any]:
     )
 
 
-def transformers_engine(_kind: str, folder: Path) -> Callable[[list[int], int], Any]:
+def transformers_engine(_kind: str, folder: Path, seconds: float | None = None) -> Callable[[list[int], int], Any]:
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -92,7 +93,12 @@ def transformers_engine(_kind: str, folder: Path) -> Callable[[list[int], int], 
         ids = torch.tensor([prompt])
         with torch.inference_mode():
             model.generate(
-                ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count, streamer=tokens
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=False,
+                max_new_tokens=count,
+                max_time=seconds,
+                streamer=tokens,
             )
         return tokens.times[1:]  # the first call passes the prompt
 
@@ -176,39 +182,48 @@ def read_bandwidth(threads: int) -> dict[str, float]:
     return {"bandwidth": best}
 
 
-def times(tokens: Any, began: float) -> list[float]:
-    """Seconds from `began` to each token."""
+def times(tokens: Any, began: float, seconds: float = math.inf) -> list[float]:
+    """Seconds from `began` to each token; stops at `seconds` if there are two and the engine yields them one by one."""
     if isinstance(tokens, list):
         return [at - began for at in tokens]
-    return [time.perf_counter() - began for _ in tokens]
+    found: list[float] = []
+    for _ in tokens:
+        found.append(time.perf_counter() - began)
+        if len(found) > 1 and found[-1] >= seconds:
+            break
+    return found
 
 
-def work(job: dict[str, Any]) -> dict[str, Any]:
-    """Runs one measurement in this process."""
-    engine, folder, threads = job["engine"], Path(job["folder"]), job["threads"]
-    if engine == BANDWIDTH:
-        return read_bandwidth(threads)
-    name, _, kind = engine.partition("-")
+def load_engine(job: dict[str, Any], seconds: float | None = None) -> Callable[[list[int], int], Any]:
+    """The function of a job's engine from (prompt ids, count) to tokens; transformers' stops by itself at `seconds`."""
+    folder, threads = Path(job["folder"]), job["threads"]
+    name, _, kind = job["engine"].partition("-")
     if name not in ("ctranslate2", "llama.cpp"):
         import torch
 
         torch.set_num_threads(threads)
     makers: dict[str, Callable[[str, Path], Any]] = {
         "minigpt": minigpt_engine,
-        "transformers": transformers_engine,
+        "transformers": functools.partial(transformers_engine, seconds=seconds),
         "nanogpt": functools.partial(nanogpt_engine, nanogpt=job["nanogpt"]),
         "ctranslate2": functools.partial(ctranslate2_engine, threads=threads),
         "llama.cpp": functools.partial(llama_engine, threads=threads),
     }
-    generate = makers[name](kind, folder)
-    prompt, long = list(range(100, 100 + N_PROMPT)), list(range(1000, 1000 + N_LONG))
-    times(generate(prompt, 8), 0.0)  # a warm-up
+    return makers[name](kind, folder)
+
+
+def work(job: dict[str, Any]) -> dict[str, Any]:
+    """Runs one measurement in this process."""
+    if job["engine"] == BANDWIDTH:
+        return read_bandwidth(job["threads"])
+    generate = load_engine(job)
+    times(generate(PROMPT, 8), 0.0)  # a warm-up
     began = time.perf_counter()
-    at = times(generate(prompt, job["tokens"]), began)
+    at = times(generate(PROMPT, job["tokens"]), began)
     first = []
     for _ in range(2):
         began = time.perf_counter()
-        first.append(times(generate(long, 1), began)[0])
+        first.append(times(generate(LONG_PROMPT, 1), began)[0])
     return {"tokens_per_second": (len(at) - 1) / (at[-1] - at[0]), "first_token": at[0], "long_prompt": min(first)}
 
 
@@ -416,10 +431,6 @@ def main() -> None:
         print(measure_quality(*arguments.quality))
         return
     engines = available_engines(arguments.engines, arguments.nanogpt)
-    for name, package in (("ctranslate2", "ctranslate2"), ("llama.cpp", "llama_cpp"), ("llama.cpp", "gguf")):
-        if importlib.util.find_spec(package) is None and any(engine.startswith(name) for engine in engines):
-            print_progress(f"{name} is skipped: {package} is not installed")
-            engines = [engine for engine in engines if not engine.startswith(name)]
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.models or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)

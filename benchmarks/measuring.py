@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,12 +134,13 @@ def _kill_all(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def run_job(script: str, job: dict[str, Any], threads: int) -> dict[str, Any]:
-    """Runs `script --worker JOB`; returns the JSON in the last line of its stdout.
+def run_job(script: str, job: dict[str, Any], threads: int, limit: float | None = None) -> dict[str, Any]:
+    """Runs `script --worker JOB`, for at most `limit` seconds; returns the JSON in the last line of its stdout.
 
     Raises: WorkerError.
     """
-    return json.loads(run_worker([sys.executable, script, "--worker", json.dumps(job)], threads).splitlines()[-1])
+    command = [sys.executable, script, "--worker", json.dumps(job)]
+    return json.loads(run_worker(command, threads, limit).splitlines()[-1])
 
 
 def missing_peers(nanogpt: Path | None) -> dict[str, str]:
@@ -151,6 +153,13 @@ def missing_peers(nanogpt: Path | None) -> dict[str, str]:
         missing["trainer"] = missing["transformers"]
     elif importlib.util.find_spec("accelerate") is None:
         missing["trainer"] = "the Trainer of transformers needs accelerate (pip install accelerate)"
+    for engine, package, project in (
+        ("ctranslate2", "ctranslate2", "ctranslate2"),
+        ("llama.cpp", "llama_cpp", "llama-cpp-python"),
+        ("llama.cpp", "gguf", "gguf"),
+    ):
+        if importlib.util.find_spec(package) is None:
+            missing.setdefault(engine, f"{package} is not installed (pip install {project})")
     return missing
 
 
@@ -182,8 +191,8 @@ def machine(threads: int) -> dict[str, Any]:
     lines = information.read_text(encoding="utf-8").splitlines() if information.exists() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     versions = {}
-    for package in ("torch", "transformers", "accelerate"):
-        if importlib.util.find_spec(package):
+    for package in ("torch", "transformers", "accelerate", "ctranslate2", "llama_cpp_python"):
+        with suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
     try:
         query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
@@ -239,26 +248,27 @@ def write_results(path: Path | None, machine: dict[str, Any], results: list[dict
         path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that every benchmark has."""
+def add_options(parser: argparse.ArgumentParser, *, device: bool = True) -> None:
+    """Adds the options that every benchmark has; `--device` only if it can run on another device than the CPU."""
     parser.add_argument("--nanogpt", type=Path, help="a checkout of github.com/karpathy/nanoGPT")
     parser.add_argument("--threads", type=int, default=cores(), help="number of threads for every engine [all cores]")
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda [auto]")
+    if device:
+        parser.add_argument("--device", default="auto", help="auto, cpu or cuda [auto]")
     parser.add_argument("--json", type=Path, help="write the raw numbers to this file")
     parser.add_argument("--plot", type=Path, help="draw a picture (.svg or .png; needs matplotlib)")
 
 
-def figure(columns: int, height: float = 4.0) -> tuple[Any, list[Any]]:
-    """A matplotlib figure and its axes, side by side.
+def figure(columns: int, height: float = 4.0, rows: int = 1) -> tuple[Any, list[Any]]:
+    """A matplotlib figure and its axes, row by row; `height` is that of a row.
 
     Raises: ModuleNotFoundError if matplotlib is not installed.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    drawing = Figure(figsize=(max(6.0, 4.2 * columns), height), layout="constrained")
+    drawing = Figure(figsize=(max(6.0, 4.2 * columns), height * rows), layout="constrained")
     FigureCanvasAgg(drawing)
-    return drawing, list(drawing.subplots(1, columns, squeeze=False)[0])
+    return drawing, list(drawing.subplots(rows, columns, squeeze=False).flat)
 
 
 def draw(path: Path | None, picture: Callable[[Path], None]) -> None:

@@ -38,12 +38,21 @@ def random_corpus(data: Path, vocabulary: int) -> Corpus:
 
 
 def minigpt_parts(shape: Shape, device: str, **options: Any) -> tuple[GPT, TrainConfig]:
-    """The model, and settings for a loop that only trains: no evaluations, samples or saves."""
+    """The model, and settings for a loop that only trains: no evaluations, samples or saves.
+
+    Its budget is in steps, unless `options` give minutes.
+    """
     never = 10**9
     shared = {"n_layer": shape.n_layer, "n_head": shape.n_head, "n_embd": shape.n_embd}
     torch.manual_seed(1)
     model = GPT(GPTConfig(vocab_size=shape.vocabulary, n_positions=shape.context, **shared))
-    length = {"steps": never, "eval_every": never, "save_every": never, "sample_every": 0, "patience": 0}
+    length = {
+        "steps": None if "minutes" in options else never,
+        "eval_every": never,
+        "save_every": never,
+        "sample_every": 0,
+        "patience": 0,
+    }
     batch = {"batch_size": shape.batch, "context_length": shape.context}
     return model, TrainConfig(device=device, **length, **batch, **options)
 

@@ -22,11 +22,13 @@ large bfloat16 matrix product in the same round.
 import argparse
 import array
 import functools
+import importlib
 import json
 import random
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,40 @@ def measure_ceiling() -> dict[str, float]:
     return {"flops": 2 * size**3 * times / (time.perf_counter() - began)}
 
 
+def import_modules(engine: str) -> None:
+    """Imports what the engine needs; torch's optimizers import dynamo in any case."""
+    names = {"transformers": ["peers", "transformers.models.gpt2.modeling_gpt2"], "nanogpt": ["peers"]}
+    names["trainer"] = [*names["transformers"], "transformers.trainer"]
+    for name in ("torch._dynamo", *names.get(engine.partition("-")[0], ["own_loop"])):
+        importlib.import_module(name)
+
+
+def measure_engine(
+    engine: str, shape: Shape, data: Path, device: Any, stopwatch: Callable[[], Stopwatch], nanogpt: str
+) -> Stopwatch:
+    """Trains the engine's model until the stopwatch, which starts after the model is built, ends the measurement."""
+    if engine.startswith("minigpt"):
+        import own_loop
+
+        options = {
+            part: value
+            for mark, part, value in (
+                ("adamw", "optimizer", "adamw"),
+                ("bf16", "dtype", "bfloat16"),
+                ("minutes", "minutes", 600.0),
+            )
+            if mark in engine
+        }
+        return own_loop.measure_minigpt(shape, data, device, stopwatch, **options)
+    import peers
+
+    if engine.startswith("nanogpt"):
+        compiled = engine == "nanogpt-compiled"
+        return peers.measure_nanogpt(Path(nanogpt), shape, data, device, stopwatch, compiled)
+    measure = {"transformers": peers.measure_transformers, "trainer": peers.measure_trainer}[engine]
+    return measure(shape, data, device, stopwatch)
+
+
 def work(job: dict[str, Any]) -> dict[str, Any]:
     """Runs one measurement in this process."""
     engine, shape, data = job["engine"], Shape(**job["shape"]), Path(job["data"])
@@ -104,32 +140,14 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     timing = {"warmup": job["warmup"], "seconds": job["seconds"]}
     if engine == CEILING:
         return measure_ceiling()
-    # Each engine imports its modules before memory is read; torch's optimizers import dynamo in any case.
-    import torch._dynamo
-
-    if engine.startswith("minigpt") or engine == OUTSIDE:
-        import own_loop
-    elif engine == "transformers":
-        from transformers import GPT2LMHeadModel
-    elif engine == "trainer":
-        from transformers import GPT2LMHeadModel, Trainer  # noqa: F401
-    import peers
-
+    import_modules(engine)  # before memory is read
     before = peak_memory(device)
     stopwatch = functools.partial(Stopwatch, steps=job["steps"], synchronize=synchronize, **timing)
     if engine == OUTSIDE:
+        import own_loop
+
         return own_loop.measure_outside(shape, data, device, synchronize=synchronize, **timing)
-    if engine.startswith("minigpt"):
-        options = ({"optimizer": "adamw"} if "adamw" in engine else {}) | (
-            {"dtype": "bfloat16"} if "bf16" in engine else {}
-        )
-        clock = own_loop.measure_minigpt(shape, data, device, stopwatch, **options)
-    elif engine.startswith("nanogpt"):
-        compiled = engine == "nanogpt-compiled"
-        clock = peers.measure_nanogpt(Path(job["nanogpt"]), shape, data, device, stopwatch, compiled)
-    else:
-        measure = {"transformers": peers.measure_transformers, "trainer": peers.measure_trainer}[engine]
-        clock = measure(shape, data, device, stopwatch)
+    clock = measure_engine(engine, shape, data, device, stopwatch, job["nanogpt"])
     peak = peak_memory(device)
     return {
         "tokens_per_second": clock.measured * shape.tokens / clock.elapsed,

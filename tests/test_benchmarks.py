@@ -13,14 +13,17 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 import torch.nn.functional as F
+from builders import new_model
 
-from minigpt import GPT, GPTConfig, evaluate
+from minigpt import GPT, GPTConfig, Tokenizer, evaluate
+from minigpt.storage.checkpoint import save_checkpoint
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-NAMES = ("measuring", "peers", "own_loop", "training", "time_to_quality", "scaling", "on_gpu")
+NAMES = ("measuring", "peers", "own_loop", "training", "time_to_quality", "scaling", "on_gpu", "generation", "busy")
 
 
 @pytest.fixture
@@ -255,6 +258,93 @@ def test_speed_is_compared_with_the_best_peer_of_the_same_round(load: Any) -> No
     assert "1.2% of minigpt's step is outside" in report
     assert "| 1.0 | 35.0% (30.0%–40.0%) |" in report  # of the ceiling of the same round
     assert "| 1.0 | 30.0% |" in training.report([*results, ceilings[0]], "gpt2")
+
+
+# The benchmark beside other programs.
+
+
+def test_the_spinning_processes_compute_in_sessions_of_their_own_and_end(load: Any) -> None:
+    busy = load("busy")
+    for same_session in (False, True):
+        with busy.spinning(1, same_session) as used:
+            (child,) = psutil.Process().children()
+            assert (os.getsid(child.pid) == os.getsid(0)) == same_session
+            deadline = time.perf_counter() + 30
+            while not used() and time.perf_counter() < deadline:
+                time.sleep(0.02)
+            assert used() > 0
+        assert not child.is_running()
+
+
+def test_a_spinning_process_ends_with_its_worker(load: Any) -> None:
+    spin = f"import os, subprocess, sys\ncommand = [sys.executable, '-c', {load('busy').SPIN!r}, str(os.getpid())]\n"
+    spin += "print(subprocess.Popen(command).pid)"
+    done = subprocess.run([sys.executable, "-c", spin], stdout=subprocess.PIPE, check=True, timeout=60)
+    pid, deadline = int(done.stdout.split()[0]), time.perf_counter() + 30
+    while _computes(pid) and time.perf_counter() < deadline:
+        time.sleep(0.02)
+    assert not _computes(pid)
+
+
+def _computes(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_the_benchmark_measures_training_and_generation_at_every_load(
+    load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    busy, measuring = load("busy"), load("measuring")
+    model = new_model(vocab_size=50257, n_positions=520, n_embd=8, n_layer=1, n_head=2)
+    save_checkpoint(tmp_path / "models" / "model", model, Tokenizer.named("gpt2"))
+    monkeypatch.setattr(busy, "TRAINING", {"recipe": tiny(measuring)})
+    monkeypatch.setattr(busy, "run_job", lambda _script, job, _threads, _limit: busy.work(job))
+    arguments = ["--cases", "recipe", "int8", "--engines", "minigpt", "minigpt-minutes", "minigpt-int8"]
+    arguments += ["--loads", "0", "1", "--rounds", "1", "--seconds", "0.01", "--threads", str(torch.get_num_threads())]
+    files = ["--models", str(tmp_path / "models"), "--json", str(tmp_path / "raw.json")]
+    monkeypatch.setattr(sys, "argv", ["busy.py", *arguments, *files])
+    busy.main()
+    results = json.loads((tmp_path / "raw.json").read_text())["results"]
+    assert [(result["engine"], result["load"]) for result in results] == [
+        *[("minigpt-minutes", 0), ("minigpt", 0), ("minigpt-minutes", 1), ("minigpt", 1)],
+        *[("minigpt-int8", 0), ("minigpt-int8", 1)],
+    ]
+    assert all(result["tokens_per_second"] > 0 for result in results)
+    assert all(result["prompt_tokens_per_second"] > 0 for result in results if result["case"] == "int8")
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| minigpt")]
+    assert len(rows) == 4  # training, generation and the prompt
+    assert {row.count("|") for row in rows} == {5}
+
+
+def test_the_share_of_the_quiet_speed_is_that_of_the_same_round(load: Any) -> None:
+    busy = load("busy")
+    speeds = {0: (100.0, 300.0), 2: (50.0, 60.0)}
+    results = [
+        {"case": "recipe", "engine": "minigpt", "load": spinning, "round": turn, "tokens_per_second": speed}
+        | {"other_cores": 0.1}
+        for spinning, both in speeds.items()
+        for turn, speed in enumerate(both)
+    ]
+    failed = {"case": "recipe", "engine": "nanogpt", "load": 0, "round": 0, "error": "no memory"}
+    report = busy.report([*results, failed], [0, 2])
+    assert "| engine | quiet, tokens/s | beside two, tokens/s | % of quiet |" in report
+    assert "| minigpt | 200 (100–300) | 55.0 (50.0–60.0) | 35 (20–50) |" in report
+    assert "| nanogpt | – | – | – |" in report
+    assert "other programs used during a measurement: 0.10 (0.10–0.10)." in report
+    assert "Failed: recipe, nanogpt, quiet: no memory." in report
+
+
+def test_a_disturbed_measurement_is_repeated_and_the_least_disturbed_counts(
+    load: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = load("busy")
+    for others, expected, left in (((0.9, 0.1, 0.0), 0.1, 1), ((0.9, 0.5, 0.7, 0.0), 0.5, 1)):
+        answers = list(others)
+        monkeypatch.setattr(busy, "run_job", lambda *_, answers=answers: {"other_cores": answers.pop(0)})
+        assert busy.measure_undisturbed({"threads": 1}) == {"other_cores": expected}
+        assert len(answers) == left
 
 
 def test_a_failed_experiment_is_reported(load: Any, tmp_path: Path, monkeypatch: Any, capfd: Any) -> None:
