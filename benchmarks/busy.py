@@ -15,8 +15,8 @@ first token after a prompt of 512. Training uses nanoGPT's CPU recipe and a mode
 `minigpt-minutes` has a budget in minutes, as `minigpt train` has by default: it may use fewer threads beside other
 programs. `minigpt` has a budget in steps, which fixes the number of threads.
 
-Each measurement records how many cores all other programs used. It is repeated, at most twice, if that was more than
-a quarter of a core.
+Each measurement records how many cores all other programs used. It is repeated if that was more than a quarter of a
+core, until `--attempts` are made. Figures of a machine that other programs use are no quiet figures.
 """
 
 import argparse
@@ -64,7 +64,7 @@ GENERATION = {
 }
 CASES = dict.fromkeys(TRAINING, ("minigpt-minutes", "minigpt", "nanogpt", "transformers")) | GENERATION
 SPEED, PROMPT_SPEED = "tokens_per_second", "prompt_tokens_per_second"
-ATTEMPTS, TOLERANCE = 3, 0.25  # measurements, and cores that other programs may use during one
+TOLERANCE = 0.25  # cores that other programs may use during a measurement
 LIMIT = 180.0  # seconds for a worker
 SPIN = """
 import os, sys
@@ -248,10 +248,10 @@ def picture(path: Path, results: list[dict[str, Any]], loads: Sequence[int]) -> 
 # The parent process.
 
 
-def measure_undisturbed(job: dict[str, Any]) -> dict[str, Any]:
+def measure_undisturbed(job: dict[str, Any], attempts: int) -> dict[str, Any]:
     """Runs a measurement, again if other programs used the machine; the one they disturbed least, or the error."""
     tried: list[dict[str, Any]] = []
-    for _ in range(ATTEMPTS):
+    for _ in range(attempts):
         try:
             tried.append(run_job(__file__, job, job["threads"], LIMIT))
         except WorkerError as error:
@@ -270,6 +270,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--loads", nargs="+", type=int, default=[0, 1, 2], help="spinning processes [0 1 2]")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each engine at each load [3]")
     parser.add_argument("--seconds", type=float, default=4.0, help="length of a measurement in seconds [4]")
+    parser.add_argument(
+        "--attempts", type=int, default=3, help="measurements until one is not disturbed by other programs [3]"
+    )
     parser.add_argument(
         "--same-session", action="store_true", help="start the spinning processes in the session of the worker"
     )
@@ -313,7 +316,7 @@ def main() -> None:
         for turn in range(given.rounds):
             for job in jobs(given, folder):
                 about = {name: job[name] for name in ("case", "load", "engine")} | {"round": turn}
-                results.append(about | measure_undisturbed(job))
+                results.append(about | measure_undisturbed(job, given.attempts))
                 write_results(given.json, here, results)
                 print_progress(json.dumps(results[-1]))
     print(f"{describe(here)}\n\n{report(results, given.loads)}")

@@ -343,7 +343,7 @@ def test_a_disturbed_measurement_is_repeated_and_the_least_disturbed_counts(
     for others, expected, left in (((0.9, 0.1, 0.0), 0.1, 1), ((0.9, 0.5, 0.7, 0.0), 0.5, 1)):
         answers = list(others)
         monkeypatch.setattr(busy, "run_job", lambda *_, answers=answers: {"other_cores": answers.pop(0)})
-        assert busy.measure_undisturbed({"threads": 1}) == {"other_cores": expected}
+        assert busy.measure_undisturbed({"threads": 1}, 3) == {"other_cores": expected}
         assert len(answers) == left
 
 
