@@ -70,10 +70,11 @@ def use_everything(run: Run) -> None:
     list(write_pages(run))
 
 
+# PID stands for this process's; the names of tests must be the same in every process of pytest-xdist.
 FILES = [
     ".lock", ".lock.json", "log.jsonl", "training.json", "README.md", "model.safetensors", "config.json", "loss.png",
-    "report.html", f".training.json.{os.getpid()}.tmp", ".model.safetensors.1.tmp", "last/state.safetensors",
-    f"last/.state.safetensors.{os.getpid()}.tmp", "last/.state.safetensors.7.tmp",
+    "report.html", ".training.json.PID.tmp", ".model.safetensors.1.tmp", "last/state.safetensors",
+    "last/.state.safetensors.PID.tmp", "last/.state.safetensors.7.tmp",
 ]  # fmt: skip
 
 
@@ -84,7 +85,7 @@ def test_no_file_that_a_link_leads_to_is_changed_or_created(
     tmp_path: Path, victim: Path, name: str, target: str
 ) -> None:
     run = new_run(tmp_path / "run", new_model(n_layer=1), record=RECORD)
-    link = run.directory / name
+    link = run.directory / name.replace("PID", str(os.getpid()))
     link.parent.mkdir(exist_ok=True)
     link.unlink(missing_ok=True)
     if name == "training.json":  # readable, so that the run opens
