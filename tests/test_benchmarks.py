@@ -301,7 +301,7 @@ def test_the_benchmark_measures_training_and_generation_at_every_load(
     save_checkpoint(tmp_path / "models" / "model", model, Tokenizer.named("gpt2"))
     monkeypatch.setattr(busy, "TRAINING", {"recipe": tiny(measuring)})
     monkeypatch.setattr(busy, "run_job", lambda _script, job, _threads, _limit: busy.work(job))
-    arguments = ["--cases", "recipe", "int8", "--engines", "minigpt", "minigpt-minutes", "minigpt-int8"]
+    arguments = ["--cases", "recipe", "float32", "--engines", "minigpt", "minigpt-minutes", "minigpt-float32"]
     arguments += ["--loads", "0", "1", "--rounds", "1", "--seconds", "0.01", "--threads", str(torch.get_num_threads())]
     files = ["--models", str(tmp_path / "models"), "--json", str(tmp_path / "raw.json")]
     monkeypatch.setattr(sys, "argv", ["busy.py", *arguments, *files])
@@ -309,10 +309,10 @@ def test_the_benchmark_measures_training_and_generation_at_every_load(
     results = json.loads((tmp_path / "raw.json").read_text())["results"]
     assert [(result["engine"], result["load"]) for result in results] == [
         *[("minigpt-minutes", 0), ("minigpt", 0), ("minigpt-minutes", 1), ("minigpt", 1)],
-        *[("minigpt-int8", 0), ("minigpt-int8", 1)],
+        *[("minigpt-float32", 0), ("minigpt-float32", 1)],
     ]
     assert all(result["tokens_per_second"] > 0 for result in results)
-    assert all(result["prompt_tokens_per_second"] > 0 for result in results if result["case"] == "int8")
+    assert all(result["prompt_tokens_per_second"] > 0 for result in results if result["case"] == "float32")
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| minigpt")]
     assert len(rows) == 4  # training, generation and the prompt
     assert {row.count("|") for row in rows} == {5}
