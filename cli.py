@@ -1,6 +1,6 @@
 """`python cli.py ...` from a checkout does what the installed `minigpt` does."""
 
-from minigpt.cli.app import main
+from minigpt.cli.start import main
 
 if __name__ == "__main__":
     main()

@@ -1,5 +1,5 @@
 """`python -m minigpt` is the `minigpt` command."""
 
-from minigpt.cli.app import main
+from minigpt.cli.start import main
 
 main()

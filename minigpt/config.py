@@ -17,7 +17,7 @@ class GPTConfig(Settings):
     vocab_size: int = setting(50257, "vocabulary size in tokens", min=1, group="Model")
     n_positions: int = setting(1024, "context length in tokens", min=1, group="Model")
     n_embd: int = setting(768, "width of the model: features per token", min=1, group="Model")
-    n_layer: int = setting(12, "number of transformer blocks", min=1, group="Model")
+    n_layer: int = setting(12, "number of transformer blocks", min=1, max=10_000, group="Model")
     n_head: int = setting(12, "attention heads per block", min=1, group="Model")
     dropout: float = setting(0.0, "dropout probability in training", min=0, below=1, group="Model")
     layer_norm_epsilon: float = setting(
@@ -105,6 +105,11 @@ class ReadingConfig(Settings):
         max=0.5,
         group="Text",
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.text_key:
+            raise ConfigError(f"text_key ({self.text_key!r}) must name a field")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,6 +39,9 @@ class RunOptions:
             close = difflib.get_close_matches(name, OPTION_NAMES, n=1)
             hint = f"did you mean {close[0]!r}?" if close else "see minigpt train --help for the settings"
             raise ConfigError(f"unknown setting {name!r}; {hint}")
+        for name in ("from", "preset", "tokenizer"):
+            if given.get(name) == "":
+                raise ConfigError(f"{name} ('') must be a name; omit it to have it chosen")
         if {"batch_size", "batch_tokens"} <= given.keys():
             raise ConfigError(
                 f"batch_size ({given['batch_size']}) cannot be combined with batch_tokens ({given['batch_tokens']}); "

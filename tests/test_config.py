@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import pytest
 
-from minigpt.config import PRESETS, GPTConfig, SamplingConfig, TrainConfig
+from minigpt.config import PRESETS, GPTConfig, ReadingConfig, SamplingConfig, TrainConfig
 from minigpt.errors import ConfigError, MinigptError
+from minigpt.run_options import RunOptions
 from minigpt.settings import Settings, value_types
 
 GROUPS: list[type[Settings]] = [GPTConfig, TrainConfig, SamplingConfig]
@@ -202,3 +203,14 @@ def test_the_flops_of_gpt2_are_those_of_the_formula() -> None:
     # 6 x (124,439,808 - 1024 x 768) + 12 x 12 x 768 x 1024, as in nanoGPT's estimate_mfu for one token
     assert PRESETS["gpt2"].flops_per_token(1024) == 6 * 123_653_376 + 113_246_208
     assert PRESETS["gpt2"].flops_per_token(512) == 6 * 123_653_376 + 113_246_208 / 2
+
+
+@pytest.mark.parametrize("name", ["from", "preset", "tokenizer"])
+def test_an_empty_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name} \(''\) must be a name; omit it to have it chosen"):
+        RunOptions.of({name: ""})
+
+
+def test_an_empty_text_key_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"text_key \(''\) must name a field"):
+        ReadingConfig(text_key="")

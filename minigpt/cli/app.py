@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from minigpt import __version__
+from minigpt.cli.signals import raise_on_interrupt
 from minigpt.errors import ConfigError, MinigptError
 
 _COMMANDS = {  # name: module in minigpt.cli and function, in the order of --help
@@ -64,6 +65,7 @@ class _Commands(TyperGroup):
         self.commands = cast(Any, _LazyCommands())
 
     def invoke(self, ctx: Any) -> Any:
+        raise_on_interrupt()
         try:
             _check_thread_count()
             return super().invoke(ctx)

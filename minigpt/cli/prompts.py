@@ -2,9 +2,11 @@
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal
 
+from minigpt.bounded_reading import MAX_TEXT_FILE, parse_json
 from minigpt.errors import ConfigError, DataError
 
 PromptFormat = Literal["auto", "lines", "jsonl", "whole"]
@@ -38,11 +40,14 @@ def read_prompts(prompt: str | None, file: Path | None, form: PromptFormat) -> l
 
 def _text(file: Path) -> str:
     try:
-        raw = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        with nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb") as stream:
+            raw = stream.read(MAX_TEXT_FILE + 1)
     except OSError as error:
         raise DataError(
             f"{file} cannot be read ({error.strerror}); give a text file, or - for standard input"
         ) from error
+    if len(raw) > MAX_TEXT_FILE:
+        raise DataError(f"{file} has more than {MAX_TEXT_FILE:,} bytes; give shorter prompts")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -51,9 +56,10 @@ def _text(file: Path) -> str:
 
 def _of_json(line: str, where: str) -> str:
     try:
-        value = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{where} is not JSON ({error.msg} at column {error.colno})") from error
+        value = parse_json(line)
+    except ValueError as error:
+        reason = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+        raise DataError(f"{where} is not JSON ({reason})") from error
     if isinstance(value, dict):
         value = value.get("prompt")
     if not isinstance(value, str):

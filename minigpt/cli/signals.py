@@ -1,5 +1,6 @@
 """Handles Ctrl-C, SIGTERM, a closed terminal and SIGUSR1 while a run trains."""
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,36 @@ if TYPE_CHECKING:
 Handler = Callable[[int, object], None]
 HANGUP: int | None = getattr(signal, "SIGHUP", None)  # the terminal was closed; Windows has no such signal
 STOPS: list[int] = [signal.SIGINT, signal.SIGTERM] + ([] if HANGUP is None else [HANGUP])
+
+
+_interrupts: list[int] = []  # those that raised; one that arrives in the middle of an import may be lost there
+
+
+def exit_on_interrupt() -> None:
+    """Makes Ctrl-C end the process at once, unless it is ignored, as in a script's background."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _exit)
+
+
+def _exit(*_: object) -> None:
+    os._exit(130)
+
+
+def raise_on_interrupt() -> None:
+    """Makes Ctrl-C raise KeyboardInterrupt from here on, so that files are closed and temporary ones removed."""
+    if signal.getsignal(signal.SIGINT) is _exit:
+        signal.signal(signal.SIGINT, _raise)
+
+
+def _raise(number: int, _: object) -> None:
+    _interrupts.append(number)
+    raise KeyboardInterrupt
+
+
+def raise_lost_interrupt() -> None:
+    """Raises KeyboardInterrupt if Ctrl-C did so before and an import lost it: C extensions drop exceptions."""
+    if _interrupts:
+        raise KeyboardInterrupt
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from minigpt.bounded_reading import read_json_value
 from minigpt.data import batches
 from minigpt.data.shards import Progress, chunks, shard_path, token_type, write_shards
 from minigpt.data.sources import Scan, scan
@@ -119,7 +120,7 @@ class Corpus:
     def _open(cls, folder: Path, tokenizer: Tokenizer | None) -> Self:
         """Like `load`; `tokenizer` is the one in the folder, if it is loaded already."""
         try:
-            record = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
+            record = read_json_value(folder / "corpus.json")
             if record.pop("format") != _FORMAT:
                 raise ValueError("another format")
             tokenizer = tokenizer or Tokenizer.load(folder)

@@ -10,7 +10,6 @@ import gzip
 import hashlib
 import json
 import os
-import shutil
 import sys
 import tempfile
 import weakref
@@ -19,9 +18,11 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
+from minigpt.bounded_reading import bounded_lines, parse_json
 from minigpt.errors import ConfigError, DataError
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
@@ -29,6 +30,9 @@ BLOCK_SIZE = 2**20  # bytes per read
 MANY_DOCUMENTS = 4096  # a scan records the lengths of at most this many
 
 _SNIFF_BYTES = 2**16  # bytes that decide whether a file in a folder is text
+_MAX_STREAM = 2**30  # bytes of a pipe, whose text is copied to the folder for temporary files, often kept in memory
+_MAX_BLANK = 2**25  # characters of white space before the first other character of a document
+_MAY_HAVE_ZEROS = (b"\x1f\x8b", codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)  # gzip, and UTF-16
 
 Piece = tuple[str, bool]  # a piece of a document, and whether it is the document's last
 
@@ -114,7 +118,7 @@ def _find(sources: Sequence[str | Path], encoding_errors: str) -> tuple[list[Sou
         paths = [Path(source)]
         if not os.path.exists(source):  # noqa: PTH110  (Path.exists raises for a name that is too long)
             matches = glob.glob(str(source), recursive=True)  # noqa: PTH207  (Path.glob takes no absolute pattern)
-            paths = [Path(match) for match in sorted(matches)]
+            paths = [path for path in map(Path, sorted(matches)) if path.is_dir() or _is_readable(path, skipped)]
         if not paths:
             problem = "matches no file" if glob.has_magic(str(source)) else "does not exist"
             named = source if str(source).strip() else repr(source)
@@ -125,10 +129,21 @@ def _find(sources: Sequence[str | Path], encoding_errors: str) -> tuple[list[Sou
     return list(files.values()), skipped
 
 
+def _is_readable(path: Path, skipped: list[str]) -> bool:
+    """Whether a file that a glob matches is a regular one; adds the name of any other to `skipped`."""
+    if not path.is_file():
+        skipped.append(str(path))
+        return False
+    return True
+
+
 def _file_or_pipe(path: Path) -> SourceFile:
+    file = SourceFile(path, str(path))
     if path.is_file():
-        return SourceFile(path, str(path))
-    with open_source(SourceFile(path, str(path))) as stream:  # a pipe, which can be read only once
+        return file
+    if path.is_char_device() or path.is_block_device() or path.is_socket():
+        raise DataError(f"{path} is a device, not a text; give a text file, a folder, a glob, or - for standard input")
+    with open_source(file) as stream:  # a pipe, which can be read only once
         return _spool(stream, str(path))
 
 
@@ -161,13 +176,23 @@ def _looks_like_text(file: SourceFile, encoding_errors: str) -> bool:
 
 
 def _spool(stream: BinaryIO | BufferedReader | gzip.GzipFile, name: str) -> SourceFile:
-    """Copies a stream, which must be read twice, to a temporary file that is deleted with the returned object."""
+    """Copies a stream, which must be read twice, to a temporary file that is deleted with the returned object.
+
+    Raises: DataError for a stream that is no text, or has not ended after _MAX_STREAM bytes.
+    """
     try:
         descriptor, path = tempfile.mkstemp(prefix="minigpt-")
         file = SourceFile(Path(path), name)
         weakref.finalize(file, Path(path).unlink, missing_ok=True)
         with os.fdopen(descriptor, "wb") as copy:
-            shutil.copyfileobj(stream, copy, BLOCK_SIZE)
+            while block := stream.read(BLOCK_SIZE):
+                if not copy.tell() and b"\0" in block and not block.startswith(_MAY_HAVE_ZEROS):
+                    raise _not_text(name)
+                if copy.tell() + len(block) > _MAX_STREAM:
+                    raise DataError(
+                        f"{name} did not end after {_MAX_STREAM:,} bytes; write a longer text to a file and give that"
+                    )
+                copy.write(block)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise DataError(
@@ -203,9 +228,9 @@ def _documents(files: Iterable[SourceFile], text_key: str, encoding_errors: str)
         with open_source(file) as stream:
             if name.endswith((".jsonl", ".ndjson")):
                 for text in _json_texts(file.name, stream, text_key, encoding_errors):
-                    yield from _skip_blank(_split_documents([text]))
+                    yield from _skip_blank(file.name, _split_documents([text]))
             else:
-                yield from _skip_blank(_split_documents(_text_blocks(file.name, stream, encoding_errors)))
+                yield from _skip_blank(file.name, _split_documents(_text_blocks(file.name, stream, encoding_errors)))
 
 
 def _split_documents(blocks: Iterable[str]) -> Iterator[Piece]:
@@ -221,9 +246,13 @@ def _split_documents(blocks: Iterable[str]) -> Iterator[Piece]:
     yield pending, True
 
 
-def _skip_blank(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Skips the documents of white space only; the first piece of every other document has other characters."""
+def _skip_blank(name: str, pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Skips the documents of white space only; the first piece of every other document has other characters.
+
+    Raises: DataError for a document that begins with more than _MAX_BLANK characters of white space.
+    """
     leading: list[str] | None = []  # the document's leading white space; None after its first other character
+    length = 0
     for piece, ends in pieces:
         if leading is not None and not piece.isspace() and piece:
             yield "".join(leading) + piece, ends
@@ -232,8 +261,10 @@ def _skip_blank(pieces: Iterable[Piece]) -> Iterator[Piece]:
             yield piece, ends
         else:
             leading.append(piece)
+            if (length := length + len(piece)) > _MAX_BLANK:
+                raise DataError(f"{name} has more than {_MAX_BLANK:,} characters of white space; remove them")
         if ends:
-            leading = []
+            leading, length = [], 0
 
 
 def _text_blocks(name: str, stream: BufferedReader | gzip.GzipFile, errors: str) -> Iterator[str]:
@@ -249,7 +280,7 @@ def _text_blocks(name: str, stream: BufferedReader | gzip.GzipFile, errors: str)
         except UnicodeDecodeError as error:
             raise _undecodable(name, offset - pending, error) from error
         if first and "\0" in text:
-            raise DataError(f"{name} is not text: it contains zero bytes; give a UTF-8 text file")
+            raise _not_text(name)
         yield text
         if not block:
             return
@@ -260,10 +291,10 @@ def _text_blocks(name: str, stream: BufferedReader | gzip.GzipFile, errors: str)
 def _json_texts(name: str, stream: BufferedReader | gzip.GzipFile, key: str, errors: str) -> Iterator[str]:
     """The texts under `key` in a file with one JSON object per line; empty lines are skipped."""
     offset = _skip_bom(name, stream)
-    for number, line in enumerate(stream, 1):
+    for number, line in enumerate(_lines(name, stream), 1):
         location = f"{name}, line {number}"
         try:
-            row = json.loads(line.decode(errors=errors).rstrip()) if line.strip() else {key: ""}
+            row = parse_json(line.decode(errors=errors).rstrip()) if line.strip() else {key: ""}
         except UnicodeDecodeError as error:
             raise _undecodable(name, offset, error) from error
         except ValueError as error:
@@ -274,7 +305,7 @@ def _json_texts(name: str, stream: BufferedReader | gzip.GzipFile, key: str, err
         if not isinstance(row, dict):
             raise DataError(f'{location} must be a JSON object such as {{"{key}": "..."}}')
         if key not in row:
-            keys = ", ".join(map(repr, row)) or "none"
+            keys = ", ".join(repr(found)[:40] for found in islice(row, 10)) or "none"
             raise DataError(
                 f"{location} has no key {key!r}; its keys: {keys}; name the key of the text with --text-key"
             )
@@ -283,6 +314,13 @@ def _json_texts(name: str, stream: BufferedReader | gzip.GzipFile, key: str, err
             raise DataError(f"{location}: the value of {key!r} must be a string, not {json.dumps(text)[:40]}")
         yield _replace_surrogates(location, text, errors)
         offset += len(line)
+
+
+def _lines(name: str, stream: BufferedReader | gzip.GzipFile) -> Iterator[bytes]:
+    try:
+        yield from bounded_lines(stream)
+    except ValueError as error:
+        raise DataError(f"{name}: {error}; cut the text into several lines") from error
 
 
 def _replace_surrogates(location: str, text: str, errors: str) -> str:
@@ -312,6 +350,10 @@ def _skip_bom(name: str, stream: BufferedReader | gzip.GzipFile) -> int:
         encoding = "UTF-32" if head in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE) else "UTF-16"
         raise DataError(f"{name} is {encoding}; save it as UTF-8, or: iconv -f {encoding} -t UTF-8 {name} > new.txt")
     return len(stream.read(3)) if head.startswith(codecs.BOM_UTF8) else 0
+
+
+def _not_text(name: str) -> DataError:
+    return DataError(f"{name} is not text: it contains zero bytes; give a UTF-8 text file")
 
 
 def _undecodable(name: str, start: int, error: UnicodeDecodeError) -> DataError:

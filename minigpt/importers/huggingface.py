@@ -17,7 +17,14 @@ from minigpt.importers.imported_model import ImportedModel, check_vocabulary, ma
 from minigpt.importers.tensor_sources import WrappedTensors
 from minigpt.storage.checkpoint import CONFIG
 from minigpt.storage.files import read_json
-from minigpt.storage.huggingface import TensorSource, config_from_huggingface, infer_config, plain_name, unused_heads
+from minigpt.storage.huggingface import (
+    TensorSource,
+    check_size,
+    config_from_huggingface,
+    infer_config,
+    plain_name,
+    unused_heads,
+)
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 # The options that scale the attention, with GPT-2's values. Other values are equal to a factor on the queries.
@@ -39,6 +46,7 @@ def open_huggingface(weights: Path, tensors: TensorSource) -> ImportedModel:
         scaled = scales_attention(values)
         config = config_from_huggingface({**values, **{name: _SCALES[name] for name in scaled}}, path)
         if scaled:
+            check_size(config, tensors)
             tensors = ScaledQueries(tensors, _query_factors(scaled, config))
             options = " and ".join(f"{name} ({value})" for name, value in scaled.items())
             notes.append(f"{options} is multiplied into the weights of the queries, which gives the same outputs")

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from minigpt.bounded_reading import read_regular
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.importers.character_vocabulary import add_byte_tokens
@@ -17,7 +18,7 @@ from minigpt.importers.plain_pickle import read_plain_pickle
 from minigpt.importers.tensor_sources import FileTensor, RenamedTensors, ReplacedTensors
 from minigpt.importers.torch_file import TorchTensors
 from minigpt.storage.files import read_error
-from minigpt.storage.huggingface import HEAD, TensorSource, plain_name
+from minigpt.storage.huggingface import HEAD, TensorSource, check_size, plain_name
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 CHECKPOINT = "ckpt.pt"
@@ -49,6 +50,7 @@ def open_nanogpt(path: Path, content: Mapping[str, Any]) -> ImportedModel:
         raise CheckpointError(f"{path} must hold its weights under 'model', a dictionary of tensors")
     tensors = _open_tensors(TorchTensors(path, content["model"]), biased=_is_biased(arguments))
     try:
+        check_size(config, tensors)  # before characters are added, which takes the square of the width
         return _add_tokenizer(path, content, config, tensors)
     except BaseException:
         tensors.close()
@@ -117,12 +119,9 @@ def _find_meta(path: Path, dataset: object) -> Path | None:
 def _read_characters(meta: Path) -> list[str]:
     """The characters of a meta.pkl in the order of their ids."""
     try:
-        with meta.open("rb") as file:
-            data = file.read(_META_SIZE + 1)
+        data = read_regular(meta, _META_SIZE)
     except OSError as error:
         raise read_error(meta, error) from error
-    if len(data) > _META_SIZE:
-        raise CheckpointError(f"{meta} must have at most {_META_SIZE:,} bytes, as any list of characters has")
     value = read_plain_pickle(data, meta)
     itos = value.get("itos") if isinstance(value, dict) else None
     if not isinstance(itos, dict) or set(itos) != set(range(len(itos))) or not itos:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from minigpt.bounded_reading import open_regular
 from minigpt.config import GPTConfig
 from minigpt.device import resolve_device
 from minigpt.errors import CheckpointError
@@ -25,7 +26,7 @@ from minigpt.storage.checkpoint import (
     load_checkpoint,
     read_config,
 )
-from minigpt.storage.files import exists, read_json
+from minigpt.storage.files import exists, read_error, read_json
 from minigpt.storage.huggingface import TensorSource, from_huggingface, unused_heads
 from minigpt.storage.tensors import TensorFile
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -131,19 +132,17 @@ def open_model(path: Path) -> ImportedModel:
         if path.is_dir():
             found = _find_in_folder(path)
             return open_tensorflow(path) if found.name == HPARAMS or found.suffix == INDEX else open_model(found)
-        if not path.is_file():  # opening a pipe would wait for its writer
-            raise CheckpointError(f"{path} is neither a folder nor a regular file; give {_FORMS}")
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             start = file.read(8)
     except CheckpointError:  # is an OSError too, and already says what to do
         raise
     except OSError as error:
-        raise CheckpointError(f"{path} could not be read ({error.strerror}); give {_FORMS}") from error
+        raise CheckpointError(f"{read_error(path, error)}; give {_FORMS}") from error
     if start.startswith(b"GGUF"):
         from minigpt.importers.gguf import open_gguf
 
         return open_gguf(path)
-    if is_torch_file(start):
+    if is_torch_file(path, start):
         content = open_torch(path)
         if is_nanogpt(content):
             return open_nanogpt(path, content)

@@ -80,7 +80,7 @@ def files_named_in(index: Path) -> list[str]:
     """
     names = sorted(set(_read_index(index).values()))
     for name in names:
-        if name in ("", ".", "..") or "\\" in name or "\0" in name or Path(name).name != name:
+        if name in ("", ".", "..") or "\\" in name or not name.isprintable() or Path(name).name != name:
             raise CheckpointError(f"{index} names {name!r}, which must be a file in the same folder")
     return names
 

@@ -11,6 +11,7 @@ doc/table_format.md; protobuf.dev/programming-guides/encoding.
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ _MAGIC = 0xDB4775248B80FB57.to_bytes(8, "little")
 _FOOTER = 48  # two handles of up to 20 bytes each, then the magic number
 _MAX_INDEX = 4 << 20  # bytes; GPT-2 XL's has 20 kB, three times as much with optimizer state
 _MAX_NAME = 256  # bytes
+_MAX_ENTRIES = 1 << 14  # tensors; GPT-2 XL has 580, with optimizer state 1,740
 _MAX_DIMENSIONS = 8  # a weight has three
 _MAX_SHARDS = 99_999  # their names have five digits
 _DTYPES = {1: torch.float32, 2: torch.float64, 14: torch.bfloat16, 19: torch.float16}
@@ -126,7 +128,10 @@ def _read_index(path: Path) -> tuple[int, dict[str, Entry]]:
         fields = _fields(header)
         if key or _integer(fields, 2):  # the header's key is empty, and field 2 is the byte order
             raise _DamageError("its header must be that of a little-endian checkpoint")
-        return _integer(fields, 1), {name.decode(errors="backslashreplace"): _entry(value) for name, value in table}
+        entries = {name.decode(errors="backslashreplace"): _entry(value) for name, value in islice(table, _MAX_ENTRIES)}
+        if next(table, None) is not None:
+            raise _DamageError(f"it has more than {_MAX_ENTRIES} tensors")
+        return _integer(fields, 1), entries
     except _DamageError as error:
         raise CheckpointError(
             f"{path} is damaged or not a TensorFlow index ({error}); copy or download it again"

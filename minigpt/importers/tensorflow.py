@@ -8,6 +8,7 @@ from minigpt.errors import CheckpointError
 from minigpt.importers.imported_model import ImportedModel, check_vocabulary
 from minigpt.importers.tensor_bundle import TensorBundle
 from minigpt.importers.tensor_sources import FileTensor, RenamedTensors, check_shape
+from minigpt.storage.byte_file import ByteFile
 from minigpt.storage.files import read_json
 from minigpt.storage.huggingface import config_from_huggingface, stored_tensors
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -131,8 +132,8 @@ def _find_checkpoint(folder: Path) -> Path:
     found = sorted(path.with_suffix("") for path in folder.glob(f"*{INDEX}"))
     record = folder / LATEST
     if record.is_file():
-        with record.open("rb") as file:
-            latest = re.search(rb'^model_checkpoint_path:\s*"(.+)"', file.read(1 << 16), re.MULTILINE)
+        with ByteFile(record) as file:
+            latest = re.search(rb'^model_checkpoint_path:\s*"(.+)"', file.take(1 << 16), re.MULTILINE)
         # The path is that of the folder it was trained in; only the last part is still right.
         name = re.split(r"[/\\]", latest[1].decode(errors="replace"))[-1] if latest else ""
         if folder / name in found:

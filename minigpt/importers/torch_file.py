@@ -1,158 +1,356 @@
-"""Opens files of torch.save, in its zip format and its old one, without running any code in them."""
+"""Opens files of torch.save, in its zip format and its old one, without torch.load and without running any code.
 
-import contextlib
-import re
-import warnings
+torch.load(weights_only=True) runs no code either, but a file of 244 bytes makes it allocate gigabytes, and one of 1 kB
+keeps it busy forever.
+Source: torch/serialization.py, `_save`, `_legacy_save`, `_legacy_load`; torch/_utils.py for the functions.
+"""
+
+import math
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from minigpt.bounded_reading import open_regular
 from minigpt.errors import CheckpointError
+from minigpt.importers.plain_pickle import (
+    MAX_PICKLE,
+    DamagedPickleError,
+    OtherObjectError,
+    WouldRunError,
+    call,
+    is_plain,
+    read_pickle,
+)
 from minigpt.storage.byte_file import ByteFile
 from minigpt.storage.files import lfs_pointer_error
 
 _ZIP = b"PK\x03\x04"
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+_OLDEST_PICKLES = (b"c", b"(")  # of protocols 0 and 1; the first opcode is a global or a mark
+_SUFFIXES = (".bin", ".pt", ".pth")
+_MAGIC_NUMBER = 0x1950A86A20F9469CFC6C  # the first pickle of the old format
+_LOCAL_HEADER = 30  # bytes of a member's header in a zip, before its name and its extra field
+_MAX_DIMENSIONS = 16
 
 
-def is_torch_file(start: bytes) -> bool:
+class StoredTensor(NamedTuple):
+    """A tensor as a file describes it: where its values are, and how they are laid out.
+
+    `start` counts bytes from the start of the file, `strides` values; `dtype` is None for one that is sparse or
+    quantized, `start` is None for one without values.
+    """
+
+    dtype: torch.dtype | None
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    start: int | None
+
+
+class _Storage(NamedTuple):
+    """The values that several tensors may share: their type, their key in the file, and their number."""
+
+    dtype: torch.dtype
+    key: str
+    size: int
+
+
+class _View(NamedTuple):
+    """A tensor before the places of the storages are known; `storage` is None for one that cannot be read here."""
+
+    storage: _Storage | None
+    dtype: torch.dtype | None
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def is_torch_file(path: Path, start: bytes) -> bool:
     """Whether a file that starts with these bytes may be from torch.save."""
-    return start.startswith((_ZIP, *_PICKLES))
+    return start.startswith((_ZIP, *_PICKLES)) or (path.suffix in _SUFFIXES and start.startswith(_OLDEST_PICKLES))
 
 
 def open_torch(path: Path) -> Any:
-    """The object that torch.save wrote. In the zip format its tensors are on the meta device and are not read yet.
+    """The object that torch.save wrote: plain values, and a StoredTensor for each tensor.
 
-    The old format does not allow reading single tensors, so there they are read.
     Raises: CheckpointError if the file is missing, damaged, compressed, or would run code.
     """
     with ByteFile(path) as file:
         start = file.take(8)
         if start.startswith(b"version "):
             raise lfs_pointer_error(path)
-        if not is_torch_file(start):
+        if not is_torch_file(path, start):
             raise CheckpointError(f"{path} is not a file of torch.save; copy or download it again")
-        zipped = start.startswith(_ZIP)
-        if zipped:
-            _check_directory(path, file.size)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about torch's own storage classes and pickle protocols
         try:
-            if not zipped:
-                return torch.load(path, map_location="cpu", weights_only=True)
-            with _recording_offsets():
-                return torch.load(path, map_location="meta", weights_only=True)
-        except Exception as error:  # damaged pickles make torch raise many kinds
-            raise CheckpointError(_refusal(path, error)) from error
+            return _open_zip(file) if start.startswith(_ZIP) else _open_old(file, start)
+        except WouldRunError as error:
+            raise CheckpointError(
+                f"{path} would run {error} when opened, which weights do not need and an attack may, so it was not"
+                " opened; get the model as safetensors"
+            ) from error
+        except OtherObjectError as error:
+            raise CheckpointError(
+                f"{path} holds objects that are not weights ({error}); get the model as safetensors"
+            ) from error
+        except (DamagedPickleError, zipfile.BadZipFile, NotImplementedError, OSError, ValueError) as error:
+            if isinstance(error, CheckpointError):  # is an OSError too, and already says what to do
+                raise
+            raise CheckpointError(
+                f"{path} is truncated, damaged or not a file of weights ({' '.join(str(error)[:160].split())}); copy or"
+                " download it again"
+            ) from error
 
 
-def _recording_offsets() -> contextlib.AbstractContextManager[object]:
-    """A context in which torch.load records each tensor's offset in the file; newer versions always do."""
-    if hasattr(torch.serialization, "_is_meta_location"):
-        return contextlib.nullcontext()
-    from torch._subclasses.fake_tensor import FakeTensorMode  # entering it takes a second and 70 MB
+def _open_zip(file: ByteFile) -> Any:
+    """The object in the zip format: a pickle in the member data.pkl, and a member for each storage."""
+    with open_regular(file.path) as stream, zipfile.ZipFile(stream) as archive:
+        members = {member.filename: member for member in archive.infolist()}
+        _check_members(file, members.values())
+        found = [name for name in members if name.rpartition("/")[2] == "data.pkl"]
+        if len(found) != 1:
+            raise ValueError("it has no data.pkl, or several")
+        prefix = found[0].removesuffix("data.pkl")
+        if f"{prefix}constants.pkl" in members:
+            raise WouldRunError("TorchScript")
+        if members[found[0]].file_size > MAX_PICKLE:
+            raise ValueError(f"its data.pkl has {members[found[0]].file_size:,} bytes")
+        byteorder = members.get(f"{prefix}byteorder")
+        if byteorder and archive.open(byteorder).read(6) != b"little":
+            raise ValueError("it is for big-endian machines")
+        content = read_pickle(BytesIO(archive.read(found[0])), _FUNCTIONS, _storage)
+    return _place(content, lambda storage: _start_of(file, members.get(f"{prefix}data/{storage.key}"), storage))
 
-    return FakeTensorMode()
 
-
-def _check_directory(path: Path, size: int) -> None:
+def _check_members(file: ByteFile, members: Iterable[zipfile.ZipInfo]) -> None:
     """Checks that a zip is not compressed and claims no more bytes than the file has."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        raise CheckpointError(f"{path} is truncated or damaged ({error}); copy or download it again") from error
     compressed = next((member for member in members if member.compress_type != zipfile.ZIP_STORED), None)
     if compressed:
         raise CheckpointError(
-            f"{path} is a compressed zip ({compressed.filename!r} would unpack to {compressed.file_size:,} bytes),"
+            f"{file.path} is a compressed zip ({compressed.filename!r} would unpack to {compressed.file_size:,} bytes),"
             " which torch.save never writes; load and save it with torch, or unpack it if it is an archive of a model's"
             " files"
         )
-    if (claimed := sum(member.file_size for member in members)) > size:
-        raise CheckpointError(f"{path} claims to hold {claimed:,} bytes but has {size:,}; copy or download it again")
-
-
-def _refusal(path: Path, error: Exception) -> str:
-    text = " ".join(str(error).split())
-    wanted = re.search(r"GLOBAL ([\w.]+)|Unsupported (?:global|class) ([\w.]+)|TorchScript", text)
-    if wanted:
-        name = wanted[1] or wanted[2] or "TorchScript"
-        return (
-            f"{path} would run {name} when opened, which weights do not need and an attack may, so it was not opened;"
-            " get the model as safetensors"
+    if (claimed := sum(member.file_size for member in members)) > file.size:
+        raise CheckpointError(
+            f"{file.path} claims to hold {claimed:,} bytes but has {file.size:,}; copy or download it again"
         )
-    if isinstance(error, MemoryError) or "allocate memory" in text:
-        return f"{path} needs more memory than is available; copy or download it again"
-    reason = text.partition(". ")[0][:160] or type(error).__name__
-    return f"{path} is truncated, damaged or not a file of weights ({reason}); copy or download it again"
+
+
+def _start_of(file: ByteFile, member: zipfile.ZipInfo | None, storage: _Storage) -> int:
+    """The byte at which a storage in a member of the zip begins."""
+    if member is None or member.file_size < storage.size * storage.dtype.itemsize:
+        raise ValueError(f"it does not hold all of data/{storage.key}")
+    header = bytes(file.read(member.header_offset, _LOCAL_HEADER).tolist())
+    start = member.header_offset + _LOCAL_HEADER
+    start += int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
+    file.check_range(start, member.file_size)
+    return start
+
+
+def _open_old(file: ByteFile, start: bytes) -> Any:
+    """The object in the old format: five pickles, the last of which lists the storages that follow it in order.
+
+    `start` is what was read of the file already.
+    """
+    stream = BytesIO(start + file.take(MAX_PICKLE))
+    if (first := read_pickle(stream, _FUNCTIONS)) != _MAGIC_NUMBER:
+        raise ValueError(f"its first pickle is a {type(first).__name__}")
+    _, system = (read_pickle(stream, {}) for _ in range(2))
+    if isinstance(system, dict) and system.get("little_endian") is False:
+        raise ValueError("it is for big-endian machines")
+    storages: dict[str, _Storage] = {}
+
+    def remember(identity: Any) -> _Storage:
+        storage = _storage(identity)
+        if storages.setdefault(storage.key, storage) != storage:
+            raise ValueError(f"it describes the storage {storage.key} twice")
+        return storage
+
+    content, keys = read_pickle(stream, _FUNCTIONS, remember), read_pickle(stream, {})
+    if not isinstance(keys, list) or not all(map(is_plain, keys)) or set(keys) != storages.keys():
+        raise ValueError("its list of storages is not that of its tensors")
+    starts, end = {}, stream.tell()
+    for key in keys:
+        starts[key] = end + 8  # after the number of values
+        end = starts[key] + storages[key].size * storages[key].dtype.itemsize
+        file.check_range(starts[key], end - starts[key])
+    return _place(content, lambda storage: starts[storage.key])
+
+
+def _storage(identity: Any) -> _Storage:
+    """The storage with a pickle's persistent id: ("storage", type, key, device, number of values)."""
+    if not isinstance(identity, tuple) or len(identity) not in (5, 6) or identity[0] != "storage":
+        raise ValueError("it refers to something that is not a storage")
+    _, dtype, key, _, count, *view = identity
+    if (
+        not isinstance(dtype, torch.dtype)
+        or not isinstance(key, str)
+        or not _is_count(count)
+        or view not in ([], [None])
+    ):
+        raise ValueError("it describes a storage in an unknown way")
+    return _Storage(dtype, key, count)
+
+
+def _place(content: Any, start_of: Any) -> Any:
+    """The content with each of its tensors' places in the file; lists are looked into only one level deep."""
+    known: dict[str, int] = {}
+
+    def placed(value: Any) -> Any:
+        if not isinstance(value, _View):
+            return value
+        if value.storage is None:
+            return StoredTensor(None, value.shape, value.strides, None)
+        if value.storage.key not in known:
+            known[value.storage.key] = start_of(value.storage)
+        return _checked(value, value.storage, known[value.storage.key])
+
+    if not isinstance(content, dict):
+        return placed(content)
+    return {
+        key: {name: placed(each) for name, each in value.items()} if isinstance(value, dict) else placed(value)
+        for key, value in content.items()
+    }
+
+
+def _checked(view: _View, storage: _Storage, start: int) -> StoredTensor:
+    dtype = view.dtype or storage.dtype
+    last = sum((length - 1) * step for length, step in zip(view.shape, view.strides, strict=True))
+    used = view.offset + last + 1 if math.prod(view.shape) else 0
+    if used * dtype.itemsize > storage.size * storage.dtype.itemsize:
+        raise ValueError(f"a tensor of shape {view.shape} lies outside of its storage {storage.key}")
+    return StoredTensor(dtype, view.shape, view.strides, start + view.offset * dtype.itemsize)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**62
+
+
+def _rebuild(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any, dtype: Any = None) -> _View:
+    sizes = (shape, strides)
+    if not (isinstance(storage, _Storage) and _is_count(offset) and all(isinstance(each, tuple) for each in sizes)):
+        raise ValueError("it describes a tensor in an unknown way")
+    if len(shape) != len(strides) or len(shape) > _MAX_DIMENSIONS or not all(map(_is_count, shape + strides)):
+        raise ValueError("a tensor's shape and strides are not sizes")
+    return _View(storage, dtype, offset, shape, strides)
+
+
+def _rebuild_with_dtype(
+    storage: Any, offset: Any, shape: Any, strides: Any, _requires_grad: Any, _hooks: Any, dtype: Any, *_: Any
+) -> _View:
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError("a tensor's dtype is not a dtype")
+    return _rebuild(storage, offset, shape, strides, dtype=dtype)
+
+
+def _unreadable(*_: Any) -> _View:
+    """A sparse or quantized tensor, which is refused if it is one of the model's."""
+    return _View(None, None, 0, (), ())
+
+
+def _dictionary(pairs: Any = ()) -> dict[Any, Any]:
+    """An OrderedDict; Python 2 lists its items."""
+    if not all(isinstance(pair, list | tuple) and len(pair) == 2 and is_plain(pair[0]) for pair in pairs):
+        raise ValueError("a dictionary has items that are not a key and a value")
+    return dict(pairs)
+
+
+def _first(value: Any, *_: Any) -> Any:
+    return value
+
+
+def _all(*values: Any) -> Any:
+    return values
+
+
+def _of_type(function: Any, _: Any, arguments: Any, *__: Any) -> Any:
+    return call(function, arguments)
+
+
+_STORAGES = {
+    "Double": torch.float64, "Float": torch.float32, "Half": torch.float16, "BFloat16": torch.bfloat16,
+    "Long": torch.int64, "Int": torch.int32, "Short": torch.int16, "Char": torch.int8, "Byte": torch.uint8,
+    "Bool": torch.bool, "Untyped": torch.uint8, "ComplexFloat": torch.complex64, "ComplexDouble": torch.complex128,
+}  # fmt: skip
+_FUNCTIONS: Mapping[str, Any] = {
+    **{f"torch.{name}Storage": dtype for name, dtype in _STORAGES.items()},
+    **{str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)},
+    "torch.storage.UntypedStorage": torch.uint8,
+    "torch._utils._rebuild_tensor": _rebuild,
+    "torch._utils._rebuild_tensor_v2": _rebuild,
+    "torch._utils._rebuild_tensor_v3": _rebuild_with_dtype,
+    "torch._utils._rebuild_parameter": _first,
+    "torch._utils._rebuild_parameter_with_state": _first,
+    "torch._tensor._rebuild_from_type_v2": _of_type,
+    "torch._utils._rebuild_sparse_tensor": _unreadable,
+    "torch._utils._rebuild_sparse_csr_tensor": _unreadable,
+    "torch._utils._rebuild_qtensor": _unreadable,
+    "torch.serialization._get_layout": _first,
+    "torch.per_tensor_affine": None,
+    "torch.per_channel_affine": None,
+    "torch.nn.parameter.Parameter": _first,
+    "torch.Tensor": _first,
+    "torch.Size": _first,
+    "torch.device": _all,
+    "collections.OrderedDict": _dictionary,
+    "collections.Counter": _first,
+    "builtins.set": _first,
+    "__builtin__.set": _first,
+    "builtins.complex": _all,
+}
+"""What torch.load(weights_only=True) allows, too, without what takes more memory than it has bytes in the file."""
 
 
 class TorchTensors:
     """The named tensors of a file that `open_torch` opened.
 
-    Raises: CheckpointError if one is not a dense tensor of real numbers, or lies outside the file.
+    Raises: CheckpointError if one is not a dense tensor of real numbers, or they claim more than the file holds.
     """
 
-    def __init__(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, path: Path, tensors: Mapping[str, Any]) -> None:
         self.path = path
-        self._tensors = dict(tensors)
+        self._tensors: dict[str, StoredTensor] = {}
+        claimed = 0
         for name, tensor in tensors.items():
-            if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            if not isinstance(name, str) or not isinstance(tensor, StoredTensor):
                 raise CheckpointError(f"{path} holds a {type(tensor).__name__} named {name!r}, expected only tensors")
-            if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_complex():
+            if tensor.dtype is None or tensor.dtype.is_complex:
                 raise CheckpointError(f"{name!r} in {path} is sparse, quantized or complex, expected dense real values")
+            self._tensors[name] = tensor
+            claimed += math.prod(tensor.shape) * tensor.dtype.itemsize
         self._file = ByteFile(path)
-        try:
-            self._ranges = {name: self._range(name) for name, tensor in tensors.items() if tensor.is_meta}
-            claimed = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-            if claimed > 2 * self._file.size:  # twice, because a tied head may share the embedding's bytes
-                raise CheckpointError(
-                    f"{path} claims to hold {claimed:,} bytes of tensors but has {self._file.size:,}; copy or download"
-                    " it again"
-                )
-        except BaseException:
+        if claimed > 2 * self._file.size:  # twice, because a tied head may share the embedding's bytes
             self._file.close()
-            raise
-
-    def _range(self, name: str) -> tuple[int, int]:
-        """The start and the size in bytes of a tensor's values in the file."""
-        tensor = self._tensors[name]
-        storage = tensor.untyped_storage()
-        start: int | None = getattr(storage, "_checkpoint_offset", None)
-        if start is None:
-            raise CheckpointError(f"{name!r} in {self.path} has no values in the file; load and save it with torch")
-        last = sum((length - 1) * step for length, step in zip(tensor.shape, tensor.stride(), strict=True))
-        size = (last + 1) * tensor.element_size() if tensor.numel() else 0
-        start += int(tensor.storage_offset()) * tensor.element_size()
-        self._file.check_range(start, size)
-        return start, size
+            raise CheckpointError(
+                f"{path} claims to hold {claimed:,} bytes of tensors but has {self._file.size:,}; copy or download"
+                " it again"
+            )
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Every tensor's name and shape."""
-        return {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
+        return {name: tensor.shape for name, tensor in self._tensors.items()}
 
     def read(self, name: str, *, reuse_buffer: bool = False) -> Tensor:
         """One tensor; with `reuse_buffer` in memory that the next such read may overwrite.
 
-        In the old format, whose tensors are in memory already, such a read also removes the tensor, to free its memory.
         Raises: CheckpointError if the file was truncated or cannot be read; KeyError for an unknown name.
         """
-        if name not in self._ranges:
-            return self._tensors.pop(name) if reuse_buffer else self._tensors[name]
-        tensor = self._tensors[name]
-        content = self._file.read(*self._ranges[name], reuse_buffer=reuse_buffer)
-        return content.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
+        dtype, shape, strides, start = self._tensors[name]
+        assert dtype is not None
+        assert start is not None
+        last = sum((length - 1) * step for length, step in zip(shape, strides, strict=True))
+        size = (last + 1) * dtype.itemsize if math.prod(shape) else 0
+        content = self._file.read(start, size, reuse_buffer=reuse_buffer)
+        return content.view(dtype).as_strided(shape, strides)
 
     def map(self, name: str, dtype: torch.dtype) -> None:
         """Always None: these files are converted, not memory-mapped."""
 
     def close(self) -> None:
-        """Closes the file and frees the tensors."""
+        """Closes the file."""
         self._file.close()
-        self._tensors.clear()

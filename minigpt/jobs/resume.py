@@ -16,6 +16,7 @@ from minigpt.jobs.request import Request
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import TRAINING, WEIGHTS, load_checkpoint, read_config, write_config
 from minigpt.storage.files import exists
+from minigpt.storage.huggingface import check_size
 from minigpt.storage.run import Run, newest_run, read_record, runs_in
 from minigpt.storage.run_record import Change, Resumable
 from minigpt.storage.tensors import TensorFile
@@ -184,7 +185,10 @@ def _load(run: Run) -> tuple[GPT, Tokenizer]:
     except CheckpointError:
         if run.last_progress() is None:
             raise
-        return GPT(read_config(run.directory)), Tokenizer.load(run.directory)
+        config = read_config(run.directory)
+        with TensorFile(run.last_path) as state:
+            check_size(config, state)
+        return GPT(config), Tokenizer.load(run.directory)
     return checkpoint.model, checkpoint.tokenizer
 
 

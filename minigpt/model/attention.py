@@ -72,20 +72,20 @@ def not_padding(padding: Tensor, t: int, s: int) -> Tensor:
 class CausalSelfAttention(nn.Module):
     """Multi-head attention in which a position attends to itself and to earlier positions.
 
-    The causal mask is a registered, non-persistent boolean buffer, (n_positions, n_positions).
+    The causal mask is a registered, non-persistent boolean buffer, (n_positions, n_positions); blocks can share one.
     Source: Vaswani et al. 2017, section 3.2; Radford et al. 2019, section 2.3.
     """
 
     mask: Tensor
 
-    def __init__(self, config: GPTConfig) -> None:
+    def __init__(self, config: GPTConfig, mask: Tensor | None = None) -> None:
         super().__init__()
         self.n_head = config.n_head
         self.dropout = config.dropout
         self.qkv_proj = nn.Linear(config.n_embd, 3 * config.n_embd)
         self.out_proj = nn.Linear(config.n_embd, config.n_embd)
         self.residual_dropout = nn.Dropout(config.dropout)
-        self.register_buffer("mask", causal_mask(config.n_positions), persistent=False)
+        self.register_buffer("mask", causal_mask(config.n_positions) if mask is None else mask, persistent=False)
 
     def forward(self, x: Tensor, cache: LayerCache | None = None, *, last_only: bool = False) -> Tensor:
         """Attention of T new positions to themselves and to those in the cache: (B, T, C) -> (B, T, C).

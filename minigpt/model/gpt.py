@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minigpt.config import GPTConfig
-from minigpt.model.attention import CausalSelfAttention, check_length
+from minigpt.model.attention import CausalSelfAttention, causal_mask, check_length
 from minigpt.model.kv_cache import KVCache, LayerCache
 
 
@@ -40,10 +40,10 @@ class Block(nn.Module):
     Source: Radford et al. 2019, section 2.3.
     """
 
-    def __init__(self, config: GPTConfig) -> None:
+    def __init__(self, config: GPTConfig, mask: Tensor | None = None) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
-        self.attention = CausalSelfAttention(config)
+        self.attention = CausalSelfAttention(config, mask)
         self.mlp_norm = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
         self.mlp = MLP(config)
 
@@ -96,7 +96,8 @@ class GPT(nn.Module):
         self.token_embedding = _embedding(config.vocab_size, config.n_embd)
         self.position_embedding = _embedding(config.n_positions, config.n_embd)
         self.embedding_dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        mask = causal_mask(config.n_positions)
+        self.blocks = nn.ModuleList(Block(config, mask) for _ in range(config.n_layer))
         self.final_norm = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
         if not self.token_embedding.weight.is_meta:
             initialize(self)
@@ -190,9 +191,10 @@ class GPT(nn.Module):
         with torch.device("meta"):
             model = cls(config)
         model.load_state_dict(dict(tensors), strict=True, assign=True)
-        for module in model.modules():
-            if isinstance(module, CausalSelfAttention):  # the mask is not in the state
-                module.mask = module.mask.to(module.out_proj.weight.device)
+        attentions = [module for module in model.modules() if isinstance(module, CausalSelfAttention)]
+        mask = attentions[0].mask.to(model.token_embedding.weight.device)  # it is not in the state
+        for attention in attentions:
+            attention.mask = mask
         return model
 
 

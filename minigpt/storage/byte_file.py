@@ -8,6 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from minigpt.bounded_reading import open_regular
 from minigpt.errors import CheckpointError
 from minigpt.storage.files import read_error, truncated_error
 
@@ -17,14 +18,14 @@ class ByteFile:
 
     `read` copies bytes instead of mapping them: if another program truncates a mapped file, the next access to it
     kills the process.
-    Raises: CheckpointError if the file is missing or cannot be read.
+    Raises: CheckpointError if the file is missing, cannot be read, or is a pipe or a device.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._buffer = torch.empty(0, dtype=torch.uint8)
         try:
-            self._file = path.open("rb")
+            self._file = open_regular(path)
             self.size = os.fstat(self._file.fileno()).st_size
         except OSError as error:
             raise read_error(path, error) from error

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from minigpt.bounded_reading import read_json_value
 from minigpt.errors import CheckpointError, FolderTakenError
 from minigpt.storage.folder import Content, fsync, make_folder, reason_of, replace_file, wrap_write_errors
 
@@ -108,10 +109,10 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises: CheckpointError if the file is missing, unreadable, or not a JSON object.
     """
     try:
-        value = json.loads(path.read_bytes())
+        value = read_json_value(path)
     except OSError as error:
         raise read_error(path, error) from error
-    except (ValueError, RecursionError) as error:  # includes UnicodeDecodeError and JSONDecodeError
+    except ValueError as error:  # includes UnicodeDecodeError and JSONDecodeError
         raise CheckpointError(f"{path} is not JSON ({error}); copy or download it again") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} must hold a JSON object, not a {type(value).__name__}")

@@ -1,5 +1,6 @@
 """Converts GPT-2's weights and config.json between minigpt's form and Hugging Face's."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,6 +21,9 @@ _UNUSED_HEADS = ("multiple_choice_head.", "v_head.")
 # A model with one of these heads predicts something other than the next token.
 _OTHER_HEADS = {"score.": "text classes", "classifier.": "token classes", "qa_outputs.": "answers in a text"}
 _MASKS = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # buffers that older versions of transformers saved
+
+_ANY_MASK = 2**27  # bytes that every model may take for its causal mask: 11,585 positions
+_MASK_PER_VALUE = 256  # bytes of the mask for each value of the weights that a larger model may take
 
 # transformers' default, and so the value of a config.json without one. GPTConfig's other defaults are the same.
 _DEFAULT_DROPOUT = 0.1
@@ -133,6 +137,7 @@ def from_huggingface(
     Accepts the prefixes of all versions, mask buffers, a stored copy of the tied head, unused heads and other dtypes.
     Raises: CheckpointError naming a tensor that is missing, unexpected, of the wrong shape, or an untied head.
     """
+    check_size(config, file)
     tensors = {}
     mapped = mapped and torch.device(device).type == "cpu"
     for stored, name in _match(file, config).items():
@@ -144,6 +149,28 @@ def from_huggingface(
         tensor = tensor.t() if stored.transposed else tensor
         tensors[stored.name] = tensor.to(device, dtype, copy=stored.transposed, memory_format=torch.contiguous_format)
     return GPT.from_tensors(config, tensors).to(device).eval()
+
+
+def check_size(config: GPTConfig, file: TensorSource) -> None:
+    """Checks that a file may hold the weights of a model of this shape, before memory is taken for the model.
+
+    The causal mask is not in the file; it has a byte for each pair of positions.
+    Raises: CheckpointError if the file has far fewer values, or the mask would be far larger than the weights.
+    """
+    values = sum(math.prod(shape) for shape in file.shapes.values())
+    if config.n_parameters > 4 * values:  # with fewer, the tensor that is missing or too small is named later
+        shape = (
+            f"{config.n_layer:,} blocks, {config.n_embd:,} features, {config.vocab_size:,} tokens and"
+            f" {config.n_positions:,} positions"
+        )
+        raise CheckpointError(
+            f"{file.path} holds {values:,} values, but a model of {shape} has {config.n_parameters:,} parameters"
+        )
+    if (mask := config.n_positions**2) > max(_ANY_MASK, _MASK_PER_VALUE * values):
+        raise CheckpointError(
+            f"{file.path} holds {values:,} values, too few for a model of {config.n_positions:,} positions, whose"
+            f" causal mask takes {mask:,} bytes"
+        )
 
 
 def plain_name(name: str) -> str:

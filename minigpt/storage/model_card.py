@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 
+from minigpt.bounded_reading import read_regular
 from minigpt.config import GPTConfig
 from minigpt.storage.run_record import RunRecord
 
@@ -33,7 +34,7 @@ _MAX_NAMES = 10
 def may_write_card(directory: Path) -> bool:
     """Whether the README.md of a directory is missing, or unchanged since minigpt wrote it."""
     try:
-        content = (directory / CARD).read_bytes().decode()
+        content = read_regular(directory / CARD).decode()
     except FileNotFoundError:
         return True
     except (OSError, UnicodeDecodeError):

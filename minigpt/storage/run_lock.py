@@ -16,6 +16,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from minigpt.bounded_reading import read_json_value
 from minigpt.errors import CheckpointError
 from minigpt.storage.files import json_bytes
 from minigpt.storage.folder import Folder, reason_of
@@ -121,7 +122,7 @@ class RunLock:
     def _read_owner(self) -> dict[str, Any]:
         """The recorded owner; empty if none is recorded, or its record is being written."""
         try:
-            owner = json.loads(self.owner_path.read_bytes())
+            owner = read_json_value(self.owner_path)
         except (OSError, ValueError):
             return {}
         return owner if isinstance(owner, dict) and {"pid", "host", "since"} <= owner.keys() else {}

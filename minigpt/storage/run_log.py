@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from minigpt.bounded_reading import bounded_lines, open_regular, parse_json
 from minigpt.errors import CheckpointError
 from minigpt.storage.files import read_error
 from minigpt.storage.folder import Folder, fsync_descriptor, wrap_write_errors
@@ -68,17 +69,17 @@ class RunLog:
         """
         with self._open_to_read() as file:
             written = file if self._whole is None else io.BytesIO(file.read(self._whole))
-            for number, line in enumerate(chain(written, self._waiting), 1):
+            for number, line in enumerate(chain(bounded_lines(written), self._waiting), 1):
                 if not line.endswith(b"\n"):
                     continue
                 try:
-                    yield json.loads(line)
+                    yield parse_json(line.decode())
                 except ValueError as error:
                     raise CheckpointError(f"{self.path}, line {number} is not JSON ({error}); remove it") from error
 
     def _open_to_read(self) -> BinaryIO:
         try:
-            return self.path.open("rb")
+            return open_regular(self.path)
         except FileNotFoundError:
             return io.BytesIO()
         except OSError as error:

@@ -27,6 +27,7 @@ _DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+_MAX_HEADER = 16 << 20  # bytes; that of GPT-2 XL with its optimizer's state has 200 kB
 _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
@@ -92,6 +93,12 @@ class TensorFile:
             raise CheckpointError(f"{self.path} is empty; copy or download it again")
         if start == b"version ":  # as a safetensors file, its header would have 2 exabytes
             raise lfs_pointer_error(self.path)
+        length = int.from_bytes(start, "little")
+        if length > _MAX_HEADER:
+            raise CheckpointError(
+                f"{self.path} is truncated, corrupted or not safetensors (its header would have {length:,} bytes);"
+                " copy or download it again"
+            )
         try:
             with safe_open(self.path, "numpy"):  # the library checks the header: sizes, offsets, overlaps, dtypes
                 pass
@@ -102,7 +109,6 @@ class TensorFile:
             ) from error
         except OSError as error:
             raise read_error(self.path, error) from error
-        length = int.from_bytes(start, "little")
         header = json.loads(self._file.take(length))
         self.metadata: dict[str, str] = header.pop("__metadata__", None) or {}
         self._entries = {name: self._entry(name, 8 + length, fields) for name, fields in header.items()}

@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from minigpt.bounded_reading import read_json_value, read_regular
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer.huggingface_json import (
     AddedToken,
@@ -84,15 +85,15 @@ def read(directory: Path, end_of_text: str | None = None) -> Vocabulary:
             # Most directories hold GPT-2's vocabulary; building it takes half the time of reading and checking it.
             if config.adds_nothing and end_of_text in (None, END_OF_TEXT) and _hash_of(path) == _GPT2_FILE:
                 return gpt2()
-            parsed = parse_tokenizer_json(_read_json(path), is_gpt2_tokenizer=config.is_gpt2_tokenizer)
+            parsed = parse_tokenizer_json(read_json_value(path), is_gpt2_tokenizer=config.is_gpt2_tokenizer)
             return _combine(parsed, config, end_of_text)
     path = directory / pair[1]
     with _as_tokenizer_error(path):
-        version, *lines = path.read_text(encoding="utf-8").split("\n")
+        version, *lines = read_regular(path).decode().replace("\r\n", "\n").split("\n")
         merges = [line for line in (version, *lines) if line and not (line is version and line.startswith("#version"))]
     path = directory / pair[0]
     with _as_tokenizer_error(path):
-        return _combine(ParsedTokenizer(_read_json(path), merges, (), False, False), config, end_of_text)
+        return _combine(ParsedTokenizer(read_json_value(path), merges, (), False, False), config, end_of_text)
 
 
 @contextlib.contextmanager
@@ -106,19 +107,15 @@ def _as_tokenizer_error(path: Path) -> Iterator[None]:
         ) from error
     except OSError as error:
         raise TokenizerError(f"{path} cannot be read ({(error.strerror or str(error)).lower()})") from error
-    except (ValueError, RecursionError) as error:  # a TokenizerError, or invalid JSON or UTF-8
-        reason = error if isinstance(error, TokenizerError) else "it is damaged"
+    except ValueError as error:  # a TokenizerError, or invalid JSON or UTF-8
+        reason = error if isinstance(error, TokenizerError) else f"it is damaged ({error})"
         raise TokenizerError(f"{path} cannot be used: {reason}") from error
     except (AttributeError, KeyError, TypeError) as error:
         raise TokenizerError(f"{path} cannot be used: its layout is not that of a Hugging Face tokenizer") from error
 
 
 def _hash_of(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+    return hashlib.sha256(read_regular(path)).hexdigest()
 
 
 class _Config(NamedTuple):
@@ -151,7 +148,7 @@ def _read_config(directory: Path) -> _Config:
         if not path.exists():
             continue
         with _as_tokenizer_error(path):
-            content = _read_json(path)
+            content = read_json_value(path)
             if name == "config.json":
                 end_id = content.get("eos_token_id")
             elif name == "added_tokens.json":

@@ -4,9 +4,11 @@ GPT-2's mapping from bytes to printable characters is here too, because every to
 """
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 from minigpt.errors import TokenizerError
 
@@ -27,8 +29,9 @@ _CHARACTER_TO_BYTE = dict.fromkeys(range(256), 0xFFFD) | {ord(char): byte for by
 # SHA-256 of GPT-2's merges, all of which `mergeable_ranks` finds to be reachable.
 _GPT2_MERGES = "0fc0dacd05ea164e1cf4983f9e42cc328cc66c8a56f717377dd95a4783a413b3"
 
-_MAX_ADDED_LENGTH = 256  # characters; the check for overlaps is quadratic in the length of added tokens
-_MAX_IDS = 2**22  # far more than any vocabulary has: a damaged file must not allocate unbounded memory
+_MAX_ADDED_LENGTH = 256  # characters
+_MAX_ADDED_CHARACTERS = 2**17  # of all added tokens; the largest vocabularies have 10,000 of them with 20 each
+_MAX_IDS = 2**20  # far more than any vocabulary has: a damaged file must not allocate unbounded memory
 
 
 def bytes_to_unicode(token: bytes) -> str:
@@ -132,11 +135,16 @@ class Vocabulary:
                     f"its added token {longest[:20]!r}… has {len(longest):,} characters; the maximum is"
                     f" {_MAX_ADDED_LENGTH}"
                 )
+            if (total := sum(map(len, self.added))) > _MAX_ADDED_CHARACTERS:
+                raise TokenizerError(
+                    f"its {len(self.added):,} added tokens have {total:,} characters; the maximum is"
+                    f" {_MAX_ADDED_CHARACTERS:,}"
+                )
             _check_no_overlap([*self.added, END_OF_TEXT])
 
     def _check_ids(self) -> None:
         ids = [*self.tokens.values(), *self.special.values(), *self.added.values()]
-        if sorted(set(ids)) == list(range(len(ids))) and set(map(type, ids)) == {int}:
+        if set(map(type, ids)) == {int} and min(ids) == 0 and max(ids) == len(ids) - 1 and len(set(ids)) == len(ids):
             return  # the usual case, which is quick to check
         owners: dict[int, bytes] = {}
         named = [(name.encode(), id) for name, id in (*self.special.items(), *self.added.items())]
@@ -180,23 +188,30 @@ def _hash_of(merges: Sequence[Merge]) -> str:
 
 
 def _check_no_overlap(names: Sequence[str]) -> None:
-    """Raises: TokenizerError if two names overlap, so that the result would depend on which is searched for first."""
-    with_prefix: dict[str, set[str]] = {}  # prefix -> the names that start with it
-    for name in names:
-        for end in range(1, len(name) + 1):
-            with_prefix.setdefault(name[:end], set()).add(name)
-    for name in names:
-        for start in range(len(name)):
-            others = set(with_prefix.get(name[start:], ()))
-            for end in range(start + 1, len(name)):
-                if (part := name[start:end]) not in with_prefix:  # nor is any longer part
-                    break
-                others.update({part} & with_prefix[part])
-            if others - {name}:
-                other = min(others - {name})
-                raise TokenizerError(
-                    f"its added tokens {name!r} and {other!r} must not overlap, because a text could then match either"
-                )
+    """Raises: TokenizerError if two names overlap, so that the result would depend on which is searched for first.
+
+    In sorted order, the names that begin with a string follow each other from where it would stand, and the only one
+    that a string can begin with precedes it: of two such names one would begin with the other, which is refused first.
+    """
+    ordered = sorted(set(names))
+    for name, following in pairwise(ordered):
+        if following.startswith(name):
+            raise _overlap(name, following)
+    for name in ordered:
+        for start in range(1, len(name)):
+            rest = name[start:]
+            at = bisect_left(ordered, rest)
+            if at and rest.startswith(ordered[at - 1]):
+                raise _overlap(name, ordered[at - 1])
+            for other in ordered[at : at + 2]:  # the name itself may be the first of them
+                if other != name and other.startswith(rest):
+                    raise _overlap(name, other)
+
+
+def _overlap(name: str, other: str) -> TokenizerError:
+    return TokenizerError(
+        f"its added tokens {name!r} and {other!r} must not overlap, because a text could then match either"
+    )
 
 
 def mergeable_ranks(merges: Sequence[Merge]) -> dict[bytes, int]:

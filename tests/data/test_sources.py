@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minigpt.data import sources
-from minigpt.data.sources import scan
+from minigpt.data.sources import BLOCK_SIZE, scan
 from minigpt.errors import ConfigError, DataError
 
 END = "<|endoftext|>"
@@ -238,3 +238,33 @@ def test_a_file_without_read_permission_is_reported(write):
 def test_an_unknown_encoding_errors_setting_is_refused(write):
     with pytest.raises(ConfigError, match=r"encoding_errors \('ignore'\) must be strict or replace"):
         scan([write("a.txt", "a")], encoding_errors="ignore")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_glob_skips_what_is_no_regular_file(write, tmp_path):
+    path = write("sub/a.txt", "text")
+    os.mkfifo(tmp_path / "sub" / "pipe")
+    (tmp_path / "sub" / "zero").symlink_to("/dev/zero")
+    found = scan([str(tmp_path / "**" / "*")])  # matches the folder, too
+    assert [file.path for file in found.files] == [path]
+    assert {str(tmp_path / "sub" / name) for name in ("pipe", "zero")} <= set(found.skipped)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no /dev/zero")
+def test_a_device_is_refused():
+    with pytest.raises(DataError, match="/dev/zero is a device, not a text; give a text file"):
+        scan(["/dev/zero"])
+
+
+def test_a_stream_without_end_is_refused(standard_input, monkeypatch):
+    monkeypatch.setattr(sources, "_MAX_STREAM", 3 * BLOCK_SIZE)
+    standard_input(b"a" * 3 * BLOCK_SIZE)
+    assert scan(["-"]).text_bytes == 3 * BLOCK_SIZE
+    standard_input(b"a" * (3 * BLOCK_SIZE + 1))
+    with pytest.raises(
+        DataError, match="standard input did not end after 3,145,728 bytes; write a longer text to a file"
+    ):
+        scan(["-"])
+    standard_input(bytes(100))
+    with pytest.raises(DataError, match="standard input is not text: it contains zero bytes"):
+        scan(["-"])

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from minigpt.cli.render.console import progress_bar
 from minigpt.cli.render.plan_table import plan_table
+from minigpt.cli.signals import raise_lost_interrupt
 
 if TYPE_CHECKING:
     from minigpt.jobs.events import Event
@@ -39,6 +40,7 @@ class PreparationDisplay:
                 event = next(events)
             except StopIteration as end:
                 return end.value
+            raise_lost_interrupt()
             self.show(event)
 
     def show(self, event: "Event") -> None:

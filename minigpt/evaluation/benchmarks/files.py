@@ -3,7 +3,6 @@
 import bz2
 import gzip
 import io
-import json
 import lzma
 import zipfile
 import zlib
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
 
+from minigpt.bounded_reading import bounded_lines, open_regular, parse_json
 from minigpt.errors import DataError
 from minigpt.evaluation.benchmarks.results import DataFile
 
@@ -23,7 +23,7 @@ def read_lines(data: DataFile) -> Iterator[tuple[int, str]]:
     Raises: DataError for a file that cannot be read or is not UTF-8, with the line.
     """
     with _open(data) as stream:
-        for number, line in enumerate(stream, 1):
+        for number, line in enumerate(bounded_lines(stream), 1):
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
@@ -48,7 +48,7 @@ def read_records(data: DataFile, expected: str) -> Iterator[tuple[str, dict[str,
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = parse_json(line)
         except ValueError as error:
             raise DataError(f"{where} is not JSON; expected {expected}") from error
         if not isinstance(record, dict):
@@ -70,7 +70,7 @@ def _open(data: DataFile) -> Iterator[BinaryIO]:
             with zipfile.ZipFile(data.path) as archive, archive.open(_member(data, archive)) as stream:
                 yield cast("BinaryIO", io.BufferedReader(cast("io.RawIOBase", stream)))
         else:
-            with data.path.open("rb") as stream:
+            with open_regular(data.path) as stream:
                 yield stream
     except DataError:
         raise

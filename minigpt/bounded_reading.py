@@ -1,0 +1,103 @@
+"""Reads files that a stranger may have written: regular files only, with limits on their size, lines and nesting.
+
+Every limit is checked before the memory is taken. Whoever calls turns the OSError or ValueError into an error that
+names the file.
+"""
+
+import errno
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, Protocol
+
+MAX_TEXT_FILE = 64 << 20  # bytes of a JSON file or a list of merges; the largest tokenizers have 35 MB
+MAX_LINE = 64 << 20  # bytes of a line of JSON; a book has 1 MB
+MAX_DEPTH = 64  # of lists and objects in JSON; a tokenizer.json has 6
+MAX_VALUES = 1 << 20  # in one JSON text: each takes up to 120 bytes of memory, whatever it takes in the file
+
+_SMALL = 1 << 16  # characters of a JSON text that cannot hold too many values
+_STRINGS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_BRACKETS = re.compile(r"[\[{]+|[\]}]+")
+
+
+class Lines(Protocol):
+    """A stream of bytes that can be read line by line."""
+
+    def readline(self, size: int, /) -> bytes: ...
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Opens a regular file for reading bytes.
+
+    Raises: OSError if it cannot be opened or is something else; a pipe is refused without waiting for its writer.
+    """
+    file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115  (Path.open takes no opener)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is a pipe or a device, not a regular file", str(path))
+    return file
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def read_regular(path: Path, limit: int = MAX_TEXT_FILE) -> bytes:
+    """The content of a regular file.
+
+    Raises: OSError as `open_regular`, and for a file of more than `limit` bytes.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(min(size, limit) + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"it has {size:,} bytes, and must have at most {limit:,}", str(path))
+    return content
+
+
+def read_json_value(path: Path) -> Any:
+    """The value in a JSON file in UTF-8.
+
+    Raises: OSError as `read_regular`; ValueError as `parse_json`.
+    """
+    return parse_json(read_regular(path).decode("utf-8-sig"))
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text.
+
+    Raises: ValueError if it is not JSON, is nested too deeply, or has too many values.
+    """
+    if len(text) > _SMALL or text.count("[") + text.count("{") > MAX_DEPTH:
+        _check_structure(_STRINGS.sub("", text))
+    return json.loads(text)
+
+
+def _check_structure(structure: str) -> None:
+    """Checks the nesting and the number of values of a JSON text whose strings were removed."""
+    values = 1 + sum(map(structure.count, ",[{"))
+    if values > MAX_VALUES:
+        raise ValueError(f"it has {values:,} values; the maximum is {MAX_VALUES:,}")
+    depth = 0
+    for brackets in _BRACKETS.finditer(structure):
+        length = brackets.end() - brackets.start()
+        depth += length if brackets[0][0] in "[{" else -length
+        if depth > MAX_DEPTH:
+            raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
+
+
+def bounded_lines(stream: Lines) -> Iterator[bytes]:
+    """The lines of a stream.
+
+    Raises: ValueError for a line of more than MAX_LINE bytes.
+    """
+    number = 0
+    while line := stream.readline(MAX_LINE + 1):
+        number += 1
+        if len(line) > MAX_LINE:
+            raise ValueError(f"line {number} has more than {MAX_LINE:,} bytes")
+        yield line

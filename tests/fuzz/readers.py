@@ -1,0 +1,341 @@
+"""Fuzzes every reader of files, guided by coverage: `python tests/fuzz/readers.py [--seconds 60] [NAME...]`.
+
+It needs atheris: `pip install -e '.[test,fuzz]'`.
+Each input replaces one file of a small real model or run, which is then opened as a user would. It must be read, or
+refused with a MinigptError of one line. Anything else is a finding: another exception, more than 2 s, or more than
+200 MB above the start. Findings are written to `tests/fuzz/findings/`.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import pickle
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from minigpt.storage.huggingface import TensorSource
+
+ROOT = Path(__file__).parents[2]
+SHARED = ROOT / "tests" / "shared"
+FINDINGS = Path(__file__).parent / "findings"
+MEMORY = 200  # MB above the start that an input may take
+SECONDS = 2  # of computing that an input may take
+_HANG = 600  # seconds by the clock after which libFuzzer ends an input that Python cannot interrupt
+LARGEST = 1 << 16  # bytes of an input; the limits for larger files are in tests/importers/test_budget.py
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A reader: `files` are damaged in turn; `read` opens one of them, or the folder that they are in."""
+
+    files: tuple[Path, ...]
+    read: Callable[[Path], object]
+
+    def seeds(self) -> list[bytes]:
+        """The whole files, each after the number that chooses it."""
+        return [bytes([index]) + path.read_bytes() for index, path in enumerate(self.files)]
+
+
+class SlowError(Exception):
+    """An input took too long."""
+
+
+def run_input(target: Target, whole: dict[Path, bytes], content: bytes) -> str:
+    """Opens the folder with one damaged file; returns `read` or `refused`."""
+    from minigpt.errors import MinigptError
+
+    path = target.files[content[0] % len(target.files)] if content else target.files[0]
+    path.write_bytes(content[1:])
+    try:
+        target.read(path)
+    except MinigptError as error:
+        assert "\n" not in str(error), f"an error of several lines: {error}"
+        return "refused"
+    finally:
+        path.write_bytes(whole[path])
+    return "read"
+
+
+def contents(target: Target) -> dict[Path, bytes]:
+    """The content of each of the files that are damaged."""
+    return {path: path.read_bytes() for path in target.files}
+
+
+# The readers. Each function writes a small model or run into a folder.
+
+
+def _model(folder: Path) -> Path:
+    from builders import new_model
+
+    from minigpt.storage.checkpoint import save_checkpoint
+    from minigpt.tokenizer.tokenizer import Tokenizer
+
+    model = new_model(n_positions=8, n_embd=4, n_layer=1, n_head=1)
+    return save_checkpoint(folder / "model", model, Tokenizer.named("bytes"))
+
+
+def _load(path: Path) -> None:
+    from minigpt.importers.open_model import load_model
+
+    load_model(path, "cpu")
+
+
+def _read_all(tensors: "TensorSource") -> None:
+    for name in tensors.shapes:
+        tensors.read(name, reuse_buffer=True)
+    tensors.close()
+
+
+def safetensors(folder: Path) -> Target:
+    from minigpt.importers.sharded import ShardedTensors
+    from minigpt.storage.tensors import TensorFile, load_tensors
+
+    model = _model(folder)
+    weights, index = model / "model.safetensors", model / "model.safetensors.index.json"
+    small = weights.rename(model / "model-00001-of-00001.safetensors")
+    names = load_tensors(small)[0]
+    index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, small.name)}))
+
+    def read(_: Path) -> None:
+        with TensorFile(small) as file:
+            _read_all(file)
+        _read_all(ShardedTensors(index, TensorFile))
+
+    return Target((small, index), read)
+
+
+def pickled(folder: Path) -> Target:
+    import torch
+
+    from minigpt.importers.plain_pickle import read_plain_pickle
+    from minigpt.importers.torch_file import TorchTensors, open_torch
+    from minigpt.storage.tensors import load_tensors
+
+    model = _model(folder)
+    tensors, _ = load_tensors(model / "model.safetensors")
+    new, old, meta = folder / "new.bin", folder / "old.bin", folder / "meta.pkl"
+    torch.save(tensors, new)
+    torch.save(tensors, old, _use_new_zipfile_serialization=False)
+    meta.write_bytes(pickle.dumps({"itos": {0: "a", 1: "b"}, "stoi": {"a": 0, "b": 1}, "vocab_size": 2}))
+
+    def read(path: Path) -> None:
+        if path == meta:
+            read_plain_pickle(meta.read_bytes(), meta)
+        elif isinstance(content := open_torch(path), dict):
+            _read_all(TorchTensors(path, content))
+
+    return Target((new, old, meta), read)
+
+
+def gguf(folder: Path) -> Target:
+    from minigpt.exporters.gguf import write_gguf
+    from minigpt.importers.open_model import load_model
+
+    model, path = load_model(_model(folder), "cpu").checkpoint, folder / "model.gguf"
+    with path.open("wb") as file:
+        write_gguf(file, model.model, model.tokenizer)
+    return Target((path,), _load)
+
+
+def tensorflow(folder: Path) -> Target:
+    from tensorflow_checkpoints import openai_tensors, save_checkpoint, write_hparams, write_vocabulary
+
+    from minigpt.importers import tensor_bundle
+    from minigpt.importers.open_model import load_model
+
+    model = load_model(_model(folder), "cpu").checkpoint
+    bundle = folder / "tensorflow"
+    bundle.mkdir()
+    save_checkpoint(bundle, openai_tensors(model.model))
+    write_hparams(bundle, model.model.config)
+    write_vocabulary(bundle, model.tokenizer)
+    # A wrong checksum would hide everything behind it from the fuzzer.
+    vars(tensor_bundle).update(crc32c=lambda _: 0, unmask=lambda _: 0)
+    names = ("model.ckpt.index", "hparams.json", "checkpoint", "vocab.bpe", "encoder.json")
+    return Target(tuple(bundle / name for name in names), lambda _: _load(bundle))
+
+
+def tokenizer(folder: Path) -> Target:
+    from minigpt.tokenizer.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.train(["the theme of the thesis, the the"], "bpe:262")
+    new, old = folder / "new", folder / "old"
+    tokenizer.save(new)
+    tokenizer.save(old)
+    (old / "tokenizer.json").unlink()
+    (new / "special_tokens_map.json").write_text(json.dumps({"eos_token": {"content": "<|endoftext|>"}}))
+    (new / "added_tokens.json").write_text(json.dumps({"<b>": 263}))
+
+    def read(path: Path) -> None:
+        found = Tokenizer.load(path.parent)
+        assert found.decode(found.encode("the <b> ß")) == "the <b> ß"
+
+    names = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+    return Target((*(new / name for name in names), old / "merges.txt", old / "vocab.json"), read)
+
+
+def config(folder: Path) -> Target:
+    model = _model(folder)
+    return Target((model / "config.json",), lambda _: _load(model))
+
+
+def _run(folder: Path) -> Path:
+    from builders import new_run
+
+    entries = {
+        "sources": ["/tmp/a.txt"],
+        "corpus": {"fingerprint": "00", "train_bytes": 5, "train_tokens": 5},
+        "baselines": {
+            "fingerprint": "00",
+            "measured": [{"name": "gzip", "bits_per_byte": 2.5, "train_bytes": 5, "validation_bytes": 5}],
+        },
+        "changes": [{"step": 1, "option": "seed", "from": 1, "to": 2}],
+        "result": {"step": 2, "reason": "length", "validation_loss": 2.0, "bits_per_byte": 3.0},
+    }
+    run = new_run(folder / "run", record=entries)
+    run.log({"step": 1, "loss": 2.5, "learning_rate": 0.1, "seconds": 1.5})
+    run.log({"step": 1, "validation_loss": 2.5, "bits_per_byte": 3.5, "passage": [1, 2], "surprise": [0.5]})
+    run.log({"step": 1, "prompt": "a", "sample": "b", "copied_spans": [[0, 1]]})
+    return run.directory
+
+
+def record(folder: Path) -> Target:
+    from minigpt.storage.run import Run
+
+    directory = _run(folder)
+    return Target((directory / "training.json",), lambda _: Run.open(directory).record.to_dict())
+
+
+def log(folder: Path) -> Target:
+    from minigpt.reports.validation import check_log
+    from minigpt.storage.run import Run
+
+    run = Run.open(_run(folder))
+    return Target((run.log_path,), lambda _: check_log(run.read_log(), run.log_path))
+
+
+def corpus(folder: Path) -> Target:
+    from minigpt.data.sources import scan
+
+    path = folder / "corpus.jsonl"
+    path.write_text('{"text": "one"}\n{"text": "two\\ud83d\\ude00", "more": [1, {"a": null}]}\n')
+    return Target((path,), lambda _: list(scan(path).pieces()))
+
+
+def cache(folder: Path) -> Target:
+    from minigpt.data.corpus import Corpus
+
+    text = folder / "text.txt"
+    text.write_text("one two three four five\n" * 20)
+    built = Corpus.build(text, "bytes", cache=folder / "cache")
+    files = tuple(sorted(path for path in built.path.iterdir() if path.is_file()))
+
+    def read(_: Path) -> None:
+        found = Corpus.load(built.path)
+        found.train.sum() + found.validation.sum()
+
+    return Target(files, read)
+
+
+TARGETS: dict[str, Callable[[Path], Target]] = {
+    each.__name__: each
+    for each in (safetensors, pickled, gguf, tensorflow, tokenizer, config, record, log, corpus, cache)
+}
+
+
+def fuzz(name: str, folder: Path, arguments: list[str]) -> None:
+    """Runs libFuzzer on one target in this process, which libFuzzer ends."""
+    import atheris
+
+    with atheris.instrument_imports(include=["minigpt"]):
+        target = TARGETS[name](folder)
+        for path in target.files:
+            target.read(path)
+    whole = contents(target)
+    seeds = folder / "seeds"
+    seeds.mkdir()
+    for index, seed in enumerate(target.seeds()):
+        (seeds / str(index)).write_bytes(seed[:LARGEST])
+    signal.signal(signal.SIGPROF, _too_slow)
+
+    def one(content: bytes) -> None:
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        try:
+            run_input(target, whole, content)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    limits = [f"-timeout={_HANG}", f"-rss_limit_mb={used + MEMORY}", f"-malloc_limit_mb={MEMORY}"]
+    options = [*limits, f"-max_len={LARGEST}", f"-artifact_prefix={FINDINGS}/{name}-", "-print_final_stats=1"]
+    atheris.Setup([sys.argv[0], *options, *arguments, str(seeds)], one)
+    atheris.Fuzz()
+
+
+def _too_slow(*_: object) -> None:
+    raise SlowError(f"an input takes more than {SECONDS} s")
+
+
+def main(names: list[str], seconds: int) -> int:
+    """Fuzzes each target in a process of its own; prints a row for each, and returns how many have findings."""
+    FINDINGS.mkdir(exist_ok=True)
+    failed = 0
+    print("| reader | inputs | seconds | findings |\n|---|---|---|---|")
+    for name in names:
+        with tempfile.TemporaryDirectory(prefix="minigpt-fuzz-", dir=_memory_folder()) as folder:
+            command = [sys.executable, __file__, "--one", folder, "--seconds", str(seconds), name]
+            done = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace", env=_environment())
+        count = re.search(r"number_of_executed_units: (\d+)", done.stderr)
+        failed += done.returncode != 0
+        print(f"| {name} | {int(count[1]) if count else 0:,} | {seconds} | {int(done.returncode != 0)} |", flush=True)
+        if done.returncode:
+            print(done.stderr[-3000:], file=sys.stderr)
+    return failed
+
+
+def _memory_folder() -> str | None:
+    """The folder for the damaged files: in memory, where the system has one."""
+    folder = Path("/dev/shm")
+    return str(folder) if folder.is_dir() else None
+
+
+def _environment() -> dict[str, str]:
+    paths = os.pathsep.join([str(ROOT), str(SHARED)])
+    return os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+
+
+@contextlib.contextmanager
+def ready(name: str, folder: Path) -> Iterator[tuple[Target, dict[Path, bytes]]]:
+    """A target and its whole files, for a test that needs no atheris."""
+    from minigpt.importers import tensor_bundle
+
+    before = dict(vars(tensor_bundle))
+    target = TARGETS[name](folder)
+    try:
+        yield target, contents(target)
+    finally:
+        vars(tensor_bundle).update(before)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"readers to fuzz, by default all: {', '.join(TARGETS)}"
+    )
+    parser.add_argument("--seconds", type=int, default=60, help="time for each reader")
+    parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        fuzz(given.names[0], given.one, [f"-max_total_time={given.seconds}"])
+    else:
+        sys.exit(main(given.names or list(TARGETS), given.seconds))

@@ -1,0 +1,50 @@
+"""Every target of the fuzzer reads its whole files, and reads or refuses some damaged ones."""
+
+import importlib.util
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from damage import mutations
+
+
+def load_fuzzer() -> Any:
+    spec = importlib.util.spec_from_file_location("fuzz_readers", Path(__file__).with_name("readers.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+fuzzer = load_fuzzer()
+
+
+@pytest.mark.parametrize("name", fuzzer.TARGETS)
+def test_a_damaged_file_is_read_or_refused(tmp_path: Path, name: str) -> None:
+    with fuzzer.ready(name, tmp_path) as (target, whole):
+        for index, seed in enumerate(target.seeds()):
+            assert fuzzer.run_input(target, whole, seed) == "read"
+            answers = {
+                fuzzer.run_input(target, whole, bytes([index]) + damaged)
+                for damaged in islice(mutations(seed[1:], seed=index), 20)
+            }
+            assert answers <= {"read", "refused"}
+        assert fuzzer.contents(target) == whole
+
+
+def test_an_error_that_is_no_refusal_is_a_finding(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"whole")
+
+    def read(path: Path) -> None:
+        if path.read_bytes() != b"whole":
+            raise KeyError("damaged")
+
+    target = fuzzer.Target((path,), read)
+    with pytest.raises(KeyError, match="damaged"):
+        fuzzer.run_input(target, fuzzer.contents(target), b"\0damaged")
+    assert path.read_bytes() == b"whole"

@@ -1,0 +1,305 @@
+"""Small files that ask for much: each is answered within 2 s and 200 MB above the start, in one line."""
+
+import gzip
+import json
+import os
+import pickle
+import re
+import struct
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from builders import TINY, new_model, new_run
+
+from minigpt.exporters.gguf import write_gguf
+from minigpt.storage.checkpoint import save_checkpoint
+from minigpt.storage.tensors import load_tensors, save_tensors
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+LARGEST = 1 << 20
+
+# One process opens every folder in turn, each in a child that starts with everything imported. The limit on the
+# address space makes a child fail that would take more, instead of the machine.
+OPENER = """
+import os, resource, sys, time
+from pathlib import Path
+from minigpt.data.sources import scan
+from minigpt.errors import MinigptError
+from minigpt.importers.open_model import describe_model, load_model
+from minigpt.importers import gguf
+from minigpt.storage.run import Run
+
+def kilobytes(name):
+    return int(Path("/proc/self/status").read_text().partition(name)[2].split()[0])
+
+def open_folder(path):
+    if path.name.startswith("corpus"):
+        return scan(path).n_documents
+    if path.name.startswith("run"):
+        return list(Run.open(path).read_log())
+    describe_model(path)
+    return load_model(path, "cpu")
+
+load_model(Path(sys.argv[1]), "cpu")
+for name in sys.argv[2:]:
+    if (child := os.fork()) == 0:
+        resource.setrlimit(resource.RLIMIT_AS, (kilobytes("VmSize:") * 1024 + (1 << 30),) * 2)
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
+        start, started = kilobytes("VmHWM:"), time.process_time()
+        try:
+            open_folder(Path(name))
+            answer = "read"
+        except MinigptError as error:
+            answer = str(error)
+        except BaseException as error:
+            answer = f"crash: {type(error).__name__}: {error}"
+        took = time.process_time() - started
+        print(f"{took:.2f} {(kilobytes('VmHWM:') - start) // 1024} {' '.join(answer.split())[:300]}", flush=True)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        print("60 60000 killed", flush=True)
+"""
+
+Write = Callable[[Path], Path]
+CASES: dict[str, tuple[Write, str]] = {}
+
+
+def case(answer: str) -> Callable[[Write], Write]:
+    """Adds a function that writes a file or a folder, and the answer to opening it."""
+
+    def add(write: Write) -> Write:
+        CASES[write.__name__] = (write, answer)
+        return write
+
+    return add
+
+
+def model(folder: Path, **fields: Any) -> Path:
+    return save_checkpoint(folder / "model", new_model(**fields), Tokenizer.named("bytes"))
+
+
+def edit(path: Path, **changes: Any) -> Path:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return path.parent
+
+
+def pickled(folder: Path, content: bytes) -> Path:
+    """A model's folder whose weights are a zip of torch.save with this pickle."""
+    path = model(folder)
+    (path / "model.safetensors").unlink()
+    with zipfile.ZipFile(path / "pytorch_model.bin", "w") as archive:
+        archive.writestr("archive/data.pkl", content)
+    return path
+
+
+@case(r"n_layer \(1000000000\) must be at most 10000")
+def a_billion_blocks(folder: Path) -> Path:
+    return edit(model(folder) / "config.json", n_layer=10**9)
+
+
+@case(r"n_layer \(1000000000\) must be at most 10000")
+def a_billion_blocks_with_unscaled_attention(folder: Path) -> Path:
+    return edit(model(folder) / "config.json", n_layer=10**9, scale_attn_weights=False)
+
+
+@case("holds .* values, but a model of 10,000 blocks")
+def many_blocks_with_unscaled_attention(folder: Path) -> Path:
+    return edit(model(folder) / "config.json", n_layer=10_000, scale_attn_weights=False)
+
+
+@case("too few for a model of 120,000 positions, whose causal mask takes 14,400,000,000 bytes")
+def many_positions(folder: Path) -> Path:
+    path = model(folder, n_positions=4, n_embd=1, n_head=1)
+    tensors, metadata = load_tensors(path / "model.safetensors")
+    tensors["transformer.wpe.weight"] = torch.zeros(120_000, 1)
+    save_tensors(path / "model.safetensors", tensors, metadata)
+    return edit(path / "config.json", n_positions=120_000)
+
+
+@case("holds 250,001 values, but a model of 1 blocks, 250,000 features")
+def one_wide_character(folder: Path) -> Path:
+    arguments = {"n_layer": 1, "n_head": 1, "n_embd": 250_000, "block_size": 1, "vocab_size": 1, "bias": False}
+    torch.save({"model": {"wte.weight": torch.zeros(1, 250_000), "x": torch.zeros(1)}, "model_args": arguments},
+               folder / "ckpt.pt")  # fmt: skip
+    (folder / "meta.pkl").write_bytes(pickle.dumps({"itos": {0: "a"}}))
+    return folder / "ckpt.pt"
+
+
+@case("would run builtins.bytearray when opened")
+def a_bytearray_of_two_gigabytes(folder: Path) -> Path:
+    return pickled(folder, b"\x80\x02cbuiltins\nbytearray\nJ\x00\x94\x35\x77\x85R.")
+
+
+@case("a key of a dictionary is not a plain value")
+def a_tuple_of_sixty_levels_as_a_key(folder: Path) -> Path:
+    return pickled(folder, b"\x80\x02})" + b"q\x00h\x00\x86" * 60 + b"K\x01s.")
+
+
+@case("a key of a dictionary is not a plain value")
+def integers_with_one_hash(folder: Path) -> Path:
+    keys = b"".join(
+        b"\x8a" + bytes([16]) + (number * (2**61 - 1)).to_bytes(16, "little") + b"K\x00" for number in range(50_000)
+    )
+    return pickled(folder, b"\x80\x02}(" + keys + b"u.")
+
+
+@case("has more than 262,144 opcodes")
+def a_pickle_of_a_million_opcodes(folder: Path) -> Path:
+    return pickled(folder, b"\x80\x02" + b"N" * 300_000 + b".")
+
+
+@case("would run posix.system when opened")
+def a_pickle_in_text(folder: Path) -> Path:
+    path = model(folder)
+    (path / "model.safetensors").unlink()
+    (path / "pytorch_model.bin").write_bytes(b"cposix\nsystem\n(S'true'\ntR.")
+    return path
+
+
+def with_added_tokens(folder: Path, names: list[str]) -> Path:
+    path = model(folder)
+    content = json.loads((path / "tokenizer.json").read_text())
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+    content["added_tokens"] += [{"id": 257 + number, "content": name, **plain} for number, name in enumerate(names)]
+    (path / "tokenizer.json").write_text(json.dumps(content))
+    return path
+
+
+@case("must not overlap")
+def periodic_added_tokens(folder: Path) -> Path:
+    names = ["ab" * length + "c" * count for length in range(1, 48) for count in range(1, 20)]
+    return with_added_tokens(folder, names)
+
+
+@case("added tokens have .* characters; the maximum is 131,072")
+def many_long_added_tokens(folder: Path) -> Path:
+    return with_added_tokens(folder, [f"<{number:04}" + "ab" * 120 + ">" for number in range(2500)])
+
+
+@case("the id of .* must be an integer from 0 to")
+def token_ids_with_one_hash(folder: Path) -> Path:
+    path = model(folder)
+    content = json.loads((path / "tokenizer.json").read_text())
+    content["model"]["vocab"] |= {f"x{number}": number * (2**61 - 1) for number in range(1, 20_000)}
+    (path / "tokenizer.json").write_text(json.dumps(content))
+    return path
+
+
+@case("config.json is not JSON .it is nested more than 64 levels deep")
+def deep_json(folder: Path) -> Path:
+    path = model(folder)
+    (path / "config.json").write_text("[" * 500_000)
+    return path
+
+
+@case("config.json is not JSON .it has [0-9,]+ values; the maximum is 1,048,576")
+def many_values(folder: Path) -> Path:
+    path = model(folder)
+    (path / "config.json").write_text('{"a": [' + "[]," * 1_100_000 + "0]}")
+    return path
+
+
+@case("it is a pipe or a device, not a regular file|could not be read")
+def a_config_that_is_a_pipe(folder: Path) -> Path:
+    path = model(folder)
+    (path / "config.json").unlink()
+    os.mkfifo(path / "config.json")
+    return path
+
+
+@case("it is a pipe or a device, not a regular file")
+def a_config_without_end(folder: Path) -> Path:
+    path = model(folder)
+    (path / "config.json").unlink()
+    (path / "config.json").symlink_to("/dev/zero")
+    return path
+
+
+@case("it is a pipe or a device, not a regular file")
+def weights_that_are_a_pipe(folder: Path) -> Path:
+    path = model(folder)
+    (path / "model.safetensors").unlink()
+    os.mkfifo(path / "model.safetensors")
+    return path
+
+
+@case("tokenizer.json cannot be read .it is a pipe or a device, not a regular file")
+def a_tokenizer_that_is_a_pipe(folder: Path) -> Path:
+    path = model(folder)
+    (path / "tokenizer.json").unlink()
+    os.mkfifo(path / "tokenizer.json")
+    return path
+
+
+@case("it claims 8,000,000 strings")
+def a_gguf_of_eight_million_strings(folder: Path) -> Path:
+    name = b"tokenizer.ggml.tokens"
+    start = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", len(name)) + name
+    path = folder / "model.gguf"
+    path.write_bytes(start + struct.pack("<IIQ", 9, 8, 8_000_000) + bytes(LARGEST))
+    return path
+
+
+@case("read")
+def a_gguf_that_is_whole(folder: Path) -> Path:
+    path = folder / "whole.gguf"
+    with path.open("wb") as file:
+        write_gguf(file, new_model(), Tokenizer.named("bytes"))
+    return path
+
+
+@case("line 1 is not JSON .it is nested more than 64 levels deep.")
+def a_deep_line_of_a_corpus(folder: Path) -> Path:
+    path = folder / "corpus.jsonl"
+    path.write_text('{"text": "a", "b": ' + "[" * 100_000 + "]" * 100_000 + "}\n")
+    return path
+
+
+@case("line 1 is not JSON .it has .* values|line 1 has more than 67,108,864 bytes")
+def a_compressed_line_of_lists(folder: Path) -> Path:
+    path = folder / "corpus.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"text": "a", "b": [' + b"[]," * 10_000_000 + b"0]}\n"))
+    return path
+
+
+@case("has more than 33,554,432 characters of white space")
+def a_compressed_file_of_spaces(folder: Path) -> Path:
+    path = folder / "corpus.txt.gz"
+    path.write_bytes(gzip.compress(b" " * (40 << 20)))
+    return path
+
+
+@case("log.jsonl, line 1 is not JSON .it is nested more than 64 levels deep")
+def a_deep_line_of_a_log(folder: Path) -> Path:
+    run = new_run(folder / "run")
+    run.log_path.write_text("[" * 100_000 + "]" * 100_000 + "\n")
+    return run.directory
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from Linux's /proc")
+def test_a_small_file_is_answered_within_its_budget(tmp_path: Path) -> None:
+    paths = []
+    for name, (write, _) in CASES.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        paths.append(str(write(folder)))
+    small = save_checkpoint(tmp_path / "small", new_model(**TINY), Tokenizer.named("bytes"))
+    done = subprocess.run(
+        [sys.executable, "-c", OPENER, str(small), *paths], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    answers = dict(zip(CASES, done.stdout.splitlines(), strict=True))
+    over = {name: line for name, line in answers.items() if float(line.split()[0]) > 2 or int(line.split()[1]) > 200}
+    assert over == {}
+    wrong = {name: line for name, line in answers.items() if not matches(CASES[name][1], line)}
+    assert wrong == {}
+
+
+def matches(pattern: str, line: str) -> bool:
+    return re.search(pattern, line) is not None and "crash" not in line

@@ -1,0 +1,65 @@
+"""Reading files that a stranger may have written."""
+
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from minigpt import bounded_reading
+from minigpt.bounded_reading import MAX_DEPTH, bounded_lines, open_regular, parse_json, read_json_value, read_regular
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"a": [1, 2.5, None, "ß\n"]}, "[" * 100, {"[{": '"]\\'}, ['\\"[[[[' * 20_000], [[0]] * 50_000],
+    ids=["plain", "brackets in a string", "brackets in a key", "escaped quotes in a long text", "many lists"],
+)  # fmt: skip
+def test_json_is_read_as_by_the_standard_library(value: object) -> None:
+    assert parse_json(json.dumps(value)) == value
+
+
+def test_nesting_is_limited() -> None:
+    assert parse_json("[" * MAX_DEPTH + "]" * MAX_DEPTH)
+    for deep in ("[" * (MAX_DEPTH + 1), '{"a":' * 200_000, "[" * 200_000):
+        with pytest.raises(ValueError, match="nested more than 64 levels deep"):
+            parse_json(deep)
+
+
+def test_the_number_of_values_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_reading, "MAX_VALUES", 1000)
+    monkeypatch.setattr(bounded_reading, "_SMALL", 10)
+    assert parse_json(json.dumps(["," * 5000])) == ["," * 5000]
+    with pytest.raises(ValueError, match="it has 1,002 values; the maximum is 1,000"):
+        parse_json(json.dumps([0] * 1001))
+
+
+def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"12345")
+    assert read_regular(path, 5) == b"12345"
+    with pytest.raises(OSError, match="it has 5 bytes, and must have at most 4"):
+        read_regular(path, 4)
+
+
+def test_a_byte_order_mark_is_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    path.write_text("[1]", encoding="utf-8-sig")
+    assert read_json_value(path) == [1]
+
+
+def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(OSError, match="it is a pipe or a device, not a regular file"):
+            open_regular(path)
+    with pytest.raises(IsADirectoryError):
+        open_regular(tmp_path)
+
+
+def test_a_long_line_is_refused_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_reading, "MAX_LINE", 4)
+    assert list(bounded_lines(io.BytesIO(b"abc\nabcd"))) == [b"abc\n", b"abcd"]
+    with pytest.raises(ValueError, match="line 2 has more than 4 bytes"):
+        list(bounded_lines(io.BytesIO(b"abc\nabcd\n")))
