@@ -7,7 +7,6 @@ no longer exists.
 
 import contextlib
 import errno
-import json
 import os
 import socket
 import sys

@@ -34,7 +34,7 @@ main()
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no kill")
 @pytest.mark.parametrize(
     ("module", "lost", "message"),
-    [("typer", "", ""), ("minigpt.cli.train", "", "minigpt: stopped\n"), ("torch", "lost", "minigpt: stopped\n")],
+    [("typer", "", ""), ("minigpt.cli.launch", "", "minigpt: stopped\n"), ("torch", "lost", "minigpt: stopped\n")],
 )
 def test_an_interrupt_at_the_start_ends_with_130(tmp_path: Path, module: str, lost: str, message: str) -> None:
     text = tmp_path / "text.txt"

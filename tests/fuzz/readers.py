@@ -161,8 +161,21 @@ def tensorflow(folder: Path) -> Target:
     write_vocabulary(bundle, model.tokenizer)
     # A wrong checksum would hide everything behind it from the fuzzer.
     vars(tensor_bundle).update(crc32c=lambda _: 0, unmask=lambda _: 0)
-    names = ("model.ckpt.index", "hparams.json", "checkpoint", "vocab.bpe", "encoder.json")
-    return Target(tuple(bundle / name for name in names), lambda _: _load(bundle))
+    names = ("model.ckpt.index", "hparams.json", "checkpoint")
+
+    def read(path: Path) -> None:
+        if path.suffix != ".index":
+            _load(bundle)
+            return
+        found = tensor_bundle.TensorBundle(path.with_suffix(""))
+        try:
+            found.check(found.entries)
+            for name in found.entries:
+                found.read(name, reuse_buffer=True)
+        finally:
+            found.close()
+
+    return Target(tuple(bundle / name for name in names), read)
 
 
 def tokenizer(folder: Path) -> Target:
