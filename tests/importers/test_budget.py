@@ -60,7 +60,7 @@ for name in sys.argv[2:]:
         except BaseException as error:
             answer = f"crash: {type(error).__name__}: {error}"
         took = time.process_time() - started
-        print(f"{took:.2f} {(kilobytes('VmHWM:') - start) // 1024} {' '.join(answer.split())[:300]}", flush=True)
+        print(f"{took:.2f} {(kilobytes('VmHWM:') - start) // 1024} {' '.join(answer.split())[:900]}", flush=True)
         os._exit(0)
     if os.waitpid(child, 0)[1]:
         print("60 60000 killed", flush=True)
