@@ -10,7 +10,7 @@ import torch
 from builders import assert_same_model
 
 from minigpt.config import PRESETS, GPTConfig, SamplingConfig
-from minigpt.errors import CheckpointError
+from minigpt.errors import CheckpointError, ConfigError
 from minigpt.generation.decoding import generate
 from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.model.gpt import GPT
@@ -292,9 +292,11 @@ def test_a_config_with_a_false_number_of_blocks_is_refused_at_once(tmp_path: Pat
     save_tensors(tmp_path / "file", to_huggingface(randomized_model(TINY)))
     with (
         TensorFile(tmp_path / "file") as file,
-        pytest.raises(CheckpointError, match=r"has no tensor 'h\.1\.ln_1\.weight'"),
+        pytest.raises(CheckpointError, match=r"holds .* values, but a model of 10,000 blocks"),
     ):
-        from_huggingface(file, TINY.replace(n_layer=10**12))
+        from_huggingface(file, TINY.replace(n_layer=10_000))
+    with pytest.raises(ConfigError, match=r"n_layer \(10{12}\) must be at most 10000"):
+        TINY.replace(n_layer=10**12)
 
 
 @pytest.mark.parametrize("config", [*SHAPES, PRESETS["gpt2-xl"], GPTConfig(dropout=0.25)], ids=str)
