@@ -1,6 +1,6 @@
 """Reads files that a stranger may have written: regular files only, with limits on their size, lines and nesting.
 
-Every limit is checked before the memory is taken. Whoever calls turns the OSError or ValueError into an error that
+Every limit is checked before the memory is taken. The caller turns the OSError or ValueError into an error that
 names the file.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 MAX_TEXT_FILE = 64 << 20  # bytes of a JSON file or a list of merges; the largest tokenizers have 35 MB
 MAX_LINE = 64 << 20  # bytes of a line of JSON; a book has 1 MB
 MAX_DEPTH = 64  # of lists and objects in JSON; a tokenizer.json has 6
-MAX_VALUES = 1 << 20  # in one JSON text: each takes up to 120 bytes of memory, whatever it takes in the file
+MAX_VALUES = 1 << 20  # in one JSON text: each may take 120 bytes of memory for 3 in the file
 
 _SMALL = 1 << 16  # characters of a JSON text that cannot hold too many values
 _STRINGS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)

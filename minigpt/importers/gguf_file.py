@@ -21,7 +21,7 @@ from minigpt.storage.byte_file import ByteFile
 _VERSIONS = (2, 3)  # version 1 had 32-bit lengths; no files of it are left
 _MAX_HEADER = 64 << 20  # bytes; GPT-2's has 2 MB, nearly all of it tokens and merges
 _MAX_TENSORS = 1 << 16
-_MAX_STRINGS = 1 << 20  # in all arrays; each takes up to 60 bytes of memory more than in the file
+_MAX_STRINGS = 1 << 20  # in all arrays; each may take 60 bytes of memory more than in the file
 _MAX_DIMENSIONS = 4
 # The type codes of the array module for GGUF's scalar types.
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "b", 10: "Q", 11: "q", 12: "d"}

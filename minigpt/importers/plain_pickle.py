@@ -50,7 +50,7 @@ def is_plain(value: object) -> bool:
 
 
 def read_pickle(stream: BytesIO, functions: Functions, persistent: Callable[[Any], Any] | None = None) -> Any:
-    """The value of the pickle at the position of a stream, which is then behind it.
+    """The value of the pickle at the position of a stream, which is then at the end of the pickle.
 
     `persistent` gives the object for a persistent id.
     Raises: WouldRunError, OtherObjectError, DamagedPickleError.

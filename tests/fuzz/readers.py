@@ -159,7 +159,7 @@ def tensorflow(folder: Path) -> Target:
     save_checkpoint(bundle, openai_tensors(model.model))
     write_hparams(bundle, model.model.config)
     write_vocabulary(bundle, model.tokenizer)
-    # A wrong checksum would hide everything behind it from the fuzzer.
+    # A wrong checksum would hide everything after it from the fuzzer.
     vars(tensor_bundle).update(crc32c=lambda _: 0, unmask=lambda _: 0)
     names = ("model.ckpt.index", "hparams.json", "checkpoint")
 
@@ -300,7 +300,7 @@ def _too_slow(*_: object) -> None:
 
 
 def main(names: list[str], seconds: int) -> int:
-    """Fuzzes each target in a process of its own; prints a row for each, and returns how many have findings."""
+    """Fuzzes each target in a separate process; prints a row for each, and returns how many have findings."""
     FINDINGS.mkdir(exist_ok=True)
     failed = 0
     print("| reader | inputs | seconds | findings |\n|---|---|---|---|")
