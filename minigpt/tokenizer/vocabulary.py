@@ -196,7 +196,7 @@ def _check_no_overlap(names: Sequence[str]) -> None:
     ordered = sorted(set(names))
     for name, following in pairwise(ordered):
         if following.startswith(name):
-            raise _overlap(following, name)
+            raise _overlap(name, following)
     for name in ordered:
         for start in range(1, len(name)):
             rest = name[start:]

@@ -104,7 +104,7 @@ def parts(**changes):
         ({"tokens": {bytes([b]): b for b in range(256) if b != 7}}, "must have a token for each of the 256 bytes"),
         ({"tokens": {bytes([b]): b for b in range(256)}}, "its merges produce 'ab', which must be an ordinary token"),
         ({"added": {"<a>": 258, "a><": 259}}, "its added tokens '<a>' and 'a><' must not overlap"),
-        ({"added": {"<<": 258, "<": 60}}, "its added tokens '<<' and '<' must not overlap"),
+        ({"added": {"<<": 258, "<": 60}}, "its added tokens '<' and '<<' must not overlap"),
         ({"added": {">>": 258, ">>>>": 259}}, "its added tokens '>>' and '>>>>' must not overlap"),
         (
             {"added": {"<" * 257: 258}},
