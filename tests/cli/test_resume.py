@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from minigpt.bounded_reading import open_regular
 from minigpt.cli.app import app
 from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
 from minigpt.errors import CheckpointError, TrainingError
@@ -428,15 +429,14 @@ def test_a_run_without_its_best_weights_resumes_from_its_state(run: Any, fox: No
 
 def test_best_weights_that_are_temporarily_unreadable_are_not_overwritten(run: Any, fox: None) -> None:
     before = (FOX / "model.safetensors").read_bytes()
-    opened = Path.open
 
-    def closed(path: Path, *rest: Any, **more: Any) -> Any:
+    def closed(path: Path) -> Any:
         if path.name == "model.safetensors":
             raise OSError(errno.EIO, "Input/output error")
-        return opened(path, *rest, **more)
+        return open_regular(path)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Path, "open", closed)
+        patch.setattr("minigpt.storage.byte_file.open_regular", closed)
         refused = run("train", "--resume", "--steps", "7")
     assert refused.exit_code == 1
     assert "model.safetensors could not be read (input/output error)" in refused.stderr
