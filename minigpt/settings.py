@@ -9,6 +9,8 @@ from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hin
 
 from minigpt.errors import ConfigError
 
+LARGEST_INTEGER = 2**63 - 1  # of torch and numpy
+
 
 def setting(
     default: Any,
@@ -86,6 +88,9 @@ class Settings:
 
     @staticmethod
     def _check_bounds(name: str, value: float, bounds: Mapping[str, float | None]) -> None:
+        if abs(value) > LARGEST_INTEGER and isinstance(value, int):  # converting it to a float may overflow
+            digits = round(value.bit_length() * math.log10(2))
+            raise ConfigError(f"{name} must be at most {LARGEST_INTEGER}, not a number of about {digits} digits")
         low, high, above, below = (bounds[key] for key in ("min", "max", "above", "below"))
         if not math.isfinite(value):
             raise ConfigError(f"{name} ({value}) must be a finite number")

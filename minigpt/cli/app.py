@@ -7,8 +7,9 @@ import io
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn, TextIO, cast
 
@@ -16,8 +17,10 @@ import typer
 from typer.core import TyperGroup
 
 from minigpt import __version__
+from minigpt.cli.render.terminal import note, write
 from minigpt.cli.signals import raise_on_interrupt
 from minigpt.errors import ConfigError, MinigptError
+from minigpt.tokenizer.display import one_line
 
 _COMMANDS = {  # name: module in minigpt.cli and function, in the order of --help
     "train": "train.train",
@@ -33,6 +36,7 @@ _COMMANDS = {  # name: module in minigpt.cli and function, in the order of --hel
 }
 _MARKUP: Final = "markdown"
 _THREADS = "OMP_NUM_THREADS"  # environment variable of OpenMP; it may list a number for each level of parallel regions
+_UsageError: Any = typer.BadParameter.__base__  # the error for an unknown option, a missing argument, …
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # the disk is full or the terminal closed
 
 
@@ -64,20 +68,35 @@ class _Commands(TyperGroup):
         super().__init__(**attributes)
         self.commands = cast(Any, _LazyCommands())
 
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        with _visible_usage_errors():
+            return super().make_context(*arguments, **options)
+
     def invoke(self, ctx: Any) -> Any:
         raise_on_interrupt()
         try:
             _check_thread_count()
-            return super().invoke(ctx)
+            with _visible_usage_errors():
+                return super().invoke(ctx)
         except MinigptError as error:
-            print(f"minigpt: {error}", file=sys.stderr)
+            note(f"minigpt: {error}")
             raise typer.Exit(1) from error
         except KeyboardInterrupt as interrupt:
-            print("minigpt: stopped", file=sys.stderr)
+            note("minigpt: stopped")
             raise typer.Exit(130) from interrupt
         except BrokenPipeError as closed:
             _discard_stdout()
             raise typer.Exit(0) from closed
+
+
+@contextmanager
+def _visible_usage_errors() -> Iterator[None]:
+    """Makes control characters visible in the errors that typer prints: a glob may give names of files as options."""
+    try:
+        yield
+    except _UsageError as error:
+        error.message = one_line(error.message)
+        raise
 
 
 def _null_device() -> TextIO:
@@ -119,7 +138,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"minigpt {__version__}")
+        write(f"minigpt {__version__}")
         raise typer.Exit
 
 
@@ -150,6 +169,7 @@ def main() -> NoReturn:
         setattr(sys, name, stream)
         if isinstance(stream, io.TextIOWrapper):  # Windows consoles and old locales have other encodings
             stream.reconfigure(encoding="utf-8", errors="replace")
+    warnings.showwarning = lambda message, *_, **__: note(f"warning: {message}")
     sys.stderr = cast(TextIO, _ForgivingStream(sys.stderr))
     code: Any = 0
     try:
@@ -173,6 +193,6 @@ def main() -> NoReturn:
 
 
 def _report_unwritable(error: OSError) -> int:
-    print(f"minigpt: standard output could not be written ({(error.strerror or str(error)).lower()})", file=sys.stderr)
+    note(f"minigpt: standard output could not be written ({(error.strerror or str(error)).lower()})")
     _discard_stdout()
     return 1

@@ -11,6 +11,7 @@ import typer
 
 from minigpt.cli.models import open_model
 from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, names_of, settings_options
+from minigpt.cli.render.terminal import write
 from minigpt.config import ReadingConfig
 
 if TYPE_CHECKING:
@@ -88,11 +89,11 @@ def corpus(
             progress=progress,
         )
     if as_json:
-        print(json.dumps(_record(report)))
+        write(json.dumps(_record(report)))
         return
     out = console(stderr=False)
     for part in report_parts(report):
-        out.print(part, soft_wrap=isinstance(part, str), markup=False)
+        out.print(part, soft_wrap=isinstance(part, str))
 
 
 def _tokenizers(text_bytes: int) -> list[str]:
@@ -113,7 +114,7 @@ def _stage_progress(out: "Console") -> "Iterator[Progress]":
         yield lambda *_: None
         return
     with Progress(
-        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=out, transient=True
+        TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn(), console=out, transient=True
     ) as bar:
         task = bar.add_task("")
         yield lambda stage, done, total: bar.update(task, description=f"{stage} …", completed=done, total=total)

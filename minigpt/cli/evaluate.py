@@ -11,6 +11,7 @@ import typer
 
 from minigpt.cli.models import open_model
 from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, settings_options
+from minigpt.cli.render.terminal import note, write
 from minigpt.config import ReadingConfig
 from minigpt.errors import ConfigError, DataError
 
@@ -143,9 +144,9 @@ def evaluate(
             tables.append(render.benchmark_table(result, config.n_parameters))
 
     if as_json:
-        print(json.dumps(record))
+        write(json.dumps(record))
     elif markdown:
-        print("\n\n".join(table.markdown() for table in tables))
+        write("\n\n".join(table.markdown() for table in tables))
     else:
         out = console(stderr=False)
         for number, table in enumerate(tables):
@@ -186,11 +187,10 @@ def _evaluate_texts(
     from minigpt.data.sources import scan
     from minigpt.evaluation.breakdown import break_down
     from minigpt.evaluation.documents import document_labels, document_stream
-    from minigpt.tokenizer.display import visible
 
     found = scan(sources, text_key=reading.text_key, encoding_errors=reading.encoding_errors)
     for name in found.skipped:
-        notes.print(f"skipped {visible(name)}: not a text file", markup=False)
+        note(f"skipped {name}: not a text file")
     tokenizer = checkpoint.tokenizer
     with progress_bar(notes, "tokenizing", in_bytes=True) as report:
         corpus = Corpus.build(found, tokenizer, validation_fraction=0, progress=report)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from minigpt.cli.options import CheckpointsOption, JsonOption
+from minigpt.cli.render.terminal import note, write
 
 if TYPE_CHECKING:
     from minigpt.exporters.parity import Parity
@@ -72,14 +73,14 @@ def export(
         done = export_model(source, to, dtype=dtype, output=output, force=force)
     if as_json:
         result = asdict(done)
-        print(json.dumps(result | {"path": str(done.path), "agreements": result["parity"]}))  # the former key
+        write(json.dumps(result | {"path": str(done.path), "agreements": result["parity"]}))  # the former key
         return
     rows = {"from": str(source), "written to": str(done.path), "dtype": done.dtype, "size": size(done.size)}
     out.print(facts(done.target, rows | {f"checked in {each.by}": _comparison(each) for each in done.parity}))
-    for note in done.notes:
-        out.print(note, markup=False)
-    out.print("try it with:")
-    print(_command(done.target, str(done.path), min(100, done.context // 2)))
+    for each in done.notes:
+        note(each)
+    note("try it with:")
+    write(_command(done.target, str(done.path), min(100, done.context // 2)))
 
 
 def _command(target: str, path: str, count: int) -> str:

@@ -16,7 +16,7 @@ from minigpt.cli.render.continuations import (
     PlainOutput,
     collect,
 )
-from minigpt.cli.render.terminal import note
+from minigpt.cli.render.terminal import note, write
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError
 from minigpt.units import count
@@ -179,7 +179,7 @@ def generate(
         seconds, first = seconds + timing["seconds"], first or timing["first_token_seconds"]
         for number, continuation in enumerate([] if streams else continuations):
             if begin + number and not as_json:
-                print("\n---")
+                write("\n---")
             output.write(continuation)
     output.end()
     if not as_json:

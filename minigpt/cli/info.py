@@ -8,7 +8,8 @@ import typer
 
 from minigpt.cli.options import CheckpointsOption, JsonOption
 from minigpt.cli.render.model_facts import model_facts
-from minigpt.cli.render.terminal import note
+from minigpt.cli.render.terminal import note, some_of, write
+from minigpt.errors import CheckpointError
 from minigpt.units import count, duration, size
 
 if TYPE_CHECKING:
@@ -36,27 +37,23 @@ def info(
     from minigpt.cli.render.console import console, facts
     from minigpt.importers.open_model import describe_model, find_model
     from minigpt.storage.checkpoint import TRAINING, WEIGHTS
-    from minigpt.storage.files import read_json
-    from minigpt.storage.run_record import RunRecord
 
     directory = find_model(model, checkpoints)
     config, tokenizer, notes = describe_model(directory)
     for each in notes:
         note(f"note: {each}")
-    path = directory / TRAINING
-    training: dict[str, Any] = read_json(path) if path.exists() else {}
+    training, run = _record(directory / TRAINING)
     file = directory if directory.is_file() else directory / WEIGHTS
     weights = file.stat().st_size if file.exists() else 0
     if as_json:
         record = {"directory": str(directory), "config": config.to_dict(), "parameters": config.n_parameters}
         record |= {"tokenizer": tokenizer.name, "weights_bytes": weights, "training": training or None}
-        print(json.dumps(record))
+        write(json.dumps(record))
         return
     out = console(stderr=False)
     out.print(facts(str(directory), model_facts(config, tokenizer, weights)))
-    if not training:
+    if run is None:
         return
-    run = RunRecord.from_dict(training, path)
     settings = run.training.to_dict() if run.training else {}
     for title, rows in {
         "training": _run_rows(run) | (_corpus_rows(run.corpus) if run.corpus else {}),
@@ -64,7 +61,26 @@ def info(
         "settings": {name: _shown(value) for name, value in settings.items() if value not in (None, "", [])},
     }.items():
         if rows:
-            out.print(facts(f"\n{title}", rows))
+            out.print()
+            out.print(facts(title, rows))
+
+
+def _record(path: Path) -> "tuple[dict[str, Any], RunRecord | None]":
+    """The entries of a training.json and the record in them, without its damaged parts, which are noted."""
+    from minigpt.storage.files import read_json
+    from minigpt.storage.run_record import RunRecord
+
+    if not path.exists():
+        return {}, None
+    problems: list[str] = []
+    try:
+        entries = read_json(path)
+    except CheckpointError as error:  # the model can be shown without it
+        entries, problems = {}, [str(error)]
+    record = RunRecord.from_dict(entries, path, problems) if entries else None
+    for each in some_of(problems):
+        note(f"not shown: {each}")
+    return entries, record
 
 
 def _run_rows(run: "RunRecord") -> dict[str, str]:

@@ -11,6 +11,7 @@ from minigpt.cli.models import open_model
 from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption
 from minigpt.cli.output_file import check_output
 from minigpt.cli.prompts import read_prompts
+from minigpt.cli.render.terminal import note, write
 from minigpt.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -70,7 +71,6 @@ def inspect(
         raise ConfigError("--json cannot be combined with --table; give one of the two")
     text = _text(prompt, file)
 
-    from minigpt.cli.render.console import console
     from minigpt.inspection.activations import inspect as inspect_all
     from minigpt.inspection.activations import predict
     from minigpt.inspection.attention_map import MARK, check_layer_and_head, draw_map
@@ -91,12 +91,9 @@ def inspect(
     given = tokenizer.encode(text)
     limit = shape.n_positions if page is None else most_tokens(shape)
     ids = given[-limit:]
-    notes = console()
     if len(ids) < len(given):
         what = "the context length" if limit == shape.n_positions else "a page of all attention maps has room for"
-        notes.print(
-            f"the text has {len(given):,} tokens, more than {what} ({limit:,}); only its last {limit:,} are inspected"
-        )
+        note(f"the text has {len(given):,} tokens, more than {what} ({limit:,}); only its last {limit:,} are inspected")
     if page is None and png is None:
         predictions = predict(checkpoint.model, ids, top=top)
     else:
@@ -108,11 +105,11 @@ def inspect(
         if png is not None and layer is not None and head is not None:
             draw_map(found, [token_label(tokenizer, id) for id in ids], targets[png], layer=layer, head=head)
     if as_json:
-        print(json.dumps(_record(checkpoint, len(given), ids, predictions)))
+        write(json.dumps(_record(checkpoint, len(given), ids, predictions)))
     else:
         _print(tokenizer, ids, predictions, table=table)
     for path in filter(None, (page, png)):
-        notes.print(f"written: {path} ({size(path.stat().st_size)})", markup=False)
+        note(f"written: {path} ({size(path.stat().st_size)})")
 
 
 def _text(prompt: str | None, file: Path | None) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from minigpt.cli.options import CheckpointsOption, DeviceOption, command_line
+from minigpt.cli.render.terminal import note, write
 
 _VERIFICATION = {
     "verified": "matches the published outputs:",
@@ -60,13 +61,13 @@ def load_gpt2(
     rows = {"from": imported.source, "saved in": str(checkpoint.directory)}
     rows |= model_facts(checkpoint.model.config, checkpoint.tokenizer, weight_bytes)
     out.print(facts(checkpoint.directory.name, rows))
-    for note in imported.notes:
-        out.print(f"note: {note}", markup=False)
+    for each in imported.notes:
+        note(f"note: {each}")
     verification = imported.verification
     if verification.status in _VERIFICATION:
-        out.print(_VERIFICATION[verification.status])
+        note(_VERIFICATION[verification.status])
     for line in verification.details:
-        out.print(f"  {line}" if verification.status in _VERIFICATION else line, markup=False)
-    out.print("try it with:")
+        note(f"  {line}" if verification.status in _VERIFICATION else line)
+    note("try it with:")
     name = checkpoint.directory.name
-    print(command_line("generate", "Once upon a time", "--model", name, checkpoints=checkpoints))
+    write(command_line("generate", "Once upon a time", "--model", name, checkpoints=checkpoints))

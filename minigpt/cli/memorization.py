@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from minigpt.cli.render.console import console, progress_bar
-from minigpt.cli.render.memorization import for_terminal, highlighted, run_line, summary_line
+from minigpt.cli.render.memorization import highlighted, run_line, summary_line
+from minigpt.cli.render.terminal import note
 from minigpt.tokenizer.display import visible
 from minigpt.units import size
 
@@ -32,11 +33,10 @@ class MemorizationMeter:
         """Prints a continuation with its long copied runs marked, and the locations of the originals."""
         measured = self.measure(text, prompt)
         out = console(stderr=False)
-        escape = for_terminal if out.is_terminal else str
-        line = Text(escape(prompt)).append(highlighted(text, measured, escape))
+        line = Text(visible(prompt, is_text=True)).append(highlighted(text, measured))
         out.print(line, soft_wrap=True)
         out.print()
-        out.print(summary_line(measured), markup=False, soft_wrap=True)
+        out.print(summary_line(measured), soft_wrap=True)
         for run in measured.long_runs or ([measured.longest] if measured.longest else []):
             out.print(Text(f"  {run_line(run, measured, text, self._location(run))}"), soft_wrap=True)
 
@@ -94,6 +94,6 @@ def open_meter(checkpoint: "Checkpoint", sources: list[str], min_words: int) -> 
             f"only {size(index.indexed_bytes)} of the {size(text.corpus.train_bytes)} of training text are searched, "
             "in evenly spaced blocks; there may be longer copies"
         )
-    for note in notes:
-        out.print(note, markup=False, soft_wrap=True)
+    for each in notes:
+        note(each)
     return MemorizationMeter(index, text.origins, min_words)

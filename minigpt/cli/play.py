@@ -11,8 +11,7 @@ import typer
 
 from minigpt.cli.models import CompileOption, DtypeOption, QuantizeOption, open_engine, open_model
 from minigpt.cli.options import CheckpointsOption, DeviceOption, names_of, settings_options
-from minigpt.cli.render.continuations import print_text
-from minigpt.cli.render.terminal import note
+from minigpt.cli.render.terminal import note, write
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, MinigptError
 from minigpt.settings import annotations_of, value_types
@@ -83,10 +82,10 @@ class Session:
             "retry": lambda _: self.retry(),
             "undo": lambda _: self.undo(),
             "set": self.set,
-            "show": lambda _: print(self.text),
+            "show": lambda _: write(self.text),
             "new": lambda _: self.turns.clear(),
             "save": self.save,
-            "help": lambda _: note(_HELP),
+            "help": lambda _: show_help(),
         }
 
     @property
@@ -176,13 +175,19 @@ class Session:
         typed, written = self.turns[-1]
         try:
             for piece in generate_pieces(self.engine, self.tokenizer, [self.text], self.config):
-                print_text(piece.text)
+                write(piece.text, end="")
                 written += piece.text
                 self.turns[-1] = (typed, written)
         except KeyboardInterrupt:
             note(" [stopped]")
             return
-        print(flush=True)
+        write("")
+
+
+def show_help() -> None:
+    """Prints the commands."""
+    for line in _HELP.splitlines():
+        note(line)
 
 
 def _lines() -> Iterator[str]:
@@ -195,10 +200,10 @@ def _lines() -> Iterator[str]:
             while line.endswith("\\"):
                 line = line[:-1] + "\n" + input("… ")
         except EOFError:
-            print(flush=True)
+            write("")
             return
         except KeyboardInterrupt:
-            print(flush=True)
+            write("")
             continue
         yield line
 

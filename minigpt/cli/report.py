@@ -7,6 +7,7 @@ import typer
 
 from minigpt.cli.options import CheckpointsOption
 from minigpt.cli.output_file import check_output
+from minigpt.cli.render.terminal import note, some_of, write
 from minigpt.errors import ConfigError
 from minigpt.reports import REPORT
 
@@ -51,5 +52,8 @@ def report(
     default = REPORT if len(directories) == 1 else f"report-{directories[1].resolve().name}.html"
     path = output or directories[0] / default
     target = path if output is None else check_output(output, mark_of(KIND), force=force)
-    write_report(directories, target)
-    print(path)
+    problems: list[str] = []
+    write_report(directories, target, problems)
+    for each in some_of(problems):
+        note(f"not shown: {each}")
+    write(str(path))

@@ -1,7 +1,6 @@
 """`minigpt train`: trains a model on a text."""
 
 import signal
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ import typer
 
 from minigpt.cli.launch import check_count, joined_world, share_job, train_with_main
 from minigpt.cli.options import CheckpointsOption, command_line, names_of, settings_options
+from minigpt.cli.render.terminal import note, write
 from minigpt.cli.signals import ignoring_sigusr1, signals_as_requests
 from minigpt.config import PRESETS, GPTConfig, ReadingConfig, TrainConfig
 from minigpt.errors import CheckpointError, ConfigError
@@ -162,7 +162,7 @@ def _train(job: "Job", checkpoints: Path, out: "Console", world: "World", logger
     display: TrainingDisplay | None = None
     with ExitStack() as stack:
         signals = stack.enter_context(signals_as_requests(control, lambda: display.stop() if display else None))
-        write = stack.enter_context(open_loggers(loggers, job.run, lambda text: out.print(text, markup=False)))
+        log_event = stack.enter_context(open_loggers(loggers, job.run, note))
         try:
             for event in stages.train(job, control=control, world=world):
                 if isinstance(event, Started):
@@ -172,7 +172,7 @@ def _train(job: "Job", checkpoints: Path, out: "Console", world: "World", logger
                 assert display is not None
                 display.show(event)
                 if not isinstance(event, SpeedChange):
-                    write(event)
+                    log_event(event)
                 finished = event if isinstance(event, Finished) else None
         except CheckpointError as error:  # the end could not be saved
             if finished is None:
@@ -180,24 +180,24 @@ def _train(job: "Job", checkpoints: Path, out: "Console", world: "World", logger
             unsaved = error
     assert display is not None
     if finished is None:
-        _print_how_to_resume(job, checkpoints, out)
+        _print_how_to_resume(job, checkpoints)
         raise typer.Exit(128 + (signals[0] if signals else signal.SIGTERM))  # another process was asked to stop
     try:
         _print_result(job, finished, display, world.size)
     finally:  # even if standard output is closed
         for text in stages.write_pages(job.run, report=report):
-            out.print(text, markup=False)
+            note(text)
         if unsaved is not None:
             raise unsaved
-    out.print("try it with:")
-    print(command_line("generate", "Once upon a time", "--model", job.run.directory.name, checkpoints=checkpoints))
+    note("try it with:")
+    write(command_line("generate", "Once upon a time", "--model", job.run.directory.name, checkpoints=checkpoints))
 
 
-def _print_how_to_resume(job: "Job", checkpoints: Path, out: "Console") -> None:
+def _print_how_to_resume(job: "Job", checkpoints: Path) -> None:
     directory, state = job.run.directory, job.run.last_progress()
     saved = f"stopped at step {state['step']:,} and saved in {directory}" if state else "stopped before the first save"
-    out.print(f"{saved}; continue with:", markup=False)
-    print(command_line("train", "--resume", "--name", directory.name, checkpoints=checkpoints), file=sys.stderr)
+    note(f"{saved}; continue with:")
+    note(command_line("train", "--resume", "--name", directory.name, checkpoints=checkpoints))
 
 
 def _print_result(job: "Job", finished: "Finished", display: "TrainingDisplay", processes: int) -> None:

@@ -259,5 +259,8 @@ class TypicalP:
 
 
 def _last(ordered: Tensor, kept: Tensor) -> Tensor:
-    """Each row's last kept value; the kept values are the first ones, at least one: two (B, V) -> (B, 1)."""
-    return ordered.gather(-1, kept.sum(dim=-1, keepdim=True) - 1)
+    """Each row's last kept value; the kept values are the first ones: two (B, V) -> (B, 1).
+
+    The first is always kept: a p below the smallest float32 is 0.
+    """
+    return ordered.gather(-1, kept.sum(dim=-1, keepdim=True).clamp(min=1) - 1)

@@ -171,7 +171,7 @@ def _import(path: Path, origin: str, target: Path, device: str, metadata: dict[s
                 raise
     if already_there and not _is_same(target, model, imported.tokenizer):
         raise CheckpointError(f"{target} holds something else; remove it or choose another --name")
-    return ImportResult(Checkpoint(target, model, imported.tokenizer, None), origin, notes, verify_gpt2(model))
+    return ImportResult(Checkpoint(target, model, imported.tokenizer), origin, notes, verify_gpt2(model))
 
 
 def _name_of(model: str | Path) -> str:

@@ -89,7 +89,7 @@ def load_model(
     imported = open_model(path)
     with contextlib.closing(imported.tensors):
         model = from_huggingface(imported.tensors, imported.config, device=target, dtype=dtype, mapped=mapped)
-    return LoadedModel(Checkpoint(path, model, imported.tokenizer, None), imported.notes)
+    return LoadedModel(Checkpoint(path, model, imported.tokenizer), imported.notes)
 
 
 def describe_model(path: Path) -> tuple[GPTConfig, Tokenizer, tuple[str, ...]]:

@@ -9,6 +9,7 @@ from typing import Any
 from minigpt.errors import ConfigError
 from minigpt.jobs.changes import is_free
 from minigpt.run_options import RunOptions
+from minigpt.tokenizer.display import plain_name
 
 Sources = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 """Text files, folders or globs; `-` is standard input."""
@@ -28,10 +29,12 @@ class Request:
     allow_change: bool = False
 
     def __post_init__(self) -> None:
-        if self.name is not None and (Path(self.name).name != self.name or self.name[:1] in ("", ".")):
+        if self.name is None:
+            return
+        if Path(self.name).name != self.name or self.name[:1] in ("", ".") or plain_name(self.name) != self.name:
             raise ConfigError(
-                f"name ({self.name!r}) must be a plain folder name in {self.checkpoints}: without slashes, and not "
-                "beginning with a dot"
+                f"name ({self.name!r}) must be a plain folder name in {self.checkpoints}: without slashes, newlines "
+                "and control characters, and not beginning with a dot"
             )
 
     @classmethod
@@ -62,7 +65,7 @@ class Request:
         path = Path(self.sources[0]).resolve()
         plain = path.with_suffix("") if path.suffix == ".gz" else path
         stem = plain.name if plain.is_dir() else plain.stem
-        return stem.strip("*?[].") or path.parent.name or "run"
+        return plain_name(stem.strip("*?[].")) or plain_name(path.parent.name) or "run"
 
     @property
     def absolute_sources(self) -> tuple[str, ...]:

@@ -106,8 +106,8 @@ def _resume(run: Run, request: Request, progress: ByteProgress | None) -> Genera
             f"{directory} holds its weights of step {step:,} but no state to resume; start a new run from those "
             f"weights with --from {directory.name}"
         )
-    state = run.last_progress()
-    step = state["step"] if state else 0
+    state = _progress(run.last_path, run.last_progress())
+    step = state.step if state else 0
     changes = changes_in(record, begun, request.asked, step, str(directory))
     if not request.allow_change:
         refuse(changes, str(directory))
@@ -192,16 +192,24 @@ def _load(run: Run) -> tuple[GPT, Tokenizer]:
     return checkpoint.model, checkpoint.tokenizer
 
 
-def _refuse_finished(run: Run, state: dict[str, Any], config: TrainConfig, n_tokens: int) -> None:
+def _progress(path: Path, entries: dict[str, Any] | None) -> Progress | None:
+    """The progress of a saved state.
+
+    Raises: CheckpointError if it is damaged.
+    """
+    return None if entries is None else Progress.from_dict(entries, f"{path} is damaged: its progress")
+
+
+def _refuse_finished(run: Run, progress: Progress, config: TrainConfig, n_tokens: int) -> None:
     """Raises ConfigError for a run that has ended and has nothing left to do; says how it can continue."""
     if run.record.result is None:
         return
-    budget, progress = Budget(config, planned_steps(config, n_tokens)), Progress.from_dict(state)
-    cooldown = run.before_cooldown_progress()
+    budget = Budget(config, planned_steps(config, n_tokens))
+    cooldown = _progress(run.before_cooldown_path, run.before_cooldown_progress())
     if (
         cooldown is not None
         and progress.budget.cooldown_step is not None
-        and budget.cooled_down_too_early(Progress.from_dict(cooldown), progress)
+        and budget.cooled_down_too_early(cooldown, progress)
     ):
         return
     if budget.is_spent(progress) and progress.budget.shortened_to is not None and config.patience:

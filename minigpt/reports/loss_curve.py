@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from minigpt.storage.folder import replace_file
+from minigpt.tokenizer.display import visible
 
 
 def draw_loss_curve(log: Iterable[Mapping[str, Any]], path: Path, baselines: Mapping[str, float] = {}) -> None:
@@ -47,7 +48,7 @@ def draw_loss_curve(log: Iterable[Mapping[str, Any]], path: Path, baselines: Map
                 continue
             axes.axhline(level / bits, color="gray", linestyle="--", linewidth=0.8)
             axes.annotate(
-                name,
+                visible(name),
                 (1, level / bits),
                 xycoords=axes.get_yaxis_transform(),
                 ha="right",

@@ -10,6 +10,7 @@ from string import Template
 from typing import Any
 
 from minigpt.inspection.colors import CIVIDIS
+from minigpt.tokenizer.display import visible
 
 _ASSETS = resources.files("minigpt.reports") / "assets"
 
@@ -29,7 +30,7 @@ def page(title: str, script_names: Sequence[str], data: Mapping[str, Any], kind:
     scripts = [_asset(f"{name}.js") for name in names]
     policy = f"default-src 'none'; script-src {' '.join(map(_source, scripts))}; style-src {_source(styles)}"
     return Template(_asset("page.html")).substitute(
-        title=html.escape(title),
+        title=html.escape(visible(title)),
         generator=mark_of(kind),
         policy=html.escape(policy, quote=True),
         styles=styles,

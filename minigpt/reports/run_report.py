@@ -10,7 +10,6 @@ from minigpt.evaluation.recorded_baselines import recorded_baselines
 from minigpt.inspection.surprisal import surprisal_of_weights
 from minigpt.reports.loss_curve import bits_per_nat, moving_average
 from minigpt.reports.page import page
-from minigpt.reports.validation import check_log
 from minigpt.storage.checkpoint import TRAINING
 from minigpt.storage.folder import replace_file
 from minigpt.storage.run import Run, read_record
@@ -28,39 +27,40 @@ Line = Mapping[str, Any]
 """A line of log.jsonl."""
 
 
-def report_page(directories: Sequence[Path]) -> str:
+def report_page(directories: Sequence[Path], problems: list[str] | None = None) -> str:
     """The page on one run, or on several side by side; an interrupted run is shown up to the end of its log.
 
-    Raises: CheckpointError for a folder without a run, or a damaged record or log.
+    With a list of `problems`, damaged parts of the record and lines of the log are not shown, and the list gets a
+    sentence on each.
+    Raises: CheckpointError for a folder without a run, or without such a list for a damaged record or log.
     """
-    runs = [run_data(directory) for directory in directories]
+    runs = [run_data(directory, problems) for directory in directories]
     if len({run["name"] for run in runs}) < len(runs):
         for run, directory in zip(runs, directories, strict=True):
             run["name"] = str(directory)
     return page(" and ".join(run["name"] for run in runs), list(_SCRIPTS), {"runs": runs}, KIND)
 
 
-def write_report(directories: Sequence[Path], path: Path) -> None:
+def write_report(directories: Sequence[Path], path: Path, problems: list[str] | None = None) -> None:
     """Writes that page to a file, atomically.
 
     Raises: CheckpointError as `report_page`, or if the file cannot be written or its folder does not exist.
     """
     if not path.parent.is_dir():
         raise CheckpointError(f"{path} could not be written: the folder {path.parent} does not exist; create it first")
-    replace_file(path, report_page(directories).encode())
+    replace_file(path, report_page(directories, problems).encode())
 
 
-def run_data(directory: Path) -> dict[str, Any]:
+def run_data(directory: Path, problems: list[str] | None = None) -> dict[str, Any]:
     """The data of a run on a page.
 
     Raises: CheckpointError as `report_page`.
     """
     if not (directory / TRAINING).exists():
         raise CheckpointError(f"{directory} holds no training run (no {TRAINING}), so there is nothing to report")
-    run = Run(directory, read_record(directory))
-    corpus, result = _corpus(run), _result(run)
-    log = list(run.read_log())
-    check_log(log, run.log_path)
+    run = Run(directory, read_record(directory, problems))
+    corpus, result = run.record.corpus, run.record.result
+    log = list(run.read_log(problems))
     steps = [line for line in log if line.get("loss") is not None]
     evaluations = [line for line in log if line.get("validation_loss") is not None]
     passage, why_no_passage = _passage(run, evaluations)
@@ -83,39 +83,23 @@ def run_data(directory: Path) -> dict[str, Any]:
     }
 
 
-def _corpus(run: Run) -> CorpusRecord:
-    if run.record.corpus is None:
-        raise CheckpointError(
-            f"{run.directory / TRAINING} has no 'corpus', which a page needs; a run started by train() in Python has "
-            "only the entries that its record was given"
-        )
-    return run.record.corpus
-
-
-def _result(run: Run) -> Result | None:
-    """The result of a run that has ended, None before."""
-    for name in ("step", "best_step", "reason", "seconds") if run.record.result else ():
-        if getattr(run.record.result, name) is None:
-            path = run.directory / TRAINING
-            raise CheckpointError(f"{path} is damaged: in its 'result': {name} is None; copy it again")
-    return run.record.result
-
-
 def _state(result: Result | None, steps: Sequence[Line]) -> str:
     """The progress or the end of the run, as text."""
     if result is None:
         return f"not finished: {steps[-1]['step']:,} steps so far" if steps else "not finished: no step was logged"
-    how = "stopped early" if result.reason == "early stop" else "done"
-    state = f"{how} after {result.step:,} steps, {(result.seconds or 0) / 60:.1f} minutes"
+    state = "stopped early" if result.reason == "early stop" else "done"
+    state += "" if result.step is None else f" after {result.step:,} steps"
+    state += "" if result.seconds is None else f", {result.seconds / 60:.1f} minutes"
     if result.bits_per_byte is None:
         return state
     return f"{state}; {result.bits_per_byte:.4f} bits per byte on held-out text"
 
 
-def _bits_per_nat(corpus: CorpusRecord, evaluations: Sequence[Line]) -> float | None:
+def _bits_per_nat(corpus: CorpusRecord | None, evaluations: Sequence[Line]) -> float | None:
     """The factor from nats per token to bits per byte: that of the validation part, else that of the training part."""
-    of_training = corpus.train_tokens / corpus.train_bytes / _NATS_PER_BIT if corpus.train_bytes else None
-    return bits_per_nat(evaluations) or of_training
+    if (of_validation := bits_per_nat(evaluations)) or corpus is None or not corpus.train_bytes:
+        return of_validation
+    return corpus.train_tokens / corpus.train_bytes / _NATS_PER_BIT
 
 
 def _training_curve(steps: Sequence[Line]) -> dict[str, list[Any]]:

@@ -37,12 +37,20 @@ TRAINING = "training.json"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model, its tokenizer, the directory they were loaded from, and the record of their training, if any."""
+    """A model, its tokenizer, and the directory they were loaded from."""
 
     directory: Path
     model: GPT
     tokenizer: Tokenizer
-    training: dict[str, Any] | None
+
+    @property
+    def training(self) -> dict[str, Any] | None:
+        """The content of training.json, None without one. It is read only here: a model generates text without it.
+
+        Raises: CheckpointError if it is not JSON.
+        """
+        path = self.directory / TRAINING
+        return read_json(path) if path.exists() else None
 
     @property
     def record(self) -> RunRecord | None:
@@ -155,8 +163,7 @@ def load_checkpoint(
         )
     with TensorFile(directory / WEIGHTS) as file:
         model = from_huggingface(file, config, device=target, dtype=dtype, mapped=mapped)
-    training = directory / TRAINING
-    return Checkpoint(directory, model, tokenizer, read_json(training) if training.exists() else None)
+    return Checkpoint(directory, model, tokenizer)
 
 
 def read_config(directory: str | Path) -> GPTConfig:

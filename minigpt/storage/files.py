@@ -100,7 +100,8 @@ def atomic_json(path: Path, value: Mapping[str, Any]) -> None:
 
 def json_bytes(value: Mapping[str, Any]) -> bytes:
     """An indented JSON object as the content of a file."""
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    return text.encode(errors="backslashreplace")  # \udcff for a byte of a file name that is not UTF-8
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from minigpt.storage.checkpoint import (
 )
 from minigpt.storage.files import exists, json_bytes, read_json
 from minigpt.storage.folder import Content, Folder, wrap_write_errors
+from minigpt.storage.json_record import check_entry, is_integer, is_number, mapping
 from minigpt.storage.model_card import CARD, may_write_card, model_card
 from minigpt.storage.run_lock import RunLock
 from minigpt.storage.run_log import RunLog
@@ -60,10 +61,19 @@ _STARTS = {  # the files that a run replaces, and how each begins
 
 @dataclass(frozen=True)
 class LastState:
-    """What resuming needs: named tensors, and the progress as plain values for JSON."""
+    """What resuming needs: named tensors, and the progress as plain values for JSON.
+
+    `file` is where it was read from; errors name it.
+    """
 
     tensors: Mapping[str, Tensor]
     progress: dict[str, Any]
+    file: Path | None = None
+
+    @property
+    def damaged(self) -> str:
+        """The start of an error about it."""
+        return f"{self.file or 'the saved state'} is damaged"
 
 
 class Run:
@@ -212,9 +222,13 @@ class Run:
         """
         self._log.flush()
 
-    def read_log(self) -> Iterator[dict[str, Any]]:
-        """The lines of the log in order, without a last line that a kill cut short."""
-        return self._log.read()
+    def read_log(self, problems: list[str] | None = None) -> Iterator[dict[str, Any]]:
+        """The lines of the log in order, without a last line that a kill cut short.
+
+        With a list of `problems`, damaged lines are skipped, and the list gets a sentence on each.
+        Raises: CheckpointError without such a list, for the first damaged line.
+        """
+        return self._log.read(problems)
 
     def truncate_log(self, step: int, done: frozenset[str]) -> None:
         """Drops the lines that a run resumed after `step` will write again: all later ones, and those of that step
@@ -232,9 +246,18 @@ class Run:
 
         Raises: CheckpointError if the weights cannot be read.
         """
-        with TensorFile(self.directory / WEIGHTS) as file:
-            loss = file.metadata.get("validation_loss")
-            return None if loss is None else (int(file.metadata["step"]), float(loss))
+        path = self.directory / WEIGHTS
+        with TensorFile(path) as file:
+            loss, step = file.metadata.get("validation_loss"), file.metadata.get("step")
+        if loss is None:
+            return None
+        try:
+            figures = int(step or ""), float(loss)
+        except ValueError as error:
+            raise CheckpointError(f"{path} is damaged: its step or loss is no number; copy it again") from error
+        if not (is_integer(figures[0]) and is_number(figures[1])):
+            raise CheckpointError(f"{path} is damaged: its step or loss is out of range; copy it again")
+        return figures
 
     def load_best(self) -> dict[str, Tensor]:
         """The weights at the top of the folder, as a state dict.
@@ -277,25 +300,39 @@ class Run:
         if not self._has(path):
             return None
         tensors, metadata = load_tensors(path)
-        return LastState(tensors, json.loads(metadata["progress"]))
+        return LastState(tensors, _progress_in(metadata, path), path)
 
     def _progress(self, path: Path) -> dict[str, Any] | None:
         if not self._has(path):
             return None
         with TensorFile(path) as file:
-            return json.loads(file.metadata["progress"])
+            return _progress_in(file.metadata, path)
 
     def _has(self, path: Path) -> bool:
         return self.is_in_place and exists(path)
 
 
-def read_record(directory: Path) -> RunRecord:
-    """The record of the run in a folder, whatever its format.
+def _progress_in(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
+    """The progress of a state, which has at least a step.
+
+    Raises: CheckpointError if it is damaged.
+    """
+    try:
+        progress = json.loads(metadata.get("progress", "null"))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is damaged: its progress is not JSON ({error}); copy it again") from error
+    entries = dict(mapping(progress, f"{path} is damaged: its progress"))
+    check_entry(entries.get("step"), int, f"{path} is damaged: its progress", "step")
+    return entries
+
+
+def read_record(directory: Path, problems: list[str] | None = None) -> RunRecord:
+    """The record of the run in a folder, whatever its format; for `problems` see `RunRecord.from_dict`.
 
     Raises: CheckpointError if it is missing or damaged.
     """
     path = directory / TRAINING
-    return RunRecord.from_dict(read_json(path), path)
+    return RunRecord.from_dict(read_json(path), path, problems)
 
 
 def runs_in(checkpoints: Path) -> list[Path]:

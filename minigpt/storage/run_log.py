@@ -14,6 +14,7 @@ from minigpt.bounded_reading import bounded_lines, open_regular, parse_json
 from minigpt.errors import CheckpointError
 from minigpt.storage.files import read_error
 from minigpt.storage.folder import Folder, fsync_descriptor, wrap_write_errors
+from minigpt.storage.log_line import check_line
 
 _LINES_PER_WRITE = 1000
 
@@ -62,10 +63,11 @@ class RunLog:
                     folder.sync()
                     self._is_durable = True
 
-    def read(self) -> Iterator[dict[str, Any]]:
+    def read(self, problems: list[str] | None = None) -> Iterator[dict[str, Any]]:
         """The records in order, without a last line that a kill cut short.
 
-        Raises: CheckpointError if the file cannot be read or a line is not JSON.
+        With a list of `problems`, damaged lines are skipped, and the list gets a sentence on each.
+        Raises: CheckpointError if the file cannot be read, and without such a list for the first damaged line.
         """
         with self._open_to_read() as file:
             written = file if self._whole is None else io.BytesIO(file.read(self._whole))
@@ -73,9 +75,13 @@ class RunLog:
                 if not line.endswith(b"\n"):
                     continue
                 try:
-                    yield parse_json(line.decode())
-                except ValueError as error:
-                    raise CheckpointError(f"{self.path}, line {number} is not JSON ({error}); remove it") from error
+                    record = _parsed(line, f"{self.path}, line {number}")
+                except CheckpointError as error:
+                    if problems is None:
+                        raise
+                    problems.append(str(error))
+                else:
+                    yield record
 
     def _open_to_read(self) -> BinaryIO:
         try:
@@ -125,6 +131,19 @@ class RunLog:
         finally:
             os.close(descriptor)
         self._whole = None
+
+
+def _parsed(line: bytes, location: str) -> dict[str, Any]:
+    """The record in a line.
+
+    Raises: CheckpointError if it is damaged.
+    """
+    try:
+        record = parse_json(line.decode())
+    except ValueError as error:
+        raise CheckpointError(f"{location} is not JSON ({error}); remove it") from error
+    check_line(record, location)
+    return record
 
 
 def replace_nonfinite(record: Mapping[str, Any]) -> dict[str, Any]:

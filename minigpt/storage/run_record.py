@@ -1,54 +1,29 @@
 """The record of a training run, which training.json holds: one typed description for every module that reads it.
 
 `RunRecord.from_dict` also reads the records of earlier versions and of runs that `train()` began in Python, which lack
-some parts; settings that are newer than a record have their defaults. A record that is damaged raises CheckpointError.
+some parts; settings that are newer than a record have their defaults. A record that is damaged raises CheckpointError,
+or is read without its damaged parts by those who only show it.
 """
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, TypeVar, get_type_hints
+from typing import Any, TypeVar, cast
 
 from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.run_options import OPTION_NAMES, RunOptions
+from minigpt.storage.json_record import JsonRecord, check_entry, is_number, is_text, mapping, quoted
 
 FORMAT = 2  # of training.json and of the saved states
 
 SettingsType = TypeVar("SettingsType", GPTConfig, ReadingConfig, TrainConfig)
 
 
-class _Part:
-    """A part of the record: a dataclass whose field names are the keys in training.json."""
-
-    @classmethod
-    def from_dict(cls, entries: object, location: str) -> Self:
-        """The part with these entries; unknown ones are ignored.
-
-        Raises: CheckpointError, which begins with `location`, for an entry that is missing or has the wrong type.
-        """
-        given = _mapping(entries, location)
-        hints, values = get_type_hints(cls), {}
-        for each in dataclasses.fields(cls):  # type: ignore[arg-type]
-            key = each.metadata.get("key", each.name)
-            if key in given or each.default is dataclasses.MISSING:
-                values[each.name] = given.get(key)
-                if not _fits(given.get(key), hints[each.name]):
-                    raise CheckpointError(
-                        f"{location}: {key} is {given.get(key)!r}, not {_type_name(hints[each.name])}; copy it again"
-                    )
-        return cls(**values)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The part as plain values for JSON."""
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]
-        return {each.metadata.get("key", each.name): getattr(self, each.name) for each in fields}
-
-
 @dataclass(frozen=True, kw_only=True)
-class Environment(_Part):
+class Environment(JsonRecord):
     """The machine that a run began on. A resumed run may have another, so nothing is compared with it."""
 
     python: str | None = None
@@ -61,7 +36,7 @@ class Environment(_Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CorpusRecord(_Part):
+class CorpusRecord(JsonRecord):
     """The text as tokens: its hash, its size, and the file that holds the tokens."""
 
     fingerprint: str
@@ -73,7 +48,7 @@ class CorpusRecord(_Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BaselineRecord(_Part):
+class BaselineRecord(JsonRecord):
     """The result of one simple method: the fields of `minigpt.evaluation.baselines.Baseline`."""
 
     name: str
@@ -93,15 +68,15 @@ class BaselinesRecord:
 
     @classmethod
     def from_dict(cls, entries: object, location: str) -> "BaselinesRecord":
-        given = _mapping(entries, location)
+        given = mapping(entries, location)
         fingerprint, measured = given.get("fingerprint"), given.get("measured")
-        if not isinstance(fingerprint, str):
-            raise CheckpointError(f"{location}: fingerprint is {fingerprint!r}, not a string; copy it again")
-        if not isinstance(measured, list):
-            raise CheckpointError(f"{location}: measured is {measured!r}, not a list; copy it again")
+        check_entry(fingerprint, str, location, "fingerprint")
+        check_entry(measured, list, location, "measured")
         return cls(
-            fingerprint=fingerprint,
-            measured=tuple(BaselineRecord.from_dict(each, f"{location}: a baseline") for each in measured),
+            fingerprint=cast(str, fingerprint),
+            measured=tuple(
+                BaselineRecord.from_dict(each, f"{location}: a baseline") for each in cast(list[Any], measured)
+            ),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -109,7 +84,7 @@ class BaselinesRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change(_Part):
+class Change(JsonRecord):
     """A setting that `--allow-change` changed; the new value holds after `step`."""
 
     step: int
@@ -119,7 +94,7 @@ class Change(_Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result(_Part):
+class Result(JsonRecord):
     """How a run ended; the losses are those of the best weights. NaN and infinite numbers become None."""
 
     step: int | None = None
@@ -167,77 +142,30 @@ class RunRecord:
     other: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def from_dict(cls, entries: Mapping[str, Any], path: str | Path = "training.json") -> "RunRecord":
+    def from_dict(
+        cls,
+        entries: Mapping[str, Any],
+        path: str | Path = "training.json",
+        problems: list[str] | None = None,
+    ) -> "RunRecord":
         """The record with these entries, as JSON has them; `path` is the file that an error names.
 
-        Raises: CheckpointError for a part that lacks what it must have, or has a value of another type.
+        With a list of `problems`, a damaged part is not recorded, and the list gets a sentence on it.
+        Raises: CheckpointError without such a list, for a part that lacks what it must have or has a value that is not
+        valid.
         """
-        damaged = f"{path} is damaged"
-
-        def location(key: str) -> str:
-            return f"{damaged}: in its {key!r}"
-
-        def plain(key: str, kind: Any) -> Any:
-            if not _fits(value := entries.get(key), kind):
-                raise CheckpointError(f"{damaged}: {key} is {value!r}, not {_type_name(kind)}; copy it again")
-            return value
-
-        def part(key: str) -> Any:
-            """The object under this key; None if it is missing or empty."""
-            value = entries.get(key)
-            if value is not None and not isinstance(value, dict):
-                raise CheckpointError(f"{damaged}: its {key!r} is {value!r}, not an object; copy it again")
-            return value or None
-
-        def parts(key: str) -> list[Any]:
-            value = entries.get(key) or []
-            if not isinstance(value, list):
-                raise CheckpointError(f"{damaged}: its {key!r} is {value!r}, not a list; copy it again")
-            return value
-
-        def expected_range(key: str) -> tuple[float, float] | None:
-            value = entries.get(key)
-            if value is None:
-                return None
-            if _fits(value, float):  # earlier versions expected one figure
-                return value, value
-            if not (isinstance(value, list) and len(value) == 2 and all(_fits(each, float) for each in value)):
-                raise CheckpointError(f"{damaged}: {key} is {value!r}, not two numbers; copy it again")
-            return value[0], value[1]
-
-        def settings(kind: type[SettingsType], key: str) -> SettingsType | None:
-            value = part(key)
-            return value and _settings(kind, value, location(key))
-
-        asked = entries.get("asked")
-        if asked is not None:
-            known = {name: value for name, value in (part("asked") or {}).items() if name in OPTION_NAMES}
+        parts: dict[str, Any] = {}
+        for each in dataclasses.fields(cls):
+            key = _key(each)
+            if each.name == "other" or (key not in entries and each.name != "format"):
+                continue
             try:
-                asked = RunOptions.of(known)
-            except ConfigError as error:
-                raise CheckpointError(f"{location('asked')}: {error}; copy it again") from error
-        return cls(
-            format=plain("format", int | None),
-            minigpt=plain("minigpt", str | None),
-            torch=plain("torch", str | None),
-            started=plain("started", str | None),
-            device=plain("device", str | None),
-            environment=part("environment") and Environment.from_dict(entries["environment"], location("environment")),
-            sources=tuple(_string(each, location("sources")) for each in parts("sources")),
-            asked=asked,
-            reading=settings(ReadingConfig, "reading"),
-            base=plain("from", str | None),
-            preset=plain("preset", str | None),
-            tokenizer=plain("tokenizer", str | None),
-            corpus=part("corpus") and CorpusRecord.from_dict(entries["corpus"], location("corpus")),
-            baselines=part("baselines") and BaselinesRecord.from_dict(entries["baselines"], location("baselines")),
-            model=settings(GPTConfig, "model"),
-            training=settings(TrainConfig, "training"),
-            expected=expected_range("forecast"),
-            changes=tuple(Change.from_dict(each, location("changes")) for each in parts("changes")),
-            result=part("result") and Result.from_dict(entries["result"], location("result")),
-            other={key: value for key, value in entries.items() if key not in _KEYS},
-        )
+                parts[each.name] = _READERS[each.name](entries.get(key), f"{path} is damaged", key)
+            except CheckpointError as error:
+                if problems is None:
+                    raise
+                problems.append(str(error))
+        return cls(**parts, other={key: value for key, value in entries.items() if key not in _KEYS})
 
     def to_dict(self) -> dict[str, Any]:
         """The record as plain values, in the order of training.json."""
@@ -283,33 +211,95 @@ def _key(each: "dataclasses.Field[Any]") -> str:
 
 _KEYS = {_key(each) for each in dataclasses.fields(RunRecord)} - {"other"}
 
-
-def _mapping(value: object, location: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise CheckpointError(f"{location} is {value!r}, not an object; copy it again")
-    return value
+# Each reader takes a value, the start of an error, which says that a file is damaged, and the value's key in that file.
+_Reader = Callable[[Any, str, str], Any]
 
 
-def _settings(kind: type[SettingsType], entries: Mapping[str, Any], location: str) -> SettingsType:
-    """Settings as they were recorded; those that this version does not have are ignored."""
+def _plain(kind: Any) -> _Reader:
+    """Reads a value of this type."""
+
+    def read(value: Any, damaged: str, key: str) -> Any:
+        check_entry(value, kind, damaged, key)
+        return value
+
+    return read
+
+
+def _object(build: Callable[[Mapping[str, Any], str], Any]) -> _Reader:
+    """Reads an object; None if it is missing or empty."""
+
+    def read(value: Any, damaged: str, key: str) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise CheckpointError(f"{damaged}: its {key!r} is {quoted(value)}, not an object; copy it again")
+        return build(value, f"{damaged}: in its {key!r}") if value else None
+
+    return read
+
+
+def _list(build: Callable[[Any, str], Any]) -> _Reader:
+    """Reads a list; an empty one if it is missing."""
+
+    def read(value: Any, damaged: str, key: str) -> Any:
+        if not isinstance(value, list | None):
+            raise CheckpointError(f"{damaged}: its {key!r} is {quoted(value)}, not a list; copy it again")
+        return tuple(build(each, f"{damaged}: in its {key!r}") for each in value or ())
+
+    return read
+
+
+def _settings(kind: type[SettingsType]) -> _Reader:
+    """Reads settings as they were recorded; those that this version does not have are ignored."""
+
+    def build(entries: Mapping[str, Any], location: str) -> SettingsType:
+        try:
+            return kind(**{name: value for name, value in entries.items() if name in kind.__dataclass_fields__})
+        except ConfigError as error:
+            raise CheckpointError(f"{location}: {error}; copy it again") from error
+
+    return _object(build)
+
+
+def _asked(value: Any, damaged: str, key: str) -> RunOptions | None:
+    """Reads the options that were given; those that this version does not have are ignored."""
+    if value is None:
+        return None
+    given = _object(lambda entries, _location: entries)(value, damaged, key) or {}
     try:
-        return kind(**{name: value for name, value in entries.items() if name in kind.__dataclass_fields__})
+        return RunOptions.of({name: each for name, each in given.items() if name in OPTION_NAMES})
     except ConfigError as error:
-        raise CheckpointError(f"{location}: {error}; copy it again") from error
+        raise CheckpointError(f"{damaged}: in its {key!r}: {error}; copy it again") from error
 
 
-def _string(value: object, location: str) -> str:
-    if not isinstance(value, str):
-        raise CheckpointError(f"{location}: {value!r} is not a string; copy it again")
+def _expected(value: Any, damaged: str, key: str) -> tuple[float, float] | None:
+    """Reads the lowest and the highest figure that a plan expected; earlier versions expected one figure."""
+    if value is None:
+        return None
+    figures = value if isinstance(value, list) else [value, value]
+    if not (len(figures) == 2 and all(map(is_number, figures))):
+        raise CheckpointError(f"{damaged}: {key} is {quoted(value)}, not two numbers; copy it again")
+    return figures[0], figures[1]
+
+
+def _string(value: Any, location: str) -> Any:
+    if not is_text(value):
+        raise CheckpointError(f"{location}: {quoted(value)} is not a string; copy it again")
     return value
 
 
-def _fits(value: object, kind: Any) -> bool:
-    if isinstance(value, bool):
-        return kind is object
-    return isinstance(value, kind | int if kind in (float, float | None) else kind)
-
-
-def _type_name(kind: Any) -> str:
-    names = {str: "a string", int: "a whole number", float: "a number"}
-    return next((name for type_, name in names.items() if kind in (type_, type_ | None)), str(kind))
+_READERS: Mapping[str, _Reader] = {
+    "format": _plain(int | None),
+    **dict.fromkeys(("minigpt", "torch", "started", "device", "base", "preset", "tokenizer"), _plain(str | None)),
+    "environment": _object(Environment.from_dict),
+    "sources": _list(_string),
+    "asked": _asked,
+    "reading": _settings(ReadingConfig),
+    "corpus": _object(CorpusRecord.from_dict),
+    "baselines": _object(BaselinesRecord.from_dict),
+    "model": _settings(GPTConfig),
+    "training": _settings(TrainConfig),
+    "expected": _expected,
+    "changes": _list(Change.from_dict),
+    "result": _object(Result.from_dict),
+}

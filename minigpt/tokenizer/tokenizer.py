@@ -27,6 +27,7 @@ from minigpt.tokenizer.vocabulary import END_OF_TEXT, GPT2_BYTES, Vocabulary, by
 # Source: openai/gpt-2, src/encoder.py; the possessive form is tiktoken's.
 _GPT2_SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s{0,50000}\s(?=\s)|\s"
 _CHARACTERS = r"[\s\S]"
+_LARGEST_BPE = 1_000_000  # tokens; the trainer reserves memory for all of them
 
 _GPT2_FINGERPRINT = "e86ab48b58bc9bb314277f28b8d8311c22dd445e1425f59072f7c6a3d520b0c7"
 
@@ -261,7 +262,7 @@ class StreamDecoder:
 def requested_vocab_size(spec: str) -> int | None:
     """The N of `bpe:N`, or None for `gpt2`, `bytes` and `chars`.
 
-    Raises: TokenizerError for any other specification, and for an N below 257.
+    Raises: TokenizerError for any other specification, and for an N below 257 or above a million.
     """
     if spec in ("gpt2", "bytes", "chars"):
         return None
@@ -271,4 +272,6 @@ def requested_vocab_size(spec: str) -> int | None:
     size = int(match[1])
     if size < 257:
         raise TokenizerError(f"tokenizer ({spec!r}) must have at least 257 tokens: the 256 bytes and end-of-text")
+    if size > _LARGEST_BPE:
+        raise TokenizerError(f"tokenizer ({spec!r}) must have at most {_LARGEST_BPE:,} tokens, such as bpe:32768")
     return size

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from minigpt.errors import CheckpointError
+from minigpt.storage.json_record import is_number, quoted
 from minigpt.storage.run import LastState, Run
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.training.budget import Budget
@@ -21,6 +22,10 @@ from minigpt.training.events import Notice, Saved
 from minigpt.training.progress import BestResult, Progress, SavedWith
 from minigpt.training.spike_detection import DivergedError
 from minigpt.training.step import TrainStep
+
+# What AdamW and Muon keep for a parameter, and nothing before the first step.
+_OPTIMIZER_STATES: tuple[set[str], ...] = (set(), {"step", "exp_avg", "exp_avg_sq"}, {"momentum"})
+_LOSS_SCALER = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
 
 
 @dataclass(frozen=True)
@@ -51,25 +56,37 @@ class TrainingState:
         """Restores a captured state on each parameter's own device; returns its progress.
 
         The optimizer states are restored only if they are of this run's optimizer, and otherwise cleared.
+        Raises: CheckpointError for a state that is damaged or of another model.
         """
-        step, progress = self.train_step, Progress.from_dict(state.progress)
+        step, progress = self.train_step, _progress(state)
         saved_with = progress.saved_with
         for optimizer in step.optimizers:
             optimizer.state.clear()
         model = step.loss_model.model
         present, parameters, states = model.state_dict(), dict(model.named_parameters()), self.optimizer_states()
+        detector = step.spike_detector
         weights: dict[str, Tensor] = {}
         for full_name, value in state.tensors.items():
-            kind, name = full_name.split(".", 1)
+            kind, _, name = full_name.partition(".")
             if kind == "model":
+                _check_tensor(state, full_name, value, present.get(name))
                 weights[name] = distribute_like(value, present[name])
             elif kind in ("spike_detector", "guard"):  # "guard" in states of earlier versions
-                step.spike_detector.statistics = value.to(step.spike_detector.statistics.device)
+                _check_tensor(state, full_name, value, detector.statistics)
+                detector.statistics = value.to(detector.statistics.device)
             elif saved_with.optimizer == step.config.optimizer:
-                parameter_name, key = name.rsplit(".", 1)
+                parameter_name, _, key = name.rpartition(".")
+                like = detector.statistics[0] if key == "step" else parameters.get(parameter_name)
+                _check_tensor(state, full_name, value, like if parameter_name in parameters else None)
                 states[parameter_name][key] = distribute_like(value, parameters[parameter_name])
+        if missing := sorted(present.keys() - weights.keys()):
+            raise CheckpointError(f"{state.damaged}: it has no tensor {'model.' + missing[0]!r}; copy it again")
+        for name, entries in states.items():
+            if entries.keys() not in _OPTIMIZER_STATES:
+                raise CheckpointError(f"{state.damaged}: {'optimizer.' + name!r} is incomplete; copy it again")
         model.load_state_dict(weights)
         if saved_with.loss_scaler:  # empty if the run had no loss scale
+            _check_loss_scaler(state, saved_with.loss_scaler)
             step.loss_scaler.load_state_dict(saved_with.loss_scaler)
         if step.config.micro_batch_size is None and saved_with.micro_batch_size is not None:
             step.micro_batch_size = min(saved_with.micro_batch_size, len(step.rows))  # which fitted into memory
@@ -84,6 +101,33 @@ class TrainingState:
             for group in optimizer.param_groups
             for parameter in group["params"]
         }
+
+
+def _progress(state: LastState) -> Progress:
+    return Progress.from_dict(state.progress, f"{state.damaged}: its progress")
+
+
+def _check_tensor(state: LastState, name: str, value: Tensor, like: Tensor | None) -> None:
+    """Raises CheckpointError for a tensor of a state that is not of this model (`like` is None), or of another form."""
+    if like is None:
+        raise CheckpointError(f"{state.damaged}: its tensor {name!r} does not belong to this model; copy it again")
+    if value.shape != like.shape or not value.is_floating_point():
+        raise CheckpointError(
+            f"{state.damaged}: its tensor {name!r} is {value.dtype} of shape {tuple(value.shape)}, not "
+            f"float32 of shape {tuple(like.shape)}; copy it again"
+        )
+    if not value.isfinite().all():
+        raise CheckpointError(f"{state.damaged}: its tensor {name!r} has NaN or infinite numbers; copy it again")
+
+
+def _check_loss_scaler(state: LastState, entries: Mapping[str, Any]) -> None:
+    """Raises CheckpointError unless the entries are those of torch's GradScaler."""
+    wrong = [name for name in _LOSS_SCALER if not is_number(entries.get(name))]
+    if wrong:
+        raise CheckpointError(
+            f"{state.damaged}: its progress: loss_scaler: {wrong[0]} is {quoted(entries.get(wrong[0]))}, not a number; "
+            "copy it again"
+        )
 
 
 class Checkpointer:
@@ -127,14 +171,14 @@ class Checkpointer:
             if self.run is not None:
                 self.run.truncate_log(-1, frozenset())
             return None
-        stopped = Progress.from_dict(last.progress)
+        stopped = _progress(last)
         if stopped.budget.cooldown_step is not None:
             before = self.world.broadcast_state(self.run.load_before_cooldown() if self.run is not None else None)
             if before is None:
                 self.notices.append(
                     "the state before the learning-rate cool-down is missing, so the run continues from within it"
                 )
-            elif budget.cooled_down_too_early(Progress.from_dict(before.progress), stopped):
+            elif budget.cooled_down_too_early(_progress(before), stopped):
                 return self._resume_before_cooldown(before, stopped)
         progress = self._restore(last)
         self._truncate_log(progress)

@@ -1,12 +1,13 @@
 """The progress of a run, saved with its state: counters, evaluations, the use of its budget, and recoveries."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from minigpt.storage.json_record import JsonRecord, mapping, number
+
 
 @dataclass(frozen=True)
-class BestResult:
+class BestResult(JsonRecord):
     """The lowest validation loss so far and the step that reached it.
 
     `loss` is None before the first evaluation, and without a validation text. Unit: nats per token.
@@ -17,7 +18,7 @@ class BestResult:
 
 
 @dataclass(frozen=True)
-class EvaluationState:
+class EvaluationState(JsonRecord):
     """The last evaluation, and how its loss compares with the earlier ones.
 
     `step` is -1 before the first. `seconds` is when it ended and `duration` how long it took. `is_best` says that it
@@ -25,8 +26,8 @@ class EvaluationState:
     `without_improvement` counts the evaluations in a row that did not lower it.
     """
 
-    step: int = -1
-    seconds: float = -1.0
+    step: int = number(-1, min=-1)
+    seconds: float = number(-1.0, min=-1)
     duration: float = 0.0
     is_best: bool = False
     lowest_loss: float | None = None
@@ -34,7 +35,7 @@ class EvaluationState:
 
 
 @dataclass(frozen=True)
-class SampleState:
+class SampleState(JsonRecord):
     """When the last sample was generated."""
 
     step: int = 0
@@ -42,7 +43,7 @@ class SampleState:
 
 
 @dataclass(frozen=True)
-class BudgetState:
+class BudgetState(JsonRecord):
     """The use of a run's budget.
 
     `start_seconds` passed before the first step. `closing_seconds` is what the run needs after its last step. A run
@@ -52,27 +53,27 @@ class BudgetState:
 
     start_seconds: float = 0.0
     closing_seconds: float = 0.0
-    shortened_to: float | None = None
+    shortened_to: float | None = number(None, above=0, max=1)
     cooldown_step: int | None = None
 
 
 @dataclass(frozen=True)
-class Recovery:
+class Recovery(JsonRecord):
     """The reactions of a run to loss spikes and divergence.
 
     `learning_rate_factor` multiplies the schedule after a rollback. It belongs to `peak_learning_rate`, the setting.
     `consecutive_skips` counts the steps in a row that were skipped until now.
     """
 
-    peak_learning_rate: float | None = None
-    learning_rate_factor: float = 1.0
+    peak_learning_rate: float | None = number(None, above=0)
+    learning_rate_factor: float = number(1.0, above=0, max=1)
     rollbacks: int = 0
     skipped_steps: int = 0
     consecutive_skips: int = 0
 
 
 @dataclass(frozen=True)
-class SavedWith:
+class SavedWith(JsonRecord):
     """The settings of a saved state: parts of it are restored only if these are unchanged.
 
     `corpus` is the fingerprint of the training text. `loss_scaler` is the state of torch's GradScaler.
@@ -80,12 +81,12 @@ class SavedWith:
 
     optimizer: str = ""
     corpus: str = ""
-    micro_batch_size: int | None = None
+    micro_batch_size: int | None = number(None, min=1)
     loss_scaler: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
-class Progress:
+class Progress(JsonRecord):
     """The progress of a run. `tokens` counts the tokens of its steps. Unit: `seconds` of the run, without pauses."""
 
     step: int = 0
@@ -109,15 +110,21 @@ class Progress:
         )
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Progress":
-        """The progress of a saved state; also reads the ungrouped values that earlier versions wrote."""
-        grouped = dict(values)
+    def from_dict(cls, entries: object, location: str = "the saved state is damaged: its progress") -> "Progress":
+        """The progress of a saved state; also reads the ungrouped values that earlier versions wrote.
+
+        Raises: CheckpointError, which begins with `location`, for an entry that is not valid.
+        """
+        given = dict(mapping(entries, location))
         for name, (record, field_name) in _UNGROUPED.items():
-            if name in values:
-                grouped.setdefault(record, {})[field_name] = grouped.pop(name)
-        for record, kind in _RECORDS.items():
-            grouped[record] = kind(**grouped.get(record, {}))
-        return cls(**grouped)
+            if name in given:
+                group = mapping(given.get(record, {}), f"{location}: {record}")
+                given[record] = {**group, field_name: given.pop(name)}
+        records: dict[str, Any] = {}
+        for name, kind in _RECORDS.items():
+            if name in given:
+                records[name] = kind.from_dict(given.pop(name), f"{location}: {name}")
+        return replace(super().from_dict(given, location), **records)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a saved state: the counters, and a dictionary for each record."""
@@ -222,7 +229,7 @@ class Progress:
         )
 
 
-_RECORDS: dict[str, type] = {
+_RECORDS: dict[str, type[JsonRecord]] = {
     "best": BestResult,
     "evaluation": EvaluationState,
     "sample": SampleState,

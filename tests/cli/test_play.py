@@ -69,12 +69,12 @@ def test_ctrl_c_stops_the_model_and_keeps_what_it_wrote(monkeypatch: pytest.Monk
     session = new_session()
     shown: list[str] = []
 
-    def write(text: str) -> None:
+    def write(text: str, end: str = "") -> None:
         shown.append(text)
         if len(shown) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(play, "print_text", write)
+    monkeypatch.setattr(play, "write", write)
     session.run(iter(["Once"]))
     assert session.text == "Once" + "".join(shown[:2])
     session.run(iter(["/continue"]))

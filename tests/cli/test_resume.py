@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from builders import finished_run
 
 from minigpt.bounded_reading import open_regular
 from minigpt.cli.app import app
@@ -32,16 +32,7 @@ def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which a run of six steps, `checkpoints/fox`, has finished."""
     folder = tmp_path_factory.mktemp("finished")
-    (folder / "fox.txt").write_text("the quick brown fox jumps over the lazy dog; " * 60)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setenv("MINIGPT_CACHE", str(folder / "cache"))
-        patch.setattr("minigpt.reports.loss_curve.draw_loss_curve", lambda *_: None)
-        options = ["--n-layer", "1", "--n-head", "2", "--n-embd", "16", "--context-length", "16", "--batch-size", "4",
-                   "--tokenizer", "bytes", "--steps", "6", "--eval-every", "3", "--device", "cpu",
-                   "--dtype", "float32", "--learning-rate", "0.001"]  # fmt: skip
-        result = CliRunner().invoke(app, ["train", "fox.txt", *options])
-    assert result.exit_code == 0, result.output
+    finished_run(folder)
     return folder
 
 

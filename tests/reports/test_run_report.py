@@ -183,11 +183,10 @@ RESULT = {"step": 1, "best_step": 1, "reason": "length", "seconds": 1.0}
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({}, "training.json has no 'corpus', which a page needs"),
         ({"corpus": "text.txt"}, "its 'corpus' is 'text.txt', not an object"),
         ({"corpus": {**CORPUS, "train_bytes": "many"}}, "in its 'corpus': train_bytes is 'many'"),
         ({"corpus": {"path": "nowhere"}}, "in its 'corpus': fingerprint is None"),
-        ({"corpus": CORPUS, "result": {**RESULT, "seconds": None}}, "in its 'result': seconds is None"),
+        ({"corpus": CORPUS, "result": {**RESULT, "seconds": -1}}, "in its 'result': seconds is -1, not a number"),
         ({"corpus": CORPUS, "result": 3}, "its 'result' is 3"),
         (
             {"corpus": CORPUS, "baselines": {"fingerprint": "f00d", "measured": [{"name": "xz"}]}},

@@ -3,8 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from typer.testing import CliRunner
 
+from minigpt.cli.app import app
 from minigpt.config import GPTConfig
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import Run
@@ -57,3 +60,18 @@ def new_run(
     """The folder of a run that has not started to train, with these entries in its record."""
     tokenizer = Tokenizer.named(tokenizer) if isinstance(tokenizer, str) else tokenizer
     return Run.create(folder, model or new_model(), tokenizer, {"started": "now", **(record or {})})
+
+
+def finished_run(folder: Path) -> Path:
+    """A folder in which a run of six steps on fox.txt, `checkpoints/fox`, has finished; returns that run's folder."""
+    (folder / "fox.txt").write_text("the quick brown fox jumps over the lazy dog; " * 60)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("MINIGPT_CACHE", str(folder / "cache"))
+        patch.setattr("minigpt.reports.loss_curve.draw_loss_curve", lambda *_: None)
+        options = ["--n-layer", "1", "--n-head", "2", "--n-embd", "16", "--context-length", "16", "--batch-size", "4",
+                   "--tokenizer", "bytes", "--steps", "6", "--eval-every", "3", "--device", "cpu",
+                   "--dtype", "float32", "--learning-rate", "0.001"]  # fmt: skip
+        result = CliRunner().invoke(app, ["train", "fox.txt", *options])
+    assert result.exit_code == 0, result.output
+    return folder / "checkpoints" / "fox"

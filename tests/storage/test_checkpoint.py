@@ -176,7 +176,6 @@ def truncate(folder: Path) -> None:
         (replace("tokenizer.json", b"{"), TokenizerError, "PATH/tokenizer.json cannot be used: it is damaged"),
         (replace("config.json", b"not {json"), CheckpointError, "PATH/config.json is not JSON"),
         (replace("config.json", b"{}"), CheckpointError, r"model_type \(None\) in PATH/config.json must be 'gpt2'"),
-        (replace("training.json", b"["), CheckpointError, "PATH/training.json is not JSON"),
         (replace("model.safetensors", b""), CheckpointError, "PATH/model.safetensors is empty"),
         (truncate, CheckpointError, "PATH/model.safetensors is truncated, corrupted or not safetensors"),
     ],
@@ -189,6 +188,14 @@ def test_a_damaged_checkpoint_gives_a_one_sentence_error_with_the_file(
     with pytest.raises(error, match="^" + message.replace("PATH", str(tmp_path / "one"))) as refused:
         load_checkpoint(tmp_path / "one", "cpu")
     assert "\n" not in str(refused.value)
+
+
+def test_a_model_generates_text_whatever_its_training_json_holds(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "one", model(), BYTES)
+    (tmp_path / "one" / "training.json").write_bytes(b"[")
+    loaded = load_checkpoint(tmp_path / "one", "cpu")
+    with pytest.raises(CheckpointError, match=r"training\.json is not JSON"):
+        _ = loaded.record
 
 
 def test_a_tokenizer_with_more_tokens_than_its_model_is_refused(tmp_path: Path) -> None:

@@ -1,35 +1,56 @@
 """The rich parts that every command uses: a console, a table of facts, a progress bar."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+from minigpt.tokenizer.display import one_line, visible
+
 
 def console(*, stderr: bool = True) -> Console:
-    """A console on standard error, or on standard output; it does not highlight numbers and paths."""
-    return _Console(stderr=stderr, highlight=False, soft_wrap=False)
+    """A console on standard error, or on standard output.
+
+    Everything that it prints, tables and live panels too, has its control characters made visible. Square brackets and
+    colons are no markup, and numbers and paths are not highlighted.
+    """
+    return _Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=False)
 
 
 class _Console(Console):
-    """A console that raises if its reader has closed the pipe: `minigpt.cli.app` then exits with 0, rich with 1."""
+    """A console for texts that are not ours: rich itself passes escape sequences in a text on to the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text, is_text=True), segment.style)
+
+    def status(self, status: RenderableType, **options: Any) -> Status:
+        return super().status(Text(status) if isinstance(status, str) else status, **options)  # not parsed as markup
 
     def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
+        raise BrokenPipeError  # `minigpt.cli.app` then exits with 0, rich with 1
 
 
 def facts(title: str, rows: Mapping[str, str]) -> RenderableType:
     """Names and values in two columns under a title."""
     table = Table(
-        title=title, title_justify="left", title_style="bold", show_header=False, box=None, padding=(0, 2, 0, 0)
+        title=one_line(title),
+        title_justify="left",
+        title_style="bold",
+        show_header=False,
+        box=None,
+        padding=(0, 2, 0, 0),
     )
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows.items():
-        table.add_row(name.replace("_", " "), Text(value))
+        table.add_row(Text(one_line(name.replace("_", " "))), Text(one_line(value)))
     return table
 
 
@@ -43,7 +64,7 @@ def progress_bar(out: Console, what: str, *, in_bytes: bool = False) -> Iterator
         yield lambda *_: None
         return
     amount = DownloadColumn() if in_bytes else MofNCompleteColumn()
-    columns = (TextColumn(what), BarColumn(), amount, TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), amount, TimeRemainingColumn())
     with Progress(*columns, console=out, transient=True) as bar:
-        task = bar.add_task("", total=None)
+        task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

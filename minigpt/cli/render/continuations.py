@@ -1,12 +1,11 @@
 """The output forms of `minigpt generate`: plain text, JSON, and text with its copied runs marked."""
 
 import json
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from minigpt.tokenizer.display import LAYOUT, visible
+from minigpt.cli.render.terminal import write
 
 if TYPE_CHECKING:
     from minigpt.cli.memorization import MemorizationMeter
@@ -66,24 +65,17 @@ class PlainOutput(Output):
 
     def begin(self, prompt: str) -> None:
         self._line_is_open = True
-        print_text(prompt)
+        write(prompt, end="")
 
     def add(self, piece: "Piece") -> None:
-        print_text(piece.text)
+        write(piece.text, end="")
 
     def write(self, continuation: Continuation) -> None:
-        print(continuation.prompt + continuation.text)
+        write(continuation.prompt + continuation.text)
 
     def end(self) -> None:
         if self._line_is_open:
-            print()
-
-
-def print_text(text: str) -> None:
-    """Prints text without a newline; in a terminal, control characters become pictures, so that they do not act."""
-    if sys.stdout.isatty():
-        text = visible(text, keep=LAYOUT)
-    print(text, end="", flush=True)
+            write("")
 
 
 class MemorizationOutput(Output):
@@ -113,7 +105,7 @@ class JsonOutput(Output):
         record = own | self._shared | continuation.timing
         if self._meter:
             record[self._meter_key] = self._meter.record(continuation.prompt, continuation.text)
-        print(json.dumps(record))
+        write(json.dumps(record))
 
 
 def collect(continuations: Sequence[Continuation], pieces: "Iterable[Piece]", output: Output | None) -> None:

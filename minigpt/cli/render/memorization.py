@@ -1,11 +1,11 @@
 """Draws the passages that a text copies from the training text: highlighted in it, and listed below it."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from minigpt.tokenizer.display import LAYOUT, visible
+from minigpt.tokenizer.display import visible
 from minigpt.units import count
 
 if TYPE_CHECKING:
@@ -16,19 +16,14 @@ _LAST_SAMPLES = 3  # that the summary of a run covers
 _MOST_QUOTED = 60  # characters of a run that are shown with its location
 
 
-def for_terminal(text: str) -> str:
-    """The text with its line breaks; other control characters become visible, so that they do not act."""
-    return visible(text, keep=LAYOUT)
-
-
-def highlighted(text: str, measured: "Memorization", escape: Callable[[str], str] = for_terminal) -> Text:
+def highlighted(text: str, measured: "Memorization") -> Text:
     """The text with its long copied runs in numbered ⟦ ⟧, underlined if the terminal can."""
     line, done = Text(), 0
     for number, (start, end) in enumerate(measured.spans, 1):
-        line.append(escape(text[done:start]))
-        line.append(f"⟦{escape(text[start:end])}⟧{_superscript(number)}", style="underline yellow")
+        line.append(visible(text[done:start], is_text=True))
+        line.append(f"⟦{visible(text[start:end], is_text=True)}⟧{_superscript(number)}", style="underline yellow")
         done = end
-    return line.append(escape(text[done:]))
+    return line.append(visible(text[done:], is_text=True))
 
 
 def summary_line(measured: "Memorization") -> str:
@@ -60,7 +55,8 @@ def _span_number(run: "CopiedRun", measured: "Memorization") -> str:
 
 def samples_text(log: Iterable[Mapping[str, Any]]) -> str | None:
     """The copied share of a run's last samples and their longest copied run; None if the log has no such figures."""
-    last = [line for line in log if "copied_share" in line][-_LAST_SAMPLES:]
+    names = ("copied_share", "longest_copied_words", "copied_at_least")
+    last = [line for line in log if all(line.get(name) is not None for name in names)][-_LAST_SAMPLES:]
     if not last:
         return None
     share = sum(line["copied_share"] for line in last) / len(last)  # the samples have about the same length

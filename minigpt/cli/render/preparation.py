@@ -10,6 +10,7 @@ from rich.console import Console
 from minigpt.cli.render.console import progress_bar
 from minigpt.cli.render.plan_table import plan_table
 from minigpt.cli.signals import raise_lost_interrupt
+from minigpt.tokenizer.display import one_line
 
 if TYPE_CHECKING:
     from minigpt.jobs.events import Event
@@ -58,7 +59,7 @@ class PreparationDisplay:
         elif isinstance(event, Planned):
             self.out.print(plan_table(event.plan))
         elif isinstance(event, Notice):
-            self.out.print(event.text, markup=False)
+            self.out.print(one_line(event.text))
 
     def progress(self, done: int, total: int) -> None:
         """Moves the bar of an activity that is measured in bytes."""

@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from minigpt.cli.render.baselines import targets_text, unbeaten_baselines
-from minigpt.cli.render.memorization import for_terminal, highlighted, run_line, summary_line
+from minigpt.cli.render.memorization import highlighted, run_line, summary_line
+from minigpt.tokenizer.display import one_line, visible
 from minigpt.units import duration, size
 
 if TYPE_CHECKING:
@@ -101,9 +102,9 @@ class TrainingDisplay:
         elif isinstance(event, Evaluation):
             self._evaluation(event)
         elif isinstance(event, Sample):
-            self.out.print(sample_panel(event, is_terminal=self.out.is_terminal))
+            self.out.print(sample_panel(event))
         elif isinstance(event, Notice | SpeedChange):
-            self.out.print(Text(event.text, style="yellow"))
+            self.out.print(Text(one_line(event.text), style="yellow"))
 
     def _step(self, event: "Step") -> None:
         if event.step <= self.step:  # the run rolled back to an earlier state
@@ -150,7 +151,7 @@ class TrainingDisplay:
     def _print_baselines(self, log: Sequence[Mapping[str, Any]]) -> None:
         self.unbeaten = unbeaten_baselines(self.baselines, log)
         if text := targets_text(self.unbeaten, self.baselines):
-            self.out.print(text, markup=False)
+            self.out.print(text)
 
     def _panel(self) -> RenderableType:
         from minigpt.device import peak_memory
@@ -158,10 +159,10 @@ class TrainingDisplay:
         event = self.last_step
         if event is None:
             what = "evaluating the untrained model" if self.unbeaten is None else "running the first step"
-            return Text(f"{self.name}: {what} …", style="dim")
+            return Text(f"{one_line(self.name)}: {what} …", style="dim")
         bar_width = 30
         filled = round(event.progress * bar_width)
-        head = Text(f"{self.name}  ", style="bold")
+        head = Text(f"{one_line(self.name)}  ", style="bold")
         head.append("━" * filled, style="green")
         head.append("━" * (bar_width - filled), style="dim")
         head.append(
@@ -188,17 +189,13 @@ class TrainingDisplay:
         return Group(*parts)
 
 
-def sample_panel(event: "Sample", *, is_terminal: bool) -> RenderableType:
-    """A sample with its long copied runs marked, the copied share, and the location of the longest run's original.
-
-    If `is_terminal`, control characters are shown as pictures, so that the terminal does not obey them.
-    """
-    shown = for_terminal if is_terminal else str
-    parts = [Text(shown(event.prompt), style="bold")]
+def sample_panel(event: "Sample") -> RenderableType:
+    """A sample with its long copied runs marked, the copied share, and the location of the longest run's original."""
+    parts = [Text(visible(event.prompt, is_text=True), style="bold")]
     if event.memorization is None:
-        parts[0].append(shown(event.text), style="not bold")
+        parts[0].append(visible(event.text, is_text=True), style="not bold")
     else:
-        parts[0].append_text(Text(style="not bold").append_text(highlighted(event.text, event.memorization, shown)))
+        parts[0].append_text(Text(style="not bold").append_text(highlighted(event.text, event.memorization)))
         parts.append(Text(summary_line(event.memorization), style="dim"))
         if event.location is not None and event.memorization.longest is not None:
             where = f"the training text, document {event.location.document:,}, line {event.location.line:,}"

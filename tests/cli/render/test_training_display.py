@@ -97,9 +97,9 @@ def copying(text: str, copied: str, words: int) -> Memorization:
     return Memorization(10, (run,), 8, words if long else 0, ((run.start, run.end),) if long else ())
 
 
-def panel(sample: Sample, *, is_terminal: bool = True, width: int = 160) -> str:
+def panel(sample: Sample, *, width: int = 160) -> str:
     out = Console(file=StringIO(), width=width)
-    out.print(sample_panel(sample, is_terminal=is_terminal))
+    out.print(sample_panel(sample))
     return out.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
