@@ -90,7 +90,9 @@ class Settings:
     def _check_bounds(name: str, value: float, bounds: Mapping[str, float | None]) -> None:
         if abs(value) > LARGEST_INTEGER and isinstance(value, int):  # converting it to a float may overflow
             digits = round(value.bit_length() * math.log10(2))
-            raise ConfigError(f"{name} must be at most {LARGEST_INTEGER}, not a number of about {digits} digits")
+            shown = value if digits < 40 else f"a number of about {digits} digits"
+            bound = f"at most {LARGEST_INTEGER}" if value > 0 else f"at least {-LARGEST_INTEGER}"
+            raise ConfigError(f"{name} ({shown}) must be {bound}")
         low, high, above, below = (bounds[key] for key in ("min", "max", "above", "below"))
         if not math.isfinite(value):
             raise ConfigError(f"{name} ({value}) must be a finite number")

@@ -254,7 +254,7 @@ class Run:
         try:
             figures = int(step or ""), float(loss)
         except ValueError as error:
-            raise CheckpointError(f"{path} is damaged: its step or loss is no number; copy it again") from error
+            raise CheckpointError(f"{path} is damaged: its step or loss is not a number; copy it again") from error
         if not (is_integer(figures[0]) and is_number(figures[1])):
             raise CheckpointError(f"{path} is damaged: its step or loss is out of range; copy it again")
         return figures

@@ -1,5 +1,6 @@
 """`minigpt report`, and the page that training writes."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -75,13 +76,40 @@ def test_wrong_input_is_one_line_on_stderr(run: Any, here: Path, tiny: list[str]
         assert message in wrong.stderr
         assert wrong.stderr.count("\n") == 1
     assert not (here / "nowhere").exists()
-    (here / "checkpoints/fox/log.jsonl").write_text("")
-    (here / "checkpoints/fox/training.json").write_text("{}")
-    damaged = run("report", "fox")
-    assert damaged.exit_code == 1
-    assert "training.json has no 'corpus'" in damaged.stderr
-    assert damaged.stderr.count("\n") == 1
     (here / "checkpoints/fox/training.json").unlink()
     imported = run("report", "fox")
     assert imported.exit_code == 1
     assert "holds no training run" in imported.stderr
+
+
+def test_a_page_and_info_show_what_is_not_damaged_and_name_the_rest(run: Any, here: Path, tiny: list[str]) -> None:
+    run("train", "fox.txt", *tiny, "--no-report")
+    folder = here / "checkpoints/fox"
+    record = json.loads((folder / "training.json").read_text())
+    (folder / "training.json").write_text(json.dumps(record | {"corpus": 3, "result": {"step": -1}, "torch": [[]]}))
+    lines = len((folder / "log.jsonl").read_text().splitlines())
+    with (folder / "log.jsonl").open("a") as log:
+        log.writelines(json.dumps({"step": 7, "loss": -number}) + "\n" for number in range(1, 9))
+    damaged = [
+        "not shown: checkpoints/fox/training.json is damaged: torch is [[]], not a string; copy it again",
+        "not shown: checkpoints/fox/training.json is damaged: its 'corpus' is 3, not an object; copy it again",
+        "not shown: checkpoints/fox/training.json is damaged: in its 'result': step is -1, not a whole number of at "
+        "least 0; copy it again",
+    ]
+    shown = run("report", "fox")
+    assert shown.exit_code == 0
+    assert shown.stderr.splitlines() == [
+        *damaged,
+        f"not shown: checkpoints/fox/log.jsonl, line {lines + 1}: loss is -1, which is not valid; remove the line",
+        f"not shown: checkpoints/fox/log.jsonl, line {lines + 2}: loss is -2, which is not valid; remove the line",
+        "not shown: 6 more like these",
+    ]
+    page = (folder / "report.html").read_text()
+    assert "learning rate" in page
+    about = run("info", "fox")
+    assert about.stderr.splitlines() == damaged
+    assert "learning rate" in about.stdout
+    (folder / "training.json").write_text("[")
+    about = run("info", "fox")
+    assert "not shown: checkpoints/fox/training.json is not JSON" in about.stderr
+    assert "parameters" in about.stdout

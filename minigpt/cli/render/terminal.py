@@ -18,5 +18,5 @@ def some_of(notes: Sequence[str], most: int = 5) -> list[str]:
 
 
 def write(text: str, end: str = "\n") -> None:
-    """Prints a result: as it is into a file or a pipe, with control characters made visible in a terminal."""
+    """Prints a result: unchanged into a file or a pipe, with control characters made visible in a terminal."""
     print(visible(text, is_text=True) if sys.stdout.isatty() else text, end=end, flush=True)
