@@ -17,6 +17,7 @@ from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import TRAINING, WEIGHTS, load_checkpoint, read_config, write_config
 from minigpt.storage.files import exists
 from minigpt.storage.huggingface import check_size
+from minigpt.storage.json_record import quoted
 from minigpt.storage.run import Run, newest_run, read_record, runs_in
 from minigpt.storage.run_record import Change, Resumable
 from minigpt.storage.tensors import TensorFile
@@ -80,8 +81,12 @@ def weights_without_state(run: Run) -> int | None:
     """
     if exists(run.last_path):
         return None
-    with TensorFile(run.directory / WEIGHTS) as file:
-        return int(file.metadata.get("step", 0)) or None
+    path = run.directory / WEIGHTS
+    with TensorFile(path) as file:
+        step = file.metadata.get("step", "0")
+    if not re.fullmatch(r"\d{1,18}", step, re.ASCII):
+        raise CheckpointError(f"{path} is damaged: its step is {quoted(step)}, not a whole number; copy it again")
+    return int(step) or None
 
 
 def resume_run(request: Request, directory: Path, progress: ByteProgress | None = None) -> Generator[Event, None, Job]:

@@ -22,6 +22,7 @@ from typing import Any
 
 from torch import Tensor
 
+from minigpt.bounded_reading import parse_json
 from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import (
@@ -318,8 +319,8 @@ def _progress_in(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
     Raises: CheckpointError if it is damaged.
     """
     try:
-        progress = json.loads(metadata.get("progress", "null"))
-    except (ValueError, RecursionError) as error:
+        progress = parse_json(metadata.get("progress", "null"))
+    except ValueError as error:
         raise CheckpointError(f"{path} is damaged: its progress is not JSON ({error}); copy it again") from error
     entries = dict(mapping(progress, f"{path} is damaged: its progress"))
     check_entry(entries.get("step"), int, f"{path} is damaged: its progress", "step")

@@ -139,7 +139,7 @@ def test_no_command_passes_an_escape_sequence_on(folder: Path) -> None:
         assert not [sequence for sequence in FORBIDDEN if sequence in part], (arguments, part)
         assert "\x1b" not in OURS.sub("", part), (arguments, part)
         assert "Traceback" not in part, (arguments, part)
-        assert len(part) < 30_000
+        assert "x" * 5000 not in part, arguments
     assert shown.count(SHOWN) > 40
     assert shown.count(repr(VALUE)) > 6
     assert "characters omitted" in shown
