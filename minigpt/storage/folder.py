@@ -101,7 +101,9 @@ class Folder:
             self._check_in_place()
             self._unlink(temporary)  # of a killed process that had the same pid
             try:
-                with os.fdopen(self._open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+                descriptor = self._open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+                # The file is opened under its path, which programs that write GGUF read from `file.name`.
+                with open(self.path / temporary, "wb", opener=lambda *_: descriptor) as file:
                     if callable(content):
                         content(file)
                     else:
@@ -109,8 +111,8 @@ class Folder:
                     file.flush()
                     if durable:
                         fsync_descriptor(file.fileno())
-                descriptor = self._descriptor
-                os.replace(self._at(temporary), self._at(name), src_dir_fd=descriptor, dst_dir_fd=descriptor)
+                folder = self._descriptor
+                os.replace(self._at(temporary), self._at(name), src_dir_fd=folder, dst_dir_fd=folder)
             finally:
                 with contextlib.suppress(FileNotFoundError):
                     self._unlink(temporary)
