@@ -258,8 +258,8 @@ def test_a_spinner_says_that_the_baselines_are_being_measured(
     now: list[str] = []
 
     @contextmanager
-    def status(_console: object, text: str) -> Iterator[None]:
-        now.append(text)
+    def status(_console: object, text: object) -> Iterator[None]:
+        now.append(str(text))
         yield
         now.pop()
 
