@@ -12,7 +12,6 @@ import pytest
 from builders import finished_run
 
 from minigpt.bounded_reading import open_regular
-from minigpt.cli.app import app
 from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
 from minigpt.errors import CheckpointError, TrainingError
 from minigpt.jobs.changes import is_free
