@@ -5,6 +5,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -191,26 +192,31 @@ def test_weights_that_are_not_contiguous_are_copied() -> None:
 # int8
 
 
-def to_int8(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Integers from -127 to 127, rounded half to even, and their scale: (..., K) -> (..., K), (..., 1)."""
+def to_127(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The numbers scaled to -127 to 127, and their scale: (..., K) -> (..., K), (..., 1)."""
     largest = x.abs().amax(dim=-1, keepdim=True)
-    scaled = torch.where(largest > 0, x * 127 / largest, 0.0)
-    return scaled.round(), largest / 127
+    return torch.where(largest > 0, x * 127 / largest, 0.0), largest / 127
 
 
-def int8_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x W^T + bias in float64, with int8 weights (a scale per output) and int8 inputs (a scale per 64)."""
-    integers, scale = to_int8(weight)
-    padding = (0, -x.shape[-1] % 64)
-    inputs, scales = to_int8(F.pad(x, padding).unflatten(-1, (-1, 64)))  # (T, blocks, 64), (T, blocks, 1)
+def int8_linear(x: Tensor, weight: Tensor, bias: Tensor | None, margins: list[float]) -> Tensor:
+    """x W^T + bias in float64, with int8 weights (a scale per output) and int8 inputs (a scale per 64).
+
+    Appends the smallest distance of an input from the middle between two integers, where its rounding changes.
+    """
+    integers, scale = to_127(weight)
+    integers, padding = integers.round(), (0, -x.shape[-1] % 64)
+    scaled, scales = to_127(F.pad(x, padding).unflatten(-1, (-1, 64)))  # (T, blocks, 64), (T, blocks, 1)
+    margins.append(float((scaled - scaled.floor() - 0.5).abs().min()))
+    inputs = scaled.round()
     products = torch.einsum("tbk,obk->tbo", inputs, F.pad(integers, padding).unflatten(-1, (-1, 64)))
     y = (products * scales).sum(dim=1) * scale.squeeze(-1)
     return y if bias is None else y + bias
 
 
 @torch.no_grad()
-def int8_oracle(model: GPT, ids: list[int]) -> Tensor:
-    """The definition of int8 inference: the logits after every id, (T, V)."""
+def int8_oracle(model: GPT, ids: list[int], margins: list[float] | None = None) -> Tensor:
+    """The definition of int8 inference: the logits after every id, (T, V). Appends the margins of `int8_linear`."""
+    margins = [] if margins is None else margins
     config, state = model.config, {name: value.double() for name, value in model.state_dict().items()}
     shape, mask = (len(ids), 3, config.n_head, config.head_width), torch.ones(len(ids), len(ids)).tril() == 1
 
@@ -218,7 +224,7 @@ def int8_oracle(model: GPT, ids: list[int]) -> Tensor:
         return F.layer_norm(x, x.shape[-1:], state[f"{name}.weight"], state[f"{name}.bias"], config.layer_norm_epsilon)
 
     def linear(x: Tensor, name: str) -> Tensor:
-        return int8_linear(x, state[f"{name}.weight"], state[f"{name}.bias"])
+        return int8_linear(x, state[f"{name}.weight"], state[f"{name}.bias"], margins)
 
     x = state["token_embedding.weight"][ids] + state["position_embedding.weight"][: len(ids)]
     for block in (f"blocks.{layer}" for layer in range(config.n_layer)):
@@ -228,7 +234,35 @@ def int8_oracle(model: GPT, ids: list[int]) -> Tensor:
         x = x + linear((weights @ v).transpose(0, 1).flatten(1), f"{block}.attention.out_proj")
         hidden = F.gelu(linear(norm(x, f"{block}.mlp_norm"), f"{block}.mlp.up_proj"), approximate="tanh")
         x = x + linear(hidden, f"{block}.mlp.down_proj")
-    return int8_linear(norm(x, "final_norm"), state["token_embedding.weight"], None)
+    return int8_linear(norm(x, "final_norm"), state["token_embedding.weight"], None, margins)
+
+
+def snap_weights(model: GPT) -> GPT:
+    """The same model with matrices that int8 holds exactly: each row is integers up to 127 times a power of two."""
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 2 and name != "position_embedding.weight":
+            rows = parameter.data
+            largest = rows.abs().amax(dim=-1, keepdim=True)
+            scale = torch.exp2(torch.ceil(torch.log2(largest / 127)))
+            integers = torch.where(rows.abs() == largest, 127 * rows.sign(), (rows / scale).round())
+            parameter.data = integers * scale
+    return model
+
+
+@cache
+def int8_case(config: GPTConfig) -> tuple[int, list[int], Tensor]:
+    """The seed of a model, ids, and the logits of int8 inference; every processor rounds to the same integers.
+
+    An activation that float32 rounds to another integer than float64 changes all later ones. So the first seed is taken
+    for which every activation, scaled to 127, is 1e-4 from the middle of two integers: 13 unit roundoffs of 127.
+    """
+    ids = some_ids(config, min(config.n_positions, 6))
+    for seed in range(500):
+        margins: list[float] = []
+        expected = int8_oracle(snap_weights(scaled_model(config, seed)), ids, margins)
+        if min(margins) > 1e-4:
+            return seed, ids, expected
+    raise AssertionError("no seed has margins as wide")
 
 
 @needs_native
@@ -237,26 +271,20 @@ def int8_oracle(model: GPT, ids: list[int]) -> Tensor:
 @pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
 def test_int8_logits_are_those_of_the_definition(use: Use, instructions: str, config: GPTConfig, columns: bool) -> None:
     use(instructions)
-    model, ids = scaled_model(config), some_ids(config, min(config.n_positions, 12))
-    expected = int8_oracle(model, ids)
+    seed, ids, expected = int8_case(config)
+    model = snap_weights(scaled_model(config, seed))
     found = logits(NativeEngine(by_columns(model) if columns else model, "int8"), ids)
-    assert_near(found, expected, 1e-4)
+    assert_near(found, expected, 1e-5)
 
 
 @needs_native
+@every_set
 @every_shape
-def test_int8_logits_depend_neither_on_the_weights_order_nor_on_the_instruction_set(
-    use: Use, config: GPTConfig
-) -> None:
+def test_int8_logits_do_not_depend_on_the_weights_order(use: Use, instructions: str, config: GPTConfig) -> None:
+    use(instructions)
     ids = some_ids(config, min(config.n_positions, 12))
-    results = []
-    for instructions in SETS:
-        use(instructions)
-        rows = logits(NativeEngine(scaled_model(config), "int8"), ids)
-        assert torch.equal(rows, logits(NativeEngine(by_columns(scaled_model(config)), "int8"), ids))
-        results.append(rows)
-    for found in results[1:]:
-        assert_near(found, results[0], 1e-4)
+    rows = logits(NativeEngine(scaled_model(config), "int8"), ids)
+    assert torch.equal(rows, logits(NativeEngine(by_columns(scaled_model(config)), "int8"), ids))
 
 
 @needs_native
