@@ -121,12 +121,13 @@ class TrainConfig(Settings):
     """
 
     steps: int | None = setting(None, "optimizer steps to train for", min=1, group="Length")
-    epochs: float | None = setting(None, "passes over the training text", above=0, group="Length")
+    epochs: float | None = setting(None, "passes over the training text", above=0, max=1e9, group="Length")
     minutes: float | None = setting(
         None,
         "minutes to train for, with a learning-rate schedule that follows the clock; by default 5 without --steps and "
         "--epochs, unless the text is tiny",
         above=0,
+        max=1e9,
         group="Length",
     )
     context_length: int | None = setting(None, "tokens per training sequence", min=1, group="Batch")
@@ -380,7 +381,7 @@ class SamplingConfig(Settings):
         name, _, count = self.context.partition(":")
         if self.context == "slide":
             return 0
-        if name == "keep-first" and count.isdecimal():
+        if name == "keep-first" and count.isdecimal() and len(count) < 19:
             return int(count)
         raise ConfigError(f"context ({self.context!r}) must be slide or keep-first:N, as in keep-first:32")
 

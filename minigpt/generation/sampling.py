@@ -30,6 +30,7 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 
 # How many of the most likely tokens a truncation looks at first. torch's topk is several times slower beyond V / 64,
 # and top-p rarely keeps more.
+_MAX_DIGITS = 18  # of a token's id in an option; torch's integers hold them
 _FIRST_K = 640
 
 NO_TOKEN_LEFT = (
@@ -266,6 +267,8 @@ def _token_bias(entry: str, tokenizer: Tokenizer | None) -> tuple[int, float]:
     """
     token, bias = parse_logit_bias(entry)
     if token.startswith("#") and token[1:].isdecimal():
+        if len(token) > _MAX_DIGITS:
+            raise ConfigError(f"logit_bias ({entry!r}) must name the id of a token, which has fewer digits")
         return int(token[1:]), bias
     if tokenizer is None:
         raise ConfigError(f"logit_bias ({entry!r}) needs a tokenizer, or an id such as '#318=2.5'")

@@ -189,3 +189,32 @@ def test_everything_is_printed_in_two_modules() -> None:
     assert found.pop("corpus.py") == ["Progress"]  # on that console
     assert {name: calls for name, calls in found.items() if calls} == {}
     assert outputs("from rich.console import Console\nConsole()") == ["Console"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse names that are not UTF-8")
+def test_a_text_whose_name_is_not_utf8_trains_and_resumes_and_is_shown(
+    run: Any, here: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minigpt.reports.loss_curve.draw_loss_curve", lambda *_: None)
+    name = os.fsdecode(b"caf\xe9.txt")
+    (here / "fox.txt").rename(here / name)
+    assert run("train", name, *tiny).exit_code == 0
+    record = json.loads((here / "checkpoints/caf_/training.json").read_bytes().decode("utf-8"))
+    assert record["sources"] == [str(here / name)]
+    resumed = run("train", name, "--resume", "--steps", "7")
+    assert resumed.exit_code == 0, resumed.stderr
+    about = run("info", "caf_")
+    assert "caf⟨E9⟩.txt" in about.stdout
+    assert "caf⟨E9⟩.txt" in run("corpus", name).stdout
+    evaluated = run("evaluate", "caf_", name)
+    assert evaluated.exit_code == 0, evaluated.stderr
+    assert run("generate", "--model", "caf_", "--max-new-tokens", "2", "--memorization").exit_code == 0
+    assert "café" not in (here / "checkpoints/caf_/README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\x1b[31m", "a\u202eb", "a\x00b", os.fsdecode(b"a\xff")])
+def test_a_name_with_control_characters_is_refused(run: Any, name: str) -> None:
+    refused = run("train", "fox.txt", "--name", name)
+    assert refused.exit_code == 1
+    assert "without slashes, newlines and control characters" in refused.stderr
+    assert refused.stderr.count("\n") == 1

@@ -82,6 +82,12 @@ def test_typical_p_keeps_the_tokens_whose_surprisal_is_nearest_the_entropy() -> 
     assert kept(TypicalP(0.51)(LOGITS)) == [[False, True, True, True]]
 
 
+@pytest.mark.parametrize("p", [1e-45, 1e-320, 5e-324])  # 0 in float32, and at its end
+def test_a_tiny_p_keeps_the_first_token(p: float) -> None:
+    assert kept(TopP(p)(LOGITS)) == [[False, True, False, False]]
+    assert kept(TypicalP(p)(LOGITS)) == [[False, False, False, True]]
+
+
 def test_typical_p_ignores_forbidden_tokens() -> None:
     logits = torch.cat([torch.tensor([[-INF]]), LOGITS, torch.tensor([[-INF]])], dim=1)
     assert kept(TypicalP(0.31)(logits)) == [[False, False, False, True, True, False]]

@@ -143,6 +143,7 @@ def test_a_false_safetensors_header_is_refused(folder: Path, content: bytes) -> 
         ("..", r"names '\.\.', which must be a file in the same folder"),
         ("", "names '', which must be a file in the same folder"),
         ("a\nb.safetensors", r"names 'a\\nb.safetensors', which must be a file in the same folder"),
+        ("a\ud800.safetensors", r"names .a\\ud800.safetensors., which must be a file in the same folder"),
         ("none.safetensors", "model/none.safetensors does not exist"),
         (5, "must have a weight_map of tensor names to files"),
     ],

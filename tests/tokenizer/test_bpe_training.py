@@ -24,7 +24,9 @@ def test_the_vocabulary_is_smaller_than_requested_if_the_text_has_too_few_repeat
     assert Tokenizer.train([], "bpe:257").encode("A") == [32]  # GPT-2's order of bytes
 
 
-@pytest.mark.parametrize("spec", ["bpe:256", "bpe:0", "bpe:", "bpe:-5", "bpe", "words", "", "bpe:4k", "gpt2"])
+@pytest.mark.parametrize(
+    "spec", ["bpe:256", "bpe:0", "bpe:", "bpe:-5", "bpe", "words", "", "bpe:4k", "gpt2", "bpe:999999999"]
+)
 def test_a_specification_that_cannot_be_trained_is_refused(spec: str) -> None:
     with pytest.raises(TokenizerError, match=r"^tokenizer \('"):
         Tokenizer.train(["text"], spec)
