@@ -1,7 +1,6 @@
 """Frozen records that are read from JSON: every entry is checked for its type and its range."""
 
 import dataclasses
-import math
 import re
 import reprlib
 import types
@@ -83,7 +82,7 @@ def is_integer(value: object, min: float = 0, max: float = LARGEST_INTEGER) -> b
 def is_number(value: object, min: float = 0) -> bool:
     """Whether a value is a number of at least `min` that can be computed with."""
     if isinstance(value, float):
-        return math.isfinite(value) and min <= value <= LARGEST_NUMBER
+        return min <= value <= LARGEST_NUMBER  # false for NaN
     return is_integer(value, min)
 
 
