@@ -1,5 +1,6 @@
 """The model card: the hub's metadata, the facts about training, and nothing private or invented."""
 
+import errno
 import json
 import re
 import shlex
@@ -205,10 +206,14 @@ def test_the_result_is_saved_even_if_the_card_cannot_be_written(
 ) -> None:
     run = unfinished_run(tmp_path / "whale")
 
-    def full(path: Path, content: bytes) -> None:
-        raise CheckpointError(f"{path} could not be written (no space left on device)")
+    write = run_module.Folder.write
 
-    monkeypatch.setattr(run_module, "atomic_write", full)
+    def full(folder: run_module.Folder, name: str, content: run_module.Content) -> None:
+        if name == "README.md":
+            raise OSError(errno.ENOSPC, "no space left on device")
+        write(folder, name, content)
+
+    monkeypatch.setattr(run_module.Folder, "write", full)
     with pytest.raises(CheckpointError, match=r"README\.md could not be written"):
         run.update(result=Result(**RESULT))
     assert json.loads((run.directory / "training.json").read_text())["result"]["step"] == 1200
