@@ -288,7 +288,7 @@ def test_a_refusal_releases_the_lock(run: Any, fox: None) -> None:
 def test_a_run_stopped_before_its_next_step_says_what_is_saved(
     run: Any, fox: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("minigpt.training.loop.train", lambda *_, **__: iter(()))
+    monkeypatch.setattr("minigpt.training.loop.train", lambda *_, **__: (event for event in ()))
     resumed = ["train", "--resume", "--name", "fox", "--steps", "9"]
     assert "stopped at step 6 and saved in checkpoints/fox; continue with:" in run(*resumed).stderr
     shutil.rmtree(FOX / "last")
