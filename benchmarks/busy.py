@@ -7,7 +7,7 @@ skipped. Each round measures all engines in turn at every number of spinning pro
 measurement runs in a separate process, which loads the model first and then starts the spinning processes. "% of
 quiet" is the ratio of two speeds of the same round.
 
-A spinning process runs in a session of its own, as a program in another terminal does: Linux then shares the cores
+A spinning process runs in a separate session, as a program in another terminal does: Linux then shares the cores
 between sessions, not between threads (autogroups, sched(7)). `--same-session` starts them in the worker's session.
 
 Generation uses GPT-2 small's shape with random weights, one sequence, greedy: 128 tokens after a prompt of 16, and the
@@ -190,7 +190,7 @@ def engines_of(results: Iterable[dict[str, Any]], case: str) -> list[str]:
 
 
 def beside(load: int) -> str:
-    """A number of spinning processes in words."""
+    """A number of spinning processes as text."""
     return {0: "quiet", 1: "beside one process", 2: "beside two"}.get(load, f"beside {load}")
 
 

@@ -17,9 +17,12 @@ import pytest
 
 from minigpt.cli.signals import STOPS
 from minigpt.config import TrainConfig
+from minigpt.data.corpus import Corpus
 from minigpt.errors import CheckpointError
 from minigpt.evaluation.recorded_baselines import recorded_baselines
+from minigpt.jobs import reading
 from minigpt.storage.run import Run as RunFolder
+from minigpt.storage.run_record import CorpusRecord
 
 
 def test_a_text_without_options_is_planned_and_the_plan_names_the_options(run: Any, here: Path) -> None:
@@ -143,12 +146,12 @@ def test_a_run_that_cooled_down_early_says_so_and_how_to_continue(run: Any, tiny
 def test_a_run_whose_name_was_taken_during_preparation_gets_the_next_name(
     run: Any, here: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def cheap_baselines(_corpus: object) -> list[object]:
+    def corpus_record(corpus: Corpus) -> CorpusRecord:
         (here / "checkpoints/fox").mkdir(parents=True)
         (here / "checkpoints/fox/training.json").write_text("theirs")
-        return []
+        return reading.corpus_record(corpus)
 
-    monkeypatch.setattr("minigpt.evaluation.baselines.cheap_baselines", cheap_baselines)
+    monkeypatch.setattr("minigpt.jobs.stages.corpus_record", corpus_record)
     result = run("train", "fox.txt", *tiny)
     assert result.exit_code == 0, result.stderr
     assert "another run has just created checkpoints/fox, so this run is fox-2" in result.stderr

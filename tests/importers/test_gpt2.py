@@ -190,9 +190,7 @@ def test_a_full_disk_leaves_no_partial_import(tmp_path: Path, source: Path, monk
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(
-        CheckpointError, match=rf"^{tmp_path}/to/tiny could not be written \(no space left on device"
-    ):
+    with pytest.raises(CheckpointError, match=rf"^{tmp_path}/to/tiny could not be written \(no space left on device"):
         load_gpt2(source, checkpoints=tmp_path / "to", device="cpu")
     assert list((tmp_path / "to").iterdir()) == []
 

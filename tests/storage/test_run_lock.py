@@ -150,13 +150,12 @@ def test_a_lock_is_released_when_its_object_is_garbage_collected(tmp_path: Path)
 
 
 def test_a_full_disk_does_not_prevent_locking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     lock = RunLock(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "write", full)
-        patch.setattr(os, "fdopen", full)
+        patch.setattr(os, "replace", full)
         lock.acquire()
     with pytest.raises(CheckpointError, match=r"is being trained by another process; wait for it or stop it$"):
         RunLock(tmp_path).acquire()
