@@ -121,7 +121,7 @@ class TrainConfig(Settings):
     """
 
     steps: int | None = setting(None, "optimizer steps to train for", min=1, group="Length")
-    epochs: float | None = setting(None, "passes over the training text", above=0, max=1e9, group="Length")
+    epochs: float | None = setting(None, "passes over the training text", above=0, max=1e12, group="Length")
     minutes: float | None = setting(
         None,
         "minutes to train for, with a learning-rate schedule that follows the clock; by default 5 without --steps and "

@@ -51,7 +51,7 @@ every_group = pytest.mark.parametrize("group", GROUPS)
             "learning_rate (a number of about 400 digits) must be at most 9223372036854775807",
         ),
         (TrainConfig, {"minutes": 1e308}, "minutes (1e+308) must be at most 1000000000.0"),
-        (TrainConfig, {"epochs": 1e308}, "epochs (1e+308) must be at most 1000000000.0"),
+        (TrainConfig, {"epochs": 1e308}, "epochs (1e+308) must be at most 1000000000000.0"),
         (
             SamplingConfig,
             {"context": "keep-first:" + "9" * 19},

@@ -105,9 +105,9 @@ def test_minutes_that_end_before_the_first_step_are_refused(here: Path, monkeypa
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"steps": 10**20}, "more than a hundred years"),
-        ({"epochs": 1e99}, "more than a hundred years"),
-        ({"minutes": 1e99}, "more than a hundred years"),
+        ({"steps": 10**18}, "more than a hundred years"),
+        ({"epochs": 1e12}, "more than a hundred years"),
+        ({"minutes": 1e9}, "more than a hundred years"),
         ({"minutes": 3000.0}, r"done at 20\d\d-\d\d-\d\d \d\d:\d\d "),
         ({"minutes": 3.0}, r"done at \d\d:\d\d:\d\d "),
         ({"batch_tokens": 64}, r"64 tokens per step +--batch-tokens"),
