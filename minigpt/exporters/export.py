@@ -240,7 +240,10 @@ class _ExportJob:
             yield self.source
             return
         # Not inside `folder`, because CTranslate2's converter empties it.
-        with tempfile.TemporaryDirectory(prefix=".", suffix=".tmp", dir=folder.parent) as temporary:
+        prefix = folder.name.removesuffix(
+            "tmp"
+        )  # `folder` is temporary; the next export removes both if this is killed
+        with tempfile.TemporaryDirectory(prefix=prefix, suffix=".tmp", dir=folder.parent) as temporary:
             yield save_checkpoint(Path(temporary) / "model", self.model, self.tokenizer)
 
     def check(self, program: str, run: Run, tokenize: Tokenize | None = None) -> None:

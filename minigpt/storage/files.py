@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -35,6 +36,7 @@ def atomic_write(path: Path, content: Content) -> None:
     """
     with wrap_write_errors(path):
         make_folder(path.parent)
+        _remove_unfinished(path)
     replace_file(path, content)
 
 
@@ -51,6 +53,7 @@ def atomic_folder(path: Path, *, new: bool = False) -> Iterator[Path]:
     with wrap_write_errors(path):
         shutil.rmtree(building, ignore_errors=True)  # left by a killed process that had the same pid
         make_folder(path.parent)
+        _remove_unfinished(path)
         building.mkdir()
         try:
             yield building
@@ -71,6 +74,22 @@ def atomic_folder(path: Path, *, new: bool = False) -> Iterator[Path]:
             raise CheckpointError(str(error).replace(str(building), str(path))) from error
         finally:
             shutil.rmtree(building, ignore_errors=True)
+
+
+def _remove_unfinished(path: Path) -> None:
+    """Removes the temporary files and folders of killed processes that were to become `path`; links stay."""
+    pattern = re.compile(re.escape(f".{path.name}.") + r"(\d{1,9})(\.\w+)?\.tmp")
+    for other in list(path.parent.iterdir()):
+        match = pattern.fullmatch(other.name)
+        if match is None or other.is_symlink() or _is_running(int(match[1])):
+            continue
+        shutil.rmtree(other) if other.is_dir() else other.unlink()
+
+
+def _is_running(process: int) -> bool:
+    import psutil  # 15 ms, and a name that needs it is rare
+
+    return psutil.pid_exists(process)
 
 
 def _temporary_path(path: Path) -> Path:

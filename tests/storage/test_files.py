@@ -3,6 +3,9 @@
 import errno
 import os
 import stat
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,11 @@ ONE_SENTENCE = r"^[^\n]+$"
 
 def everything_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*"))
+
+
+def write_folder(path: Path) -> None:
+    with atomic_folder(path) as building:
+        (building / "file").write_bytes(b"new")
 
 
 def fail_fsync(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
@@ -116,6 +124,23 @@ def test_the_temporary_folder_of_a_killed_process_with_the_same_pid_is_removed(t
         (folder / "whole").write_text("all")
     assert [path.name for path in (tmp_path / "model").iterdir()] == ["whole"]
     assert not left.exists()
+
+
+@pytest.mark.parametrize("write", [lambda path: atomic_write(path, b"new"), write_folder])
+def test_what_killed_processes_left_of_the_same_output_is_removed(
+    tmp_path: Path, write: Callable[[Path], object]
+) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    left = [f".out.{dead.pid}.tmp", f".out.{dead.pid}.x_1.tmp"]
+    kept = [f".out.{os.getppid()}.tmp", f".other.{dead.pid}.tmp", ".out.tmp", f".out.{dead.pid}.tmp.txt"]
+    for name in (left[0], *kept):
+        (tmp_path / name).write_bytes(b"partial")
+    (tmp_path / left[1]).mkdir()
+    (tmp_path / left[1] / "config.json").write_bytes(b"{}")
+    (tmp_path / ".out.999999999.tmp").symlink_to(tmp_path)
+    write(tmp_path / "out")
+    assert {path.name for path in tmp_path.iterdir()} == {"out", ".out.999999999.tmp", *kept}
 
 
 def test_in_an_existing_folder_files_are_replaced_and_the_others_stay(tmp_path: Path) -> None:
