@@ -265,8 +265,12 @@ def test_log_probabilities_are_the_models_before_temperature_and_penalties(kind:
             assert token.logprob == pytest.approx(float(logprobs[token.id]), abs=1e-4)
             top = logprobs.topk(min(count, 37))
             assert token.entropy == pytest.approx(float(-(logprobs.exp() * logprobs).sum()), abs=1e-4)
-            assert token.rank == int((logprobs > logprobs[token.id]).sum())
-            assert [id for id, _ in token.alternatives] == top.indices.tolist()
+            # float32 may exchange tokens that are nearly as likely as one another
+            above, not_below = (int((logprobs > logprobs[token.id] + margin).sum()) for margin in (1e-4, -1e-4))
+            assert above <= token.rank < not_below
+            ids = [id for id, _ in token.alternatives]
+            assert len(set(ids)) == len(ids)
+            assert logprobs[ids].tolist() == pytest.approx(top.values.tolist(), abs=1e-4)
             assert [logprob for _, logprob in token.alternatives] == pytest.approx(top.values.tolist(), abs=1e-4)
 
 
