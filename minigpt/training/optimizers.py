@@ -50,7 +50,7 @@ def build_optimizers(
         {"params": [p for _, p in matrices if id(p) not in muon_ids], "weight_decay": config.weight_decay},
         {"params": [p for _, p in named if p.dim() < 2], "weight_decay": 0.0},
     ]
-    betas = (config.beta1, config.beta2)
+    betas = (float(config.beta1), float(config.beta2))  # torch refuses one whole number beside a fraction
     optimizers: list[torch.optim.Optimizer] = [
         torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, fused=True)
     ]

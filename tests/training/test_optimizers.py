@@ -54,3 +54,9 @@ def test_matrices_decay_and_vectors_do_not(name: Any) -> None:
     for name, parameter in model.named_parameters():
         expected = before[name] * (0.95 if parameter.dim() == 2 else 1.0)
         torch.testing.assert_close(parameter.detach(), expected)
+
+
+def test_a_beta_may_be_a_whole_number() -> None:
+    model = GPT(GPTConfig(vocab_size=9, n_positions=4, n_embd=4, n_layer=1, n_head=1))
+    (optimizer,) = build_optimizers(model, TrainConfig(steps=1, optimizer="adamw", beta2=0), torch.float32)
+    assert optimizer.defaults["betas"] == (0.9, 0.0)
