@@ -1,14 +1,16 @@
-# make demo: a virtual environment, a corpus, two minutes of training on a CPU, a sample.
+# make demo: a virtual environment, two minutes of training on a book on a CPU, a sample.
 # make fuzz: a minute of damaged files for every reader, guided by coverage (Linux).
 # make test: a virtual environment, lint, types, the fast tests, on every core a process with one thread.
+# make test-serving: other programs' clients and lm-evaluation-harness use `minigpt serve`.
 # make test-isa: the tests of results that depend on rounding, on an x86 processor, with instruction sets switched off.
+# make wasm: the WebAssembly modules of `minigpt export --to html`, from their C; they are in the repository.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-isa isa-plain isa-avx2 isa-avx512 lint types fuzz clean
+.PHONY: demo test test-isa test-serving isa-plain isa-avx2 isa-avx512 lint types fuzz wasm clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -23,10 +25,16 @@ $(VENV)/.test: pyproject.toml setup.py constraints.txt $(wildcard minigpt/genera
 	$(INSTALL) -e '.[plot,test]'
 	@touch $@ $(VENV)/.demo
 
+DEMO_PROMPT := “It is a most singular case,” said Holmes
+
 demo: $(VENV)/.demo
-	$(BIN)/python benchmarks/python_corpus.py demo/python.txt
-	$(BIN)/minigpt train demo/python.txt --minutes 2 --checkpoints demo/checkpoints
-	$(BIN)/minigpt generate "The following example" --checkpoints demo/checkpoints --seed 1
+	$(BIN)/minigpt train demo/sherlock_holmes.txt --minutes 2 --checkpoints demo/checkpoints
+	@echo
+	$(BIN)/minigpt generate "$(DEMO_PROMPT)" --best-of 16 --temperature 0.6 --max-new-tokens 150 --checkpoints demo/checkpoints
+	@printf '\n%s\n' 'Next:' \
+		'  $(BIN)/minigpt play --checkpoints demo/checkpoints   write a story together with this model' \
+		'  $(BIN)/minigpt train YOUR_TEXT.txt                   a model of your own text' \
+		'  $(BIN)/minigpt --help                                everything else'
 
 test: $(VENV)/.test lint types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical
@@ -54,9 +62,19 @@ types: $(VENV)/.test
 	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
 	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
 
+# The clients have many dependencies of their own, so they get an environment of their own.
+test-serving: $(BIN)/python
+	$(PYTHON) -m venv $(VENV)-serving
+	$(VENV)-serving/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,clients]'
+	OMP_NUM_THREADS=1 $(VENV)-serving/bin/python -m pytest -m serving -W default tests/serving_clients
+
 fuzz: $(VENV)/.test
 	$(INSTALL) -e '.[plot,test,fuzz]'
 	$(BIN)/python tests/fuzz/readers.py
 
+wasm: | $(BIN)/python
+	$(INSTALL) 'ziglang==0.15.2'
+	$(BIN)/python minigpt/exporters/html/build_wasm.py
+
 clean:
-	rm -rf $(VENV) demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-serving demo/checkpoints build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,46 +1,147 @@
-"""Builds decode.c if there is a C compiler; without one, minigpt installs without it and uses PyTorch."""
+"""Compiles decode.c if there is a C compiler; without one, minigpt installs without it and generates with PyTorch.
+
+The result is a library that minigpt/generation/engines/native.py loads with ctypes. It is not a Python module and
+includes no header of Python, so one wheel per platform serves every Python. A record beside it says how it was
+compiled, or why it was not.
+"""
 
 import hashlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
-from setuptools.errors import CompileError
 
+ROOT = Path(__file__).parent
 SOURCES = ["minigpt/generation/engines/decode.c", "minigpt/generation/engines/kernels.h"]
-FINGERPRINT = hashlib.sha256(b"".join(Path(source).read_bytes() for source in SOURCES)).hexdigest()
+RECORD = "_decode_build.json"
+
+
+class Flags(NamedTuple):
+    """The arguments of the C compiler when it compiles and when it links."""
+
+    compile: Sequence[str]
+    link: Sequence[str]
+
+
+def find_compiler(platform: str = sys.platform) -> list[str]:
+    """The command of the C compiler: CC, else that of Python's own build, else the first one found.
+
+    On Windows it is gcc (MinGW-w64), because MSVC has no vector types.
+    """
+    if chosen := os.environ.get("CC"):
+        return shlex.split(chosen, posix=os.name != "nt")
+    names = ["gcc"] if platform == "win32" else [sysconfig.get_config_var("CC") or "cc", "cc", "gcc", "clang"]
+    commands = [shlex.split(name) for name in names]
+    return next((command for command in commands if shutil.which(command[0])), commands[-1])
+
+
+def flags_of(platform: str = sys.platform, *, openmp: bool) -> Flags:
+    """The flags for a platform, a value of `sys.platform`.
+
+    On Linux and macOS the library uses the OpenMP that PyTorch has loaded, so that they share their threads: it is
+    compiled for OpenMP but not linked with one. Windows resolves every name at link time, so it has OpenMP inside.
+    """
+    optimized = ["-O3", "-fno-math-errno", "-Wno-psabi"]
+    if platform == "win32":
+        # gcc aligns the stack to 16 bytes, but moves vectors as if to 64: https://gcc.gnu.org/bugzilla/show_bug.cgi?id=54412
+        wanted = ["-fopenmp"] if openmp else []
+        return Flags([*optimized, "-Wa,-muse-unaligned-vector-move", *wanted], ["-shared", "-static", *wanted])
+    if platform == "darwin":  # Apple's clang compiles OpenMP if asked in this way; the header is that of libomp
+        wanted = ["-Xpreprocessor", "-fopenmp"] if openmp else []
+        return Flags([*optimized, "-fPIC", *wanted], ["-shared", "-undefined", "dynamic_lookup"])
+    return Flags([*optimized, "-fPIC", *(["-fopenmp"] if openmp else [])], ["-shared"])
+
+
+def compile_library(target: Path, work: Path, platform: str = sys.platform) -> dict[str, str]:
+    """Compiles decode.c to `target`, with OpenMP if possible; `work` is a folder for the object file.
+
+    Returns: two reasons, empty on success: `error`, why there is no library; `openmp_error`, why it uses one core.
+    """
+    target.unlink(missing_ok=True)
+    errors = []
+    for openmp in (True, False):
+        error = _compile(target, work, find_compiler(platform), flags_of(platform, openmp=openmp))
+        errors.append(error)
+        if not error:
+            return {"error": "", "openmp_error": errors[0]}
+    return {"error": errors[-1], "openmp_error": ""}
+
+
+def _compile(target: Path, work: Path, compiler: list[str], flags: Flags) -> str:
+    """Why decode.c could not be compiled with these flags; empty if it was."""
+    # native.py compares it with the sources beside the library, so that it never loads an outdated one.
+    fingerprint = hashlib.sha256(b"".join((ROOT / source).read_bytes() for source in SOURCES)).hexdigest()
+    linked = work / f"linked{target.suffix}"
+    machine = _words("ARCHFLAGS")
+    defined = [*_words("CPPFLAGS"), f'-DSOURCES="{fingerprint}"']
+    compiling = [*flags.compile, *machine, *_words("CFLAGS"), *defined, "-c", SOURCES[0], "-o", str(work / "decode.o")]
+    linking = [str(work / "decode.o"), *flags.link, *machine, *_words("LDFLAGS"), "-o", str(linked)]
+    error = _run([*compiler, *compiling]) or _run([*compiler, *linking])
+    if not error:
+        linked.replace(target)
+    return error
+
+
+def _words(variable: str) -> list[str]:
+    return shlex.split(os.environ.get(variable, ""))
+
+
+def _run(command: list[str]) -> str:
+    """Runs a command and shows its errors; returns the first of them, or an empty string."""
+    try:
+        done = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
+    except OSError as error:
+        return f"{command[0]}: {error.strerror}"
+    sys.stderr.write(done.stderr)
+    if done.returncode == 0:
+        return ""
+    reasons = [line for line in done.stderr.splitlines() if "error" in line.lower()]
+    return f"{command[0]}: {reasons[0].strip()[:200] if reasons else f'exit status {done.returncode}'}"
 
 
 class BuildDecode(build_ext):
-    """Compiles with OpenMP if the compiler supports it, without linking it, because PyTorch loads its own."""
+    """Compiles decode.c and writes the record of it; a failure does not end the installation."""
 
     def build_extension(self, ext: Extension) -> None:
-        if self.compiler.compiler_type != "unix":
-            super().build_extension(ext)
-            return
-        flags = ["-O3", "-fno-math-errno", "-Wno-psabi"]
-        try:
-            ext.extra_compile_args = [*flags, "-fopenmp"]
-            super().build_extension(ext)
-        except CompileError:  # Apple's clang has no OpenMP
-            ext.extra_compile_args = flags
-            super().build_extension(ext)
+        target, work = Path(self.get_ext_fullpath(ext.name)).absolute(), Path(self.build_temp).absolute()
+        for folder in (target.parent, work):
+            folder.mkdir(parents=True, exist_ok=True)
+        record = compile_library(target, work)
+        (target.parent / RECORD).write_text(json.dumps(record) + "\n", encoding="utf-8")
 
-    def get_export_symbols(self, _ext: Extension) -> list[str]:
-        """The functions that ctypes calls; this is not a Python module."""
-        return ["minigpt_sources", "minigpt_use", "minigpt_pack", "minigpt_step"]
+    def get_ext_filename(self, fullname: str) -> str:
+        return str(Path(*fullname.split("."))) + (".dll" if sys.platform == "win32" else ".so")
+
+    def copy_extensions_to_source(self) -> None:
+        """For an editable installation: removes earlier libraries, and brings the record."""
+        for ext in self.extensions:
+            built = Path(self.build_lib, self.get_ext_filename(ext.name))
+            target = Path(self.get_ext_fullpath(ext.name))
+            for earlier in target.parent.glob(f"{target.stem}*{target.suffix}"):
+                earlier.unlink()
+            shutil.copyfile(built.parent / RECORD, target.parent / RECORD)
+        super().copy_extensions_to_source()
 
 
-setup(
-    ext_modules=[
-        Extension(
-            "minigpt.generation.engines._decode",
-            SOURCES[:1],
-            depends=SOURCES[1:],
-            # native.py compares it with the sources beside the library, so that it never loads an outdated one
-            define_macros=[("SOURCES", f'"{FINGERPRINT}"')],
-            optional=True,
-        )
-    ],
-    cmdclass={"build_ext": BuildDecode},
-)
+class PlatformWheel(bdist_wheel):
+    """A wheel for one platform and every Python."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+if __name__ == "__main__":
+    setup(
+        ext_modules=[Extension("minigpt.generation.engines._decode", SOURCES[:1], depends=SOURCES[1:], optional=True)],
+        cmdclass={"build_ext": BuildDecode, "bdist_wheel": PlatformWheel},
+    )

@@ -46,8 +46,18 @@ class Shape:
     @property
     def flops_per_token(self) -> int:
         """Floating-point operations per training token, forward and backward, as `GPTConfig` counts them."""
-        shape = GPTConfig(vocab_size=self.vocabulary, n_layer=self.n_layer, n_head=self.n_head, n_embd=self.n_embd)
-        return shape.flops_per_token(self.context)
+        return self.config.flops_per_token(self.context)
+
+    @property
+    def config(self) -> GPTConfig:
+        """minigpt's model of this shape."""
+        return GPTConfig(
+            vocab_size=self.vocabulary,
+            n_positions=self.context,
+            n_layer=self.n_layer,
+            n_head=self.n_head,
+            n_embd=self.n_embd,
+        )
 
 
 class Stopwatch:

@@ -241,20 +241,13 @@ def measure_decoding(job: dict[str, Any], sizes: Sizes) -> Iterator[dict[str, An
     """Tokens per second of one model with the engines of the job."""
     import torch
 
-    from minigpt import GPT, GPTConfig
+    from minigpt import GPT
     from minigpt.generation.engines.cuda_graphs import GraphEngine
     from minigpt.generation.engines.pytorch import TorchEngine
 
-    device, shape = torch.device(job["device"]), sizes.decoding[job["model"]]
+    device, config = torch.device(job["device"]), sizes.decoding[job["model"]].config
     torch.manual_seed(SEED)
     with torch.device(device):
-        config = GPTConfig(
-            vocab_size=shape.vocabulary,
-            n_positions=shape.context,
-            n_layer=shape.n_layer,
-            n_head=shape.n_head,
-            n_embd=shape.n_embd,
-        )
         model = GPT(config).bfloat16().eval()
     # One token reads all weights except the position embeddings, and half of the new keys and values on average.
     weights = config.n_parameters - config.n_positions * config.n_embd

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from measuring import Shape, Stopwatch, print_progress
 
-from minigpt import GPT, Corpus, GPTConfig, TrainConfig, train
+from minigpt import GPT, Corpus, TrainConfig, train
 from minigpt.device import autocast, resolve_device, resolve_dtype
 from minigpt.training.events import Notice, Step
 from minigpt.training.loss import next_token_loss
@@ -43,9 +43,8 @@ def minigpt_parts(shape: Shape, device: str, **options: Any) -> tuple[GPT, Train
     Its budget is in steps, unless `options` give minutes.
     """
     never = 10**9
-    shared = {"n_layer": shape.n_layer, "n_head": shape.n_head, "n_embd": shape.n_embd}
     torch.manual_seed(1)
-    model = GPT(GPTConfig(vocab_size=shape.vocabulary, n_positions=shape.context, **shared))
+    model = GPT(shape.config)
     length = {
         "steps": None if "minutes" in options else never,
         "eval_every": never,

@@ -242,6 +242,7 @@ def fit_expectation(rows: list[dict]) -> None:
     within = {part: abs(off)[order][np.searchsorted(share, part)] for part in (0.5, 0.8, 0.9)}
     print(f"of {len(texts)} texts, without having seen the text: "
           + ", ".join(f"{part:.0%} within {error:.3f}" for part, error in within.items()))  # fmt: skip
+    fit_continuation(rows, trained)
     bounds = {
         "entropy": [row["entropy"] for row in rows],
         "tokens": [row["tokens"] / 1e6 for row in rows],
@@ -256,6 +257,27 @@ def fit_expectation(rows: list[dict]) -> None:
     for row, error in zip(rows, off, strict=True):
         print(f"{row['text']:26} {row['shape']:6} {row['tokenizer']:10} {row['tokens']:>10,} tokens  "
               f"{row['bits_per_byte']:.3f} bits per byte, expected {error:+.1%}")  # fmt: skip
+
+
+def fit_continuation(rows: list[dict], trained: float) -> None:
+    """Prints how far the change by training longer is from `trained`, for pairs of runs that differ in their length."""
+    same = ("text", "tokenizer", "shape", "dropout")
+    pairs = [
+        (short, long)
+        for short, long in itertools.permutations(rows, 2)
+        if all(short[name] == long[name] for name in same) and 1 < long["tokens"] / short["tokens"] <= 4.1
+    ]
+    off = sorted(
+        abs(
+            math.log(long["bits_per_byte"] / short["bits_per_byte"])
+            - trained * ((long["tokens"] / 1e6) ** -0.5 - (short["tokens"] / 1e6) ** -0.5)
+        )
+        for short, long in pairs
+    )
+    texts = len({short["text"] for short, _ in pairs})
+    print(
+        f"of {len(pairs)} pairs of {texts} texts: 90% within {off[math.ceil(0.9 * len(off)) - 1]:.3f} (LONGER_SPREAD)"
+    )
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Records commands in a terminal and draws the recording as an animated SVG that needs no script.
 
     pip install pyte
-    python docs/record_terminal.py docs/images/training.svg "minigpt train sherlock_holmes.txt --minutes 1" \
+    python docs/record_terminal.py docs/images/training.svg "minigpt train demo/sherlock_holmes.txt --minutes 2" \
         'minigpt generate "Sherlock Holmes"'
 
 `--cast FILE` keeps the recording in asciinema's format (asciicast v2); with an existing file and no command, the

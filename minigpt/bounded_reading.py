@@ -35,14 +35,15 @@ def open_regular(path: Path) -> BufferedReader:
 
     Raises: OSError if it cannot be opened or is something else; a pipe is refused without waiting for its writer.
     """
-    file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115  (Path.open takes no opener)
+    file = open(path, "rb", opener=open_without_waiting)  # noqa: SIM115  (Path.open takes no opener)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "it is a pipe or a device, not a regular file", str(path))
     return file
 
 
-def _open_without_waiting(path: str, flags: int) -> int:
+def open_without_waiting(path: str, flags: int) -> int:
+    """An opener for `open` that does not wait for a pipe's other end; reading from the pipe does not wait either."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 

@@ -1,9 +1,12 @@
 """The name, type, default, bounds and help text of every setting."""
 
+import codecs
+import difflib
 import math
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
+from encodings.aliases import aliases
 from typing import Literal
 
 from minigpt.errors import ConfigError
@@ -90,13 +93,23 @@ def preset_config(name: str) -> GPTConfig:
     return PRESETS[name]
 
 
+# Python's text encodings that no file has: parts of host names, source code, and the settings of one machine.
+_NOT_OF_FILES = {"idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape", "mbcs", "oem"}
+_OWN_NAMES = {name: name for name in ("utf_8", "latin_1", *set(aliases.values()))}
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReadingConfig(Settings):
     """How files are read as documents, and how many documents are held out for validation."""
 
-    text_key: str = setting("text", "field of a .jsonl line that holds the text", group="Text")
+    text_key: str = setting("text", "field of a .jsonl line that holds the text or the conversation", group="Text")
+    encoding: str = setting(
+        "utf-8", "encoding of the text files, such as utf-8, latin-1, windows-1252 or utf-16", group="Text"
+    )
     encoding_errors: Literal["strict", "replace"] = setting(
-        "strict", "handling of bytes that are not UTF-8: strict (stop) or replace (insert U+FFFD)", group="Text"
+        "strict",
+        "handling of bytes that are not valid in the encoding: strict (stop) or replace (insert U+FFFD)",
+        group="Text",
     )
     validation_fraction: float | None = setting(
         None,
@@ -110,6 +123,22 @@ class ReadingConfig(Settings):
         super().__post_init__()
         if not self.text_key:
             raise ConfigError(f"text_key ({self.text_key!r}) must name a field")
+        _check_encoding(self.encoding)
+
+
+def _check_encoding(name: str) -> None:
+    """Raises ConfigError for a name that is not an encoding of text files, with a suggestion."""
+    try:
+        known = codecs.lookup(name)
+    except (LookupError, ValueError):  # the latter for a name with a zero byte
+        known = None
+    if known is not None and known._is_text_encoding and known.name not in _NOT_OF_FILES:
+        return
+    names = {each.replace("_", "-"): target.replace("_", "-") for each, target in {**aliases, **_OWN_NAMES}.items()}
+    names = {each: target for each, target in names.items() if target not in _NOT_OF_FILES}
+    close = difflib.get_close_matches(name.lower().replace("_", "-"), sorted(names), n=1)
+    hint = f"did you mean {names[close[0]]}?" if close else "such as utf-8, latin-1, windows-1252 or utf-16"
+    raise ConfigError(f"encoding ({name!r}) is not the name of a text encoding; {hint}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +186,11 @@ class TrainConfig(Settings):
     )
     final_learning_rate: float = setting(
         0.0, "final learning rate as a fraction of the peak", min=0, max=1, group="Optimization"
+    )
+    loss_on: Literal["all", "system", "user", "assistant"] = setting(
+        "all",
+        "on a chat log: whose turns the loss is measured on: all, or those of one role, such as assistant",
+        group="Optimization",
     )
     token_noise: float = setting(
         0.0,
@@ -207,7 +241,9 @@ class TrainConfig(Settings):
         group="Evaluation and saving",
     )
     sample_prompt: str = setting(
-        "", "prompt of the samples; by default the start of a document", group="Evaluation and saving"
+        "",
+        "prompt of the samples; by default the start of a document, or a held-out question of a chat log",
+        group="Evaluation and saving",
     )
     save_every: int | None = setting(
         None, "steps between checkpoints; by default one at every evaluation", min=1, group="Evaluation and saving"
@@ -263,6 +299,11 @@ class TrainConfig(Settings):
             )
 
     @property
+    def scored_text(self) -> str:
+        """What the losses are measured on, if that is not all of the text: "of the assistant's turns only"."""
+        return scored_text_of(self.loss_on)
+
+    @property
     def sequences_per_step(self) -> int:
         """Sequences per optimizer step: `batch_size`, or `batch_tokens` in sequences (rounded, at least one).
 
@@ -273,6 +314,11 @@ class TrainConfig(Settings):
         if self.context_length is None:
             raise ConfigError("batch_tokens needs context_length")
         return max(1, round(self.batch_tokens / self.context_length))
+
+
+def scored_text_of(loss_on: str) -> str:
+    """What the losses with this `loss_on` are measured on; empty for all of the text."""
+    return "" if loss_on == "all" else f"of the {loss_on}'s turns only"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,10 +394,23 @@ class SamplingConfig(Settings):
         group="Sampling",
     )
     samples: int = setting(1, "number of texts to generate", min=1, group="Sampling")
+    best_of: int = setting(
+        1,
+        "generate this many texts in parallel and keep the most likely: those with the highest log-probability per "
+        "byte",
+        min=1,
+        group="Sampling",
+    )
     stop: tuple[str, ...] = setting((), "text to stop before; may be given several times")
     until: Literal["sentence", "paragraph", "line"] | None = setting(
         None, "stop after the first complete sentence, paragraph or line"
     )
+    token_healing: bool = setting(
+        True,
+        "generate the white space at the end of a prompt again, together with what follows, as the tokenizer splits "
+        "text",
+    )
+    allow_invalid_utf8: bool = setting(False, "allow tokens that break a character, which then becomes U+FFFD")
     context: str = setting(
         "slide",
         "what the model reads of a text longer than its context: slide (the end) or keep-first:N (the first N tokens "
@@ -366,11 +425,28 @@ class SamplingConfig(Settings):
             )
         if self.beams > 1 and self.samples > self.beams:
             raise ConfigError(f"samples ({self.samples}) must be at most beams ({self.beams})")
+        if self.best_of > 1:
+            self._check_best_of()
         if "" in self.bad_words:
             raise ConfigError("bad_words contains an empty text (''); give a text that must not be generated")
         for entry in self.logit_bias:
             parse_logit_bias(entry)
         _ = self.keep_first
+
+    def _check_best_of(self) -> None:
+        if self.samples > self.best_of:
+            raise ConfigError(f"samples ({self.samples}) must be at most best_of ({self.best_of})")
+        if self.beams > 1:
+            raise ConfigError(
+                f"beams ({self.beams}) cannot be combined with best_of ({self.best_of}): both look for a likely text"
+            )
+        if self.temperature == 0:
+            raise ConfigError(f"best_of ({self.best_of}) needs a temperature above 0: at 0 all the texts are the same")
+
+    @property
+    def texts_per_prompt(self) -> int:
+        """The number of texts that are drawn for each prompt; of these, `samples` are kept."""
+        return max(self.samples, self.best_of)
 
     @property
     def keep_first(self) -> int:

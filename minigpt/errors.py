@@ -25,6 +25,10 @@ class CheckpointError(MinigptError, OSError):
     """A checkpoint is missing, damaged, not a GPT-2, or cannot be written."""
 
 
+class MissingPackageError(MinigptError, ImportError):
+    """A feature needs a package that is not installed or cannot be imported."""
+
+
 class FolderTakenError(CheckpointError):
     """A folder that must be new already exists; another process may have just created it."""
 

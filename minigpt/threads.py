@@ -3,8 +3,8 @@
 torch and the C engine compute with OpenMP. Its threads wait for each other about a hundred times in a step, in loops
 that keep their cores busy ("spinning"). That is fastest on a quiet machine. Beside another program, a spinning thread
 often uses the core that the thread it waits for needs, and a step may take a hundred times as long. So a monitor
-looks four times a second at the share of the cores that other programs use. While it is more than a quarter of a core,
-waiting threads sleep, and training and decoding use as many threads as there are free cores.
+looks four times a second at the share of the cores that other programs use. While its mean over the last second is more
+than a quarter of a core, waiting threads sleep, and training and decoding use as many threads as there are free cores.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ import psutil
 import torch
 
 _INTERVAL = 0.25  # seconds between two measurements
-_MEASUREMENTS = 4  # the highest of the last few counts, so that a program that pauses does not change the threads
+_MEASUREMENTS = 4  # their mean counts, so that a program that computes for a moment does not change the threads
 TOLERANCE = 0.25  # cores that other programs may use while all threads compute and spin
 _WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # if one is set, the user has chosen
 
@@ -142,7 +142,7 @@ class LoadMonitor:
 
     @property
     def _free_cores(self) -> float:
-        return self._cores - max(self._used, default=0.0)
+        return self._cores - sum(self._used) / max(1, len(self._used))
 
     def thread_count(self, most: int) -> int:
         """The number of threads to compute with, at most `most` and at least 1."""

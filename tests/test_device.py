@@ -132,8 +132,8 @@ def test_freed_memory_is_used_again_without_new_pages() -> None:
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
     keep_freed_memory()
-    pages()
-    assert pages() < 8000  # of 16,384
+    # The first calls place blocks in the holes that earlier ones left; without the option every call takes 16,384 pages.
+    assert min(pages() for _ in range(8)) < 2000
 
 
 def test_a_dtype_is_chosen_by_name() -> None:

@@ -1,6 +1,7 @@
 """The README and the documentation: links work, Python runs, commands parse, and the table of concepts is true."""
 
 import ast
+import importlib.util
 import json
 import re
 import shlex
@@ -66,7 +67,22 @@ def test_the_index_links_every_page() -> None:
     assert set(DOCS.rglob("*.md")) - {index} == linked
 
 
+def test_the_table_of_extras_is_that_of_pyproject() -> None:
+    spec = importlib.util.spec_from_file_location("extras", DOCS / "extras.py")
+    assert spec is not None
+    assert spec.loader is not None
+    extras = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(extras)
+    assert read(extras.PAGE) == extras.page_with_table(), "run: python docs/extras.py"
+
+
 # Text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_no_code_block_is_empty(page: Path) -> None:
+    blocks = re.findall(r"^```[^\n]*\n(.*?)^```$", read(page), re.DOTALL | re.MULTILINE)
+    assert all(block.strip() for block in blocks)
 
 
 def test_the_readme_is_short() -> None:

@@ -46,8 +46,9 @@ def monitor(others: list[float], *, most: int, cores: int) -> LoadMonitor:
         ([4.0], 4, 8, 4),  # this process was given half of the machine, and another process uses the other half
         ([5.0], 4, 8, 3),
         ([0.0], 16, 8, 16),  # more threads than cores, as the user wants
-        ([1.0, 0.0, 0.0, 0.0], 2, 2, 1),  # the highest of the last four
-        ([1.0, 0.0, 0.0, 0.0, 0.0], 2, 2, 2),
+        ([0.0, 0.0, 0.0, 0.9], 2, 2, 2),  # a program that computes for a quarter of a second
+        ([1.0, 0.0, 1.0, 1.0], 2, 2, 1),  # a program that pauses
+        ([1.0, 0.0, 0.0, 0.0, 0.0], 2, 2, 2),  # a program that has ended
     ],
 )
 def test_threads_leave_the_cores_that_other_programs_use(

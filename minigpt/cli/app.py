@@ -5,7 +5,6 @@ import gc
 import importlib
 import io
 import os
-import signal
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -18,7 +17,7 @@ from typer.core import TyperGroup
 
 from minigpt import __version__
 from minigpt.cli.render.terminal import note, write
-from minigpt.cli.signals import raise_on_interrupt
+from minigpt.cli.signals import ignore_interrupts, raise_on_interrupt, was_interrupted
 from minigpt.errors import ConfigError, MinigptError
 from minigpt.tokenizer.display import one_line
 
@@ -26,6 +25,8 @@ _COMMANDS = {  # name: module in minigpt.cli and function, in the order of --hel
     "train": "train.train",
     "generate": "generate.generate",
     "play": "play.play",
+    "chat": "chat.chat",
+    "serve": "serve.serve",
     "load-gpt2": "load_gpt2.load_gpt2",
     "export": "export.export",
     "corpus": "corpus.corpus",
@@ -33,6 +34,8 @@ _COMMANDS = {  # name: module in minigpt.cli and function, in the order of --hel
     "inspect": "inspection.inspect",
     "report": "report.report",
     "info": "info.info",
+    "list": "list_models.list_models",
+    "rm": "remove.remove",
 }
 _MARKUP: Final = "markdown"
 _THREADS = "OMP_NUM_THREADS"  # environment variable of OpenMP; it may list a number for each level of parallel regions
@@ -69,24 +72,49 @@ class _Commands(TyperGroup):
         self.commands = cast(Any, _LazyCommands())
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
+        for option in self.params:
+            _default_to_false(option)
         with _visible_usage_errors():
             return super().make_context(*arguments, **options)
 
+    def get_help_option(self, ctx: Any) -> Any:
+        return _default_to_false(super().get_help_option(ctx))
+
     def invoke(self, ctx: Any) -> Any:
-        raise_on_interrupt()
         try:
-            _check_thread_count()
-            with _visible_usage_errors():
-                return super().invoke(ctx)
+            try:
+                raise_on_interrupt()
+                _check_thread_count()
+                with _visible_usage_errors():
+                    return super().invoke(ctx)
+            finally:
+                ignore_interrupts()
+        except KeyboardInterrupt as interrupt:
+            raise _stopped() from interrupt
         except MinigptError as error:
             note(f"minigpt: {error}")
             raise typer.Exit(1) from error
-        except KeyboardInterrupt as interrupt:
-            note("minigpt: stopped")
-            raise typer.Exit(130) from interrupt
         except BrokenPipeError as closed:
             _discard_stdout()
             raise typer.Exit(0) from closed
+        except typer.Exit:
+            raise
+        except Exception as error:
+            if was_interrupted():  # an import that Ctrl-C cut short fails in many ways
+                raise _stopped() from error
+            raise
+
+
+def _stopped() -> typer.Exit:
+    note("minigpt: stopped")
+    return typer.Exit(130)
+
+
+def _default_to_false(option: Any) -> Any:
+    """Gives a flag whose default is None the default False: to read None, typer imports pydantic, which takes 0.1 s."""
+    if getattr(option, "is_flag", False) and option.default is None:
+        option.default = False
+    return option
 
 
 @contextmanager
@@ -182,7 +210,7 @@ def main() -> NoReturn:
         if error.filename is not None or error.errno not in _UNWRITABLE:
             raise
         code = _report_unwritable(error)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left to interrupt
+    ignore_interrupts()
     try:
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has closed the pipe, as `| head` does

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from minigpt.cli.completion import complete_runs
 from minigpt.cli.models import open_model
 from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, names_of, settings_options
-from minigpt.cli.render.terminal import write
+from minigpt.cli.render.terminal import note, write
 from minigpt.config import ReadingConfig
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ def corpus(
     ],
     model: Annotated[
         str | None,
-        typer.Option("--model", help="also measure this model, which must not have seen the text"),
+        typer.Option(
+            "--model", help="also measure this model, which must not have seen the text", autocompletion=complete_runs
+        ),
     ] = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
@@ -79,7 +82,9 @@ def corpus(
         other = (model, checkpoint.model, checkpoint.tokenizer)
     with _stage_progress(notes) as progress:
         progress("scanning", 0, 1)
-        found = scan(texts, text_key=reading.text_key, encoding_errors="replace")
+        found = scan(texts, text_key=reading.text_key, encoding=reading.encoding, encoding_errors="replace")
+        for each in found.notes:
+            note(each)
         report = build_report(
             found,
             encoding_errors=reading.encoding_errors,

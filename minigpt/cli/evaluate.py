@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from minigpt.cli.completion import complete_runs
 from minigpt.cli.models import open_model
 from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, settings_options
 from minigpt.cli.render.terminal import note, write
-from minigpt.config import ReadingConfig
+from minigpt.config import ReadingConfig, TrainConfig, scored_text_of
 from minigpt.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from rich.console import Console
 
     from minigpt.cli.render.result_table import ResultTable
@@ -24,18 +26,29 @@ if TYPE_CHECKING:
     from minigpt.storage.checkpoint import Checkpoint
 
 
-@settings_options((ReadingConfig, ("text_key", "encoding_errors")))
+@settings_options((ReadingConfig, ("text_key", "encoding", "encoding_errors")), (TrainConfig, ("loss_on",)))
 def evaluate(
     given: dict[str, Any],
-    model: Annotated[str, typer.Argument(help="a run's name, or a model's file or folder", metavar="MODEL")],
+    model: Annotated[
+        str,
+        typer.Argument(help="a run's name, or a model's file or folder", metavar="MODEL", autocompletion=complete_runs),
+    ],
     texts: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             help="text files, folders or globs, or - for standard input; or benchmarks: lambada, hellaswag, wikitext2, "
             "wikitext103, ptb, cbt",
             metavar="TEXT...",
         ),
-    ],
+    ] = None,
+    held_out: Annotated[
+        bool,
+        typer.Option(
+            "--held-out",
+            help="evaluate the part of the training text that was held out, in the windows of training; give that text "
+            "if it is no longer where it was",
+        ),
+    ] = False,
     stride: Annotated[
         int | None,
         typer.Option("--stride", help="tokens by which the window advances [default: half the context]", min=1),
@@ -77,12 +90,15 @@ def evaluate(
 
     - `minigpt evaluate moby_dick other_book.txt`
 
+    - `minigpt evaluate moby_dick --held-out`
+
     - `minigpt evaluate gpt2 test.txt --stride 1024 --json`
 
     - `minigpt evaluate gpt2 lambada hellaswag`
 
     - `minigpt evaluate moby_dick wikitext2 --data wiki.test.raw --detokenize`
     """
+    loss_on = given.pop("loss_on", None)
     reading = ReadingConfig(**given)
 
     from minigpt.cli.render import evaluation as render
@@ -91,15 +107,26 @@ def evaluate(
     from minigpt.evaluation.benchmarks.suite import BENCHMARKS, find_data, run_benchmark
     from minigpt.evaluation.perplexity import resolve_protocol
 
+    texts = texts or []
     names = [text for text in texts if text in BENCHMARKS and not Path(text).exists()]
     sources = [text for text in texts if text not in names]
+    _refuse_if(not texts and not held_out, "there is no text to evaluate; give a text file, a benchmark or --held-out")
+    _refuse_if(
+        held_out and bool(names), f"--held-out cannot be combined with {' and '.join(names)}; evaluate them one by one"
+    )
+    _refuse_if(
+        held_out and limit is not None, f"--limit {limit} cannot be combined with --held-out, which evaluates all of it"
+    )
     for source in sources:
         _check_source(source, list(BENCHMARKS))
     chosen = [BENCHMARKS[name] for name in names]
     _refuse_if(data is not None and not names, "--data is only for benchmarks; name one")
-    _refuse_if(by_position and not sources, "--by-position is only for texts; name one")
+    _refuse_if(by_position and not (sources or held_out), "--by-position is only for texts; name one")
     _refuse_if(
-        stride is not None and not sources and not any(each.uses_stride for each in chosen),
+        loss_on is not None and not (sources or held_out), f"--loss-on {loss_on} is only for chat logs; name one"
+    )
+    _refuse_if(
+        stride is not None and not (sources or held_out) and not any(each.uses_stride for each in chosen),
         f"--stride has no effect on {' and '.join(names)}, whose examples are separate",
     )
     _refuse_if(
@@ -110,8 +137,10 @@ def evaluate(
 
     checkpoint = open_model(model, checkpoints, device)
     config = checkpoint.model.config
-    context = config.n_positions if context is None else context
-    stride = max(1, min(context, config.n_positions) // 2) if stride is None else stride
+    if context is None:
+        context = (held_out and _training_context(checkpoint)) or config.n_positions
+    if stride is None:
+        stride = context if held_out else max(1, min(context, config.n_positions) // 2)
     resolve_protocol(config, context, stride)
     options = BenchmarkOptions(
         context=context, stride=stride, batch_size=batch_size, limit=limit, detokenize=detokenize
@@ -121,14 +150,26 @@ def evaluate(
 
     tables: list[ResultTable] = []
     record: dict[str, Any] = {"model": str(checkpoint.directory), "tokenizer": checkpoint.tokenizer.name}
-    if sources:
-        labels, parts = _evaluate_texts(checkpoint, sources, reading, options, by_position, notes)
+    if held_out:
+        trained = checkpoint.record
+        loss_on = loss_on or (trained.training.loss_on if trained and trained.training else "all")
+        labels, parts = _evaluate_held_out(checkpoint, sources, options, by_position, loss_on, notes)
+        known = render.HeldOut(checkpoint.directory.name, trained.result if trained else None)
+        record |= {"held_out": True, **render.text_record(labels, parts)}
+        scored_text = scored_text_of(loss_on)
+        tables += render.text_tables(labels, parts, checkpoint.tokenizer.name, None, known, scored_text)
+    elif sources:
+        loss_on = loss_on or "all"
+        labels, parts = _evaluate_texts(checkpoint, sources, reading, options, by_position, loss_on, notes)
         text_record = render.text_record(labels, parts)
         if names:
             record["text"] = text_record
         else:
             record = {**text_record, **record}
-        tables += render.text_tables(labels, parts, checkpoint.tokenizer.name, limit)
+        scored_text = scored_text_of(loss_on)
+        tables += render.text_tables(labels, parts, checkpoint.tokenizer.name, limit, None, scored_text)
+    if loss_on not in (None, "all"):
+        record["loss_on"] = loss_on
     if names:
         record |= {"parameters": config.n_parameters, "benchmarks": []}
         for name in names:
@@ -179,31 +220,97 @@ def _evaluate_texts(
     reading: ReadingConfig,
     options: "BenchmarkOptions",
     by_position: bool,
+    loss_on: str,
     notes: "Console",
 ) -> "tuple[list[str], Breakdown]":
     """The name of each document, and the evaluation of all of them."""
+    import numpy as np
+
     from minigpt.cli.render.console import progress_bar
     from minigpt.data.corpus import Corpus
     from minigpt.data.sources import scan
-    from minigpt.evaluation.breakdown import break_down
+    from minigpt.data.transcript import speaker_number
     from minigpt.evaluation.documents import document_labels, document_stream
+    from minigpt.evaluation.training_corpus import training_overlap
 
-    found = scan(sources, text_key=reading.text_key, encoding_errors=reading.encoding_errors)
+    found = scan(sources, text_key=reading.text_key, encoding=reading.encoding, encoding_errors=reading.encoding_errors)
+    for each in found.notes:
+        note(each)
     for name in found.skipped:
         note(f"skipped {name}: not a text file")
-    tokenizer = checkpoint.tokenizer
+    if overlap := training_overlap(found, checkpoint):
+        note(f"note: {overlap}")
     with progress_bar(notes, "tokenizing", in_bytes=True) as report:
-        corpus = Corpus.build(found, tokenizer, validation_fraction=0, progress=report)
+        corpus = Corpus.build(found, checkpoint.tokenizer, validation_fraction=0, progress=report)
+    corpus.check_loss_on(loss_on)
+    stream, scored = document_stream(corpus, options.limit), None
+    if loss_on != "all":
+        assert corpus.train_speakers is not None
+        scored = np.insert(corpus.train_speakers[: len(stream) - 1] == speaker_number(loss_on), 0, False)
+    parts = _break_down(checkpoint, stream, scored, options, by_position, notes)
+    return document_labels(found)[: options.limit], parts
+
+
+def _training_context(checkpoint: "Checkpoint") -> int | None:
+    """The context length that the model was trained and evaluated with; None if it is not recorded."""
+    training = checkpoint.record.training if checkpoint.record else None
+    return training.context_length if training else None
+
+
+def _evaluate_held_out(
+    checkpoint: "Checkpoint",
+    sources: list[str],
+    options: "BenchmarkOptions",
+    by_position: bool,
+    loss_on: str,
+    notes: "Console",
+) -> "tuple[list[str], Breakdown]":
+    """The name of each held-out document or end of one, and the evaluation of all of them.
+
+    Raises: ConfigError if nothing was held out, or the training text cannot be found.
+    """
+    from minigpt.cli.render.console import progress_bar
+    from minigpt.evaluation.training_corpus import find_training_corpus, given_training_corpus
+
+    if sources:
+        with progress_bar(notes, "tokenizing", in_bytes=True) as report:
+            corpus = given_training_corpus(checkpoint, sources, report)
+    else:
+        again = f"give that text: minigpt evaluate {checkpoint.directory.name} TEXT --held-out"
+        corpus, _ = find_training_corpus(checkpoint, fix=again)
+    _refuse_if(
+        len(corpus.validation) < 2,
+        f"{checkpoint.directory} was trained with nothing held out, so there is nothing to evaluate; give another text",
+    )
+    corpus.check_loss_on(loss_on)
+    parts = _break_down(checkpoint, corpus.validation, corpus.scored(loss_on), options, by_position, notes)
+    if len(parts.tokens) == 1:
+        return ["held-out part"], parts
+    return [f"held-out part #{number}" for number in range(1, len(parts.tokens) + 1)], parts
+
+
+def _break_down(
+    checkpoint: "Checkpoint",
+    stream: "npt.NDArray[Any]",
+    scored: "npt.NDArray[Any] | None",
+    options: "BenchmarkOptions",
+    by_position: bool,
+    notes: "Console",
+) -> "Breakdown":
+    """Evaluates a stream of documents, (N,) token ids; only `scored` ones count, (N,) bool."""
+    from minigpt.cli.render.console import progress_bar
+    from minigpt.evaluation.breakdown import break_down
+
     with progress_bar(notes, "evaluating") as report:
-        parts = break_down(
+        return break_down(
             checkpoint.model,
-            document_stream(corpus, options.limit),
-            end_of_text=tokenizer.end_of_text,
-            token_lengths=tokenizer.token_lengths,
+            stream,
+            end_of_text=checkpoint.tokenizer.end_of_text,
+            token_lengths=checkpoint.tokenizer.token_lengths,
             context=options.context,
             stride=options.stride,
             batch_size=options.batch_size,
             by_position=by_position,
+            scored=scored,
             progress=report,
         )
-    return document_labels(found)[: options.limit], parts

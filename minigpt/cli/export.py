@@ -1,6 +1,7 @@
 """`minigpt export`: writes a model as a file or folder for another program."""
 
 import json
+import re
 import shlex
 from dataclasses import asdict
 from pathlib import Path
@@ -8,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from minigpt.cli.completion import complete_from, complete_runs
 from minigpt.cli.options import CheckpointsOption, JsonOption
 from minigpt.cli.render.terminal import note, write
+from minigpt.errors import ConfigError
 
 if TYPE_CHECKING:
     from minigpt.exporters.parity import Parity
@@ -31,29 +34,47 @@ print(tokenizer.decode(result[0].sequences_ids[0]))"""
 def export(
     model: Annotated[
         str | None,
-        typer.Argument(help="a run's name, or a model's file or folder [default: the newest run]", metavar="MODEL"),
+        typer.Argument(
+            help="a run's name, or a model's file or folder [default: the newest run]",
+            metavar="MODEL",
+            autocompletion=complete_runs,
+        ),
     ] = None,
-    to: Annotated[str, typer.Option("--to", help="the format: gguf, onnx or ctranslate2")] = "gguf",
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            help="the format: gguf, onnx, ctranslate2 or html",
+            autocompletion=complete_from("gguf", "onnx", "ctranslate2", "html"),
+        ),
+    ] = "gguf",
     dtype: Annotated[
         str | None,
         typer.Option(
             "--dtype",
-            help="dtype of the weights; gguf: f32, f16, bf16, q8_0; onnx: f32; ctranslate2: f32, f16, bf16, int8 "
-            "[default: f32]",
+            help="dtype of the weights; gguf: f32, f16, bf16, q8_0; onnx: f32; ctranslate2: f32, f16, bf16, int8; "
+            "html: int8 [default: f32, html: int8]",
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="the file (gguf) or folder to write [default: named after the model]"),
+        typer.Option("--output", "-o", help="the file (gguf, html) or folder [default: named after the model]"),
     ] = None,
+    title: Annotated[
+        str | None, typer.Option("--title", help="html: the page's heading [default: the model's name]")
+    ] = None,
+    about: Annotated[str, typer.Option("--note", help="html: a text below the heading")] = "",
+    prompt: Annotated[str, typer.Option("--prompt", help="html: the text that the page suggests to continue")] = "",
+    large: Annotated[bool, typer.Option("--yes", help="html: write a page above 60 MB")] = False,
     force: Annotated[bool, typer.Option("--force", help="replace an earlier export")] = False,
     as_json: JsonOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
-    """Export a model to llama.cpp, Ollama and LM Studio (gguf), ONNX Runtime (onnx) or CTranslate2.
+    """Export a model to llama.cpp, Ollama and LM Studio (gguf), ONNX Runtime (onnx), CTranslate2, or one HTML page.
 
     If the target program is installed, it runs the export, and its logits are compared with the model's. An export
-    whose logits differ too much is deleted. transformers and vLLM need no export: a folder in `checkpoints/` is a
+    whose logits differ too much is deleted. The page (html) runs the model in any browser, without a network; its
+    code is checked in node if that is installed. transformers and vLLM need no export: a folder in `checkpoints/` is a
     Hugging Face model.
 
     Examples:
@@ -61,26 +82,49 @@ def export(
     - `minigpt export moby_dick --to gguf --dtype q8_0`
 
     - `minigpt export moby_dick --to onnx --output site/model`
+
+    - `minigpt export moby_dick --to html --title "Moby-Dick" --prompt "Call me"`
     """
     from minigpt.cli.render.console import console, facts
-    from minigpt.exporters.export import export_model
+    from minigpt.exporters.export import export_model, model_name
+    from minigpt.exporters.html.page import PageText
     from minigpt.importers.open_model import find_model
     from minigpt.units import size
 
     source = find_model(model, checkpoints)
+    page = PageText(title=model_name(source) if title is None else title, note=about, prompt=prompt)
+    if to != "html" and (title is not None or about or prompt or large):
+        raise ConfigError(f"--title, --note, --prompt and --yes are for --to html, not for {to}")
     out = console()
     with out.status("writing the export and comparing its logits …"):
-        done = export_model(source, to, dtype=dtype, output=output, force=force)
+        done = export_model(
+            source, to, dtype=dtype, output=output, force=force, text=page, large=large,
+            announce=lambda about: note(f"the page will have about {size(about)}"),
+        )  # fmt: skip
     if as_json:
         result = asdict(done)
-        write(json.dumps(result | {"path": str(done.path), "agreements": result["parity"]}))  # the former key
+        result |= {"path": str(done.path), "modelfile": None if done.modelfile is None else str(done.modelfile)}
+        write(json.dumps(result | {"agreements": result["parity"]}))  # the former key
         return
     rows = {"from": str(source), "written to": str(done.path), "dtype": done.dtype, "size": size(done.size)}
     out.print(facts(done.target, rows | {f"checked in {each.by}": _comparison(each) for each in done.parity}))
     for each in done.notes:
         note(each)
+    if done.target == "html":
+        note("open it in a browser, or send it to someone; it needs no network")
+        return
+    if done.modelfile is not None:
+        name, file = shlex.quote(_ollama_name(done.path)), shlex.quote(str(done.modelfile))
+        note("with Ollama:")
+        note(f"  ollama create {name} -f {file}")
+        note(f"  ollama run {name} 'Once upon a time'")
     note("try it with:")
     write(_command(done.target, str(done.path), min(100, done.context // 2)))
+
+
+def _ollama_name(path: Path) -> str:
+    """A name that Ollama accepts: letters, digits, dots, dashes and underscores."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).strip("-._").lower()[:80] or "model"
 
 
 def _command(target: str, path: str, count: int) -> str:

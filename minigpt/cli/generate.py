@@ -5,8 +5,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from minigpt.cli.completion import complete_runs
 from minigpt.cli.models import CompileOption, DtypeOption, QuantizeOption, open_drafter, open_engine, open_model
-from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, names_of, settings_options
+from minigpt.cli.options import (
+    CheckpointsOption,
+    DeviceOption,
+    JsonOption,
+    command_line,
+    names_of,
+    settings_options,
+)
 from minigpt.cli.prompts import PromptFormat, read_prompts
 from minigpt.cli.render.continuations import (
     Continuation,
@@ -17,7 +25,8 @@ from minigpt.cli.render.continuations import (
     collect,
 )
 from minigpt.cli.render.terminal import note, write
-from minigpt.config import SamplingConfig
+from minigpt.config import ReadingConfig, SamplingConfig
+from minigpt.data.transcript import CHAT_TEMPLATE
 from minigpt.errors import ConfigError
 from minigpt.units import count
 
@@ -30,7 +39,7 @@ if TYPE_CHECKING:
 _ALTERNATIVES = 5  # shown for each token if --alternatives is not given
 
 
-@settings_options((SamplingConfig, names_of(SamplingConfig)))
+@settings_options((SamplingConfig, names_of(SamplingConfig)), (ReadingConfig, ("encoding",)))
 def generate(
     given: dict[str, Any],
     prompt: Annotated[
@@ -38,7 +47,12 @@ def generate(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option("--model", "-m", help="a run's name, or a model's file or folder [default: the newest run]"),
+        typer.Option(
+            "--model",
+            "-m",
+            help="a run's name, or a model's file or folder [default: the newest run]",
+            autocompletion=complete_runs,
+        ),
     ] = None,
     prompt_file: Annotated[
         Path | None,
@@ -59,7 +73,11 @@ def generate(
     compiled: CompileOption = False,
     draft: Annotated[
         str | None,
-        typer.Option("--draft", help="a smaller model with the same tokenizer, for speculative decoding"),
+        typer.Option(
+            "--draft",
+            help="a smaller model with the same tokenizer, for speculative decoding",
+            autocompletion=complete_runs,
+        ),
     ] = None,
     speculate: Annotated[
         Literal["auto", "lookup", "off"],
@@ -91,7 +109,10 @@ def generate(
     copied_words: Annotated[
         int | None,
         typer.Option(
-            "--copied-words", help="with --memorization: minimum number of words in a copied run [default: 8]", min=1
+            "--copied-words",
+            help="with --memorization: minimum number of words in a copied run; 2.5 characters of a script without "
+            "spaces count as one [default: 8]",
+            min=1,
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -109,13 +130,16 @@ def generate(
 
     - `minigpt generate "Call me" --memorization`
     """
-    config = SamplingConfig(**given)  # before the slow imports
+    encoding = given.pop("encoding", None)
+    config, reading = SamplingConfig(**given), ReadingConfig(encoding=encoding or "utf-8")  # before the slow imports
     prompts = read_prompts(prompt, prompt_file, prompt_format)
     if novelty:
         note("--novelty is now called --memorization")
         memorization = True
     if corpus and not memorization:
         raise ConfigError(f"--corpus {corpus[0]} needs --memorization, which searches it")
+    if encoding is not None and not corpus:
+        raise ConfigError(f"--encoding {encoding} is for the texts of --corpus; name one")
     if copied_words is not None and not memorization:
         raise ConfigError(f"--copied-words {copied_words} needs --memorization")
     if alternatives is not None and not (as_json or table):
@@ -134,14 +158,17 @@ def generate(
     tokenizer, shape = checkpoint.tokenizer, checkpoint.model.config
     lengths = {text: len(tokenizer.encode(text)) for text in prompts}  # tokens
     _check_lengths([lengths[text] for text in prompts], shape, config, strict=strict)
-    meter = _open_meter(checkpoint, corpus or [], copied_words) if memorization else None
+    meter = _open_meter(checkpoint, corpus or [], copied_words, reading.encoding) if memorization else None
     engine = open_engine(checkpoint.model, quantize, compiled=compiled)
     sampler = Sampler(config, tokenizer)
     drafter = open_drafter(draft, speculate, checkpoint, engine, checkpoints)
-    if draft is not None and len(prompts) * config.samples > 1:
+    if draft is not None and len(prompts) * config.texts_per_prompt > 1:
         note("--draft has an effect only while a single continuation is being generated")
     if not as_json:
         note(f"{checkpoint.directory} · {shape.n_parameters:,} parameters · {engine.description}")
+        if tokenizer.chat_template == CHAT_TEMPLATE:
+            talk = command_line("chat", checkpoint.directory.name, checkpoints=checkpoints)
+            note(f"this model was trained on a chat log; to talk to it: {talk}")
         if prompts == [""]:
             note("no prompt: generates a new document, starting from the end-of-text token")
 
@@ -161,8 +188,8 @@ def generate(
     if as_json or explain or table:
         alternatives = _ALTERNATIVES if alternatives is None else alternatives
 
-    streams = output.streams and len(prompts) == config.samples == 1
-    at_once = rows_at_once(shape, max(lengths.values()), config, engine.device) // config.samples
+    streams = output.streams and len(prompts) == config.texts_per_prompt == 1
+    at_once = rows_at_once(shape, max(lengths.values()), config, engine.device) // config.texts_per_prompt
     counts: list[tuple[int, int]] = []  # tokens of each prompt and of its continuation
     seconds, first = 0.0, 0.0
     for begin in range(0, len(prompts), at_once):
@@ -183,11 +210,11 @@ def generate(
             output.write(continuation)
     output.end()
     if not as_json:
-        _print_speed(counts, shape.n_positions, config.keep_first, seconds, first)
+        _print_speed(counts, shape.n_positions, config, seconds, first)
 
 
 def _print_speed(
-    counts: list[tuple[int, int]], context: int, keep_first: int, seconds: float, first_token_seconds: float
+    counts: list[tuple[int, int]], context: int, config: SamplingConfig, seconds: float, first_token_seconds: float
 ) -> None:
     """Prints how fast the tokens were generated, and how often the window moved.
 
@@ -195,22 +222,29 @@ def _print_speed(
     """
     from minigpt.generation.decoding import window_moves
 
-    if moves := sum(window_moves(*each, context, keep_first) for each in counts):
+    if moves := sum(window_moves(*each, context, config.keep_first) for each in counts):
         note(
             f"the text is longer than the context ({context} tokens): the window moved "
             f"{'once' if moves == 1 else f'{moves:,} times'}, and the model read it again each time"
         )
     n_tokens = sum(new for _, new in counts)
+    if config.best_of > 1:
+        kept = "the most likely" if config.samples == 1 else f"the {config.samples:,} most likely"
+        each = "" if len(counts) == config.samples else " for each prompt"
+        note(f"{kept} of {config.best_of:,} texts{each}: {count(n_tokens, 'token')}, drawn in {seconds:.2f} s")
+        return
     speed = f"{n_tokens / seconds:,.0f} tokens/s, first token after {1000 * first_token_seconds:,.0f} ms"
     note(f"{count(n_tokens, 'token')} in {seconds:.2f} s, {speed}")
 
 
-def _open_meter(checkpoint: "Checkpoint", corpus: list[str], copied_words: int | None) -> "MemorizationMeter":
+def _open_meter(
+    checkpoint: "Checkpoint", corpus: list[str], copied_words: int | None, encoding: str
+) -> "MemorizationMeter":
     """Imports the search only when it is used: the import takes a tenth of a second."""
     from minigpt.cli.memorization import open_meter
-    from minigpt.evaluation.memorization.index import LONG_RUN
+    from minigpt.evaluation.memorization.words import LONG_RUN
 
-    return open_meter(checkpoint, corpus, copied_words or LONG_RUN)
+    return open_meter(checkpoint, corpus, copied_words or LONG_RUN, encoding)
 
 
 def _open_explanation(tokenizer: "Tokenizer", *, table: bool) -> Output:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from minigpt.cli.completion import complete_runs
 from minigpt.cli.options import CheckpointsOption, JsonOption
 from minigpt.cli.render.model_facts import model_facts
 from minigpt.cli.render.terminal import note, some_of, write
@@ -15,13 +16,34 @@ from minigpt.units import count, duration, size
 if TYPE_CHECKING:
     from minigpt.storage.run_record import CorpusRecord, Result, RunRecord
 
+_UNITS = {  # of the settings
+    "steps": "step",
+    "epochs": "epoch",
+    "minutes": "minute",
+    "context_length": "token",
+    "batch_size": "sequence",
+    "batch_tokens": "token",
+    "micro_batch_size": "sequence",
+    "warmup_steps": "step",
+    "eval_every": "step",
+    "eval_tokens": "token",
+    "sample_every": "step",
+    "save_every": "step",
+    "save_minutes": "minute",
+    "patience": "evaluation",
+    "spike_threshold": "standard deviation",
+}
 _ENDS = {"length": "at its full length", "early stop": "early: the validation loss no longer improved"}
 
 
 def info(
     model: Annotated[
         str | None,
-        typer.Argument(help="a run's name, or a model's file or folder [default: the newest run]", metavar="MODEL"),
+        typer.Argument(
+            help="a run's name, or a model's file or folder [default: the newest run]",
+            metavar="MODEL",
+            autocompletion=complete_runs,
+        ),
     ] = None,
     as_json: JsonOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
@@ -51,14 +73,14 @@ def info(
         write(json.dumps(record))
         return
     out = console(stderr=False)
-    out.print(facts(str(directory), model_facts(config, tokenizer, weights)))
+    out.print(facts(_short_path(str(directory)), model_facts(config, tokenizer, weights)))
     if run is None:
         return
     settings = run.training.to_dict() if run.training else {}
     for title, rows in {
         "training": _run_rows(run) | (_corpus_rows(run.corpus) if run.corpus else {}),
-        "result": _result_rows(run.result) if run.result else {},
-        "settings": {name: _shown(value) for name, value in settings.items() if value not in (None, "", [])},
+        "result": _result_rows(run.result, run.training.scored_text if run.training else "") if run.result else {},
+        "settings": {name: _setting(name, value) for name, value in settings.items() if value not in (None, "", [])},
     }.items():
         if rows:
             out.print()
@@ -89,9 +111,9 @@ def _run_rows(run: "RunRecord") -> dict[str, str]:
         "minigpt": run.minigpt,
         "torch": run.torch,
         "device": run.device,
-        "fine-tuned from": run.base,
+        "fine-tuned from": run.base and _short_path(run.base),
         "preset": run.preset,
-        "texts": ", ".join(run.sources),
+        "texts": ", ".join(map(_short_path, run.sources)),
     }
     return {name: text for name, text in entries.items() if text}
 
@@ -101,23 +123,39 @@ def _corpus_rows(corpus: "CorpusRecord") -> dict[str, str]:
     if corpus.validation_bytes and corpus.validation_tokens:
         rows["validation text"] = f"{size(corpus.validation_bytes)}, {count(corpus.validation_tokens, 'token')}"
     if corpus.path:
-        rows["tokenized text"] = corpus.path
+        rows["tokenized text"] = _short_path(corpus.path)
     return rows | {"fingerprint": corpus.fingerprint}
 
 
-def _result_rows(result: "Result") -> dict[str, str]:
+def _result_rows(result: "Result", scored_text: str) -> dict[str, str]:
     entries = {
         "steps": None if result.step is None else f"{result.step:,}",
         "ended": _ENDS.get(result.reason or "", result.reason),
         "best weights": None if result.best_step is None else f"step {result.best_step:,}",
         "validation loss": None if result.validation_loss is None else f"{result.validation_loss:.6g} nats per token",
-        "bits per byte": None if result.bits_per_byte is None else f"{result.bits_per_byte:.6g}",
+        "bits per byte": None if result.bits_per_byte is None else f"{result.bits_per_byte:.6g} {scored_text}".rstrip(),
         "time": None if result.seconds is None else duration(result.seconds),
     }
     return {name: text for name, text in entries.items() if text}
 
 
-def _shown(value: Any) -> str:
+def _short_path(path: str) -> str:
+    """A path as one would type it here: relative to the working directory if it is inside it, else with ~ for home.
+
+    What is no absolute path, such as the name of a model or `-`, stays unchanged.
+    """
+    for folder, sign in ((Path.cwd(), ""), (Path.home(), "~")):
+        if Path(path).is_absolute() and Path(path).is_relative_to(folder) and folder != Path(folder.anchor):
+            return str(Path(sign, Path(path).relative_to(folder)))
+    return path
+
+
+def _setting(name: str, value: Any) -> str:
+    """The value of a training setting, with its unit if it has one."""
+    unit = _UNITS.get(name)
     if isinstance(value, list):
         return ", ".join(map(str, value))
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    shown = f"{value:.6g}" if isinstance(value, float) else str(value) if name == "seed" else f"{value:,}"
+    return shown if unit is None else f"{shown} {unit if value == 1 else unit + 's'}"

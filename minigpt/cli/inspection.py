@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from minigpt.cli.completion import complete_runs
 from minigpt.cli.models import open_model
 from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption
 from minigpt.cli.output_file import check_output
@@ -24,7 +25,10 @@ _N_LEAST_LIKELY = 5
 
 
 def inspect(
-    model: Annotated[str, typer.Argument(help="a run's name, or a model's file or folder", metavar="MODEL")],
+    model: Annotated[
+        str,
+        typer.Argument(help="a run's name, or a model's file or folder", metavar="MODEL", autocompletion=complete_runs),
+    ],
     prompt: Annotated[str | None, typer.Argument(help="the text to inspect", metavar="TEXT")] = None,
     file: Annotated[
         Path | None, typer.Option("--file", help="read the text from this file, or - for standard input")

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -283,10 +283,11 @@ def _describe_saved_state(store: "Store", count: int, checkpoints: Path) -> str:
     from minigpt.storage.run import Run
 
     directory = Path(store.get("run").decode())
-    progress = weights_step = None
-    with suppress(CheckpointError):
+    try:
         run = Run.open(directory)
         progress, weights_step = run.last_progress(), weights_without_state(run)
+    except CheckpointError as error:
+        return f"what is saved cannot be read ({error})"
     if weights_step is not None:
         return (
             f"only the weights of step {weights_step:,} are saved in {directory}; continue from them with --from "

@@ -44,14 +44,16 @@ class MemorizationMeter:
         """The figures and every long copied run with its location, for JSON."""
         measured = self.measure(text, prompt)
         runs = [
-            {"start": run.start, "end": run.end, "words": run.words, "text": text[run.start : run.end]}
+            {"start": run.start, "end": run.end, "text": text[run.start : run.end]}
+            | {"words": run.extent.words, "unspaced": run.extent.characters}
             | {"times": run.occurrences, **self._location_record(run)}
             for run in measured.long_runs
         ]
         corpus = self.index.corpus
         return {
             **measured.figures(),
-            "words": measured.words,
+            "words": measured.extent.words,
+            "unspaced": measured.extent.characters,
             "runs": runs,
             "sources": list(corpus.sources),
             "training_bytes": corpus.train_bytes,
@@ -72,7 +74,9 @@ class MemorizationMeter:
         return f"{visible(name)}{document}, line {record['line']:,}"
 
 
-def open_meter(checkpoint: "Checkpoint", sources: list[str], min_words: int) -> MemorizationMeter:
+def open_meter(
+    checkpoint: "Checkpoint", sources: list[str], min_words: int, encoding: str = "utf-8"
+) -> MemorizationMeter:
     """Opens the index of a model's training text, or of the given sources; notes go to stderr.
 
     Raises: ConfigError if the training text cannot be found; DataError for sources that cannot be read.
@@ -83,7 +87,7 @@ def open_meter(checkpoint: "Checkpoint", sources: list[str], min_words: int) -> 
     out = console()
     if sources:
         with progress_bar(out, "tokenizing", in_bytes=True) as progress:
-            text = read_text(sources, checkpoint.tokenizer, progress)
+            text = read_text(sources, checkpoint.tokenizer, progress, encoding)
     else:
         text = find_training_text(checkpoint)
     with out.status("indexing the training text …"):

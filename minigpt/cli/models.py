@@ -45,7 +45,7 @@ def open_model(
 
 
 def open_engine(model: "GPT", quantize: Literal["auto", "none", "int8"], *, compiled: bool) -> "Engine":
-    """The engine for a model; prints a note if the compiled code is missing.
+    """The engine for a model; prints a note if the compiled code is missing or uses one core.
 
     Raises: ConfigError if the engine supports no int8, or cannot be compiled.
     """
@@ -54,6 +54,8 @@ def open_engine(model: "GPT", quantize: Literal["auto", "none", "int8"], *, comp
 
     if native.why_unavailable() and model.token_embedding.weight.device.type == "cpu":
         note(f"PyTorch generates the text, several times slower than compiled code: {native.why_unavailable()}")
+    elif (reason := native.uses_one_core()) and model.token_embedding.weight.device.type == "cpu":
+        note(f"compiled code generates the text on one core, because its compiler has no OpenMP ({reason})")
     return resolve_engine(model, quantize, compiled=compiled)
 
 

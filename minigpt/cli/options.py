@@ -68,9 +68,11 @@ def _option(settings: type[Settings], name: str, chosen: bool) -> inspect.Parame
     else:
         annotation = kind | None
     default = "chosen" if chosen else field.default
-    shown = "" if default in (None, (), "") else f" [default: {default}]"
+    named = "on" if default is True else default
+    shown = "" if default is False or default in (None, (), "") else f" [default: {named}]"
+    flag = name.replace("_", "-")
     option = typer.Option(
-        f"--{name.replace('_', '-')}",
+        f"--{flag}" if default is not True else f"--{flag}/--no-{flag}",
         help=field.metadata["help"] + shown,
         show_default=False,
         rich_help_panel=field.metadata["group"],

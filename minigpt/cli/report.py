@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from minigpt.cli.completion import complete_runs
 from minigpt.cli.options import CheckpointsOption
 from minigpt.cli.output_file import check_output
 from minigpt.cli.render.terminal import note, some_of, write
@@ -15,7 +16,11 @@ from minigpt.reports import REPORT
 def report(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="a run's name or folder, or two to compare [default: the newest run]", metavar="RUN"),
+        typer.Argument(
+            help="a run's name or folder, or two to compare [default: the newest run]",
+            metavar="RUN",
+            autocompletion=complete_runs,
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -41,7 +46,7 @@ def report(
     from minigpt.reports.page import mark_of
     from minigpt.reports.run_report import KIND, write_report
     from minigpt.storage.checkpoint import find_checkpoint
-    from minigpt.storage.run import newest_run, runs_in
+    from minigpt.storage.runs import newest_run, runs_in
 
     if names:
         directories = [find_checkpoint(name, checkpoints) for name in names]

@@ -38,10 +38,26 @@ def _raise(number: int, _: object) -> None:
     raise KeyboardInterrupt
 
 
+def was_interrupted() -> bool:
+    """Whether Ctrl-C has raised KeyboardInterrupt, and the command has not handled it."""
+    return bool(_interrupts)
+
+
+def forget_interrupts() -> None:
+    """Says that the command has handled all interrupts until now, and continues."""
+    _interrupts.clear()
+
+
 def raise_lost_interrupt() -> None:
     """Raises KeyboardInterrupt if Ctrl-C did so before and an import lost it: C extensions drop exceptions."""
-    if _interrupts:
+    if was_interrupted():
         raise KeyboardInterrupt
+
+
+def ignore_interrupts() -> None:
+    """Makes Ctrl-C do nothing from here on: the command has ended, and nothing is left to interrupt."""
+    if signal.getsignal(signal.SIGINT) in (_exit, _raise):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @contextmanager

@@ -1,13 +1,15 @@
-"""The first module that the command imports: an interrupt ends the program quietly before the others are imported."""
+"""The first module that the command imports: from here on, an interrupt ends the program without a traceback."""
 
-from typing import NoReturn
+try:
+    from minigpt.cli.signals import exit_on_interrupt
 
-from minigpt.cli.signals import exit_on_interrupt
-
-
-def main() -> NoReturn:
-    """Runs the `minigpt` command on the process's arguments and exits."""
     exit_on_interrupt()
+except KeyboardInterrupt:
+    raise SystemExit(130) from None
+
+
+def main() -> None:
+    """Runs the `minigpt` command on the process's arguments and exits."""
     from minigpt.cli import app
 
     app.main()

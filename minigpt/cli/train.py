@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from minigpt.cli.completion import complete_from, complete_runs
 from minigpt.cli.launch import check_count, joined_world, share_job, train_with_main
 from minigpt.cli.options import CheckpointsOption, command_line, names_of, settings_options
 from minigpt.cli.render.terminal import note, write
 from minigpt.cli.signals import ignoring_sigusr1, signals_as_requests
+from minigpt.cli.watch import Watch
 from minigpt.config import PRESETS, GPTConfig, ReadingConfig, TrainConfig
+from minigpt.data.transcript import CHAT_TEMPLATE
 from minigpt.errors import CheckpointError, ConfigError
-from minigpt.jobs.loggers import check_loggers, open_loggers
-from minigpt.jobs.request import Request
-from minigpt.reports import REPORT
+from minigpt.reports import REPORT, WATCH_PORT
 from minigpt.run_options import RunOptions
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     from minigpt.cli.render.training_display import TrainingDisplay
     from minigpt.jobs.job import Job
+    from minigpt.jobs.request import Request
+    from minigpt.storage.run import Run
     from minigpt.training.distributed import World
     from minigpt.training.events import Finished
 
@@ -55,18 +58,33 @@ def train(
         list[str] | None,
         typer.Argument(help="text files, folders or globs, or - for standard input", metavar="TEXT..."),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="name of the run [default: from the first text]")] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", help="name of the run [default: from the first text]", autocompletion=complete_runs),
+    ] = None,
     preset: Annotated[
         str | None,
-        typer.Option("--preset", help=f"shape of the model: {', '.join(PRESETS)} [default: chosen]"),
+        typer.Option(
+            "--preset",
+            help=f"shape of the model: {', '.join(PRESETS)} [default: chosen]",
+            autocompletion=complete_from(*PRESETS),
+        ),
     ] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option("--tokenizer", help="bytes, chars, bpe:N (N tokens, trained here) or gpt2 [default: chosen]"),
+        typer.Option(
+            "--tokenizer",
+            help="bytes, chars, bpe:N (N tokens, trained here) or gpt2 [default: chosen]",
+            autocompletion=complete_from("bytes", "chars", "bpe:", "gpt2"),
+        ),
     ] = None,
     base: Annotated[
         str | None,
-        typer.Option("--from", help="model to fine-tune: the name of a run, or the path of a model of any format"),
+        typer.Option(
+            "--from",
+            help="model to fine-tune: the name of a run, or the path of a model of any format",
+            autocompletion=complete_runs,
+        ),
     ] = None,
     resume: Annotated[
         bool,
@@ -78,11 +96,28 @@ def train(
     ] = False,
     plan: Annotated[bool, typer.Option("--plan", help="measure, print the plan, and stop")] = False,
     log: Annotated[
-        list[str] | None, typer.Option("--log", help="also log to tensorboard or wandb; may be given several times")
+        list[str] | None,
+        typer.Option(
+            "--log",
+            help="also log to tensorboard or wandb; may be given several times",
+            autocompletion=complete_from("tensorboard", "wandb"),
+        ),
     ] = None,
     no_report: Annotated[
         bool, typer.Option("--no-report", help=f"do not write {REPORT} into the run's folder at the end")
     ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help=f"show {REPORT} on a local web page that follows the run while it trains")
+    ] = False,
+    watch_port: Annotated[
+        int | None,
+        typer.Option(
+            "--watch-port",
+            help=f"port of the page of --watch [default: {WATCH_PORT}, or a free one if that is taken]",
+            min=1,
+            max=65535,
+        ),
+    ] = None,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
     """Train a GPT on your text. Settings that you do not give are chosen for your text and machine, and printed.
@@ -95,8 +130,13 @@ def train(
 
     - `minigpt train letters.txt --from gpt2 --epochs 3`
 
+    - `minigpt train corpus.txt --watch`
+
     - `minigpt train corpus.txt --resume`
     """
+    from minigpt.jobs.loggers import check_loggers  # fast, but --help does not need them
+    from minigpt.jobs.request import Request
+
     request = Request(  # before anything slow is imported
         sources=tuple(sources or ()),
         name=name,
@@ -108,7 +148,7 @@ def train(
     if plan:
         _plan(request, resume=resume)
         return
-    with ignoring_sigusr1(), joined_world(request, resume=resume) as world:
+    with ignoring_sigusr1(), joined_world(request, resume=resume) as world, ExitStack() as stack:
         if not world.is_main:
             train_with_main(world)
             return
@@ -116,6 +156,7 @@ def train(
         from minigpt.cli.render.preparation import PreparationDisplay
         from minigpt.jobs.stages import prepare
 
+        page = stack.enter_context(Watch(watch_port)) if watch or watch_port is not None else None
         out = console()
         with PreparationDisplay(out) as display:
             job = display.follow(
@@ -128,10 +169,10 @@ def train(
                 )
             )
         share_job(world, job)
-        _train(job, checkpoints, out, world, log or [], report=not no_report)
+        _train(job, checkpoints, out, world, log or [], page, report=not no_report)
 
 
-def _plan(request: Request, *, resume: bool) -> None:
+def _plan(request: "Request", *, resume: bool) -> None:
     if not request.sources:
         raise ConfigError("there is no text to plan for; give a text file: minigpt train corpus.txt --plan")
     if resume:
@@ -145,15 +186,25 @@ def _plan(request: Request, *, resume: bool) -> None:
     from minigpt.cli.render.preparation import PreparationDisplay
     from minigpt.jobs.stages import plan_run
 
-    with PreparationDisplay(console()) as display:
+    with PreparationDisplay(console(), plan_to=console(stderr=False)) as display:
         display.follow(plan_run(request, processes, processes, display.progress))
 
 
-def _train(job: "Job", checkpoints: Path, out: "Console", world: "World", loggers: list[str], *, report: bool) -> None:
+def _train(
+    job: "Job",
+    checkpoints: Path,
+    out: "Console",
+    world: "World",
+    loggers: list[str],
+    page: Watch | None,
+    *,
+    report: bool,
+) -> None:
     """Trains and draws; ends with the result, or with the state saved and the exit code of the signal."""
     from minigpt.cli.render.training_display import TrainingDisplay
     from minigpt.jobs import stages
     from minigpt.jobs.events import SpeedChange, Started
+    from minigpt.jobs.loggers import open_loggers
     from minigpt.training.clock import Control
     from minigpt.training.events import Finished
 
@@ -166,11 +217,15 @@ def _train(job: "Job", checkpoints: Path, out: "Console", world: "World", logger
         try:
             for event in stages.train(job, control=control, world=world):
                 if isinstance(event, Started):
+                    if page is not None:
+                        page.start(job, event.total_steps)
                     display = stack.enter_context(TrainingDisplay.of(event, out))
                     display.read_log(job.run.read_log())  # without the lines that the resumed run writes again
                     continue
                 assert display is not None
                 display.show(event)
+                if page is not None:
+                    page.show(event)
                 if not isinstance(event, SpeedChange):
                     log_event(event)
                 finished = event if isinstance(event, Finished) else None
@@ -187,10 +242,31 @@ def _train(job: "Job", checkpoints: Path, out: "Console", world: "World", logger
     finally:  # even if standard output is closed
         for text in stages.write_pages(job.run, report=report):
             note(text)
+        if page is not None:
+            page.finish()
         if unsaved is not None:
             raise unsaved
+    _print_next_steps(job, checkpoints)
+
+
+def _print_next_steps(job: "Job", checkpoints: Path) -> None:
+    """What would make the model better, and a command that tries it: a chat, or words of the training text."""
+    from minigpt.jobs.example_prompt import example_prompt
+    from minigpt.jobs.next_steps import next_steps
+
+    for step in next_steps(job):
+        note(step.text)
+        for command in step.commands:
+            note(f"  {command_line(*command, checkpoints=checkpoints)}")
+    name = job.run.directory.name
+    if job.corpus.tokenizer.chat_template == CHAT_TEMPLATE:
+        note("talk to it with:")
+        write(command_line("chat", name, checkpoints=checkpoints))
+        return
+    prompt = example_prompt(job.corpus)
     note("try it with:")
-    write(command_line("generate", "Once upon a time", "--model", job.run.directory.name, checkpoints=checkpoints))
+    words = [] if prompt is None else [prompt]
+    write(command_line("generate", *words, "--model", name, checkpoints=checkpoints))
 
 
 def _print_how_to_resume(job: "Job", checkpoints: Path) -> None:
@@ -208,11 +284,21 @@ def _print_result(job: "Job", finished: "Finished", display: "TrainingDisplay", 
 
     log = list(job.run.read_log())
     baselines = result_text(log, display.baselines, finished)
-    n_scored = len(job.corpus.validation) - 1  # all but the first
+    scored = job.corpus.scored(job.config.loss_on)
+    n_scored = len(job.corpus.validation) - 1 if scored is None else int(scored[1:].sum())  # the first is never scored
     speed = _speed(job, display, processes)
-    console(stderr=False).print(
-        summary(finished, n_scored, speed, str(job.run.directory), baselines, samples_text(log))
-    )
+    saved, copied = _saved(job.run), samples_text(log)
+    console(stderr=False).print(summary(finished, n_scored, speed, saved, baselines, copied, job.config.scored_text))
+
+
+def _saved(run: "Run") -> str:
+    """The folder of a run, its size, and the part of it that only resuming needs."""
+    from minigpt.storage.model_list import disk_bytes
+    from minigpt.units import size
+
+    states = disk_bytes(run.last_path.parent)
+    kept = f", of it {size(states)} in {run.last_path.parent.name}/ for --resume" if states else ""
+    return f"{run.directory}, {size(disk_bytes(run.directory))}{kept}"
 
 
 def _speed(job: "Job", display: "TrainingDisplay", processes: int) -> str:

@@ -33,8 +33,7 @@ ISSUE_KINDS = (
     _kind(
         UNDECODABLE,
         r"[\udc80-\udcff]+",
-        "training stops at it; save the text as UTF-8 (iconv -f WINDOWS-1252 -t UTF-8), or train with "
-        "--encoding-errors replace",
+        "training stops at it",  # and what to do about it depends on the bytes
     ),
     _kind(
         MOJIBAKE,
@@ -42,7 +41,7 @@ ISSUE_KINDS = (
         # at the start of the pattern lets the search skip all other characters quickly.
         f"[ÂÃâðÐÑÎÏ×ØÙã-ï](?:(?<=[ÂÃ])[{_CONT}]|(?<=â)[€‚„†ˆ‰‹Œ\x81][{_CONT}]|(?<=ð)[{_CONT}]{{3}}|"
         f"(?<=[ÐÑÎÏ×ØÙ])[{_CONT}](?:[ÐÑÎÏ×ØÙ][{_CONT}])+|(?<=[ã-ï])[{_CONT}]{{2}}(?:[ã-ï][{_CONT}]{{2}})+)",
-        "UTF-8 was read as Windows-1252 and saved again; ftfy (pip install ftfy) repairs it",
+        "UTF-8 was read as Windows-1252 and saved again; the Python package ftfy repairs it",
         required="[ÂÃâðÐÑÎÏ×ØÙã-ï]",
     ),
     _kind(

@@ -6,13 +6,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from minigpt.corpus_report.characters import Characters
-from minigpt.corpus_report.issue_kinds import DECOMPOSED, ISSUE_KINDS, MOJIBAKE, TRAILING, IssueKind, repaired_mojibake
+from minigpt.corpus_report.issue_kinds import (
+    DECOMPOSED,
+    ISSUE_KINDS,
+    MOJIBAKE,
+    TRAILING,
+    UNDECODABLE,
+    IssueKind,
+    repaired_mojibake,
+)
 from minigpt.corpus_report.locations import Block, Location, blocks
+from minigpt.data.encodings import likely_encoding, mend
 from minigpt.data.sources import Scan
 
 LONG_LINE = 20_000  # characters
 
 _MOST_LOCATIONS = 4  # of one issue
+_SAMPLE = 2**10  # characters before the first byte that is not UTF-8, to recognize the encoding
 _LINE_ADVICE = {
     "mixed line ends": "use one line ending so that the model learns only one; dos2unix makes all of them \\n",
     "Windows line ends": "each line has one more character to learn; dos2unix makes them \\n",
@@ -36,7 +46,7 @@ class _IssueCounter:
     """Counts the matches of one kind of issue and remembers the first locations."""
 
     def __init__(self, kind: IssueKind) -> None:
-        self.kind, self.count, self.example = kind, 0, ""
+        self.kind, self.count, self.example, self.advice = kind, 0, "", kind.advice
         self.locations: list[Location] = []
 
     def search(self, block: Block) -> None:
@@ -45,11 +55,14 @@ class _IssueCounter:
             self.count += 1
             if not self.locations:
                 self.example = _example(self.kind.name, match)
+                if self.kind.name == UNDECODABLE:
+                    sample = block.text[max(0, match.start() - _SAMPLE) :].encode(errors="surrogateescape")
+                    self.advice += f"; {mend(likely_encoding(sample))}"
             if len(self.locations) < _MOST_LOCATIONS:
                 self.locations.append(block.locate(match.start()))
 
     def result(self) -> Issue:
-        return Issue(self.kind.name, self.count, tuple(self.locations), self.example, self.kind.advice)
+        return Issue(self.kind.name, self.count, tuple(self.locations), self.example, self.advice)
 
 
 def find_issues(found: Scan, progress: Callable[[int], None]) -> tuple[list[Issue], Characters]:

@@ -10,7 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from minigpt.data.sources import BLOCK_SIZE, Scan, SourceFile, open_source
+from minigpt.data.records import read_record
+from minigpt.data.source_files import SourceFile, open_source
+from minigpt.data.sources import BLOCK_SIZE, Scan
 
 LINE_END = re.compile(r"\r\n?|\n")
 
@@ -78,7 +80,7 @@ def blocks(found: Scan) -> Iterator[Block]:
     """The text of all files, unchanged, in blocks of whole lines."""
     for file in found.files:
         with open_source(file) as stream:
-            if file.path.name.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson")):
+            if file.is_json:
                 yield from _records(file, stream, found.text_key)  # type: ignore[arg-type]
             else:
                 yield from _plain_blocks(file, stream)  # type: ignore[arg-type]
@@ -108,7 +110,8 @@ def _records(file: SourceFile, stream: BinaryIO, key: str) -> Iterator[Block]:
     for number, line in enumerate(stream, 1):
         start, byte = byte, byte + len(line)
         if line.strip(b"\xef\xbb\xbf \t\r\n"):
-            text = json.loads(line.decode("utf-8-sig", "surrogateescape"))[key]
+            row = json.loads(line.decode("utf-8-sig", "surrogateescape"))
+            text = read_record(row, key, f"{file.name}, line {number}").text
             yield Block(file, text, number, start, len(line), is_record=True)
 
 

@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from minigpt.corpus_report.units import Unit, read_units
 from minigpt.data.sources import Piece
+from minigpt.evaluation.memorization.words import UNIT, has_spaceless, split
 
-SHINGLE = 5  # words
+SHINGLE = 5  # words, or characters of scripts without spaces
 MIN_SIMILARITY = 0.8  # Jaccard similarity of the shingles of two near-duplicates
 
 _MIN_WORDS = 20  # of a unit that is compared
@@ -120,7 +121,7 @@ def find_examples(pieces: Iterable[Piece], near: NearDuplicateStats) -> tuple[st
 
 def first_difference(left: str, right: str) -> tuple[Excerpt, Excerpt]:
     """The excerpts around the first word in which two texts differ, or their beginnings if no word differs."""
-    matches = [list(re.finditer(r"\S+", text)) for text in (left, right)]
+    matches = [list(UNIT.finditer(text)) for text in (left, right)]
     pairs = enumerate(zip_longest(*([match[0] for match in words] for words in matches)))
     index = next((index for index, (one, other) in pairs if one != other), 0)
     return _excerpt(left, matches[0], index), _excerpt(right, matches[1], index)
@@ -128,7 +129,8 @@ def first_difference(left: str, right: str) -> tuple[Excerpt, Excerpt]:
 
 def _excerpt(text: str, words: Sequence[re.Match[str]], index: int) -> Excerpt:
     """The excerpt around a word; `index` may be one past the last word."""
-    shown = " ".join(word[0] for word in words[max(0, index - _WORDS_BEFORE) : index + _WORDS_AFTER])
+    around = words[max(0, index - _WORDS_BEFORE) : index + _WORDS_AFTER]
+    shown = " ".join(text[around[0].start() : around[-1].end()].split())
     position = words[min(index, len(words) - 1)].start()
     start, end = text.rfind("\n", 0, position) + 1, text.find("\n", position)
     line = text[max(start, position - _MOST_LINE) : min(len(text) if end < 0 else end, position + _MOST_LINE)]
@@ -137,8 +139,13 @@ def _excerpt(text: str, words: Sequence[re.Match[str]], index: int) -> Excerpt:
 
 
 def _shingles(text: bytes) -> npt.NDArray[np.uint64] | None:
-    """The hashes of a text's runs of SHINGLE words, ignoring case; None if it has too few words."""
+    """The hashes of a text's runs of SHINGLE words, ignoring case; None if it has too few words.
+
+    In scripts without spaces, every character is a word.
+    """
     words = text.lower().split(maxsplit=_MOST_SHINGLES)[:_MOST_SHINGLES]
+    if not text.isascii() and has_spaceless(decoded := text.lower().decode()):
+        words = [word.encode() for word in split(decoded)[:_MOST_SHINGLES]]
     if len(words) < _MIN_WORDS:
         return None
     codes = np.fromiter(map(zlib.crc32, words), dtype=np.uint64, count=len(words))

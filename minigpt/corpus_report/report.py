@@ -14,6 +14,7 @@ from minigpt.evaluation.baselines import Baseline
 # Below these, a finding is not worth fixing.
 _MIN_OVERLAP_SHARE, _MIN_DUPLICATE_SHARE, _MIN_NEAR_DUPLICATE_SHARE = 0.01, 0.01, 0.02
 _MIN_REPEAT = 1000  # bytes
+_MIN_TEXT = 10_000  # bytes: with fewer, a model learns little but the text itself
 _MIN_TRAILING_SHARE = 0.01  # of the lines
 
 
@@ -88,6 +89,13 @@ class Report:
         """The findings that are worth fixing, the most serious first."""
         stops = [issue for issue in self.issues if issue.kind == UNDECODABLE and self.encoding_errors == "strict"]
         found = [_finding(issue) for issue in stops]
+        if self.text_bytes < _MIN_TEXT:
+            found.append(
+                Finding(
+                    f"the text has only {self.text_bytes:,} bytes",
+                    "half a megabyte is a good start; add more text, or fine-tune a trained model with --from",
+                )
+            )
         if self.overlap.share >= _MIN_OVERLAP_SHARE:
             found.append(
                 Finding(

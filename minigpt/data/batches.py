@@ -10,6 +10,8 @@ from torch import Tensor
 
 from minigpt.seeds import mix_seed
 
+UNSCORED = -100  # the target of a position that is not scored, as in torch's cross_entropy
+
 
 def windows_per_epoch(n_tokens: int, length: int) -> int:
     """The number of windows of `length` tokens in one pass over the tokens; at least 1, which then wraps around."""

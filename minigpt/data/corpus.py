@@ -9,22 +9,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from minigpt.bounded_reading import read_json_value
 from minigpt.data import batches
-from minigpt.data.shards import Progress, chunks, shard_path, token_type, write_shards
+from minigpt.data.batches import UNSCORED
+from minigpt.data.shards import Progress, chunks, shard_path, speakers_path, token_type, write_shards
 from minigpt.data.sources import Scan, scan
 from minigpt.data.split import Part, ValidationSplit
-from minigpt.errors import DataError, MinigptError, TokenizerError
+from minigpt.data.transcript import CHAT_TEMPLATE, ROLES, speaker_number
+from minigpt.errors import ConfigError, DataError, MinigptError, TokenizerError
 from minigpt.seeds import mix_seed
 from minigpt.tokenizer.bpe_dropout import BPEDropout
 from minigpt.tokenizer.tokenizer import Tokenizer, requested_vocab_size
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
+
+_PARTS: tuple[Part, ...] = get_args(Part)
 
 _FORMAT = 1  # of the cached files; increase it when they or the validation split change, to rebuild every cache
 _SPARE = 8  # tokens read after a window for BPE-dropout, which may give fewer tokens
@@ -37,9 +42,11 @@ _TRAINING_CHUNK = 2**16  # characters; Hugging Face's trainer uses a hundred tim
 class Corpus:
     """A tokenized text, in which every document and every part of one ends with an end-of-text token.
 
-    `train` and `validation` are memory-mapped arrays of ids, (N,) each; `validation` may be empty. Two corpora have the
-    same `fingerprint` exactly if they have the same arrays. Byte counts are those of the text in UTF-8. `damaged_cache`
-    is the folder whose tokens were damaged, so that the text was tokenized again; None otherwise.
+    `train` and `validation` are memory-mapped arrays of ids, (N,) each; `validation` may be empty. If every document is
+    a conversation, `train_speakers` and `validation_speakers` are the numbers of the tokens' speakers, (N,) uint8 each
+    (see `minigpt.data.transcript.Speakers`). Two corpora have the same `fingerprint` exactly if they have the same
+    arrays. Byte counts are those of the text in UTF-8. `damaged_cache` is the folder whose tokens were damaged, so that
+    the text was tokenized again; None otherwise.
     """
 
     path: Path
@@ -55,6 +62,8 @@ class Corpus:
     skipped: tuple[str, ...]
     source_hash: str
     fingerprint: str
+    train_speakers: npt.NDArray[np.uint8] | None = None
+    validation_speakers: npt.NDArray[np.uint8] | None = None
     damaged_cache: Path | None = None
 
     @classmethod
@@ -65,14 +74,16 @@ class Corpus:
         *,
         cache: str | Path | None = None,
         text_key: str = "text",
+        encoding: str = "utf-8",
         encoding_errors: str = "strict",
         validation_fraction: float | None = None,
         progress: Progress | None = None,
     ) -> Self:
         """Tokenizes these sources, or opens the cached corpus if the same text was tokenized in the same way before.
 
-        A tokenizer given as `chars` or `bpe:N` is trained on the training part. A Scan has its own `text_key` and
-        `encoding_errors`, which replace the arguments. `progress` is called with the bytes done and the bytes in total.
+        A tokenizer given as `chars` or `bpe:N` is trained on the training part. A Scan has its own `text_key`,
+        `encoding` and `encoding_errors`, which replace the arguments. If the text has conversations, the corpus's
+        tokenizer has their chat template. `progress` is called with the bytes done and the bytes in total.
         The cache is in `$MINIGPT_CACHE`, by default in the user's cache folder.
 
         Raises: DataError for sources as `scan` does, and for a cache that cannot be written; TokenizerError for an
@@ -81,14 +92,16 @@ class Corpus:
         if isinstance(tokenizer, str):
             requested_vocab_size(tokenizer)  # reports a wrong name before a long scan
         if not isinstance(sources, Scan):
-            sources = scan(sources, text_key=text_key, encoding_errors=encoding_errors)
+            sources = scan(sources, text_key=text_key, encoding=encoding, encoding_errors=encoding_errors)
         split = ValidationSplit.plan(sources, validation_fraction)
         root = _cache_root(cache)
         counter = _ProgressCounter(progress, sources.text_bytes)
         try:
             if isinstance(tokenizer, str):
                 tokenizer = _resolve_tokenizer(tokenizer, sources, split, root, counter)
-            fingerprint = _hash(sources.content_hash, tokenizer.fingerprint, split.fraction, split.every)
+            if sources.n_conversations:
+                tokenizer = tokenizer.with_chat_template(CHAT_TEMPLATE)
+            fingerprint = corpus_fingerprint(sources, tokenizer, validation_fraction)
             folder = root / "corpora" / fingerprint[:32]
             damaged = None
             try:
@@ -125,11 +138,19 @@ class Corpus:
                 raise ValueError("another format")
             tokenizer = tokenizer or Tokenizer.load(folder)
             hashes = record.pop("token_hashes", {})  # which earlier versions did not write
+            speaker_hashes = record.pop("speaker_hashes", None)  # only of conversations
+            counts = {part: record.pop(f"{part}_tokens") for part in _PARTS}
+            speakers = {
+                part: None if speaker_hashes is None else _map_speakers(folder, part, counts[part], speaker_hashes)
+                for part in _PARTS
+            }
             return cls(
                 path=folder,
                 tokenizer=tokenizer,
-                train=_map_tokens(folder, "train", tokenizer, record.pop("train_tokens"), hashes),
-                validation=_map_tokens(folder, "validation", tokenizer, record.pop("validation_tokens"), hashes),
+                train=_map_tokens(folder, "train", tokenizer, counts["train"], hashes),
+                validation=_map_tokens(folder, "validation", tokenizer, counts["validation"], hashes),
+                train_speakers=speakers["train"],
+                validation_speakers=speakers["validation"],
                 sources=tuple(record.pop("sources")),
                 skipped=tuple(record.pop("skipped")),
                 **record,
@@ -146,27 +167,77 @@ class Corpus:
         rows: slice | range | None = None,
         noise: float = 0.0,
         bpe_dropout: float = 0.0,
+        loss_on: str = "all",
     ) -> tuple[Tensor, Tensor]:
         """One step's inputs and targets from the training part, as from `minigpt.data.batches.batch`.
 
         `bpe_dropout` is the probability to drop a merge; a window may then end before its last tokens, which other
         epochs include. `noise` is the probability that an input token, but not its target, is replaced by a random one.
-        Both are pure functions of the seed, the step and the row.
+        Both are pure functions of the seed, the step and the row. `loss_on` is the role whose turns are scored: all
+        other targets are UNSCORED.
         Shapes: (B, T) int64 each.
-        Raises: TokenizerError for `bpe_dropout` with a tokenizer without merges.
+        Raises: TokenizerError for `bpe_dropout` with a tokenizer without merges; ConfigError for `loss_on` with a text
+        that is not a chat log.
         """
         if bpe_dropout:
             spare = _SPARE + length // 8  # it is rare that a pre-token has fewer tokens than before
-            sequences = batches.windows(self.train, step, size, length, seed, rows, lookahead=1 + spare)
+            whole = batches.windows(self.train, step, size, length, seed, rows, lookahead=1 + spare)
             first = np.uint64(mix_seed(seed, step))
             seeds = first + np.array(batches.select_rows(size, rows), dtype=np.uint64)
-            sequences = self.bpe_dropout(sequences, seeds, bpe_dropout, length + 1)
+            sequences = self.bpe_dropout(whole, seeds, bpe_dropout, length + 1)
         else:
-            sequences = batches.windows(self.train, step, size, length, seed, rows)
+            spare = 0
+            whole = sequences = batches.windows(self.train, step, size, length, seed, rows)
         inputs, targets = batches.inputs_and_targets(sequences)
+        if loss_on != "all":
+            if self.train_speakers is None:
+                raise self._not_a_chat_log(loss_on)
+            speakers = batches.windows(self.train_speakers, step, size, length, seed, rows, lookahead=1 + spare)
+            if bpe_dropout:
+                speakers = self.bpe_dropout.labels(whole, sequences, speakers)
+            others = torch.from_numpy(speakers[:, 1:] != speaker_number(loss_on))
+            targets = targets.masked_fill(others, UNSCORED)  # a copy: inputs and targets may share memory
         if noise:
             inputs = batches.add_noise(inputs, noise, self.tokenizer.vocab_size, step, size, seed, rows)
         return inputs, targets
+
+    def check_loss_on(self, role: str) -> None:
+        """Checks that the loss can be measured on this role's turns, or on `all`.
+
+        Raises: ConfigError for a text that is not a chat log, and for a role without turns in one of the parts.
+        """
+        if role == "all":
+            return
+        if self.train_speakers is None:
+            raise self._not_a_chat_log(role)
+        number = speaker_number(role)
+        if not (self.train_speakers == number).any():
+            found = [each for each in ROLES if (self.train_speakers == speaker_number(each)).any()]
+            raise ConfigError(f"loss_on ({role}) is not a role in this text; give {', '.join(found)} or all")
+        scored = self.scored(role)
+        if scored is not None and len(scored) > 1 and not scored[1:].any():
+            raise ConfigError(f"loss_on ({role}) has no turn in the held-out part; give a larger --validation-fraction")
+
+    def _not_a_chat_log(self, role: str) -> ConfigError:
+        which = self.sources[0] if len(self.sources) == 1 else f"{self.sources[0]} or another file"
+        return ConfigError(
+            f"loss_on ({role}) needs a text in which every document is a conversation, and {which} is not a chat log; "
+            "give all"
+        )
+
+    def first_question(self, most: int) -> str:
+        """The beginning of a held-out conversation up to the assistant's first turn; empty without one of at most
+        `most` tokens."""
+        if self.validation_speakers is None:
+            return ""
+        answers = np.flatnonzero(self.validation_speakers[: most + 1] == speaker_number("assistant"))
+        return self.tokenizer.decode(self.validation[: answers[0]].tolist()) if len(answers) else ""
+
+    def scored(self, role: str) -> npt.NDArray[np.bool_] | None:
+        """Which validation tokens are of this role's turns, (N,); None for `all`."""
+        if role == "all" or self.validation_speakers is None:
+            return None
+        return self.validation_speakers == speaker_number(role)
 
     @cached_property
     def bpe_dropout(self) -> BPEDropout:
@@ -175,6 +246,15 @@ class Corpus:
         Raises: TokenizerError for a tokenizer without merges.
         """
         return BPEDropout(self.tokenizer)
+
+
+def corpus_fingerprint(scanned: Scan, tokenizer: Tokenizer, validation_fraction: float | None) -> str:
+    """The `fingerprint` of the corpus that `Corpus.build` makes of this text, without building it.
+
+    Raises: ConfigError for a fraction out of bounds.
+    """
+    split = ValidationSplit.plan(scanned, validation_fraction)
+    return _hash(scanned.content_hash, tokenizer.fingerprint, split.fraction, split.every)
 
 
 class _ProgressCounter:
@@ -220,6 +300,17 @@ def _map_tokens(
     return tokens
 
 
+def _map_speakers(folder: Path, part: Part, count: int, hashes: Mapping[str, str]) -> npt.NDArray[np.uint8]:
+    """The memory-mapped speakers of one part's tokens; ValueError if they are not those that were written."""
+    path = speakers_path(folder, part)
+    if path.stat().st_size != count:
+        raise ValueError(f"{path} is damaged")
+    speakers: npt.NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r") if count else np.empty(0, np.uint8)
+    if hashlib.sha256(speakers.data).hexdigest() != hashes[part]:
+        raise ValueError(f"{path} is damaged")
+    return speakers
+
+
 def _resolve_tokenizer(
     spec: str, scanned: Scan, split: ValidationSplit, root: Path, counter: _ProgressCounter
 ) -> Tokenizer:
@@ -263,7 +354,8 @@ def _write(
 ) -> None:
     """Tokenizes the text into a folder, which exists only when it is complete."""
     with _publish(folder, Corpus.load) as temporary:
-        shards = write_shards(split.apply(scanned.pieces()), tokenizer, temporary, counter.advance)
+        pieces = split.apply(scanned.pieces())
+        shards = write_shards(pieces, tokenizer, temporary, counter.advance, has_speakers=scanned.has_speakers)
         train, validation = shards["train"], shards["validation"]
         if train.text_bytes + validation.text_bytes != scanned.text_bytes:
             raise DataError(f"{scanned.files[0].name} or another file changed while it was read; run the command again")
@@ -282,6 +374,8 @@ def _write(
             "fingerprint": fingerprint,
             "token_hashes": {part: shard.token_hash for part, shard in shards.items()},
         }
+        if scanned.has_speakers:
+            record["speaker_hashes"] = {part: shard.speaker_hash for part, shard in shards.items()}
         tokenizer.save(temporary)
         (temporary / "corpus.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 

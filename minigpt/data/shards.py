@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from minigpt.data.split import Part
+from minigpt.data.transcript import Speakers, SpeakerTracker
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
@@ -35,11 +36,13 @@ _LAST_CUT = re.compile(rf"(?s).*(?:\S(?=[ \t\r\n])|{re.escape(END_OF_TEXT)})")
 
 @dataclass
 class Shard:
-    """One part of a corpus: the number of its tokens, the bytes of their text, and the hash of the file of tokens."""
+    """One part of a corpus: the number of its tokens, the bytes of their text, and the hashes of the files of tokens
+    and of speakers; the latter is empty for a text without speakers."""
 
     tokens: int = 0
     text_bytes: int = 0
     token_hash: str = ""
+    speaker_hash: str = ""
 
 
 def token_type(vocab_size: int) -> np.dtype[Any]:
@@ -50,6 +53,11 @@ def token_type(vocab_size: int) -> np.dtype[Any]:
 def shard_path(folder: Path, part: Part) -> Path:
     """The file of one part's tokens."""
     return folder / f"{part}.bin"
+
+
+def speakers_path(folder: Path, part: Part) -> Path:
+    """The file of the speakers of one part's tokens, a byte each."""
+    return folder / f"{part}.speakers.bin"
 
 
 def chunks(parts: Iterable[tuple[Part, str]], size: int | None = None) -> Iterator[tuple[Part, str]]:
@@ -82,10 +90,16 @@ def chunks(parts: Iterable[tuple[Part, str]], size: int | None = None) -> Iterat
 
 
 def write_shards(
-    parts: Iterable[tuple[Part, str]], tokenizer: Tokenizer, folder: Path, advance: Callable[[int], None]
+    parts: Iterable[tuple[Part, str]],
+    tokenizer: Tokenizer,
+    folder: Path,
+    advance: Callable[[int], None],
+    *,
+    has_speakers: bool = False,
 ) -> dict[Part, Shard]:
     """Writes the tokens of each part as a raw array and returns the size of each.
 
+    With `has_speakers` the text is a transcript, and the speaker of each token is written too (see `Speakers`).
     `advance` is called with the bytes of each encoded chunk.
     Raises: OSError if the folder cannot be written.
     """
@@ -93,34 +107,61 @@ def write_shards(
         _MAX_WORKERS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
     lengths, dtype = tokenizer.token_lengths, token_type(tokenizer.vocab_size)
+    lengths_in_text = lengths.copy()
+    lengths_in_text[tokenizer.end_of_text] = len(END_OF_TEXT)
     shards: dict[Part, Shard] = {part: Shard() for part in get_args(Part)}
     hashes = {part: hashlib.sha256() for part in shards}
+    speaker_hashes = {part: hashlib.sha256() for part in shards}
+    trackers = {part: SpeakerTracker() for part in shards}
 
-    def encode(text: str) -> tuple[npt.NDArray[Any], int]:
+    def encode(text: str, speakers: Speakers | None) -> _Encoded:
         tokens = tokenizer.encode_array(text, documents=True)
-        return tokens.astype(dtype), int(lengths[tokens].sum())
+        labels = None if speakers is None else _label(lengths_in_text[tokens], speakers)
+        return _Encoded(tokens.astype(dtype), int(lengths[tokens].sum()), labels)
 
-    def write(part: Part, encoded: Future[tuple[npt.NDArray[Any], int]]) -> None:
-        tokens, text_bytes = encoded.result()
-        files[part].write(tokens.data)
-        hashes[part].update(tokens.data)
-        shards[part].tokens += len(tokens)
-        shards[part].text_bytes += text_bytes
-        advance(text_bytes)
+    def write(part: Part, encoding: Future[_Encoded]) -> None:
+        encoded = encoding.result()
+        files[part].write(encoded.tokens.data)
+        hashes[part].update(encoded.tokens.data)
+        if encoded.speakers is not None:
+            speaker_files[part].write(encoded.speakers.data)
+            speaker_hashes[part].update(encoded.speakers.data)
+        shards[part].tokens += len(encoded.tokens)
+        shards[part].text_bytes += encoded.text_bytes
+        advance(encoded.text_bytes)
 
     with contextlib.ExitStack() as stack:
         files = {part: stack.enter_context(shard_path(folder, part).open("wb")) for part in shards}
+        labelled = shards if has_speakers else {}
+        speaker_files = {part: stack.enter_context(speakers_path(folder, part).open("wb")) for part in labelled}
         pool = stack.enter_context(ThreadPoolExecutor(workers))
-        encoding: deque[tuple[Part, Future[tuple[npt.NDArray[Any], int]]]] = deque()
+        encoding: deque[tuple[Part, Future[_Encoded]]] = deque()
         for part, text in chunks(parts):
-            encoding.append((part, pool.submit(encode, text)))
+            speakers = trackers[part].read(text.encode()) if has_speakers else None
+            encoding.append((part, pool.submit(encode, text, speakers)))
             if len(encoding) > 2 * workers:  # oldest first, which keeps the order and bounds memory
                 write(*encoding.popleft())
         while encoding:
             write(*encoding.popleft())
-        for file in files.values():  # after a power cut, a shard of the right size must have the right content
-            file.flush()
+        for file in (*files.values(), *speaker_files.values()):
+            file.flush()  # after a power cut, a shard of the right size must have the right content
             os.fsync(file.fileno())
     for part, shard in shards.items():
         shard.token_hash = hashes[part].hexdigest()
+        shard.speaker_hash = speaker_hashes[part].hexdigest() if has_speakers else ""
     return shards
+
+
+class _Encoded(NamedTuple):
+    """The tokens of a chunk, (N,), the bytes of their text, and the speaker of each, (N,) uint8, if there are any."""
+
+    tokens: npt.NDArray[Any]
+    text_bytes: int
+    speakers: npt.NDArray[np.uint8] | None
+
+
+def _label(lengths: npt.NDArray[np.int64], speakers: Speakers) -> npt.NDArray[np.uint8]:
+    """The speaker at the first byte of each token; `lengths` are the bytes of the tokens. Shapes: (N,) -> (N,)."""
+    starts = lengths.cumsum() - lengths
+    spans = np.searchsorted(np.array(speakers.offsets), starts, side="right") - 1
+    return np.array(speakers.numbers, dtype=np.uint8)[spans]

@@ -13,6 +13,7 @@ Part = Literal["train", "validation"]
 
 _ENOUGH_BYTES = 2_000_000  # of validation text: more takes longer to evaluate and is not more informative
 _ENOUGH_DOCUMENTS = 20
+_ENOUGH_CONVERSATIONS = 10
 _MAX_SEARCH = 2**16  # characters in which to look for a line's end
 
 
@@ -25,6 +26,7 @@ class ValidationSplit:
     fraction: float
     every: int
     lengths: tuple[int, ...]  # characters of each document; empty unless ends are held out
+    between_turns: bool = False  # whether ends begin with a turn of a conversation, if possible
 
     @classmethod
     def plan(cls, scanned: Scan, fraction: float | None = None) -> "ValidationSplit":
@@ -38,10 +40,12 @@ class ValidationSplit:
             raise ConfigError(f"validation_fraction ({fraction}) must be at least 0 and below 1")
         n = scanned.n_documents
         # One document may differ from all others, so at least two are held out, or else the end of each.
+        # Conversations of one log are more alike, and mostly too short to be cut.
         by_document = n > MANY_DOCUMENTS or (n >= _ENOUGH_DOCUMENTS and n * fraction >= 2)
+        by_document = by_document or (scanned.has_speakers and n >= _ENOUGH_CONVERSATIONS)
         if fraction and by_document:
             return cls(fraction, max(2, min(round(1 / fraction), n // 2)), ())
-        return cls(fraction, 0, scanned.document_lengths if fraction else ())
+        return cls(fraction, 0, scanned.document_lengths if fraction else (), between_turns=scanned.has_speakers)
 
     @property
     def description(self) -> str:
@@ -71,7 +75,7 @@ class ValidationSplit:
 
     def _cut_document(self, stream: Iterator[Piece], length: int) -> Iterator[tuple[Part, str]]:
         tail = min(round(self.fraction * length), length - 1)  # characters for validation; 0 of a very short document
-        reach = min(tail // 2, _MAX_SEARCH)
+        reach = min(tail if self.between_turns else tail // 2, _MAX_SEARCH)
         buffer, target, ends = "", length - tail, True  # target is relative to the start of buffer
         for piece, ends in stream:
             buffer += piece
@@ -80,7 +84,7 @@ class ValidationSplit:
             if len(buffer) <= target:
                 yield "train", buffer
                 buffer, target = "", target - len(buffer)
-        cut = target + _cut(buffer[target : target + reach])
+        cut = target + _cut(buffer[target : target + reach], between_turns=self.between_turns)
         yield "train", buffer[:cut] + END_OF_TEXT
         rest = buffer[cut:]
         while not ends:
@@ -90,8 +94,11 @@ class ValidationSplit:
             yield "validation", rest + END_OF_TEXT
 
 
-def _cut(window: str) -> int:
-    """Where to cut a window: after its first line, else before its first white space, else at its start."""
+def _cut(window: str, *, between_turns: bool) -> int:
+    """Where to cut a window: before its first turn, else after its first line, else before its first white space, else
+    at its start."""
+    if between_turns and (turn_end := re.search(r"\n(?=[^ ])", window)):
+        return turn_end.end()
     line_end = window.find("\n")
     if line_end >= 0:
         return line_end + 1

@@ -6,8 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from minigpt.data.batches import UNSCORED
+from minigpt.errors import DataError
 from minigpt.evaluation.perplexity import (
-    IGNORE_INDEX,
     Evaluation,
     Progress,
     resolve_protocol,
@@ -45,7 +46,8 @@ class Breakdown:
 
     def position_losses(self) -> Floats:
         """The mean loss at each position of the window: after 1 token, after 2, … Shapes: (T,)."""
-        return self.position_nats / self.position_tokens
+        with np.errstate(invalid="ignore"):  # a position may have no scored token
+            return self.position_nats / self.position_tokens
 
 
 def break_down(
@@ -58,13 +60,15 @@ def break_down(
     stride: int | None = None,
     batch_size: int | None = None,
     by_position: bool = False,
+    scored: np.ndarray | None = None,
     progress: Progress | None = None,
 ) -> Breakdown:
     """Measures how well `model` predicts each document of a stream, with the windows and scoring of `evaluate`.
 
     Windows do not start at documents: the model sees the end of the previous document, as in training. An end-of-text
     at the very beginning ends no document. With `by_position`, the losses of tokens that an earlier window has scored
-    are also computed, so that every position is measured on the same text.
+    are also computed, so that every position is measured on the same text. Only `scored` tokens count, as in
+    `evaluate`.
 
     Raises: DataError, ConfigError, as `evaluate`.
     """
@@ -76,24 +80,29 @@ def break_down(
     nats, counts, n_bytes = (np.zeros(n_documents) for _ in range(3))
     position_nats, position_counts = (np.zeros(context if by_position else 0) for _ in range(2))
     with eval_mode(model), torch.inference_mode():
-        for batch in sliding_windows(stream, context, stride, batch_size=batch_size, progress=progress):
+        for batch in sliding_windows(stream, context, stride, batch_size=batch_size, progress=progress, scored=scored):
             features = model.features(batch.inputs.to(device)).flatten(0, 1)  # (B * T, C)
-            is_scored = (batch.targets != IGNORE_INDEX).flatten()
-            is_measured = torch.ones_like(is_scored) if by_position else is_scored
+            is_scored = (batch.targets != UNSCORED).flatten()
+            is_measured = batch.counts.flatten() if by_position else is_scored
             targets = batch.windows[:, 1:].flatten()[is_measured]
+            if not len(targets):
+                continue
             slices = target_losses(model, features[is_measured.to(device)], targets.to(device))
             losses = torch.cat(list(slices)).cpu().double().numpy()
             if by_position:
-                table = losses.reshape(len(batch.starts), -1)  # (B, T)
-                position_nats[: table.shape[1]] += table.sum(0)
-                position_counts[: table.shape[1]] += len(table)
-                losses, targets = losses[is_scored.numpy()], targets[is_scored]
+                length = batch.targets.shape[1]
+                at = batch.counts.nonzero()[:, 1].numpy()  # the positions of the measured tokens in their windows
+                position_nats[:length] += np.bincount(at, losses, length)
+                position_counts[:length] += np.bincount(at, minlength=length)
+                losses, targets = losses[is_scored[is_measured].numpy()], targets[is_scored[is_measured]]
             positions = np.array(batch.starts)[:, None] + 1 + np.arange(batch.targets.shape[1])  # (B, T), in the stream
             documents = np.searchsorted(ends, positions.flatten()[is_scored.numpy()])  # of each scored token
             nats += np.bincount(documents, losses, n_documents)
             counts += np.bincount(documents, minlength=n_documents)
             n_bytes += np.bincount(documents, token_lengths[targets.numpy()], n_documents)
     total = int(counts.sum())
+    if not total:
+        raise DataError("no token of the evaluated text is scored; evaluate more tokens, or other roles")
     return Breakdown(
         whole=Evaluation(float(nats.sum()) / total, total, int(n_bytes.sum()), context, stride),
         nats=nats,

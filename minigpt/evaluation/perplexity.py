@@ -11,12 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minigpt.config import GPTConfig
+from minigpt.data.batches import UNSCORED
 from minigpt.device import autocast
 from minigpt.errors import ConfigError, DataError
 from minigpt.model.gpt import GPT, eval_mode
 from minigpt.threads import watch_load
-
-IGNORE_INDEX = -100  # the target of a position that is not scored, as in torch's cross_entropy
 
 _BATCH_TOKENS = 8192  # in one forward pass, unless the caller chooses
 _MOST_LOGITS = 2**24  # at once: 64 MB in float32
@@ -67,6 +66,7 @@ def evaluate(
     context: int | None = None,
     stride: int | None = None,
     max_tokens: int | None = None,
+    scored: np.ndarray | None = None,
     batch_size: int | None = None,
     dtype: torch.dtype = torch.float32,
     world: World | None = None,
@@ -77,23 +77,24 @@ def evaluate(
     A window of `context` tokens (default: the model's context length) advances by `stride` tokens (default: the whole
     context). It scores the tokens that no earlier window has scored. So every token after the first window has at
     least context - stride tokens before it. `max_tokens` evaluates only evenly spaced windows, always the same ones,
-    that score about that many tokens. `token_lengths` (V,) are the bytes of each token, for bits per byte. `batch_size`
-    windows are evaluated together; it affects only the speed. The processes of a `world` divide the windows, and all
-    return the same result.
+    that read about that many tokens. Only tokens that are `scored`, (N,) bool, count; the others are only read.
+    `token_lengths` (V,) are the bytes of each token, for bits per byte. `batch_size` windows are evaluated together; it
+    affects only the speed. The processes of a `world` divide the windows, and all return the same result.
 
-    Raises: DataError for fewer than two tokens; ConfigError if context or stride do not fit the model.
+    Raises: DataError for fewer than two tokens, and if none of those read is scored; ConfigError if context or stride
+    do not fit the model.
     """
     context, stride = resolve_protocol(model.config, context, stride)
     stream = token_array(tokens)
     nats, n_scored, n_bytes = 0.0, 0, 0
     watch_load(torch.get_num_threads())
     with eval_mode(model), torch.inference_mode():
-        for batch in sliding_windows(stream, context, stride, max_tokens, batch_size, world, progress):
+        for batch in sliding_windows(stream, context, stride, max_tokens, batch_size, world, progress, scored):
             device = model.token_embedding.weight.device
             with autocast(device, dtype):
                 features = model.features(batch.inputs.to(device)).flatten(0, 1)  # (B * T, C)
             targets = batch.targets.flatten()
-            is_scored = targets != IGNORE_INDEX
+            is_scored = targets != UNSCORED
             if not is_scored.all():  # the head is a large part of the work: apply it to scored positions only
                 features, targets = features[is_scored.to(device)], targets[is_scored]
             nats += _total_loss(model, features, targets.to(device))
@@ -102,6 +103,8 @@ def evaluate(
     if world is not None:
         sums = world.all_reduce_sum(torch.tensor([nats, n_scored, n_bytes], dtype=torch.float64))
         nats, n_scored, n_bytes = sums[0].item(), int(sums[1]), int(sums[2])
+    if not n_scored:
+        raise DataError("no token of the evaluated text is scored; evaluate more tokens, or other roles")
     return Evaluation(nats / n_scored, n_scored, n_bytes, context, stride)
 
 
@@ -134,12 +137,14 @@ class WindowBatch(NamedTuple):
     """Windows of a stream that have the same length.
 
     `starts` (B,) are their positions in the stream. `windows` (B, T + 1) int64 are their tokens, each with the next
-    one. `targets` (B, T) are the tokens to predict, or IGNORE_INDEX if an earlier window has scored them.
+    one. `targets` (B, T) are the tokens to predict, or UNSCORED if an earlier window has scored them or they do not
+    count. `counts` (B, T) bool says which tokens to predict count, whether or not an earlier window has scored them.
     """
 
     starts: list[int]
     windows: Tensor
     targets: Tensor
+    counts: Tensor
 
     @property
     def inputs(self) -> Tensor:
@@ -155,6 +160,7 @@ def sliding_windows(
     batch_size: int | None = None,
     world: World | None = None,
     progress: Progress | None = None,
+    scored: np.ndarray | None = None,
 ) -> Iterator[WindowBatch]:
     """The windows of `evaluate`, in batches."""
     n_targets = len(stream) - 1
@@ -172,24 +178,28 @@ def sliding_windows(
         start = index * stride
         window = stream[start : start + context + 1].astype(np.int64)
         if rows and (len(rows) == batch_size or len(window) != len(rows[0])):
-            yield _batch(rows, starts, context - stride)
+            yield _batch(rows, starts, context - stride, scored)
             rows, starts, done = [], [], number
             if progress is not None:
                 progress(done, len(chosen))
         rows.append(window)
         starts.append(start)
     if rows:
-        yield _batch(rows, starts, context - stride)
+        yield _batch(rows, starts, context - stride, scored)
     if progress is not None:
         progress(len(chosen), len(chosen))
 
 
-def _batch(rows: list[np.ndarray], starts: list[int], overlap: int) -> WindowBatch:
+def _batch(rows: list[np.ndarray], starts: list[int], overlap: int, scored: np.ndarray | None) -> WindowBatch:
     windows = torch.from_numpy(np.stack(rows))  # (B, T + 1)
     targets = windows[:, 1:].clone()
+    counts = torch.ones(targets.shape, dtype=torch.bool)
     for row, start in enumerate(starts):
-        targets[row, : overlap if start else 0] = IGNORE_INDEX
-    return WindowBatch(starts, windows, targets)
+        if scored is not None:
+            counts[row] = torch.from_numpy(scored[start + 1 : start + windows.shape[1]])
+        targets[row, : overlap if start else 0] = UNSCORED
+    targets[~counts] = UNSCORED
+    return WindowBatch(starts, windows, targets, counts)
 
 
 def target_losses(model: GPT, features: Tensor, targets: Tensor) -> Iterator[Tensor]:

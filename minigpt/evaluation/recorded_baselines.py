@@ -5,11 +5,14 @@ from minigpt.storage.run_record import RunRecord
 
 
 def recorded_baselines(record: RunRecord) -> list[Baseline]:
-    """The baselines that a run measured, the worst first; none if it measured none, or changed its text since.
+    """The baselines that a run measured, the worst first; none if it measured none, or changed its text since, or
+    measures its loss on a part of the text only, as baselines do not.
 
     Runs of earlier versions did not record the sizes of the whole text with each baseline; they are the corpus's.
     """
     kept, corpus = record.baselines, record.corpus
+    if record.training is not None and record.training.loss_on != "all":
+        return []
     if kept is None or corpus is None or kept.fingerprint != corpus.fingerprint:
         return []
     found = [

@@ -1,20 +1,30 @@
-"""Exports a model to GGUF, ONNX or CTranslate2, and keeps the export only if its logits agree with the model's."""
+"""Exports a model to GGUF, ONNX, CTranslate2 or HTML; keeps the export only if its logits agree with the model's."""
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
 
+import torch
+from torch import Tensor
+
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.exporters import runners
 from minigpt.exporters.gguf import GGUF_DTYPES, write_gguf
+from minigpt.exporters.html.page import PageText, check_page, read_page, write_page
+from minigpt.exporters.modelfile import modelfile_path, write_modelfile
 from minigpt.exporters.onnx import ONNX_MODEL, ONNX_WEIGHTS, write_onnx
-from minigpt.exporters.parity import Parity, Run, Tokenize, compare, reference_of
+from minigpt.exporters.parity import TEXT, Parity, Run, Tokenize, compare, reference_of
+from minigpt.generation.engines import native
+from minigpt.generation.engines.native import NativeEngine
 from minigpt.importers.open_model import is_checkpoint, load_model
+from minigpt.model.gpt import GPT
+from minigpt.optional_packages import optional_import
 from minigpt.storage.checkpoint import (
     CONFIG,
     GENERATION_CONFIG,
@@ -29,11 +39,13 @@ from minigpt.storage.folder import wrap_write_errors
 from minigpt.storage.model_card import upload_command
 
 # The dtypes of each target, its default first.
-TARGETS = {"gguf": GGUF_DTYPES, "onnx": ("f32",), "ctranslate2": ("f32", "f16", "bf16", "int8")}
-_PACKAGES = {
+TARGETS = {"gguf": GGUF_DTYPES, "onnx": ("f32",), "ctranslate2": ("f32", "f16", "bf16", "int8"), "html": ("int8",)}
+_ONE_FILE = {"gguf": ".gguf", "html": ".html"}
+_PACKAGES = {  # that write and read each target
     "gguf": ("gguf",),
     "onnx": ("onnx", "onnxruntime"),
     "ctranslate2": ("ctranslate2", "transformers"),
+    "html": (),
 }
 
 # The largest allowed difference of a logit, in standard deviations of the logits. Differences come from the order of
@@ -41,6 +53,9 @@ _PACKAGES = {
 # model differed by 0.0017 (f16), 0.013 (bf16), 0.057 (q8_0) and 0.065 (int8); the bounds are about four times that.
 _BOUNDS = {"f32": 0.001, "f16": 0.01, "bf16": 0.06, "q8_0": 0.25, "int8": 0.25}
 _LLAMA_BOUND = 0.02
+# A page differs from `minigpt generate --quantize int8` by about 0.000001, until the order of its sums rounds one
+# activation to another integer: in small models that changes logits by up to 0.05.
+_QUANTIZED_BOUND = 0.1
 _MAX_SIZE_FOR_LLAMA = 2_000_000_000  # bytes; larger files are checked only in minigpt, because llama.cpp is slow
 _CTRANSLATE2_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "int8": "int8"}
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt")
@@ -56,7 +71,7 @@ _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".index")
 class Export:
     """The written file or folder, its size in bytes, notes for the user, and how close its logits are.
 
-    `context` is the model's context length in tokens.
+    `context` is the model's context length in tokens, `modelfile` the file that Ollama reads, if one was written.
     """
 
     path: Path
@@ -66,6 +81,7 @@ class Export:
     context: int
     notes: tuple[str, ...]
     parity: tuple[Parity, ...]
+    modelfile: Path | None = None
 
 
 def export_model(
@@ -75,14 +91,20 @@ def export_model(
     dtype: str | None = None,
     output: str | Path | None = None,
     force: bool = False,
+    text: PageText | None = None,
+    large: bool = False,
+    announce: Callable[[int], None] = lambda _: None,
 ) -> Export:
     """Exports a model that `load_model` can open, runs the export, and compares its logits with the model's.
 
-    `target` is one of TARGETS, `dtype` one of its dtypes, by default the first. `output` is the file (for gguf) or the
-    folder, by default named after the model, in the working directory; `force` replaces an existing export.
-    Raises: ConfigError for another target or dtype; CheckpointError if the model cannot be read, the target needs a
-    package or cannot express the model, the output exists or cannot be written, or the logits differ too much. A
-    failed export leaves nothing.
+    `target` is one of TARGETS, `dtype` one of its dtypes, by default the first. `output` is the file (for gguf, html)
+    or the folder, by default named after the model, in the working directory; `force` replaces an existing export.
+    For html, `text` is what the page says, `large` allows a file above 60 MB, and `announce` gets about its size in
+    bytes before it is written.
+    Raises: ConfigError for another target or dtype, and for a page that is too large or cannot compute the model;
+    MissingPackageError if the target needs a package;
+    CheckpointError if the model cannot be read, the target cannot express it, the output exists or cannot be written,
+    or the logits differ too much. A failed export leaves nothing.
     """
     source = Path(source)
     dtype = _check_target(source, target, dtype)
@@ -93,12 +115,24 @@ def export_model(
             _check_replaceable(source, target, path)
     if already_there and not force:
         raise CheckpointError(f"{path} already exists; choose another --output, or replace it with --force")
-    _require_packages(target)
+    with optional_import(f"export to {target}", *_PACKAGES[target]):
+        for package in _PACKAGES[target]:  # before the model is read
+            import_module(package)
     model, notes = load_model(source, "cpu", mapped=True)
     job = _ExportJob(model, dtype, list(notes))
-    if target == "gguf":
+    context = job.model.config.n_positions
+    modelfile = None
+    if target == "html":
+        announce(check_page(job.model.config, large=large))
+        page_text = text or PageText(title=model_name(source))
+        atomic_write(path, lambda file: job.html(file, page_text))
+        size = path.stat().st_size
+    elif target == "gguf":
         atomic_write(path, job.gguf)
         size = path.stat().st_size
+        modelfile = write_modelfile(path, context, force=force)
+        if modelfile is None and modelfile_path(path).exists():
+            job.notes.append(f"{modelfile_path(path)} exists and was kept; --force replaces it")
     else:
         with atomic_folder(path) as building:
             job.onnx(building) if target == "onnx" else job.ctranslate2(building)
@@ -107,8 +141,7 @@ def export_model(
         with wrap_write_errors(path):
             for name in set(_FILES[target]) - written:  # left by a replaced export
                 (path / name).unlink(missing_ok=True)
-    context = job.model.config.n_positions
-    return Export(path, target, dtype, size, context, tuple(job.notes), tuple(job.parity))
+    return Export(path, target, dtype, size, context, tuple(job.notes), tuple(job.parity), modelfile)
 
 
 def _check_target(source: Path, target: str, dtype: str | None) -> str:
@@ -137,20 +170,27 @@ def _resolve_output(source: Path, target: str, dtype: str, output: str | Path | 
 
     Raises: ConfigError if `output` does not suit the target; CheckpointError if it cannot be accessed.
     """
-    own = source.resolve()
-    name = (own.name if own.is_dir() else own.stem) + ("" if dtype == TARGETS[target][0] else f"-{dtype}")
-    name += ".gguf" if target == "gguf" else f"-{target}"
+    name = model_name(source) + ("" if dtype == TARGETS[target][0] else f"-{dtype}")
+    name += _ONE_FILE.get(target, f"-{target}")
     path = Path(name if output is None else output)
     with wrap_write_errors(path):
         is_folder, is_file = path.is_dir(), path.exists() and not path.is_dir()
-    if target == "gguf":
+    if target in _ONE_FILE:
         if is_folder:
             return path / name
-        if path.suffix != ".gguf":
-            raise ConfigError(f"output ({str(path)!r}) must end in .gguf, or be an existing folder for {name}")
+        if path.suffix != _ONE_FILE[target]:
+            raise ConfigError(
+                f"output ({str(path)!r}) must end in {_ONE_FILE[target]}, or be an existing folder for {name}"
+            )
     elif path.name in ("", "..") or is_file:
         raise ConfigError(f"output ({str(path)!r}) must be a separate folder, such as {name}")
     return path
+
+
+def model_name(source: Path) -> str:
+    """The name of a model's folder or file."""
+    own = source.resolve()
+    return own.name if own.is_dir() else own.stem
 
 
 def _check_replaceable(source: Path, target: str, path: Path) -> None:
@@ -160,7 +200,7 @@ def _check_replaceable(source: Path, target: str, path: Path) -> None:
     """
     if path.resolve() == source.resolve():
         raise ConfigError(f"output ({str(path)!r}) is the model to export; choose another --output")
-    if target == "gguf":
+    if target in _ONE_FILE:
         return
     expected, found = _FILES[target], {entry.name for entry in path.iterdir()}
     others = [name for name in found - set(expected) if Path(name).suffix in _WEIGHTS or name == TRAINING]
@@ -169,19 +209,6 @@ def _check_replaceable(source: Path, target: str, path: Path) -> None:
         raise ConfigError(
             f"output ({str(path)!r}) {what}, so it is not an earlier export to {target}, and would be lost; choose"
             " another --output"
-        )
-
-
-def _require_packages(target: str) -> None:
-    """Checks that the packages that write and read a target are installed.
-
-    Raises: CheckpointError naming those that are missing.
-    """
-    packages = _PACKAGES[target]
-    if missing := [package for package in packages if find_spec(package) is None]:
-        what = "packages that are" if len(missing) > 1 else "a package that is"
-        raise CheckpointError(
-            f"{target} needs {what} not installed ({', '.join(missing)}); pip install 'minigpt[{target}]'"
         )
 
 
@@ -208,6 +235,26 @@ class _ExportJob:
                 self.check("llama.cpp", *runners.gguf_in_llama(path))
             except runners.NotRunError as error:
                 self.notes.append(f"not checked in llama.cpp, which does not run on this machine: {error}")
+
+    def html(self, file: BinaryIO, text: PageText) -> None:
+        """Writes a page to an open named file."""
+        write_page(file, self.model, self.tokenizer, text)
+        file.flush()
+        path = Path(file.name)
+        try:
+            answer = runners.page_in_node(path, self.model.config, self.reference.ids, texts=[TEXT])
+        except runners.NotRunError as error:
+            page, _ = read_page(path)
+            self.check("minigpt", runners.model_in_torch(page))
+            self.notes.append(f"the page's own code was not checked: {error}")
+            return
+        self.check("node", lambda _: answer.logits, lambda _: answer.text_ids[0])
+        if native.library() is None:
+            self.notes.append(f"not compared with `minigpt generate --quantize int8`: {native.why_unavailable()}")
+            return
+        quantized = replace(self.reference, logits=_quantized_logits(self.model, self.reference.ids))
+        found = compare("node beside --quantize int8", lambda _: answer.logits, quantized)
+        self.keep_if_close(found, _QUANTIZED_BOUND)
 
     def onnx(self, folder: Path) -> None:
         """Writes ONNX to a folder, with the config and tokenizer that Optimum and transformers.js need."""
@@ -259,14 +306,24 @@ class _ExportJob:
         inexact = program == "llama.cpp" or (
             program == "minigpt" and self.model.config.activation_function != "gelu_new"
         )
-        bound = max(_BOUNDS[self.dtype], _LLAMA_BOUND if inexact else 0)
+        self.keep_if_close(found, max(_BOUNDS[self.dtype], _LLAMA_BOUND if inexact else 0))
+
+    def keep_if_close(self, found: Parity, bound: float) -> None:
+        """Records a comparison. Raises: CheckpointError if the logits differ by more than `bound` deviations."""
         if found.deviations > bound:
             raise CheckpointError(
-                f"the export was not kept: in {program} a logit differs by {found.difference:.3g}, which is"
+                f"the export was not kept: in {found.by} a logit differs by {found.difference:.3g}, which is"
                 f" {found.deviations:.2g} standard deviations of the logits, and must be at most"
                 f" {bound} for {self.dtype}"
             )
         self.parity.append(found)
+
+
+def _quantized_logits(model: GPT, ids: Sequence[int]) -> Tensor:
+    """The logits of `minigpt generate --quantize int8` after each id: (T,) -> (T, V)."""
+    engine = NativeEngine(model, "int8")
+    first = engine.start([ids[:1]])  # (1, V)
+    return torch.cat([first, engine.read(torch.tensor([ids[1:]]))[0]]) if len(ids) > 1 else first
 
 
 def _copy(names: tuple[str, ...], source: Path, folder: Path) -> None:

@@ -152,6 +152,8 @@ def _add_tokenizer(writer: GGUFWriter, tokenizer: Tokenizer, vocab_size: int) ->
     writer.add_unk_token_id(tokenizer.end_of_text)
     writer.add_pad_token_id(tokenizer.end_of_text)
     writer.add_add_bos_token(False)
+    if tokenizer.chat_template is not None:
+        writer.add_chat_template(tokenizer.chat_template)
     if not by_character:
         return ()
     return (f"llama.cpp reads {END_OF_TEXT} in a prompt as the end of a text, minigpt as characters",)

@@ -5,10 +5,13 @@ It also converts models with CTranslate2's converter.
 
 import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +25,12 @@ from minigpt.exporters import llama_process
 from minigpt.exporters.onnx import ONNX_MODEL
 from minigpt.exporters.parity import Run, Tokenize
 from minigpt.importers.gguf import open_gguf
+from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import CONFIG
 from minigpt.storage.files import atomic_json, read_json
 from minigpt.storage.huggingface import from_huggingface
 
+_NODE_SECONDS = 600
 _LLAMA_SECONDS = 600  # for a text, or about 60 ids, and a file of at most 2 GB
 
 
@@ -41,11 +46,17 @@ def gguf_in_torch(path: Path) -> tuple[Run, Tokenize]:
     finally:
         imported.tensors.close()
 
+    return model_in_torch(model), imported.tokenizer.encode
+
+
+def model_in_torch(model: GPT) -> Run:
+    """Runs a model that was read back into PyTorch."""
+
     @torch.no_grad()
     def run(ids: Sequence[int]) -> Tensor:
         return model(torch.tensor([ids]))[0]
 
-    return run, imported.tokenizer.encode
+    return run
 
 
 def gguf_in_llama(path: Path) -> tuple[Run, Tokenize]:
@@ -72,6 +83,56 @@ def gguf_in_llama(path: Path) -> tuple[Run, Tokenize]:
         return np.load(io.BytesIO(done.stdout))
 
     return lambda ids: torch.from_numpy(ask(ids)), lambda text: ask(text).tolist()
+
+
+@dataclass(frozen=True)
+class NodeAnswer:
+    """What a page's own code computed in node: logits (T, V), the ids of texts, and written continuations.
+
+    `arithmetic` is relaxed, simd or plain, see assets/generation.js.
+    """
+
+    logits: Tensor
+    arithmetic: str
+    text_ids: list[list[int]]
+    decoded: list[str]
+    written: list[list[int]]
+
+
+def page_in_node(
+    path: Path,
+    config: GPTConfig,
+    ids: Sequence[int],
+    *,
+    texts: Sequence[str] = (),
+    only: str | None = None,
+    write: Sequence[dict[str, Any]] = (),
+) -> NodeAnswer:
+    """Runs the code in an exported page in node; `only` requests one arithmetic.
+
+    `write` asks for continuations: each has a `prompt` and `settings`, those of assets/sampler.js and a `count`.
+    Raises: NotRunError if there is no node; CheckpointError if the page fails there.
+    """
+    node = shutil.which("node")
+    if node is None:
+        raise NotRunError("node is not installed")
+    script = resources.files("minigpt.exporters.html") / "assets" / "verify.js"
+    asked = {"ids": list(ids), "texts": list(texts), "only": only, "write": list(write)}
+    with resources.as_file(script) as program:
+        command = [node, str(program), str(path)]
+        try:
+            done = subprocess.run(
+                command, input=json.dumps(asked).encode(), capture_output=True, check=False, timeout=_NODE_SECONDS
+            )
+        except subprocess.TimeoutExpired as error:
+            raise NotRunError(f"node gave no answer within {_NODE_SECONDS} s") from error
+    if done.returncode:
+        reason = (done.stderr.decode(errors="replace").strip().splitlines() or ["without a message"])[-1]
+        raise CheckpointError(f"node cannot run the page ({reason})")
+    line, logits = done.stdout.split(b"\n", 1)
+    answer = json.loads(line)
+    values = torch.from_numpy(np.frombuffer(logits, np.float32).copy()).view(len(ids), config.vocab_size)
+    return NodeAnswer(values, answer["arithmetic"], answer["textIds"], answer["decoded"], answer["written"])
 
 
 def onnx_in_onnxruntime(folder: Path, config: GPTConfig) -> Run:

@@ -18,12 +18,13 @@ def beam_search(
     sampler: Sampler,
     end_of_text: int,
     vocab_size: int | None = None,
+    beginning: bytes = b"",
 ) -> list[tuple[float, list[int]]]:
     """Up to `beams` continuations of a prompt with their scores, best first.
 
     A continuation ends with `end_of_text`, its last token, or after `max_new_tokens`. Its score is its
     log-probability / length ** length_penalty. The sampler's processors act on the log-probabilities. Only ids below
-    `vocab_size` are used.
+    `vocab_size` are used. A sampler with a tokenizer keeps the texts UTF-8, and their first bytes are `beginning`.
 
     Raises: ConfigError if prompt and continuation do not fit into the context together (beam search has no sliding
     window), or no token is left to choose; GenerationError for logits that are NaN or infinite.
@@ -38,10 +39,13 @@ def beam_search(
     logits = engine.start([prompt])[:, :vocab_size]  # (R, V), R the number of active sequences
     sequences = torch.tensor([list(prompt)], device=engine.device)  # (R, T)
     scores = torch.zeros(1, 1, device=engine.device)  # (R, 1), the log-probabilities of the sequences
+    constraint = sampler.constraint
+    states = None if constraint is None else [constraint.start(prompt, beginning)]  # of the active sequences
     finished: list[tuple[float, list[int]]] = []
     for length in range(1, config.max_new_tokens + 1):
         check_finite(logits)
-        extended = scores + sampler.process(logits.float().log_softmax(dim=-1), sequences, length - 1)  # (R, V)
+        logprobs = logits.float().log_softmax(dim=-1)  # (R, V)
+        extended = scores + sampler.process(logprobs, sequences, length - 1, states)  # (R, V)
         # Each sequence can end in one way, so that of 2 * beams candidates at least `beams` stay active.
         best = extended.flatten().topk(min(2 * config.beams, extended.numel()))
         rows, tokens = best.indices // extended.shape[1], best.indices % extended.shape[1]  # (N,), (N,)
@@ -57,7 +61,11 @@ def beam_search(
             break
         if len(finished) == config.beams and float(final_scores[active[0]]) <= finished[-1][0]:
             break
-        engine.keep(rows[active].tolist())
+        parents = rows[active].tolist()
+        if constraint is not None and states is not None:
+            steps = zip(parents, tokens[active].tolist(), strict=True)
+            states = [constraint.advance(states[parent], token) for parent, token in steps]
+        engine.keep(parents)
         logits = engine.read(tokens[active, None])[:, -1, :vocab_size]
         sequences, scores = sequences[active], best.values[active, None]
     if not finished:

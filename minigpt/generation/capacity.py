@@ -10,13 +10,13 @@ _MAX_ROWS = 32  # more parallel rows gain little speed
 
 
 def rows_at_once(shape: GPTConfig, longest_prompt: int, config: SamplingConfig, device: torch.device) -> int:
-    """The number of rows to generate in parallel, a multiple of `config.samples`; prompts are counted in tokens.
+    """The number of rows to generate in parallel, a multiple of `texts_per_prompt`; prompts are counted in tokens.
 
     Raises: ConfigError if the samples of one prompt do not fit; it says how many would.
     """
     length = min(longest_prompt + config.max_new_tokens, shape.n_positions)
     row = 2 * 4 * shape.n_layer * shape.n_embd * length + 8 * shape.vocab_size  # bytes: keys and values, and logits
-    needed = max(config.samples, config.beams)
+    needed = max(config.texts_per_prompt, config.beams)
     free = free_memory(device)
     fitting = int(0.8 * free) // row
     if fitting < needed:
@@ -24,4 +24,10 @@ def rows_at_once(shape: GPTConfig, longest_prompt: int, config: SamplingConfig, 
             f"{needed} continuations in parallel need {needed * row / 1e9:.1f} GB for keys and values, "
             f"but {free / 1e9:.1f} GB are free; {max(1, fitting)} would fit"
         )
-    return max(config.samples, min(fitting, _MAX_ROWS) // config.samples * config.samples)
+    per_prompt = config.texts_per_prompt
+    return max(per_prompt, min(fitting, _MAX_ROWS) // per_prompt * per_prompt)
+
+
+def slot_bytes(shape: GPTConfig, dtype: torch.dtype) -> int:
+    """Bytes of the keys and values of one text as long as the context."""
+    return 2 * dtype.itemsize * shape.n_layer * shape.n_embd * shape.n_positions

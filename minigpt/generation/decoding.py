@@ -2,12 +2,14 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
 
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, GenerationError
+from minigpt.generation.constraint import TextState
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.resolve import resolve_engine
 from minigpt.generation.logits_processors import LogitsProcessor
@@ -62,7 +64,8 @@ class Decoder:
 
     Each row gets the tokens that it would get alone: it sees its own tokens at its own positions and is drawn with the
     random numbers of the sample `samples[row]`. Only ids below `vocab_size` are drawn, because a model's
-    vocabulary may be padded. `alternatives` requests log-probabilities and this many alternatives for each token. A
+    vocabulary may be padded. A sampler with a tokenizer keeps every row's text UTF-8, and the text of row r begins with
+    the bytes `beginnings[r]`. `alternatives` requests log-probabilities and this many alternatives for each token. A
     drafter is used while there is one row; it changes the speed but no token.
 
     Raises: ConfigError for an empty prompt, and for a `keep_first` that leaves too little room.
@@ -75,6 +78,7 @@ class Decoder:
         sampler: Sampler,
         *,
         samples: Sequence[int] | None = None,
+        beginnings: Sequence[bytes] | None = None,
         vocab_size: int | None = None,
         keep_first: int = 0,
         alternatives: int | None = None,
@@ -92,6 +96,13 @@ class Decoder:
         self.samples = list(range(len(prompts)) if samples is None else samples)
         self.vocab_size, self.keep_first, self.alternatives = vocab_size, keep_first, alternatives
         self.rows = list(range(len(prompts)))  # the prompts that are still continued
+        self._constraint = sampler.constraint
+        self._states: list[TextState] = []  # of the texts, if there is a constraint
+        if self._constraint is not None:
+            self._states = list(map(self._constraint.start, prompts, beginnings or [b""] * len(prompts)))
+            self.vocab_size = vocab_size or self._constraint.vocab_size
+        elif beginnings is not None and any(beginnings):
+            raise ConfigError("beginnings need a Sampler with a tokenizer")
         self.n_new = 0
         self._starts: list[int] = []  # of the windows that the engine has read, one per row
         self._speedup = SpeedupMonitor()
@@ -109,9 +120,9 @@ class Decoder:
         for at in range(logits.shape[1]):
             scores = logits[:, at, : self.vocab_size]  # (B, V)
             chosen = self._choose(scores)
-            for row, token in enumerate(self._describe(scores, chosen)):
+            for row, token in enumerate(describe(scores, chosen, self.alternatives)):
                 generated[row].append(token)
-                self.tokens[self.rows[row]].append(token.id)
+                self._append(self.rows[row], token.id)
             self.n_new += 1
             if at < len(draft) and int(chosen[0]) != draft[at]:
                 self.engine.rewind(len(draft) - at)
@@ -119,6 +130,11 @@ class Decoder:
         if speculative and self._starts == starts:  # a step that recomputed the window is not comparable
             self._speedup.record(len(draft), len(generated[0]))
         return generated
+
+    def _append(self, row: int, token: int) -> None:
+        self.tokens[row].append(token)
+        if self._constraint is not None:
+            self._states[row] = self._constraint.advance(self._states[row], token)
 
     def drop(self, rows: Collection[int]) -> None:
         """Stops continuing these rows."""
@@ -166,8 +182,9 @@ class Decoder:
 
     def _choose(self, logits: Tensor) -> Tensor:
         samples = [self.samples[row] for row in self.rows]
+        states = [self._states[row] for row in self.rows] if self._constraint is not None else None
         try:
-            return self.sampler.choose(logits, self._history(), self.n_new, samples)
+            return self.sampler.choose(logits, self._history(), self.n_new, samples, states)
         except GenerationError as error:
             seen = visible_tokens(self.tokens[self.rows[0]], self.engine.n_positions, self.keep_first)
             origin = first_nonfinite(self.engine.model, torch.tensor([seen], device=self.engine.device))
@@ -175,23 +192,28 @@ class Decoder:
 
     def _choose_draft(self, logits: Tensor, draft: Sequence[int]) -> int:
         """The token that the sampler would choose from a drafter's logits (V,) after these draft tokens."""
-        samples = [self.samples[self.rows[0]]]
-        return int(self.sampler.choose(logits[None], self._history(draft), self.n_new + len(draft), samples))
+        row, states = self.rows[0], None
+        if self._constraint is not None:
+            states = [reduce(self._constraint.advance, draft, self._states[row])]
+        n_new = self.n_new + len(draft)
+        return int(self.sampler.choose(logits[None], self._history(draft), n_new, [self.samples[row]], states))
 
-    def _describe(self, logits: Tensor, chosen: Tensor) -> Iterator[GeneratedToken]:
-        """One step's tokens, with log-probabilities if requested: logits (B, V), chosen (B,)."""
-        ids = chosen.tolist()
-        if self.alternatives is None:
-            yield from map(GeneratedToken, ids)
-            return
-        logprobs = logits.float().log_softmax(dim=-1)  # (B, V)
-        logprob = logprobs.gather(1, chosen[:, None]).squeeze(1)  # (B,)
-        top = logprobs.topk(min(self.alternatives, logprobs.shape[1]), dim=-1)
-        entropy = torch.special.entr(logprobs.exp()).sum(dim=-1)  # (B,)
-        ranks = (logprobs > logprob[:, None]).sum(dim=-1)  # (B,)
-        columns = [column.tolist() for column in (logprob, top.indices, top.values, entropy, ranks)]
-        for id, own, top_ids, top_logprobs, nats, rank in zip(ids, *columns, strict=True):
-            yield GeneratedToken(id, own, tuple(zip(top_ids, top_logprobs, strict=True)), nats, rank)
+
+def describe(logits: Tensor, tokens: Tensor, alternatives: int | None) -> list[GeneratedToken]:
+    """These tokens with the model's predictions for them, if requested: logits (B, V), tokens (B,) int64."""
+    ids = tokens.tolist()
+    if alternatives is None:
+        return [GeneratedToken(id) for id in ids]
+    logprobs = logits.float().log_softmax(dim=-1)  # (B, V)
+    logprob = logprobs.gather(1, tokens[:, None]).squeeze(1)  # (B,)
+    top = logprobs.topk(min(alternatives, logprobs.shape[1]), dim=-1)
+    entropy = torch.special.entr(logprobs.exp()).sum(dim=-1)  # (B,)
+    ranks = (logprobs > logprob[:, None]).sum(dim=-1)  # (B,)
+    columns = [column.tolist() for column in (logprob, top.indices, top.values, entropy, ranks)]
+    return [
+        GeneratedToken(id, own, tuple(zip(top_ids, top_logprobs, strict=True)), nats, rank)
+        for id, own, top_ids, top_logprobs, nats, rank in zip(ids, *columns, strict=True)
+    ]
 
 
 def generate(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from minigpt.config import SamplingConfig, parse_logit_bias
 from minigpt.errors import ConfigError, GenerationError
+from minigpt.generation.constraint import TextConstraint, TextState
 from minigpt.generation.logits_processors import (
     BadWords,
     BanTokens,
@@ -43,13 +44,15 @@ class Sampler:
 
     The steps, in transformers' order:
     1. `processors`: logit bias, repetition penalty, frequency and presence penalty, no repeated n-grams, bad words,
-       minimum of new tokens, the caller's processors, and a ban of ids that have no token.
+       minimum of new tokens, the caller's processors, and a ban of ids that have no token. At last `constraint`, if
+       there is a tokenizer and the states of the rows are given: the text stays UTF-8.
        Temperature 0 and beam search then take the most likely tokens; the next steps are for drawing.
     2. `temperature`, `truncations` (top-k, top-p, min-p), `typical_p`.
     3. The draw, a pure function of the seed, the sample and the step.
 
     Methods take logits (B, V) and a `history` (B, T) int64: all tokens so far, with -1 as the padding of shorter rows
     on the left. Its last `n_new` columns are the generated tokens. If `needs_history` is false, it may be (B, 0).
+    `states` are those of the rows' texts, from `constraint`.
 
     Raises: ConfigError for a logit bias that is not one token, and for settings that need a tokenizer without one.
     """
@@ -66,27 +69,34 @@ class Sampler:
         self.processors = [*_processors(config, tokenizer), *map(_CheckedProcessor, processors)]
         if tokenizer is not None and tokenizer.unused_ids:
             self.processors.append(BanTokens(tokenizer.unused_ids))
+        self.constraint = (
+            None if tokenizer is None else TextConstraint(tokenizer, allow_invalid_utf8=config.allow_invalid_utf8)
+        )
         self.needs_history = any(getattr(processor, "needs_history", True) for processor in self.processors)
         self.temperature = Temperature(config.temperature)
         self.truncations = _truncations(config)
         self.typical_p = TypicalP(config.typical_p) if config.typical_p < 1 else None
 
-    def process(self, logits: Tensor, history: Tensor, n_new: int) -> Tensor:
-        """The logits after all `processors`: (B, V) -> (B, V) float32.
+    def process(self, logits: Tensor, history: Tensor, n_new: int, states: Sequence[TextState] | None = None) -> Tensor:
+        """The logits after all `processors` and the constraint: (B, V) -> (B, V) float32.
 
         Raises: ConfigError for a biased id that is not below V, and for a processor that returns another shape.
         """
-        logits = logits.float()
+        processed = logits.float()
         for processor in self.processors:
-            logits = processor(logits, history, n_new)
-        return logits
+            processed = processor(processed, history, n_new)
+        if states is None or self.constraint is None:
+            return processed
+        return self.constraint.apply(processed, logits, states)
 
-    def distribution(self, logits: Tensor, history: Tensor, n_new: int) -> Tensor:
+    def distribution(
+        self, logits: Tensor, history: Tensor, n_new: int, states: Sequence[TextState] | None = None
+    ) -> Tensor:
         """The probabilities that `choose` draws from: (B, V) -> (B, V) float32, one-hot at temperature 0.
 
         Raises: as `choose`.
         """
-        processed = self.process(logits, history, n_new)
+        processed = self.process(logits, history, n_new, states)
         result = torch.zeros_like(processed)
         if self.config.temperature == 0:
             return result.scatter_(1, _argmax(processed, logits), 1.0)
@@ -94,7 +104,14 @@ class Sampler:
             result[rows] = result[rows].scatter(1, ids, probability)
         return result
 
-    def choose(self, logits: Tensor, history: Tensor, n_new: int, samples: Sequence[int] | None = None) -> Tensor:
+    def choose(
+        self,
+        logits: Tensor,
+        history: Tensor,
+        n_new: int,
+        samples: Sequence[int] | None = None,
+        states: Sequence[TextState] | None = None,
+    ) -> Tensor:
         """The next token of each row: (B, V) -> (B,) int64.
 
         Row b is drawn with the number `uniform(seed, samples[b], n_new)`, so that it is the same alone or in a batch.
@@ -102,16 +119,31 @@ class Sampler:
 
         Raises: GenerationError for logits that are NaN or infinite; ConfigError if no token is left to choose.
         """
-        processed = self.process(logits, history, n_new)
+        numbers = [uniform(self.seed, sample, n_new) for sample in samples or range(len(logits))]
+        return self.pick(self.process(logits, history, n_new, states), logits, numbers)
+
+    def pick(self, processed: Tensor, logits: Tensor, numbers: Sequence[float]) -> Tensor:
+        """The tokens for logits that `process` has changed: processed and logits (B, V) -> (B,) int64.
+
+        The numbers in [0, 1), one for each row, decide which token is drawn. Rows of different samplers can be picked
+        together if their `rule` is the same.
+
+        Raises: as `choose`.
+        """
         if self.config.temperature == 0:
             return _argmax(processed, logits).squeeze(1)
-        numbers = [uniform(self.seed, sample, n_new) for sample in samples or range(len(logits))]
         tokens = [0] * len(logits)
         for rows, ids, probability in self._candidates(self._scale(processed, logits)):
             index = draw(probability, [numbers[row] for row in rows])  # (R,)
             for row, token in zip(rows, ids.gather(1, index[:, None]).squeeze(1).tolist(), strict=True):
                 tokens[row] = token
         return torch.tensor(tokens, device=logits.device)
+
+    @property
+    def rule(self) -> tuple[object, ...]:
+        """The settings that `pick` follows."""
+        config = self.config
+        return config.temperature, config.top_k, config.top_p, config.min_p, config.typical_p
 
     def _scale(self, processed: Tensor, logits: Tensor) -> Tensor:
         """The processed logits divided by the temperature, shifted so that each row's largest is 0: no temperature,

@@ -1,7 +1,8 @@
 """Streaming: continues prompts as text, in pieces of whole characters, with stop strings."""
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from minigpt.config import SamplingConfig
@@ -10,6 +11,7 @@ from minigpt.generation.beam_search import beam_search
 from minigpt.generation.decoding import Decoder, GeneratedToken
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.resolve import resolve_engine
+from minigpt.generation.healing import Prompt, encode_prompt
 from minigpt.generation.logits_processors import LogitsProcessor
 from minigpt.generation.sampling import Sampler
 from minigpt.generation.speculative import Drafter
@@ -25,20 +27,22 @@ class Piece:
     """One generated token of a row, the text that can be shown with it, and why the row ended, if it did.
 
     `text` may lag `token`: a character is held back until its last byte, and text that may be the beginning of a stop
-    string until this is decided.
+    string until this is decided. `healed` is the end of the prompt that the token spells again (see `healing.py`); it
+    is not in `text`.
     """
 
     row: int
     text: str
     token: GeneratedToken
     finish_reason: FinishReason | None = None
+    healed: str = ""
 
 
-class _Row:
-    """The text of one row, token by token."""
+class RowText:
+    """The text of one row, token by token; it begins with the `end` of the prompt, which is not shown again."""
 
-    def __init__(self, row: int, tokenizer: Tokenizer, config: SamplingConfig) -> None:
-        self.row, self.tokenizer, self.config = row, tokenizer, config
+    def __init__(self, row: int, tokenizer: Tokenizer, config: SamplingConfig, end: str = "") -> None:
+        self.row, self.tokenizer, self.config, self.end = row, tokenizer, config, end
         self.decoder = tokenizer.decoder()
         self.filter = StopFilter(config.stop, config.until)
         self.n_new = 0
@@ -48,22 +52,21 @@ class _Row:
         self.n_new += 1
         if token.id == self.tokenizer.end_of_text:
             return self._end(token, "end_of_text")
-        text, stopped = self.filter.feed(self.decoder.feed(token.id), may_stop=self.n_new >= self.config.min_new_tokens)
+        decoded = self.decoder.feed(token.id)
+        healed, new = decoded[: len(self.end)], decoded[len(self.end) :]
+        self.end = self.end[len(healed) :]
+        text, stopped = self.filter.feed(new, may_stop=self.n_new >= self.config.min_new_tokens)
         if stopped:
-            return Piece(self.row, text, token, "stop")
+            return Piece(self.row, text, token, "stop", healed)
         if self.n_new == self.config.max_new_tokens:
             ended = self._end(token, "length")
-            return Piece(self.row, text + ended.text, token, ended.finish_reason)
-        return Piece(self.row, text, token)
+            return Piece(self.row, text + ended.text, token, ended.finish_reason, healed)
+        return Piece(self.row, text, token, healed=healed)
 
     def _end(self, token: GeneratedToken, reason: FinishReason) -> Piece:
-        text, stopped = self.filter.feed(self.decoder.flush())
+        # Only a row that ends by its length ends within a character, and the part of it is not shown.
+        text, stopped = self.filter.feed(self.decoder.flush() if self.config.allow_invalid_utf8 else "")
         return Piece(self.row, text if stopped else text + self.filter.flush(), token, "stop" if stopped else reason)
-
-
-def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """The ids of a prompt; an empty prompt becomes one end-of-text, the start of a document."""
-    return tokenizer.encode(prompt) or [tokenizer.end_of_text]
 
 
 def generate_pieces(
@@ -79,6 +82,7 @@ def generate_pieces(
 ) -> Iterator[Piece]:
     """Continues every prompt `config.samples` times in parallel, piece by piece.
 
+    With beams or `best_of`, the pieces come after the search, the best continuation of each prompt first.
     Row r continues prompt r // samples. It ends at end-of-text, before a stop string, after the sentence, paragraph or
     line of `until`, or after `max_new_tokens`; its last piece has a finish reason. `processors` change the logits (see
     `LogitsProcessor`). A `sampler`, which has its own processors, replaces the one made from `config`.
@@ -89,29 +93,33 @@ def generate_pieces(
         raise ConfigError("processors must be given to the Sampler if generate_pieces gets one")
     engine = resolve_engine(model) if isinstance(model, GPT) else model
     sampler = sampler or Sampler(config, tokenizer, processors=processors)
-    encoded = [encode_prompt(tokenizer, prompt) for prompt in prompts]
+    encoded = [encode_prompt(tokenizer, prompt, token_healing=config.token_healing) for prompt in prompts]
     with eval_mode(engine.model):
         if config.beams > 1:
             yield from _search(engine, tokenizer, encoded, config, sampler)
+        elif config.best_of > 1:
+            yield from _sample_best(engine, tokenizer, encoded, config, sampler, alternatives, drafter)
         else:
             yield from _sample(engine, tokenizer, encoded, config, sampler, alternatives, drafter)
 
 
 def _sample(
-    engine: Engine, tokenizer: Tokenizer, prompts: list[list[int]], config: SamplingConfig, sampler: Sampler,
+    engine: Engine, tokenizer: Tokenizer, prompts: list[Prompt], config: SamplingConfig, sampler: Sampler,
     alternatives: int | None, drafter: Drafter | None,
 ) -> Iterator[Piece]:  # fmt: skip
+    repeated = [prompt for prompt in prompts for _ in range(config.texts_per_prompt)]
     decoder = Decoder(
         engine,
-        [prompt for prompt in prompts for _ in range(config.samples)],
+        [prompt.ids for prompt in repeated],
         sampler,
-        samples=list(range(config.samples)) * len(prompts),
+        samples=list(range(config.texts_per_prompt)) * len(prompts),
+        beginnings=[prompt.end.encode() for prompt in repeated],
         vocab_size=tokenizer.vocab_size,
         keep_first=config.keep_first,
         alternatives=alternatives,
         drafter=drafter,
     )
-    rows = [_Row(row, tokenizer, config) for row in decoder.rows]
+    rows = [RowText(row, tokenizer, config, prompt.end) for row, prompt in enumerate(repeated)]
     while decoder.rows:
         ended = set()
         for row, tokens in zip(decoder.rows, decoder.advance(), strict=True):
@@ -124,14 +132,46 @@ def _sample(
         decoder.drop(ended)
 
 
+def _sample_best(
+    engine: Engine, tokenizer: Tokenizer, prompts: list[Prompt], config: SamplingConfig, sampler: Sampler,
+    alternatives: int | None, drafter: Drafter | None,
+) -> Iterator[Piece]:  # fmt: skip
+    """The `samples` most likely of `best_of` continuations of each prompt, after all have ended."""
+    drawn: list[list[Piece]] = [[] for _ in range(len(prompts) * config.best_of)]
+    for piece in _sample(engine, tokenizer, prompts, config, sampler, alternatives or 0, drafter):
+        drawn[piece.row].append(piece)
+    for number in range(len(prompts)):
+        own = drawn[number * config.best_of : (number + 1) * config.best_of]
+        own.sort(key=lambda pieces: bits_per_byte([piece.token for piece in pieces], tokenizer))
+        for index, pieces in enumerate(own[: config.samples]):
+            for piece in pieces:
+                yield replace(piece, row=number * config.samples + index)
+
+
+def bits_per_byte(tokens: Sequence[GeneratedToken], tokenizer: Tokenizer) -> float:
+    """The surprisal of generated tokens in bits per byte of their text; infinite for a text without a byte.
+
+    Bytes rather than tokens, because a mean over tokens prefers long words, whose last tokens are nearly certain.
+    Raises: ValueError for tokens that were generated without log-probabilities.
+    """
+    n_bytes, nats = 0, 0.0
+    for token in tokens:
+        if token.logprob is None:
+            raise ValueError(f"token {token.id} has no log-probability")
+        nats -= token.logprob
+        n_bytes += int(tokenizer.token_lengths[token.id])
+    return nats / math.log(2) / n_bytes if n_bytes else math.inf
+
+
 def _search(
-    engine: Engine, tokenizer: Tokenizer, prompts: list[list[int]], config: SamplingConfig, sampler: Sampler
+    engine: Engine, tokenizer: Tokenizer, prompts: list[Prompt], config: SamplingConfig, sampler: Sampler
 ) -> Iterator[Piece]:
     """The best continuations of each prompt, after its search is complete."""
     for number, prompt in enumerate(prompts):
-        found = beam_search(engine, prompt, config, sampler, tokenizer.end_of_text, tokenizer.vocab_size)
+        end_of_text, vocab_size, beginning = tokenizer.end_of_text, tokenizer.vocab_size, prompt.end.encode()
+        found = beam_search(engine, prompt.ids, config, sampler, end_of_text, vocab_size, beginning)
         for index, (_, ids) in enumerate(found[: config.samples]):
-            row = _Row(number * config.samples + index, tokenizer, config)
+            row = RowText(number * config.samples + index, tokenizer, config, prompt.end)
             for id in ids:
                 piece = row.add(GeneratedToken(id))
                 yield piece

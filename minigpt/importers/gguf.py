@@ -59,6 +59,8 @@ def open_gguf(path: Path) -> ImportedModel:
         tensors = _find_tensors(file, config)
         notes = [*_resolve_head(file, tensors), *_quantization_notes(file, tensors)]
         tokenizer = _read_tokenizer(file, notes)
+        if isinstance(template := file.metadata.get("tokenizer.chat_template"), str):
+            tokenizer = tokenizer.with_chat_template(template)
         notes += check_vocabulary(tokenizer, config, path)
     except TokenizerError as error:
         file.close()

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from minigpt.errors import CheckpointError
+from minigpt.optional_packages import optional_import
 from minigpt.storage.byte_file import ByteFile
 
 _VERSIONS = (2, 3)  # version 1 had 32-bit lengths; no files of it are left
@@ -209,12 +210,8 @@ class _Header:
 def _import_gguf(path: Path) -> Any:
     """The gguf package, which quantized tensors need.
 
-    Raises: CheckpointError if it is not installed.
+    Raises: MissingPackageError.
     """
-    try:
+    with optional_import(f"reading the quantized weights of {path}", "gguf"):
         import gguf
-    except ImportError as error:
-        raise CheckpointError(
-            f"{path} has quantized weights, which need the gguf package; pip install 'minigpt[gguf]'"
-        ) from error
     return gguf

@@ -2,7 +2,7 @@
 
 torch.load(weights_only=True) runs no code either, but a file of 244 bytes makes it allocate gigabytes, and one of 1 kB
 keeps it busy forever.
-Source: torch/serialization.py, `_save`, `_legacy_save`, `_legacy_load`; torch/_utils.py for the functions.
+Source: torch/serialization.py, `_save`, `_legacy_save`, `_legacy_load`.
 """
 
 import math
@@ -22,10 +22,10 @@ from minigpt.importers.plain_pickle import (
     DamagedPickleError,
     OtherObjectError,
     WouldRunError,
-    call,
     is_plain,
     read_pickle,
 )
+from minigpt.importers.torch_pickle import FUNCTIONS, Storage, View, storage_of
 from minigpt.storage.byte_file import ByteFile
 from minigpt.storage.files import lfs_pointer_error
 
@@ -35,7 +35,6 @@ _OLDEST_PICKLES = (b"c", b"(")  # of protocols 0 and 1; the first opcode is a gl
 _SUFFIXES = (".bin", ".pt", ".pth")
 _MAGIC_NUMBER = 0x1950A86A20F9469CFC6C  # the first pickle of the old format
 _LOCAL_HEADER = 30  # bytes of a member's header in a zip, before its name and its extra field
-_MAX_DIMENSIONS = 16
 
 
 class StoredTensor(NamedTuple):
@@ -49,24 +48,6 @@ class StoredTensor(NamedTuple):
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     start: int | None
-
-
-class _Storage(NamedTuple):
-    """The values that several tensors may share: their type, their key in the file, and their number."""
-
-    dtype: torch.dtype
-    key: str
-    size: int
-
-
-class _View(NamedTuple):
-    """A tensor before the places of the storages are known; `storage` is None for one that cannot be read here."""
-
-    storage: _Storage | None
-    dtype: torch.dtype | None
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
 
 
 def is_torch_file(path: Path, start: bytes) -> bool:
@@ -121,7 +102,7 @@ def _open_zip(file: ByteFile) -> Any:
         byteorder = members.get(f"{prefix}byteorder")
         if byteorder and archive.open(byteorder).read(6) != b"little":
             raise ValueError("it is for big-endian machines")
-        content = read_pickle(BytesIO(archive.read(found[0])), _FUNCTIONS, _storage)
+        content = read_pickle(BytesIO(archive.read(found[0])), FUNCTIONS, storage_of)
     return _place(content, lambda storage: _start_of(file, members.get(f"{prefix}data/{storage.key}"), storage))
 
 
@@ -140,7 +121,7 @@ def _check_members(file: ByteFile, members: Iterable[zipfile.ZipInfo]) -> None:
         )
 
 
-def _start_of(file: ByteFile, member: zipfile.ZipInfo | None, storage: _Storage) -> int:
+def _start_of(file: ByteFile, member: zipfile.ZipInfo | None, storage: Storage) -> int:
     """The byte at which a storage in a member of the zip begins."""
     if member is None or member.file_size < storage.size * storage.dtype.itemsize:
         raise ValueError(f"it does not hold all of data/{storage.key}")
@@ -157,20 +138,20 @@ def _open_old(file: ByteFile, start: bytes) -> Any:
     `start` is what was read of the file already.
     """
     stream = BytesIO(start + file.take(MAX_PICKLE))
-    if (first := read_pickle(stream, _FUNCTIONS)) != _MAGIC_NUMBER:
+    if (first := read_pickle(stream, FUNCTIONS)) != _MAGIC_NUMBER:
         raise ValueError(f"its first pickle is a {type(first).__name__}")
     _, system = (read_pickle(stream, {}) for _ in range(2))
     if isinstance(system, dict) and system.get("little_endian") is False:
         raise ValueError("it is for big-endian machines")
-    storages: dict[str, _Storage] = {}
+    storages: dict[str, Storage] = {}
 
-    def remember(identity: Any) -> _Storage:
-        storage = _storage(identity)
+    def remember(identity: Any) -> Storage:
+        storage = storage_of(identity)
         if storages.setdefault(storage.key, storage) != storage:
             raise ValueError(f"it describes the storage {storage.key} twice")
         return storage
 
-    content, keys = read_pickle(stream, _FUNCTIONS, remember), read_pickle(stream, {})
+    content, keys = read_pickle(stream, FUNCTIONS, remember), read_pickle(stream, {})
     if not isinstance(keys, list) or not all(map(is_plain, keys)) or set(keys) != storages.keys():
         raise ValueError("its list of storages is not that of its tensors")
     starts, end = {}, stream.tell()
@@ -181,27 +162,12 @@ def _open_old(file: ByteFile, start: bytes) -> Any:
     return _place(content, lambda storage: starts[storage.key])
 
 
-def _storage(identity: Any) -> _Storage:
-    """The storage with a pickle's persistent id: ("storage", type, key, device, number of values)."""
-    if not isinstance(identity, tuple) or len(identity) not in (5, 6) or identity[0] != "storage":
-        raise ValueError("it refers to something that is not a storage")
-    _, dtype, key, _, count, *view = identity
-    if (
-        not isinstance(dtype, torch.dtype)
-        or not isinstance(key, str)
-        or not _is_count(count)
-        or view not in ([], [None])
-    ):
-        raise ValueError("it describes a storage in an unknown way")
-    return _Storage(dtype, key, count)
-
-
 def _place(content: Any, start_of: Any) -> Any:
     """The content with each of its tensors' places in the file; lists are looked into only one level deep."""
     known: dict[str, int] = {}
 
     def placed(value: Any) -> Any:
-        if not isinstance(value, _View):
+        if not isinstance(value, View):
             return value
         if value.storage is None:
             return StoredTensor(None, value.shape, value.strides, None)
@@ -217,92 +183,13 @@ def _place(content: Any, start_of: Any) -> Any:
     }
 
 
-def _checked(view: _View, storage: _Storage, start: int) -> StoredTensor:
+def _checked(view: View, storage: Storage, start: int) -> StoredTensor:
     dtype = view.dtype or storage.dtype
     last = sum((length - 1) * step for length, step in zip(view.shape, view.strides, strict=True))
     used = view.offset + last + 1 if math.prod(view.shape) else 0
     if used * dtype.itemsize > storage.size * storage.dtype.itemsize:
         raise ValueError(f"a tensor of shape {view.shape} lies outside of its storage {storage.key}")
     return StoredTensor(dtype, view.shape, view.strides, start + view.offset * dtype.itemsize)
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**62
-
-
-def _rebuild(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any, dtype: Any = None) -> _View:
-    sizes = (shape, strides)
-    if not (isinstance(storage, _Storage) and _is_count(offset) and all(isinstance(each, tuple) for each in sizes)):
-        raise ValueError("it describes a tensor in an unknown way")
-    if len(shape) != len(strides) or len(shape) > _MAX_DIMENSIONS or not all(map(_is_count, shape + strides)):
-        raise ValueError("a tensor's shape and strides are not sizes")
-    return _View(storage, dtype, offset, shape, strides)
-
-
-def _rebuild_with_dtype(
-    storage: Any, offset: Any, shape: Any, strides: Any, _requires_grad: Any, _hooks: Any, dtype: Any, *_: Any
-) -> _View:
-    if not isinstance(dtype, torch.dtype):
-        raise ValueError("a tensor's dtype is not a dtype")
-    return _rebuild(storage, offset, shape, strides, dtype=dtype)
-
-
-def _unreadable(*_: Any) -> _View:
-    """A sparse or quantized tensor, which is refused if it is one of the model's."""
-    return _View(None, None, 0, (), ())
-
-
-def _dictionary(pairs: Any = ()) -> dict[Any, Any]:
-    """An OrderedDict; Python 2 lists its items."""
-    if not all(isinstance(pair, list | tuple) and len(pair) == 2 and is_plain(pair[0]) for pair in pairs):
-        raise ValueError("a dictionary has items that are not a key and a value")
-    return dict(pairs)
-
-
-def _first(value: Any, *_: Any) -> Any:
-    return value
-
-
-def _all(*values: Any) -> Any:
-    return values
-
-
-def _of_type(function: Any, _: Any, arguments: Any, *__: Any) -> Any:
-    return call(function, arguments)
-
-
-_STORAGES = {
-    "Double": torch.float64, "Float": torch.float32, "Half": torch.float16, "BFloat16": torch.bfloat16,
-    "Long": torch.int64, "Int": torch.int32, "Short": torch.int16, "Char": torch.int8, "Byte": torch.uint8,
-    "Bool": torch.bool, "Untyped": torch.uint8, "ComplexFloat": torch.complex64, "ComplexDouble": torch.complex128,
-}  # fmt: skip
-_FUNCTIONS: Mapping[str, Any] = {
-    **{f"torch.{name}Storage": dtype for name, dtype in _STORAGES.items()},
-    **{str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)},
-    "torch.storage.UntypedStorage": torch.uint8,
-    "torch._utils._rebuild_tensor": _rebuild,
-    "torch._utils._rebuild_tensor_v2": _rebuild,
-    "torch._utils._rebuild_tensor_v3": _rebuild_with_dtype,
-    "torch._utils._rebuild_parameter": _first,
-    "torch._utils._rebuild_parameter_with_state": _first,
-    "torch._tensor._rebuild_from_type_v2": _of_type,
-    "torch._utils._rebuild_sparse_tensor": _unreadable,
-    "torch._utils._rebuild_sparse_csr_tensor": _unreadable,
-    "torch._utils._rebuild_qtensor": _unreadable,
-    "torch.serialization._get_layout": _first,
-    "torch.per_tensor_affine": None,
-    "torch.per_channel_affine": None,
-    "torch.nn.parameter.Parameter": _first,
-    "torch.Tensor": _first,
-    "torch.Size": _first,
-    "torch.device": _all,
-    "collections.OrderedDict": _dictionary,
-    "collections.Counter": _first,
-    "builtins.set": _first,
-    "__builtin__.set": _first,
-    "builtins.complex": _all,
-}
-"""What torch.load(weights_only=True) allows, too, without what takes more memory than it has bytes in the file."""
 
 
 class TorchTensors:

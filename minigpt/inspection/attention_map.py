@@ -8,6 +8,7 @@ import numpy as np
 
 from minigpt.errors import ConfigError
 from minigpt.inspection.activations import Inspection
+from minigpt.optional_packages import optional_import
 
 MARK = "minigpt inspect --png"  # in every map, if its format has a place for it
 _MARKED = {".png", ".svg", ".pdf", ".ps", ".eps"}
@@ -17,16 +18,15 @@ _MAX_LABELS = 128  # on an axis; more would overlap
 def draw_map(inspection: Inspection, labels: Sequence[str], path: Path, *, layer: int, head: int) -> None:
     """Draws how much each token (row) attends to every token (column); layers and heads are counted from 0.
 
-    Raises: ConfigError if matplotlib is missing, the layer or head does not exist, or the file cannot be written.
+    Raises: ConfigError if the layer or head does not exist, or the file cannot be written; MissingPackageError without
+    matplotlib.
     """
     check_layer_and_head(inspection.attention.shape[0], inspection.attention.shape[1], layer, head)
-    try:
+    with optional_import("drawing an attention map", "matplotlib"):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.colors import PowerNorm
         from matplotlib.figure import Figure
         from matplotlib.ticker import NullLocator
-    except ModuleNotFoundError as error:
-        raise ConfigError("drawing an attention map needs matplotlib: pip install 'minigpt[plot]'") from error
 
     labels = [label.replace("$", r"\$") for label in labels]  # matplotlib reads text between two $ as mathematics
     side = min(14.0, 3.5 + 0.16 * len(labels))  # inches

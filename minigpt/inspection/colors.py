@@ -8,6 +8,10 @@ CIVIDIS = (
     "00224e", "083370", "35456c", "4f576c", "666970", "7d7c78", "948e77", "aea371", "c8b866", "e5cf52", "fee838"
 )  # fmt: skip
 
+# The scale of terminals with 256 colors, by their numbers: of the fixed palette, those that are near cividis and get
+# brighter from one to the next. The nearest colors themselves repeat, and some are darker than the one before.
+TERMINAL_256 = (17, 18, 19, 24, 60, 66, 102, 108, 144, 186, 228)
+
 DARKEST_BITS = 10  # the surprisal with the darkest color: a probability of 1 in 1024
 
 
@@ -18,6 +22,11 @@ def color(brightness: float) -> tuple[int, int, int]:
     ends = (bytes.fromhex(CIVIDIS[low]), bytes.fromhex(CIVIDIS[low + 1]))
     red, green, blue = (round(a + (at - low) * (b - a)) for a, b in zip(*ends, strict=True))
     return red, green, blue
+
+
+def terminal_256(brightness: float) -> int:
+    """The number of the color, of a terminal's 256, for a brightness from 0 (darkest) to 1 (brightest)."""
+    return TERMINAL_256[round(min(1.0, max(0.0, brightness)) * (len(TERMINAL_256) - 1))]
 
 
 def brightness(logprob: float) -> float:

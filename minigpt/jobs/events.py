@@ -36,6 +36,7 @@ class Started:
     """The run is ready to train: its folder exists and is locked.
 
     `step` is that of its last saved state, 0 for a new run; `total_steps` is None if the budget is in minutes.
+    `scored_text` says what the losses are measured on; it is empty for all of the text.
     """
 
     directory: Path
@@ -44,6 +45,7 @@ class Started:
     total_steps: int | None
     tokens_per_step: int
     baselines: "tuple[Baseline, ...]"
+    scored_text: str = ""
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,15 @@ An error in a logger ends that logger and is reported in one sentence; training 
 """
 
 import importlib
-import importlib.util
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from minigpt.errors import ConfigError
+from minigpt.optional_packages import check_installed
 
 if TYPE_CHECKING:
     from minigpt.storage.run import Run
@@ -20,12 +20,11 @@ if TYPE_CHECKING:
 
 
 def check_loggers(names: Iterable[str]) -> None:
-    """Raises ConfigError for an unknown logger, or one whose package is not installed."""
+    """Raises ConfigError for an unknown logger, MissingPackageError for one whose package is not installed."""
     for name in names:
         if name not in _LOGGERS:
             raise ConfigError(f"log ({name!r}) must be one of {', '.join(_LOGGERS)}")
-        if importlib.util.find_spec(name) is None:
-            raise ConfigError(f"--log {name} needs the package {name}; install it with: pip install 'minigpt[{name}]'")
+        check_installed(f"--log {name}", name)
 
 
 @contextmanager
@@ -64,14 +63,21 @@ class _Logger:
 
     def __init__(self, run: "Run") -> None:
         self.run = run
+        self._relocations = run.relocations
         self._next_step: int | None = None
 
     def write(self, event: "Event") -> None:
-        """Writes an event."""
+        """Writes an event, except while the run's folder is lost: the next save continues in a new one."""
         from minigpt.training.events import Notice, Sample, Saved, Step
 
-        if isinstance(event, Notice):
+        if isinstance(event, Notice) or not self.run.is_in_place:
             return
+        if self._relocations != self.run.relocations:
+            self._relocations = self.run.relocations
+            with suppress(Exception):  # what the folder has lost may be among the files that closing writes
+                self.close()
+            self.open_again()
+            self._next_step = None
         if isinstance(event, Saved):
             if event.what == "last":
                 self.flush()
@@ -84,6 +90,9 @@ class _Logger:
             self.log_sample(event.step, event.prompt + event.text)
         else:
             self.log_metrics(event.step, _metrics(event))
+
+    def open_again(self) -> None:
+        """Continues in the run's new folder, before the next event; the logger was closed."""
 
     def restart_at(self, step: int) -> None:
         """Declares that this step comes next; entries already written for it or for later steps are void."""
@@ -135,6 +144,9 @@ class _TensorBoardLogger(_Logger):
         self._open: Callable[..., Any] = SummaryWriter
         self._writer: Any = None
 
+    def open_again(self) -> None:
+        self._writer = None
+
     def restart_at(self, step: int) -> None:
         self.close()
         self._writer = self._open(str(self.run.subfolder("tensorboard")), purge_step=step)
@@ -166,22 +178,25 @@ class _WandbLogger(_Logger):
 
     def __init__(self, run: "Run") -> None:
         super().__init__(run)
-        wandb = importlib.import_module("wandb")
-        self._html = wandb.Html
-        self._run = wandb.init(
+        self._wandb = importlib.import_module("wandb")
+        self._id = re.sub(r"[^\w-]+", "-", f"{run.directory.name}-{run.record.started or ''}")[:128]
+        self.open_again()
+
+    def open_again(self) -> None:
+        self._run = self._wandb.init(
             project=os.environ.get("WANDB_PROJECT", "minigpt"),
-            name=run.directory.name,
-            id=re.sub(r"[^\w-]+", "-", f"{run.directory.name}-{run.record.started or ''}")[:128],
+            name=self.run.directory.name,
+            id=self._id,
             resume="allow",
-            config=run.record.to_dict(),
-            dir=str(run.subfolder("wandb").parent),
+            config=self.run.record.to_dict(),
+            dir=str(self.run.subfolder("wandb").parent),
         )
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log(dict(metrics), step=step)
 
     def log_sample(self, step: int, text: str) -> None:
-        self._run.log({"sample": self._html(f"<pre>{escape(text)}</pre>")}, step=step)
+        self._run.log({"sample": self._wandb.Html(f"<pre>{escape(text)}</pre>")}, step=step)
 
     def close(self) -> None:
         self._run.finish()

@@ -89,6 +89,7 @@ class Plan:
                 "" if fine_tuned else "--tokenizer",
             ),
             PlanRow("tokens", tokens, ""),
+            *self._loss_rows(),
             PlanRow(
                 "model",
                 f"{settings.preset}, {model.n_parameters:,} parameters",
@@ -135,6 +136,11 @@ class Plan:
         widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
         lines = [f"{row.name:{widths[0]}}  {row.value:{widths[1]}}  {row.options}".rstrip() for row in rows]
         return "\n".join([str(self.directory), *lines, *self.notes])
+
+    def _loss_rows(self) -> list[PlanRow]:
+        if self.corpus.train_speakers is None:
+            return []
+        return [PlanRow("loss", self.training.scored_text or "of all turns of the conversations", "--loss-on")]
 
     def _length(self) -> str:
         training = self.training

@@ -27,7 +27,12 @@ def read_corpus(
     """
     wanted = requested_vocab_size(tokenizer) if isinstance(tokenizer, str) else None
     yield Activity("reading the text")
-    found = scan(list(sources), text_key=reading.text_key, encoding_errors=reading.encoding_errors)
+    found = scan(
+        list(sources),
+        text_key=reading.text_key,
+        encoding=reading.encoding,
+        encoding_errors=reading.encoding_errors,
+    )
     yield Activity("tokenizing", in_bytes=True)
     corpus = Corpus.build(
         found,
@@ -36,6 +41,8 @@ def read_corpus(
         progress=progress,
     )
     yield Activity("")
+    for note in found.notes:
+        yield Notice(0, note)
     if corpus.damaged_cache is not None:
         yield Notice(0, f"the cached tokens in {corpus.damaged_cache} were damaged, so the text was tokenized again")
     if corpus.skipped:

@@ -14,6 +14,8 @@ from minigpt.tokenizer.display import plain_name
 Sources = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 """Text files, folders or globs; `-` is standard input."""
 
+_LONGEST_NAME = 200  # bytes; file systems allow 255, and temporary folders add to it
+
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
@@ -31,6 +33,8 @@ class Request:
     def __post_init__(self) -> None:
         if self.name is None:
             return
+        if (length := len(self.name.encode(errors="surrogatepass"))) > _LONGEST_NAME:
+            raise ConfigError(f"name ({self.name[:20]!r} …) has {length} bytes; it must have at most {_LONGEST_NAME}")
         if Path(self.name).name != self.name or self.name[:1] in ("", ".") or plain_name(self.name) != self.name:
             raise ConfigError(
                 f"name ({self.name!r}) must be a plain folder name in {self.checkpoints}: without slashes, newlines "

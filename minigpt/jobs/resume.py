@@ -18,8 +18,9 @@ from minigpt.storage.checkpoint import TRAINING, WEIGHTS, load_checkpoint, read_
 from minigpt.storage.files import exists
 from minigpt.storage.huggingface import check_size
 from minigpt.storage.json_record import quoted
-from minigpt.storage.run import Run, newest_run, read_record, runs_in
+from minigpt.storage.run import Run, read_record
 from minigpt.storage.run_record import Change, Resumable
+from minigpt.storage.runs import newest_run, next_number, runs_in
 from minigpt.storage.tensors import TensorFile
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.training.budget import Budget, planned_steps
@@ -123,6 +124,7 @@ def _resume(run: Run, request: Request, progress: ByteProgress | None) -> Genera
             f"context_length ({config.context_length}) must be at most the model's own ({model.config.n_positions})"
         )
     corpus = yield from _read_corpus(run, begun, request, reading, tokenizer, progress)
+    corpus.check_loss_on(config.loss_on)
     before, after = begun.corpus.fingerprint, corpus.fingerprint
     if before != after:
         if not request.allow_change:
@@ -139,12 +141,14 @@ def _resume(run: Run, request: Request, progress: ByteProgress | None) -> Genera
     for change in changes:
         yield Notice(step, describe(change))
     run.update(
+        number=next_number(directory.parent),
         training=config,
         model=shape,
         reading=reading,
         asked=asked_after(begun.asked, changes),
         sources=request.absolute_sources or begun.sources,
         corpus=corpus_record(corpus),
+        chat_template=corpus.tokenizer.chat_template,
         changes=(*record.changes, *changes),
         result=None,
     )

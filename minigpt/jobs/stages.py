@@ -13,7 +13,7 @@ import torch
 
 from minigpt import __version__, device
 from minigpt.config import TrainConfig
-from minigpt.errors import ConfigError, FolderTakenError
+from minigpt.errors import ConfigError, FolderTakenError, MissingPackageError
 from minigpt.evaluation import baselines
 from minigpt.evaluation.recorded_baselines import recorded_baselines
 from minigpt.jobs.events import Activity, Event, Planned, SpeedChange, Started
@@ -33,6 +33,7 @@ from minigpt.run_options import RunOptions
 from minigpt.storage.checkpoint import Checkpoint, free_name
 from minigpt.storage.run import Run
 from minigpt.storage.run_record import BaselineRecord, BaselinesRecord, Environment, RunRecord
+from minigpt.storage.runs import next_number
 from minigpt.threads import TOLERANCE, OtherPrograms
 from minigpt.training import events, loop
 from minigpt.training.budget import planned_steps
@@ -79,6 +80,7 @@ def plan_run(
     corpus = yield from read_corpus(
         request.sources, base.tokenizer if base else options.tokenizer, options.reading, progress
     )
+    corpus.check_loss_on(options.training.loss_on)
     began, others = time.perf_counter(), OtherPrograms()
     yield Activity("measuring the baselines on the held-out text")
     measured = tuple(baselines.cheap_baselines(corpus))
@@ -195,6 +197,7 @@ def start_run(planned: Plan, processes: int = 1) -> Generator[Event, None, Job]:
         minigpt=__version__,
         torch=torch.__version__,
         started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        number=next_number(request.checkpoints),
         device=str(planned.device),
         environment=_environment(planned.device, processes),
         sources=request.absolute_sources,
@@ -203,6 +206,7 @@ def start_run(planned: Plan, processes: int = 1) -> Generator[Event, None, Job]:
         base=str(base.directory) if base else None,
         preset=settings.preset,
         tokenizer=corpus.tokenizer.name,
+        chat_template=corpus.tokenizer.chat_template,
         corpus=corpus_record(corpus),
         baselines=BaselinesRecord(
             fingerprint=corpus.fingerprint,
@@ -284,6 +288,7 @@ def _started(job: Job) -> Started:
         total_steps=planned_steps(job.config, len(job.corpus.train)),
         tokens_per_step=job.tokens_per_step,
         baselines=tuple(recorded_baselines(job.run.record)),
+        scored_text=job.config.scored_text,
     )
 
 
@@ -299,8 +304,8 @@ def write_pages(run: Run, *, report: bool = True) -> Iterable[str]:
         known = {baseline.label: baseline.bits_per_byte for baseline in recorded_baselines(run.record)}
         loss_curve.draw_loss_curve(run.read_log(), path, known)
         yield f"loss curve: {path}"
-    except ModuleNotFoundError:
-        yield "no loss curve was drawn: it needs matplotlib (pip install 'minigpt[plot]')"
+    except MissingPackageError as error:
+        yield f"no loss curve was drawn: {error}"
     except Exception as error:  # of any kind: training has ended and is saved
         yield f"no loss curve was drawn: {type(error).__name__}: {error}"
     if not report:

@@ -21,6 +21,8 @@ EXPERIMENTS = {  # their bounds: millions of tokens, megabytes, passes over the 
     "passes": (0.029, 19.0),
     "size": (0.78, 2.7),
 }
+LONGER_SPREAD = 0.03  # in the logarithm, of the change by training longer: nine of ten pairs of experiments, of 3 texts
+_MOST_LONGER = 4.0  # times as many tokens, as in those pairs
 _MOST_OUTSIDE = 1.4  # of the experiments: a factor of 4 in one figure, or of 2 in two
 
 
@@ -40,6 +42,37 @@ def expected_range(model: GPTConfig, tokens: float, stats: CorpusStats) -> Expec
 
     None if nothing was held out, for a text that is no prose or code, and far outside the range of the experiments.
     """
+    outside = _outside_experiments(model, tokens, stats)
+    if outside is None or stats.entropy is None:
+        return None
+    center = SCALE * stats.entropy**ENTROPY * (stats.n_bytes / 1e6) ** -TEXT * _trained(tokens)
+    factor = math.exp(SPREAD * (1 + outside / 2))
+    return ExpectedRange(center / factor, center * factor)
+
+
+def continued_range(
+    bits_per_byte: float, model: GPTConfig, tokens: float, longer: float, stats: CorpusStats
+) -> ExpectedRange | None:
+    """The range expected of a run that ended at `bits_per_byte` after `tokens` tokens, if it continues to `longer`.
+
+    The run's own result replaces the fit to other texts, so the range is narrower than that of `expected_range`. None
+    where that says nothing either, and for more than four times the tokens.
+    """
+    outside = _outside_experiments(model, longer, stats)
+    if outside is None or not tokens < longer <= _MOST_LONGER * tokens:
+        return None
+    center = bits_per_byte * _trained(longer) / _trained(tokens)
+    factor = math.exp(LONGER_SPREAD * (1 + outside / 2))
+    return ExpectedRange(center / factor, center * factor)
+
+
+def _trained(tokens: float) -> float:
+    """The factor of the bits per byte that depends on the number of tokens trained on."""
+    return math.exp(TRAINED * (tokens / 1e6) ** -0.5)
+
+
+def _outside_experiments(model: GPTConfig, tokens: float, stats: CorpusStats) -> float | None:
+    """How far a run is outside the range of the experiments, as a logarithm; None if nothing can be said about it."""
     if stats.entropy is None or not LEAST_ENTROPY <= stats.entropy <= MOST_ENTROPY or tokens <= 0:
         return None
     figures = {
@@ -49,11 +82,7 @@ def expected_range(model: GPTConfig, tokens: float, stats: CorpusStats) -> Expec
         "size": model.n_inner_parameters / 1e6,
     }
     outside = sum(_outside(figures[name], *bounds) for name, bounds in EXPERIMENTS.items())
-    if outside > _MOST_OUTSIDE:
-        return None
-    center = SCALE * stats.entropy**ENTROPY * figures["text"] ** -TEXT * math.exp(TRAINED * figures["tokens"] ** -0.5)
-    factor = math.exp(SPREAD * (1 + outside / 2))
-    return ExpectedRange(center / factor, center * factor)
+    return None if outside > _MOST_OUTSIDE else outside
 
 
 def _outside(value: float, low: float, high: float) -> float:

@@ -29,7 +29,7 @@ _FINE_TUNING_CONTEXT = 256
 _SHORT_CONTEXT, _SHORT_RUN = 64, 1_500_000  # tokens: in so short a run, twice as many sequences teach more
 _TINY = 20_000  # tokens: training on fewer takes seconds, so the length is in steps
 _MIN_BYTES = 300_000  # of text, and of text learned from: for less, the smallest model is chosen
-_LEARNING = {  # the options that change what a model learns
+LEARNING = {  # the options that change what a model learns
     name
     for settings in (GPTConfig, TrainConfig)
     for name, field in settings.__dataclass_fields__.items()
@@ -206,7 +206,7 @@ def plan_settings(
         memory=memory,
         notes=tuple(notes),
         training_seconds=None if config.minutes is None else _TRAINING * 60 * config.minutes,
-        is_usual=base is None and not options.given & _LEARNING,
+        is_usual=base is None and not options.given & LEARNING,
     )
     seen = planned.tokens_seen
     if base is None and "context_length" not in options.given and context > _SHORT_CONTEXT and seen < _SHORT_RUN:

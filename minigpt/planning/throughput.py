@@ -124,8 +124,9 @@ class _RandomTokens:
         self.vocab_size = vocab_size
 
     def batch(
-        self, _step: int, _size: int, length: int, _seed: int, rows: range, _noise: float, _bpe_dropout: float
-    ) -> tuple[Tensor, Tensor]:
+        self, _step: int, _size: int, length: int, _seed: int, rows: range, _noise: float, _bpe_dropout: float,
+        _loss_on: str,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         ids = torch.randint(self.vocab_size, (len(rows), length + 1))
         return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
 

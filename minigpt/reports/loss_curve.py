@@ -7,6 +7,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from minigpt.optional_packages import optional_import
 from minigpt.storage.folder import replace_file
 from minigpt.tokenizer.display import visible
 
@@ -17,10 +18,11 @@ def draw_loss_curve(log: Iterable[Mapping[str, Any]], path: Path, baselines: Map
     `baselines`, in bits per byte of the held-out text, are horizontal lines, except those that the untrained model
     already beats; the right axis has that unit.
 
-    Raises: ModuleNotFoundError without matplotlib; CheckpointError if the file cannot be written.
+    Raises: MissingPackageError without matplotlib; CheckpointError if the file cannot be written.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    with optional_import("drawing a loss curve", "matplotlib"):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
 
     records = list(log)
     training, validation = (

@@ -15,13 +15,16 @@ from minigpt.tokenizer.display import visible
 _ASSETS = resources.files("minigpt.reports") / "assets"
 
 
-def page(title: str, script_names: Sequence[str], data: Mapping[str, Any], kind: str = "page") -> str:
+def page(
+    title: str, script_names: Sequence[str], data: Mapping[str, Any], kind: str = "page", *, connects: bool = False
+) -> str:
     """A page that runs page.js of assets/ and then the scripts named, each with its style sheet, on `data`.
 
     `kind` is noted in the page, as `mark_of` says.
 
     The scripts get the data as JSON, so that text in it cannot become part of the page. The content security policy
-    forbids the page to load anything and to run other scripts.
+    forbids the page to load anything and to run other scripts; with `connects`, it may read from the server that it
+    comes from.
 
     Raises: ValueError for NaN or infinity in the data, which JSON cannot hold; give None instead.
     """
@@ -29,6 +32,7 @@ def page(title: str, script_names: Sequence[str], data: Mapping[str, Any], kind:
     styles = "\n".join(_asset(f"{name}.css") for name in names if (_ASSETS / f"{name}.css").is_file())
     scripts = [_asset(f"{name}.js") for name in names]
     policy = f"default-src 'none'; script-src {' '.join(map(_source, scripts))}; style-src {_source(styles)}"
+    policy += "; connect-src 'self'" * connects
     return Template(_asset("page.html")).substitute(
         title=html.escape(visible(title)),
         generator=mark_of(kind),

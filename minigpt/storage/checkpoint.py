@@ -25,14 +25,13 @@ from minigpt.storage.huggingface import (
     to_huggingface,
 )
 from minigpt.storage.model_card import CARD, may_write_card, model_card
+from minigpt.storage.names import CONFIG as CONFIG
+from minigpt.storage.names import GENERATION_CONFIG as GENERATION_CONFIG
+from minigpt.storage.names import TRAINING as TRAINING
+from minigpt.storage.names import WEIGHTS as WEIGHTS
 from minigpt.storage.run_record import RunRecord
 from minigpt.storage.tensors import TensorFile, save_tensors
 from minigpt.tokenizer.tokenizer import Tokenizer
-
-WEIGHTS = "model.safetensors"
-CONFIG = "config.json"
-GENERATION_CONFIG = "generation_config.json"
-TRAINING = "training.json"
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import re
+import shutil
 import stat
 import sys
 import weakref
@@ -137,6 +138,19 @@ class Folder:
         Raises: OSError.
         """
         self._unlink(name)
+
+    def remove_folder(self, name: str) -> None:
+        """Removes a folder in this one with everything in it; links in it are removed, and what they lead to stays.
+
+        It gets a hidden name first, so that it is there whole or not at all, whenever the process is killed.
+        Raises: CheckpointError if it is a link, or this folder was deleted, moved or replaced; OSError.
+        """
+        hidden = f".{name}.{os.getpid()}.tmp"
+        self._check_in_place()
+        self._refuse_link(name)
+        os.rename(self._at(name), self._at(hidden), src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+        shutil.rmtree(self._at(hidden), dir_fd=self._descriptor)
+        self.sync()
 
     def remove_temporary_files(self, starts: Mapping[str, re.Pattern[bytes]]) -> None:
         """Removes the temporary files that killed processes left; call it only while no process writes here.

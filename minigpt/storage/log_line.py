@@ -32,11 +32,19 @@ def _is_span(value: object) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(map(is_integer, value)) and value[0] <= value[1]
 
 
-_NUMBERS = ("loss", "learning_rate", "tokens_per_second", "validation_loss", "bits_per_byte", "copied_share")
+_NUMBERS = (
+    "loss",
+    "learning_rate",
+    "tokens_per_second",
+    "seconds",
+    "validation_loss",
+    "bits_per_byte",
+    "copied_share",
+)
 _ENTRIES: Mapping[str, Check] = {
     **dict.fromkeys(_NUMBERS, is_number),
     **dict.fromkeys(("prompt", "sample"), _is_text),
-    **dict.fromkeys(("longest_copied_words", "copied_at_least"), is_integer),
+    **dict.fromkeys(("tokens", "longest_copied_words", "longest_copied_unspaced", "copied_at_least"), is_integer),
     "copied_spans": _list_of(_is_span),
     "passage": _list_of(is_integer),
     "surprise": _list_of(is_number),

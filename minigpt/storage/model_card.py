@@ -4,7 +4,6 @@ It states only what is known: no license and no language. It never shows a path 
 """
 
 import hashlib
-import json
 import math
 import re
 import shlex
@@ -77,12 +76,12 @@ def model_card(
         _table(_shape(config, tokenizer or known.tokenizer)),
         *_training(known),
         *([] if record is None else _results(record, config)),
-        *_use(name),
+        *_use(),
         *_limits(config, known),
         "## Share it",
         "The folder is a complete model for the hub. This command does not upload files that are needed only to resume "
         "training, or that contain paths of your machine:",
-        f"```sh\n{upload_command(name, _path(name))}\n```",
+        f"```sh\n{upload_command(name, '.')}\n```",
     ]
     return _marked("\n\n".join(sections) + "\n\n")
 
@@ -179,34 +178,37 @@ def _results(record: RunRecord, config: GPTConfig) -> Iterator[str]:
         yield "There was no validation text, so nothing was measured."
         return
     rows = [("validation loss", f"{loss:.4f} nats per token"), ("perplexity", f"{math.exp(min(loss, 700)):,.2f}")]
+    scored_text = record.training.scored_text if record.training else ""
     if per_byte is not None:
-        rows.append(("bits per byte", f"{per_byte:.4f}"))
+        rows.append(("bits per byte", f"{per_byte:.4f} {scored_text}".rstrip()))
     yield _table(rows)
     context = (record.training and record.training.context_length) or config.n_positions
     whole = record.corpus.validation_tokens if record.corpus else None
     tokens = result.validation_tokens or 0
     part = "all" if whole is not None and tokens >= whole - 1 else "a sample"
+    scored = "Every token except the first is scored once."
+    if record.training is not None and record.training.loss_on != "all":
+        part, scored = f"the {record.training.loss_on}'s turns", "No token is scored twice."
     yield (
         f"Measured on {part} of the validation text: {tokens:,} tokens, in windows of {context:,} tokens that do not "
-        "overlap. Every token except the first is scored once. The weights were selected on the same text. To compare "
+        f"overlap. {scored} The weights were selected on the same text. To compare "
         "models with different tokenizers, use bits per byte."
     )
 
 
-def _use(name: str) -> Iterator[str]:
-    path, folder = _path(name), shlex.quote(_path(name))
+def _use() -> Iterator[str]:
     yield "## Use"
     yield (
-        "With minigpt, transformers and llama.cpp. The commands use the folder's path; transformers also accepts the "
-        "model's name on the hub:"
+        "With minigpt, transformers and llama.cpp. Run the commands in this folder, which they call `.`; elsewhere, "
+        "give its path. transformers also accepts the model's name on the hub:"
     )
-    yield f'```sh\nminigpt generate "Once upon a time" --model {folder}\n```'
+    yield '```sh\nminigpt generate "Once upon a time" --model .\n```'
     yield (
         "```python\nfrom transformers import pipeline\n\n"
-        f'print(pipeline("text-generation", {json.dumps(path)})("Once upon a time", max_new_tokens=100))\n```'
+        'print(pipeline("text-generation", ".")("Once upon a time", max_new_tokens=100))\n```'
     )
     yield (
-        f"```sh\nminigpt export {folder} --to gguf --output model.gguf\n"
+        "```sh\nminigpt export . --to gguf --output model.gguf\n"
         'llama-completion -m model.gguf -p "Once upon a time" -n 100\n```'
     )
 
@@ -247,11 +249,6 @@ def _code(text: str) -> str:
 
 def _line(text: str) -> str:
     return " ".join(text.encode(errors="replace").decode().split())
-
-
-def _path(name: str) -> str:
-    """The folder's path in commands; NAME replaces a name that would need quoting."""
-    return "checkpoints/" + (name if re.fullmatch(r"[\w. -]+", name) else "NAME")
 
 
 def _repository(name: str) -> str:

@@ -15,7 +15,7 @@ or the new one.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from minigpt.storage.files import exists, json_bytes, read_json
 from minigpt.storage.folder import Content, Folder, wrap_write_errors
 from minigpt.storage.json_record import check_entry, is_integer, is_number, mapping
 from minigpt.storage.model_card import CARD, may_write_card, model_card
+from minigpt.storage.names import LAST
 from minigpt.storage.run_lock import RunLock
 from minigpt.storage.run_log import RunLog
 from minigpt.storage.run_record import FORMAT, RunRecord
@@ -81,11 +82,13 @@ class Run:
     """The folder of one run, created by `create` and opened by `open`; every write replaces whole files.
 
     While it is locked it stays the same folder: if another takes its path, nothing is read from or written to that.
+    `relocations` is how often `relocate` has moved the run.
     """
 
     def __init__(self, directory: Path, record: RunRecord) -> None:
         self.directory = directory
         self.record = record
+        self.relocations = 0
         self._log = RunLog(self.log_path, self._open_folder)
         self._lock = RunLock(directory)
 
@@ -125,11 +128,11 @@ class Run:
 
     @property
     def last_path(self) -> Path:
-        return self.directory / "last" / "state.safetensors"
+        return self.directory / LAST / "state.safetensors"
 
     @property
     def before_cooldown_path(self) -> Path:
-        return self.directory / "last" / "before_cooldown.safetensors"
+        return self.directory / LAST / "before_cooldown.safetensors"
 
     def lock(self) -> None:
         """Prevents other processes from training here until `unlock`, or until this process ends, even by a kill.
@@ -169,6 +172,7 @@ class Run:
         lock.acquire()
         self._lock.release()
         self.directory, self._lock = directory, lock
+        self.relocations += 1
         self._log.move(self.log_path)
 
     def subfolder(self, name: str) -> Path:
@@ -334,18 +338,3 @@ def read_record(directory: Path, problems: list[str] | None = None) -> RunRecord
     """
     path = directory / TRAINING
     return RunRecord.from_dict(read_json(path), path, problems)
-
-
-def runs_in(checkpoints: Path) -> list[Path]:
-    """The folders of all runs, without those that were killed while their folder was created."""
-    folders = (path.parent for path in checkpoints.glob(f"*/{TRAINING}"))
-    return sorted(folder for folder in folders if not folder.name.startswith("."))
-
-
-def newest_run(runs: Iterable[Path]) -> Path | None:
-    """The folder of the run that was started, saved or finished last; None if there is no run."""
-
-    def touched(folder: Path) -> float:
-        return max(path.stat().st_mtime for path in (folder / TRAINING, folder / "last") if exists(path))
-
-    return max(runs, key=touched, default=None)

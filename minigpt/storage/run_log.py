@@ -66,16 +66,24 @@ class RunLog:
     def read(self, problems: list[str] | None = None) -> Iterator[dict[str, Any]]:
         """The records in order, without a last line that a kill cut short.
 
-        With a list of `problems`, damaged lines are skipped, and the list gets a sentence on each.
-        Raises: CheckpointError if the file cannot be read, and without such a list for the first damaged line.
+        With a list of `problems`, damaged lines are skipped, also all of a file that cannot be read, and the list gets
+        a sentence on each.
+        Raises: CheckpointError without such a list.
         """
-        with self._open_to_read() as file:
+        try:
+            opened = self._open_to_read()
+        except CheckpointError as error:
+            if problems is None:
+                raise
+            problems.append(str(error))
+            return
+        with opened as file:
             written = file if self._whole is None else io.BytesIO(file.read(self._whole))
             for number, line in enumerate(chain(bounded_lines(written), self._waiting), 1):
                 if not line.endswith(b"\n"):
                     continue
                 try:
-                    record = _parsed(line, f"{self.path}, line {number}")
+                    record = parse_line(line, f"{self.path}, line {number}")
                 except CheckpointError as error:
                     if problems is None:
                         raise
@@ -133,7 +141,7 @@ class RunLog:
         self._whole = None
 
 
-def _parsed(line: bytes, location: str) -> dict[str, Any]:
+def parse_line(line: bytes, location: str) -> dict[str, Any]:
     """The record in a line.
 
     Raises: CheckpointError if it is damaged.

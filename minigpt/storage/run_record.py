@@ -116,14 +116,17 @@ class RunRecord:
     """The content of training.json; a part is None if it was not recorded.
 
     `base` is the model that was fine-tuned, `sources` are the texts by absolute path (`-` is a pipe), `asked` are the
-    options that a resumed run is compared with, `model` and `training` the settings that the run has, `expected` the
-    lowest and the highest bits per byte that its plan expected. `other` holds entries that this version does not use.
+    options that a resumed run is compared with, `chat_template` is the Jinja template of a chat log's conversations,
+    `model` and `training` are the settings that the run has, `expected` are the lowest and the highest bits per byte
+    that its plan expected. `number` counts the starts and resumes of all runs in the same folder up to the last one of
+    this run. `other` holds entries that this version does not use.
     """
 
     format: int | None = FORMAT
     minigpt: str | None = None
     torch: str | None = None
     started: str | None = None
+    number: int | None = None
     device: str | None = None
     environment: Environment | None = None
     sources: tuple[str, ...] = ()
@@ -132,6 +135,7 @@ class RunRecord:
     base: str | None = None
     preset: str | None = None
     tokenizer: str | None = None
+    chat_template: str | None = None
     corpus: CorpusRecord | None = None
     baselines: BaselinesRecord | None = None
     model: GPTConfig | None = None
@@ -289,8 +293,10 @@ def _string(value: Any, location: str) -> Any:
 
 
 _READERS: Mapping[str, _Reader] = {
-    "format": _plain(int | None),
-    **dict.fromkeys(("minigpt", "torch", "started", "device", "base", "preset", "tokenizer"), _plain(str | None)),
+    **dict.fromkeys(("format", "number"), _plain(int | None)),
+    **dict.fromkeys(
+        ("minigpt", "torch", "started", "device", "base", "preset", "tokenizer", "chat_template"), _plain(str | None)
+    ),
     "environment": _object(Environment.from_dict),
     "sources": _list(_string),
     "asked": _asked,

@@ -93,6 +93,19 @@ class BPEDropout:
         merged = symbols[np.minimum(begins[:, None] + np.arange(length), len(symbols) - 1)]
         return np.where((lengths >= length)[:, None], merged, sequences[:, :length])
 
+    def labels(self, before: Ids, after: Ids, labels: Ids) -> Ids:
+        """The labels of re-tokenized sequences: that of the token of `before` in which a token of `after` begins.
+
+        Shapes: before (B, N), after (B, L), labels of `before` (B, N) -> (B, L).
+        """
+        lengths = self._lengths[before]
+        ends = lengths.cumsum(axis=1)
+        row_starts = (ends[:, -1].cumsum() - ends[:, -1])[:, None]  # all rows on one axis of bytes
+        after_lengths = self._lengths[after]
+        starts = row_starts + after_lengths.cumsum(axis=1) - after_lengths
+        found = np.searchsorted((row_starts + ends).ravel(), starts.ravel(), side="right")
+        return labels.ravel()[found].reshape(after.shape)
+
     def _merge(
         self,
         symbols: Ids,

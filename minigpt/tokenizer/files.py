@@ -42,7 +42,7 @@ def gpt2() -> Vocabulary:
     return Vocabulary.in_order(GPT2_BYTES, parse_merges(text))
 
 
-def write(directory: Path, vocabulary: Vocabulary) -> None:
+def write(directory: Path, vocabulary: Vocabulary, chat_template: str | None = None) -> None:
     """Writes a tokenizer's files into a directory, which is created if missing.
 
     The files are `tokenizer.json` and `tokenizer_config.json`, and for older programs `vocab.json` and `merges.txt`,
@@ -59,6 +59,7 @@ def write(directory: Path, vocabulary: Vocabulary) -> None:
         "padding_side": "left",  # so that prompts of different lengths end together in a batch
         "add_prefix_space": False,
         "clean_up_tokenization_spaces": False,  # the default of transformers 4 is True
+        **({} if chat_template is None else {"chat_template": chat_template}),
     }
     directory.mkdir(parents=True, exist_ok=True)
     content = to_tokenizer_json(vocabulary)
@@ -94,6 +95,26 @@ def read(directory: Path, end_of_text: str | None = None) -> Vocabulary:
     path = directory / pair[0]
     with _as_tokenizer_error(path):
         return _combine(ParsedTokenizer(read_json_value(path), merges, (), False, False), config, end_of_text)
+
+
+def read_chat_template(directory: Path) -> str | None:
+    """The Jinja template of conversations in a directory, None without one: as in transformers, from
+    `chat_template.jinja`, else from `tokenizer_config.json`.
+
+    Raises: TokenizerError if a file is damaged.
+    """
+    path = directory / "chat_template.jinja"
+    if path.exists():
+        with _as_tokenizer_error(path):
+            return read_regular(path).decode()
+    path = directory / "tokenizer_config.json"
+    if not path.exists():
+        return None
+    with _as_tokenizer_error(path):
+        template = read_json_value(path).get("chat_template")
+        if isinstance(template, list):  # of several templates with names
+            template = {each["name"]: each["template"] for each in template}.get("default")
+    return template if isinstance(template, str) else None
 
 
 @contextlib.contextmanager

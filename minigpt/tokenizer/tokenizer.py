@@ -4,6 +4,7 @@ Every vocabulary contains the 256 bytes, so that every text can be encoded.
 """
 
 import codecs
+import copy
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ import tiktoken
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer import files
 from minigpt.tokenizer.bpe_training import train_merges
+from minigpt.tokenizer.utf8 import Transitions, token_transitions
 from minigpt.tokenizer.vocabulary import END_OF_TEXT, GPT2_BYTES, Vocabulary, bytes_to_unicode
 
 # GPT-2's split into pre-tokens, which no merge crosses: contractions, letters, numbers, other characters, white space.
@@ -42,8 +44,10 @@ class Tokenizer:
     document by accident; transformers encodes it as the token. All other text gets the same ids as in transformers.
     """
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, chat_template: str | None = None) -> None:
+        """`chat_template` is the Jinja template by which Hugging Face's libraries write conversations, if any."""
         self.vocabulary = vocabulary
+        self.chat_template = chat_template
         self.merges = vocabulary.merges
         self.special = vocabulary.special
         self.end_of_text = vocabulary.special[vocabulary.end_of_text]
@@ -137,11 +141,18 @@ class Tokenizer:
         `end_of_text` is the name of the end-of-text token; by default the files name it.
         Raises: TokenizerError if the directory has no tokenizer, or a damaged one, or one whose ids would differ here.
         """
-        return cls(files.read(Path(directory), end_of_text))
+        directory = Path(directory)
+        return cls(files.read(directory, end_of_text), files.read_chat_template(directory))
 
     def save(self, directory: str | Path) -> None:
         """Writes the files that Hugging Face's AutoTokenizer and older programs read."""
-        files.write(Path(directory), self.vocabulary)
+        files.write(Path(directory), self.vocabulary, self.chat_template)
+
+    def with_chat_template(self, chat_template: str | None) -> Self:
+        """A copy with this chat template; the ids of every text are the same."""
+        other = copy.copy(self)
+        other.chat_template = chat_template
+        return other
 
     @cached_property
     def name(self) -> str:
@@ -203,6 +214,25 @@ class Tokenizer:
         lengths[list(self.special.values())] = 0
         lengths.setflags(write=False)
         return lengths
+
+    @cached_property
+    def utf8_transitions(self) -> Transitions:
+        """The state of a UTF-8 decoder after each token in each state (see `utf8.py`). Shapes: (N_STATES, V)."""
+        transitions = token_transitions([token or b"" for token in self._token_bytes], tuple(self.special.values()))
+        transitions.setflags(write=False)
+        return transitions
+
+    def ids_along(self, beginning: bytes) -> list[int]:
+        """The tokens that a text with this beginning can begin with: those that begin with it, and its own beginnings.
+
+        Special tokens are no text.
+        """
+        special = set(self.special.values())
+        return [
+            id
+            for id, token in enumerate(self._token_bytes)
+            if token and (token.startswith(beginning) or beginning.startswith(token)) and id not in special
+        ]
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text; a literal "<|endoftext|>" is encoded as ordinary text."""

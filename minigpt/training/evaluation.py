@@ -36,13 +36,18 @@ class Evaluator:
 
     On a CPU it evaluates in float32 whatever dtype the run trains in, so that the figures are those of the saved
     weights, as `minigpt evaluate` gives them; elsewhere in the run's dtype. `seconds_per_token` is the speed of the
-    last evaluation.
+    last evaluation, per token read. With `loss_on`, only the tokens of that role's turns are scored, which are about
+    `scored_fraction` of those read.
     """
 
     def __init__(self, model: GPT, corpus: Corpus, config: TrainConfig, dtype: torch.dtype, world: World) -> None:
         self.model, self.corpus, self.config, self.world = model, corpus, config, world
         self.dtype = torch.float32 if world.device(config.device).type == "cpu" else dtype
+        self.scored = corpus.scored(config.loss_on)
+        self.scored_fraction = 1.0 if self.scored is None or not len(self.scored) else float(self.scored.mean())
         self.seconds_per_token = 0.0
+        context = config.context_length or model.config.n_positions
+        self.sample_prompt = config.sample_prompt or corpus.first_question(context // 2)
 
     def evaluate(self) -> Evaluation | None:
         """The loss on the first `eval_tokens` validation tokens; None without a validation text.
@@ -83,7 +88,7 @@ class Evaluator:
             # A sample is too short to pay for recording CUDA graphs, which do not support sharded weights either.
             on_cpu = self.model.token_embedding.weight.device.type == "cpu"
             engine = resolve_engine(self.model) if on_cpu else TorchEngine(self.model)
-            return "".join(generate_text(engine, self.corpus.tokenizer, self.config.sample_prompt, _SAMPLING))
+            return "".join(generate_text(engine, self.corpus.tokenizer, self.sample_prompt, _SAMPLING))
 
     def _evaluate(self, max_tokens: int | None) -> Evaluation | None:
         if len(self.corpus.validation) < 2:
@@ -95,6 +100,7 @@ class Evaluator:
                 token_lengths=self.corpus.tokenizer.token_lengths,
                 context=self.config.context_length,
                 max_tokens=max_tokens,
+                scored=self.scored,
                 dtype=self.dtype,
                 world=self.world,
             )
@@ -119,7 +125,7 @@ class Evaluator:
                 raise
             raise TrainingError(
                 f"out of memory on {self.world.device(self.config.device)} during evaluation; give a smaller --preset "
-                "or a shorter --context-length; the last saved state is kept"
+                "or a shorter --context-length"
             ) from error.with_traceback(None)
 
 
@@ -164,7 +170,8 @@ class PeriodicEvaluation:
             yield saved
 
     def _log(self, result: Evaluation, progress: Progress) -> EvaluationEvent:
-        self.evaluator.record_duration(progress.evaluation.duration, result.tokens)
+        n_read = round(result.tokens / self.evaluator.scored_fraction)
+        self.evaluator.record_duration(progress.evaluation.duration, n_read)
         if self.evaluator.config.minutes is not None and progress.budget.cooldown_step is None:
             progress.reserve_closing_time(self.evaluator.final_seconds())
         event = EvaluationEvent(
@@ -184,7 +191,7 @@ class PeriodicEvaluation:
         """Generates a sample if it is due, and measures how much of it is copied from the training text."""
         if not self.budget.sample_is_due(progress):
             return
-        prompt, text = self.evaluator.config.sample_prompt, self.evaluator.sample()
+        prompt, text = self.evaluator.sample_prompt, self.evaluator.sample()
         memorization = location = None
         if self.budget.progress_fraction(progress) > 0 and self.checkpointer.world.is_main:
             run_seconds = progress.seconds + self.budget.seconds_left(progress)

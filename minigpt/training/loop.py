@@ -20,7 +20,7 @@ from minigpt.model.gpt import GPT
 from minigpt.storage.run import Run
 from minigpt.storage.run_record import Result
 from minigpt.training.budget import Budget, planned_steps
-from minigpt.training.checkpointing import Checkpointer, TrainingState
+from minigpt.training.checkpointing import Checkpointer
 from minigpt.training.clock import Clock, Control
 from minigpt.training.distributed import World
 from minigpt.training.evaluation import Evaluator, PeriodicEvaluation
@@ -29,6 +29,7 @@ from minigpt.training.memorization import MemorizationMonitor
 from minigpt.training.optimizers import learning_rate
 from minigpt.training.progress import Progress
 from minigpt.training.spike_detection import DivergedError
+from minigpt.training.state import TrainingState
 from minigpt.training.step import StepResult, TrainStep
 
 _MAX_ROLLBACKS = 3
@@ -59,7 +60,7 @@ def train(
     Seeds torch's global generator, and allows TF32 on CUDA.
 
     Raises: ConfigError if settings do not fit the model or the corpus; TrainingError if training diverges repeatedly
-    or memory runs out (the last saved state is kept); CheckpointError if the run is in use, or at the end if it could
+    or memory runs out, with the state that is kept; CheckpointError if the run is in use, or at the end if it could
     not be written.
     """
     world = world or World()
@@ -111,6 +112,7 @@ class _Trainer:
         context = config.context_length or model.config.n_positions
         self.config = config = config.replace(context_length=context)
         _check_fit(model, corpus, context)
+        corpus.check_loss_on(config.loss_on)
         device = world.device(config.device)
         dtype = resolve_dtype(config.dtype, device)
         allow_tf32(device)
@@ -156,6 +158,8 @@ class _Trainer:
                     yield self._finish(end)
                 if self.checkpointer.failure is not None:
                     raise self.checkpointer.failure
+        except TrainingError as error:
+            raise type(error)(f"{error}; {self.checkpointer.kept}") from error
         finally:
             if self.run is not None:
                 self.run.unlock()
@@ -294,8 +298,8 @@ class _Trainer:
             again = f", also after {rollbacks} rollbacks that each halved the learning rate" if rollbacks else ""
             warmup = "chosen" if self.config.warmup_steps is None else self.config.warmup_steps
             raise TrainingError(
-                f"training diverged after step {diverged.step} ({error}){again}; {self.checkpointer.kept}; lower "
-                f"--learning-rate, now {self.config.learning_rate:g}, or raise --warmup-steps, now {warmup}"
+                f"training diverged after step {diverged.step} ({error}){again}; lower --learning-rate, now "
+                f"{self.config.learning_rate:g}, or raise --warmup-steps, now {warmup}"
             )
         self._continue_from(restored)
         self.progress.continue_after(diverged)

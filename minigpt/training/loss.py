@@ -39,9 +39,15 @@ class LossModel(nn.Module):
         if self.model.token_embedding.weight.is_cuda:
             self.logits_gradient = torch.compile(fused_gradient)
 
-    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss in nats per token: (B, T) int64 twice -> ()."""
+    def forward(self, inputs: Tensor, targets: Tensor, scored: Tensor | None = None) -> Tensor:
+        """The mean loss in nats per token: (B, T) int64 twice -> ().
+
+        `scored` (N,) int64 are the positions in the flattened targets that count, by default all. Without any, it is 0.
+        """
         features, head = self.features(inputs), self.model.token_embedding.weight
+        if scored is not None:
+            features = features.flatten(0, 1).index_select(0, scored)[None]  # (1, N, C)
+            targets = targets.flatten().index_select(0, scored)[None]
         return next_token_loss(features, head, targets, self.logits_gradient)
 
 
@@ -125,7 +131,7 @@ class _HeadAndLoss(torch.autograd.Function):
             else:
                 weight_gradient += logits.t() @ x
         ctx.gradients = feature_gradient, weight_gradient[:vocab_size], n  # type: ignore[attr-defined]
-        return total / n
+        return total / max(1, n)
 
     @staticmethod
     @once_differentiable
@@ -133,7 +139,7 @@ class _HeadAndLoss(torch.autograd.Function):
         feature_gradient, weight_gradient, n = ctx.gradients  # type: ignore[attr-defined]
         del ctx.gradients  # type: ignore[attr-defined]  # they are scaled in place: valid for one backward pass
         # Divided only here: float16 gradients divided before the loss scale multiplies them would vanish.
-        scale = gradient / n
+        scale = gradient / max(1, n)
         return feature_gradient.float() * scale, weight_gradient.mul_(scale), None, None, None
 
 

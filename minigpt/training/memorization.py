@@ -4,13 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from minigpt.data.corpus import Corpus
-from minigpt.evaluation.memorization.index import (
-    LONG_RUN,
-    MOST_BYTES,
-    Memorization,
-    MemorizationIndex,
-    TrainingLocation,
-)
+from minigpt.evaluation.memorization.index import MOST_BYTES, Memorization, MemorizationIndex, TrainingLocation
+from minigpt.evaluation.memorization.words import LONG_RUN, Extent
 
 _INDEX_FRACTION = 0.01  # of the run's time, the most that indexing its text may take
 _BYTES_PER_SECOND = 4_000_000  # that are indexed on a slow or busy machine
@@ -29,7 +24,7 @@ class MemorizationMonitor:
         self.corpus = corpus
         self._index: MemorizationIndex | None = None
         self._losses: list[tuple[int, float]] = []  # step, validation loss
-        self._longest: list[tuple[int, int]] = []  # step, words of the longest copied run
+        self._longest: list[tuple[int, float]] = []  # step, words in the longest copied run
         self._warned = False
         self._notices: list[str] = []
 
@@ -42,7 +37,8 @@ class MemorizationMonitor:
         """Reads the earlier figures of a resumed run from its log."""
         for line in log:
             if "longest_copied_words" in line:
-                self._longest.append((line["step"], line["longest_copied_words"]))
+                longest = Extent(line["longest_copied_words"], line.get("longest_copied_unspaced") or 0)
+                self._longest.append((line["step"], longest.length))
             elif line.get("validation_loss") is not None:
                 self._losses.append((line["step"], line["validation_loss"]))
 
@@ -61,13 +57,13 @@ class MemorizationMonitor:
                     f"{self.corpus.train_bytes / 1e6:.1f} MB, spread evenly: more would take over 1 % of the run"
                 )
         memorization = self._index.measure(text, prompt)
-        words = memorization.longest_words
-        self._longest = [*(line for line in self._longest if line[0] < step), (step, words)]
+        longest = memorization.longest_extent
+        self._longest = [*(line for line in self._longest if line[0] < step), (step, longest.length)]
         if not self._warned and (since := self._memorizing_since()) is not None:
             self._warned = True
             self._notices.append(
                 f"step {step:,}: validation has not improved since step {since:,}, but samples copy more of the "
-                f"training text, now {words} words in a row: the model begins to memorize; stop, train on more text, "
+                f"training text, now {longest} in a row: the model begins to memorize; stop, train on more text, "
                 "or raise --dropout"
             )
         return memorization
@@ -75,7 +71,7 @@ class MemorizationMonitor:
     def locate(self, memorization: Memorization) -> TrainingLocation | None:
         """The first location of a sample's longest copied run in the training text; None unless it is a long run."""
         longest = memorization.longest
-        if self._index is None or longest is None or longest.words < memorization.min_words:
+        if self._index is None or longest is None or not memorization.is_long(longest):
             return None
         return self._index.locate(longest.position)
 
@@ -84,7 +80,7 @@ class MemorizationMonitor:
         if len(self._losses) < _EVALUATIONS:
             return None
         (first_step, first_loss), (_, last_loss) = self._losses[-_EVALUATIONS], self._losses[-1]
-        earlier = [words for step, words in self._longest if step <= first_step]
-        words = self._longest[-1][1]
-        copies_more = bool(earlier) and words >= LONG_RUN and words > max(earlier)
+        earlier = [length for step, length in self._longest if step <= first_step]
+        length = self._longest[-1][1]
+        copies_more = bool(earlier) and length >= LONG_RUN and length > max(earlier)
         return first_step if copies_more and last_loss > (1 - _MIN_IMPROVEMENT) * first_loss else None

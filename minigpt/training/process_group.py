@@ -144,8 +144,8 @@ class ProcessGroup(World):
             if isinstance(error, MinigptError) or not _is_connection_error(error):
                 raise
             raise ProcessLostError(
-                f"process {self.rank + 1} of {self.size} lost the connection to another one, which has ended; the last "
-                "saved state is kept; continue from it with --resume"
+                f"process {self.rank + 1} of {self.size} lost the connection to another one, which has ended; continue "
+                "with --resume"
             ) from error
 
     def all_reduce_sum(self, figures: Tensor) -> Tensor:

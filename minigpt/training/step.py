@@ -3,7 +3,7 @@
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from minigpt.config import TrainConfig
+from minigpt.data.batches import UNSCORED
 from minigpt.device import autocast, keep_freed_memory
 from minigpt.errors import TrainingError
 from minigpt.model.gpt import GPT
@@ -30,11 +31,13 @@ class Batches(Protocol):
     """A source of batches: `minigpt.data.corpus.Corpus`, or random tokens to measure speed."""
 
     def batch(
-        self, step: int, size: int, length: int, seed: int, rows: range, noise: float, bpe_dropout: float, /
-    ) -> tuple[Tensor, Tensor]:
+        self, step: int, size: int, length: int, seed: int, rows: range, noise: float, bpe_dropout: float,
+        loss_on: str, /,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Inputs and targets of some rows of a step's batch, (B, T) int64 each.
 
-        The fraction `noise` of the inputs is random; `bpe_dropout` is the probability of dropping a merge.
+        The fraction `noise` of the inputs is random; `bpe_dropout` is the probability of dropping a merge. Targets that
+        are not of the turns of the role `loss_on` are UNSCORED.
         """
 
 
@@ -77,6 +80,26 @@ class StepResult:
                 f"loss {self.loss:.4g}, gradient norm {self.gradient_norm:.4g}; {_SKIPS_OF_DIVERGENCE} steps in a row "
                 f"were skipped at learning rate {self.learning_rate:.3g}"
             )
+
+
+@dataclass(frozen=True, eq=False)
+class _MicroBatch:
+    """Some rows of a step's batch: inputs and targets, (B, T) int64 each.
+
+    `scored` (N,) int64 are the positions in the flattened targets that count; None if all do.
+    """
+
+    rows: range
+    inputs: Tensor
+    targets: Tensor
+    scored: Tensor | None
+
+    @property
+    def n_scored(self) -> int:
+        """The number of targets that count."""
+        if not self.rows:
+            return 0
+        return self.targets.numel() if self.scored is None else len(self.scored)
 
 
 class TrainStep:
@@ -221,30 +244,47 @@ class TrainStep:
     def _accumulate(self, step: int) -> Tensor:
         self.module.train()
         total = torch.zeros((), device=self.device)
-        micro_batches = [
-            self.rows[start : start + self.micro_batch_size]
+        micro_batches: Iterable[_MicroBatch] = (
+            self._read(step, self.rows[start : start + self.micro_batch_size])
             for start in range(0, len(self.rows), self.micro_batch_size)
-        ]
-        accumulation_steps = self.world.accumulation_steps(len(micro_batches))
+        )
+        n_scored = None
+        if self.config.loss_on != "all":  # how many targets are scored is known only when all are read
+            micro_batches = list(micro_batches)
+            own = sum(batch.n_scored for batch in micro_batches)
+            n_scored = self.world.all_reduce_sum(torch.tensor(own, device=self.device)).clamp(min=1)  # ()
+        own_steps = -(-len(self.rows) // self.micro_batch_size)
+        accumulation_steps = self.world.accumulation_steps(own_steps)
+        batches = iter(micro_batches)
         for number in range(accumulation_steps):
-            rows = micro_batches[number] if number < len(micro_batches) else self.rows[:0]
+            # Without rows, this process only takes part in the communication: it computes one row with weight 0.
+            batch = next(batches, None) or self._read(step, self.rows[:0])
             with self.world.no_sync(self.module) if number < accumulation_steps - 1 else nullcontext():
-                total += self._backward(step, rows)
+                total += self._backward(step, batch, n_scored)
         return total
 
-    def _backward(self, step: int, rows: range) -> Tensor:
-        """Adds the gradient of some rows of the step's batch; returns their share of its mean loss, ().
+    def _read(self, step: int, rows: range) -> "_MicroBatch":
+        """Some rows of the step's batch; without rows, one row that does not count."""
+        read, config = rows or self.rows[:1], self.config
+        inputs, targets = self.corpus.batch(
+            step, self.batch_size, self.context, config.seed, read, config.token_noise, config.bpe_dropout,
+            config.loss_on,
+        )  # (B, T) twice  # fmt: skip
+        scored = None if config.loss_on == "all" else (targets.flatten() != UNSCORED).nonzero().flatten()
+        return _MicroBatch(rows, inputs, targets, scored)
 
-        Without rows, this process only takes part in the communication: it computes one row with weight 0.
+    def _backward(self, step: int, batch: "_MicroBatch", n_scored: Tensor | None) -> Tensor:
+        """Adds the gradient of a micro-batch; returns its share of the step's mean loss, ().
+
+        `n_scored` () is the number of scored targets of the step; None if all are scored.
         """
-        read = rows or self.rows[:1]
-        seed, noise, dropout = self.config.seed, self.config.token_noise, self.config.bpe_dropout
-        batch = self.corpus.batch(step, self.batch_size, self.context, seed, read, noise, dropout)  # (B, T) twice
-        inputs, targets = (self._to_device(part) for part in batch)
-        torch.manual_seed(mix_seed(seed, step, rows.start))  # the dropout of this micro-batch
+        inputs, targets = self._to_device(batch.inputs), self._to_device(batch.targets)
+        scored = () if batch.scored is None else (self._to_device(batch.scored),)
+        torch.manual_seed(mix_seed(self.config.seed, step, batch.rows.start))  # the dropout of this micro-batch
         with autocast(self.device, self.dtype):
-            loss = self.module(inputs, targets)  # ()
-        share = loss * (len(rows) / self.batch_size)
+            loss = self.module(inputs, targets, *scored)  # ()
+        weight = len(batch.rows) / self.batch_size if n_scored is None else batch.n_scored / n_scored
+        share = loss * weight
         self.loss_scaler.scale(share).backward()
         return share.detach()
 

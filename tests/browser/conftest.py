@@ -51,14 +51,22 @@ class Browser:
 
     def open(self, path: Path, *, width: int = 1400, height: int = 1000, dark: bool = False) -> None:
         """Opens a file, in light or dark mode, and waits until it has loaded."""
-        self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.visit(path.as_uri(), width=width, height=height, dark=dark)
+
+    def visit(self, address: str, *, width: int = 1400, height: int = 1000, dark: bool = False) -> None:
+        """Opens an address, in light or dark mode, and waits until it has loaded."""
+        self.resize(width, height)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._call("Emulation.setEmulatedMedia", features=[scheme])
         self._loaded, self.errors, self.requests = False, [], []
-        self._call("Page.navigate", url=path.as_uri())
+        self._call("Page.navigate", url=address)
         while not self._loaded:
             self._receive()
         self.ask("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+
+    def resize(self, width: int, height: int = 1000) -> None:
+        """Changes the size of the window."""
+        self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def ask(self, expression: str) -> Any:
         """The value of a JavaScript expression."""

@@ -57,8 +57,9 @@ def point_at(browser: Any, share: float, place: int = 0) -> None:
     left, top, height, inner, outer = browser.ask(
         f"(() => {{ const s = document.querySelectorAll('svg.chart')[{place}]; s.scrollIntoView({{block: 'center'}});"
         " const b = s.getBoundingClientRect();"
-        " return [b.left, b.top, b.height, ...[+s.querySelector('rect').getAttribute('x'),"
-        " +s.querySelector('rect').getAttribute('width')].map(v => v * b.width / s.viewBox.baseVal.width)]; })()"
+        " const lines = [...s.querySelectorAll('.grid')].map(e => [+e.getAttribute('x1'), +e.getAttribute('x2')]);"
+        " const [left, right] = lines.find(([from, to]) => to > from);"
+        " return [b.left, b.top, b.height, left, right - left]; })()"
     )
     browser.point(left + inner + share * outer, top + height / 2)
 
@@ -66,10 +67,30 @@ def point_at(browser: Any, share: float, place: int = 0) -> None:
 def test_the_page_opens_without_errors_and_text_of_the_run_is_not_part_of_it(opened: Any) -> None:
     assert opened.ask("document.querySelector('h1').textContent") == "fox"
     headings = opened.ask("[...document.querySelectorAll('h2')].map(e => e.textContent)")
-    assert headings == ["Loss", "Learning rate and speed", "Samples", "Memorization", "Surprisal", "Record"]
-    assert opened.ask("document.querySelectorAll('script').length") == 8  # the data, page.js, six parts
-    assert opened.ask("[...document.querySelectorAll('b')].map(e => e.textContent)") == ["é🐋"]  # only the prompt
+    assert headings == [
+        "Loss",
+        "Learning rate and speed",
+        "Samples",
+        "Copied from the training text",
+        "Surprisal",
+        "All settings and figures",
+    ]
+    assert opened.ask("document.querySelectorAll('script').length") == 9  # the data, page.js, seven parts
+    assert opened.ask("[...document.querySelectorAll('b')].map(e => e.textContent)") == ["é🐋"] * 2  # only the prompts
     assert "alert(1)" in opened.ask("document.querySelector('.sample').textContent")
+    assert "alert(1)" in opened.ask("document.querySelector('blockquote').textContent")
+
+
+def test_the_page_begins_with_how_good_the_model_is_and_ends_with_the_folded_record(opened: Any) -> None:
+    assert opened.ask("document.querySelector('.figure').textContent") == f"{loss(40) / 2:.2f} bits per byte"
+    assert opened.ask("document.querySelector('.verdict').textContent") == "Better than xz."
+    rows = "[...document.querySelectorAll('.methods li')].map(e => e.querySelector('.name').textContent)"
+    assert opened.ask(rows) == ["this model", "xz"]
+    widths = opened.ask("[...document.querySelectorAll('.methods .bar')].map(e => e.getBoundingClientRect().width)")
+    assert widths[0] / widths[1] == pytest.approx(loss(40) / 2 / 1.25, rel=0.02)
+    assert opened.ask("document.querySelector('section:last-child details').open") is False
+    opened.ask("document.querySelector('section:last-child summary').click()")
+    assert opened.ask("document.querySelector('.record').getBoundingClientRect().height") > 0
 
 
 def test_the_mouse_over_a_curve_shows_the_step_and_every_value_there(opened: Any) -> None:
@@ -82,7 +103,7 @@ def test_the_mouse_over_a_curve_shows_the_step_and_every_value_there(opened: Any
         assert f"validation {loss(evaluated) / 2:.3f} bits per byte" in text
         assert ("(step 10)" in text) == (step == 1)
     point_at(opened, 9 / 39, place=1)
-    assert readout(opened, 1) == "step 10learning rate 0.1"
+    assert readout(opened, 1) == "step 100.1"  # the chart's title names it
 
 
 def test_arrow_keys_go_from_step_to_step(opened: Any) -> None:
@@ -95,7 +116,6 @@ def test_arrow_keys_go_from_step_to_step(opened: Any) -> None:
 
 def test_a_baseline_is_drawn_at_its_value(opened: Any) -> None:
     ticks = opened.ask(
-        "[...document.querySelectorAll('svg.chart')][0].querySelectorAll('text.tick').length && "
         "(() => { const s = document.querySelector('svg.chart'); const t = [...s.querySelectorAll('text')]"
         ".filter(e => e.getAttribute('text-anchor') === 'end' && !isNaN(e.textContent));"
         " return t.map(e => [Number(e.textContent), Number(e.getAttribute('y')) - 4]); })()"
@@ -114,7 +134,7 @@ def test_the_slider_shows_the_samples_with_their_copied_runs_marked(opened: Any)
     assert opened.ask(text) == f"é🐋🐋 {HOSTILE} step 20"
     assert opened.ask("document.querySelector('.slider output').textContent") == "step 20"
     assert opened.ask("document.querySelector('.sample mark').textContent") == HOSTILE  # spans count code points
-    assert "50% of the words, in marked runs of 8 words or more; longest run 20 words" in opened.ask(
+    assert "50% of it, in marked runs of 8 words or more; longest run 20 words" in opened.ask(
         "document.querySelector('.run').textContent"
     )
 

@@ -47,6 +47,12 @@ def test_the_report_on_a_clean_text_ends_with_nothing_serious_to_fix(run: Any, s
     assert sea.read_bytes() == before
 
 
+def test_a_tiny_text_is_a_finding(run: Any, here: Path) -> None:
+    (here / "tiny.txt").write_text("The cat sat on the mat. " * 5 + "And so did the dog...")
+    lines = run("corpus", "tiny.txt").stdout.splitlines()
+    assert lines[-1].startswith("fix first: the text has only 141 bytes; half a megabyte is a good start")
+
+
 def test_issues_are_shown_with_locations_and_the_most_serious_is_to_be_fixed_first(run: Any, here: Path) -> None:
     (here / "bad.txt").write_bytes(book().encode() + "It wasnâ€™t\n".encode() + b"caf\xe9\n" + b"<p>end</p>\n")
     result = run("corpus", "bad.txt")

@@ -22,6 +22,7 @@ from minigpt.exporters import export as exporting
 from minigpt.exporters import runners
 from minigpt.importers.gguf import open_gguf
 from minigpt.model.gpt import GPT
+from minigpt.optional_packages import install_command
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -58,6 +59,30 @@ def test_gguf_is_written_and_compared_and_a_command_to_try_is_printed(run: Any, 
     assert open_config(here / "one.gguf").n_embd == 32
 
 
+def test_gguf_gets_a_modelfile_for_ollama_which_is_replaced_only_with_force(run: Any, here: Path, model: Path) -> None:
+    result = run("export", "one", "--to", "gguf", "--output", "a one.gguf")
+    written = (here / "a one.Modelfile").read_text()
+    instructions = [line.split(" ", 1) for line in written.splitlines() if not line.startswith("#")]
+    assert instructions == [
+        ["FROM", "./a one.gguf"],
+        ["TEMPLATE", '"""{{ .Prompt }}"""'],
+        ["PARAMETER", "num_ctx 32"],
+        ["PARAMETER", "num_predict 16"],
+        ["PARAMETER", "temperature 0.8"],
+        ["PARAMETER", "top_p 0.95"],
+        ["PARAMETER", "repeat_penalty 1"],
+    ]
+    assert "ollama create a-one -f 'a one.Modelfile'" in result.stderr
+    (here / "a one.Modelfile").write_text("FROM ./mine.gguf\n")
+    (here / "a one.gguf").unlink()
+    kept = run("export", "one", "--to", "gguf", "--output", "a one.gguf")
+    assert "a one.Modelfile exists and was kept; --force replaces it" in kept.stderr
+    assert "ollama" not in kept.stderr
+    assert (here / "a one.Modelfile").read_text() == "FROM ./mine.gguf\n"
+    run("export", "one", "--to", "gguf", "--output", "a one.gguf", "--force")
+    assert (here / "a one.Modelfile").read_text() == written
+
+
 def test_json_holds_the_whole_result(run: Any, here: Path, model: Path) -> None:
     record = json.loads(run("export", "--to", "gguf", "--dtype", "q8_0", "--output", "deep/er/x.gguf", "--json").stdout)
     assert record["path"] == "deep/er/x.gguf"
@@ -72,7 +97,7 @@ def test_json_holds_the_whole_result(run: Any, here: Path, model: Path) -> None:
 def test_an_output_folder_gets_a_file_named_after_the_model(run: Any, here: Path, model: Path) -> None:
     (here / "out").mkdir()
     assert run("export", "one", "--dtype", "bf16", "-o", "out").exit_code == 0
-    assert everything(here / "out") == {"one-bf16.gguf"}
+    assert everything(here / "out") == {"one-bf16.gguf", "one-bf16.Modelfile"}
 
 
 def test_an_onnx_export_is_a_folder_with_everything_that_optimum_needs(run: Any, here: Path, model: Path) -> None:
@@ -156,12 +181,17 @@ def test_wrong_input_is_one_line_and_leaves_no_file(
 def test_a_missing_package_is_named_with_the_command_that_installs_it(
     run: Any, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exporting, "find_spec", lambda name: None)
-    for target, packages in (("gguf", "gguf"), ("onnx", "onnx, onnxruntime"), ("ctranslate2", "ctranslate2, ")):
+    for name in ("gguf", "onnx", "onnxruntime", "ctranslate2", "transformers"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for target, names in {
+        "gguf": ["gguf"],
+        "onnx": ["onnx", "onnxruntime"],
+        "ctranslate2": ["ctranslate2", "transformers"],
+    }.items():
         result = run("export", "one", "--to", target)
         assert result.exit_code == 1
-        assert f"not installed ({packages}" in result.stderr
-        assert f"pip install 'minigpt[{target}]'" in result.stderr
+        missing = f"{' and '.join(names)}, which {'are' if len(names) > 1 else 'is'} not installed"
+        assert result.stderr == f"minigpt: export to {target} needs {missing}; run: {install_command(*names)}\n"
 
 
 @pytest.mark.parametrize(

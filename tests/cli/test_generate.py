@@ -75,6 +75,27 @@ def test_a_prompt_comes_from_a_file_or_standard_input(run: Any, here: Path) -> N
     assert from_file.stdout.startswith("déjà vu")
 
 
+def test_a_space_at_the_end_of_a_prompt_is_printed_once_and_named_in_json(run: Any) -> None:
+    tokenizer = Tokenizer.train(["def area(self): return self.area " * 20], "bpe:290")
+    save_checkpoint(Path("checkpoints/code"), new_model(scale=10, vocab_size=tokenizer.vocab_size), tokenizer)
+    shown = run("generate", "def ", *SHORT, "--seed", "1")
+    record = json.loads(run("generate", "def ", *SHORT, "--seed", "1", "--json").stdout)
+    assert record["healed"] == " "
+    assert tokenizer.decode(record["ids"]) == " " + record["text"]
+    assert shown.stdout == f"def {record['text']}\n"
+    explained = run("generate", "def ", *SHORT, "--seed", "1", "--explain")
+    assert explained.exit_code == 0, explained.stderr
+    kept = json.loads(run("generate", "def ", *SHORT, "--seed", "1", "--json", "--no-token-healing").stdout)
+    assert (kept["healed"], tokenizer.decode(kept["ids"])) == ("", kept["text"])
+
+
+def test_invalid_utf8_is_written_only_if_it_is_allowed(run: Any) -> None:
+    save_model("one")
+    options = ["--device", "cpu", "--seed", "1", "--max-new-tokens", "100", "--temperature", "3", "--top-p", "1"]
+    assert "\ufffd" not in run("generate", "abc", *options).stdout
+    assert "\ufffd" in run("generate", "abc", *options, "--allow-invalid-utf8").stdout
+
+
 def test_no_prompt_starts_a_document(run: Any) -> None:
     save_model("one")
     result = run("generate", *SHORT)
@@ -364,6 +385,17 @@ def test_beam_search_returns_its_best_texts(run: Any) -> None:
     assert run("generate", "abc", *SHORT, "--beams", "2", "--samples", "3").exit_code == 1
 
 
+def test_best_of_prints_the_most_likely_of_its_texts_and_says_so(run: Any) -> None:
+    save_model("one")
+    drawn = ["generate", "abc", *SHORT, "--seed", "3", "--temperature", "2"]
+    texts = records(run(*drawn, "--samples", "6", "--json").stdout)
+    likely = [record["text"] for record in sorted(texts, key=lambda record: -sum(record["logprobs"]))]
+    assert texts[0]["text"] != likely[0]
+    result = run(*drawn, "--best-of", "6", "--samples", "2")
+    assert result.stdout == f"abc{likely[0]}\n\n---\nabc{likely[1]}\n"
+    assert "the 2 most likely of 6 texts: 16 tokens" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -381,6 +413,10 @@ def test_beam_search_returns_its_best_texts(run: Any) -> None:
         (["x", "--alternatives", "0"], "--alternatives 0 needs --json or --table"),
         (["x", "--alternatives", "3", "--explain"], "--alternatives 3 needs --json or --table"),
         (["x", "--beams", "2", "--draft", "y"], "beams (2) cannot be combined with --draft"),
+        (["x", "--best-of", "0"], "best_of (0) must be at least 1"),
+        (["x", "--best-of", "2", "--samples", "3"], "samples (3) must be at most best_of (2)"),
+        (["x", "--best-of", "2", "--beams", "2"], "beams (2) cannot be combined with best_of (2)"),
+        (["x", "--best-of", "2", "--temperature", "0"], "best_of (2) needs a temperature above 0"),
         (["x", "--device", "tpu"], "device ('tpu')"),
     ],
 )

@@ -1,5 +1,6 @@
 """Ctrl-C before there is anything to save."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -31,6 +32,52 @@ main()
 """
 
 
+# Sends itself the signal before a line of Python, and prints how many lines were executed, both counted from the first
+# line of the command's own code: line 1 is a docstring, line 2 `try`.
+AT_A_LINE = """
+import os, signal, sys
+wanted, lines, has_begun = int(sys.argv.pop(1)), 0, False
+
+def trace(frame, event, argument):
+    global lines, has_begun
+    if event == "line":
+        has_begun = has_begun or frame.f_code.co_filename.endswith("start.py")
+        lines += has_begun
+        if lines == wanted:
+            sys.settrace(None)
+            os.kill(os.getpid(), signal.SIGINT)
+    return trace
+
+sys.settrace(trace)
+try:
+    from minigpt.cli.start import main
+    main()
+finally:
+    sys.settrace(None)
+    print(lines)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no kill")
+def test_an_interrupt_at_any_line_of_the_command_ends_it_without_a_traceback(tmp_path: Path) -> None:
+    def ended(line: int) -> tuple[int, str, str]:
+        command = [sys.executable, "-c", AT_A_LINE, str(line), "train", "--plan"]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+        return done.returncode, done.stderr, done.stdout
+
+    ended(10**9)  # the first run of a checkout compiles its modules, which is more lines
+    whole = ended(10**9)
+    assert whole[0] == 1
+    assert whole[1].startswith("minigpt: there is no text to plan for")
+    n_lines = int(whole[2])
+    early = (3, 4, 8, 32, 128, 1024, 8192, n_lines // 2)
+    late = (n_lines - back for back in (400, 100, 60, 25))
+    answers = {line: ended(line) for line in (*early, *late)}
+    stopped, silent = (130, "minigpt: stopped\n"), (130, "")
+    assert {answers[line][:2] for line in early} <= {stopped, silent}
+    assert {answer[:2] for answer in answers.values()} <= {stopped, silent, whole[:2]}
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no kill")
 @pytest.mark.parametrize(
     ("module", "lost", "message"),
@@ -40,7 +87,8 @@ def test_an_interrupt_at_the_start_ends_with_130(tmp_path: Path, module: str, lo
     text = tmp_path / "text.txt"
     text.write_text("some text\n" * 100)
     command = [sys.executable, "-c", INTERRUPTED, module, lost, "train", str(text), "--plan"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    environment = os.environ | {"MINIGPT_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120, env=environment)
     assert (done.returncode, done.stderr) == (130, message)
 
 

@@ -141,7 +141,7 @@ def test_another_text_can_be_searched_and_a_model_without_a_record_needs_one(
     (trained / "training.json").unlink()
     refused = run("generate", "", "--memorization", "--model", "fox")
     assert refused.exit_code == 1
-    assert "does not record what it was trained on; name that text with --corpus" in refused.stderr
+    assert "does not record what it was trained on; name the text with --corpus" in refused.stderr
     assert run("generate", "", "--memorization", "--model", "fox", *both).exit_code == 0
     alone = run("generate", "", *both)
     assert alone.exit_code == 1

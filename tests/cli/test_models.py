@@ -27,6 +27,22 @@ def test_info_shows_shape_size_and_training_record(run: Any, tiny: list[str]) ->
     assert record["config"]["n_layer"] == 1
 
 
+def test_info_shows_units_and_paths_as_one_types_them(
+    run: Any, tiny: list[str], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("train", "fox.txt", *tiny)
+    monkeypatch.setenv("HOME", str(here.parent))
+    lines = run("info").stdout.splitlines()
+    for expected in ("texts fox.txt", "context length 16 tokens", "steps 6 steps", "eval every 3 steps", "seed 1337"):
+        assert any(" ".join(line.split()) == expected for line in lines), expected
+    assert str(here) not in run("info").stdout
+    (here / "below").mkdir()
+    monkeypatch.chdir(here / "below")
+    above = run("info", str(here / "checkpoints/fox")).stdout
+    assert f"~/{here.name}/fox.txt" in above
+    assert str(here.parent) not in above
+
+
 def test_evaluate_prints_figures_and_protocol(run: Any) -> None:
     save_model("checkpoints/one", n_layer=1)
     result = run("evaluate", "one", "fox.txt", "--device", "cpu")

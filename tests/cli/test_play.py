@@ -8,6 +8,7 @@ from builders import new_model
 
 from minigpt.cli import play
 from minigpt.cli.play import Session
+from minigpt.cli.session import typed_lines
 from minigpt.config import SamplingConfig
 from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.storage.checkpoint import save_checkpoint
@@ -28,6 +29,18 @@ def test_each_turn_continues_the_whole_text_so_far(capsys: pytest.CaptureFixture
     assert session.text == "Once" + a + b + "\nthen" + c
     assert all((a, b, c))
     assert a + "\n" + b + "\n" + c in capsys.readouterr().out
+
+
+def test_a_turn_that_ends_in_a_space_is_continued_as_the_tokenizer_splits_text() -> None:
+    tokenizer = Tokenizer.train(["def area(self): return self.area " * 20], "bpe:290")
+    model = new_model(scale=10, vocab_size=tokenizer.vocab_size, n_positions=64)
+    texts = []
+    for typed in ("def ", "def"):
+        session = Session(TorchEngine(model), tokenizer, SamplingConfig(temperature=0, logit_bias=(" self=30",)))
+        session.config = session.config.replace(max_new_tokens=4)
+        session.run(iter([typed]))
+        texts.append(session.text)
+    assert texts[0] == texts[1]
 
 
 def test_retry_replaces_the_text_of_a_turn_and_undo_removes_the_turn() -> None:
@@ -51,14 +64,20 @@ def test_settings_are_changed_by_name_and_a_wrong_one_is_one_line_and_no_change(
     assert session.config.top_k == 7
     assert session.config.stop == ("a b", "c")
     assert session.config.until == "line"
+    session.run(iter(["/set token-healing off", "/set allow-invalid-utf8 on"]))
+    assert (session.config.token_healing, session.config.allow_invalid_utf8) == (False, True)
+    assert "token-healing off" in capsys.readouterr().err
     session.run(iter(["/set top-k none", "/set until none", "/set stop"]))
     assert (session.config.top_k, session.config.until, session.config.stop) == (None, None, ())
     config = session.config
     capsys.readouterr()
-    session.run(iter(["/set temperature warm", "/set top-p 3", "/set beams 4", "/set nothing 1"]))
+    session.run(
+        iter(["/set temperature warm", "/set top-p 3", "/set beams 4", "/set nothing 1", "/set token-healing no"])
+    )
     assert session.config == config
     errors = capsys.readouterr().err.splitlines()
-    assert len(errors) == 4
+    assert len(errors) == 5
+    assert errors[4] == "token_healing ('no') must be on or off"
     assert "temperature ('warm') must be a number" in errors[0]
     assert "top_p (3.0) must be at most 1" in errors[1]
     session.run(iter(["/set"]))
@@ -127,7 +146,7 @@ def test_continued_lines_are_joined_and_ctrl_c_at_the_prompt_discards_the_line(m
         return value
 
     monkeypatch.setattr("builtins.input", answer)
-    assert list(play._lines()) == ["one\ntwo", "a\nb\nc", "d", "last"]
+    assert list(typed_lines()) == ["one\ntwo", "a\nb\nc", "d", "last"]
 
 
 def test_play_reads_from_standard_input(run: Any) -> None:

@@ -42,6 +42,19 @@ def test_repeated_paragraphs_are_counted_with_their_bytes(end: str) -> None:
     assert near.duplicates == 0  # an exact duplicate is not a near-duplicate
 
 
+def test_paragraphs_without_spaces_are_near_duplicates_by_their_characters() -> None:
+    kana = "あいうえおかきくけこさしすせそたちつてとなにぬねのはひふへほまみむめもやゆよらりるれろわをん"
+    paragraphs = ["".join(random.Random(seed).choices(kana, k=150)) for seed in range(30)]
+    changed = paragraphs[3][:80] + "猫" + paragraphs[3][81:]
+    text = pieces_of("\n\n".join([*paragraphs, changed]))
+    _, near = find_duplicates(text, 1)
+    assert (near.units, near.duplicates) == (31, 1)
+    pair = find_examples(text, near)
+    assert pair is not None
+    shown = {excerpt.words for excerpt in first_difference(*pair)}
+    assert shown == {f"… {paragraphs[3][74:90]} …", f"… {changed[74:90]} …"}
+
+
 def test_lines_and_documents_are_counted_separately_from_paragraphs() -> None:
     line = "a line of text that is longer than forty characters"
     first = f"{paragraph(1)}\n{line}"

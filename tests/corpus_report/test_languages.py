@@ -13,6 +13,9 @@ SENTENCES = {
     "tr": "Bir gün çok daha sonra gibi olarak bu kadar ama değil diye onun için ve ne vardı. ",
     "fi": "Kaikki ihmiset syntyvät vapaina ja tasavertaisina arvoltaan ja oikeuksiltaan, ja heillä on järki. ",
     "zh": "春眠不觉晓，处处闻啼鸟。夜来风雨声，花落知多少。",
+    "ja": "朝起きると、窓の外は雨だった。駅まで歩く間に靴が濡れて、電車の中ではずっと足が冷たかった。",
+    "ko": "아침에 일어나 보니 창밖에는 비가 내리고 있었다. 역까지 걸어가는 동안 신발이 다 젖어 버렸다.",
+    "th": "เมื่อเช้านี้ฝนตกหนักมาก ฉันเดินไปสถานีรถไฟแล้วรองเท้าเปียกหมดเลย",
 }
 
 
@@ -33,6 +36,32 @@ def test_a_mixture_has_the_share_of_each_language() -> None:
 def test_a_short_text_and_one_without_letters_have_no_language() -> None:
     assert language_shares(b"the cat and the dog") == {}
     assert language_shares(b"12 + 3 = 15; " * 100) == {}
+
+
+CODE = """\
+def area(w, h):
+    if w < 0 or h < 0: return None
+    return w * h
+x = [area(i, j) for i in range(9) for j in range(i)]
+y = {k: v + 1 for k, v in zip(x, x[1:]) if v}
+z = sorted(y.items(), key=lambda p: (-p[1], p[0]))[:3]
+int f(int *p, int n) { int s = 0; for (int i = 0; i < n; i++) s += p[i]; return s; }
+"""
+
+
+def test_program_code_is_in_no_language() -> None:
+    assert language_shares(CODE.encode() * 4) == {}
+
+
+def test_text_beside_code_is_identified_and_the_code_is_not() -> None:
+    shares = language_shares((SENTENCES["ja"] * 30 + CODE * 6).encode())
+    assert list(shares) == ["ja"]
+    assert 0.4 < shares["ja"] < 0.8  # of the characters, and a few blocks of both
+
+
+def test_a_mixture_of_japanese_english_and_chinese_has_all_three() -> None:
+    text = SENTENCES["ja"] * 40 + "\n" + SENTENCES["en"] * 40 + "\n" + SENTENCES["zh"] * 60
+    assert set(language_shares(text.encode())) == {"ja", "en", "zh"}
 
 
 def test_a_quotation_is_not_a_second_language() -> None:

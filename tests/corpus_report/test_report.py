@@ -84,7 +84,7 @@ def test_invalid_utf8_is_the_first_finding_unless_training_replaces_it(tmp_path:
     strict = build_report(found, tokenizers=CHEAP).findings()
     assert strict[0].what.startswith("invalid UTF-8, 1 from ")
     replaced = build_report(found, tokenizers=CHEAP, encoding_errors="replace").findings()
-    assert "also occurs in the training text" in replaced[0].what
+    assert not replaced[0].what.startswith("invalid UTF-8")
     assert sorted(finding.what for finding in strict) == sorted(finding.what for finding in replaced)
 
 

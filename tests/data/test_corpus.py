@@ -314,7 +314,7 @@ def test_a_cache_that_cannot_be_written_is_reported(build, tmp_path, monkeypatch
     with pytest.raises(DataError, match=r"cannot be written to .*file \(not a directory\); .*MINIGPT_CACHE"):
         build(STORY, cache=tmp_path / "file")
 
-    def full(*arguments):
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(corpus_module, "write_shards", full)

@@ -6,13 +6,14 @@ import io
 import json
 import os
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minigpt.data import sources
+from minigpt.data import source_files, sources
 from minigpt.data.sources import BLOCK_SIZE, scan
 from minigpt.errors import ConfigError, DataError
 
@@ -116,6 +117,31 @@ def test_a_pipe_can_be_read_twice(tmp_path):
     assert documents(pipe) == ["through a pipe"]
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_without_a_writer_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match=r"/pipe is a pipe that no program writes to; start that program first, or"):
+        scan([tmp_path / "pipe"])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_writer_may_open_a_pipe_later_and_pause(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def write() -> None:
+        time.sleep(0.05)
+        with pipe.open("wb", buffering=0) as file:
+            for text in (b"one ", b"two"):
+                time.sleep(0.05)
+                file.write(text)
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    assert documents(pipe) == ["one two"]
+    writer.join()
+
+
 def test_json_lines_give_one_document_per_line_under_any_key(write):
     path = write(
         "a.jsonl",
@@ -159,7 +185,7 @@ def test_the_offset_counts_lines_and_byte_order_marks_too(write):
     with pytest.raises(DataError, match="byte 4 is 0xff"):
         scan([write("a.txt", codecs.BOM_UTF8 + b"a\xff")])
     first = lines({"text": "é"})
-    with pytest.raises(DataError, match=f"byte {len(first) + 10} is 0xff; .*--encoding-errors replace"):
+    with pytest.raises(DataError, match=f"byte {len(first) + 10} is 0xff; .*--encoding"):
         scan([write("a.jsonl", first.encode() + b'{"text": "\xff"}\n')])
     assert documents(write("b.jsonl", b'{"text": "\xff"}\n'), encoding_errors="replace") == ["\ufffd"]
 
@@ -168,16 +194,16 @@ def test_the_offset_counts_lines_and_byte_order_marks_too(write):
 @pytest.mark.parametrize("errors", ["strict", "replace"])
 def test_utf16_and_utf32_are_recognized(write, encoding, errors):
     mark = "" if encoding in ("utf-16", "utf-32") else "\ufeff"
-    with pytest.raises(DataError, match=f"is {encoding[:6].upper()}; save it as UTF-8, or: iconv -f"):
+    with pytest.raises(DataError, match=f"it is probably {encoding[:6].upper()}: read it with --encoding"):
         scan([write("a.txt", (mark + "hello").encode(encoding))], encoding_errors=errors)
 
 
 JSON_FAULTS = [
     ('{"text": "a"}\n{"text": "b"\n', r"a\.jsonl, line 2 is not JSON \(Expecting .*column 13"),
-    ('{"text": "a"}\n\n["b"]\n', r"line 3 must be a JSON object such as"),
+    ('{"text": "a"}\n\n["b"]\n', r"line 3, message 1 must be an object such as"),
     ('{"body": "a", "id": 3}\n', r"line 1 has no key 'text'; its keys: 'body', 'id'"),
     ("{}\n", r"line 1 has no key 'text'; its keys: none"),
-    ('{"text": 3}\n', r"line 1: the value of 'text' must be a string, not 3"),
+    ('{"text": 3}\n', r"line 1: the value of 'text' must be a string or a list of messages, not 3"),
     ('{"text": null}\n', r"line 1: .* not null"),
     ('{"text": "a\\ud83dz"}\n', r"line 1: \\ud83d is half of a surrogate pair; .*--encoding-errors replace"),
 ]
@@ -236,7 +262,7 @@ def test_a_file_without_read_permission_is_reported(write):
 
 
 def test_an_unknown_encoding_errors_setting_is_refused(write):
-    with pytest.raises(ConfigError, match=r"encoding_errors \('ignore'\) must be strict or replace"):
+    with pytest.raises(ConfigError, match=r"encoding_errors \('ignore'\) must be one of strict, replace"):
         scan([write("a.txt", "a")], encoding_errors="ignore")
 
 
@@ -257,7 +283,7 @@ def test_a_device_is_refused():
 
 
 def test_a_stream_without_end_is_refused(standard_input, monkeypatch):
-    monkeypatch.setattr(sources, "_MAX_STREAM", 3 * BLOCK_SIZE)
+    monkeypatch.setattr(source_files, "_MAX_STREAM", 3 * BLOCK_SIZE)
     standard_input(b"a" * 3 * BLOCK_SIZE)
     assert scan(["-"]).text_bytes == 3 * BLOCK_SIZE
     standard_input(b"a" * (3 * BLOCK_SIZE + 1))

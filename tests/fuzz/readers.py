@@ -9,6 +9,8 @@ refused with a MinigptError of one line. Anything else is a finding: another exc
 import argparse
 import contextlib
 import dataclasses
+import functools
+import itertools
 import json
 import os
 import pickle
@@ -28,10 +30,9 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT / "tests" / "shared"
 FINDINGS = Path(__file__).parent / "findings"
-MEMORY = 200  # MB above the start that an input may take
-SECONDS = 2  # of computing that an input may take
 _HANG = 600  # seconds by the clock after which libFuzzer ends an input that Python cannot interrupt
-LARGEST = 1 << 16  # bytes of an input; the limits for larger files are in tests/importers/test_budget.py
+LARGEST = 1 << 16  # bytes of an input of the fuzzer
+MEGABYTE = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +65,45 @@ def run_input(target: Target, whole: dict[Path, bytes], content: bytes) -> str:
     finally:
         path.write_bytes(whole[path])
     return "read"
+
+
+def large_inputs(file: bytes) -> dict[str, bytes]:
+    """Inputs of a megabyte in place of a file, by name."""
+    many = b",".join(b'"%d":%d' % (number, number) for number in range(60_000))
+    end = file.rstrip().removesuffix(b"}")
+    return {
+        "zeros": bytes(MEGABYTE),
+        "ones": b"\xff" * MEGABYTE,
+        "digits": b"9" * MEGABYTE,
+        "brackets": b"[" * MEGABYTE,
+        "lists": b"[" + b"[]," * (MEGABYTE // 3 - 1) + b"0]",
+        "keys": b"{" + many + b"}",
+        "a number more": end + b',"x":' + b"9" * MEGABYTE + b"}",
+        "lists more": end + b',"x":[' + b"[]," * (MEGABYTE // 3) + b"0]}",
+        "keys more": end + b"," + many + b"}",
+        "a line": file.rstrip() + b" " * MEGABYTE,
+        "repeated": file * (MEGABYTE // max(1, len(file))),
+        "longer": file + bytes(MEGABYTE - len(file)),
+    }
+
+
+def measure_large(names: list[str], folder: Path, every: int) -> None:
+    """Opens every file of every target with inputs of a megabyte, or every n-th of them; prints what each took."""
+    from measured import print_measured
+
+    numbers = itertools.count()
+    for name in names:
+        (folder / name).mkdir()
+        target = TARGETS[name](folder / name)
+        whole = contents(target)
+        for index, path in enumerate(target.files):
+            target.read(path)
+            for kind, content in large_inputs(whole[path]).items():
+                if next(numbers) % every:
+                    continue
+                print(f"{name}, {path.name}, {kind}: ", end="")
+                print_measured(functools.partial(run_input, target, whole, bytes([index]) + content))
+                path.write_bytes(whole[path])  # the child may have been killed
 
 
 def contents(target: Target) -> dict[Path, bytes]:
@@ -268,6 +308,7 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
 def fuzz(name: str, folder: Path, arguments: list[str]) -> None:
     """Runs libFuzzer on one target in this process, which libFuzzer ends."""
     import atheris
+    from measured import MEGABYTES, SECONDS
 
     with atheris.instrument_imports(include=["minigpt"]):
         target = TARGETS[name](folder)
@@ -288,14 +329,14 @@ def fuzz(name: str, folder: Path, arguments: list[str]) -> None:
             signal.setitimer(signal.ITIMER_PROF, 0)
 
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    limits = [f"-timeout={_HANG}", f"-rss_limit_mb={used + MEMORY}", f"-malloc_limit_mb={MEMORY}"]
+    limits = [f"-timeout={_HANG}", f"-rss_limit_mb={used + MEGABYTES}", f"-malloc_limit_mb={MEGABYTES}"]
     options = [*limits, f"-max_len={LARGEST}", f"-artifact_prefix={FINDINGS}/{name}-", "-print_final_stats=1"]
     atheris.Setup([sys.argv[0], *options, *arguments, str(seeds)], one)
     atheris.Fuzz()
 
 
 def _too_slow(*_: object) -> None:
-    raise SlowError(f"an input takes more than {SECONDS} s")
+    raise SlowError("an input takes too long")
 
 
 def main(names: list[str], seconds: int) -> int:
@@ -346,8 +387,12 @@ if __name__ == "__main__":
     )
     parser.add_argument("--seconds", type=int, default=60, help="time for each reader")
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--large", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--every", type=int, default=1, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.one:
+    if given.large:
+        measure_large(given.names or list(TARGETS), given.large, given.every)
+    elif given.one:
         fuzz(given.names[0], given.one, [f"-max_total_time={given.seconds}"])
     else:
         sys.exit(main(given.names or list(TARGETS), given.seconds))

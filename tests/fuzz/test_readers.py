@@ -1,6 +1,8 @@
 """Every target of the fuzzer reads its whole files, and reads or refuses some damaged ones."""
 
 import importlib.util
+import os
+import subprocess
 import sys
 from itertools import islice
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Any
 
 import pytest
 from damage import mutations
+from measured import is_over
 
 
 def load_fuzzer() -> Any:
@@ -34,6 +37,19 @@ def test_a_damaged_file_is_read_or_refused(tmp_path: Path, name: str) -> None:
             }
             assert answers <= {"read", "refused"}
         assert fuzzer.contents(target) == whole
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from Linux's /proc")
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_reader_answers_a_megabyte_within_its_budget(tmp_path: Path, every: int) -> None:
+    script = Path(__file__).with_name("readers.py")
+    command = [sys.executable, str(script), "--large", str(tmp_path), "--every", str(every)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    answers = dict(line.split(": ", 1) for line in done.stdout.splitlines())
+    assert {input.split(", ")[0] for input in answers} == set(fuzzer.TARGETS)
+    assert {input: line for input, line in answers.items() if is_over(line)} == {}
 
 
 def test_an_error_that_is_no_refusal_is_a_finding(tmp_path: Path) -> None:

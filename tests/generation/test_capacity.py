@@ -13,11 +13,13 @@ ROW = 2 * 4 * 2 * 16 * 16 + 8 * 257  # bytes: keys and values of a full context,
 
 
 @pytest.mark.parametrize(("rows", "samples", "expected"), [(3, 1, 3), (7, 3, 6), (10**6, 1, 32), (10**6, 5, 30)])
-def test_the_rows_fit_in_four_fifths_of_the_free_memory_and_are_a_multiple_of_the_samples(
-    monkeypatch: pytest.MonkeyPatch, rows: int, samples: int, expected: int
+@pytest.mark.parametrize("keep_all", [True, False])
+def test_the_rows_fit_in_four_fifths_of_the_free_memory_and_are_a_multiple_of_a_prompts_texts(
+    monkeypatch: pytest.MonkeyPatch, rows: int, samples: int, expected: int, keep_all: bool
 ) -> None:
     monkeypatch.setattr(capacity, "free_memory", lambda _: int((rows + 1) * ROW / 0.8) - 1)
-    assert capacity.rows_at_once(SHAPE, 16, SamplingConfig(samples=samples), CPU) == expected
+    config = SamplingConfig(samples=samples) if keep_all else SamplingConfig(best_of=samples)
+    assert capacity.rows_at_once(SHAPE, 16, config, CPU) == expected
 
 
 def test_beams_count_as_rows_and_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

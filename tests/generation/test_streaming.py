@@ -1,5 +1,6 @@
 """Streaming: pieces join to the decoded text, and every row ends for the right reason."""
 
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -10,10 +11,12 @@ from hypothesis import strategies as st
 
 from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.errors import ConfigError
+from minigpt.generation.decoding import GeneratedToken
 from minigpt.generation.engines import native
 from minigpt.generation.engines.resolve import resolve_engine
+from minigpt.generation.healing import encode_prompt
 from minigpt.generation.sampling import Sampler
-from minigpt.generation.streaming import Piece, encode_prompt, generate_pieces, generate_text
+from minigpt.generation.streaming import Piece, bits_per_byte, generate_pieces, generate_text
 from minigpt.model.gpt import GPT
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -98,8 +101,8 @@ def test_ids_beyond_the_tokenizers_vocabulary_are_never_drawn() -> None:
 
 
 def test_an_empty_prompt_starts_a_document() -> None:
-    assert encode_prompt(BYTES, "") == [256]
-    assert encode_prompt(BYTES, "a") == [97]
+    assert encode_prompt(BYTES, "").ids == [256]
+    assert encode_prompt(BYTES, "a").ids == [97]
 
 
 # Pieces
@@ -109,7 +112,7 @@ def test_text_pieces_join_to_the_decoded_ids() -> None:
     config = SamplingConfig(max_new_tokens=40, temperature=3.0, top_p=1.0, seed=2)
     pieces = list(generate_pieces(small_model(seed=3), BYTES, ["é"], config))
     ids = [id for id in ids_of(pieces) if id != BYTES.end_of_text]
-    assert texts(pieces)[0] == BYTES.decode(ids)
+    assert texts(pieces)[0] == BYTES.decode_bytes(ids).decode(errors="ignore")  # a part of a character is dropped
     assert [piece.finish_reason for piece in pieces].count(None) == len(pieces) - 1
 
 
@@ -118,7 +121,9 @@ def test_a_character_is_shown_with_its_last_byte() -> None:
     pieces = list(generate_pieces(speaker("aé漢"), BYTES, [""], config))
     assert [piece.text for piece in pieces] == ["a", "", "é", "", "", "漢"]
     cut = list(generate_pieces(speaker("aé漢"), BYTES, [""], config.replace(max_new_tokens=5)))
-    assert texts(cut)[0] == "aé\N{REPLACEMENT CHARACTER}"  # at the end the incomplete character is shown
+    assert texts(cut)[0] == "aé"  # the part of a character at the end is not shown
+    cut = list(generate_pieces(speaker("aé漢"), BYTES, [""], config.replace(max_new_tokens=5, allow_invalid_utf8=True)))
+    assert texts(cut)[0] == "aé\N{REPLACEMENT CHARACTER}"
 
 
 def test_every_token_makes_one_piece_and_the_last_one_has_a_finish_reason() -> None:
@@ -161,7 +166,8 @@ def test_end_of_text_ends_a_row_and_is_not_shown() -> None:
 
 
 def test_an_incomplete_character_can_complete_a_stop_string() -> None:
-    assert generated([97, 0xC3, 256], max_new_tokens=9, stop=("\N{REPLACEMENT CHARACTER}",)) == ("a", "stop", 3)
+    stop = ("\N{REPLACEMENT CHARACTER}",)
+    assert generated([97, 0xC3, 256], max_new_tokens=9, stop=stop, allow_invalid_utf8=True) == ("a", "stop", 3)
 
 
 @pytest.mark.parametrize(
@@ -205,6 +211,32 @@ def test_the_best_beams_are_pieces_with_the_rows_of_their_prompts() -> None:
         assert set(own[:-1]) <= {None}
     (alone,) = {tuple(ids_of(list(generate_pieces(small_model(), BYTES, ["c"], config)), 0))}
     assert ids_of(pieces, 2) == list(alone)
+
+
+def test_the_best_of_several_texts_are_those_with_the_highest_log_probability_per_byte() -> None:
+    config = SamplingConfig(max_new_tokens=6, samples=7, seed=5, temperature=1.5)
+    drawn = list(generate_pieces(small_model(), BYTES, ["ab", "c"], config, alternatives=0))
+    rows = [[piece.token for piece in drawn if piece.row == row] for row in range(14)]
+    expected = [
+        [token.id for token in tokens]
+        for own in (rows[:7], rows[7:])
+        for tokens in sorted(own, key=lambda tokens: -sum(token.logprob or 0.0 for token in tokens))[:2]
+    ]
+    best = list(generate_pieces(small_model(), BYTES, ["ab", "c"], config.replace(best_of=7, samples=2)))
+    assert [ids_of(best, row) for row in range(4)] == expected
+    assert expected[0] != [token.id for token in rows[0]]
+
+
+def test_likelihood_is_compared_per_byte_of_text_and_a_text_without_a_byte_comes_last() -> None:
+    gpt2 = Tokenizer.named("gpt2")
+    word = [GeneratedToken(id, -2.0) for id in gpt2.encode(" understanding")]  # 14 bytes
+    letters = [GeneratedToken(id, -1.0) for id in gpt2.encode("qz")]
+    assert (len(word), len(letters)) == (1, 2)
+    assert bits_per_byte(word, gpt2) == pytest.approx(2 / math.log(2) / 14)
+    assert bits_per_byte(letters, gpt2) == pytest.approx(1 / math.log(2))
+    ended = [GeneratedToken(gpt2.end_of_text, -0.01)]
+    assert bits_per_byte(ended, gpt2) == math.inf
+    assert bits_per_byte(word + ended, gpt2) == pytest.approx(2.01 / math.log(2) / 14)
 
 
 @pytest.mark.parametrize("beams", [1, 3])

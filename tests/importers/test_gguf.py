@@ -15,7 +15,7 @@ import torch
 from builders import assert_same_model, random_model
 
 from minigpt.config import GPTConfig
-from minigpt.errors import CheckpointError, MinigptError
+from minigpt.errors import CheckpointError, MinigptError, MissingPackageError
 from minigpt.importers.gguf import open_gguf
 from minigpt.importers.gguf_file import GgufFile
 from minigpt.importers.imported_model import ImportedModel
@@ -491,7 +491,8 @@ def test_without_the_gguf_package_only_unquantized_files_are_read(
     monkeypatch.setitem(sys.modules, "gguf", None)
     assert_same_model(read(path), random_model(CONFIG))
     with pytest.raises(
-        CheckpointError, match=r"quantized weights, which need the gguf package; pip install 'minigpt\[gguf\]'$"
+        MissingPackageError,
+        match=r"^reading the quantized weights of .*quantized\.gguf needs gguf, which is not installed",
     ):
         read(quantized)
 

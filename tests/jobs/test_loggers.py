@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import shutil
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -10,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import new_model, new_run
 
 from minigpt.config import TrainConfig
-from minigpt.errors import ConfigError
+from minigpt.errors import ConfigError, MissingPackageError
 from minigpt.jobs.loggers import _LOGGERS, _Logger, check_loggers, open_loggers
 from minigpt.storage.run import Run
 from minigpt.storage.run_record import RunRecord
+from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.training.events import Evaluation, Event, Finished, Notice, Sample, Saved, Step
 
 
@@ -51,7 +54,7 @@ class Wandb(types.ModuleType):
 
     def __init__(self) -> None:
         super().__init__("wandb")
-        self.__spec__ = ModuleSpec("wandb", None)
+        self.__spec__ = ModuleSpec("wandb", None, origin="here")
         self.runs: list[dict[str, Any]] = []
         self.logged: list[tuple[int, dict[str, Any]]] = []
         self.finished = 0
@@ -82,10 +85,9 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> Wandb:
 
 
 def test_a_missing_package_is_one_sentence_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for name in ("tensorboard", "wandb"):
-        sentence = rf"--log {name} needs the package {name}; install it with: pip install 'minigpt\[{name}\]'$"
-        with pytest.raises(ConfigError, match=sentence):
+        monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(MissingPackageError, match=f"^--log {name} needs {name}, which is not installed; run: "):
             check_loggers([name])
 
 
@@ -138,6 +140,47 @@ def test_a_logger_that_fails_is_reported_once_and_training_continues(run: Run, w
     assert reports == ["wandb failed (no network); training continues without it"]
     assert len(wandb.runs) == 1  # named twice is named once
     assert [number for number, _ in wandb.logged] == [1]
+
+
+@pytest.fixture
+def locked(tmp_path: Path) -> Iterator[Run]:
+    """A run that trains, and so can lose its folder."""
+    run = new_run(tmp_path / "fox", new_model(n_layer=1))
+    run.lock()
+    yield run
+    run.unlock()
+
+
+def lose_folder(run: Run, *, is_replaced: bool) -> None:
+    shutil.rmtree(run.directory)
+    if is_replaced:
+        run.directory.mkdir()
+
+
+def relocate(run: Run) -> None:
+    run.relocate(new_model(n_layer=1), Tokenizer.named("bytes"), 3)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows refuses to remove a folder that is in use")
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_after_the_folder_was_lost_wandb_continues_the_same_run_in_the_new_one(
+    locked: Run, wandb: Wandb, is_replaced: bool
+) -> None:
+    before = locked.directory
+    with open_loggers(["wandb"], locked, pytest.fail) as write:
+        write(step(1))
+        lose_folder(locked, is_replaced=is_replaced)
+        write(step(2))  # the next save finds that the folder is lost
+        relocate(locked)
+        write(step(3))
+    assert [number for number, _ in wandb.logged] == [1, 3]
+    first, second = wandb.runs
+    assert (first["id"], first["dir"]) == (second["id"], str(before))
+    assert second["dir"] == str(locked.directory)
+    assert (locked.directory / "wandb").is_dir()
+    assert wandb.finished == 2
+    if is_replaced:
+        assert list(before.iterdir()) == []
 
 
 def test_a_logger_that_cannot_start_closes_those_already_started(
@@ -194,7 +237,7 @@ real = pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reaso
 @real
 def test_tensorboard_shows_every_metric_at_its_step(run: Run) -> None:
     events = [evaluation(0), step(1, 3.0), step(2, 2.0), evaluation(2), Finished(2, "length", 2, 1.9, 1.4, 10, 2.0)]
-    assert log_events("tensorboard", run, events) == ""
+    assert log_events("tensorboard", run, events) == []
     charts = charts_of(run)
     assert charts["train/loss"] == [(1, 3.0), (2, 2.0)]
     assert charts["validation/bits_per_byte"] == [(0, 1.5), (2, 1.5)]
@@ -223,6 +266,25 @@ def test_a_run_that_rolls_back_shows_every_step_once(run: Run) -> None:
     steps = [step(1, 1.0), step(2, 2.0), step(3, math.inf), Notice(2, "rolled back"), step(3, 30.0), step(4, 4.0)]
     log_events("tensorboard", run, steps)
     assert charts_of(run)["train/loss"] == [(1, 1.0), (2, 2.0), (3, 30.0), (4, 4.0)]
+
+
+@real
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows refuses to remove a folder that is in use")
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_after_the_folder_was_lost_tensorboard_continues_in_the_new_one(locked: Run, is_replaced: bool) -> None:
+    before = locked.directory
+    with open_loggers(["tensorboard"], locked, pytest.fail) as write:
+        write(step(1, 1.0))
+        lose_folder(locked, is_replaced=is_replaced)
+        write(step(2, 2.0))
+        relocate(locked)
+        write(step(3, 3.0))
+        write(Saved(3, locked.directory, "last"))
+        assert charts_of(locked)["train/loss"] == [(3, 3.0)]
+        write(step(4, 4.0))
+    assert charts_of(locked)["train/loss"] == [(3, 3.0), (4, 4.0)]
+    if is_replaced:
+        assert list(before.iterdir()) == []
 
 
 @real

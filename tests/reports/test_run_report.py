@@ -55,7 +55,7 @@ def test_the_page_of_a_trained_run_holds_its_log_and_its_record(tmp_path: Path) 
     assert data["validation"]["bits"] == pytest.approx([line["bits_per_byte"] for line in evaluated], rel=1e-4)
     assert [sample["step"] for sample in data["samples"]] == [3, 6]
     assert [sample["text"] for sample in data["samples"]] == [line["sample"] for line in log if "sample" in line]
-    assert all(isinstance(sample["longestRun"], int) for sample in data["samples"])
+    assert all(isinstance(sample["longestRun"], float) for sample in data["samples"])
     assert data["bitsPerNat"] == pytest.approx(1 / math.log(2), rel=1e-2)  # a token is a byte, except end-of-text
     assert "".join(data["passage"]["tokens"]).startswith(
         corpus.tokenizer.decode(corpus.validation[:12].tolist()).replace(" ", "␣")
@@ -64,8 +64,8 @@ def test_the_page_of_a_trained_run_holds_its_log_and_its_record(tmp_path: Path) 
     assert all(len(row["bits"]) == 15 for row in data["passage"]["rows"])
     mean = sum(data["passage"]["rows"][0]["bits"]) / 15
     assert mean == pytest.approx(8.0, abs=0.3)  # an untrained model with a vocabulary of 257
-    assert data["state"].startswith("done after 6 steps")
-    assert dict(data["tables"][1]["rows"])["fingerprint"] == "f00d"
+    assert data["state"] == "finished after 6 steps"
+    assert dict(data["tables"][1]["rows"])["hash of the tokens"] == "f00d"
 
 
 def test_a_log_without_surprisal_is_completed_from_the_best_and_the_last_weights(tmp_path: Path) -> None:
@@ -160,10 +160,10 @@ def test_text_from_the_corpus_or_the_command_line_cannot_become_part_of_the_page
     assert read_page(text)["runs"][0]["samples"][0]["text"] == HOSTILE
 
 
-def test_two_runs_with_the_same_name_are_shown_with_their_folders(tmp_path: Path) -> None:
+def test_two_runs_with_the_same_name_are_told_apart_by_the_folders_above(tmp_path: Path) -> None:
     folders = [save_run(tmp_path / place / "fox").directory for place in ("a", "b")]
     names = [run["name"] for run in read_page(report_page(folders))["runs"]]
-    assert names == [str(folder) for folder in folders]
+    assert names == ["a/fox", "b/fox"]
 
 
 def test_a_folder_without_a_run_and_a_damaged_log_are_refused(tmp_path: Path) -> None:
@@ -209,6 +209,8 @@ def test_a_damaged_record_is_refused_in_one_sentence(tmp_path: Path, record: dic
         ("7", "line 2: not a line of a run's log"),
         ('{"loss": 1.0}', "line 2: not a line of a run's log"),
         ('{"step": 2, "loss": "low"}', "line 2: loss is 'low'"),
+        ('{"step": 2, "loss": 1.0, "tokens": "many"}', "line 2: tokens is 'many'"),
+        ('{"step": 2, "loss": 1.0, "seconds": -1.0}', "line 2: seconds is -1.0"),
         ('{"step": 2, "validation_loss": [1], "bits_per_byte": 2.0}', "validation_loss is [1]"),
         ('{"step": 2, "sample": 5}', "sample is 5"),
         ('{"step": 2, "sample": "a", "copied_spans": [[1]]}', "copied_spans is [[1]]"),
@@ -233,6 +235,29 @@ def test_the_environment_and_partial_baselines_are_shown(tmp_path: Path) -> None
     )
     data = run_data(run.directory)
     rows = {table["title"]: dict(table["rows"]) for table in data["tables"]}["Environment"]
-    assert (rows["python"], rows["threads"]) == ("3.12.1", "2")
-    assert "gpu" not in rows
-    assert [name for name, _ in data["baselines"]] == ["gzip", "xz (trained on 600 B)"]
+    assert (rows["Python version"], rows["threads"]) == ("3.12.1", "2")
+    assert "GPU" not in rows
+    assert [name for name, _ in data["baselines"]] == ["gzip", "xz*"]
+    methods = {method["name"]: method for method in data["headline"]["methods"]}
+    assert not methods["gzip"]["isPartial"]
+    assert methods["xz"]["isPartial"]
+    assert methods["xz"]["uses"] == "repetitions in the training text; only trained on 600 B"
+
+
+def test_a_page_has_no_folder_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home" / "Jane Doe"
+    monkeypatch.setenv("HOME", str(home))
+    (home / "cache").mkdir(parents=True)
+    corpus = {**CORPUS, "path": str(home / "cache" / "f00d")}
+    source = home / "my letters" / "letters.txt"
+    run = save_run(home / "checkpoints" / "fox", corpus=corpus, sources=[str(source)], **{"from": str(home / "base")})
+    run.log(step(1))
+    text = report_page([run.directory])
+    page = json.dumps(read_page(text))
+    for folder in ("Jane", str(tmp_path), "my letters", "checkpoints"):
+        assert folder not in text
+    assert not re.findall(r"(?<![\w<.*])(?:/[\w.-]+){2,}|[A-Z]:\\", page)
+    assert {"letters.txt", "base"} <= {
+        value for table in run_data(run.directory)["tables"] for _, value in table["rows"]
+    }
+    assert "f00d" in run_data(run.directory)["whyNoPassage"]  # the error names the file

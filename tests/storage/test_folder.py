@@ -212,3 +212,15 @@ def test_a_folder_that_was_deleted_moved_or_replaced_is_not_written(tmp_path: Pa
     assert list(path.iterdir()) == list((tmp_path / "moved").iterdir()) == []
     (tmp_path / "moved").rename(path)
     assert folder.is_in_place()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.usefixtures("calls")
+def test_nothing_is_appended_to_a_pipe_even_if_a_program_reads_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "log.jsonl")
+    reader = os.open(tmp_path / "log.jsonl", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with pytest.raises(CheckpointError, match=r"log\.jsonl is not a regular file; remove it$"):
+            Folder(tmp_path).open_to_append("log.jsonl")
+    finally:
+        os.close(reader)

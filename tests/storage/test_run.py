@@ -16,8 +16,9 @@ from builders import new_model, new_run
 
 from minigpt.errors import CheckpointError
 from minigpt.storage.checkpoint import find_checkpoint, load_checkpoint
-from minigpt.storage.run import LastState, Run, newest_run, runs_in
+from minigpt.storage.run import LastState, Run
 from minigpt.storage.run_record import Result
+from minigpt.storage.runs import newest_run, next_number, runs_in
 
 Patch = pytest.MonkeyPatch
 
@@ -231,6 +232,33 @@ def test_a_run_killed_while_its_folder_was_created_does_not_exist(run: Run) -> N
     time.sleep(0.01)
     (half_made / "training.json").write_text("{}")
     assert newest_run(runs_in(run.directory.parent)) == run.directory
+
+
+def test_the_newest_run_is_the_one_started_or_resumed_last_whatever_the_clock_says(tmp_path: Path) -> None:
+    day = 24 * 60 * 60
+    for name in ("first", "second"):
+        new_run(tmp_path / name, new_model(n_layer=1), record={"number": next_number(tmp_path)})
+    set_clock(tmp_path / "first", time.time() + day)
+    assert newest_run(runs_in(tmp_path)) == tmp_path / "second"
+    Run.open(tmp_path / "first").update(number=next_number(tmp_path))  # as resuming does
+    set_clock(tmp_path / "first", time.time() - day)
+    assert newest_run(runs_in(tmp_path)) == tmp_path / "first"
+
+
+@pytest.mark.parametrize("text", ["{", '{"format": 2}', '{"format": 2, "number": -1}'])
+def test_the_time_of_its_files_decides_about_a_run_without_a_number(tmp_path: Path, text: str) -> None:
+    for name in ("numbered", "other"):
+        new_run(tmp_path / name, new_model(n_layer=1), record={"number": next_number(tmp_path)})
+    (tmp_path / "other" / "training.json").write_text(text)
+    for seconds, newest in ((-60, "numbered"), (60, "other")):
+        set_clock(tmp_path / "other", time.time() + seconds)
+        assert newest_run(runs_in(tmp_path)) == tmp_path / newest
+
+
+def set_clock(folder: Path, seconds: float) -> None:
+    """Gives the files of a run this time."""
+    for path in (folder / "training.json", folder):
+        os.utime(path, (seconds, seconds))
 
 
 # The states

@@ -22,7 +22,7 @@ from minigpt.storage.run_record import Change, Environment, Result, RunRecord
 WRITTEN = Path(__file__).with_name("training_format_2.json").read_text()  # by version 0.1.0
 
 
-def test_a_record_that_an_earlier_version_wrote_opens_and_is_written_unchanged() -> None:
+def test_a_record_that_an_earlier_version_wrote_opens_and_is_written_unchanged_but_for_newer_settings() -> None:
     entries = json.loads(WRITTEN)
     record = RunRecord.from_dict(entries)
     assert record.format == 2
@@ -41,7 +41,9 @@ def test_a_record_that_an_earlier_version_wrote_opens_and_is_written_unchanged()
     assert record.result.best_step == 8
     assert record.environment is not None
     assert record.environment.gpu is None
-    assert record.to_dict() == entries
+    newer = {"reading": {"encoding": "utf-8"}, "training": {"loss_on": "all"}}  # settings, with their defaults
+    expected = entries | {name: entries[name] | settings for name, settings in newer.items()}
+    assert record.to_dict() == expected | {"chat_template": None, "number": None}
     assert RunRecord.from_dict(json.loads(json.dumps(record.to_dict()))) == record
 
 

@@ -5,7 +5,7 @@ import itertools
 import math
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,15 @@ from minigpt.model.gpt import GPT
 from minigpt.storage.run import LastState, Run
 from minigpt.storage.tensors import TensorFile
 from minigpt.training import loop
-from minigpt.training.checkpointing import TrainingState
 from minigpt.training.clock import Control
-from minigpt.training.distributed import World
+from minigpt.training.distributed import ProcessLostError, World
 from minigpt.training.evaluation import Evaluator
 from minigpt.training.events import Finished, Notice, Saved, Step
 from minigpt.training.loop import train
 from minigpt.training.loss import next_token_loss
 from minigpt.training.progress import Progress
 from minigpt.training.spike_detection import DivergedError
+from minigpt.training.state import TrainingState
 from minigpt.training.step import StepResult, TrainStep
 
 CPU = torch.device("cpu")
@@ -146,9 +146,35 @@ def test_an_evaluation_that_runs_out_of_memory_is_one_sentence(
     events = train(model, corpus, settings(), run)
     next(event for event in events if isinstance(event, Saved) and event.what == "last" and event.step == 3)
     monkeypatch.setattr("minigpt.training.evaluation.evaluate", out_of_memory)
-    with pytest.raises(TrainingError, match=r"^out of memory on cpu during evaluation; give a smaller"):
+    expected = r"^out of memory on cpu during evaluation; give a smaller .*; the state of step 3 is kept$"
+    with pytest.raises(TrainingError, match=expected):
         list(events)
     assert saved_step(run) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (Path.unlink, r"; no state is kept, because .*state\.safetensors is missing$"),
+        (lambda path: path.write_bytes(b"damaged"), r"; no state is kept \(.*state\.safetensors .*\)$"),
+    ],
+    ids=["removed", "damaged"],
+)
+def test_no_message_says_that_a_state_is_kept_which_is_not_on_disk(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], Any], message: str
+) -> None:
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    events = train(model, corpus, settings(), run)
+    next(event for event in events if isinstance(event, Saved) and event.what == "last" and event.step == 3)
+    change(run.last_path)
+
+    def lose_connection(*_: object, **__: object) -> None:
+        raise ProcessLostError("process 1 of 2 lost the connection")
+
+    monkeypatch.setattr("minigpt.training.evaluation.evaluate", lose_connection)
+    with pytest.raises(ProcessLostError, match=f"^process 1 of 2 lost the connection{message}"):
+        list(events)
 
 
 def test_a_learning_rate_lowered_after_a_divergence_is_not_halved_again(corpus: Corpus, tmp_path: Path) -> None:

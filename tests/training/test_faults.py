@@ -1,17 +1,16 @@
 """Full disks and power cuts at each call that changes a run's folder: what is said to be saved can be resumed.
 
 The processes that train are forked from one that has loaded fault_shim.c, which is this file run as a script. As
-`python tests/training/test_faults.py --table` it prints the table in docs/reference/fault-injection.md.
+`python tests/training/test_faults.py --table` it prints the table in docs/reference/fault-injection.md, with
+tests/shared in PYTHONPATH.
 """
 
 import ctypes
-import importlib
 import itertools
 import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fork_server import ForkServer, serve
 
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
@@ -101,13 +101,6 @@ def fork(
     return {"told": told, "code": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}
 
 
-def serve() -> None:
-    importlib.import_module("torch._dynamo")  # takes a second; the first optimizer would import it
-    for line in sys.stdin:
-        sys.stdout.write(json.dumps(fork(**json.loads(line))) + "\n")
-        sys.stdout.flush()
-
-
 # In the process that tests.
 
 
@@ -120,11 +113,7 @@ class Disk:
         subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", shim, SHIM], check=True)
         (folder / "fox.txt").write_text("the quick brown fox jumps over the lazy dog; " * 20)
         Corpus.build([folder / "fox.txt"], "bytes", cache=folder / "cache")
-        environment = {"OMP_NUM_THREADS": "1", "LD_PRELOAD": str(shim), "PYTHONPATH": os.pathsep.join(sys.path)}
-        self.process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env=os.environ | environment,
-        )  # fmt: skip
+        self.server = ForkServer(__file__, LD_PRELOAD=str(shim))
 
     def new(self) -> Path:
         root = self.folder / f"checkpoints-{next(self.numbers)}"
@@ -135,18 +124,13 @@ class Disk:
         self, root: Path, at: int = 0, *, kind: str = "", minutes: float | None = None, jumps: bool = False
     ) -> dict[str, Any]:
         """Trains with a fault of this kind at the call with this number; returns what it said and its journal."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         snapshots = Path(tempfile.mkdtemp(dir=self.folder))
         power_cut = kind.startswith("power cut")
-        request = {
-            "root": str(root), "at": at, "sticky": kind == "full disk from there on", "kill": power_cut,
-            "snapshots": str(snapshots), "minutes": minutes, "jumps": jumps,
-        }  # fmt: skip
-        print(json.dumps(request), file=self.process.stdin, flush=True)
-        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        answer = self.server.ask(
+            root=str(root), at=at, sticky=kind == "full disk from there on", kill=power_cut,
+            snapshots=str(snapshots), minutes=minutes, jumps=jumps,
+        )  # fmt: skip
         answer["journal"] = (snapshots / "journal").read_text().splitlines()
-        assert answer["code"] in (0, -signal.SIGKILL), (at, kind)
         if power_cut and at:
             self.cut_power(root, snapshots, keeps_names="kept" in kind)
         shutil.rmtree(snapshots)
@@ -157,13 +141,11 @@ class Disk:
     def cut_power(self, root: Path, snapshots: Path, *, keeps_names: bool) -> None:
         """Drops what was not flushed: the content of files and, unless `keeps_names`, the names in folders."""
         after = root.with_name(f"{root.name}-after")
-        self.restore(root, root.stat().st_ino, after, snapshots, keeps_names=keeps_names, files=inodes_in(root))
+        self.restore(root, root.stat().st_ino, after, snapshots, keeps_names=keeps_names)
         shutil.rmtree(root)
         after.rename(root)
 
-    def restore(
-        self, real: Path | None, inode: int, target: Path, snapshots: Path, *, keeps_names: bool, files: dict[int, Path]
-    ) -> None:
+    def restore(self, real: Path | None, inode: int, target: Path, snapshots: Path, *, keeps_names: bool) -> None:
         target.mkdir()
         listing = snapshots / f"d{inode}"
         if keeps_names and real is not None:
@@ -174,21 +156,17 @@ class Disk:
         for number, is_folder, name in entries:
             below = real / name if real is not None else None
             if is_folder:
-                self.restore(below, number, target / name, snapshots, keeps_names=keeps_names, files=files)
+                self.restore(below, number, target / name, snapshots, keeps_names=keeps_names)
             else:
                 flushed = snapshots / f"f{number}"
                 (target / name).write_bytes(flushed.read_bytes() if flushed.exists() else b"")
-
-
-def inodes_in(root: Path) -> dict[int, Path]:
-    return {path.stat().st_ino: path for path in root.rglob("*")}
 
 
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
     made = Disk(tmp_path_factory.mktemp("disk"))
     yield made
-    made.process.communicate()
+    made.server.close()
 
 
 def saved_step(root: Path) -> int:
@@ -281,8 +259,8 @@ def print_table() -> None:
             steps = [{-2: "no run", -1: "no state"}.get(step, f"step {step}") for step in (saved, resumable)]
             sys.stdout.write(f"| {call.split()[1]} {file} | {kind} | {text} | {' | '.join(steps)} |\n")
             sys.stdout.flush()
-        disk.process.communicate()
+        disk.server.close()
 
 
 if __name__ == "__main__":
-    print_table() if "--table" in sys.argv else serve()
+    print_table() if "--table" in sys.argv else serve(fork)

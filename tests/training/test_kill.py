@@ -1,11 +1,10 @@
 """A run that is killed at any instant and resumed ends exactly like an uninterrupted one.
 
-The processes that train are forked from one that has only imported torch, which is this file run as a script: the
-import takes seconds, a run here a fraction of one.
+The processes that train are forked from one that has only imported torch, which is this file run as a script.
 """
 
+import builtins
 import contextlib
-import importlib
 import io
 import itertools
 import json
@@ -13,7 +12,6 @@ import os
 import random
 import select
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -23,6 +21,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
+from fork_server import ForkServer, serve
 
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
@@ -72,22 +71,24 @@ class Killer:
 
     def __init__(self, end_in: int | None) -> None:
         self.calls = 0
+        self.file_writes = 0  # those of the calls that write into a file which then replaces another
         self.end_in = end_in
         for name in ("fsync", "replace", "rename", "unlink", "mkdir", "ftruncate"):
             setattr(os, name, self.before(getattr(os, name)))
         os.write = self.within(os.write)
-        killer, really_open = self, os.fdopen
+        killer, really_open = self, builtins.open
 
         class File(io.FileIO):
             def write(self, content: Any) -> int:
+                killer.file_writes += 1
                 return killer.within(super().write)(content)
 
-        def open_descriptor(descriptor: int, mode: str = "r", *rest: Any, **options: Any) -> Any:
+        def open_file(path: Any, mode: str = "r", *rest: Any, opener: Any = None, **options: Any) -> Any:
             if mode == "wb":
-                return io.BufferedWriter(File(descriptor, "w"))
-            return really_open(descriptor, mode, *rest, **options)
+                return io.BufferedWriter(File(path, "w", opener=opener))
+            return really_open(path, mode, *rest, opener=opener, **options)
 
-        os.fdopen = open_descriptor
+        builtins.open = open_file
 
     def count(self) -> bool:
         self.calls += 1
@@ -124,7 +125,7 @@ def fork(folder: str, settings: dict[str, Any], seconds: float | None, end_in: i
             really_write = os.write
             killer = Killer(end_in)
             train_as_a_user_does(Path(folder), settings)
-            really_write(writing, str(killer.calls).encode())
+            really_write(writing, json.dumps({"calls": killer.calls, "file_writes": killer.file_writes}).encode())
             os._exit(0)
         except BaseException:
             traceback.print_exc()
@@ -133,23 +134,11 @@ def fork(folder: str, settings: dict[str, Any], seconds: float | None, end_in: i
     ended, _, _ = select.select([reading], [], [], seconds)
     if not ended:
         os.kill(child, signal.SIGKILL)
-    calls = os.read(reading, 100)
+    counted = os.read(reading, 100)
     os.close(reading)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return {
-        "killed": code == -signal.SIGKILL,
-        "code": code,
-        "calls": int(calls or 0),
-        "took": time.perf_counter() - began,
-    }
-
-
-def serve() -> None:
-    """Forks for every line of standard input, and prints the result."""
-    importlib.import_module("torch._dynamo")  # takes a second; the first optimizer would import it
-    for line in sys.stdin:
-        sys.stdout.write(json.dumps(fork(**json.loads(line))) + "\n")
-        sys.stdout.flush()
+    answer = {"killed": code == -signal.SIGKILL, "code": code, "took": time.perf_counter() - began}
+    return answer | json.loads(counted or "{}")
 
 
 # In the process that tests.
@@ -162,10 +151,7 @@ class Forker:
         self.folder = folder
         self.names = map("run-{}".format, itertools.count())
         (folder / "fox.txt").write_text("the quick brown fox jumps over the lazy dog; " * 20)
-        self.process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )  # fmt: skip
+        self.server = ForkServer(__file__)
 
     def new(self) -> Path:
         return self.folder / next(self.names)
@@ -173,13 +159,7 @@ class Forker:
     def train(
         self, run: Path, settings: dict[str, Any], *, seconds: float | None = None, end_in: int | None = None
     ) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        request = {"folder": str(run), "settings": settings, "seconds": seconds, "end_in": end_in}
-        print(json.dumps(request), file=self.process.stdin, flush=True)
-        answer = json.loads(self.process.stdout.readline())
-        assert answer["code"] in (0, -signal.SIGKILL)
-        return answer
+        return self.server.ask(folder=str(run), settings=settings, seconds=seconds, end_in=end_in)
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +167,7 @@ def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
     made = Forker(tmp_path_factory.mktemp("kill"))
     made.train(made.new(), SHORT)  # tokenizes the text for all runs
     yield made
-    made.process.communicate()
+    made.server.close()
 
 
 def kept(folder: Path) -> dict[str, Any]:
@@ -241,9 +221,11 @@ def test_a_run_killed_at_random_moments_equals_an_uninterrupted_one(forker: Fork
 @pytest.mark.parametrize("every", [29, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_run_killed_in_any_call_that_writes_to_disk_equals_an_uninterrupted_one(forker: Forker, every: int) -> None:
     whole = forker.new()
-    calls = forker.train(whole, SHORT)["calls"]
+    counted = forker.train(whole, SHORT)
+    calls = counted["calls"]
     uninterrupted = kept(whole)
     assert calls > 50
+    assert counted["file_writes"] > 10
     for call in range(1, calls + 1, every):
         run = forker.new()
         assert forker.train(run, SHORT, end_in=call)["killed"], f"call {call}"
@@ -266,4 +248,4 @@ def test_a_resumed_run_killed_in_any_of_its_first_writes_equals_an_uninterrupted
 
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):
-        serve()
+        serve(fork)

@@ -19,6 +19,7 @@ class Continuation:
     def __init__(self, prompt: str, number: int) -> None:
         self.prompt, self.number = prompt, number
         self.text = ""
+        self.healed = ""  # the end of the prompt, if the first tokens spell it again
         self.pieces: list[Piece] = []
         self.ids: list[int] = []
         self.logprobs: list[float | None] = []
@@ -30,6 +31,7 @@ class Continuation:
         """Appends a piece."""
         self.pieces.append(piece)
         self.text += piece.text
+        self.healed += piece.healed
         self.finish_reason = piece.finish_reason or ""
         self.ids.append(piece.token.id)
         self.logprobs.append(piece.token.logprob)
@@ -100,7 +102,7 @@ class JsonOutput(Output):
         for alternatives in continuation.alternatives:
             for alternative in alternatives:
                 alternative["text"] = self._tokenizer.decode([alternative["id"]])
-        names = ("prompt", "text", "ids", "logprobs", "alternatives", "finish_reason")
+        names = ("prompt", "text", "healed", "ids", "logprobs", "alternatives", "finish_reason")
         own = {name: getattr(continuation, name) for name in names} | {"sample": continuation.number}
         record = own | self._shared | continuation.timing
         if self._meter:

@@ -18,6 +18,7 @@ from minigpt.units import count, size
 
 _MOST_EXAMPLE = 100  # characters
 _MOST_SHARES = 5  # scripts or languages
+_MIN_REST = 0.02  # of the text, in no language that is shown
 _MINIMUM = {
     "paragraphs": f" of {MIN_PARAGRAPH} characters or more",
     "lines": f" of {MIN_LINE} characters or more",
@@ -63,14 +64,17 @@ def _facts(report: Report) -> dict[str, str]:
         f"{name} {f'{share:.1%}' if share >= 0.0005 else 'under 0.1%'}"
         for name, share in list(report.scripts.items())[:_MOST_SHARES]
     )
-    languages = ", ".join(f"{code} {share:.0%}" for code, share in list(report.languages.items())[:_MOST_SHARES])
+    shares = [f"{code} {share:.0%}" for code, share in list(report.languages.items())[:_MOST_SHARES]]
+    if shares and (rest := 1 - sum(report.languages.values())) >= _MIN_REST:
+        shares.append(f"not identified {rest:.0%}")
+    languages = ", ".join(shares)
     held_out = f"{size(report.validation_bytes)} ({report.held_out})" if report.validation_bytes else "nothing"
     rows = {
         "size": f"{size(report.text_bytes)} in {count(report.documents, 'document')}",
         "characters": f"{report.characters:,}, {report.distinct_characters:,} different",
         "lines": f"{report.lines:,}, the longest with {report.longest_line:,} characters; line endings: {endings}",
         "scripts": f"{scripts} of the letters" if scripts else "no letters",
-        "languages": f"{languages} of the text, estimated (ISO 639 codes)" if languages else "unknown",
+        "languages": f"{languages} of the text, estimated (ISO 639 codes)" if languages else "not identified",
         "held_out": f"{held_out} for validation, the same as in training",
     }
     if report.skipped:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from minigpt.cli.render.result_table import ResultTable
@@ -12,9 +13,29 @@ if TYPE_CHECKING:
     from minigpt.evaluation.benchmarks.results import BenchmarkResult
     from minigpt.evaluation.breakdown import Breakdown
     from minigpt.evaluation.perplexity import Evaluation
+    from minigpt.storage.run_record import Result
 
 _MOST_DOCUMENTS = 20  # in a table; --json has all
 _BAR = 24  # characters: the table fits a terminal of 60
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The run whose held-out part was evaluated, and the result that it recorded when it ended."""
+
+    name: str
+    recorded: "Result | None"
+
+    def notes(self, n_tokens: int) -> list[str]:
+        """What was measured when the run ended, to compare with the figures of `n_tokens` tokens."""
+        result = self.recorded
+        if result is None or result.validation_loss is None or result.bits_per_byte is None:
+            return ["the run recorded no figure at its end to compare with"]
+        scored = result.validation_tokens or n_tokens
+        on = "on the same tokens" if scored == n_tokens else f"on {scored:,} of these tokens"
+        return [
+            f"at the end of training: loss {result.validation_loss:.4f}, {result.bits_per_byte:.4f} bits per byte, {on}"
+        ]
 
 
 def text_record(labels: Sequence[str], parts: "Breakdown") -> dict[str, Any]:
@@ -52,20 +73,39 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def text_tables(labels: Sequence[str], parts: "Breakdown", tokenizer: str, limit: int | None) -> list[ResultTable]:
-    """The results for texts: for all of them, by document, and by position."""
+def text_tables(
+    labels: Sequence[str],
+    parts: "Breakdown",
+    tokenizer: str,
+    limit: int | None,
+    held_out: HeldOut | None = None,
+    scored_text: str = "",
+) -> list[ResultTable]:
+    """The results for texts: for all of them, by document, and by position.
+
+    `scored_text` says which tokens were scored, if not all.
+    """
     whole = parts.whole
+    title = "all texts" if limit is None else f"the first {count(len(labels), 'document')}"
+    scored, notes = "every token scored once, the first after an end-of-text", []
+    if held_out is not None:
+        title = f"the part of the training text of {held_out.name} that was held out"
+        scored = "every token but the first scored once"
+        notes = held_out.notes(whole.tokens)
+    if scored_text:
+        scored = f"tokens {scored_text} are scored, each once"
     total = ResultTable(
-        "all texts" if limit is None else f"the first {count(len(labels), 'document')}",
+        title,
         ("measure", " value", "unit"),
         [
             ("loss", f"{whole.loss:.4f}", "nats per token"),
             ("perplexity", f"{whole.perplexity:,.2f}", f"per token ({tokenizer})"),
-            ("bits per byte", _number(whole.bits_per_byte), ""),
+            ("bits per byte", _number(whole.bits_per_byte), scored_text),
         ],
         [
             f"protocol: {count(whole.tokens, 'token')}, {count(whole.bytes, 'byte')}; context {whole.context}, "
-            f"stride {whole.stride}; every token scored once, the first after an end-of-text"
+            f"stride {whole.stride}; {scored}",
+            *notes,
         ],
     )
     tables = [total]

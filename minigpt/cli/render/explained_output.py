@@ -30,7 +30,8 @@ class ColoredOutput(Output):
 
     def add(self, piece: "Piece") -> None:
         if piece.token.id != self.tokenizer.end_of_text:
-            self._pending.append(self._decoder.feed(piece.token.id, piece.token.logprob))
+            text, logprob = self._decoder.feed(piece.token.id, piece.token.logprob)
+            self._pending.append((text[len(piece.healed) :], logprob))
         rest = piece.text
         while rest:
             text, logprob = self._pending.pop(0) if self._pending else (rest, self._decoder.flush()[1])

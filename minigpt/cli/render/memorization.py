@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from minigpt.evaluation.memorization.words import Extent
 from minigpt.tokenizer.display import visible
 from minigpt.units import count
 
@@ -30,25 +31,25 @@ def summary_line(measured: "Memorization") -> str:
     """The copied share and the longest copied run, in one line."""
     longest = measured.longest
     if longest is None:
-        return f"copied from the training text: none of {count(measured.words, 'word')}"
+        return f"copied from the training text: none of {measured.extent}"
+    characters = "" if longest.extent.characters else f" ({count(longest.end - longest.start, 'character')})"
     return (
-        f"copied from the training text: {measured.share:.0%} of {count(measured.words, 'word')}, in runs of "
-        f"{measured.min_words} words or more; longest run {count(longest.words, 'word')} "
-        f"({count(longest.end - longest.start, 'character')})"
+        f"copied from the training text: {measured.share:.0%} of {measured.extent}, in runs of "
+        f"{measured.extent.minimum(measured.min_words)} or more; longest run {longest.extent}{characters}"
     )
 
 
 def run_line(run: "CopiedRun", measured: "Memorization", text: str, location: str) -> str:
-    """A copied run in one line: the number of its highlighted span, its words, and the location of the original."""
+    """A copied run in one line: the number of its highlighted span, its size, and the location of the original."""
     quoted = " ".join(text[run.start : run.end].split())
     quoted = quoted if len(quoted) <= _MOST_QUOTED else quoted[: _MOST_QUOTED - 1] + "…"
     first = "" if run.occurrences == 1 else f" (first of {run.occurrences:,} occurrences)"
-    return f"{_span_number(run, measured)}{count(run.words, 'word')} “{visible(quoted)}”: {location}{first}"
+    return f"{_span_number(run, measured)}{run.extent} “{visible(quoted)}”: {location}{first}"
 
 
 def _span_number(run: "CopiedRun", measured: "Memorization") -> str:
     for number, (start, end) in enumerate(measured.spans, 1):
-        if start <= run.start and run.end <= end and run.words >= measured.min_words:
+        if start <= run.start and run.end <= end and measured.is_long(run):
             return f"{_superscript(number)} "
     return ""
 
@@ -60,10 +61,11 @@ def samples_text(log: Iterable[Mapping[str, Any]]) -> str | None:
     if not last:
         return None
     share = sum(line["copied_share"] for line in last) / len(last)  # the samples have about the same length
-    longest = max(line["longest_copied_words"] for line in last)
+    runs = [Extent(line["longest_copied_words"], line.get("longest_copied_unspaced") or 0) for line in last]
+    minimum = sum(runs, Extent()).minimum(last[-1]["copied_at_least"])
+    longest = max(runs, key=lambda run: run.length)
     samples = f"last {len(last)} samples" if len(last) > 1 else "last sample"
-    min_words = last[-1]["copied_at_least"]
-    return f"{share:.0%} of the {samples}, in runs of {min_words} words or more; longest run {count(longest, 'word')}"
+    return f"{share:.0%} of the {samples}, in runs of {minimum} or more; longest run {longest}"
 
 
 def _superscript(number: int) -> str:

@@ -19,10 +19,13 @@ Result = TypeVar("Result")
 
 
 class PreparationDisplay:
-    """Draws the events of a job before it trains: a spinner or a bar for each activity, lines for the rest."""
+    """Draws the events of a job before it trains: a spinner or a bar for each activity, lines for the rest.
 
-    def __init__(self, out: Console) -> None:
-        self.out = out
+    The plan goes to `plan_to`, by default `out` as well.
+    """
+
+    def __init__(self, out: Console, *, plan_to: Console | None = None) -> None:
+        self.out, self.plan_to = out, plan_to or out
         self._activity = ExitStack()
         self._bar: Callable[[int, int], None] | None = None
 
@@ -57,7 +60,7 @@ class PreparationDisplay:
             elif event.text:
                 self._activity.enter_context(self.out.status(f"{event.text} …"))
         elif isinstance(event, Planned):
-            self.out.print(plan_table(event.plan))
+            self.plan_to.print(plan_table(event.plan))
         elif isinstance(event, Notice):
             self.out.print(one_line(event.text))
 

@@ -20,9 +20,19 @@ def speed(tokens_per_second: float, flops_per_token: float, peak: "Peak") -> str
 
 
 def summary(
-    event: "Finished", n_scored: int, speed: str, directory: str, baselines: str | None, copied: str | None
+    event: "Finished",
+    n_scored: int,
+    speed: str,
+    saved: str,
+    baselines: str | None,
+    copied: str | None,
+    scored_text: str = "",
 ) -> RenderableType:
-    """The result of a run; `n_scored` is the number of validation tokens that have a token before them."""
+    """The result of a run; `n_scored` is the number of validation tokens that can be scored, and `scored_text` says
+    what they are part of, if not of all of the text.
+
+    `saved` names the run's folder.
+    """
     rows = {"steps": f"{event.step:,} in {duration(event.seconds)}", "speed": speed}
     if event.validation_loss is not None and event.bits_per_byte is not None:
         rows["best weights"] = f"step {event.best_step:,}"
@@ -30,8 +40,8 @@ def summary(
         tokens = f"all {read:,} tokens" if read >= n_scored else f"{read:,} of {n_scored:,} tokens"
         rows["validation loss"] = f"{event.validation_loss:.4f} nats per token, {tokens}"
         rows["perplexity"] = f"{math.exp(min(700.0, event.validation_loss)):.2f} per token"
-        rows["bits per byte"] = f"{event.bits_per_byte:.4f}"
+        rows["bits per byte"] = f"{event.bits_per_byte:.4f} {scored_text}".rstrip()
     rows |= {name: text for name, text in (("baselines", baselines), ("copied", copied)) if text is not None}
-    rows["saved in"] = directory
+    rows["saved in"] = saved
     stopped_early = event.reason == "early stop"
     return facts("stopped early: the validation loss no longer improves" if stopped_early else "done", rows)

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
+from rich.color import Color
 from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from minigpt.inspection.colors import brightness, color, surprisal_bits
+from minigpt.inspection.colors import brightness, color, surprisal_bits, terminal_256
 from minigpt.tokenizer.display import visible
 
 if TYPE_CHECKING:
@@ -55,11 +56,13 @@ class TokenPainter:
         line = Text()
         for each in _LEGEND_BITS:
             logprob = -each * math.log(2)
-            line.append(f" {'≤' if each == _LEGEND_BITS[-1] else ''}{percent(logprob)} ", style=background(logprob))
+            line.append(
+                f" {'≤' if each == _LEGEND_BITS[-1] else ''}{percent(logprob)} ", style=background(logprob, self.out)
+            )
         self.out.print(line.append("  the probability the model gave each token"), soft_wrap=True)
 
     def _print_colored(self, text: str, logprob: float | None) -> None:
-        style = Style() if logprob is None else background(logprob)
+        style = Style() if logprob is None else background(logprob, self.out)
         for part in re.findall(r".*\n|.+", text):
             line = Text(visible(part.replace("\n", "↵").replace("\t", "⇥")), style=style)
             self._line_is_open = not part.endswith("\n")
@@ -127,11 +130,21 @@ def percent(logprob: float) -> str:
     return f"{share:.1f}%" if share >= 0.95 else f"{share:.2f}%" if share >= 0.01 else "<0.01%"
 
 
-def background(logprob: float) -> Style:
-    """The background color of a token's log-probability, with black or white text, whichever is readable on it."""
-    red, green, blue = color(brightness(logprob))
+def background(logprob: float, out: Console) -> Style:
+    """The background color of a token's log-probability, with black or white text, whichever is readable on it.
+
+    A terminal with 256 colors has a scale for these: rich would take the nearest of them, which are not in order.
+    """
+    shade = brightness(logprob)
+    if out.color_system == "256":
+        surface = Color.from_ansi(terminal_256(shade))
+        black, white = Color.from_ansi(16), Color.from_ansi(231)  # the first 16 colors depend on the terminal
+    else:
+        surface = Color.from_rgb(*color(shade))
+        black, white = Color.from_rgb(0, 0, 0), Color.from_rgb(255, 255, 255)
+    red, green, blue = surface.get_truecolor()
     is_light = 0.299 * red + 0.587 * green + 0.114 * blue > 120
-    return Style(color="#000000" if is_light else "#ffffff", bgcolor=f"#{red:02x}{green:02x}{blue:02x}")
+    return Style(color=black if is_light else white, bgcolor=surface)
 
 
 def _digit(surprisal: float) -> str:

@@ -47,7 +47,7 @@ def print_header(out: Console) -> None:
 def print_row(out: Console, row: TokenRow) -> None:
     """Prints one token's row."""
     line = Text(f"{row.number:>5}  ")
-    style = Style() if row.logprob is None else background(row.logprob)
+    style = Style() if row.logprob is None else background(row.logprob, out)
     line.append(_isolated(set_cell_size(row.label, _LABEL_WIDTH)), style=style)
     line.append(f" {'' if row.logprob is None else percent(row.logprob):>11}")
     line.append(f" {'' if row.logprob is None else format(surprisal_bits(row.logprob), '.2f'):>9}")

@@ -41,9 +41,11 @@ class TrainingDisplay:
         total_steps: int | None,
         tokens_per_step: int,
         baselines: "Sequence[Baseline]",
+        scored_text: str = "",
     ) -> None:
         self.out, self.name, self.device, self.total_steps = out, name, device, total_steps
         self.tokens_per_step, self.baselines = tokens_per_step, baselines
+        self.bits_unit = f"bits per byte {scored_text}".rstrip()
         self.unbeaten: Sequence[Baseline] | None = None  # until the first evaluation
         self.stopping = False
         self.step = 0
@@ -70,6 +72,7 @@ class TrainingDisplay:
             started.total_steps,
             started.tokens_per_step,
             started.baselines,
+            started.scored_text,
         )
 
     def __enter__(self) -> Self:
@@ -135,7 +138,7 @@ class TrainingDisplay:
     def _evaluation(self, event: "Evaluation") -> None:
         self.last_evaluation = event
         line = Text(f"step {event.step:>6,}  validation loss {event.validation_loss:.4f}  ")
-        line.append(f"{event.bits_per_byte:.4f} bits per byte")
+        line.append(f"{event.bits_per_byte:.4f} {self.bits_unit}")
         line.append("  best so far, saved" if event.best else "", style="green")
         log = [{"step": event.step, "bits_per_byte": event.bits_per_byte}]
         if self.unbeaten is None:
@@ -165,16 +168,18 @@ class TrainingDisplay:
         head = Text(f"{one_line(self.name)}  ", style="bold")
         head.append("━" * filled, style="green")
         head.append("━" * (bar_width - filled), style="dim")
+        left = f"{duration(event.seconds_left)} left"
+        if event.progress >= 1:  # the seconds left would stand still
+            left = "last evaluation …" if self.last_evaluation else "saving the model …"
         head.append(
-            f"  {event.progress:4.0%}  step {self._of_total(event.step)}  "
-            f"{duration(event.seconds)} elapsed, {duration(event.seconds_left)} left",
+            f"  {event.progress:4.0%}  step {self._of_total(event.step)}  {duration(event.seconds)} elapsed, {left}",
             style="not bold",
         )
         grid = Table.grid(padding=(0, 3, 0, 0))
         evaluation = self.last_evaluation
         validation = "-"
         if evaluation:
-            validation = f"{evaluation.validation_loss:.4f} ({evaluation.bits_per_byte:.4f} bits per byte)"
+            validation = f"{evaluation.validation_loss:.4f} ({evaluation.bits_per_byte:.4f} {self.bits_unit})"
         smoothed = "-" if self.smoothed is None else f"{self.smoothed:.4f}"
         grid.add_row(f"loss {event.loss:.4f}", f"smoothed {smoothed}", f"validation {validation}")
         grid.add_row(

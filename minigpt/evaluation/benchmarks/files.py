@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, cast
 from minigpt.bounded_reading import bounded_lines, open_regular, parse_json
 from minigpt.errors import DataError
 from minigpt.evaluation.benchmarks.results import DataFile
+from minigpt.optional_packages import optional_import
 
 _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zipfile.BadZipFile, ValueError)
 
@@ -91,14 +92,9 @@ def _member(data: DataFile, archive: zipfile.ZipFile) -> str:
 
 
 def _rows(data: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
-    try:
+    with optional_import(f"reading {data.name}", "pyarrow", instead="pass the benchmark's original file with --data"):
         import pyarrow
         import pyarrow.parquet
-    except ImportError as error:
-        raise DataError(
-            f"{data.name} is a parquet file, which needs pyarrow; run pip install 'minigpt[parquet]', or pass the "
-            "benchmark's original file with --data"
-        ) from error
     try:
         rows = pyarrow.parquet.read_table(data.path).to_pylist()
     except (OSError, pyarrow.ArrowException) as error:

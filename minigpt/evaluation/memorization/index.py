@@ -1,17 +1,16 @@
 """Measures how much of a text is copied word for word from a corpus's training part, and locates the originals.
 
-Words are separated by white space; punctuation and case belong to them. A copy with other line breaks is still a copy;
-a copy with another comma is not. In scripts without spaces between words, every character is a word. A copied run is a
-stretch of whole words that occurs, in this order, in one document of the training part.
+A copy with other line breaks is still a copy; a copy with another comma is not. A copied run is a stretch of whole
+words that occurs, in this order, in one document of the training part. In scripts without spaces between words it
+consists of characters (see `words.py`).
 """
 
 import contextlib
-import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from typing import Any, Self
 
 import numpy as np
@@ -21,36 +20,30 @@ import torch
 from minigpt.data.corpus import Corpus
 from minigpt.errors import CheckpointError
 from minigpt.evaluation.memorization.suffix_array import Ids, Match, build_suffix_array, find_longest_prefix
+from minigpt.evaluation.memorization.words import LONG_RUN, UNIT, Extent, extents, split
 from minigpt.storage.tensors import load_tensors, save_tensors
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
-LONG_RUN = 8  # words: shorter runs are mostly common phrases
 MOST_BYTES = 100_000_000  # of training text indexed; ten times that takes minutes and gigabytes
 
-_FORMAT = "1"  # of the index on disk; change it when the format or the definition of a word changes
+_FORMAT = "2"  # of the index on disk; change it when the format or the definition of a word changes
 _FILE = "copies.safetensors"
 _BLOCK = 2**14  # tokens decoded together
 _UNKNOWN = -1  # a word that does not occur in the training part
-
-_SPACELESS = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
-    "\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Chinese, Japanese
-)
-_WORD = re.compile(rf"[{_SPACELESS}]|[^\s{_SPACELESS}]+")
-_ANY_SPACELESS = re.compile(f"[{_SPACELESS}]")
 
 
 @dataclass(frozen=True)
 class CopiedRun:
     """A stretch of a text that occurs in the training part.
 
-    Units: `start` and `end` are characters of the text; `words` is its length. `position` is the word of the index at
-    which it occurs first; `occurrences` counts how often it occurs in the indexed text.
+    Units: `start` and `end` are characters of the text; `extent` counts words, and characters of scripts without
+    spaces. `position` is the unit of the index at which it occurs first; `occurrences` counts how often it occurs in
+    the indexed text.
     """
 
     start: int
     end: int
-    words: int
+    extent: Extent
     position: int
     occurrences: int
 
@@ -59,42 +52,47 @@ class CopiedRun:
 class Memorization:
     """How much of a text is copied from the training part.
 
-    `words` is the length of the text. `runs` are the copied runs that no longer run contains, in order; they may
-    overlap. `copied_words` counts the words in runs of at least `min_words` words, each once; `spans` are the
-    characters (start, end) of the text that these runs cover.
+    `extent` is the size of the text. `runs` are the copied runs that no longer run contains, in order; they may
+    overlap. `copied` is the size of the runs that are at least as long as `min_words` words, each unit counted once;
+    `spans` are the characters (start, end) of the text that these runs cover.
     """
 
-    words: int
+    extent: Extent
     runs: tuple[CopiedRun, ...] = field(repr=False)  # one for nearly every word
     min_words: int
-    copied_words: int
+    copied: Extent
     spans: tuple[tuple[int, int], ...]
 
     @property
     def longest(self) -> CopiedRun | None:
-        """The first of the runs with the most words; None if no word occurs in the training part."""
-        return max(self.runs, key=lambda run: run.words, default=None)
+        """The first of the longest runs; None if no word occurs in the training part."""
+        return max(self.runs, key=lambda run: run.extent.length, default=None)
 
     @property
-    def longest_words(self) -> int:
-        """The number of words in the longest run; 0 if there is none."""
-        return self.longest.words if self.longest else 0
+    def longest_extent(self) -> Extent:
+        """The size of the longest run; nothing if there is none."""
+        return self.longest.extent if self.longest else Extent()
 
     @property
     def share(self) -> float:
-        """The fraction of the text's words that are in long runs."""
-        return self.copied_words / self.words if self.words else 0.0
+        """The fraction of the text that is in long runs."""
+        return self.copied.length / self.extent.length if self.extent.length else 0.0
+
+    def is_long(self, run: CopiedRun) -> bool:
+        """Whether a run has at least the length of `min_words` words."""
+        return run.extent.length >= self.min_words
 
     @property
     def long_runs(self) -> list[CopiedRun]:
-        """The runs of at least `min_words` words, in order."""
-        return [run for run in self.runs if run.words >= self.min_words]
+        """The long runs, in order."""
+        return list(filter(self.is_long, self.runs))
 
     def figures(self) -> dict[str, Any]:
         """The figures under the keys of log.jsonl."""
         longest = self.longest
         return {
-            "longest_copied_words": self.longest_words,
+            "longest_copied_words": self.longest_extent.words,
+            "longest_copied_unspaced": self.longest_extent.characters,
             "longest_copied_characters": longest.end - longest.start if longest else 0,
             "copied_share": self.share,
             "copied_at_least": self.min_words,
@@ -136,7 +134,7 @@ class MemorizationIndex:
         vocabulary.default_factory = vocabulary.__len__
         block_ids, first_words, n_words = [], [], 0
         for start, end in chosen.tolist():
-            words = _split(_decode(corpus, start, end))
+            words = split(_decode(corpus, start, end))
             if count < len(all_blocks):
                 words.append(END_OF_TEXT)  # no run may cross from one block into the next
             block_ids.append(np.fromiter(map(vocabulary.__getitem__, words), np.int32, len(words)))
@@ -194,27 +192,28 @@ class MemorizationIndex:
         first word, even if the words of the prompt before it occur in the training part too.
         """
         origin = len(prompt)
-        words = [match for match in _WORD.finditer(prompt + text) if match.end() > origin]
+        words = [match for match in UNIT.finditer(prompt + text) if match.end() > origin]
+        sizes = list(accumulate(extents(prompt + text, words), initial=Extent()))  # of the words before each
         query = [_UNKNOWN if word[0] == END_OF_TEXT else self.vocabulary.get(word[0], _UNKNOWN) for word in words]
         runs: list[CopiedRun] = []
         spans: list[tuple[int, int]] = []
-        # `covered` is the end of the last long run, `first` the start of the next run.
-        copied_words = covered = first = 0
+        copied = Extent()
+        covered = first = 0  # the end of the last long run, and the start of the next run
         while first < len(words):
             match = self._match(query[first:])
             end = first + match.length
             if match.length:
                 start, stop = max(0, words[first].start() - origin), words[end - 1].end() - origin
-                runs.append(CopiedRun(start, stop, match.length, match.position, match.occurrences))
-            if match.length >= min_words:
-                copied_words += end - max(first, covered)
+                runs.append(CopiedRun(start, stop, sizes[end] - sizes[first], match.position, match.occurrences))
+            if (sizes[end] - sizes[first]).length >= min_words:
+                copied += sizes[end] - sizes[max(first, covered)]
                 if spans and first <= covered:
                     spans[-1] = (spans[-1][0], stop)
                 else:
                     spans.append((start, stop))
                 covered = end
             first = self._next_start(query, first, end)
-        return Memorization(len(words), tuple(runs), min_words, copied_words, tuple(spans))
+        return Memorization(sizes[-1], tuple(runs), min_words, copied, tuple(spans))
 
     def _next_start(self, query: list[int], first: int, end: int) -> int:
         """The start of the next run that no other contains, after the run from `first` to `end`.
@@ -238,7 +237,7 @@ class MemorizationIndex:
         block = int(np.searchsorted(self.blocks[:, 0], position, side="right")) - 1
         first, start, end = self.blocks[block].tolist()
         text = _decode(self.corpus, start, end)
-        before = text[: next(islice(_WORD.finditer(text), position - first, None)).start()]
+        before = text[: next(islice(UNIT.finditer(text), position - first, None)).start()]
         *earlier_documents, line = before.split(END_OF_TEXT)
         tokens, end_of_text = self.corpus.train, self.corpus.tokenizer.end_of_text
         ends = np.flatnonzero(tokens[:start] == end_of_text)
@@ -247,11 +246,6 @@ class MemorizationIndex:
             document_start = int(ends[-1]) + 1 if len(ends) else 0
             lines += int(_byte_counts(self.corpus, b"\n")[tokens[document_start:start]].sum())
         return TrainingLocation(len(ends) + len(earlier_documents) + 1, lines + 1)
-
-
-def _split(text: str) -> list[str]:
-    """The words of a text; `str.split` is faster than the pattern and enough for most scripts."""
-    return text.split() if text.isascii() or not _ANY_SPACELESS.search(text) else _WORD.findall(text)
 
 
 def _decode(corpus: Corpus, start: int, end: int) -> str:

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from minigpt.data.corpus import Corpus
 from minigpt.data.sources import Piece, Scan, scan
 from minigpt.data.split import ValidationSplit
-from minigpt.errors import ConfigError, DataError
+from minigpt.evaluation.training_corpus import find_training_corpus
 from minigpt.storage.checkpoint import Checkpoint
-from minigpt.storage.run_record import RunRecord
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
@@ -38,13 +37,16 @@ class TrainingText:
 
 
 def read_text(
-    sources: Sequence[str], tokenizer: Tokenizer, progress: Callable[[int, int], None] | None = None
+    sources: Sequence[str],
+    tokenizer: Tokenizer,
+    progress: Callable[[int, int], None] | None = None,
+    encoding: str = "utf-8",
 ) -> TrainingText:
     """Reads the given sources as the training text, without a validation part.
 
     Raises: DataError for sources that cannot be read.
     """
-    found = scan(list(sources))
+    found = scan(list(sources), encoding=encoding)
     return TrainingText(
         Corpus.build(found, tokenizer, validation_fraction=0, progress=progress), document_origins(found, 0)
     )
@@ -55,41 +57,16 @@ def find_training_text(checkpoint: Checkpoint) -> TrainingText:
 
     Raises: ConfigError if the run does not record its text, or the text cannot be found.
     """
-    record, directory = checkpoint.record, checkpoint.directory
-    if record is None or record.corpus is None or record.reading is None or not record.sources:
-        raise ConfigError(f"{directory} does not record what it was trained on; name that text with --corpus")
-    names, found = ", ".join(record.sources), _scan_again(record)
-    folder = record.corpus.path or "the cache"  # early runs did not record it
-    try:
-        corpus = Corpus.load(folder)
-        if corpus.fingerprint != record.corpus.fingerprint:
-            raise DataError(f"{folder} contains another corpus")
-    except DataError as error:
-        fraction = record.reading.validation_fraction
-        rebuilt = found and Corpus.build(found, checkpoint.tokenizer, validation_fraction=fraction)
-        if not rebuilt or rebuilt.fingerprint != record.corpus.fingerprint:
-            raise ConfigError(
-                f"the text that {directory} was trained on is no longer in {folder}, and {names} "
-                f"{'has changed since' if rebuilt else 'cannot be read'}; name the text with --corpus"
-            ) from error
-        corpus = rebuilt
+    corpus, found = find_training_corpus(checkpoint, fix="name the text with --corpus")
+    record = checkpoint.record
+    assert record is not None
+    names = ", ".join(record.sources)
     notes = [f"compared with {names} only, not with the training text of {record.base}"] if record.base else []
     if found is None or found.content_hash != corpus.source_hash:
         why = "can no longer be read" if found is None else "has changed since training"
         notes.append(f"{names} {why}; locations refer to the text used in training")
         return TrainingText(corpus, None, tuple(notes))
     return TrainingText(corpus, document_origins(found, corpus.validation_fraction), tuple(notes))
-
-
-def _scan_again(record: RunRecord) -> Scan | None:
-    """Scans the sources of a run; None if they cannot be read, or were standard input."""
-    if record.sources is None or record.reading is None or "-" in record.sources:
-        return None
-    options = record.reading
-    try:
-        return scan(list(record.sources), text_key=options.text_key, encoding_errors=options.encoding_errors)
-    except DataError:
-        return None
 
 
 def document_origins(found: Scan, validation_fraction: float | None) -> list[Origin]:

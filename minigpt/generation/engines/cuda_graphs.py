@@ -4,6 +4,7 @@ A decode step at batch size 1 consists of hundreds of small kernels. Launching t
 the GPU needs to run them; a graph launches all of them at once.
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -78,37 +79,26 @@ def compiled_step() -> Step:
     return run
 
 
-class Replay:
-    """`static_step` for one cache and one span, recorded as a CUDA graph at the first call and replayed at each call.
+class Recording:
+    """A function of tensors at fixed addresses, recorded as a CUDA graph at the first call and replayed at each call.
 
-    On a CPU each call runs the step without recording, so that tests need no GPU.
+    On a CPU each call runs the function without recording, so that tests need no GPU.
     """
 
-    def __init__(self, step: Step, model: GPT, cache: KVCache, span: int) -> None:
-        rows, device = cache.batch_size, cache.layers[0].keys.device
-        self._ids = torch.zeros(rows, 1, dtype=torch.int64, device=device)
-        self._at = torch.zeros(1, dtype=torch.int64, device=device)
-        self._padding = torch.zeros(rows, dtype=torch.int64, device=device)
-        self._run = lambda: step(model, cache, self._ids, self._at, self._padding, span)
+    def __init__(self, run: Callable[[], Tensor], device: torch.device) -> None:
+        self._run, self._device = run, device
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._logits = torch.empty(0)
-        self._device = device
+        self._result = torch.empty(0)
 
-    def __call__(self, ids: Tensor, at: int, padding: Tensor | None) -> Tensor:
-        """Reads one id per row, (B, 1), at position `at`: -> (B, 1, V)."""
-        self._ids.copy_(ids)
-        self._at.fill_(at)
-        if padding is None:
-            self._padding.zero_()
-        else:
-            self._padding.copy_(padding)
+    def __call__(self) -> Tensor:
+        """What the function returns for what its tensors hold now."""
         if self._device.type != "cuda":
-            return self._run()  # type: ignore[no-untyped-call]
+            return self._run()
         if self._graph is None:
             self._record()
         assert self._graph is not None
         self._graph.replay()
-        return self._logits.clone()  # the next replay overwrites the graph's own memory
+        return self._result.clone()  # the next replay overwrites the graph's own memory
 
     def _record(self) -> None:
         with torch.cuda.device(self._device):
@@ -118,11 +108,32 @@ class Replay:
             warmup.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(warmup):
                 for _ in range(2):
-                    self._run()  # type: ignore[no-untyped-call]
+                    self._run()
             torch.cuda.current_stream().wait_stream(warmup)
             self._graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graph):
-                self._logits = self._run()  # type: ignore[no-untyped-call]
+                self._result = self._run()
+
+
+class Replay:
+    """A `Recording` of `static_step` for one cache and one span."""
+
+    def __init__(self, step: Step, model: GPT, cache: KVCache, span: int) -> None:
+        rows, device = cache.batch_size, cache.layers[0].keys.device
+        self._ids = torch.zeros(rows, 1, dtype=torch.int64, device=device)
+        self._at = torch.zeros(1, dtype=torch.int64, device=device)
+        self._padding = torch.zeros(rows, dtype=torch.int64, device=device)
+        self._step = Recording(lambda: step(model, cache, self._ids, self._at, self._padding, span), device)
+
+    def __call__(self, ids: Tensor, at: int, padding: Tensor | None) -> Tensor:
+        """Reads one id per row, (B, 1), at position `at`: -> (B, 1, V)."""
+        self._ids.copy_(ids)
+        self._at.fill_(at)
+        if padding is None:
+            self._padding.zero_()
+        else:
+            self._padding.copy_(padding)
+        return self._step()
 
 
 class GraphEngine(TorchEngine):

@@ -38,13 +38,15 @@
 #error "packed int8 weights need a little-endian processor: of four weights, the first is in the lowest byte"
 #endif
 
-enum { LANES = 16, BLOCK = 64, ROWS = 6, PANELS = 2, STREAMS = 8, MAX_ROWS = 128 };
+enum { LANES = 16, BLOCK = 64, STREAMS = 8, MAX_ROWS = 128 };
 enum { BY_ROWS, BY_COLUMNS, INT8 };
 enum { OUT_OF_MEMORY = 1, OUT_OF_RANGE };
 
 typedef float f32x16 __attribute__((vector_size(64)));
 typedef float f32x4 __attribute__((vector_size(16)));
 typedef int32_t i32x16 __attribute__((vector_size(64)));
+typedef int32_t i32x8 __attribute__((vector_size(32)));
+typedef int32_t i32x4 __attribute__((vector_size(16)));
 typedef uint32_t u32x16 __attribute__((vector_size(64)));
 
 /* The matrix of y = x W^T + bias: (in) -> (out). int8 weights are stored in panels of 16 outputs,
@@ -120,9 +122,12 @@ static inline float int8_scale(int32_t largest, float *inverse) {
 /* The instruction sets. */
 
 #define ISA plain
+#define PARTS 4
+#define ROWS 2
+#define PANELS 1
 #define WEIGHT_OFFSET 0
-static inline i32x16 dot4_plain(i32x16 sum, const uint8_t *w, const int8_t *a) {
-    for (int j = 0; j < LANES; j++)
+static inline i32x4 dot4_plain(i32x4 sum, const uint8_t *w, const int8_t *a) {
+    for (int j = 0; j < 4; j++)
         for (int i = 0; i < 4; i++) sum[j] += ((int32_t)w[4 * j + i] - 128) * a[i];
     return sum;
 }
@@ -142,22 +147,18 @@ static inline i32x16 dot4_plain(i32x16 sum, const uint8_t *w, const int8_t *a) {
 
 BEGIN_TARGET("avx2,fma")
 /* |a| is at most 127, so the sum of two products is below 2^15, where maddubs would saturate. */
-static inline __m256i dot4_half(__m256i sum, const uint8_t *w, __m256i a) {
-    __m256i weights = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)w), _mm256_set1_epi8((char)0x80));
-    __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(a), _mm256_sign_epi8(weights, a));
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-}
-static inline i32x16 dot4_avx2(i32x16 sum, const uint8_t *w, const int8_t *a) {
+static inline i32x8 dot4_avx2(i32x8 sum, const uint8_t *w, const int8_t *a) {
     int32_t four;
     memcpy(&four, a, sizeof four);
-    __m256i half[2], activations = _mm256_set1_epi32(four);
-    memcpy(half, &sum, sizeof sum);
-    half[0] = dot4_half(half[0], w, activations);
-    half[1] = dot4_half(half[1], w + 32, activations);
-    memcpy(&sum, half, sizeof sum);
-    return sum;
+    __m256i weights = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)w), _mm256_set1_epi8((char)0x80));
+    __m256i activations = _mm256_set1_epi32(four);
+    __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(activations), _mm256_sign_epi8(weights, activations));
+    return (i32x8)_mm256_add_epi32((__m256i)sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 #define ISA avx2
+#define PARTS 2
+#define ROWS 4
+#define PANELS 1
 #define WEIGHT_OFFSET 0
 #define DOT4 dot4_avx2
 #include "kernels.h"
@@ -170,6 +171,9 @@ static inline i32x16 dot4_vnni(i32x16 sum, const uint8_t *w, const int8_t *a) {
     return (i32x16)_mm512_dpbusd_epi32((__m512i)sum, _mm512_loadu_si512(w), _mm512_set1_epi32(four));
 }
 #define ISA vnni
+#define PARTS 1
+#define ROWS 6
+#define PANELS 2
 #define WEIGHT_OFFSET 128
 #define DOT4 dot4_vnni
 #include "kernels.h"
@@ -178,20 +182,16 @@ END_TARGET
 #elif defined(HAVE_DOTPROD)
 
 BEGIN_TARGET(DOTPROD)
-static inline i32x16 dot4_dotprod(i32x16 sum, const uint8_t *w, const int8_t *a) {
-    int32x4_t parts[4];
-    memcpy(parts, &sum, sizeof sum);
+static inline i32x4 dot4_dotprod(i32x4 sum, const uint8_t *w, const int8_t *a) {
     int32_t four;
     memcpy(&four, a, sizeof four);
-    int8x16_t activations = vreinterpretq_s8_s32(vdupq_n_s32(four));
-    for (int j = 0; j < 4; j++) {
-        int8x16_t weights = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(w + 16 * j), vdupq_n_u8(0x80)));
-        parts[j] = vdotq_s32(parts[j], weights, activations);
-    }
-    memcpy(&sum, parts, sizeof sum);
-    return sum;
+    int8x16_t weights = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(w), vdupq_n_u8(0x80)));
+    return (i32x4)vdotq_s32((int32x4_t)sum, weights, vreinterpretq_s8_s32(vdupq_n_s32(four)));
 }
 #define ISA dotprod
+#define PARTS 4
+#define ROWS 4
+#define PANELS 1
 #define WEIGHT_OFFSET 0
 #define DOT4 dot4_dotprod
 #include "kernels.h"

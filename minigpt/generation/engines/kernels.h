@@ -2,72 +2,81 @@
  *
  * decode.c includes this file once for each supported instruction set, after it has defined
  *   ISA               the suffix of this instruction set's functions
- *   DOT4(sum, w, a)   sum[j] plus the products of 16 x 4 weights with 4 activations, in integers
+ *   PARTS             the registers that hold the 16 sums of a panel
+ *   ROWS, PANELS      the rows and panels whose sums fit into the registers together
+ *   DOT4(sum, w, a)   sum[j] plus the products of 16 / PARTS x 4 weights with 4 activations, in integers
  *   WEIGHT_OFFSET     what DOT4 leaves added to the weights: 128 or 0
- * f32x16 is a vector type of the compiler: one register with AVX-512, two with AVX2, four with NEON.
+ * A loop keeps 16 sums in PARTS vectors of the register's size. One vector of 16 lanes, which the compilers also accept,
+ * passes through memory in each iteration where a register is smaller.
  */
 
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)
 #define NAME(f) JOIN(f, ISA)
+#define WIDTH (LANES / PARTS)
 
-static inline f32x16 NAME(load)(const float *p) {
-    f32x16 v;
+typedef int32_t NAME(integers) __attribute__((vector_size(WIDTH * sizeof(int32_t))));
+typedef float NAME(floats) __attribute__((vector_size(WIDTH * sizeof(float))));
+
+static inline NAME(floats) NAME(load)(const float *p) {
+    NAME(floats) v;
     memcpy(&v, p, sizeof v);
     return v;
 }
 
-static inline void NAME(store)(float *p, f32x16 v) { memcpy(p, &v, sizeof v); }
+static inline void NAME(store)(float *p, NAME(floats) v) { memcpy(p, &v, sizeof v); }
 
-static inline float NAME(total)(f32x16 v) {
+/* The sum of 16 lanes. */
+static inline float NAME(total)(const NAME(floats) *parts) {
     f32x4 quarters[4];
-    memcpy(quarters, &v, sizeof v);
+    memcpy(quarters, parts, sizeof quarters);
     f32x4 sum = (quarters[0] + quarters[1]) + (quarters[2] + quarters[3]);
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
 /* The larger value of each lane; b if one is NaN. */
-static inline f32x16 NAME(larger)(f32x16 a, f32x16 b) {
-    i32x16 first = a > b;
-    return (f32x16)(((i32x16)a & first) | ((i32x16)b & ~first));
+static inline NAME(floats) NAME(larger)(NAME(floats) a, NAME(floats) b) {
+    NAME(integers) first = a > b;
+    return (NAME(floats))(((NAME(integers))a & first) | ((NAME(integers))b & ~first));
 }
 
 static inline float NAME(dot)(const float *a, const float *b, int64_t n) {
-    f32x16 even = {0}, odd = {0};
+    NAME(floats) sums[2 * PARTS] = {{0}};
     int64_t i = 0;
-    for (; i + 2 * LANES <= n; i += 2 * LANES) {
-        even += NAME(load)(a + i) * NAME(load)(b + i);
-        odd += NAME(load)(a + i + LANES) * NAME(load)(b + i + LANES);
-    }
-    for (; i + LANES <= n; i += LANES) even += NAME(load)(a + i) * NAME(load)(b + i);
-    float sum = NAME(total)(even + odd);
+    for (; i + 2 * LANES <= n; i += 2 * LANES)
+        for (int p = 0; p < 2 * PARTS; p++) sums[p] += NAME(load)(a + i + p * WIDTH) * NAME(load)(b + i + p * WIDTH);
+    for (; i + LANES <= n; i += LANES)
+        for (int p = 0; p < PARTS; p++) sums[p] += NAME(load)(a + i + p * WIDTH) * NAME(load)(b + i + p * WIDTH);
+    for (int p = 0; p < PARTS; p++) sums[p] += sums[PARTS + p];
+    float sum = NAME(total)(sums);
     for (; i < n; i++) sum += a[i] * b[i];
     return sum;
 }
 
 /* e^x with a relative error of about 2e-7: x = k ln 2 + r, so e^x = 2^k e^r, with a polynomial for e^r over
  * |r| <= ln 2 / 2. Source: Cephes. */
-static inline f32x16 NAME(exponential)(f32x16 x) {
-    x = NAME(larger)((f32x16){0} - 87.0f, x);
-    x = -NAME(larger)((f32x16){0} - 88.0f, -x);
+static inline NAME(floats) NAME(exponential)(NAME(floats) x) {
+    x = NAME(larger)((NAME(floats)){0} - 87.0f, x);
+    x = -NAME(larger)((NAME(floats)){0} - 88.0f, -x);
     const float round = 12582912.0f; /* 1.5 * 2^23: adding it leaves no bits for a fraction */
-    f32x16 k = (x * 1.44269504f + round) - round;
-    f32x16 r = x - k * 0.693359375f + k * 2.12194440e-4f;
-    f32x16 p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    NAME(floats) k = (x * 1.44269504f + round) - round;
+    NAME(floats) r = x - k * 0.693359375f + k * 2.12194440e-4f;
+    NAME(floats) p = r * 1.9875691500e-4f + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;
     p = p * r + 4.1665795894e-2f;
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    i32x16 exponent = (__builtin_convertvector(k, i32x16) + 127) << 23;
-    return p * (f32x16)exponent;
+    NAME(integers) exponent = (__builtin_convertvector(k, NAME(integers)) + 127) << 23;
+    return p * (NAME(floats))exponent;
 }
 
 /* y = (x - mean) / sqrt(variance + eps) * weight + bias. */
 static void NAME(layer_norm)(float *y, const float *x, const float *weight, const float *bias, int64_t n, float eps) {
-    f32x16 sums = {0};
+    NAME(floats) sums[PARTS] = {{0}};
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) sums += NAME(load)(x + i);
+    for (; i + LANES <= n; i += LANES)
+        for (int p = 0; p < PARTS; p++) sums[p] += NAME(load)(x + i + p * WIDTH);
     float mean = NAME(total)(sums);
     for (; i < n; i++) mean += x[i];
     mean /= n;
@@ -78,18 +87,18 @@ static void NAME(layer_norm)(float *y, const float *x, const float *weight, cons
 
 /* GPT-2's GELU, in place: 0.5 x (1 + tanh u) = x / (1 + e^(-2u)), with u = sqrt(2/pi) (x + 0.044715 x^3). */
 static void NAME(gelu)(float *x, int64_t n) {
-    float rest[LANES];
-    for (int64_t i = 0; i < n; i += LANES) {
-        int64_t count = n - i < LANES ? n - i : LANES;
+    float rest[WIDTH];
+    for (int64_t i = 0; i < n; i += WIDTH) {
+        int64_t count = n - i < WIDTH ? n - i : WIDTH;
         float *p = x + i;
-        if (count < LANES) {
+        if (count < WIDTH) {
             memset(rest, 0, sizeof rest);
             p = memcpy(rest, x + i, count * sizeof *x);
         }
-        f32x16 v = NAME(load)(p);
-        f32x16 u = 0.79788456f * (v + 0.044715f * v * v * v);
+        NAME(floats) v = NAME(load)(p);
+        NAME(floats) u = 0.79788456f * (v + 0.044715f * v * v * v);
         NAME(store)(p, v / (1.0f + NAME(exponential)(-2.0f * u)));
-        if (count < LANES) memcpy(x + i, rest, count * sizeof *x);
+        if (count < WIDTH) memcpy(x + i, rest, count * sizeof *x);
     }
 }
 
@@ -101,28 +110,21 @@ static void NAME(attend)(
     float scale = 1 / sqrtf((float)width), highest = -INFINITY;
     for (int64_t s = 0; s < length; s++) scores[s] = NAME(dot)(q, keys + s * width, width) * scale;
     for (int64_t s = length; s < padded; s++) scores[s] = -INFINITY;
-    f32x16 maxima = NAME(load)(scores), totals = {0};
-    for (int64_t s = LANES; s < padded; s += LANES) maxima = NAME(larger)(maxima, NAME(load)(scores + s));
-    for (int j = 0; j < LANES; j++) highest = maxima[j] > highest ? maxima[j] : highest;
-    for (int64_t s = 0; s < padded; s += LANES) {
-        f32x16 weights = NAME(exponential)(NAME(load)(scores + s) - highest);
-        totals += weights;
-        NAME(store)(scores + s, weights);
-    }
+    NAME(floats) maxima = NAME(load)(scores), totals[PARTS] = {{0}};
+    for (int64_t s = WIDTH; s < padded; s += WIDTH) maxima = NAME(larger)(maxima, NAME(load)(scores + s));
+    for (int j = 0; j < WIDTH; j++) highest = maxima[j] > highest ? maxima[j] : highest;
+    for (int64_t s = 0; s < padded; s += LANES)
+        for (int p = 0; p < PARTS; p++) {
+            NAME(floats) weights = NAME(exponential)(NAME(load)(scores + s + p * WIDTH) - highest);
+            totals[p] += weights;
+            NAME(store)(scores + s + p * WIDTH, weights);
+        }
     float sum = NAME(total)(totals);
     for (; d + 4 * LANES <= width; d += 4 * LANES) {
-        f32x16 a = {0}, b = {0}, c = {0}, e = {0};
-        for (int64_t s = 0; s < length; s++) {
-            const float *v = values + s * width + d;
-            a += scores[s] * NAME(load)(v);
-            b += scores[s] * NAME(load)(v + LANES);
-            c += scores[s] * NAME(load)(v + 2 * LANES);
-            e += scores[s] * NAME(load)(v + 3 * LANES);
-        }
-        NAME(store)(y + d, a / sum);
-        NAME(store)(y + d + LANES, b / sum);
-        NAME(store)(y + d + 2 * LANES, c / sum);
-        NAME(store)(y + d + 3 * LANES, e / sum);
+        NAME(floats) sums[4 * PARTS] = {{0}};
+        for (int64_t s = 0; s < length; s++)
+            for (int p = 0; p < 4 * PARTS; p++) sums[p] += scores[s] * NAME(load)(values + s * width + d + p * WIDTH);
+        for (int p = 0; p < 4 * PARTS; p++) NAME(store)(y + d + p * WIDTH, sums[p] / sum);
     }
     for (; d < width; d++) {
         float a = 0;
@@ -144,12 +146,13 @@ static inline __attribute__((always_inline)) void NAME(add_columns)(
     const int inputs, float *y, const float *x, const float *weight, int64_t out, int64_t from, int64_t to) {
     int64_t o = from;
     for (; o + LANES <= to; o += LANES) {
-        f32x16 sum = NAME(load)(y + o);
+        NAME(floats) sums[PARTS];
+        for (int p = 0; p < PARTS; p++) sums[p] = NAME(load)(y + o + p * WIDTH);
         for (int i = 0; i < inputs; i++) {
             __builtin_prefetch(weight + (inputs + i) * out + o, 0, 2); /* the stream's continuation */
-            sum += x[i] * NAME(load)(weight + i * out + o);
+            for (int p = 0; p < PARTS; p++) sums[p] += x[i] * NAME(load)(weight + i * out + o + p * WIDTH);
         }
-        NAME(store)(y + o, sum);
+        for (int p = 0; p < PARTS; p++) NAME(store)(y + o + p * WIDTH, sums[p]);
     }
     for (; o < to; o++)
         for (int i = 0; i < inputs; i++) y[o] += x[i] * weight[i * out + o];
@@ -239,33 +242,38 @@ static void NAME(quantize)(Quantized *q, int64_t row, const float *x, int64_t n)
  * all sums are in registers: a panel's weights are read once for all rows, a row's activations once for all panels. */
 static inline __attribute__((always_inline)) void NAME(tile)(
     const int rows, const int panels, float *y, const Quantized *x, int64_t row, const Matrix *m, int64_t from) {
+    enum { MOST = PANELS * PARTS };
+    const int parts = panels * PARTS;
     int64_t padded = (m->in + 3) / 4 * 4;
     const uint8_t *weight = (const uint8_t *)m->weight + from * padded;
     const int8_t *values = x->values + row * x->stride;
     const int32_t *offsets = x->offsets + row * x->blocks;
     const float *scales = x->scales + row * x->blocks;
-    f32x16 sums[ROWS * PANELS] = {{0}};
+    NAME(floats) sums[ROWS * MOST] = {{0}};
     for (int64_t block = 0; block < x->blocks; block++) {
         int64_t begin = block * BLOCK, end = begin + BLOCK < padded ? begin + BLOCK : padded;
-        i32x16 products[ROWS * PANELS];
+        NAME(integers) products[ROWS * MOST];
         for (int r = 0; r < rows; r++)
-            for (int p = 0; p < panels; p++) products[r * PANELS + p] = (i32x16){0} + offsets[r * x->blocks + block];
+            for (int p = 0; p < parts; p++) products[r * MOST + p] = (NAME(integers)){0} + offsets[r * x->blocks + block];
         for (int64_t i = begin; i < end; i += 4)
             for (int r = 0; r < rows; r++)
-                for (int p = 0; p < panels; p++)
-                    products[r * PANELS + p] =
-                        DOT4(products[r * PANELS + p], weight + (p * padded + i) * LANES, values + r * x->stride + i);
+                for (int p = 0; p < parts; p++) {
+                    const uint8_t *w = weight + (p / PARTS * padded + i) * LANES + p % PARTS * 4 * WIDTH;
+                    products[r * MOST + p] = DOT4(products[r * MOST + p], w, values + r * x->stride + i);
+                }
         for (int r = 0; r < rows; r++)
-            for (int p = 0; p < panels; p++)
-                sums[r * PANELS + p] +=
-                    __builtin_convertvector(products[r * PANELS + p], f32x16) * scales[r * x->blocks + block];
+            for (int p = 0; p < parts; p++)
+                sums[r * MOST + p] +=
+                    __builtin_convertvector(products[r * MOST + p], NAME(floats)) * scales[r * x->blocks + block];
     }
     for (int r = 0; r < rows; r++)
-        for (int p = 0; p < panels; p++) {
-            int64_t o = from + p * LANES, bytes = (m->out - o < LANES ? m->out - o : LANES) * sizeof *y;
-            f32x16 bias = {0};
+        for (int p = 0; p < parts; p++) {
+            int64_t o = from + p * WIDTH, left = m->out - o;
+            size_t bytes = (left < 0 ? 0 : left < WIDTH ? left : WIDTH) * sizeof *y;
+            NAME(floats) scale, bias = {0};
+            memcpy(&scale, m->scale + o, sizeof scale);
             if (m->bias) memcpy(&bias, m->bias + o, bytes);
-            bias += sums[r * PANELS + p] * NAME(load)(m->scale + o);
+            bias += sums[r * MOST + p] * scale;
             memcpy(y + (row + r) * m->out + o, &bias, bytes);
         }
 }
@@ -278,11 +286,11 @@ static void NAME(multiply_int8)(float *y, const Quantized *x, int64_t rows, cons
 #define TILE(rows) (panels > 1 ? NAME(tile)(rows, PANELS, y, x, row, m, o) : NAME(tile)(rows, 1, y, x, row, m, o))
         for (row = 0; row + ROWS <= rows; row += ROWS) TILE(ROWS);
         switch (rows - row) {
-            case 1: TILE(1); break;
-            case 2: TILE(2); break;
-            case 3: TILE(3); break;
-            case 4: TILE(4); break;
-            case 5: TILE(5); break;
+            case 1: if (ROWS > 1) TILE(1); break;
+            case 2: if (ROWS > 2) TILE(2); break;
+            case 3: if (ROWS > 3) TILE(3); break;
+            case 4: if (ROWS > 4) TILE(4); break;
+            case 5: if (ROWS > 5) TILE(5); break;
         }
 #undef TILE
     }
@@ -299,3 +307,7 @@ static const Kernels NAME(kernels) = {
 #undef ISA
 #undef DOT4
 #undef WEIGHT_OFFSET
+#undef PARTS
+#undef WIDTH
+#undef ROWS
+#undef PANELS

@@ -3,7 +3,7 @@
 import contextlib
 import ctypes
 import hashlib
-import importlib.machinery
+import json
 import mmap
 import os
 import sys
@@ -24,6 +24,9 @@ from minigpt.threads import watch_load
 _BY_ROWS, _BY_COLUMNS, _INT8 = range(3)
 _OUT_OF_MEMORY, _OUT_OF_RANGE = 1, 2
 _LANES = 16
+# What setup.py compiles; in a checkout there may be another one, whose name has the version of Python, from before.
+_LIBRARY = "_decode*.dll" if sys.platform == "win32" else "_decode*.so"
+_RECORD = "_decode_build.json"
 _INSTRUCTION_SETS = ("avx512-vnni", "avx2", "neon-dotprod", "plain")
 _INSTRUCTIONS = "MINIGPT_CPU_ISA"  # environment variable: the instruction set to use instead of the processor's best
 _SHORT_PROMPT = 16  # ids; PyTorch reads longer float32 prompts faster
@@ -77,16 +80,33 @@ def why_unavailable() -> str:
     return loaded if isinstance(loaded, str) else ""
 
 
+def uses_one_core() -> str:
+    """Why the compiled decode.c has no OpenMP, so that it uses one core; empty if it has, or if there is none."""
+    return "" if library() is None else _build_record().get("openmp_error", "")
+
+
+def _build_record() -> dict[str, str]:
+    """What setup.py says about its attempt to compile decode.c; empty if it did not run."""
+    try:
+        record = json.loads((Path(__file__).parent / _RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
 @cache
 def _library() -> ctypes.CDLL | str:
     here = Path(__file__).parent
-    found = [path for end in importlib.machinery.EXTENSION_SUFFIXES if (path := here / f"_decode{end}").exists()]
-    if not found:
-        return "minigpt was installed without a C compiler; install gcc or clang, then reinstall minigpt"
-    loaded = _load(str(found[0]))
+    paths = sorted(here.glob(_LIBRARY))
+    if not paths:
+        error = _build_record().get("error")
+        failed = f"the C compiler failed when minigpt was installed ({error})" if error else "decode.c is not compiled"
+        return f"{failed}; install gcc or clang, then reinstall minigpt"
+    usable = [loaded for path in paths if (loaded := _load(str(path))) is not None]
+    if not usable:
+        return f"{paths[0].name} needs OpenMP; install libgomp or libomp"
+    loaded = next((library for library in usable if _is_current(library, here)), None)
     if loaded is None:
-        return f"{found[0].name} needs OpenMP; install libgomp or libomp"
-    if not _is_current(loaded, here):
         return "decode.c has changed since it was compiled; reinstall minigpt"
     loaded.minigpt_use.restype = ctypes.c_char_p
     loaded.minigpt_use.argtypes = [ctypes.c_char_p]
@@ -114,8 +134,9 @@ def _is_current(loaded: ctypes.CDLL, sources: Path) -> bool:
 
 
 def _load(path: str) -> ctypes.CDLL | None:
-    """Loads the library with PyTorch's OpenMP if visible, so that they share one thread pool, else gcc's or clang's."""
-    for openmp in ("", "libgomp.so.1", "libomp.so.5"):
+    """Loads the library with PyTorch's OpenMP, so that they share one thread pool, else with gcc's or clang's."""
+    pytorchs = sorted(map(str, (Path(torch.__file__).parent / "lib").glob("lib*omp*")))
+    for openmp in ("", *pytorchs, "libgomp.so.1", "libomp.so.5"):  # "": PyTorch's is visible to every library
         try:
             if openmp:
                 ctypes.CDLL(openmp, ctypes.RTLD_GLOBAL)
@@ -192,7 +213,8 @@ class NativeEngine:
     @property
     def description(self) -> str:
         weights = "float32" if self.quantization == "none" else self.quantization
-        return f"cpu, {weights}, compiled for {use(self._library)}"
+        cores = " on one core" if uses_one_core() else ""
+        return f"cpu, {weights}, compiled for {use(self._library)}{cores}"
 
     @property
     def device(self) -> torch.device:
@@ -211,7 +233,7 @@ class NativeEngine:
         for prompt in prompts:
             check_length(len(prompt), self.n_positions)
         if self._cache.batch_size != len(prompts):
-            self._set_cache(KVCache(self.model.config, len(prompts)))
+            self.use_cache(KVCache(self.model.config, len(prompts)))
         self._lengths = [len(prompt) for prompt in prompts]
         logits = torch.empty(len(prompts), self.model.config.vocab_size)
         # The choice depends on each prompt's own length, so that its logits do not depend on the other prompts.
@@ -221,10 +243,10 @@ class NativeEngine:
         for row in long:
             logits[row] = self._read_with_pytorch(row, prompts[row])
         if short:
-            # The prompts' last ids come last, because `_step` returns logits for the last ids only.
+            # The prompts' last ids come last, because `step` returns logits for the last ids only.
             rows = [(id, at, row) for row in short for at, id in enumerate(prompts[row][:-1])]
             rows += [(prompts[row][-1], self._lengths[row] - 1, row) for row in short]
-            logits[short] = self._step(torch.tensor(rows), len(short))
+            logits[short] = self.step(torch.tensor(rows), len(short))
         return logits
 
     @torch.inference_mode()
@@ -237,19 +259,19 @@ class NativeEngine:
             [ids, first + torch.arange(new), torch.arange(batch)[:, None].expand(batch, new)], dim=-1
         )  # (B, T, 3)
         self._lengths = [length + new for length in self._lengths]
-        return self._step(rows.flatten(0, 1), batch * new).view(batch, new, -1)
+        return self.step(rows.flatten(0, 1), batch * new).view(batch, new, -1)
 
     @torch.inference_mode()
     def keep(self, rows: Sequence[int]) -> None:
         self._cache.length = self.length
         self._cache.keep(rows)
-        self._set_cache(self._cache)
+        self.use_cache(self._cache)
         self._lengths = [self._lengths[row] for row in rows]
 
     def rewind(self, count: int) -> None:
         self._lengths = [length - count for length in self._lengths]
 
-    def _step(self, rows: Tensor, n_logits: int) -> Tensor:
+    def step(self, rows: Tensor, n_logits: int) -> Tensor:
         """Reads N ids and returns the logits after the last `n_logits` of them.
 
         Shapes: rows (N, 3) int64, each an id, its position and its sequence -> (n_logits, V).
@@ -271,7 +293,7 @@ class NativeEngine:
         view = self._cache.row(row)
         return self.model.logits(self.model.last_features(torch.tensor([list(prompt)]), view))[0]
 
-    def _set_cache(self, cache: KVCache) -> None:
+    def use_cache(self, cache: KVCache) -> None:
         """Uses this cache, in decode.c too."""
         self._cache = cache
         for layer, cached in zip(self._layers, cache.layers, strict=True):

@@ -7,9 +7,13 @@ import torch
 from minigpt.errors import ConfigError
 from minigpt.generation.engines import native
 from minigpt.generation.engines.cuda_graphs import GraphEngine
+from minigpt.generation.engines.cuda_slots import CudaSlots
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
+from minigpt.generation.engines.native_slots import NativeSlots
 from minigpt.generation.engines.pytorch import TorchEngine
+from minigpt.generation.engines.slots import SlotEngine
+from minigpt.generation.engines.torch_slots import TorchSlots
 from minigpt.model.gpt import GPT
 
 Quantization = Literal["auto", "none", "int8"]
@@ -35,16 +39,37 @@ def resolve_engine(model: GPT, quantization: Quantization = "none", *, compiled:
     on_cuda = device.type == "cuda"
     if compiled and not on_cuda:
         raise ConfigError(f"compile needs CUDA, but the model is on {device}; omit it")
+    quantization, native_fits = _resolve_quantization(model, quantization)
+    if native_fits:
+        return NativeEngine(model, quantization)
+    return GraphEngine(model, compiled=compiled) if on_cuda else TorchEngine(model)
+
+
+def resolve_slots(model: GPT, n_slots: int, quantization: Quantization = "none") -> SlotEngine:
+    """The fastest slot engine for a model on its device, chosen as by `resolve_engine`.
+
+    Raises: ConfigError for int8 if decode.c cannot run the model.
+    """
+    quantization, native_fits = _resolve_quantization(model, quantization)
+    if native_fits:
+        return NativeSlots(model, n_slots, quantization)
+    on_cuda = model.token_embedding.weight.device.type == "cuda"
+    return CudaSlots(model, n_slots) if on_cuda else TorchSlots(model, n_slots)
+
+
+def _resolve_quantization(model: GPT, quantization: Quantization) -> tuple[Literal["none", "int8"], bool]:
+    """The quantization that "auto" stands for, and whether decode.c can run the model.
+
+    Raises: ConfigError for int8 if it cannot.
+    """
     obstacle = _native_obstacle(model)
     if quantization == "auto":
         quantization = "none" if obstacle or model.config.n_parameters < _INT8_FROM else "int8"
-    if not obstacle:
-        return NativeEngine(model, quantization)
-    if quantization != "none":
+    if obstacle and quantization != "none":
         raise ConfigError(
             f"quantize ({quantization!r}) needs float32 weights on a CPU and the compiled decode step; {obstacle}"
         )
-    return GraphEngine(model, compiled=compiled) if on_cuda else TorchEngine(model)
+    return quantization, not obstacle
 
 
 def _native_obstacle(model: GPT) -> str:

@@ -5,10 +5,8 @@
   const { make, section, color, paint, legend, rovingTabIndex } = page;
   const { data, tokens, count, selection, weight, onSelect, select, quoted } = inspection;
   const shade = Math.sqrt; // spreads the small weights; the legend is labeled accordingly
-  const cellSize = Math.max(2, Math.min(32, Math.floor(640 / count)));
-  const hasLabels = cellSize >= 7;
-  const margin = hasLabels ? 92 : 4;
-  const side = count * cellSize;
+  const [LARGEST_SIDE, LABELED_MARGIN, PLAIN_MARGIN, LEAST_LABELED] = [640, 92, 4, 7]; // pixels
+  let cellSize, hasLabels, margin, side; // of the large map
   let cursor = { row: count - 1, column: 0 };
 
   /** Draws the map of a head, one pixel for each weight. */
@@ -63,6 +61,7 @@
       draw();
     },
   });
+  const holder = make("div", { class: "scroll" }, large);
   const readout = make("p", { class: "readout", id: "weight", "aria-live": "polite" });
   const strip = make("div", { class: "text strip", "aria-hidden": "true", dir: "auto" });
   const spans = tokens.map((token) => make("span", { class: "token" }, token.replaceAll("␣", " ")));
@@ -74,7 +73,17 @@
     legend("attention weight", "0", "0.06", "0.25", "0.56", "1"),
     make("div", { class: "columns" },
       make("div", {}, make("h3", {}, "layers (down) and heads (across)"), overview),
-      make("div", { class: "head-map" }, title, readout, make("div", { class: "scroll" }, large), strip)));
+      make("div", { class: "head-map" }, title, readout, holder, strip)));
+
+  /** Chooses the size of the cells: the labels are omitted where there is no room for them. */
+  function fit() {
+    const size = (room) => Math.max(2, Math.min(32, Math.floor(Math.min(LARGEST_SIDE, room) / count)));
+    const room = holder.clientWidth || Infinity;
+    hasLabels = size(room - LABELED_MARGIN - 2) >= LEAST_LABELED;
+    margin = hasLabels ? LABELED_MARGIN : PLAIN_MARGIN;
+    cellSize = size(room - margin - 2);
+    side = count * cellSize;
+  }
 
   /** Moves the cursor to the cell under the pointer. */
   function pointAt(event) {
@@ -139,6 +148,12 @@
   }
 
   document.addEventListener("theme", draw);
+  fit();
+  new ResizeObserver(() => {
+    const before = cellSize;
+    fit();
+    if (cellSize !== before) draw();
+  }).observe(holder);
   onSelect(({ token, layer, head }) => {
     const index = layer * data.heads + head;
     buttons.forEach((button, other) => button.toggleAttribute("data-selected", other === index));

@@ -1,9 +1,14 @@
 "use strict";
 
-/** An SVG chart of lines over steps; the mouse or the arrow keys select a step and show the lines' values at it. */
+/**
+ * An SVG chart of lines over steps, as wide as its place; the mouse or the arrow keys select a step and show the lines'
+ * values at it. Names and numbers stand outside of the plot, where no line crosses them.
+ */
 const chart = (() => {
   const { make } = page;
-  const MARGIN = { left: 64, right: 64, top: 12, bottom: 44 };
+  const FONT_SIZE = 12, LINE_HEIGHT = 14, TOP = 12, BOTTOM = 40; // pixels
+  const ruler = document.createElement("canvas").getContext("2d");
+  const selections = new Map(); // the selected step by the title of a chart, for when it is drawn again
   let chartCount = 0;
 
   /** About `about` round numbers from low to high. */
@@ -18,10 +23,10 @@ const chart = (() => {
     return values;
   }
 
-  /** A number as text: 1,200, 0.0032, 4.2e-6. */
+  /** A number as text: 1,200, 0.0032, 4.20e-6. */
   function format(value, digits = 4) {
     if (value === null || value === undefined) return "–";
-    if (value !== 0 && Math.abs(value) < 1e-3) return value.toExponential(2);
+    if (value !== 0 && Math.abs(value) < 1e-4) return value.toExponential(2);
     if (Math.abs(value) >= 1000) return Math.round(value).toLocaleString("en");
     return Number(value.toPrecision(digits)).toString();
   }
@@ -51,88 +56,129 @@ const chart = (() => {
     return low === high ? [low - 0.5, high + 0.5] : [low, high];
   }
 
-  /**
-   * Draws `lines`, each {name, class, x, y, dots?, isFaint?}, where x are steps and y are values or null. `levels` are
-   * horizontal lines {name, y}. The axis includes the values `from` and `to`. `second` is an axis on the right, {label,
-   * factor}. `formatValue` formats a line's value for the readout. A small chart is half as wide.
-   */
-  function draw({
-    title, label, lines, levels = [], from, to, small = false, second = null,
-    formatValue = (line, value) => format(value),
-  }) {
-    lines = lines.filter((line) => line.x.length);
-    const [width, height] = small ? [560, 260] : [1120, 400];  // about its size in pixels
-    if (!lines.length) return make("p", { class: "muted" }, "No data yet.");
-    const [left, right] = [MARGIN.left, width - MARGIN.right], [top, bottom] = [MARGIN.top, height - MARGIN.bottom];
+  function widthOf(text) {
+    ruler.font = `${FONT_SIZE}px system-ui, sans-serif`;
+    return Math.ceil(ruler.measureText(text).width);
+  }
+
+  /** The text, shortened to a width in pixels. */
+  function shortened(text, width) {
+    let kept = text;
+    while (kept.length > 1 && widthOf(`${kept}…`) > width) kept = kept.slice(0, -1);
+    return widthOf(text) <= width ? text : `${kept}…`;
+  }
+
+  /** Places labels at these heights, or where they do not overlap: between `top` and `bottom`, in the given order. */
+  function spread(heights, top, bottom) {
+    const places = [];
+    for (const height of heights) places.push(Math.max(height, (places.at(-1) ?? top - LINE_HEIGHT) + LINE_HEIGHT));
+    for (let index = places.length - 1, most = bottom; index >= 0; index--, most -= LINE_HEIGHT) {
+      places[index] = Math.min(places[index], most);
+    }
+    return places;
+  }
+
+  /** The ranges of a chart's axes, and the horizontal lines that are near enough to be shown. */
+  function rangesOf({ lines, levels, from, to, top }) {
     const [first, last] = extent(lines.map((line) => line.x), []);
     let [low, high] = extent(lines.map((line) => line.y), [from, to]);
-    const visible = levels.filter((level) => level.y <= high && level.y > low - 0.5 * (high - low));
-    low = Math.min(low, ...visible.map((level) => level.y));
+    high = Math.min(high, top ?? high);
+    const shown = levels.filter((level) => level.y <= high && level.y > low - 0.5 * (high - low));
+    low = Math.min(low, ...shown.map((level) => level.y));
     const padding = 0.04 * (high - low);
-    [low, high] = [from === low ? low : low - padding, high + padding];
-    const px = (step) => left + (step - first) / (last - first) * (right - left);
-    const py = (value) => bottom - (value - low) / (high - low) * (bottom - top);
-    const svg = make("svg:svg", {
-      viewBox: `0 0 ${width} ${height}`, class: "chart", tabindex: 0, role: "img",
-      "aria-label": `${title}; arrow keys move from step to step`,
-    });
-    const clip = `clip${chartCount++}`;
-    svg.append(make("svg:clipPath", { id: clip },
-      make("svg:rect", { x: left, y: top, width: right - left, height: bottom - top })));
+    return { first, last, low: from === low ? low : low - padding, high: high + padding, shown };
+  }
 
-    for (const value of ticks(low, high, 6)) {
+  /** The grid, the numbers at the axes and the names of the horizontal lines. */
+  function drawAxes(svg, { box, px, py, ranges, labels, small }) {
+    const { left, right, bottom } = box;
+    for (const value of ticks(ranges.low, ranges.high, small ? 4 : 6)) {
       svg.append(make("svg:line", { class: "grid", x1: left, x2: right, y1: py(value), y2: py(value) }),
         make("svg:text", { class: "tick", x: left - 8, y: py(value) + 4, "text-anchor": "end" }, format(value)));
     }
-    if (second) {
-      for (const value of ticks(low * second.factor, high * second.factor, 6)) {
-        svg.append(make("svg:text", { class: "tick", x: right + 8, y: py(value / second.factor) + 4 }, format(value)));
-      }
-      svg.append(make("svg:text", {
-        class: "tick", "text-anchor": "middle", transform: `translate(${width - 8} ${(top + bottom) / 2}) rotate(-90)`,
-      }, second.label));
-    }
-    for (const value of ticks(first, last, small ? 5 : 10)) {
+    const room = widthOf(format(ranges.last)) + 24;
+    for (const value of ticks(ranges.first, ranges.last, Math.max(1, Math.min(10, (right - left) / room)))) {
       svg.append(make("svg:line", { class: "grid", x1: px(value), x2: px(value), y1: bottom, y2: bottom + 4 }),
-        make("svg:text", { class: "tick", x: px(value), y: bottom + 18, "text-anchor": "middle" }, format(value)));
+        make("svg:text", { class: "tick", x: px(value), y: bottom + 17, "text-anchor": "middle" }, format(value)));
     }
-    svg.append(
-      make("svg:text", { class: "tick", x: (left + right) / 2, y: height - 6, "text-anchor": "middle" }, "step"),
-      make("svg:text", {
-        class: "tick", "text-anchor": "middle", transform: `translate(14 ${(top + bottom) / 2}) rotate(-90)`,
-      }, label));
+    const middle = (left + right) / 2;
+    svg.append(make("svg:text", { class: "tick", x: middle, y: bottom + 34, "text-anchor": "middle" }, "step"));
+    for (const { y, place, text } of labels) {
+      svg.append(make("svg:line", { class: "level", x1: left, x2: right, y1: y, y2: y }),
+        make("svg:path", { class: "leader", d: `M${right} ${y}L${right + 8} ${place}` }),
+        make("svg:text", { class: "tick", x: right + 11, y: place + 4 }, text));
+    }
+  }
 
-    let lowest = -Infinity;  // names that would overlap move down
-    for (const level of [...visible].sort((a, b) => b.y - a.y)) {
-      const y = Math.max(py(level.y) - 4, lowest + 13);
-      lowest = y;
-      svg.append(make("svg:line", { class: "level", x1: left, x2: right, y1: py(level.y), y2: py(level.y) }),
-        make("svg:text", { class: "tick", x: right - 4, y, "text-anchor": "end" },
-          `${level.name} ${format(level.y, 3)}`));
-    }
-    for (const line of lines) {
-      let path = "", pen = "M";
-      line.x.forEach((step, index) => {
-        if (line.y[index] === null) {
-          pen = "M";
-          return;
-        }
-        path += `${pen}${px(step).toFixed(1)} ${py(line.y[index]).toFixed(1)}`;
-        pen = "L";
-        if (!line.dots) return;
-        svg.append(make("svg:circle", { class: line.class, cx: px(step), cy: py(line.y[index]), r: 2.5 }));
-      });
-      svg.append(make("svg:path", {
-        class: `${line.class}${line.isFaint ? " faint" : ""}`, d: path, "clip-path": `url(#${clip})`,
-      }));
-    }
+  function drawLine(plot, line, px, py) {
+    let path = "", pen = "M";
+    line.x.forEach((step, index) => {
+      if (line.y[index] === null) {
+        pen = "M";
+        return;
+      }
+      const [cx, cy] = [px(step).toFixed(1), py(line.y[index]).toFixed(1)];
+      path += `${pen}${cx} ${cy}`;
+      pen = "L";
+      if (line.dots) plot.append(make("svg:circle", { class: line.class, cx, cy, r: 2.5 }));
+    });
+    plot.append(make("svg:path", { class: `line ${line.class}${line.isFaint ? " faint" : ""}`, d: path }));
+  }
 
+  /**
+   * Draws `lines`, each {name, class, x, y, dots?, isFaint?}, where x are steps and y are values or null. `levels` are
+   * horizontal lines {name, y}. The axis includes the values `from` and `to` and ends at `top`; higher values are cut.
+   * `formatValue` formats a line's value for the readout. A small chart is half as wide. A line without a name needs no
+   * legend: the chart's title names it.
+   */
+  function draw({
+    title, lines, levels = [], from, to, top, small = false, formatValue = (line, value) => format(value),
+  }) {
+    lines = lines.filter((line) => line.x.length);
+    const caption = make("figcaption", {}, title);
+    if (!lines.length) {
+      return make("figure", { "aria-label": title }, caption, make("p", { class: "muted" }, "No data yet."));
+    }
+    const ranges = rangesOf({ lines, levels, from, to, top });
     const steps = [...new Set(lines.flatMap((line) => line.x))].sort((a, b) => a - b);
-    const cursor = make("svg:line", { class: "cursor", y1: top, y2: bottom, visibility: "hidden" });
+    const svg = make("svg:svg", {
+      class: "chart", tabindex: 0, role: "img", "aria-label": `${title}; arrow keys move from step to step`,
+    });
+    const plot = make("svg:g");
+    const cursor = make("svg:line", { class: "cursor", visibility: "hidden" });
     const marks = lines.map((line) => make("svg:circle", { class: `mark ${line.class}`, r: 4, visibility: "hidden" }));
-    svg.append(cursor, ...marks);
-    const readout = make("p", { class: `readout number${small ? "" : " wide"}`, "aria-live": "polite" });
-    let selected = null;
+    const readout = make("p", { class: "readout number", "aria-live": "polite" });
+    const holder = make("div", { class: `plot${small ? " small" : ""}` }, svg);
+    const clip = `clip${chartCount++}`;
+    let selected = null, box, px, py;
+
+    /** Draws the chart in the size of its place. */
+    function render(width, height) {
+      const texts = [...ranges.shown].sort((a, b) => b.y - a.y).map((level) => (
+        shortened(`${level.name} ${format(level.y, 3)}`, 0.36 * width)));
+      const numbers = ticks(ranges.low, ranges.high, small ? 4 : 6).map((value) => widthOf(format(value)));
+      box = {
+        left: Math.max(...numbers, 0) + 16, top: TOP, bottom: height - BOTTOM,
+        right: width - Math.max(8 + widthOf(format(ranges.last)) / 2, ...texts.map((text) => widthOf(text) + 18)),
+      };
+      px = (step) => box.left + (step - ranges.first) / (ranges.last - ranges.first) * (box.right - box.left);
+      py = (value) => box.bottom - (value - ranges.low) / (ranges.high - ranges.low) * (box.bottom - box.top);
+      const heights = [...ranges.shown].sort((a, b) => b.y - a.y).map((level) => py(level.y));
+      const places = spread(heights, box.top, box.bottom);
+      const labels = heights.map((y, index) => ({ y, place: places[index], text: texts[index] }));
+      svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+      svg.replaceChildren(make("svg:clipPath", { id: clip }, make("svg:rect", {
+        x: box.left - 4, y: box.top - 4, width: box.right - box.left + 8, height: box.bottom - box.top + 8,
+      })));
+      drawAxes(svg, { box, px, py, ranges, labels, small });
+      plot.replaceChildren();
+      plot.setAttribute("clip-path", `url(#${clip})`);
+      for (const line of lines) drawLine(plot, line, px, py);
+      cursor.setAttribute("y1", box.top);
+      cursor.setAttribute("y2", box.bottom);
+      svg.append(plot, cursor, ...marks);
+      if (selected !== null) select(selected);
+    }
 
     /** An entry of the readout: a line's color and a text. */
     function entry(line, text) {
@@ -143,32 +189,36 @@ const chart = (() => {
     function select(index) {
       selected = index;
       const step = steps[index];
+      selections.set(title, step);
       cursor.setAttribute("x1", px(step));
       cursor.setAttribute("x2", px(step));
       cursor.setAttribute("visibility", "visible");
       const values = lines.map((line, number) => {
         const point = nearest(line.x, step);
-        const hasValue = line.y[point] !== null && line.y[point] !== undefined;
-        marks[number].setAttribute("visibility", hasValue ? "visible" : "hidden");
-        if (hasValue) {
+        const value = line.y[point] ?? null;
+        const isInside = value !== null && value <= ranges.high;
+        marks[number].setAttribute("visibility", isInside ? "visible" : "hidden");
+        if (isInside) {
           marks[number].setAttribute("cx", px(line.x[point]));
-          marks[number].setAttribute("cy", py(line.y[point]));
+          marks[number].setAttribute("cy", py(value));
         }
         const where = line.x[point] === step ? "" : ` (step ${line.x[point].toLocaleString("en")})`;
-        return entry(line, `${line.name} ${hasValue ? formatValue(line, line.y[point]) : "–"}${where}`);
+        const name = line.name ? `${line.name} ` : "";
+        return entry(line, `${name}${value === null ? "–" : formatValue(line, value)}${where}`);
       });
       readout.replaceChildren(make("strong", {}, `step ${step.toLocaleString("en")}`), ...values);
     }
     function deselect() {
-      readout.replaceChildren(...lines.map((line) => entry(line, line.name)));
+      readout.replaceChildren(...lines.filter((line) => line.name).map((line) => entry(line, line.name)));
       cursor.setAttribute("visibility", "hidden");
       marks.forEach((mark) => mark.setAttribute("visibility", "hidden"));
       selected = null;
+      selections.delete(title);
     }
     svg.addEventListener("pointermove", (event) => {
-      const box = svg.getBoundingClientRect();
-      const x = (event.clientX - box.left) * width / box.width;
-      select(nearest(steps, first + (x - left) / (right - left) * (last - first)));
+      const x = event.clientX - svg.getBoundingClientRect().left;
+      const place = (x - box.left) / (box.right - box.left);
+      select(nearest(steps, ranges.first + place * (ranges.last - ranges.first)));
     });
     svg.addEventListener("pointerleave", deselect);
     svg.addEventListener("blur", deselect);
@@ -183,8 +233,15 @@ const chart = (() => {
       event.preventDefault();
       select(Math.min(steps.length - 1, Math.max(0, next)));
     });
+    const remembered = selections.get(title);
     deselect();
-    return make("figure", { "aria-label": title }, make("figcaption", {}, title), readout, svg);
+    if (remembered !== undefined) selected = nearest(steps, remembered);
+    new ResizeObserver(() => {
+      if (holder.clientWidth) render(holder.clientWidth, holder.clientHeight);
+    }).observe(holder);
+    const isNamed = lines.some((line) => line.name); // else the readout has room beside the title
+    return make("figure", { "aria-label": title },
+      ...(isNamed ? [caption, readout] : [make("div", { class: "caption" }, caption, readout)]), holder);
   }
 
   return { draw };

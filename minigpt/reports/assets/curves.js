@@ -2,43 +2,73 @@
 
 /** The curves: loss with baselines, learning rate, speed. */
 (() => {
-  const { make, section } = page;
-  const { runs, several, named } = report;
-  const inBits = runs.every((run) => run.bitsPerNat); // needs the number of bytes per token
-  const unit = inBits ? "bits per byte" : "nats per token";
-  const factor = (run) => (inBits ? run.bitsPerNat : 1);
-  const scaled = (run, values) => values.map((value) => (value === null ? null : value * factor(run)));
+  const { make } = page;
+  const { runs, several, named, section } = report;
+  const FIRST_STEPS = 0.03; // of a run, whose high losses would flatten the rest of the curve
 
-  const lines = runs.flatMap((run) => {
-    const { training, validation } = run;
-    return [
-      { name: "training", class: run.class, isFaint: true, x: training.step, y: scaled(run, training.loss) },
-      { name: "training, smoothed", class: run.class, x: training.step, y: scaled(run, training.mean) },
-      { name: "validation", class: several ? `${run.class} dashed` : "second", dots: true, x: validation.step,
-        y: inBits ? validation.bits : validation.loss },
-    ].map((line) => ({ ...line, name: named(run, line.name), run }));
+  /** The unit of the loss, and the factor of each run to it; bits per byte need the number of bytes per token. */
+  function scaleOf() {
+    const inBits = runs.every((run) => run.bitsPerNat);
+    const factor = (run) => (inBits ? run.bitsPerNat : 1);
+    return { inBits, unit: inBits ? "bits per byte" : "nats per token", factor };
+  }
+
+  function linesOf({ inBits, factor }) {
+    const scaled = (run, values) => values.map((value) => (value === null ? null : value * factor(run)));
+    return runs.flatMap((run) => {
+      const { training, validation } = run;
+      return [
+        { name: "training", class: run.class, isFaint: true, x: training.step, y: scaled(run, training.loss) },
+        { name: "training, smoothed", class: run.class, x: training.step, y: scaled(run, training.mean) },
+        { name: "validation", class: several ? `${run.class} dashed` : "second", dots: true, x: validation.step,
+          y: inBits ? validation.bits : validation.loss },
+      ].map((line) => ({ ...line, name: named(run, line.name), run }));
+    });
+  }
+
+  /** The baselines as horizontal lines; a single line for one that several runs share. */
+  function levelsOf() {
+    const baselines = runs.flatMap((run) => run.baselines.map(([name, y]) => ({ run, name, y })));
+    return baselines.filter((level, index) => (
+      baselines.findIndex((other) => other.name === level.name && other.y === level.y) === index
+    )).map(({ run, name, y }) => (
+      { name: baselines.some((other) => other.name === name && other.y !== y) ? named(run, name) : name, y }));
+  }
+
+  /** The highest value that the loss chart shows: that of the curves after the first steps, or of a baseline. */
+  function topOf(lines, levels) {
+    const last = Math.max(...lines.flatMap((line) => line.x));
+    const later = lines.flatMap((line) => line.y.filter((value, index) => (
+      value !== null && line.x[index] >= FIRST_STEPS * last)));
+    return Math.max(...later, ...levels.map((level) => level.y));
+  }
+
+  section({
+    title: "Loss", uses: ["training", "validation", "baselines", "bitsPerNat"],
+    explanation: "How badly the model predicts: lower is better. Training is the loss of each step on the text that it "
+      + "learns from; validation is the loss on held-out text. Dotted lines show what simple methods reach on the same "
+      + "held-out text; with a star, on part of it.",
+    build: () => {
+      const scale = scaleOf();
+      const lines = linesOf(scale);
+      const levels = scale.inBits ? levelsOf() : [];
+      return [chart.draw({
+        title: `Loss in ${scale.unit}`, lines, levels, top: topOf(lines, levels),
+        formatValue: (line, value) => (scale.inBits
+          ? `${value.toFixed(3)} bits per byte, ${(value / line.run.bitsPerNat).toFixed(3)} nats per token`
+          : `${value.toFixed(3)} nats per token`),
+      })];
+    },
   });
-  const baselines = inBits ? runs.flatMap((run) => run.baselines.map(([name, y]) => ({ run, name, y }))) : [];
-  const levels = baselines.filter((level, index) => (  // a single line for a baseline that several runs share
-    baselines.findIndex((other) => other.name === level.name && other.y === level.y) === index
-  )).map(({ run, name, y }) => (
-    { name: baselines.some((other) => other.name === name && other.y !== y) ? named(run, name) : name, y }));
-  section("Loss",
-    "Lower is better. Training is the loss of each step, with its moving average; validation is the loss on held-out "
-    + "text. Dotted lines are baselines: what simple methods such as gzip reach on the same held-out text. Bits per "
-    + "byte can be compared between tokenizers; nats per token cannot.",
-    chart.draw({
-      title: `loss in ${unit}`, label: unit, lines, levels,
-      second: inBits && !several ? { label: "nats per token", factor: 1 / runs[0].bitsPerNat } : null,
-      formatValue: (line, value) => (inBits
-        ? `${value.toFixed(3)} bits per byte, ${(value / line.run.bitsPerNat).toFixed(3)} nats`
-        : `${value.toFixed(3)} nats`),
-    }));
 
   const curve = (key, title) => chart.draw({
-    title, label: title, from: 0, small: true,
-    lines: runs.map((run) => ({ name: named(run, title), class: run.class, x: run[key].step, y: run[key].value })),
+    title, from: 0, small: true,
+    lines: runs.map((run) => (
+      { name: several ? run.name : "", class: run.class, x: run[key].step, y: run[key].value })),
   });
-  section("Learning rate and speed", "At each step of the run.", make("div", { class: "columns charts" },
-    curve("learningRate", "learning rate"), curve("speed", "tokens per second")));
+  section({
+    title: "Learning rate and speed", uses: ["learningRate", "speed"],
+    build: () => [make("div", { class: "columns charts" },
+      curve("learningRate", "Learning rate"), curve("speed", "Tokens per second"))],
+  });
 })();

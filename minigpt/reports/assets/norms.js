@@ -6,11 +6,20 @@
   const { data, tokens, count, onSelect, quoted } = inspection;
   const { attention, mlp, residual, token: tokenNorms, position: positionNorms } = data.norms;
   const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
-  const [width, height, left, right, top, bottom] = [620, 260, 44, 84, 10, 26];
+  const [height, left, right, top, bottom] = [260, 44, 84, 10, 26];
   const SERIES = ["first", "second", "third"];
 
-  /** A chart of lines over 0, 1, 2, …, with a logarithmic axis if the values differ by a factor of 30 or more. */
-  function lineChart(label, lines, length, nameOf) {
+  /** A chart of lines over 0, 1, 2, …, as wide as its place. */
+  function lineChart(...content) {
+    const holder = make("div", { class: "plot" });
+    new ResizeObserver(() => {
+      if (holder.clientWidth) holder.replaceChildren(draw(holder.clientWidth, ...content));
+    }).observe(holder);
+    return holder;
+  }
+
+  /** Draws the lines, with a logarithmic axis if the values differ by a factor of 30 or more. */
+  function draw(width, label, lines, length, nameOf) {
     const values = lines.flatMap(({ points }) => points).filter((value) => value > 0);
     const [low, high] = [Math.min(...values), Math.max(...values)];
     const isLog = high > 30 * low;
@@ -25,7 +34,7 @@
         make("svg:text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" },
           value.toPrecision(value < 10 ? 2 : 3)));
     }
-    const stride = Math.ceil(length / 16);
+    const stride = Math.ceil((length * 28) / (width - left - right)); // pixels for a number
     for (let index = 0; index < length; index += stride) {
       svg.append(make("svg:text", { x: x(index), y: height - 8, "text-anchor": "middle" }, `${index}`));
     }

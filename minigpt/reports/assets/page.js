@@ -114,5 +114,5 @@ const page = (() => {
     return `${share >= 9.95 ? share.toFixed(0) : share >= 0.95 ? share.toFixed(1) : share.toFixed(2)}%`;
   }
 
-  return { data, make, section, color, paint, legend, rovingTabIndex, start, percent };
+  return { data, main, make, section, color, paint, legend, rovingTabIndex, start, percent };
 })();

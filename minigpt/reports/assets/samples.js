@@ -2,8 +2,9 @@
 
 /** The samples that the model generated during training, and how much of each is copied from the training text. */
 (() => {
-  const { make, section } = page;
-  const { runs, named, slider, panels } = report;
+  const { make } = page;
+  const { runs, several, section, slider, panels } = report;
+  const memories = runs.map(() => ({ step: null }));
 
   /** A sample with its long copied runs marked. */
   function marked(sample) {
@@ -14,43 +15,47 @@
       parts.push(characters.slice(done, start).join(""), make("mark", {}, characters.slice(start, end).join("")));
       done = end;
     }
-    return make("div", { class: "sample", dir: "auto" }, ...parts, characters.slice(done).join(""));
+    return make("div", { class: "sample written", dir: "auto" }, ...parts, characters.slice(done).join(""));
   }
 
   function summary(sample) {
     if (sample.longestRun === null) return "Not compared with the training text.";
-    const words = `${sample.longestRun.toLocaleString("en")} word${sample.longestRun === 1 ? "" : "s"}`;
-    return `Copied from the training text: ${(100 * sample.copiedShare).toFixed(0)}% of the words, in marked runs of `
-      + `${sample.minWords} words or more; longest run ${words}.`;
+    return `Copied from the training text: ${(100 * sample.copiedShare).toFixed(0)}% of it, in marked runs of `
+      + `${sample.minText} or more; longest run ${sample.longestText}.`;
   }
 
-  const copiedLines = (key, name, scale) => runs.map((run) => {
+  const copiedLines = (key, scale) => runs.map((run) => {
     const samples = run.samples.filter((sample) => sample.longestRun !== null);
     return {
-      name: named(run, name), class: run.class, dots: true,
+      name: several ? run.name : "", class: run.class, dots: true,
       x: samples.map((sample) => sample.step), y: samples.map((sample) => scale * sample[key]),
     };
   });
 
-  section("Samples",
-    "Text generated during training, always with the same prompt and seed, so that only the model changes. Move the "
-    + "slider to see the samples of other steps.",
-    panels((run) => run.samples.length, (run) => {
+  section({
+    title: "Samples", uses: ["samples"],
+    explanation: "Text that the model wrote during training, always with the same start and random seed, so that only "
+      + "the model changes. Move the slider to see the samples of other steps.",
+    build: () => [panels((run) => run.samples.length, (run, index) => {
       const text = make("div", {});
       const copied = make("p", { class: "muted" });
-      const show = (index) => {
-        text.replaceChildren(marked(run.samples[index]));
-        copied.textContent = summary(run.samples[index]);
+      const show = (number) => {
+        text.replaceChildren(marked(run.samples[number]));
+        copied.textContent = summary(run.samples[number]);
       };
-      return [slider(run.samples.map((sample) => sample.step), "sample at step", show), text, copied];
-    }, () => "No samples were generated."));
-  section("Memorization",
-    "How much of each sample is copied word for word from the training text. Any text shares runs of a few words. Long "
-    + "runs that grow while the validation loss no longer improves are memorization.",
-    make("div", { class: "columns charts" },
-      chart.draw({ small: true, title: "longest copied run (words)", label: "words", from: 0, to: 8,
-        lines: copiedLines("longestRun", "longest copied run", 1) }),
-      chart.draw({ small: true, title: "share of the words in long copied runs", label: "percent", from: 0, to: 10,
-        lines: copiedLines("copiedShare", "copied share", 100),
-        formatValue: (line, value) => `${value.toFixed(0)}%` })));
+      return [slider(run.samples.map((sample) => sample.step), "sample at step", show, memories[index]), text, copied];
+    }, () => "No samples were generated.")],
+  });
+
+  section({
+    title: "Copied from the training text", uses: ["samples"],
+    explanation: "How much of each sample is copied word for word from the training text. Every text shares short runs "
+      + "of words with others. Long runs that grow while the validation loss no longer falls mean memorization.",
+    build: () => (runs.every((run) => run.samples.every((sample) => sample.longestRun === null)) ? null : [
+      make("div", { class: "columns charts" },
+        chart.draw({ small: true, title: "Longest copied run (words)", from: 0, to: 8,
+          lines: copiedLines("longestRun", 1) }),
+        chart.draw({ small: true, title: "Words in long copied runs (percent)", from: 0, to: 10,
+          lines: copiedLines("copiedShare", 100), formatValue: (line, value) => `${value.toFixed(0)}%` }))]),
+  });
 })();

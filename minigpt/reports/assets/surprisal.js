@@ -2,17 +2,15 @@
 
 /** A passage of held-out text, with the surprisal of each of its tokens at each evaluation. */
 (() => {
-  const { make, section, paint, legend, rovingTabIndex } = page;
-  const { runs, slider, panels } = report;
+  const { make, paint, legend, rovingTabIndex } = page;
+  const { runs, section, slider, panels } = report;
   const DARKEST = 10;  // bits
+  const memories = runs.map(() => ({ step: null, token: 1 }));
 
-  section("Surprisal",
-    "The first tokens of the held-out text. The surprisal of a token is −log₂ of the probability that the model gave "
-    + "it: 0 bits for a certain token, one more for each halving. Bright tokens were expected. Move the slider to see "
-    + "what the model learned when; select a token to see its curve.",
-    runs.some((run) => run.passage) ? legend("surprisal", "≥10 bits", "5 bits", "0 bits") : "",
-    panels((run) => run.passage, (run) => {
+  function passages() {
+    return panels((run) => run.passage, (run, number) => {
       const { tokens, rows } = run.passage;
+      const memory = memories[number];
       let [selected, current] = [1, rows.length - 1];
       const details = make("p", { class: "number muted", "aria-live": "polite" });
       const curve = make("div", {});
@@ -33,12 +31,12 @@
       }
       function select(index) {
         spans.forEach((span, other) => span.toggleAttribute("data-selected", other === index));
-        selected = index;
+        selected = memory.token = index;
         setStop(index);
         update();
         curve.replaceChildren(index === 0 ? "" : chart.draw({
-          title: `surprisal of token ${index}, “${tokens[index]}”`, label: "bits", from: 0, small: true,
-          lines: [{ name: "surprisal", class: run.class, dots: true, x: rows.map((row) => row.step),
+          title: `Surprisal of token ${index}, “${tokens[index]}”, in bits`, from: 0, small: true,
+          lines: [{ name: "", class: run.class, dots: true, x: rows.map((row) => row.step),
             y: rows.map((row) => row.bits[index - 1]) }],
           formatValue: (line, value) => `${value.toFixed(2)} bits`,
         }));
@@ -52,8 +50,20 @@
         });
         update();
       }
-      const control = slider(rows.map((row) => row.step), "evaluation at step", show);
-      select(Math.min(1, tokens.length - 1));
+      const control = slider(rows.map((row) => row.step), "evaluation at step", show, memory);
+      select(Math.min(memory.token, tokens.length - 1));
       return [control, text, details, curve];
-    }, (run) => `No passage was measured: ${run.whyNoPassage}.`));
+    }, (run) => `No passage was measured: ${run.whyNoPassage}.`);
+  }
+
+  section({
+    title: "Surprisal", uses: ["passage", "whyNoPassage"],
+    explanation: "How unexpected each of the first tokens of the held-out text is to the model, in bits: 0 for a token "
+      + "that it was certain of, one more for each halving of the probability. Bright tokens were expected. Move the "
+      + "slider to see what the model learned when; select a token to see its curve.",
+    build: () => {
+      const hasPassage = runs.some((run) => run.passage);
+      return [hasPassage ? legend("surprisal", "≥10 bits", "5 bits", "0 bits") : "", passages()];
+    },
+  });
 })();

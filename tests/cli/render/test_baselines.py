@@ -78,4 +78,11 @@ def test_the_last_three_samples_of_a_log_are_summarized() -> None:
     ]
     assert samples_text(lines) == "25% of the last 3 samples, in runs of 8 words or more; longest run 12 words"
     assert samples_text(lines[1:2]) == "0% of the last sample, in runs of 8 words or more; longest run 3 words"
+    unspaced = [line | {"longest_copied_words": 0, "longest_copied_unspaced": 23} for line in lines]
+    assert (
+        samples_text(unspaced[1:2])
+        == "0% of the last sample, in runs of 20 characters or more; longest run 23 characters"
+    )
+    both = "in runs of 8 words or 20 characters or more; longest run 12 words"
+    assert samples_text([*lines[:2], unspaced[0] | {"longest_copied_unspaced": 3}, lines[2]]).endswith(both)
     assert samples_text([{"step": 0, "sample": "of an earlier version"}]) is None

@@ -37,3 +37,15 @@ def test_a_token_held_back_in_part_is_shown_in_two_parts_of_one_color() -> None:
     backgrounds = re.findall(r"48;2;([\d;]+)m([^\x1b]+)", printed(out))
     assert [text for _, text in backgrounds] == [" t", "he", "x", " t"]
     assert backgrounds[0][0] == backgrounds[1][0] != backgrounds[2][0]
+
+
+def test_the_end_of_the_prompt_that_a_token_spells_again_is_not_shown_twice() -> None:
+    tokenizer = Tokenizer.named("gpt2")
+    (the,), (x,) = tokenizer.encode(" the"), tokenizer.encode("x")
+    out = plain_console()
+    output = ColoredOutput(out, tokenizer)
+    output.begin("p ")
+    output.add(Piece(0, "the", GeneratedToken(the, -math.log(2)), healed=" "))
+    output.add(Piece(0, "x", GeneratedToken(x, -2 * math.log(2)), "length"))
+    output.end()
+    assert printed(out).splitlines()[:2] == ["p thex", "  1  2"]

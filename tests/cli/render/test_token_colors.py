@@ -1,5 +1,7 @@
 """Tokens colored by their probability, in a terminal with colors and without."""
 
+import io
+import itertools
 import math
 import re
 
@@ -8,8 +10,11 @@ from consoles import color_console, plain_console, printed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from rich.color import Color
+from rich.console import Console
 
 from minigpt.cli.render.token_colors import CharacterDecoder, TokenPainter, paint_tokens, percent
+from minigpt.inspection.colors import TERMINAL_256
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 TOKENIZERS = {name: Tokenizer.named(name) for name in ("bytes", "gpt2")}
@@ -27,6 +32,30 @@ def test_a_more_likely_token_has_a_brighter_background_and_its_text_is_readable(
     assert len(light) == 5  # a token that was not predicted has no background
     assert light == sorted(light, reverse=True)
     assert all(abs(int(text) - background) > 100 for (text, *_), background in zip(backgrounds, light, strict=True))
+
+
+def test_a_terminal_with_256_colors_has_its_own_scale_in_order_of_brightness_with_readable_text() -> None:
+    out = Console(file=io.StringIO(), force_terminal=True, color_system="256", highlight=False)
+    painter = TokenPainter(out)
+    for bits in range(11):
+        painter.add("x", -bits * math.log(2))
+    painter.end()
+    colors = [(int(text), int(surface)) for text, surface in re.findall(r"\x1b\[38;5;(\d+);48;5;(\d+)mx", printed(out))]
+    assert [surface for _, surface in colors] == list(reversed(TERMINAL_256))
+    shades = [(_luminance(text), _luminance(surface)) for text, surface in colors]
+    light = [surface for _, surface in shades]
+    assert all(darker < 0.95 * brighter for brighter, darker in itertools.pairwise(light))
+    # The contrast that the Web Content Accessibility Guidelines 2.2 ask for.
+    assert all((max(pair) + 0.05) / (min(pair) + 0.05) >= 4.5 for pair in shades)
+
+
+def _luminance(number: int) -> float:
+    """The relative luminance of one of the 256 colors, from 0 (black) to 1 (white)."""
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+        for part in (value / 255 for value in Color.from_ansi(number).get_truecolor())
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def test_a_terminal_without_colors_gets_marks(monkeypatch: pytest.MonkeyPatch) -> None:

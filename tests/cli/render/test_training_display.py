@@ -11,6 +11,7 @@ from rich.console import Console
 from minigpt.cli.render.training_display import TrainingDisplay, sample_panel
 from minigpt.evaluation.baselines import Baseline
 from minigpt.evaluation.memorization.index import CopiedRun, Memorization, TrainingLocation
+from minigpt.evaluation.memorization.words import Extent
 from minigpt.training.events import Evaluation, Sample, Step
 
 BASELINES = [Baseline("bytes", 4.5, 9, 9), Baseline("gzip", 3.0, 0, 9), Baseline("xz of old", 2.0, 9, 9, 99, 9)]
@@ -92,9 +93,9 @@ def test_a_run_that_rolls_back_prints_its_steps_again() -> None:
 
 def copying(text: str, copied: str, words: int) -> Memorization:
     start = text.index(copied)
-    run = CopiedRun(start, start + len(copied), words, 0, 1)
+    run = CopiedRun(start, start + len(copied), Extent(words), 0, 1)
     long = words >= 8
-    return Memorization(10, (run,), 8, words if long else 0, ((run.start, run.end),) if long else ())
+    return Memorization(Extent(10), (run,), 8, Extent(words if long else 0), ((run.start, run.end),) if long else ())
 
 
 def panel(sample: Sample, *, width: int = 160) -> str:
@@ -128,3 +129,20 @@ def test_a_sample_without_a_long_copied_run_shows_no_location() -> None:
     assert "⟦" not in few
     assert "training text," not in few
     assert "copied" not in panel(Sample(0, "a", " one two new"))
+
+
+@pytest.mark.parametrize(("has_validation", "said"), [(True, "last evaluation …"), (False, "saving the model …")])
+def test_after_the_last_step_the_panel_says_what_happens_instead_of_the_time_left(
+    has_validation: bool, said: str
+) -> None:
+    out = Console(file=StringIO(), force_terminal=True, width=120)
+    display = TrainingDisplay(out, "fox", torch.device("cpu"), 100, 800, [])
+    with display:
+        if has_validation:
+            display.show(Evaluation(0, 2.0, 2.0, 100, 1.0, best=True))
+        for number, text in ((99, "0:01 left"), (100, said)):
+            display.show(step(number))
+            with out.capture() as captured:
+                out.print(display._panel())
+            assert text in captured.get()
+    assert "left" not in captured.get()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from minigpt.data.corpus import Corpus
 from minigpt.evaluation.memorization import index as index_module
 from minigpt.evaluation.memorization.index import MemorizationIndex, TrainingLocation
+from minigpt.evaluation.memorization.words import Extent
 
 Build = Callable[..., Corpus]
 
@@ -53,9 +54,9 @@ def test_a_planted_copy_is_found_with_its_location_and_length(build: Build) -> N
     assert run is not None
     text = f"something new {sentence(102, 12)} and new again"
     assert text[run.start : run.end] == sentence(102, 12)
-    assert (run.words, run.occurrences) == (12, 1)
+    assert (run.extent.words, run.occurrences) == (12, 1)
     assert MemorizationIndex.build(corpus).locate(run.position) == TrainingLocation(document=2, line=4)
-    assert (measured.words, measured.copied_words, measured.spans) == (17, 12, ((run.start, run.end),))
+    assert (measured.extent.words, measured.copied.words, measured.spans) == (17, 12, ((run.start, run.end),))
     assert measured.share == pytest.approx(12 / 17)
 
 
@@ -73,7 +74,7 @@ def test_the_longest_run_equals_that_of_brute_force(
     index = MemorizationIndex.build(Corpus.build(source, "bytes", cache=folder / "cache", validation_fraction=0))
     measured = index.measure(" ".join(words), min_words=2)
     longest = measured.longest
-    assert (longest.words if longest else 0) == brute_force(documents, words)
+    assert (longest.extent.words if longest else 0) == brute_force(documents, words)
     inside = {
         place
         for start in range(len(words))
@@ -81,20 +82,20 @@ def test_the_longest_run_equals_that_of_brute_force(
         if brute_force(documents, words[start:end]) == end - start
         for place in range(start, end)
     }
-    assert measured.copied_words == len(inside)
+    assert measured.copied.words == len(inside)
     assert sum(len(" ".join(words)[start:end].split()) for start, end in measured.spans) == len(inside)
 
 
 def test_white_space_does_not_matter_but_case_and_punctuation_do(build: Build) -> None:
     index = MemorizationIndex.build(build("The white whale,\nshe blows; thar\tshe blows now"))
-    assert index.measure("The  white whale, she\n\nblows; thar she blows now").runs[0].words == 9
-    assert [run.words for run in index.measure("the white whale, she Blows; thar she").runs] == [3, 2]
-    assert [run.words for run in index.measure("The white whale she blows;").runs] == [2, 2]
+    assert index.measure("The  white whale, she\n\nblows; thar she blows now").runs[0].extent.words == 9
+    assert [run.extent.words for run in index.measure("the white whale, she Blows; thar she").runs] == [3, 2]
+    assert [run.extent.words for run in index.measure("The white whale she blows;").runs] == [2, 2]
 
 
 def test_a_part_of_a_word_is_not_a_copy(build: Build) -> None:
     index = MemorizationIndex.build(build("remember the harpooneers"))
-    assert [run.words for run in index.measure("member the harpoon").runs] == [1]
+    assert [run.extent.words for run in index.measure("member the harpoon").runs] == [1]
     assert index.measure("ember harpoon").longest is None
 
 
@@ -107,34 +108,61 @@ def test_words_with_other_characters_than_ascii_are_found_and_located(build: Bui
     assert index.locate(found.position) == TrainingLocation(1, 2)
 
 
-def test_in_scripts_without_spaces_each_character_is_a_word(build: Build) -> None:
+def test_scripts_without_spaces_are_measured_in_characters(build: Build) -> None:
     index = MemorizationIndex.build(build("我们在海上看见了一头白鲸。它很大。", "ปลาวาฬสีขาว"))
-    found = index.measure("昨天我们在海上看见了船。")
-    longest = found.longest
+    measured = index.measure("昨天我们在海上看见了船。")
+    longest = measured.longest
     assert longest is not None
     assert "昨天我们在海上看见了船。"[longest.start : longest.end] == "我们在海上看见了"
-    assert longest.words == 8
-    assert index.measure("ปลาวาฬ").runs[0].words == len("ปลาวาฬ")
+    assert (longest.extent, measured.extent) == (Extent(0, 8), Extent(0, 12))
+    assert measured.share == 0  # eight characters are an ordinary phrase
+    assert index.measure("ปลาวาฬ").runs[0].extent == Extent(0, len("ปลาวาฬ"))
+
+
+JAPANESE = "朝起きると窓の外は雨だった。駅まで歩く間に靴が濡れて、電車の中ではずっと足が冷たかった。"
+
+
+@pytest.mark.parametrize(("length", "share"), [(19, 0.0), (20, 20 / 22)])
+def test_twenty_characters_are_a_long_run(build: Build, length: int, share: float) -> None:
+    index = MemorizationIndex.build(build(JAPANESE))
+    measured = index.measure(f"猫{JAPANESE[3 : 3 + length]}猫")
+    assert measured.longest_extent == Extent(0, length)
+    assert measured.share == pytest.approx(share)
+    assert measured.figures()["longest_copied_unspaced"] == length
+
+
+def test_a_run_of_words_and_characters_adds_both(build: Build) -> None:
+    index = MemorizationIndex.build(build(f"{sentence(0, 4)} 朝起きると窓の外は雨だ {sentence(9, 9)}"))
+    measured = index.measure(f"new {sentence(0, 4)} 朝起きると窓の外は雨 other")
+    assert measured.longest_extent == Extent(4, 10)  # 4 + 10 / 2.5 = 8 words
+    assert measured.share == pytest.approx(8 / 10)
+
+
+def test_common_punctuation_counts_as_characters_only_beside_scripts_without_spaces(build: Build) -> None:
+    index = MemorizationIndex.build(build("unrelated"))
+    assert index.measure("他说：“你好……”，然后走了。").extent == Extent(0, 15)
+    assert index.measure("Wait … “what” — he said 2024").extent == Extent(7, 0)
+    assert index.measure("2024年にPython 3を").extent == Extent(3, 3)
 
 
 def test_a_run_ends_at_the_end_of_a_document(build: Build) -> None:
     index = MemorizationIndex.build(build(sentence(0, 10), sentence(10, 10)))
-    assert [run.words for run in index.measure(sentence(5, 10)).runs] == [5, 5]
+    assert [run.extent.words for run in index.measure(sentence(5, 10)).runs] == [5, 5]
     assert index.measure("w9 <|endoftext|> w10").longest == index.measure("w9").longest
 
 
 def test_overlapping_runs_are_counted_once(build: Build) -> None:
     index = MemorizationIndex.build(build(f"{sentence(0, 12)} x {sentence(8, 12)}"))
     measured = index.measure(f"new {sentence(0, 20)} new", min_words=8)
-    assert [(run.words, run.start) for run in measured.runs] == [(12, 4), (12, 4 + len(sentence(0, 8)) + 1)]
-    assert measured.copied_words == 20
+    assert [(run.extent.words, run.start) for run in measured.runs] == [(12, 4), (12, 4 + len(sentence(0, 8)) + 1)]
+    assert measured.copied.words == 20
     assert measured.spans == ((4, 4 + len(sentence(0, 20))),)
 
 
 def test_two_adjacent_long_runs_are_one_span(build: Build) -> None:
     index = MemorizationIndex.build(build(sentence(0, 9), sentence(50, 9)))
     measured = index.measure(f"{sentence(0, 9)} {sentence(50, 9)}", min_words=8)
-    assert measured.copied_words == 18
+    assert measured.copied.words == 18
     assert len(measured.spans) == 1
     apart = index.measure(f"{sentence(0, 9)} new {sentence(50, 9)}", min_words=8)
     assert len(apart.spans) == 2
@@ -143,28 +171,28 @@ def test_two_adjacent_long_runs_are_one_span(build: Build) -> None:
 def test_a_text_shorter_than_a_long_run_has_a_longest_run_but_no_share(build: Build) -> None:
     index = MemorizationIndex.build(build(sentence(0, 40)))
     measured = index.measure(sentence(3, 5))
-    assert (measured.longest.words if measured.longest else 0, measured.share, measured.spans) == (5, 0, ())
+    assert (measured.longest.extent.words if measured.longest else 0, measured.share, measured.spans) == (5, 0, ())
     assert index.measure(sentence(3, 5), min_words=5).share == 1
     for empty in ("", " \n "):
         nothing = index.measure(empty)
-        assert (nothing.words, nothing.longest, nothing.share) == (0, None, 0)
+        assert (nothing.extent.words, nothing.longest, nothing.share) == (0, None, 0)
 
 
 def test_the_prompt_does_not_count_but_a_word_that_it_begins_does(build: Build) -> None:
     index = MemorizationIndex.build(build("Call me Ishmael. Some years ago never mind how long"))
     measured = index.measure("mael. Some years went", "Call me Ish")
-    assert measured.words == 4
+    assert measured.extent.words == 4
     run = measured.longest
     assert run is not None
-    assert (run.words, run.start, run.end) == (3, 0, len("mael. Some years"))
+    assert (run.extent.words, run.start, run.end) == (3, 0, len("mael. Some years"))
     assert index.measure("", "Call me Ishmael. Some years").longest is None
-    assert [run.words for run in index.measure(" Some years", "Call me Ishmael.").runs] == [2]
+    assert [run.extent.words for run in index.measure(" Some years", "Call me Ishmael.").runs] == [2]
 
 
 def test_the_occurrences_of_a_run_are_counted(build: Build) -> None:
     index = MemorizationIndex.build(build("a b c x a b c y a b"))
-    assert [(run.words, run.occurrences) for run in index.measure("a b c").runs] == [(3, 2)]
-    assert [(run.words, run.occurrences) for run in index.measure("a b").runs] == [(2, 3)]
+    assert [(run.extent.words, run.occurrences) for run in index.measure("a b c").runs] == [(3, 2)]
+    assert [(run.extent.words, run.occurrences) for run in index.measure("a b").runs] == [(2, 3)]
 
 
 def test_the_validation_part_is_not_searched(build: Build) -> None:
@@ -172,7 +200,7 @@ def test_the_validation_part_is_not_searched(build: Build) -> None:
     index = MemorizationIndex.build(build(text, fraction=0.2))
     longest = index.measure(sentence(0, 10)).longest
     assert longest is not None
-    assert longest.words == 10
+    assert longest.extent.words == 10
     assert index.measure(sentence(9900, 10)).longest is None
 
 
@@ -190,7 +218,7 @@ def test_lines_and_documents_are_counted_across_blocks(
         for line in range(number + 5):
             run = index.measure(sentence(1000 * number + 10 * line + 3, 5)).longest
             assert run is not None
-            assert (run.words, index.locate(run.position)) == (5, TrainingLocation(number + 1, line + 1))
+            assert (run.extent.words, index.locate(run.position)) == (5, TrainingLocation(number + 1, line + 1))
 
 
 def test_a_large_text_is_indexed_in_evenly_spaced_blocks_that_no_run_crosses(
@@ -205,14 +233,14 @@ def test_a_large_text_is_indexed_in_evenly_spaced_blocks_that_no_run_crosses(
     assert all(any(found[start : start + 400]) for start in range(0, 2000, 400))
     whole = MemorizationIndex.build(corpus).measure(sentence(0, 2000)).longest
     assert whole is not None
-    assert whole.words == 2000
+    assert whole.extent.words == 2000
     longest = index.measure(sentence(0, 2000)).longest
     assert longest is not None
-    assert longest.words < 60
+    assert longest.extent.words < 60
     begin = found.index(False)  # after the first block
     second = found.index(True, begin)
     side_by_side = f"{sentence(begin - 5, 5)} {sentence(second, 5)}"
-    assert [run.words for run in index.measure(side_by_side).runs] == [5, 5]
+    assert [run.extent.words for run in index.measure(side_by_side).runs] == [5, 5]
 
 
 def test_a_stored_index_gives_the_same_results(build: Build) -> None:
@@ -235,7 +263,7 @@ def test_a_damaged_or_stale_index_is_rebuilt(build: Build) -> None:
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2])
     assert MemorizationIndex.find(corpus) is None
-    assert MemorizationIndex.open(corpus).measure(sentence(5, 9)).runs[0].words == 9
+    assert MemorizationIndex.open(corpus).measure(sentence(5, 9)).runs[0].extent.words == 9
     assert file.read_bytes() == whole
     file.write_bytes(whole.replace(corpus.fingerprint.encode(), b"0" * len(corpus.fingerprint)))
     assert MemorizationIndex.find(corpus) is None

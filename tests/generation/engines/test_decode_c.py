@@ -22,7 +22,8 @@ ARM_COMPILER = "aarch64-linux-gnu-gcc"
 WARNINGS = ["-Wall", "-Wextra", "-Wno-psabi", "-Werror"]
 OPTIMIZED = ["-O3", "-fno-math-errno"]  # as in setup.py
 SANITIZED = ["-g", "-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all"]
-NOT_INSTALLED = ("cannot find", "No such file or directory")  # what a compiler says without its libraries
+# What compilers say without their libraries.
+NOT_INSTALLED = ("cannot find", "No such file or directory", "'omp.h' file not found")
 
 # The emulated processors, and the instruction sets that decode.c finds on them.
 ARM = {"cortex-a53": {"plain"}, "cortex-a76": {"plain", "neon-dotprod"}}

@@ -1,6 +1,5 @@
 """decode.c gives the logits of PyTorch in float64, for every weight format and every instruction set."""
 
-import importlib.machinery
 import math
 import re
 import shutil
@@ -418,11 +417,36 @@ def test_a_wrong_instruction_set_in_the_environment_is_an_error(use: Use, monkey
         resolve_engine(scaled_model(SHAPES[1]))
 
 
-def test_the_library_is_unavailable_without_a_compiled_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.machinery, "EXTENSION_SUFFIXES", [".nowhere"])
+@pytest.mark.parametrize("record", ["", "[1]", "no JSON", '{"error": ""}'])
+def test_the_library_is_unavailable_without_a_compiled_file(
+    record: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "_decode_build.json").write_text(record)
+    monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
     monkeypatch.setattr(native, "_library", native._library.__wrapped__)
     assert native.library() is None
-    assert native.why_unavailable().startswith("minigpt was installed without a C compiler; install gcc")
+    assert native.uses_one_core() == ""
+    assert native.why_unavailable() == "decode.c is not compiled; install gcc or clang, then reinstall minigpt"
+
+
+def test_why_the_compiler_failed_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "_decode_build.json").write_text('{"error": "cc: no space left", "openmp_error": ""}')
+    monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
+    monkeypatch.setattr(native, "_library", native._library.__wrapped__)
+    assert native.why_unavailable() == (
+        "the C compiler failed when minigpt was installed (cc: no space left); install gcc or clang, then reinstall"
+        " minigpt"
+    )
+
+
+@needs_native
+def test_a_library_without_openmp_says_that_it_uses_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "_build_record", lambda: {"error": "", "openmp_error": ""})
+    engine = NativeEngine(scaled_model(SHAPES[1]))
+    assert not engine.description.endswith("on one core")
+    monkeypatch.setattr(native, "_build_record", lambda: {"error": "", "openmp_error": "clang: 'omp.h' file not found"})
+    assert engine.description.endswith(" on one core")
+    assert native.uses_one_core() == "clang: 'omp.h' file not found"
 
 
 @needs_native
@@ -434,6 +458,7 @@ def test_the_library_is_unavailable_if_its_sources_have_changed(
         shutil.copy(SOURCES / name, tmp_path)
     monkeypatch.setattr(native, "_library", native._library.__wrapped__)
     monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
+    (tmp_path / "_decode.another.so").write_text("of an earlier version, and damaged")
     assert native.library() is not None
     with (tmp_path / "kernels.h").open("a") as header:
         header.write("\n")
@@ -456,15 +481,23 @@ def test_the_library_is_unavailable_without_openmp(monkeypatch: pytest.MonkeyPat
     assert any("libgomp" in path for path in tried)
 
 
-def test_gccs_openmp_is_loaded_if_pytorchs_is_not_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("bundled", [["libgomp.so.1"], ["libomp.dylib"], []])
+def test_pytorchs_openmp_is_loaded_if_it_is_not_visible_else_gccs(
+    bundled: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "lib").mkdir()
+    for name in [*bundled, "libtorch.so"]:
+        (tmp_path / "lib" / name).touch()
     loaded: list[str] = []
 
     def load(path: str, *_: object) -> str:
-        if path == "decode" and "libgomp.so.1" not in loaded:
+        if path == "decode" and not loaded:
             raise OSError("undefined symbol: GOMP_parallel")
         loaded.append(path)
         return path
 
+    monkeypatch.setattr(native.torch, "__file__", str(tmp_path / "__init__.py"))
     monkeypatch.setattr(native.ctypes, "CDLL", load)
     assert native._load("decode") == "decode"
-    assert loaded == ["libgomp.so.1", "decode"]
+    expected = [str(tmp_path / "lib" / name) for name in bundled] or ["libgomp.so.1"]
+    assert loaded == [*expected, "decode"]

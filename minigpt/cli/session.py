@@ -1,0 +1,175 @@
+"""What the interactive commands `play` and `chat` share: lines from the terminal, commands, settings and saving."""
+
+import contextlib
+import dataclasses
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_origin
+
+from minigpt.cli.options import names_of
+from minigpt.cli.render.terminal import note, write
+from minigpt.cli.signals import forget_interrupts
+from minigpt.config import SamplingConfig
+from minigpt.errors import ConfigError, MinigptError
+from minigpt.settings import annotations_of, value_types
+from minigpt.units import count
+
+if TYPE_CHECKING:
+    from minigpt.generation.engines.engine import Engine
+    from minigpt.tokenizer.tokenizer import Tokenizer
+
+_EXCLUDED = {"samples", "best_of", "beams", "length_penalty"}  # settings of several texts at once
+SESSION_SETTINGS = [name for name in names_of(SamplingConfig) if name not in _EXCLUDED]
+
+
+class InteractiveSession:
+    """A text that a user and a model write in turns, and the commands for it.
+
+    A subclass adds its own `commands`, says what a typed line does (`take_turn`), and what is saved (`text`).
+    """
+
+    help_text = ""
+
+    def __init__(self, engine: "Engine", tokenizer: "Tokenizer", config: SamplingConfig) -> None:
+        self.engine, self.tokenizer, self.config = engine, tokenizer, config
+        self.saved: set[Path] = set()
+        self.commands: dict[str, Callable[[str], None]] = {
+            "set": self.set,
+            "show": lambda _: write(self.text),
+            "save": self.save,
+            "help": lambda _: self.show_help(),
+        }
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        raise NotImplementedError
+
+    def take_turn(self, typed: str) -> None:
+        """Answers a line that is not a command."""
+        raise NotImplementedError
+
+    def run(self, inputs: Iterator[str]) -> None:
+        """Runs the inputs until their end or /quit; an error is printed in one line and does not end the session."""
+        for line in inputs:
+            name, _, rest = line.partition(" ")
+            if name in ("/quit", "/exit"):
+                return
+            try:
+                if not name.startswith("/"):
+                    self.take_turn(line)
+                elif name[1:] in self.commands:
+                    self.commands[name[1:]](rest.strip())
+                else:
+                    note(f"{name} is not a command; /help lists them (put a space before a text that starts with /)")
+            except MinigptError as error:
+                note(f"{error}")
+
+    def next_seed(self) -> None:
+        """Advances a given seed, so that no two turns draw the same numbers."""
+        if self.config.seed is not None:
+            self.config = self.config.replace(seed=self.config.seed + 1)
+
+    def set(self, argument: str) -> None:
+        """Changes a setting, given as `name value`, or prints them all."""
+        name, _, value = argument.partition(" ")
+        name = name.lstrip("-").replace("-", "_")
+        if not name:
+            for each in dataclasses.fields(SamplingConfig):
+                if each.name in SESSION_SETTINGS:
+                    setting = f"{each.name.replace('_', '-')} {_formatted(getattr(self.config, each.name))}"
+                    note(f"{setting:25}  {each.metadata['help']}")
+            return
+        if name not in SESSION_SETTINGS:
+            raise ConfigError(f"{name!r} is not a setting that can be changed here; /set lists them")
+        self.config = self.config.replace(**{name: _parsed(name, value.strip())})
+        note(f"{name.replace('_', '-')} {_formatted(getattr(self.config, name))}")
+
+    def save(self, file: str) -> None:
+        """Writes the text to a file, which may exist if this session wrote it, or after `--force`."""
+        force, file = file.startswith("--force "), file.removeprefix("--force ").strip()
+        if not file:
+            raise ConfigError("/save needs a file name, as in /save story.txt")
+        path = Path(file).expanduser()
+        text = self.saved_text(path)
+        try:
+            if path.exists() and path.resolve() not in self.saved and not force:
+                raise ConfigError(f"{path} exists already; give another name, or replace it by /save --force {file}")
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written ({(error.strerror or str(error)).lower()})") from error
+        self.saved.add(path.resolve())
+        note(f"saved {count(len(text), 'character')} in {path}")
+
+    def saved_text(self, path: Path) -> str:  # noqa: ARG002
+        """What `save` writes to this file."""
+        return self.text
+
+    def show_help(self) -> None:
+        """Prints the commands."""
+        for line in self.help_text.splitlines():
+            note(line)
+
+
+def typed_lines() -> Iterator[str]:
+    """Yields what the user types, with continued lines joined, until Ctrl-D; Ctrl-C at the prompt discards the line."""
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  gives input() a history and editing
+    while True:
+        try:
+            line = input("> ")
+            if line.strip().startswith('"""'):
+                line = _block(line.strip()[3:])
+            while line.endswith("\\"):
+                line = line[:-1] + "\n" + input("… ")
+        except EOFError:
+            write("")
+            return
+        except KeyboardInterrupt:
+            forget_interrupts()
+            write("")
+            continue
+        yield line
+
+
+def _block(first: str) -> str:
+    """Reads lines up to one that ends in three quotation marks."""
+    lines = [first]
+    while not lines[-1].rstrip().endswith('"""') or len(lines) == 1 == len(lines[0]):
+        lines.append(input("… "))
+    lines[-1] = lines[-1].rstrip()[:-3]
+    return "\n".join(lines).strip("\n")
+
+
+def _parsed(name: str, text: str) -> Any:
+    """A setting's value from the text typed.
+
+    Raises: ConfigError if the text does not have the setting's type.
+    """
+    annotation = annotations_of(SamplingConfig)[name]
+    kinds = value_types(annotation)
+    if text in ("", "none") and (len(kinds) == 0 or annotation is not kinds[0]):
+        return None
+    kind = kinds[0]
+    if kind is bool:
+        if text not in ("on", "off"):
+            raise ConfigError(f"{name} ({text!r}) must be on or off")
+        return text == "on"
+    if get_origin(kind) is tuple:
+        return tuple(shlex.split(text))
+    if kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError as error:
+            noun = "a whole number" if kind is int else "a number"
+            raise ConfigError(f"{name} ({text!r}) must be {noun}") from error
+    return text
+
+
+def _formatted(value: Any) -> str:
+    if isinstance(value, tuple):
+        return shlex.join(value) or "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "none" if value is None else str(value)

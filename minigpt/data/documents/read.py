@@ -1,0 +1,97 @@
+"""Reads the text of a document of any format, within limits."""
+
+import warnings
+import zipfile
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from minigpt.bounded_reading import read_regular
+from minigpt.data.documents.docx import docx_text
+from minigpt.data.documents.epub import epub_text
+from minigpt.data.documents.html import declared_encoding, html_text
+from minigpt.data.documents.limits import MAX_FILE, MAX_SUBTITLES, DocumentError, TagCounter
+from minigpt.data.documents.pdf import pdf_text
+from minigpt.data.documents.srt import srt_text
+from minigpt.data.encodings import likely_encoding, mend
+from minigpt.errors import DataError
+from minigpt.optional_packages import check_installed
+
+
+class _Format(NamedTuple):
+    """The name of a format, the modules that read it, and the function that does."""
+
+    name: str
+    modules: tuple[str, ...]
+    read: Callable[[bytes, str, str], str]  # takes the encoding and what to do about errors in it
+
+
+def _html(content: bytes, encoding: str, errors: str) -> str:
+    return html_text(_decoded(content, encoding, errors, declared_encoding(content)), TagCounter())
+
+
+def _srt(content: bytes, encoding: str, errors: str) -> str:
+    if len(content) > MAX_SUBTITLES:
+        raise DocumentError(f"has {len(content):,} bytes; the maximum of subtitles is {MAX_SUBTITLES:,}")
+    return srt_text(_decoded(content, encoding, errors))
+
+
+def _binary(read: Callable[[bytes], str], content: bytes, _encoding: str, _errors: str) -> str:
+    return read(content)
+
+
+_HTML = _Format("an HTML page", ("lxml",), _html)
+_FORMATS: Mapping[str, _Format] = {
+    ".epub": _Format("an EPUB", ("lxml",), partial(_binary, epub_text)),
+    **dict.fromkeys((".html", ".htm", ".xhtml"), _HTML),
+    ".docx": _Format("a Word document", ("docx",), partial(_binary, docx_text)),
+    ".pdf": _Format("a PDF", ("pypdf",), partial(_binary, pdf_text)),
+    ".srt": _Format("an SRT file", ("srt",), _srt),
+}
+
+
+def is_document(path: Path) -> bool:
+    """Whether this file is a document, judged by its name."""
+    return path.suffix.lower() in _FORMATS
+
+
+def read_document(path: Path, name: str, encoding: str = "utf-8", errors: str = "strict") -> str:
+    """The text of a document; `name` is what errors call it.
+
+    The encoding is for HTML that declares none, and for subtitles.
+    Raises: MissingPackageError if the package that reads it is not installed; DataError if it cannot be read.
+    """
+    form = _FORMATS[path.suffix.lower()]
+    check_installed(f"reading {name}, {form.name},", *form.modules)
+    try:
+        content = read_regular(path, MAX_FILE)
+    except OSError as error:
+        raise DataError(f"{name} cannot be read ({(error.strerror or str(error)).lower()})") from error
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the libraries, about damage that they repair
+            text = form.read(content, encoding, errors)
+    except DocumentError as error:
+        raise DataError(f"{name} {error}") from error
+    except zipfile.BadZipFile as error:
+        raise DataError(f"{name} is damaged: it is not {form.name}; download it again") from error
+    except Exception as error:  # a library may raise anything for a damaged document
+        reason = " ".join(str(error).split())[:100] or type(error).__name__
+        raise DataError(f"{name} is damaged, or not {form.name} ({reason}); save it again") from error
+    return text.replace("\0", "").encode("utf-8", "replace").decode()
+
+
+def _decoded(content: bytes, encoding: str, errors: str, declared: str | None = None) -> str:
+    """The text in UTF-8 if it is that, else in the encoding that it declares, else in the one given.
+
+    Raises: DocumentError if it is in neither.
+    """
+    for name in ("utf-8-sig", *([declared] if declared else []), encoding):
+        try:
+            return content.decode(name)
+        except UnicodeError:
+            continue
+    if errors == "replace":
+        return content.decode(encoding, "replace")
+    raise DocumentError(f"is not {encoding.upper()}; {mend(likely_encoding(content))}")

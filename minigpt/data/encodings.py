@@ -1,0 +1,113 @@
+"""Recognizes the encoding of a text that is not UTF-8, and reads such a text as UTF-8."""
+
+import codecs
+import io
+import unicodedata
+from typing import Protocol
+
+from minigpt.errors import DataError
+
+_BLOCK = 2**16  # bytes that are decoded at one time
+_SAMPLE = 2**16  # bytes that decide which encoding is likely
+_LEAST_ZEROS = 3
+_ZEROS = 0.3  # of every second byte: Latin letters in UTF-16 have a zero byte each
+_UNDEFINED = frozenset(b"\x81\x8d\x8f\x90\x9d")  # in Windows-1252
+_MOST_OTHER = 0.3  # of the characters that are not ASCII in a text of Western Europe, of all letters
+_LEAST_PLAUSIBLE = 0.9  # of the characters that are not ASCII: those that such a text has
+
+
+class Stream(Protocol):
+    """A stream of bytes."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+def is_utf8(encoding: str) -> bool:
+    """Whether this is a name of UTF-8."""
+    return codecs.lookup(encoding).name in ("utf-8", "utf-8-sig")
+
+
+def likely_encoding(sample: bytes) -> str | None:
+    """The encoding that the beginning of a text, which is not UTF-8, probably has; None if it is hard to say.
+
+    UTF-16 and UTF-32 are recognized by their byte order mark, and UTF-16 also by its zero bytes; Windows-1252 and
+    Latin-1 by the characters that the bytes would be: letters and typographic marks of Western Europe.
+    """
+    sample = sample[:_SAMPLE]
+    if sample.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "utf-32"
+    if sample.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    even, odd = sample[::2], sample[1::2]
+    if b"\0" in sample:
+        first, second = even.count(0), odd.count(0)
+        if second > max(_LEAST_ZEROS, _ZEROS * len(odd)) and not first:
+            return "utf-16-le"
+        return "utf-16-be" if first > max(_LEAST_ZEROS, _ZEROS * len(even)) and not second else None
+    return _likely_western(sample)
+
+
+def _likely_western(sample: bytes) -> str | None:
+    if _UNDEFINED & set(sample):
+        return None
+    text = sample.decode("cp1252")
+    others = [character for character in text if not character.isascii()]
+    letters = sum(map(str.isalpha, text))
+    if not others or len(others) > max(1, _MOST_OTHER * letters):
+        return None
+    decoded = sample.decode(errors="replace")
+    if len(decoded) - decoded.count("\ufffd") > sum(map(str.isascii, decoded)):  # UTF-8 with a few damaged bytes
+        return None
+    plausible = sum(map(_is_western, others))
+    if plausible < _LEAST_PLAUSIBLE * len(others):
+        return None
+    return "windows-1252" if any(0x80 <= byte < 0xA0 for byte in sample) else "latin-1"
+
+
+def _is_western(character: str) -> bool:
+    return character in "«»‘’‚“”„–—…•€£§°·¿¡\xa0" or unicodedata.category(character) in ("Ll", "Lu")
+
+
+def mend(encoding: str | None) -> str:
+    """What to do with a text that is not UTF-8, if it probably has this encoding."""
+    if encoding is None:
+        return "name its encoding with --encoding, or use --encoding-errors replace"
+    name = {"latin-1": "Latin-1", "windows-1252": "Windows-1252"}.get(encoding, encoding.upper())
+    return f"it is probably {name}: read it with --encoding {encoding}"
+
+
+class Recoded(io.RawIOBase):
+    """A text in another encoding, which is read as UTF-8."""
+
+    def __init__(self, stream: Stream, name: str, encoding: str, errors: str) -> None:
+        """`name` is that of the file, for errors; `errors` is `strict` or `replace`."""
+        self._stream, self._name, self._encoding = stream, name, encoding
+        self._decoder = codecs.getincrementaldecoder(encoding)(errors)
+        self._pending, self._offset = b"", 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "memoryview") -> int:  # type: ignore[override]
+        """Raises: DataError, with the offset, for bytes that are nothing in this encoding."""
+        while not self._pending:
+            block = self._stream.read(_BLOCK)
+            undecoded = len(self._decoder.getstate()[0])
+            try:
+                self._pending = self._decoder.decode(block, final=not block).encode(errors="replace")
+            except UnicodeError as error:
+                raise self._undecodable(error, undecoded) from error
+            self._offset += len(block)
+            if not block:
+                break
+        size = min(len(buffer), len(self._pending))
+        buffer[:size], self._pending = self._pending[:size], self._pending[size:]
+        return size
+
+    def _undecodable(self, error: UnicodeError, undecoded: int) -> DataError:
+        where = ""
+        if isinstance(error, UnicodeDecodeError):
+            where = f": byte {self._offset - undecoded + error.start:,} is 0x{error.object[error.start]:02x}"
+        return DataError(
+            f"{self._name} is not {self._encoding}{where}; name another --encoding, or use --encoding-errors replace"
+        )

@@ -1,0 +1,150 @@
+"""The corpus that a model was trained on: found again with its held-out part, and compared with other texts."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from minigpt.config import ReadingConfig
+from minigpt.data.corpus import Corpus, corpus_fingerprint
+from minigpt.data.shards import Progress
+from minigpt.data.sources import Scan, scan
+from minigpt.errors import ConfigError, DataError
+from minigpt.storage.checkpoint import Checkpoint
+from minigpt.storage.run_record import CorpusRecord
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+_MOST_COMPARED = 200_000_000  # bytes of training text; reading more of it again takes too long for a note
+_SHOWN = 3  # files that a sentence names
+
+
+def find_training_corpus(checkpoint: Checkpoint, *, fix: str) -> tuple[Corpus, Scan | None]:
+    """The corpus that a run was trained on, from the cache or built again, and its sources if they can be read.
+
+    `fix` ends an error: what the user can do instead.
+    Raises: ConfigError if the run does not record its text, or the text cannot be found.
+    """
+    recorded, directory = _Recorded.of(checkpoint), checkpoint.directory
+    if recorded is None or not recorded.sources:
+        raise ConfigError(f"{directory} does not record what it was trained on; {fix}")
+    names, found = ", ".join(recorded.sources), recorded.scan_again()
+    folder = recorded.corpus.path or "the cache"  # early runs did not record it
+    try:
+        corpus = Corpus.load(folder)
+        if corpus.fingerprint != recorded.corpus.fingerprint:
+            raise DataError(f"{folder} contains another corpus")
+    except DataError as error:
+        if found is None or not recorded.is_text(found):
+            raise ConfigError(
+                f"the text that {directory} was trained on is no longer in {folder}, and {names} "
+                f"{'cannot be read' if found is None else 'has changed since'}; {fix}"
+            ) from error
+        corpus = recorded.build(found)
+    return corpus, found
+
+
+def given_training_corpus(checkpoint: Checkpoint, sources: Sequence[str], progress: Progress | None = None) -> Corpus:
+    """The corpus that a run was trained on, built from its text, which is given again and verified by its hash.
+
+    Raises: ConfigError if the run does not record its text, or this is another one; DataError.
+    """
+    recorded, directory = _Recorded.of(checkpoint), checkpoint.directory
+    if recorded is None:
+        raise ConfigError(f"{directory} does not record what it was trained on, so nothing is known to be held out")
+    found = recorded.scan(sources)
+    if not recorded.is_text(found):
+        raise ConfigError(
+            f"{', '.join(sources)} is not the text that {directory} was trained on, as its hash shows; give all of its "
+            "files in the same order, or omit --held-out"
+        )
+    return recorded.build(found, progress)
+
+
+def training_overlap(found: Scan, checkpoint: Checkpoint) -> str | None:
+    """A sentence that says that a text, or a part of it, is one that the model was trained on.
+
+    None if the record shows no overlap. The whole text is recognized by its hash; its documents by theirs, as long as
+    the training text is where it was; a file that has changed since by its path. Parts of a document are not
+    recognized.
+    """
+    recorded, name = _Recorded.of(checkpoint), checkpoint.directory.name
+    if recorded is None:
+        return None
+    what = ", ".join(file.name for file in found.files[:_SHOWN]) + (" …" if len(found.files) > _SHOWN else "")
+    held_out = "; --held-out evaluates only the part that was held out" if recorded.corpus.validation_tokens else ""
+    if recorded.is_text(found):
+        return f"{what} is the text that {name} was trained on, so these figures say little about other text{held_out}"
+    again = recorded.scan_again() if recorded.corpus.train_bytes <= _MOST_COMPARED else None
+    if again is not None and recorded.is_text(again):
+        trained = set(_document_hashes(again))
+        given = _document_hashes(found)
+        common = sum(each in trained for each in given)
+        if not common:
+            return None
+        are = "is" if common == 1 else "are"
+        which = f"{what} is" if common == len(given) else f"{common:,} of the {len(given):,} documents given {are}"
+        return f"{which} in the text that {name} was trained on{held_out}"
+    sources = [Path(source) for source in recorded.sources]
+    for file in found.files:
+        path = file.path.resolve()
+        if any(source == path or source in path.parents for source in sources):
+            return f"{name} was trained on {file.name}, or on an earlier version of it"
+    return None
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """What a run records of its text: its sources by absolute path, its hash, and how it was read."""
+
+    sources: tuple[str, ...]
+    corpus: CorpusRecord
+    reading: ReadingConfig
+    tokenizer: Tokenizer
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> "_Recorded | None":
+        """None for a model whose training was not recorded."""
+        record = checkpoint.record
+        if record is None or record.corpus is None or record.reading is None:
+            return None
+        return cls(record.sources, record.corpus, record.reading, checkpoint.tokenizer)
+
+    def scan(self, sources: Sequence[str]) -> Scan:
+        """Reads these sources with the settings of the run."""
+        reading = self.reading
+        return scan(
+            list(sources),
+            text_key=reading.text_key,
+            encoding=reading.encoding,
+            encoding_errors=reading.encoding_errors,
+        )
+
+    def scan_again(self) -> Scan | None:
+        """Reads the sources of the run; None if they cannot be read, or were standard input."""
+        if not self.sources or "-" in self.sources:
+            return None
+        try:
+            return self.scan(self.sources)
+        except DataError:
+            return None
+
+    def is_text(self, found: Scan) -> bool:
+        """Whether this is the whole text that the run was trained on."""
+        fraction = self.reading.validation_fraction
+        return corpus_fingerprint(found, self.tokenizer, fraction) == self.corpus.fingerprint
+
+    def build(self, found: Scan, progress: Progress | None = None) -> Corpus:
+        """Tokenizes the run's text again, with the same held-out part."""
+        fraction = self.reading.validation_fraction
+        return Corpus.build(found, self.tokenizer, validation_fraction=fraction, progress=progress)
+
+
+def _document_hashes(found: Scan) -> list[bytes]:
+    """The hash of each document's text."""
+    hashes, digest = [], hashlib.sha256()
+    for piece, ends in found.pieces():
+        digest.update(piece.encode())
+        if ends:
+            hashes.append(digest.digest())
+            digest = hashlib.sha256()
+    return hashes

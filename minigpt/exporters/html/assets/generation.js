@@ -1,0 +1,103 @@
+"use strict";
+
+/** Opens the model of a page, and continues texts token by token, as minigpt/generation/decoding.py does. */
+const generation = (() => {
+  /** The index of the first of `length` tokens that the model sees; the window slides by half a context. */
+  function windowStart(length, positions) {
+    const stride = Math.max(1, Math.floor(positions / 2));
+    return Math.ceil(Math.max(0, length - positions) / stride) * stride;
+  }
+
+  /** The model on the fastest arithmetic that this browser has: { model, arithmetic }.
+   *
+   * A module is used only if it gives the logits of plain JavaScript: a relaxed operation may differ by processor. */
+  function openModel(header, tensor, only) {
+    const makers = {
+      relaxed: () => fromModule("decode_relaxed.wasm"),
+      simd: () => fromModule("decode_simd.wasm"),
+      plain: () => new plain.PlainModel(header.config, tensor),
+    };
+    function fromModule(name) {
+      const instance = wasm.instantiate(tensor(name));
+      return instance && isExact(instance) ? new wasm.WasmModel(wasm.instantiate(tensor(name)), header.config, tensor) : null;
+    }
+    for (const arithmetic of only ? [only] : Object.keys(makers)) {
+      const model = makers[arithmetic]();
+      if (model) return { model, arithmetic };
+    }
+    return { model: null, arithmetic: null };
+  }
+
+  /** Whether a module computes the logits of a tiny model with extreme weights as plain JavaScript does. */
+  function isExact(instance) {
+    const config = { n_layer: 1, n_head: 1, n_embd: 64, n_positions: 2, vocab_size: 16, layer_norm_epsilon: 1e-5 };
+    const tensors = selfTestTensors(config);
+    const tensor = (name) => tensors.get(name);
+    const expected = new plain.PlainModel(config, tensor).read([3, 5]);
+    const found = new wasm.WasmModel(instance, config, tensor).read([3, 5]);
+    return expected.every((value, id) => Math.abs(value - found[id]) < 0.02);
+  }
+
+  /** Tensors whose int8 weights are at both ends of their range, in the layout of a page. */
+  function selfTestTensors({ n_embd: c, n_positions: p, vocab_size: v }) {
+    const tensors = new Map();
+    const add = (name, values) => tensors.set(name, new Uint8Array(values.buffer));
+    const matrix = (name, inputs, outputs, bias = true) => {
+      add(name, Int8Array.from({ length: inputs * outputs }, (_, i) => [127, -127, -127, 127, 127, 1, -64][i * 5 % 7]));
+      add(`${name}.scale`, new Float32Array(outputs).fill(1 / 2000));
+      if (bias) add(`${name}.bias`, Float32Array.from({ length: outputs }, (_, i) => i % 3 / 10));
+    };
+    const norm = (name) => {
+      add(`${name}.weight`, new Float32Array(c).fill(1));
+      add(`${name}.bias`, Float32Array.from({ length: c }, (_, i) => i % 2 / 10));
+    };
+    matrix("head", c, v, false);
+    add("token_embedding", Int16Array.from({ length: v * c }, (_, i) => i * 3701 % 65521 - 32760));
+    add("position_embedding", Float32Array.from({ length: p * c }, (_, i) => (i * 37 % 251 - 125) / 500));
+    const name = "layers.0.";
+    for (const each of ["attention_norm", "mlp_norm"]) norm(name + each);
+    matrix(`${name}qkv_proj`, c, 3 * c);
+    matrix(`${name}out_proj`, c, c);
+    matrix(`${name}up_proj`, c, 4 * c);
+    matrix(`${name}down_proj`, 4 * c, c);
+    norm("final_norm");
+    return tensors;
+  }
+
+  /** Continues texts; the tokens that the model has read already are not read again. */
+  class Writer {
+    constructor(model, tokenizer) {
+      this.model = model;
+      this.tokenizer = tokenizer;
+      this.unused = tokenizer.bytes.flatMap((bytes, id) => bytes.length ? [] : [id]);
+      this.read = []; // the tokens in the model's cache
+    }
+
+    /** The logits after these tokens, of those ids that the tokenizer has. */
+    logits(tokens) {
+      const seen = tokens.slice(windowStart(tokens.length, this.model.config.n_positions));
+      const isNext = seen.length === this.read.length + 1 && this.read.every((id, index) => id === seen[index]);
+      if (!isNext) this.model.start();
+      const logits = this.model.read(isNext ? seen.slice(-1) : seen);
+      this.read = seen;
+      return logits.subarray(0, this.tokenizer.bytes.length);
+    }
+
+    /** The next token: { id, probability, alternatives: [[id, probability], …] }, before penalty and temperature. */
+    next(tokens, step, settings, alternatives = 8) {
+      const logits = this.logits(tokens);
+      const id = sampling.choose(logits, tokens, step, settings, this.unused);
+      const probability = sampling.softmax(logits);
+      const likely = sampling.largest(logits, Math.min(alternatives, logits.length));
+      return { id, probability: probability[id], alternatives: likely.map((other) => [other, probability[other]]) };
+    }
+
+    /** The ids of a prompt; an empty one becomes an end-of-text, the start of a document. */
+    encode(prompt) {
+      const ids = this.tokenizer.encode(prompt);
+      return ids.length ? ids : [this.tokenizer.endOfText];
+    }
+  }
+
+  return { openModel, Writer, windowStart };
+})();

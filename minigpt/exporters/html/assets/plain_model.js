@@ -1,0 +1,137 @@
+"use strict";
+
+/** The model in plain JavaScript, with the arithmetic of decode.c: the fallback without SIMD, and the other
+ * implementation's reference in tests. */
+const plain = (() => {
+  const { as, place, tokenEmbedding } = embeddings;
+  const BLOCK = 64; // activations with one scale
+  const fround = Math.fround;
+
+  class PlainModel {
+    constructor(config, tensor) {
+      this.config = config;
+      this.length = 0;
+      this.embed = tokenEmbedding(config, tensor);
+      this.positions = as(Float32Array, tensor("position_embedding"));
+      const floats = (name) => as(Float32Array, tensor(name));
+      const matrix = (name, inputs, outputs, hasBias = true) => ({
+        weight: as(Int8Array, tensor(name)), scale: floats(`${name}.scale`),
+        bias: hasBias ? floats(`${name}.bias`) : new Float32Array(outputs), inputs, outputs,
+      });
+      const norm = (name) => ({ weight: floats(`${name}.weight`), bias: floats(`${name}.bias`) });
+      const c = config.n_embd;
+      this.layers = Array.from({ length: config.n_layer }, (_, index) => ({
+        attentionNorm: norm(`layers.${index}.attention_norm`), mlpNorm: norm(`layers.${index}.mlp_norm`),
+        qkv: matrix(`layers.${index}.qkv_proj`, c, 3 * c), out: matrix(`layers.${index}.out_proj`, c, c),
+        up: matrix(`layers.${index}.up_proj`, c, 4 * c), down: matrix(`layers.${index}.down_proj`, 4 * c, c),
+        keys: new Float32Array(config.n_positions * c), values: new Float32Array(config.n_positions * c),
+      }));
+      this.finalNorm = norm("final_norm");
+      this.head = matrix("head", c, config.vocab_size, false);
+    }
+
+    /** Starts a new text. */
+    start() { this.length = 0; }
+
+    /** Reads ids, and returns the logits after the last one, (V); with `all`, after each, (T * V). */
+    read(ids, all = false) {
+      const v = this.config.vocab_size;
+      const found = new Float32Array((all ? ids.length : 1) * v);
+      ids.forEach((id, index) => {
+        const x = this.#features(id);
+        if (all || index === ids.length - 1) found.set(multiply(x, this.head), all ? index * v : 0);
+      });
+      return found;
+    }
+
+    /** The final features after one more id, (C). */
+    #features(id) {
+      const { n_embd: c, n_positions: p, layer_norm_epsilon: epsilon } = this.config;
+      if (this.length >= p) throw new Error("a position is outside its table");
+      const x = new Float32Array(c);
+      this.embed(id, x);
+      for (let i = 0; i < c; i++) x[i] += this.positions[this.length * c + i];
+      const add = (y) => { for (let i = 0; i < c; i++) x[i] += y[i]; };
+      for (const layer of this.layers) {
+        const qkv = multiply(layerNorm(x, layer.attentionNorm, epsilon), layer.qkv);
+        layer.keys.set(qkv.subarray(c, 2 * c), this.length * c);
+        layer.values.set(qkv.subarray(2 * c), this.length * c);
+        add(multiply(this.#attend(qkv, layer), layer.out));
+        add(multiply(gelu(multiply(layerNorm(x, layer.mlpNorm, epsilon), layer.up)), layer.down));
+      }
+      this.length++;
+      return layerNorm(x, this.finalNorm, epsilon);
+    }
+
+    /** Attention of the newest position to all, head by head, (C). */
+    #attend(query, { keys, values }) {
+      const { n_embd: c, n_head: heads } = this.config, width = c / heads, count = this.length + 1;
+      const result = new Float32Array(c), weights = new Float64Array(count);
+      for (let first = 0; first < c; first += width) {
+        let highest = -Infinity, total = 0;
+        for (let s = 0; s < count; s++) {
+          let sum = 0;
+          for (let i = first; i < first + width; i++) sum += query[i] * keys[s * c + i];
+          weights[s] = sum / Math.sqrt(width);
+          highest = Math.max(highest, weights[s]);
+        }
+        for (let s = 0; s < count; s++) total += (weights[s] = Math.exp(weights[s] - highest));
+        for (let i = first; i < first + width; i++) {
+          let sum = 0;
+          for (let s = 0; s < count; s++) sum += weights[s] * values[s * c + i];
+          result[i] = sum / total;
+        }
+      }
+      return result;
+    }
+  }
+
+  function layerNorm(x, { weight, bias }, epsilon) {
+    const mean = x.reduce((sum, value) => sum + value, 0) / x.length;
+    const variance = x.reduce((sum, value) => sum + (value - mean) ** 2, 0) / x.length;
+    return x.map((value, i) => (value - mean) / Math.sqrt(variance + epsilon) * weight[i] + bias[i]);
+  }
+
+  /** GPT-2's GELU: 0.5 x (1 + tanh u) = x / (1 + e^(-2u)). */
+  function gelu(x) {
+    return x.map((v) => v / (1 + Math.exp(-2 * 0.79788456 * (v + 0.044715 * v ** 3))));
+  }
+
+  /** Activations in int8, with a scale for each BLOCK of them. */
+  function quantize(x) {
+    const values = new Int8Array(Math.ceil(x.length / 4) * 4), scales = [];
+    for (let from = 0; from < x.length; from += BLOCK) {
+      const block = x.subarray(from, from + BLOCK);
+      const largest = block.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+      const inverse = largest > 1e-35 ? fround(127 / largest) : 0;
+      scales.push(fround(largest / 127));
+      // Adding 1.5 * 2^23 in float32 leaves no bits for a fraction: to the nearest integer, half to even.
+      block.forEach((value, i) => { values[from + i] = fround(fround(value * inverse) + 12582912) - 12582912; });
+    }
+    return { values, scales };
+  }
+
+  /** y = x W^T + bias, from int8 weights in panels. */
+  function multiply(x, { weight, scale, bias, outputs }) {
+    const { values, scales } = quantize(x), width = values.length;
+    const result = new Float32Array(outputs);
+    for (let output = 0; output < outputs; output++) {
+      const row = place(output, 0, width);
+      let sum = 0;
+      for (let block = 0; block < scales.length; block++) {
+        const end = Math.min((block + 1) * BLOCK, width);
+        let products = 0;
+        for (let i = block * BLOCK; i < end; i += 4) {
+          const at = row + i * 16;
+          products += weight[at] * values[i] + weight[at + 1] * values[i + 1]
+            + weight[at + 2] * values[i + 2] + weight[at + 3] * values[i + 3];
+        }
+        sum = fround(sum + fround(products * scales[block]));
+      }
+      result[output] = fround(bias[output] + fround(sum * scale[output]));
+    }
+    return result;
+  }
+
+  return { PlainModel };
+})();

@@ -1,0 +1,38 @@
+"use strict";
+
+/* Run by node, not by the page: node verify.js PAGE.html, with { ids, texts, only, write } as JSON on
+ * standard input. It writes a line of JSON, then the logits after each id in float32. */
+const fs = require("fs");
+const vm = require("vm");
+
+(async () => {
+  const page = fs.readFileSync(process.argv[2], "utf8");
+  const block = (id) => page.match(new RegExp(`<script [^>]*id="${id}"[^>]*>([^]*?)</script>`))[1];
+  const texts = [...page.matchAll(/class="weights">([^<]*)</g)].map((found) => found[1]);
+  const length = Number(page.match(/data-length="(\d+)"/)[1]);
+  vm.runInThisContext(block("engine"));
+  const engine = vm.runInThisContext("({ payload, tokenizing, sampling, generation })");
+  const asked = JSON.parse(fs.readFileSync(0, "utf8"));
+  const { header, tensor } = await engine.payload.read(texts, length);
+  const { model, arithmetic } = engine.generation.openModel(header, tensor, asked.only);
+  if (model === null) throw new Error("node has no WebAssembly with SIMD");
+  const tokenizer = new engine.tokenizing.Tokenizer(header.tokenizer);
+  // As in use: the first half at once, the others one by one.
+  const half = Math.ceil(asked.ids.length / 2);
+  const logits = [model.read(asked.ids.slice(0, half), true)];
+  for (const id of asked.ids.slice(half)) logits.push(model.read([id]));
+  const answer = { arithmetic, textIds: asked.texts.map((text) => tokenizer.encode(text)), decoded: [], written: [] };
+  answer.decoded = answer.textIds.map((ids) => tokenizer.decode(ids));
+  const writer = new engine.generation.Writer(model, tokenizer);
+  for (const { prompt, settings } of asked.write ?? []) {
+    const tokens = writer.encode(prompt), start = tokens.length;
+    while (tokens.length < start + settings.count) tokens.push(writer.next(tokens, tokens.length - start, settings).id);
+    answer.written.push(tokens.slice(start));
+  }
+  const rows = logits.map((row) => Buffer.from(row.buffer, row.byteOffset, row.byteLength));
+  fs.writeSync(1, JSON.stringify(answer) + "\n");
+  for (const row of rows) for (let at = 0; at < row.length;) at += fs.writeSync(1, row, at);
+})().catch((error) => {
+  process.stderr.write(`${error.message}\n`);
+  process.exitCode = 1;
+});

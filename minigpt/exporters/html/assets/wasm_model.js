@@ -1,0 +1,119 @@
+"use strict";
+
+/** The model on the WebAssembly module of decode_wasm.c. */
+const wasm = (() => {
+  const { tokenEmbedding } = embeddings;
+  const MAX_ROWS = 128; // as in decode.c: ids that are read at once
+  const INT8 = 2;
+  const ERRORS = ["", "out of memory for a step", "an id or a position is outside its table"];
+  // Bytes of the structures of decode.c, whose integers have 64 bits and whose addresses have 32.
+  const MATRIX = 40, LAYER = 184, MODEL = 112, ROWS = 32;
+
+  /** The same interface as the model in plain_model.js. */
+  class WasmModel {
+    constructor(instance, config, tensor) {
+      this.config = config;
+      this.length = 0;
+      this.calls = instance.exports;
+      const c = config.n_embd, v = config.vocab_size;
+      this.embed = tokenEmbedding(config, tensor);
+      this.table = this.allocate(MAX_ROWS * c * 4);
+      this.ids = this.allocate(3 * MAX_ROWS * 8);
+      this.rows = this.allocate(ROWS);
+      const cache = 4 * config.n_positions * c;
+      const place = (name) => this.copy(tensor(name));
+      const layers = this.allocate(config.n_layer * LAYER);
+      for (let index = 0; index < config.n_layer; index++) {
+        const at = layers + index * LAYER, name = `layers.${index}.`;
+        const norms = ["attention_norm.weight", "attention_norm.bias", "mlp_norm.weight", "mlp_norm.bias"];
+        this.put(at, norms.map((norm) => place(name + norm)));
+        for (const [number, [matrix, inputs, outputs]] of [
+          ["qkv_proj", c, 3 * c], ["out_proj", c, c], ["up_proj", c, 4 * c], ["down_proj", 4 * c, c],
+        ].entries()) this.putMatrix(at + 16 + number * MATRIX, name + matrix, inputs, outputs, tensor, true);
+        this.put(at + 176, [this.allocate(cache), this.allocate(cache)]);
+      }
+      this.model = this.allocate(MODEL);
+      this.putLong(this.model, [config.n_layer, config.n_head, c, config.n_positions, v]);
+      const positions = place("position_embedding");
+      const norm = [place("final_norm.weight"), place("final_norm.bias")];
+      this.put(this.model + 44, [this.table, positions, ...norm]);
+      this.view().setFloat32(this.model + 40, config.layer_norm_epsilon, true);
+      this.putMatrix(this.model + 64, "head", c, v, tensor, false);
+      this.put(this.model + 104, [layers]);
+      this.room = 0; // rows of logits that there is memory for
+    }
+
+    allocate(size) {
+      const address = this.calls.minigpt_allocate(size) >>> 0;
+      if (address === 0) throw new Error("not enough memory for this model");
+      return address;
+    }
+
+    view() { return new DataView(this.calls.memory.buffer); }
+
+    copy(values) {
+      const address = this.allocate(values.byteLength);
+      new Uint8Array(this.calls.memory.buffer).set(
+        new Uint8Array(values.buffer, values.byteOffset, values.byteLength), address);
+      return address;
+    }
+
+    put(address, numbers) {
+      const view = this.view();
+      numbers.forEach((number, index) => view.setUint32(address + 4 * index, number, true));
+    }
+
+    putLong(address, numbers) {
+      const view = this.view();
+      numbers.forEach((number, index) => view.setBigInt64(address + 8 * index, BigInt(number), true));
+    }
+
+    putMatrix(address, name, inputs, outputs, tensor, hasBias) {
+      const bias = hasBias ? this.copy(tensor(`${name}.bias`)) : 0;
+      const weight = this.copy(tensor(name));
+      this.put(address, [weight, this.copy(tensor(`${name}.scale`)), bias]);
+      this.putLong(address + 16, [inputs, outputs, INT8]);
+    }
+
+    /** Starts a new text. */
+    start() { this.length = 0; }
+
+    /** Reads ids, and returns the logits after the last one, (V); with `all`, after each, (T * V). */
+    read(ids, all = false) {
+      const { n_embd: c, vocab_size: v } = this.config;
+      const found = new Float32Array((all ? ids.length : 1) * v);
+      for (let begin = 0; begin < ids.length; begin += MAX_ROWS) {
+        const chunk = ids.slice(begin, begin + MAX_ROWS), last = begin + chunk.length === ids.length;
+        const wanted = all ? chunk.length : last ? 1 : 0;
+        if (wanted > this.room) {
+          this.logits = this.allocate(wanted * v * 4);
+          this.room = wanted;
+        }
+        // The module's token embeddings are a table of the ids that are read now; they are numbered from 0.
+        const table = new Float32Array(this.calls.memory.buffer, this.table, chunk.length * c);
+        chunk.forEach((id, row) => this.embed(id, table.subarray(row * c, (row + 1) * c)));
+        const columns = [0, 1, 2].map((column) => this.ids + column * MAX_ROWS * 8);
+        this.putLong(columns[0], chunk.map((_, row) => row));
+        this.putLong(columns[1], chunk.map((_, row) => this.length + row));
+        this.putLong(columns[2], chunk.map(() => 0));
+        this.put(this.rows, columns);
+        this.putLong(this.rows + 16, [chunk.length, chunk.length - wanted]);
+        const error = this.calls.minigpt_read(this.model, this.rows, this.logits ?? 0);
+        if (error) throw new Error(ERRORS[error]);
+        this.length += chunk.length;
+        if (wanted) {
+          found.set(new Float32Array(this.calls.memory.buffer, this.logits, wanted * v), all ? begin * v : 0);
+        }
+      }
+      return found;
+    }
+  }
+
+  /** An instance of a module for a model of this size; null where the module is not valid. */
+  function instantiate(bytes) {
+    if (typeof WebAssembly === "undefined" || !WebAssembly.validate(bytes)) return null;
+    return new WebAssembly.Instance(new WebAssembly.Module(bytes), {});
+  }
+
+  return { WasmModel, instantiate };
+})();

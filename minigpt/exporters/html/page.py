@@ -1,0 +1,190 @@
+"""Writes a model as one HTML file that continues texts in any browser, and reads such a file back."""
+
+import base64
+import hashlib
+import html
+import json
+import re
+import zlib
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any, BinaryIO
+
+from minigpt.config import GPTConfig
+from minigpt.errors import CheckpointError, ConfigError
+from minigpt.exporters.html.build_wasm import MODULES
+from minigpt.exporters.html.weights import from_arrays, to_arrays
+from minigpt.model.gpt import GPT
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+_ASSETS = resources.files("minigpt.exporters.html") / "assets"
+_MODULES = resources.files("minigpt.exporters.html")
+# The worker runs these; the page runs page.js, and hands it the others as text.
+_ENGINE = (
+    "payload.js", "tokenizer.js", "sampler.js", "embeddings.js", "plain_model.js", "wasm_model.js", "generation.js",
+)  # fmt: skip
+_LARGE = 60_000_000  # bytes; a larger page takes seconds to open, and much memory on a phone
+_LARGEST = 500_000_000  # bytes; a browser's strings and the memory of WebAssembly end not far above
+_ALIGNMENT = 64  # of an array: typed arrays of JavaScript need that of their numbers
+_LINE = 6 * 2**20  # bytes of a piece of base64: no browser gets one very long string
+_BLOCK = re.compile(rb'<script type="text/plain" class="weights">([A-Za-z0-9+/=]*)</script>')
+_LENGTH = re.compile(rb'data-length="(\d+)"')
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageText:
+    """What the user says on the page: `title` is its heading, `note` stands below it, `prompt` is the first text."""
+
+    title: str
+    note: str = ""
+    prompt: str = ""
+
+
+def _expected_size(config: GPTConfig) -> int:
+    """About the size of the file in bytes; weights are a twentieth smaller when compressed."""
+    lookups = 2 * config.vocab_size * config.n_embd + 3 * config.n_positions * config.n_embd
+    return int((config.n_parameters + lookups) * 0.95 * 4 / 3) + 90_000
+
+
+def check_page(config: GPTConfig, *, large: bool) -> int:
+    """About the size of a model's page in bytes, before it is written; above 60 MB only with `large`.
+
+    Raises: ConfigError if the page cannot compute the model, or would be too large.
+    """
+    size = _expected_size(config)
+    if config.activation_function != "gelu_new":
+        raise ConfigError(
+            f"the page computes GELU in GPT-2's form (gelu_new), but the model has {config.activation_function}"
+        )
+    if size > _LARGEST:
+        raise ConfigError(
+            f"the page would have about {_megabytes(size)}, and must have at most {_megabytes(_LARGEST)}; export"
+            " to gguf instead"
+        )
+    if size > _LARGE and not large:
+        raise ConfigError(
+            f"the page would have about {_megabytes(size)}, which phones and slow computers do not open well; write it"
+            " with --yes"
+        )
+    return size
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.0f} MB"
+
+
+def write_page(file: BinaryIO, model: GPT, tokenizer: Tokenizer, text: PageText) -> None:
+    """Writes the page into an open file.
+
+    Raises: OSError.
+    """
+    packed, length = _compress(model, tokenizer)
+    engine = "\n".join(_asset(name) for name in _ENGINE)
+    worker, script, styles = _asset("worker.js"), _asset("page.js"), _asset("page.css")
+    policy = (
+        f"default-src 'none'; script-src {_source(script)} 'wasm-unsafe-eval' blob:; worker-src blob:;"
+        f" style-src {_source(styles)}"
+    )
+    fields = {
+        "title": html.escape(text.title),
+        "policy": html.escape(policy, quote=True),
+        "styles": styles,
+        "length": length,
+        "data": _json({"title": text.title, "note": text.note, "prompt": text.prompt, **_facts(model, tokenizer)}),
+        "engine": engine,
+        "worker": worker,
+        "script": script,
+    }
+    before, after = (Template(part).substitute(fields) for part in _asset("page.html").split("$weights"))
+    file.write(before.encode())
+    for start in range(0, len(packed), _LINE):
+        encoded = base64.b64encode(packed[start : start + _LINE])
+        file.write(b'<script type="text/plain" class="weights">' + encoded + b"</script>\n")
+    file.write(after.encode())
+
+
+def read_page(path: Path) -> tuple[GPT, dict[str, Any]]:
+    """The model that a page holds, in float32, and the page's header.
+
+    Raises: CheckpointError if the page is damaged; OSError.
+    """
+    content = path.read_bytes()
+    found = _LENGTH.search(content)
+    try:
+        packed = b"".join(base64.b64decode(block, validate=True) for block in _BLOCK.findall(content))
+        raw = zlib.decompress(packed)
+        header = json.loads(raw[4 : 4 + int.from_bytes(raw[:4], "little")])
+        if found is None or len(raw) != int(found[1]):
+            raise ValueError("its length differs")
+        arrays = {name: raw[at : at + size] for name, at, size in header["tensors"]}
+        return from_arrays(GPTConfig(**header["config"]), arrays), header
+    except (ValueError, KeyError, zlib.error) as error:
+        raise CheckpointError(f"{path} is not a page that minigpt wrote ({error})") from error
+
+
+def _compress(model: GPT, tokenizer: Tokenizer) -> tuple[bytes, int]:
+    """A JSON header and the arrays, compressed, and the length of the original in bytes.
+
+    The original is the header's length in 4 bytes, the header, padding, and the arrays, each aligned.
+    """
+    arrays = [(name, array.tobytes()) for name, array in to_arrays(model)]
+    arrays += [(name, (_MODULES / name).read_bytes()) for name in MODULES]
+    header: dict[str, Any] = {
+        "config": _config(model.config), "tokenizer": _tokenizer(tokenizer), "tensors": [],
+    }  # fmt: skip
+    # Offsets depend on the length of the header, in which they are: they count from a place with room for all digits.
+    names = sum(len(json.dumps(name)) + 32 for name, _ in arrays)
+    at = first = _aligned(4 + len(json.dumps(header)) + names)
+    for name, array in arrays:
+        header["tensors"].append([name, at, len(array)])
+        at = _aligned(at + len(array))
+    text = json.dumps(header).encode()
+    text += b" " * (first - 4 - len(text))
+    compressor = zlib.compressobj(9)
+    pieces = [compressor.compress(len(text).to_bytes(4, "little") + text)]
+    for _, array in arrays:
+        pieces.append(compressor.compress(array + bytes(_aligned(len(array)) - len(array))))
+    return b"".join([*pieces, compressor.flush()]), at
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _config(config: GPTConfig) -> dict[str, Any]:
+    names = ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "layer_norm_epsilon")
+    return {name: getattr(config, name) for name in names}
+
+
+def _tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
+    """What tokenizer.js needs; `ranks` are ids in the order of their merges, the bytes first."""
+    vocabulary = tokenizer.vocabulary
+    return {
+        "tokens": tokenizer.token_strings,
+        "ranks": list(vocabulary.reachable_tokens.values()),
+        "named": {**vocabulary.special, **vocabulary.added},
+        "added": list(vocabulary.added),
+        "endOfText": tokenizer.end_of_text,
+        "byCharacter": vocabulary.by_character,
+    }
+
+
+def _facts(model: GPT, tokenizer: Tokenizer) -> dict[str, Any]:
+    config = model.config
+    return {"parameters": config.n_parameters, "context": config.n_positions, "vocabulary": tokenizer.vocab_size}
+
+
+def _asset(name: str) -> str:
+    return (_ASSETS / name).read_text(encoding="utf-8")
+
+
+def _source(text: str) -> str:
+    """The source of an inline script or style in a content security policy: the hash of its text."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _json(data: dict[str, Any]) -> str:
+    """JSON in ASCII without `<`, so that no text in it can end a script element."""
+    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")

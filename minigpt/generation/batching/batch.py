@@ -1,0 +1,239 @@
+"""The batch: the rows of many requests on one slot engine, one step after another."""
+
+from collections import deque
+
+import torch
+from torch import Tensor
+
+from minigpt.errors import MinigptError
+from minigpt.generation.batching.prefix_cache import PrefixCache
+from minigpt.generation.batching.requests import Event, Failed, Request, ScoredPrompt, check_request
+from minigpt.generation.batching.rows import Row, Work
+from minigpt.generation.batching.sampling_step import next_tokens
+from minigpt.generation.decoding import GeneratedToken, describe
+from minigpt.generation.engines.slots import Chunk, SlotEngine
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+_PROMPT_ALONE = 64  # tokens of prompts that a step reads if no row is waiting for its next token
+
+
+class Batch:
+    """Continues many requests at once; requests join and leave at every step.
+
+    Each `step` admits waiting rows to free slots, reads one token of every row that generates and up to `prompt_tokens`
+    tokens of the prompts of new rows, and samples. A long prompt therefore delays the other rows only a little in each
+    step. The rows of one request share the work on its prompt, and prompts that begin alike share it through the prefix
+    cache. A request gets the tokens and log-probabilities that it would get alone.
+
+    The engine's model must be in eval mode. All methods must be called by the same thread.
+    """
+
+    def __init__(
+        self, engine: SlotEngine, tokenizer: Tokenizer, *, prompt_tokens: int = 16, prefix_cache_bytes: int = 0
+    ) -> None:
+        self.engine, self.tokenizer = engine, tokenizer
+        self.prompt_tokens = prompt_tokens
+        self.prefixes = PrefixCache(engine.chunk_size, prefix_cache_bytes)
+        self.n_prompt_tokens = 0  # that were computed
+        self.n_cached_tokens = 0  # of prompts that were found in the prefix cache
+        self._waiting: deque[Row] = deque()
+        self._rows: list[Row] = []  # in slots, in the order of admission
+        self._free = list(reversed(range(engine.n_slots)))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self._waiting or self._rows)
+
+    @property
+    def n_running(self) -> int:
+        """How many rows are in slots."""
+        return len(self._rows)
+
+    @property
+    def n_waiting(self) -> int:
+        """How many rows wait for a slot."""
+        return len(self._waiting)
+
+    def add(self, request: Request) -> None:
+        """Puts a request at the end of the queue.
+
+        Raises: ConfigError if the model cannot answer it, as `check_request` says.
+        """
+        n_positions = self.engine.n_positions
+        check_request(request, n_positions)
+        work = Work(request, rows_left=request.n_rows, rows_waiting=request.n_rows)
+        self._waiting.extend(Row(work, sample, self.tokenizer, n_positions) for sample in range(request.n_rows))
+
+    def cancel(self, request: Request) -> None:
+        """Drops the rows of a request, which gets no more events. Does nothing if it has ended."""
+        self._waiting = deque(row for row in self._waiting if row.request is not request)
+        for row in [row for row in self._rows if row.request is request]:
+            self._release(row)
+
+    def clear(self) -> None:
+        """Drops all requests."""
+        self._waiting.clear()
+        for row in list(self._rows):
+            self._release(row)
+
+    @torch.inference_mode()
+    def step(self) -> list[Event]:
+        """Reads the next tokens of the rows in slots and samples: -> what is new for their requests."""
+        self._admit()
+        chosen = self._plan()
+        read = self.engine.read([chunk for _, chunk in chosen]) if chosen else []
+        events: list[Event] = []
+        ready: list[tuple[Row, Tensor]] = []  # rows with the logits (1, V) of their next token
+        for (row, chunk), logits in zip(chosen, read, strict=True):
+            ready += self._take(row, chunk, logits[:, : self.tokenizer.vocab_size], events)
+        ready += [(row, row.work.logits) for row in self._rows if self._starts_now(row) and row.work.logits is not None]
+        for row, _ in ready:
+            self._start(row)
+        if ready:
+            logits = torch.cat([each for _, each in ready])  # (R, V)
+            tokens = next_tokens([row for row, _ in ready], logits)
+            for (row, _), token in zip(ready, tokens, strict=True):
+                self._append(row, token, events)
+        return events
+
+    # Admission
+
+    def _admit(self) -> None:
+        """Gives free slots to waiting rows, first come, first served."""
+        while self._free and self._waiting:
+            row = self._waiting.popleft()
+            row.slot = self._free.pop()
+            self._rows.append(row)
+
+    def _release(self, row: Row) -> None:
+        self._rows.remove(row)
+        self._free.append(row.slot)
+
+    def _starts_now(self, row: Row) -> bool:
+        """Whether sample 0 has read a row's prompt for it, so that it can copy the keys and values and begin."""
+        return row.n_read == 0 and row.n_new == 0 and row.work.saved is not None
+
+    def _start(self, row: Row) -> None:
+        """Gives a row that is about to generate its first token the prompt's keys and values, or shares its own."""
+        if row.n_new > 0:
+            return
+        work = row.work
+        work.rows_waiting -= 1
+        if row.n_read == 0:
+            assert work.saved is not None
+            self.engine.load(row.slot, 0, work.saved)
+            row.n_read = len(row.visible)
+        if work.rows_waiting == 0:
+            work.saved = work.logits = None
+
+    # Reading
+
+    def _plan(self) -> list[tuple[Row, Chunk]]:
+        """What this step reads: the next token of every row that generates, and parts of prompts."""
+        generating = [row for row in self._rows if row.n_unread == 1 and row.n_new > 0]
+        chosen = [(row, row.chunk(1)) for row in generating]
+        left = self.prompt_tokens if generating else max(self.prompt_tokens, _PROMPT_ALONE)
+        for row in self._rows:
+            if left <= 0:
+                break
+            if row in generating or (row.n_new == 0 and row.sample > 0):  # sample 0 reads the prompt for all
+                continue
+            self._load_cached(row)
+            if self._is_read_by_another(row):
+                continue
+            size = self._chunk_size(row, left)
+            chosen.append((row, row.chunk(size)))
+            left -= size
+        return chosen
+
+    def _chunk_size(self, row: Row, left: int) -> int:
+        """How many tokens of a prompt to read; where the results depend on it, always up to the same positions."""
+        if self.engine.any_chunks:
+            return min(left, row.n_unread)
+        return min(self.engine.chunk_size - row.n_read % self.engine.chunk_size, row.n_unread)
+
+    def _take(self, row: Row, chunk: Chunk, logits: Tensor, events: list[Event]) -> list[tuple[Row, Tensor]]:
+        """Counts what a row has read, and returns the row with its logits if it can be sampled."""
+        row.n_read += len(chunk.ids)
+        if row.n_new > 0:
+            return [(row, logits[-1:])] if row.n_unread == 0 else []
+        self.n_prompt_tokens += len(chunk.ids)
+        self._keep_prefix(row)
+        if row.request.score_prompt:
+            self._score(row, chunk, logits)
+        if row.n_unread > 0:
+            return []
+        if row.request.score_prompt:
+            scores = tuple(row.work.scores)
+            events.append(Event(row.request, ScoredPrompt(scores), is_last=not row.request.continues))
+        if not row.request.continues:
+            self._release(row)
+            return []
+        if row.work.rows_waiting > 1:
+            row.work.logits = logits[-1:].clone()  # without the memory of the other rows
+            row.work.saved = self.engine.save(row.slot, 0, row.n_read)
+        return [(row, logits[-1:])]
+
+    def _score(self, row: Row, chunk: Chunk, logits: Tensor) -> None:
+        """Scores the prompt's tokens after each of those that were read: logits (T, V)."""
+        scores = row.work.scores
+        if not scores:
+            scores.append(GeneratedToken(row.visible[0]))
+        following = row.visible[chunk.start + 1 : chunk.start + 1 + len(chunk.ids)]
+        targets = torch.tensor(following, dtype=torch.int64, device=logits.device)
+        scores += describe(logits[: len(following)], targets, row.request.alternatives or 0)
+
+    # The prefix cache
+
+    def _load_cached(self, row: Row) -> None:
+        """Copies what the prefix cache has of a row's prompt after what it has read. Scores need every logit."""
+        block = self.engine.chunk_size
+        if row.n_new > 0 or row.n_read % block or row.request.score_prompt:
+            return
+        blocks = self.prefixes.find(row.visible[:-1])[row.n_read // block :]
+        for saved in blocks:
+            self.engine.load(row.slot, row.n_read, saved)
+            row.n_read += block
+        self.n_cached_tokens += block * len(blocks)
+
+    def _is_read_by_another(self, row: Row) -> bool:
+        """Whether an earlier row is reading the same block of the same prompt, so that the cache will have it soon."""
+        block = self.engine.chunk_size
+        end = row.n_read + block
+        if self.prefixes.max_bytes == 0 or row.n_new > 0 or row.request.score_prompt:
+            return False
+        if row.n_read % block or end >= len(row.visible):
+            return False
+        for other in self._rows:
+            if other is row:
+                return False
+            is_reading = other.sample == 0 and other.n_new == 0 and other.n_read // block == row.n_read // block
+            if is_reading and other.visible[:end] == row.visible[:end]:
+                return True
+        return False
+
+    def _keep_prefix(self, row: Row) -> None:
+        """Adds the blocks that a row has read to the prefix cache."""
+        ids, block = row.visible[: row.n_read], self.engine.chunk_size
+        missing = self.prefixes.missing(ids)
+        saved = {number: self.engine.save(row.slot, number * block, (number + 1) * block) for number in missing}
+        self.prefixes.add(ids, saved)
+
+    # Generation
+
+    def _append(self, row: Row, token: GeneratedToken | MinigptError, events: list[Event]) -> None:
+        if row not in self._rows:  # its request has failed in this step
+            return
+        if isinstance(token, MinigptError):
+            self.cancel(row.request)
+            events.append(Event(row.request, Failed(token), is_last=True))
+            return
+        row.append(token.id)
+        piece = row.text.add(token)
+        if piece.finish_reason is not None:
+            row.work.rows_left -= 1
+            if self.engine.any_chunks:
+                self._keep_prefix(row)
+            self._release(row)
+        events.append(Event(row.request, piece, is_last=row.work.rows_left == 0))

@@ -1,0 +1,74 @@
+"""What a batch is asked for, and what it answers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from minigpt.config import SamplingConfig
+from minigpt.errors import ConfigError, MinigptError
+from minigpt.generation.decoding import GeneratedToken
+from minigpt.generation.sampling import Sampler
+from minigpt.generation.streaming import Piece
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A prompt to continue `config.samples` times, to score, or both.
+
+    `alternatives` requests log-probabilities and this many alternatives for each token. With `score_prompt` they are
+    given for the prompt's tokens, too. With `continues` false the prompt is only scored. Two requests are equal only if
+    they are the same object.
+    """
+
+    prompt: Sequence[int]
+    config: SamplingConfig
+    sampler: Sampler
+    alternatives: int | None = None
+    score_prompt: bool = False
+    continues: bool = True
+
+    @property
+    def n_rows(self) -> int:
+        """How many slots the request needs."""
+        return self.config.samples if self.continues else 1
+
+
+def check_request(request: Request, n_positions: int) -> None:
+    """Checks that a model with this context length can answer a request.
+
+    Raises: ConfigError for an empty prompt, a prompt to score that is longer than the context, and a `keep_first` that
+    leaves too little room.
+    """
+    if not request.prompt:
+        raise ConfigError("the prompt is empty (0 tokens); start from the tokenizer's end_of_text instead")
+    if request.score_prompt and len(request.prompt) > n_positions:
+        raise ConfigError(
+            f"a prompt of {len(request.prompt)} tokens cannot be scored: the context length is {n_positions}"
+        )
+    if request.config.keep_first > n_positions // 2:
+        raise ConfigError(
+            f"keep-first ({request.config.keep_first}) must be at most half the context length ({n_positions // 2}), "
+            "to leave room for new tokens"
+        )
+
+
+@dataclass(frozen=True)
+class ScoredPrompt:
+    """The prompt's tokens with the model's predictions for them; the first one has none."""
+
+    tokens: tuple[GeneratedToken, ...]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The request ended with an error that concerns it alone."""
+
+    error: MinigptError
+
+
+@dataclass(frozen=True)
+class Event:
+    """A part of the answer to a request; `is_last` ends it."""
+
+    request: Request
+    content: Piece | ScoredPrompt | Failed
+    is_last: bool = field(default=False)

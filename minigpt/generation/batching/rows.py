@@ -1,0 +1,79 @@
+"""The rows of a batch: each is one continuation of a request, in the queue or in a slot."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from minigpt.generation.batching.requests import Request
+from minigpt.generation.decoding import GeneratedToken, visible_tokens, window_start
+from minigpt.generation.engines.slots import Chunk
+from minigpt.generation.streaming import RowText
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+
+@dataclass(eq=False)
+class Work:
+    """The state of one request: what its rows share."""
+
+    request: Request
+    rows_left: int  # rows that have not ended
+    rows_waiting: int  # rows that do not have the prompt's keys and values yet
+    logits: Tensor | None = None  # (1, V), after the prompt
+    saved: Tensor | None = None  # the prompt's keys and values, while rows wait for them
+    scores: list[GeneratedToken] = field(default_factory=list)  # of the prompt's tokens so far
+
+
+class Row:
+    """One continuation: its tokens, and how many of those that the model sees its slot holds."""
+
+    def __init__(self, work: Work, sample: int, tokenizer: Tokenizer, n_positions: int) -> None:
+        request = work.request
+        self.work, self.request, self.sample = work, request, sample
+        self.text = RowText(sample, tokenizer, request.config)
+        self.tokens = list(request.prompt)
+        constraint = request.sampler.constraint
+        self.state = None if constraint is None else constraint.start(request.prompt)
+        self.slot = -1
+        self._n_positions = n_positions
+        self._window = -1
+        self.visible: list[int] = []  # the tokens that the model sees
+        self.n_read = 0  # of them, those whose keys and values are in the slot
+        self.move_window()
+
+    @property
+    def n_new(self) -> int:
+        """How many tokens were generated."""
+        return len(self.tokens) - len(self.request.prompt)
+
+    @property
+    def n_unread(self) -> int:
+        """How many tokens the model must read before it predicts the next one."""
+        return len(self.visible) - self.n_read
+
+    def move_window(self) -> None:
+        """Makes `visible` what the model sees now; a window that has moved must be read again."""
+        keep_first = self.request.config.keep_first
+        start = window_start(len(self.tokens) - keep_first, self._n_positions - keep_first)
+        if start != self._window:
+            self._window, self.n_read = start, 0
+            self.visible = visible_tokens(self.tokens, self._n_positions, keep_first)
+
+    def append(self, token: int) -> None:
+        """Adds a generated token, which the model reads next."""
+        self.tokens.append(token)
+        if self.state is not None and (constraint := self.request.sampler.constraint) is not None:
+            self.state = constraint.advance(self.state, token)
+        self.visible.append(token)
+        self.move_window()
+
+    def chunk(self, size: int) -> Chunk:
+        """The next `size` unread tokens, with the logits that are needed after them."""
+        ids = self.visible[self.n_read : self.n_read + size]
+        scores = self.request.score_prompt and self.n_new == 0
+        n_logits = size if scores else int(size == self.n_unread)
+        return Chunk(self.slot, self.n_read, ids, n_logits)
+
+    def history(self) -> Tensor:
+        """All tokens, for logits processors: (1, T) int64; (1, 0) if none of them needs it."""
+        return torch.tensor([self.tokens if self.request.sampler.needs_history else []], dtype=torch.int64)

@@ -1,0 +1,54 @@
+"""Token healing: takes back the end of a prompt whose tokens would be others if the text went on.
+
+BPE never merges across pre-tokens, and a space belongs to the word after it. So a text contains " foo" as one token,
+and the lone space at the end of the prompt "def " is a token that hardly ever comes before a word. Such an end is taken
+back: the prompt's tokens stop before it, and the first new tokens must spell it again (`constraint.py`).
+
+Source: the idea is that of guidance's "token healing" (Lundberg 2023).
+"""
+
+from itertools import takewhile
+from typing import NamedTuple
+
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+# What may follow a prompt that ends in white space, and one that ends in an apostrophe. Only the letters of the
+# contractions join an apostrophe.
+_NEXT = {True: ("a", " ", "\n"), False: ("s", "t", "ll", "ve", "re", "d", "m")}
+
+
+class Prompt(NamedTuple):
+    """The token ids of a prompt, and the end of its text that they do not contain: the continuation begins with it."""
+
+    ids: list[int]
+    end: str = ""
+
+
+def encode_prompt(tokenizer: Tokenizer, text: str, *, token_healing: bool = True) -> Prompt:
+    """The tokens of a prompt; an empty prompt becomes one end-of-text, the start of a document.
+
+    With `token_healing`, and a tokenizer with merges, they stop where a letter, a space or a line break after the
+    text would change them. Only a prompt that ends in white space or an apostrophe is changed: a word
+    at the end counts as complete, though letters may follow.
+    """
+    ids = tokenizer.encode(text)
+    if not ids:
+        return Prompt([tokenizer.end_of_text])
+    if not token_healing or not tokenizer.merges or not (text[-1].isspace() or text[-1] == "'"):
+        return Prompt(ids)
+    kept = min(_common_length(ids, tokenizer.encode(text + more)) for more in _NEXT[text[-1].isspace()])
+    while (end := _text(tokenizer, ids[kept:])) is None or (not end and text[-1].isspace()):
+        kept -= 1  # to the beginning of a character, and before the last one if that is white space
+    return Prompt(ids[:kept] or [tokenizer.end_of_text], end)
+
+
+def _common_length(ids: list[int], others: list[int]) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ids, others, strict=False)))
+
+
+def _text(tokenizer: Tokenizer, ids: list[int]) -> str | None:
+    """The text of tokens; None if it begins within a character."""
+    try:
+        return tokenizer.decode_bytes(ids).decode()
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,68 @@
+"""A prompt for a first try of a model: the beginning of a line of the training text."""
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+from minigpt.data.corpus import Corpus
+from minigpt.tokenizer.vocabulary import END_OF_TEXT
+
+_TOKENS = 20_000  # of the text that is searched
+_WORDS, _SHORTEST, _LONGEST = 4, 12, 40  # words of a prompt; characters of one
+_LONGEST_WORD = 25  # characters for each space of a line
+_WITHOUT_SPACES = 10  # characters of a prompt in a script that puts no spaces between words
+_LINE = 40  # characters of a line that is long enough to continue
+_REPLACEMENT = "\ufffd"
+
+
+def example_prompt(corpus: Corpus) -> str | None:
+    """The first words of a long line of the held-out text, or of the training text if nothing was held out.
+
+    It is one line of printable characters that does not begin like an option. None if the text has no such line.
+    """
+    tokens = corpus.validation if len(corpus.validation) > 1 else corpus.train
+    text = corpus.tokenizer.decode(tokens[:_TOKENS].tolist())
+    longest = ""
+    for line in _beginnings(text):
+        if len(line) >= _LINE:
+            return _first_words(line)
+        longest = max(longest, line, key=len)
+    return _first_words(longest) if longest else None
+
+
+def _beginnings(text: str) -> Iterator[str]:
+    """The lines of a text, then the sentences of its first line, up to the first character that is not printable.
+
+    The first line comes last, because the held-out part may begin within it.
+    """
+    first, *lines = re.split("\n|" + re.escape(END_OF_TEXT), text)
+    sentences = re.split(r"(?<=[.!?])\s+|(?<=[。！？])", first)
+    for line in [*lines, *sentences[1:], sentences[0]]:
+        found = _printable(line.strip()).strip()
+        if found and not found.startswith("-") and any(map(str.isalpha, found)):
+            yield found
+
+
+def _printable(line: str) -> str:
+    """The characters of a line before the first one that is not printable."""
+    for index, character in enumerate(line):
+        if not character.isprintable() or character == _REPLACEMENT:
+            return line[:index]
+    return line
+
+
+def _first_words(line: str) -> str:
+    """The first words of a line, without the space after them; of a script without spaces, the first characters."""
+    end = min(len(line), _WITHOUT_SPACES)
+    if _has_words(line):
+        ends = [match.end() for match in re.finditer(r"\S+", line) if match.end() <= _LONGEST]
+        enough = [end for end in ends[_WORDS - 1 :] if end >= _SHORTEST]
+        end = (enough or ends[-1:] or [_LONGEST])[0]
+    while end < len(line) and unicodedata.combining(line[end]):
+        end += 1
+    return line[:end]
+
+
+def _has_words(line: str) -> bool:
+    """Whether words are separated by spaces: in Chinese, Japanese and Thai they are not."""
+    return line.count(" ") >= len(line) / _LONGEST_WORD

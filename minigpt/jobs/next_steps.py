@@ -1,0 +1,145 @@
+"""What a user can do after a run: whether it was still improving, and the commands that would make it better."""
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from minigpt.config import ReadingConfig
+from minigpt.corpus_report.languages import language_shares
+from minigpt.evaluation.recorded_baselines import recorded_baselines
+from minigpt.jobs.job import Job
+from minigpt.planning.corpus_stats import CorpusStats
+from minigpt.planning.expectation import ExpectedRange, continued_range
+from minigpt.planning.learning_curve import Trend, trend
+from minigpt.planning.plan import LEARNING
+from minigpt.storage.run_record import Result, RunRecord
+from minigpt.units import count
+
+_ROUND = (1, 2, 3, 5, 8, 10, 15, 20, 30, 45, 60, 90, 120, 180, 240, 360, 480, 720, 960, 1440)  # minutes that people say
+_LONGER = 4.0  # times the length that is proposed: what the forecast covers
+_SHORT_TEXT = 2_000_000  # bytes; a longer text teaches a small model more than GPT-2 brings
+_MOSTLY = 0.8  # of a text, to call it English
+_LANGUAGE_SAMPLE = 100_000  # tokens
+_GPT2 = "gpt2"
+_OF_THE_TEXT = (
+    *(field.name for field in fields(ReadingConfig)),
+    "loss_on",
+)  # options that a new run on the same text needs again
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """A sentence and the commands that it proposes: the arguments of `minigpt`, without --checkpoints."""
+
+    text: str
+    commands: tuple[tuple[str, ...], ...] = ()
+
+
+def next_steps(job: Job) -> list[NextStep]:
+    """What helps next, most helpful first. Empty if nothing was measured or saved.
+
+    It compares evaluations of the log, and forecasts only where the experiments of the plan allow it.
+    """
+    record = job.run.record
+    if record.result is None or record.result.bits_per_byte is None or record.result.step is None:
+        return []
+    evaluations = [
+        (line["step"], line["bits_per_byte"])
+        for line in job.run.read_log()
+        if isinstance(line.get("bits_per_byte"), int | float) and math.isfinite(line["bits_per_byte"])
+    ]
+    course = trend(evaluations)
+    if course is None:
+        return []
+    return [*_of_trend(job, record, record.result, course), *_of_text(job, record)]
+
+
+def _of_trend(job: Job, record: RunRecord, result: Result, course: Trend) -> Iterator[NextStep]:
+    """Continues a run that was still improving; else proposes more text, and more dropout if the run got worse."""
+    change = f"{course.before:.2f} to {course.now:.2f} bits per byte"
+    if course.direction == "falling" and result.reason != "early stop":
+        yield NextStep(f"still improving at the end: {change} in the last quarter of the steps")
+        yield _continuation(job, record, result)
+        return
+    if course.direction == "rising":
+        worse = f"validation got worse after step {course.since:,}: {change}; the best weights are kept"
+    else:
+        worse = f"no longer improving: {change} since step {course.since:,}; more minutes alone will not help"
+    yield NextStep(worse)
+    texts = _shown_sources(record)
+    if texts is None:
+        return
+    base = ("--from", record.base) if record.base else ()
+    options = _text_options(record)
+    yield NextStep("more text of the same kind helps most:", (("train", *texts, "MORE_TEXT", *options, *base),))
+    if course.direction == "rising" and record.base is None:
+        dropout: tuple[str, ...] = ("--dropout", f"{min(0.5, job.model.config.dropout + 0.2):g}")
+        if job.corpus.tokenizer.merges:
+            dropout += ("--bpe-dropout", f"{max(0.1, min(0.5, 2 * (job.config.bpe_dropout or 0))):g}")
+        yield NextStep("against overfitting on this text:", (("train", *texts, *options, *dropout),))
+
+
+def _continuation(job: Job, record: RunRecord, result: Result) -> NextStep:
+    """The command for a longer run, and what to expect of it where that can be said."""
+    config = job.config
+    times, option, value, shown = 1.0, "", "", ""
+    if config.minutes is not None:
+        minutes = max((each for each in _ROUND if each <= _LONGER * config.minutes), default=0)
+        minutes = minutes if minutes > config.minutes else math.ceil(_LONGER * config.minutes)
+        times, option, value, shown = minutes / config.minutes, "--minutes", f"{minutes}", count(minutes, "minute")
+    elif config.epochs is not None:
+        epochs = _LONGER * config.epochs
+        times, option, value, shown = _LONGER, "--epochs", f"{epochs:g}", f"{epochs:g} epochs"
+    else:
+        steps = round(_LONGER * (result.step or 0))
+        times, option, value, shown = _LONGER, "--steps", f"{steps}", count(steps, "step")
+    expected = _forecast(job, record, result, times)
+    said = f"; 4 of 5 such runs end at {expected} bits per byte" if expected else ""
+    command = ("train", "--resume", "--name", job.run.directory.name, option, value)
+    return NextStep(f"continue to {shown} in total{said}:", (command,))
+
+
+def _forecast(job: Job, record: RunRecord, result: Result, times: float) -> ExpectedRange | None:
+    """What `times` the tokens are expected to bring; None for a run with settings that no experiment had."""
+    if record.base is not None or record.asked is None or record.asked.given & LEARNING or record.changes:
+        return None
+    assert result.bits_per_byte is not None
+    assert result.step is not None
+    stats = CorpusStats.of(job.corpus, recorded_baselines(record))
+    tokens = result.step * job.tokens_per_step
+    return continued_range(result.bits_per_byte, job.model.config, tokens, times * tokens, stats)
+
+
+def _of_text(job: Job, record: RunRecord) -> Iterator[NextStep]:
+    """Proposes GPT-2 for a short English text."""
+    texts = _shown_sources(record)
+    if record.base is not None or texts is None or job.corpus.train_bytes > _SHORT_TEXT:
+        return
+    sample = job.corpus.tokenizer.decode(job.corpus.train[:_LANGUAGE_SAMPLE].tolist())
+    if language_shares(sample.encode()).get("en", 0.0) < _MOSTLY:
+        return
+    fine_tune = ("train", *texts, *_text_options(record), "--from", _GPT2)
+    is_here = (job.run.directory.parent / _GPT2).is_dir()
+    yield NextStep(
+        "the text is short and English: GPT-2, which has read 40 GB of English, can be fine-tuned on it (0.5 GB to "
+        "download; hours on a laptop's CPU):",
+        (fine_tune,) if is_here else (("load-gpt2",), fine_tune),
+    )
+
+
+def _shown_sources(record: RunRecord) -> tuple[str, ...] | None:
+    """The texts as a user here would type them; None if one came through a pipe."""
+    if not record.sources or "-" in record.sources:
+        return None
+    here = Path.cwd()
+    return tuple(os.path.relpath(each, here) if Path(each).is_relative_to(here) else each for each in record.sources)
+
+
+def _text_options(record: RunRecord) -> tuple[str, ...]:
+    """The options that say how the text is read and scored, as they were given."""
+    asked = {} if record.asked is None else record.asked.to_dict()
+    return tuple(
+        part for name in _OF_THE_TEXT if name in asked for part in ("--" + name.replace("_", "-"), str(asked[name]))
+    )

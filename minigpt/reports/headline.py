@@ -1,0 +1,197 @@
+"""The first part of a report: how good the model is, compared with simple methods, and what it is, in a few lines."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from minigpt.evaluation.baselines import Baseline
+from minigpt.evaluation.recorded_baselines import recorded_baselines
+from minigpt.reports.record_tables import plain_source
+from minigpt.storage.run_record import RunRecord
+from minigpt.units import count, size
+
+Line = Mapping[str, Any]
+"""A line of log.jsonl."""
+
+_BITS_PER_BYTE = 8  # of a file that is not compressed
+_FINE_TUNED = "fine-tuned"  # recorded in place of a preset's name
+_METHODS = {
+    "bytes": ("byte frequencies", "how often each byte occurs"),
+    "gzip": ("gzip", "repetitions in the held-out text"),
+    "3-gram": ("3-gram table", "what followed the two bytes before"),
+    "5-gram": ("5-gram table", "what followed the four bytes before"),
+    "xz": ("xz", "repetitions in the training text"),
+}
+_ARTICLES = {"3-gram": "a ", "5-gram": "a "}
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method that a run is compared with: its names alone and in a sentence, what it uses, its bits per byte."""
+
+    name: str
+    in_sentence: str
+    uses: str
+    bits: float
+    is_partial: bool = False
+
+
+def compared_methods(record: RunRecord, evaluations: Sequence[Line]) -> list[Method]:
+    """The recorded baselines, and for a fine-tuned run the model that it began with; the worst first."""
+    methods = [_method(baseline) for baseline in recorded_baselines(record)]
+    untrained = next((line for line in evaluations if line["step"] == 0), None)
+    has_same_text = not any(change.option == "text" for change in record.changes)
+    if record.base and untrained and untrained.get("bits_per_byte") is not None and has_same_text:
+        name = f"{plain_source(record.base)} before fine-tuning"
+        methods.append(Method(name, name, "the model that this run began with", untrained["bits_per_byte"]))
+    return sorted(methods, key=lambda method: -method.bits)
+
+
+def _method(baseline: Baseline) -> Method:
+    name, uses = _METHODS.get(baseline.name, (baseline.name, baseline.meaning))
+    method = Method(name, _ARTICLES.get(baseline.name, "") + name, uses, baseline.bits_per_byte, baseline.is_partial)
+    part = baseline.label.removeprefix(baseline.name).strip(" ()")  # trained on 66 kB
+    return replace(method, uses=f"{uses}; only {part}") if part else method
+
+
+def verdict(bits: float, methods: Sequence[Method]) -> str:
+    """Where a figure lies among the methods, as a sentence; methods that saw only part of the text do not count."""
+    compared = sorted((method for method in methods if not method.is_partial), key=lambda method: -method.bits)
+    if not compared:
+        return "Not compared: no simple method was measured on the whole text."
+    beaten = [method for method in compared if bits < method.bits]
+    if not beaten:
+        return f"Not yet better than {compared[0].in_sentence}, the weakest method it is compared with."
+    if len(beaten) == len(compared):
+        others = f", the best of the {len(compared)} methods it is compared with" if len(compared) > 1 else ""
+        return f"Better than {compared[-1].in_sentence}{others}."
+    return f"Between {beaten[-1].in_sentence} and {compared[len(beaten)].in_sentence}."
+
+
+def headline(record: RunRecord, evaluations: Sequence[Line], last_step: Line | None) -> dict[str, Any]:
+    """The data of the headline. Without a result, the best evaluation so far and the last logged step count."""
+    result = record.result
+    measured = [line["bits_per_byte"] for line in evaluations if line.get("bits_per_byte") is not None]
+    bits = result.bits_per_byte if result is not None else min(measured, default=None)
+    methods = compared_methods(record, evaluations)
+    return {
+        "bits": None if bits is None else round(bits, 4),
+        "verdict": "" if bits is None else verdict(bits, methods),
+        "meaning": _meaning(bits, record),
+        "methods": [
+            {"name": each.name, "uses": each.uses, "bits": round(each.bits, 4), "isPartial": each.is_partial}
+            for each in methods
+        ],
+        "facts": [
+            fact for fact in (_model(record), _text(record), _training(record, last_step), _machine(record)) if fact
+        ],
+        "plan": _plan(record),
+    }
+
+
+def _meaning(bits: float | None, record: RunRecord) -> str:
+    if bits is None and record.result is None and record.corpus is not None and record.corpus.validation_bytes:
+        return "The first evaluation on held-out text has not ended."
+    if bits is None:
+        return "No held-out text was measured, so nothing says how well the model predicts new text."
+    if bits >= _BITS_PER_BYTE:
+        return "On text that it was not trained on. A file takes 8 bits for each byte; this model predicts no better."
+    share = bits / _BITS_PER_BYTE
+    return (
+        "On text that it was not trained on; lower is better. A file takes 8 bits for each byte, so these predictions "
+        f"would compress the text to {share:.0%} of its size."
+    )
+
+
+def _model(record: RunRecord) -> list[str] | None:
+    model = record.model
+    if model is None:
+        return None
+    shape = f"{count(model.n_layer, 'layer')} of width {model.n_embd}, {count(model.n_head, 'attention head')}"
+    return ["Model", f"{_rounded_count(model.n_parameters)} parameters", shape]
+
+
+def _text(record: RunRecord) -> list[str] | None:
+    corpus = record.corpus
+    if corpus is None:
+        return None
+    held_out = corpus.validation_bytes or 0
+    whole = corpus.train_bytes + held_out
+    parts = [plain_source(source) for source in record.sources]
+    names = ", ".join(parts[:2]) + (f" and {len(parts) - 2} more" if len(parts) > 2 else "")
+    share = f"{held_out / whole:.0%} held out" if whole and held_out else "nothing held out"
+    return ["Text", size(whole).replace(".0 ", " "), "; ".join(filter(None, [names, share]))]
+
+
+def _training(record: RunRecord, last_step: Line | None) -> list[str] | None:
+    result, line = record.result, last_step or {}
+    seconds = result.seconds if result is not None else line.get("seconds")
+    steps = result.step if result is not None else line.get("step")
+    if steps is None:
+        return None
+    tokens = line.get("tokens")
+    seen = "" if tokens is None else f", {_rounded_count(tokens)} tokens"
+    return [
+        "Training time",
+        "not recorded" if seconds is None else spoken_duration(seconds),
+        f"{count(steps, 'step')}{seen}",
+    ]
+
+
+def _machine(record: RunRecord) -> list[str] | None:
+    environment = record.environment
+    if environment is None:
+        return None
+    device = environment.gpu or environment.cpu
+    if device is None:
+        return None
+    cores = "" if environment.gpu or not environment.cores else count(environment.cores, "core")
+    return ["Machine", "GPU" if environment.gpu else "CPU", ", ".join(filter(None, [device, cores]))]
+
+
+def _plan(record: RunRecord) -> str:
+    """The plan in one line."""
+    model, training = record.model, record.training
+    if model is None or training is None:
+        return ""
+    parts = [f"fine-tune {plain_source(record.base)}" if record.base else f"train a new model ({record.preset})"]
+    if record.base is None and record.preset in (None, _FINE_TUNED):
+        parts = ["train a new model"]
+    parts.append(_length(training.minutes, training.epochs, training.steps))
+    if record.tokenizer:
+        parts.append(f"{model.vocab_size:,} tokens in the vocabulary ({record.tokenizer})")
+    if training.context_length is not None:
+        batch = f"{training.sequences_per_step} × {training.context_length} tokens per step"
+        parts.append(batch)
+    optimizer = {"muon": "Muon", "adamw": "AdamW"}[training.optimizer]
+    parts.append(f"{optimizer} with learning rate {training.learning_rate:g}")
+    if record.expected is not None:
+        low, high = record.expected
+        parts.append(f"expected {low:.2f} to {high:.2f} bits per byte")
+    return "; ".join(filter(None, parts)) + "."
+
+
+def _length(minutes: float | None, epochs: float | None, steps: int | None) -> str:
+    if minutes is not None:
+        return f"{minutes:g} minute{'' if minutes == 1 else 's'}"
+    if epochs is not None:
+        return f"{epochs:g} pass{'' if epochs == 1 else 'es'} over the text"
+    return "" if steps is None else count(steps, "step")
+
+
+def spoken_duration(seconds: float) -> str:
+    """A duration with units: 45 s, 2 min 5 s, 3 h 20 min."""
+    total = round(seconds)
+    if total < 60:
+        return f"{total} s"
+    if total < 3600:
+        return f"{total // 60} min {total % 60} s" if total % 60 else f"{total // 60} min"
+    return f"{total // 3600} h {total // 60 % 60} min"
+
+
+def _rounded_count(number: int) -> str:
+    """A number to three digits: 3.24 million."""
+    for factor, unit in ((1e9, " billion"), (1e6, " million")):
+        if number >= factor:
+            return f"{number / factor:.3g}{unit}"
+    return f"{number:,}"

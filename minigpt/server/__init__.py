@@ -1,0 +1,1 @@
+"""The HTTP server: serves models with the API of OpenAI's completions."""

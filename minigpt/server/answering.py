@@ -1,0 +1,138 @@
+"""Answers a request while watching whether its client is still there, within its deadline."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from minigpt.server.api_error import ApiError
+from minigpt.server.json_schema import Schema, check
+
+_LARGEST_BODY = 4_000_000  # bytes
+_BODY_SECONDS = 30.0  # until a body must have arrived
+
+Finish = Callable[[bool], None]  # called once at the end, with whether the client left before
+
+
+async def read_body(request: Request, schema: Schema) -> dict[str, Any]:
+    """The body of a request, which must be a JSON object that fits the schema.
+
+    Raises: ApiError for a body that is too long, too slow, no JSON, or that does not fit; ClientDisconnect.
+    """
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or len(length) > 20 or int(length) > _LARGEST_BODY:
+        raise _too_long()
+    chunks, size = [], 0
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > _LARGEST_BODY:
+                    raise _too_long()
+                chunks.append(chunk)
+    except TimeoutError as error:
+        message = f"the body did not arrive within {_BODY_SECONDS:.0f} s"
+        raise ApiError(408, message, headers={"Connection": "close"}) from error
+    try:
+        body = json.loads(b"".join(chunks).decode(), parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise ApiError(400, "the body must be JSON in UTF-8") from error
+    except RecursionError as error:
+        raise ApiError(400, "the body is JSON that is nested too deeply") from error
+    except ValueError as error:
+        reason = "a number has too many digits" if "int_max_str_digits" in str(error) else str(error)
+        raise ApiError(400, f"the body must be JSON: {reason}") from error
+    check(body, schema)
+    return body
+
+
+def _too_long() -> ApiError:
+    message = f"the body must be at most {_LARGEST_BODY:,} bytes"
+    return ApiError(413, message, headers={"Connection": "close"})  # what the client still sends is not read
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not valid JSON")
+
+
+async def answer_once(
+    request: Request, answer: Awaitable[Mapping[str, Any]], seconds: float, finish: Finish
+) -> Response:
+    """Waits for an answer and sends it as JSON; stops working on it when the client leaves or time is up.
+
+    Raises: ApiError; ClientDisconnect.
+    """
+    working = asyncio.ensure_future(answer)
+    leaving = asyncio.ensure_future(_until_disconnect(request))
+    try:
+        await asyncio.wait({working, leaving}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return json_response(working.result())
+        if leaving.done():
+            raise ClientDisconnect
+        raise out_of_time(seconds)
+    finally:
+        finish(leaving.done() and not working.done())
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _until_disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def answer_in_pieces(pieces: AsyncIterator[Mapping[str, Any]], seconds: float, finish: Finish) -> Response:
+    """Sends pieces as server-sent events, each when it is there; an error in between is the last piece.
+
+    Starlette cancels the iterator when the client leaves.
+    """
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # proxies must not collect the pieces
+    return _EventResponse(_events(pieces, seconds, finish), media_type="text/event-stream", headers=headers)
+
+
+class _EventResponse(StreamingResponse):
+    """A streamed response that closes its iterator at once when the client leaves, wherever it was then."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self.body_iterator.aclose()  # type: ignore[attr-defined]
+
+
+async def _events(pieces: AsyncIterator[Mapping[str, Any]], seconds: float, finish: Finish) -> AsyncIterator[str]:
+    is_complete = False
+    try:
+        try:
+            async with asyncio.timeout(seconds):
+                async for piece in pieces:
+                    yield f"data: {_dumps(piece)}\n\n"
+        except TimeoutError:
+            yield f"data: {_dumps(out_of_time(seconds).to_dict())}\n\n"
+        except ApiError as error:
+            yield f"data: {_dumps(error.to_dict())}\n\n"
+        is_complete = True
+        yield "data: [DONE]\n\n"
+    finally:
+        await pieces.aclose()  # type: ignore[attr-defined]
+        finish(not is_complete)
+
+
+def out_of_time(seconds: float) -> ApiError:
+    """The error for a request that has taken too long."""
+    return ApiError(504, f"the request took longer than {seconds:g} s", code="timeout")
+
+
+def json_response(content: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A JSON answer in ASCII, in which control characters and half surrogate pairs are escaped."""
+    return Response(_dumps(content), status, headers, media_type="application/json")
+
+
+def _dumps(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, separators=(",", ":"), allow_nan=False)

@@ -1,0 +1,40 @@
+"""Errors in the form that OpenAI's clients read."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+ErrorType = Literal["invalid_request_error", "authentication_error", "rate_limit_error", "server_error"]
+
+
+class ApiError(Exception):
+    """An error that a client is told: an HTTP status, one sentence, and which field it is about."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+        self.headers = dict(headers or {})
+
+    @property
+    def type(self) -> ErrorType:
+        """OpenAI's name for the kind of error."""
+        if self.status >= 500:
+            return "server_error"
+        kinds: dict[int, ErrorType] = {401: "authentication_error", 429: "rate_limit_error"}
+        return kinds.get(self.status, "invalid_request_error")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The body of the answer."""
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+
+def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """The error for a request that says something wrong."""
+    return ApiError(400, message, param=param, code=code)

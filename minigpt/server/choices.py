@@ -1,0 +1,97 @@
+"""Builds the choices of a completion from what a batch generates: text, log-probabilities, the best of several."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from minigpt.generation.decoding import GeneratedToken
+from minigpt.generation.streaming import Piece
+from minigpt.server.served_model import ServedModel
+from minigpt.tokenizer.tokenizer import StreamDecoder
+
+FINISH_REASONS = {"end_of_text": "stop", "stop": "stop", "length": "length"}
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """Tokens with their log-probabilities, and where each begins in the choice's text, in characters."""
+
+    tokens: Sequence[GeneratedToken]
+    offsets: Sequence[int]
+
+    def to_dict(self, model: ServedModel) -> dict[str, Any]:
+        """The `logprobs` of a choice in OpenAI's form. The token itself is among its alternatives in any case."""
+        return {
+            "tokens": [model.token_text(token.id) for token in self.tokens],
+            "token_logprobs": [token.logprob for token in self.tokens],
+            "top_logprobs": [_alternatives(token, model) for token in self.tokens],
+            "text_offset": list(self.offsets),
+        }
+
+
+def _alternatives(token: GeneratedToken, model: ServedModel) -> dict[str, float] | None:
+    if token.logprob is None:  # the first token of a prompt
+        return None
+    return {model.token_text(id): logprob for id, logprob in (*token.alternatives, (token.id, token.logprob))}
+
+
+@dataclass
+class Choice:
+    """One text of a completion, while it grows.
+
+    A token is given out together with the text that it begins in, so that what follows a stop string is not given out.
+    """
+
+    model: ServedModel
+    text: str = ""
+    finish_reason: str | None = None
+    n_tokens: int = 0  # generated
+    logprob: float = 0.0  # of all of them
+    _decoder: StreamDecoder = field(init=False)
+    _length: int = 0  # characters of all tokens so far
+    _given: int = 0  # characters of the text that were given out
+    _is_cut: bool = False  # before a stop string, to which the last tokens belong
+    _pending: list[tuple[GeneratedToken, int]] = field(default_factory=list)  # tokens with their offsets
+
+    def __post_init__(self) -> None:
+        self._decoder = self.model.tokenizer.decoder()
+
+    def add_prompt(self, tokens: Sequence[GeneratedToken]) -> None:
+        """Puts the prompt before the text, for `echo`."""
+        for token in tokens:
+            self._place(token)
+        self._length += len(rest := self._decoder.flush())  # a prompt may end within a character
+        self.text = self.model.tokenizer.decode([token.id for token in tokens])
+        assert not rest or self.text.endswith(rest)
+        self._decoder = self.model.tokenizer.decoder()
+
+    def add(self, piece: Piece) -> None:
+        """Adds a generated token."""
+        self.n_tokens += 1
+        self.logprob += piece.token.logprob or 0.0
+        self.text += piece.text
+        if piece.finish_reason == "end_of_text":
+            self._pending.append((piece.token, len(self.text)))
+        else:
+            self._place(piece.token)
+        if piece.finish_reason is not None:
+            self.finish_reason = FINISH_REASONS[piece.finish_reason]
+            self._is_cut = piece.finish_reason == "stop"
+
+    def take(self) -> tuple[str, TokenScores]:
+        """The text that was not given out yet, and its tokens."""
+        text, end = self.text[self._given :], len(self.text)
+        self._given = end
+        is_whole = self.finish_reason is not None and not self._is_cut
+        ready = [(token, offset) for token, offset in self._pending if is_whole or offset < end]
+        self._pending = [] if self.finish_reason is not None else self._pending[len(ready) :]
+        return text, TokenScores([token for token, _ in ready], [offset for _, offset in ready])
+
+    def _place(self, token: GeneratedToken) -> None:
+        self._pending.append((token, self._length))
+        self._length += len(self._decoder.feed(token.id))
+
+
+def best(choices: Sequence[Choice], n: int) -> list[Choice]:
+    """The n choices with the highest log-probability per token, best first; the earlier of equal ones first."""
+    return sorted(choices, key=lambda choice: -choice.logprob / max(1, choice.n_tokens))[:n]

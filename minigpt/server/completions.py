@@ -1,0 +1,127 @@
+"""`POST /v1/completions`: continues and scores prompts."""
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from minigpt.generation.batching.requests import Event, Request, ScoredPrompt
+from minigpt.generation.decoding import GeneratedToken
+from minigpt.generation.streaming import Piece
+from minigpt.server.choices import Choice, TokenScores, best
+from minigpt.server.completion_options import CompletionOptions
+from minigpt.server.event_hub import EventHub
+
+
+class Completion:
+    """The answer to one request for completions, while it grows."""
+
+    def __init__(self, options: CompletionOptions) -> None:
+        self.options, self.model = options, options.model
+        self.requests = options.requests()
+        samples = options.sampling.samples if options.max_tokens > 0 else 1
+        self.choices = {request: [Choice(self.model) for _ in range(samples)] for request in self.requests}
+        self.n_prompt_tokens = sum(len(request.prompt) for request in self.requests)
+        self._header = {
+            "id": f"cmpl-{secrets.token_hex(12)}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": self.model.name,
+        }
+        if options.echo and options.logprobs is None:
+            for request in self.requests:
+                self._echo(request, [GeneratedToken(id) for id in request.prompt])
+
+    @property
+    def n_generated(self) -> int:
+        """How many tokens were generated, those of texts that are not returned included."""
+        return sum(choice.n_tokens for choices in self.choices.values() for choice in choices)
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """The numbers of tokens, in OpenAI's form."""
+        generated = self.n_generated
+        return {
+            "prompt_tokens": self.n_prompt_tokens,
+            "completion_tokens": generated,
+            "total_tokens": self.n_prompt_tokens + generated,
+        }
+
+    def add(self, event: Event) -> list[tuple[int, Choice]]:
+        """Adds what was generated; returns the choices that it changed, with their numbers."""
+        choices = self.choices[event.request]
+        if isinstance(event.content, ScoredPrompt):
+            self._echo(event.request, event.content.tokens)
+            if not self.options.max_tokens:
+                choices[0].finish_reason = "length"
+            return list(enumerate(choices, self._first_index(event.request)))
+        assert isinstance(event.content, Piece)
+        choices[event.content.row].add(event.content)
+        return [(self._first_index(event.request) + event.content.row, choices[event.content.row])]
+
+    def _echo(self, request: Request, tokens: Sequence[GeneratedToken]) -> None:
+        for choice in self.choices[request]:
+            choice.add_prompt(tokens)
+
+    def _first_index(self, request: Request) -> int:
+        return self.requests.index(request) * self.options.n
+
+    def to_dict(self) -> dict[str, Any]:
+        """The whole answer."""
+        returned = []
+        for request in self.requests:
+            choices = self.choices[request]
+            returned += best(choices, self.options.n) if self.options.ranks else choices
+        return {
+            **self._header,
+            "choices": [self._choice(index, choice, *choice.take()) for index, choice in enumerate(returned)],
+            "usage": self.usage,
+        }
+
+    def chunk(self, changed: Sequence[tuple[int, Choice]]) -> dict[str, Any] | None:
+        """A piece of a streamed answer: what is new in these choices; None if there is nothing to show."""
+        choices = []
+        for index, choice in dict(changed).items():
+            text, scores = choice.take()
+            if text or scores.tokens or choice.finish_reason:
+                choices.append(self._choice(index, choice, text, scores))
+        usage = {"usage": None} if self.options.include_usage else {}
+        return {**self._header, "choices": choices, **usage} if choices else None
+
+    def usage_chunk(self) -> dict[str, Any]:
+        """The last piece of a stream with `include_usage`."""
+        return {**self._header, "choices": [], "usage": self.usage}
+
+    def _choice(self, index: int, choice: Choice, text: str, scores: TokenScores) -> dict[str, Any]:
+        return {
+            "index": index,
+            "text": text,
+            "logprobs": None if self.options.logprobs is None else scores.to_dict(self.model),
+            "finish_reason": choice.finish_reason,
+        }
+
+
+async def complete(completion: Completion, hub: EventHub) -> Mapping[str, Any]:
+    """Generates everything, then answers.
+
+    Raises: ApiError.
+    """
+    async with hub.running(completion.model, completion.requests) as steps:
+        async for step in steps:
+            for event in step:
+                completion.add(event)
+    return completion.to_dict()
+
+
+async def stream(completion: Completion, hub: EventHub) -> AsyncIterator[Mapping[str, Any]]:
+    """Answers in pieces, one for each step that adds something to show.
+
+    Raises: ApiError.
+    """
+    async with hub.running(completion.model, completion.requests) as steps:
+        async for step in steps:
+            chunk = completion.chunk([changed for event in step for changed in completion.add(event)])
+            if chunk is not None:
+                yield chunk
+    if completion.options.include_usage:
+        yield completion.usage_chunk()

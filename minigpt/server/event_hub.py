@@ -1,0 +1,133 @@
+"""The event hub: gives what the worker's thread generates to the tasks that answer clients."""
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from minigpt.errors import ConfigError, MinigptError
+from minigpt.generation.batching.requests import Event, Failed, Request
+from minigpt.generation.batching.worker import Worker
+from minigpt.server.api_error import ApiError
+from minigpt.server.metrics import Metrics
+from minigpt.server.serve_config import ServeConfig
+from minigpt.server.served_model import ServedModel
+
+Steps = AsyncIterator[list[Event]]
+Queue = asyncio.Queue[list[Event] | ApiError]
+
+STOPPED = "the server is shutting down"
+
+
+class EventHub:
+    """Submits requests to the worker and passes on their events. All methods run in the event loop's thread."""
+
+    def __init__(self, config: ServeConfig, metrics: Metrics) -> None:
+        self.config, self.metrics = config, metrics
+        self.is_stopping = False
+        self._worker = Worker(self._deliver)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._queues: dict[Request, Queue] = {}
+        self._rows = 0  # texts that are generated or wait for their turn
+
+    def start(self) -> None:
+        """Starts the worker's thread."""
+        self._loop = asyncio.get_running_loop()
+        self._worker.start()
+
+    async def stop(self) -> None:
+        """Ends the worker's thread."""
+        self.end_requests()
+        await asyncio.to_thread(self._worker.stop)
+
+    def refuse(self) -> None:
+        """Refuses new requests from now on."""
+        self.is_stopping = True
+
+    def end_requests(self) -> None:
+        """Ends all running requests with an error that says that the server shuts down."""
+        for queue in {id(queue): queue for queue in self._queues.values()}.values():
+            queue.put_nowait(ApiError(503, STOPPED, code="stopped"))
+
+    @property
+    def n_rows(self) -> int:
+        """How many texts are being generated or wait for their turn."""
+        return self._rows
+
+    @asynccontextmanager
+    async def running(self, model: ServedModel, requests: Sequence[Request]) -> AsyncIterator[Steps]:
+        """Runs requests while the context is open and gives their events, step by step; then cancels unfinished ones.
+
+        Raises: ApiError if the queue is full or the server is shutting down; events raise it for a failed request.
+        """
+        if self.is_stopping:
+            raise ApiError(503, STOPPED, code="stopped")
+        self._check_queue()
+        queue: Queue = asyncio.Queue()
+        rows = {request: request.n_rows for request in requests}
+        self._rows += sum(rows.values())
+        for request in requests:
+            self._queues[request] = queue
+            self._worker.submit(model.batch, request)
+        try:
+            yield self._events(queue, len(requests))
+        finally:
+            self._rows -= sum(rows.values())
+            for request in requests:
+                if self._queues.pop(request, None) is not None:
+                    self._worker.cancel(request)
+
+    def _check_queue(self) -> None:
+        if self._rows < self.config.max_batch + self.config.max_queue:
+            return
+        turns = self._rows / self.config.max_batch
+        seconds = min(60, max(1, math.ceil(self.metrics.seconds.mean * turns)))
+        raise ApiError(
+            429,
+            f"{self._rows} texts are being generated or wait for their turn; try again in about {seconds} s",
+            code="queue_full",
+            headers={"Retry-After": str(seconds)},
+        )
+
+    async def _events(self, queue: Queue, unfinished: int) -> Steps:
+        begin = last = time.perf_counter()
+        durations = self.metrics.first_token
+        while unfinished:
+            step = await queue.get()
+            if isinstance(step, ApiError):
+                raise step
+            now = time.perf_counter()
+            durations.observe(now - last)
+            durations, last = self.metrics.between_tokens, now
+            for event in step:
+                if isinstance(event.content, Failed):
+                    raise _failure(event.content.error)
+                if event.is_last:
+                    unfinished -= 1
+                    self._queues.pop(event.request, None)
+            yield step
+        self.metrics.seconds.observe(time.perf_counter() - begin)
+
+    def _deliver(self, events: Sequence[Event]) -> None:
+        """Called in the worker's thread."""
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._dispatch, events)
+
+    def _dispatch(self, events: Sequence[Event]) -> None:
+        steps: dict[int, list[Event]] = {}  # by queue
+        for event in events:
+            if event.request in self._queues:
+                queue = self._queues[event.request]
+                if id(queue) not in steps:
+                    steps[id(queue)] = []
+                    queue.put_nowait(steps[id(queue)])
+                steps[id(queue)].append(event)
+
+
+def _failure(error: MinigptError) -> ApiError:
+    """The error of a request that could not be generated: its settings leave no token, or the model is damaged."""
+    if isinstance(error, ConfigError):
+        return ApiError(400, str(error))
+    return ApiError(500, str(error), code="generation_failed")

@@ -1,0 +1,115 @@
+"""Decides which requests are answered: by their Host and Origin headers and by their key."""
+
+import hmac
+from collections import Counter
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from minigpt.server.answering import json_response
+from minigpt.server.api_error import ApiError
+from minigpt.server.serve_config import ServeConfig
+
+WITHOUT_KEY = frozenset({"/", "/health", "/openapi.json"})  # paths that tell nothing about models or texts
+_EVERY_ADDRESS = {"0.0.0.0", "::"}
+
+
+class Guards:
+    """ASGI middleware that refuses requests before anything else looks at them.
+
+    - Host: a web page can give its own name this machine's address (DNS rebinding), and then read what a local server
+      answers. Its requests have the page's name in the Host header, which must therefore be one of this server's.
+    - Origin: a web page can also send requests whose answers it cannot read, only to make the server work.
+    - Key: compared in constant time.
+    """
+
+    def __init__(self, app: ASGIApp, config: ServeConfig) -> None:
+        self.app, self.config = app, config
+        self._hosts = {"localhost", "127.0.0.1", "::1", config.host, *map(str.lower, config.allowed_hosts)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        try:
+            self._check(scope)
+        except ApiError as error:
+            headers = {**error.headers, "Connection": "close"}
+            await json_response(error.to_dict(), error.status, headers)(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+    def _check(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        if not self._is_known(_host_name(host)):
+            raise ApiError(
+                403, f"the Host header ({host[:80]!a}) names no host of this server; start it with --allowed-hosts "
+                "to add one", code="unknown_host",
+            )  # fmt: skip
+        origin = headers.get("origin")
+        if origin and not {origin, "*"} & set(self.config.cors) and urlsplit_netloc(origin) != host:
+            raise ApiError(
+                403, f"web pages of {origin[:80]!a} may not use this server; start it with --cors to allow them",
+                code="unknown_origin",
+            )  # fmt: skip
+        if self.config.api_key and scope["path"] not in WITHOUT_KEY and scope["method"] != "OPTIONS":
+            self._check_key(headers)
+
+    def _is_known(self, name: str) -> bool:
+        """Whether a name is this server's. One that listens on every address has any number of them, but a web page
+        cannot make a browser send an address in place of the page's name.
+        """
+        if self.config.host in _EVERY_ADDRESS and _is_address(name):
+            return True
+        return name in self._hosts
+
+    def _check_key(self, headers: Mapping[str, str]) -> None:
+        kind, _, key = headers.get("authorization", "").partition(" ")
+        given, expected = key.strip().encode("latin-1", "replace"), self.config.api_key.encode()
+        if kind.lower() != "bearer" or not hmac.compare_digest(given, expected):
+            raise ApiError(
+                401, "a valid key is missing: send the header Authorization: Bearer KEY", code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )  # fmt: skip
+
+
+def _host_name(host: str) -> str:
+    """The name in a Host header, without the port and in lower case."""
+    if host.startswith("["):  # an IPv6 address
+        return host[1:].partition("]")[0].lower()
+    return host.partition(":")[0].lower().rstrip(".")
+
+
+def _is_address(name: str) -> bool:
+    return ":" in name or name.replace(".", "").isdecimal()
+
+
+def urlsplit_netloc(origin: str) -> str:
+    """The host and port of an origin; empty if it is none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
+
+
+class ResponseCounter:
+    """ASGI middleware that counts responses by path and status; unknown paths count together."""
+
+    def __init__(self, app: ASGIApp, responses: Counter[tuple[str, int]], paths: frozenset[str]) -> None:
+        self.app, self.responses, self.paths = app, responses, paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        path = scope["path"] if scope["path"] in self.paths else "other"
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self.responses[path, message["status"]] += 1
+            await send(message)
+
+        await self.app(scope, receive, counted)

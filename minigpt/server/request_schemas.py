@@ -1,0 +1,168 @@
+"""The JSON schemas of the request bodies: the server checks requests by them, and the OpenAPI file shows them."""
+
+from typing import Any, Final
+
+from minigpt.config import SamplingConfig
+from minigpt.settings import annotations_of, value_types
+
+MOST_LOGPROBS: Final = 20
+MOST_STOPS: Final = 16
+MOST_SAMPLES: Final = 128
+_LARGEST_ID: Final = 2**31
+# Fields of SamplingConfig that a request may have under the same name; OpenAI names the others.
+OWN_SAMPLING: Final = (
+    "top_k", "min_p", "typical_p", "repetition_penalty", "no_repeat_ngram_size", "min_new_tokens", "bad_words",
+    "until", "context", "allow_invalid_utf8",
+)  # fmt: skip
+
+
+def _field(kind: str, description: str, **rules: Any) -> dict[str, Any]:
+    return {"type": [kind, "null"], "description": description, **rules}
+
+
+def _own_field(name: str) -> dict[str, Any]:
+    """The schema of a setting of SamplingConfig, with its help text and bounds."""
+    metadata = SamplingConfig.__dataclass_fields__[name].metadata
+    (kind,) = value_types(annotations_of(SamplingConfig)[name])
+    bounds = {"min": "minimum", "max": "maximum", "above": "exclusiveMinimum"}
+    rules = {ours: metadata["bounds"][key] for key, ours in bounds.items() if metadata["bounds"][key] is not None}
+    if kind is int:
+        return _field("integer", metadata["help"], maximum=_LARGEST_ID, **rules)
+    if kind is float:
+        return _field("number", metadata["help"], **rules)
+    if kind is bool:
+        return _field("boolean", metadata["help"])
+    if name == "bad_words":
+        return _field("array", metadata["help"], items={"type": "string", "minLength": 1}, maxItems=100)
+    if name == "until":
+        return _field("string", metadata["help"], enum=["sentence", "paragraph", "line", None])
+    return _field("string", f"{metadata['help']}; without it a text must fit into the context", maxLength=40)
+
+
+_IDS: Final = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": _LARGEST_ID}, "minItems": 1}
+_SAMPLING: Final[dict[str, Any]] = {
+    "model": _field("string", "name of the model; without it the first one that is served", maxLength=200),
+    "max_tokens": _field("integer", "maximum number of tokens to generate", minimum=0, maximum=_LARGEST_ID),
+    "temperature": _field("number", "sampling temperature: 0 is greedy, higher is more random", minimum=0, maximum=2),
+    "top_p": _field(
+        "number", "sample only from the most likely tokens with this total probability", exclusiveMinimum=0, maximum=1
+    ),
+    "n": _field("integer", "number of texts to return for each prompt", minimum=1, maximum=MOST_SAMPLES),
+    "stop": {
+        "anyOf": [
+            {"type": "string", "minLength": 1},
+            {"type": "array", "items": {"type": "string", "minLength": 1}, "maxItems": MOST_STOPS},
+            {"type": "null"},
+        ],
+        "description": "texts to stop before",
+    },
+    "seed": _field(
+        "integer",
+        "random seed: the same seed gives the same text, whatever else the server does",
+        minimum=-(2**63),
+        maximum=2**63 - 1,
+    ),
+    "presence_penalty": _field("number", "subtracted from a token's score if it was generated", minimum=-2, maximum=2),
+    "frequency_penalty": _field(
+        "number", "subtracted from a token's score for each time it was generated", minimum=-2, maximum=2
+    ),
+    "logit_bias": {
+        "type": ["object", "null"],
+        "description": "numbers from -100 to 100 to add to the scores of tokens, by the token's id",
+        "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+        "maxProperties": 1024,
+    },
+    "stream": _field("boolean", "send the text in pieces, as server-sent events"),
+    "stream_options": {
+        "type": ["object", "null"],
+        "properties": {"include_usage": _field("boolean", "count the tokens in a last piece")},
+        "additionalProperties": False,
+    },
+    "user": _field("string", "accepted and ignored", maxLength=1000),
+    **{name: _own_field(name) for name in OWN_SAMPLING},
+}
+
+COMPLETION: Final[dict[str, Any]] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        **_SAMPLING,
+        "prompt": {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"type": "string"}, "minItems": 1},
+                _IDS,
+                {"type": "array", "items": _IDS, "minItems": 1},
+                {"type": "null"},
+            ],
+            "description": "one text, several texts, the token ids of one text, or those of several; without it a new "
+            "document begins. A prompt that is exactly the name of a special token is this token",
+        },
+        "best_of": _field(
+            "integer",
+            "number of texts to generate for each prompt, of which the n most likely per token are returned",
+            minimum=1,
+            maximum=MOST_SAMPLES,
+        ),
+        "echo": _field("boolean", "return the prompt before the text"),
+        "logprobs": _field(
+            "integer",
+            "give the log-probability of each token, and this many of the most likely tokens; with echo of the "
+            "prompt's tokens, too",
+            minimum=0,
+            maximum=MOST_LOGPROBS,
+        ),
+        "suffix": _field("string", "refused: GPT-2 continues a text, it cannot fill a gap"),
+    },
+}
+
+CHAT_COMPLETION: Final[dict[str, Any]] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["messages"],
+    "properties": {
+        **_SAMPLING,
+        "messages": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["role", "content"],
+                "properties": {
+                    "role": {"type": "string", "enum": ["system", "developer", "user", "assistant"]},
+                    "content": {"type": "string"},
+                    "name": _field("string", "accepted and ignored"),
+                },
+                "additionalProperties": False,
+            },
+            "description": "the conversation so far",
+        },
+        "max_completion_tokens": _field(
+            "integer",
+            "maximum number of tokens to generate; the newer name of max_tokens",
+            minimum=1,
+            maximum=_LARGEST_ID,
+        ),
+    },
+}
+
+TOKENIZE: Final[dict[str, Any]] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["prompt"],
+    "properties": {
+        "model": _SAMPLING["model"],
+        "prompt": {"type": "string", "description": "the text; one that is exactly the name of a special token is it"},
+        "add_special_tokens": _field("boolean", "accepted and ignored: GPT-2 adds none"),
+    },
+}
+
+DETOKENIZE: Final[dict[str, Any]] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["tokens"],
+    "properties": {
+        "model": _SAMPLING["model"],
+        "tokens": {**_IDS, "minItems": 0, "description": "token ids"},
+    },
+}

@@ -1,0 +1,63 @@
+"""The settings of the HTTP server."""
+
+import ipaddress
+from dataclasses import dataclass
+
+from minigpt.errors import ConfigError
+from minigpt.settings import Settings, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig(Settings):
+    """Where the server listens, whom it answers, and how much work it accepts."""
+
+    host: str = setting("127.0.0.1", "address to listen on; beyond this machine an API key is required")
+    port: int = setting(8000, "port to listen on; 0 chooses a free one", min=0, max=65535)
+    api_key: str = setting("", "key that clients must send; MINIGPT_API_KEY gives it without showing it to others")
+    allowed_hosts: tuple[str, ...] = setting(
+        (), "further host name in whose requests the server believes; may be given several times"
+    )
+    cors: tuple[str, ...] = setting(
+        (), "origin whose web pages may use the server, as in http://localhost:3000; may be given several times"
+    )
+    max_batch: int = setting(16, "texts to generate at once", min=1, max=1024, group="Limits")
+    max_queue: int = setting(64, "texts that may wait for their turn; more are refused", min=0, group="Limits")
+    max_prompts: int = setting(128, "prompts in one request", min=1, group="Limits")
+    max_total_tokens: int = setting(
+        262_144, "tokens in one request: of all its prompts, and to generate for all its samples", min=1, group="Limits"
+    )
+    timeout: float = setting(600.0, "seconds until a request is ended", above=0, group="Limits")
+    max_connections: int = setting(1000, "connections at once", min=1, group="Limits")
+    prefix_cache: int = setting(
+        512,
+        "megabytes for the beginnings of earlier prompts, for each model; 0 disables the cache",
+        min=0,
+        group="Limits",
+    )
+    shutdown_timeout: float = setting(
+        10.0, "seconds that running requests have to finish after Ctrl-C or SIGTERM", min=0, group="Limits"
+    )
+    log_prompts: bool = setting(False, "print prompts on standard error")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.host:
+            raise ConfigError("host is empty (''); give an address to listen on, such as 127.0.0.1")
+        if not self.is_local and not self.api_key:
+            raise ConfigError(
+                f"host ({self.host!r}) lets other machines use the server, which needs a key: give --api-key or set "
+                "MINIGPT_API_KEY, or use 127.0.0.1"
+            )
+        if not (self.api_key.isascii() and self.api_key.isprintable()):
+            raise ConfigError("api_key must consist of printable ASCII characters, because it is sent in a header")
+        for origin in self.cors:
+            if origin != "*" and not origin.startswith(("http://", "https://")):
+                raise ConfigError(f"cors ({origin!r}) must be an origin such as http://localhost:3000, or *")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only programs on this machine reach the server."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"

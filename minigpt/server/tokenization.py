@@ -1,0 +1,43 @@
+"""`/tokenize`, `/detokenize` and `/tokenizer_info`: a model's tokenizer for clients that have none."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from minigpt.server.served_model import ServedModel
+
+
+def tokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
+    """The token ids of a text, how many they are, and the model's context length.
+
+    A text that is exactly the name of a special token is this token; an empty text has no tokens.
+    """
+    ids = model.encode(body["prompt"]) if body["prompt"] else []
+    return {"tokens": ids, "count": len(ids), "max_model_len": model.context_length}
+
+
+def detokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
+    """The text of token ids.
+
+    Raises: ApiError for an id that the tokenizer does not have.
+    """
+    model.check_ids(body["tokens"], "tokens")
+    return {"prompt": model.tokenizer.decode(body["tokens"])}
+
+
+def tokenizer_info(model: ServedModel) -> dict[str, Any]:
+    """The tokenizer's class and special tokens, by the names of Hugging Face's tokenizer_config.json."""
+    tokenizer = model.tokenizer
+    names = {id: name for name, id in tokenizer.special.items()}
+    end_of_text = names[tokenizer.end_of_text]
+    return {
+        "tokenizer_class": "GPT2Tokenizer",
+        "tokenizer": tokenizer.name,
+        "vocab_size": tokenizer.vocab_size,
+        "model_max_length": model.context_length,
+        "bos_token": end_of_text,
+        "eos_token": end_of_text,
+        "unk_token": end_of_text,
+        "pad_token": names[tokenizer.special_id("pad_token")],
+        "add_bos_token": False,
+        "chat_template": model.chat_template,
+    }

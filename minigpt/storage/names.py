@@ -1,0 +1,7 @@
+"""The names of the files in a checkpoint and in a run's folder that several modules look for."""
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+GENERATION_CONFIG = "generation_config.json"
+TRAINING = "training.json"
+LAST = "last"  # the folder of the states that a run resumes from

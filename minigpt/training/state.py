@@ -1,0 +1,125 @@
+"""Everything that resuming a run needs, captured from a training step and restored to it after it is checked."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minigpt.errors import CheckpointError
+from minigpt.storage.json_record import is_number, quoted
+from minigpt.storage.run import LastState
+from minigpt.training.distributed import distribute_like
+from minigpt.training.progress import Progress, SavedWith
+from minigpt.training.step import TrainStep
+
+# What AdamW and Muon keep for a parameter, and nothing before the first step.
+_OPTIMIZER_STATES: tuple[set[str], ...] = (set(), {"step", "exp_avg", "exp_avg_sq"}, {"momentum"})
+_LOSS_SCALER = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """Everything that resuming a run needs: weights, optimizer states, loss-spike statistics, loss scale, progress.
+
+    `corpus` is the fingerprint of the training text.
+    """
+
+    train_step: TrainStep
+    corpus: str
+
+    def capture(self, progress: Progress, gather: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> LastState:
+        """The state as tensors named `model.*`, `optimizer.PARAMETER.*` and `spike_detector.*`, and plain values.
+
+        `gather` returns the full tensor of one that is sharded over several processes.
+        """
+        step = self.train_step
+        tensors = {f"model.{name}": gather(tensor) for name, tensor in step.loss_model.model.state_dict().items()}
+        for name, state in self.optimizer_states().items():
+            for key, value in state.items():
+                tensors[f"optimizer.{name}.{key}"] = gather(torch.as_tensor(value))
+        tensors["spike_detector.statistics"] = step.spike_detector.statistics
+        saved_with = SavedWith(step.config.optimizer, self.corpus, step.micro_batch_size, step.loss_scaler.state_dict())
+        return LastState(tensors, replace(progress, saved_with=saved_with).to_dict())
+
+    def restore(self, state: LastState) -> Progress:
+        """Restores a captured state on each parameter's own device; returns its progress.
+
+        The optimizer states are restored only if they are of this run's optimizer, and otherwise cleared.
+        Raises: CheckpointError for a state that is damaged or of another model.
+        """
+        step, progress = self.train_step, progress_of(state)
+        saved_with = progress.saved_with
+        for optimizer in step.optimizers:
+            optimizer.state.clear()
+        model = step.loss_model.model
+        present, parameters, states = model.state_dict(), dict(model.named_parameters()), self.optimizer_states()
+        detector = step.spike_detector
+        weights: dict[str, Tensor] = {}
+        for full_name, value in state.tensors.items():
+            kind, _, name = full_name.partition(".")
+            if kind == "model":
+                _check_tensor(state, full_name, value, present.get(name))
+                weights[name] = distribute_like(value, present[name])
+            elif kind in ("spike_detector", "guard"):  # "guard" in states of earlier versions
+                _check_tensor(state, full_name, value, detector.statistics)
+                detector.statistics = value.to(detector.statistics.device)
+            elif saved_with.optimizer == step.config.optimizer:
+                parameter_name, _, key = name.rpartition(".")
+                like = detector.statistics[0] if key == "step" else parameters.get(parameter_name)
+                _check_tensor(state, full_name, value, like if parameter_name in parameters else None)
+                states[parameter_name][key] = distribute_like(value, parameters[parameter_name])
+        if missing := sorted(present.keys() - weights.keys()):
+            raise CheckpointError(f"{state.damaged}: it has no tensor {'model.' + missing[0]!r}; copy it again")
+        for name, entries in states.items():
+            if entries.keys() not in _OPTIMIZER_STATES:
+                raise CheckpointError(f"{state.damaged}: {'optimizer.' + name!r} is incomplete; copy it again")
+        model.load_state_dict(weights)
+        if saved_with.loss_scaler:  # empty if the run had no loss scale
+            _check_loss_scaler(state, saved_with.loss_scaler)
+            step.loss_scaler.load_state_dict(saved_with.loss_scaler)
+        if step.config.micro_batch_size is None and saved_with.micro_batch_size is not None:
+            step.micro_batch_size = min(saved_with.micro_batch_size, len(step.rows))  # which fitted into memory
+        return progress
+
+    def optimizer_states(self) -> dict[str, dict[str, Tensor]]:
+        """The optimizer state of each parameter that an optimizer has, by the parameter's name."""
+        names = {parameter: name for name, parameter in self.train_step.loss_model.model.named_parameters()}
+        return {
+            names[parameter]: optimizer.state[parameter]
+            for optimizer in self.train_step.optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+
+
+def progress_of(state: LastState) -> Progress:
+    """The progress in a saved state.
+
+    Raises: CheckpointError if it is damaged.
+    """
+    return Progress.from_dict(state.progress, f"{state.damaged}: its progress")
+
+
+def _check_tensor(state: LastState, name: str, value: Tensor, like: Tensor | None) -> None:
+    """Raises CheckpointError for a tensor of a state that is not of this model (`like` is None), or of another form."""
+    if like is None:
+        raise CheckpointError(f"{state.damaged}: its tensor {name!r} does not belong to this model; copy it again")
+    if value.shape != like.shape or not value.is_floating_point():
+        raise CheckpointError(
+            f"{state.damaged}: its tensor {name!r} is {value.dtype} of shape {tuple(value.shape)}, not "
+            f"float32 of shape {tuple(like.shape)}; copy it again"
+        )
+    if not value.isfinite().all():
+        raise CheckpointError(f"{state.damaged}: its tensor {name!r} has NaN or infinite numbers; copy it again")
+
+
+def _check_loss_scaler(state: LastState, entries: Mapping[str, Any]) -> None:
+    """Raises CheckpointError unless the entries are those of torch's GradScaler."""
+    wrong = [name for name in _LOSS_SCALER if not is_number(entries.get(name))]
+    if wrong:
+        raise CheckpointError(
+            f"{state.damaged}: its progress: loss_scaler: {wrong[0]} is {quoted(entries.get(wrong[0]))}, not a number; "
+            "copy it again"
+        )

@@ -1,0 +1,110 @@
+"""`minigpt evaluate` on the text that a model was trained on: the note that says so, and the part that was held out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minigpt.storage.checkpoint import load_checkpoint
+
+
+@pytest.fixture
+def trained(run: Any, tiny: list[str]) -> Path:
+    """A run of fox.txt, called fox."""
+    result = run("train", "fox.txt", *tiny, "--no-report")
+    assert result.exit_code == 0, result.stderr
+    return Path("checkpoints/fox")
+
+
+def test_held_out_gives_the_figures_of_the_runs_last_evaluation(run: Any, trained: Path) -> None:
+    record = load_checkpoint(trained).record
+    assert record is not None
+    assert record.result is not None
+    for text in ([], ["fox.txt"]):
+        figures = json.loads(run("evaluate", "fox", *text, "--held-out", "--json").stdout)
+        assert figures["loss"] == pytest.approx(record.result.validation_loss, rel=1e-5)
+        assert figures["bits_per_byte"] == pytest.approx(record.result.bits_per_byte, rel=1e-5)
+        assert figures["tokens"] == record.result.validation_tokens
+        assert figures["held_out"] is True
+    shown = " ".join(run("evaluate", "fox", "--held-out").stdout.split())
+    assert "the part of the training text of fox that was held out" in shown
+    assert f"at the end of training: loss {record.result.validation_loss:.4f}" in shown
+    assert "on the same tokens" in shown
+
+
+def test_a_text_that_has_moved_is_found_in_the_cache_or_given_again(
+    run: Any, trained: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = json.loads(run("evaluate", "fox", "--held-out", "--json").stdout)["loss"]
+    moved = Path("fox.txt").rename("moved.txt")
+    assert json.loads(run("evaluate", "fox", "--held-out", "--json").stdout)["loss"] == expected
+    (here / "cache").rename(here / "elsewhere")
+    refused = run("evaluate", "fox", "--held-out")
+    assert refused.exit_code == 1
+    assert "give that text: minigpt evaluate fox TEXT --held-out" in refused.stderr
+    assert json.loads(run("evaluate", "fox", str(moved), "--held-out", "--json").stdout)["loss"] == expected
+
+
+def test_another_text_is_refused_as_the_training_text(run: Any, trained: Path) -> None:
+    Path("other.txt").write_text("the quick brown fox " * 50)
+    refused = run("evaluate", "fox", "other.txt", "--held-out")
+    assert refused.exit_code == 1
+    assert "other.txt is not the text that checkpoints/fox was trained on" in refused.stderr
+
+
+def test_a_model_without_a_record_or_a_held_out_part_is_refused(run: Any, tiny: list[str], trained: Path) -> None:
+    run("train", "fox.txt", *tiny, "--no-report", "--validation-fraction", "0", "--name", "all")
+    refused = run("evaluate", "all", "--held-out")
+    assert refused.exit_code == 1
+    assert "was trained with nothing held out" in refused.stderr
+    (trained / "training.json").unlink()
+    for arguments in (["fox"], ["fox", "fox.txt"]):
+        refused = run("evaluate", *arguments, "--held-out")
+        assert refused.exit_code == 1
+        assert "does not record what it was trained on" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "there is no text to evaluate"),
+        (["lambada", "--held-out"], "--held-out cannot be combined with lambada"),
+        (["--held-out", "--limit", "3"], "--limit 3 cannot be combined with --held-out"),
+    ],
+)
+def test_what_held_out_cannot_do_is_one_line(run: Any, arguments: list[str], message: str) -> None:
+    refused = run("evaluate", "fox", *arguments)
+    assert refused.exit_code == 1
+    assert message in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_the_training_text_is_recognized_by_its_content_and_other_text_is_not(run: Any, trained: Path) -> None:
+    Path("copy.txt").write_text(Path("fox.txt").read_text())
+    Path("other.txt").write_text("a text that nobody has read")
+    assert (
+        "note: copy.txt is the text that fox was trained on, so these figures say little about other text; --held-out"
+        in run("evaluate", "fox", "copy.txt").stderr
+    )
+    assert "note:" not in run("evaluate", "fox", "other.txt").stderr
+    both = run("evaluate", "fox", "copy.txt", "other.txt")
+    assert "note: 1 of the 2 documents given is in the text that fox was trained on" in both.stderr
+
+
+def test_a_document_of_the_training_text_is_recognized(run: Any, tiny: list[str], here: Path) -> None:
+    texts = [f"document {number} says something else. " * 8 for number in range(4)]
+    Path("all.txt").write_text("<|endoftext|>".join(texts))
+    run("train", "all.txt", *tiny, "--no-report")
+    Path("one.txt").write_text(texts[2])
+    assert "note: one.txt is in the text that all was trained on" in run("evaluate", "all", "one.txt").stderr
+    Path("one.txt").write_text(texts[2] + "!")
+    assert "note:" not in run("evaluate", "all", "one.txt").stderr
+
+
+def test_a_training_text_that_has_changed_is_recognized_by_its_path_only(run: Any, trained: Path) -> None:
+    Path("fox.txt").write_text("now it is another text, and a short one")
+    Path("other.txt").write_text("now it is another text, and a short one")
+    changed = run("evaluate", "fox", "fox.txt").stderr
+    assert "note: fox was trained on fox.txt, or on an earlier version of it" in changed
+    assert "note:" not in run("evaluate", "fox", "other.txt").stderr

@@ -1,0 +1,130 @@
+"""`minigpt serve` listens at once, loads, answers, and ends within a bounded time."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from builders import random_model
+from typer.testing import CliRunner
+
+from minigpt.cli.app import app
+from minigpt.optional_packages import REQUIREMENTS
+from minigpt.storage.checkpoint import save_checkpoint
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+
+def saved(folder: Path, *names: str) -> Path:
+    """A folder of tiny models with these names."""
+    for name in names:
+        save_checkpoint(folder / name, random_model(n_positions=64, std=0.1), Tokenizer.named("bytes"))
+    return folder
+
+
+@contextmanager
+def serving(folder: Path, *options: str) -> "Iterator[tuple[subprocess.Popen[str], str, list[str]]]":
+    """A server in a separate process, its address, and what it has printed."""
+    command = [sys.executable, "-m", "minigpt", "serve", "--port", "0", "--checkpoints", str(folder), *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment)
+    assert process.stderr is not None
+    lines = [process.stderr.readline()]
+
+    def read() -> None:
+        assert process.stderr is not None
+        lines.extend(process.stderr)
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    try:
+        yield process, lines[0].split(" ")[0], lines
+    finally:
+        process.kill()
+        reading.join()
+        process.communicate()
+
+
+def wait_until_loaded(url: str) -> None:
+    request = urllib.request.Request(f"{url}/health")
+    for _ in range(600):
+        try:
+            with urllib.request.urlopen(request, timeout=60):
+                return
+        except urllib.error.HTTPError as error:
+            error.close()
+            time.sleep(0.1)
+    raise AssertionError("the models are not loaded after a minute")
+
+
+def ask(url: str, **body: object) -> dict[str, object]:
+    request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode())
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return json.load(response)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_a_served_model_answers_and_a_signal_ends_running_requests(tmp_path: Path, number: int) -> None:
+    folder = saved(tmp_path, "fox")
+    with serving(folder, "--shutdown-timeout", "0.5") as (process, url, lines):
+        wait_until_loaded(url)
+        assert ask(url, model="fox", prompt="a", max_tokens=3)["usage"]["completion_tokens"] == 3  # type: ignore[index]
+        endless = {
+            "prompt": "a",
+            "max_tokens": 100_000,
+            "context": "slide",
+            "stream": True,
+            "logit_bias": {"256": -100},
+        }
+        request = urllib.request.Request(f"{url}/v1/completions", json.dumps(endless).encode())
+        with urllib.request.urlopen(request, timeout=60) as response:
+            response.readline()
+            process.send_signal(number)
+            rest = response.read().decode()
+        assert "shutting down" in rest
+        assert process.wait(timeout=60) == (130 if number == signal.SIGINT else 0)
+    assert any(line.startswith("curl http://127.0.0.1:") for line in lines)
+    assert not any("Traceback" in line for line in lines)
+
+
+def refusal(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["serve", *arguments])
+    assert result.exit_code == 1, result.output
+    (line,) = result.stderr.splitlines()
+    return line
+
+
+def test_what_cannot_be_served_is_one_sentence(tmp_path: Path) -> None:
+    folder = str(saved(tmp_path / "models", "fox", "hen"))
+    saved(tmp_path / "others", "fox")
+    assert "no model 'cow'" in refusal("cow", "--checkpoints", folder)
+    assert "not both" in refusal("fox", "--all", "--checkpoints", folder)
+    assert "served as 'fox'" in refusal("fox", str(tmp_path / "others" / "fox"), "--checkpoints", folder)
+    assert "needs a key" in refusal("--host", "0.0.0.0", "--checkpoints", folder)
+    assert "cannot listen" in refusal("--host", "203.0.113.1", "--api-key", "k", "--checkpoints", folder)
+    assert "no model in" in refusal("--all", "--checkpoints", str(tmp_path / "empty"))
+
+
+def test_a_missing_package_is_one_sentence_that_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(REQUIREMENTS, "not_installed", "not_installed>=1")
+    monkeypatch.setattr("minigpt.cli.serve._PACKAGES", ("not_installed",))
+    assert "needs not_installed" in refusal("--checkpoints", str(saved(tmp_path, "fox")))
+
+
+def test_a_model_that_is_damaged_ends_the_server_with_one_sentence(tmp_path: Path) -> None:
+    folder = saved(tmp_path, "fox")
+    (folder / "fox" / "model.safetensors").write_bytes(b"damaged")
+    with serving(folder) as (process, _, lines):
+        assert process.wait(timeout=60) == 1
+    assert "model.safetensors" in lines[-1]
+    assert not any("Traceback" in line for line in lines)

@@ -1,0 +1,112 @@
+"""Encodings: the one that is likely is named, and named ones are read."""
+
+import codecs
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from minigpt.config import ReadingConfig
+from minigpt.corpus_report.issues import find_issues
+from minigpt.data.encodings import likely_encoding
+from minigpt.data.sources import scan
+from minigpt.errors import ConfigError, DataError
+
+GERMAN = "Die Frau für große Mühe — „gut“, sagte sie. Über Äpfel und Öl.\n" * 30
+PLAIN = "Die Frau für große Mühe, sagte sie. Über Äpfel und Öl.\n" * 30
+
+
+def text_of(path: Path, **options: str) -> str:
+    return "".join(piece for piece, _ in scan(path, **options).pieces())
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text", "expected"),
+    [
+        ("latin-1", PLAIN, "latin-1"),
+        ("cp1252", GERMAN, "windows-1252"),
+        ("utf-16", GERMAN, "utf-16"),
+        ("utf-16-le", GERMAN, "utf-16-le"),
+        ("utf-16-be", GERMAN, "utf-16-be"),
+        ("utf-32", GERMAN, "utf-32"),
+        ("cp1251", "Привет, мир\n" * 30, None),
+        ("shift_jis", "こんにちは\n" * 30, None),
+    ],
+)
+def test_the_error_of_a_text_names_its_likely_encoding_and_reading_it_with_that_gives_the_text(
+    tmp_path: Path, encoding: str, text: str, expected: str | None
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(text.encode(encoding))
+    assert likely_encoding(path.read_bytes()) == expected
+    with pytest.raises(DataError, match=r"a\.txt is not UTF-8") as error:
+        scan(path)
+    hint = f"--encoding {expected}" if expected else "name its encoding with --encoding, or use --encoding-errors"
+    assert hint in str(error.value)
+    assert text_of(path, encoding=expected or encoding) == text
+
+
+@pytest.mark.parametrize(("encoding", "text"), [("latin-1", PLAIN), ("cp1252", GERMAN)])
+def test_the_corpus_report_names_the_same_encoding(tmp_path: Path, encoding: str, text: str) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(text.encode(encoding))
+    with pytest.raises(DataError) as error:
+        scan(path)
+    issues, _ = find_issues(scan(path, encoding_errors="replace"), lambda _: None)
+    assert str(error.value).split("; ")[1] in issues[0].advice
+
+
+def test_random_bytes_have_no_likely_encoding() -> None:
+    assert likely_encoding(bytes(range(256)) * 4) is None
+    assert likely_encoding(bytes(range(128, 256)) * 4) is None
+    assert likely_encoding(b"") is None
+
+
+def test_a_damaged_utf8_text_is_not_taken_for_latin1() -> None:
+    assert likely_encoding(GERMAN.encode().replace("ü".encode(), b"\xfc", 1)) is None
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_chat_log_and_a_folder_in_another_encoding_are_read(tmp_path: Path, zipped: bool) -> None:
+    row = json.dumps({"messages": [{"role": "user", "content": "Grüße"}]}, ensure_ascii=False) + "\n"
+    content = (row * 3).encode("utf-16")
+    (tmp_path / f"a.jsonl{'.gz' * zipped}").write_bytes(gzip.compress(content) if zipped else content)
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\0\0\0")
+    found = scan(tmp_path, encoding="utf-16")
+    assert (found.n_conversations, len(found.skipped)) == (3, 1)
+
+
+def test_bytes_that_the_encoding_does_not_have_are_named_or_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"x" * 70_000 + b"\x81y")
+    with pytest.raises(DataError, match=r"a\.txt is not cp1252: byte 70,000 is 0x81; name another --encoding"):
+        scan(path, encoding="cp1252")
+    assert text_of(path, encoding="cp1252", encoding_errors="replace").endswith("x\ufffdy")
+    path.write_bytes("ab".encode("utf-16-le") + b"\0")
+    with pytest.raises(DataError, match=r"a\.txt is not utf-16-le: byte 4"):
+        scan(path, encoding="utf-16-le")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(codecs.BOM_UTF16_LE + "hi".encode("utf-16-le"))
+    assert text_of(path, encoding="utf-16-le") == text_of(path, encoding="utf-16") == "hi"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("utf8x", "did you mean utf-8?"),
+        ("latin_9x", "did you mean iso8859-15"),
+        ("rot13", "is not the name of a text encoding"),
+        ("idna", "is not the name of a text encoding"),
+        ("", "such as utf-8, latin-1, windows-1252 or utf-16"),
+        ("a\0b", "is not the name of a text encoding"),
+    ],
+)
+def test_a_wrong_name_is_refused_with_a_suggestion(name: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        ReadingConfig(encoding=name)
+    assert hint in str(error.value)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,225 @@
+"""Exported pages: their code in node gives the tokens, the logits and the texts of minigpt itself."""
+
+import dataclasses
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from builders import new_model, random_model
+
+from minigpt.config import GPTConfig, SamplingConfig
+from minigpt.errors import CheckpointError, ConfigError
+from minigpt.exporters import export as exporting
+from minigpt.exporters import runners
+from minigpt.exporters.export import export_model
+from minigpt.exporters.html import build_wasm
+from minigpt.exporters.html.page import PageText, check_page, read_page, write_page
+from minigpt.generation.decoding import Decoder
+from minigpt.generation.engines import native
+from minigpt.generation.engines.native import NativeEngine
+from minigpt.generation.sampling import Sampler, uniform
+from minigpt.model.gpt import GPT
+from minigpt.storage.checkpoint import save_checkpoint
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+needs_decode = pytest.mark.skipif(native.library() is None, reason="decode.c is not compiled")
+
+CORPUS = "“It’s naïve — really”, he said… 日本語 と 日曜日, 1234½ Привет 🙂🙃 ▁▂▃\t\n" * 8
+TEXTS = [
+    "Hello world, it's me!\n\n  don't  \t x",
+    "“curly” — dash… é ü ñ ▁▂▃ 日本語 🙂",
+    "\u00a0\u2003 a\0b\x7f\r\n\x85 \u1680\u200b\ufeff\u2028",
+    "<|endoftext|> <|end",
+    "ab'll 123 ½ ² ٣ e\u0301 \u0300 👨‍👩‍👧 🇩🇪 'RE's",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    " ",
+    "",
+]
+NODE_SETTINGS = {"count": 40, "temperature": 0, "topK": None, "topP": 1, "minP": 0, "repetitionPenalty": 1, "seed": "7"}
+
+
+def tokenizer_of(name: str) -> Tokenizer:
+    return Tokenizer.named(name) if name in ("gpt2", "bytes") else Tokenizer.train([CORPUS], name)
+
+
+def page_of(folder: Path, model: GPT, tokenizer: Tokenizer, **text: str) -> Path:
+    path = folder / "page.html"
+    with path.open("wb") as file:
+        write_page(file, model, tokenizer, PageText(**{"title": "A model", **text}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def small() -> GPT:
+    """Widths that are no multiples of a panel or a block, and a context that a text soon exceeds."""
+    return random_model(vocab_size=257, n_positions=24, n_embd=84, n_head=4, std=0.15)
+
+
+@pytest.fixture(scope="module")
+def varied() -> GPT:
+    """A model whose texts vary."""
+    return new_model(scale=10, vocab_size=257, n_positions=24, n_embd=84, n_head=4)
+
+
+@needs_node
+@pytest.mark.parametrize("name", ["bytes", "chars", "bpe:400", "gpt2"])
+def test_the_tokenizer_in_the_page_gives_the_same_ids_and_texts(name: str, tmp_path: Path) -> None:
+    tokenizer = tokenizer_of(name)
+    model = new_model(vocab_size=tokenizer.vocab_size, n_embd=4, n_layer=1)
+    answer = runners.page_in_node(page_of(tmp_path, model, tokenizer), model.config, [0], texts=TEXTS)
+    assert answer.text_ids == [tokenizer.encode(text) for text in TEXTS]
+    assert answer.decoded == TEXTS
+
+
+@needs_node
+def test_added_tokens_are_found_in_a_text_and_special_ones_are_not(tmp_path: Path) -> None:
+    plain = Tokenizer.named("bytes")
+    vocab = dict(zip(plain.token_strings, range(257), strict=True))
+    tokenizer = Tokenizer.from_vocabulary(
+        vocab, [], special={"<|endoftext|>": 256}, end_of_text="<|endoftext|>", added={"<b.*>": 257, "[x]": 258}
+    )
+    texts = ["a<b.*>[x]<bb>", "[x]", "<|endoftext|>[x"]
+    model = new_model(vocab_size=259, n_embd=4, n_layer=1)
+    answer = runners.page_in_node(page_of(tmp_path, model, tokenizer), model.config, [0], texts=texts)
+    assert answer.text_ids == [tokenizer.encode(text) for text in texts]
+    assert answer.text_ids[0] == [97, 257, 258, *b"<bb>"]
+
+
+@needs_node
+@needs_decode
+@pytest.mark.parametrize("arithmetic", ["simd", "plain"])
+def test_logits_in_node_are_those_of_the_int8_engine(arithmetic: str, small: GPT, tmp_path: Path) -> None:
+    ids = [(7 * i + 3) % 257 for i in range(24)]
+    engine = NativeEngine(small, "int8")
+    expected = torch.cat([engine.start([ids[:1]]), engine.read(torch.tensor([ids[1:]]))[0]])  # (T, V)
+    path = page_of(tmp_path, small, Tokenizer.named("bytes"))
+    answer = runners.page_in_node(path, small.config, ids, only=arithmetic)
+    assert answer.arithmetic == arithmetic
+    errors = (answer.logits - expected).abs().amax(dim=1) / expected.std()  # (T,)
+    assert errors[0] < 1e-4
+    # On some processor the order of sums may round an activation to another integer, which all later tokens see.
+    assert errors.max() < 0.1
+
+
+@needs_node
+@needs_decode
+def test_texts_are_those_of_generate_with_int8_greedy_and_with_a_seed_beyond_the_context(
+    varied: GPT, tmp_path: Path
+) -> None:
+    tokenizer = Tokenizer.named("bytes")
+    settings: list[tuple[dict[str, Any], SamplingConfig]] = [
+        ({}, SamplingConfig(temperature=0)),
+        ({"temperature": 0.7, "repetitionPenalty": 1.3},
+         SamplingConfig(temperature=0.7, top_p=1, repetition_penalty=1.3)),
+        ({"temperature": 0.8, "topP": 0.95}, SamplingConfig(temperature=0.8, top_p=0.95)),
+        ({"temperature": 1.5, "topK": 5}, SamplingConfig(temperature=1.5, top_p=1, top_k=5)),
+        ({"temperature": 1, "minP": 0.1, "topP": 0.9, "topK": 50},
+         SamplingConfig(temperature=1, min_p=0.1, top_p=0.9, top_k=50)),
+    ]  # fmt: skip
+    asked = [{"prompt": "é!", "settings": NODE_SETTINGS | own} for own, _ in settings]
+    path = page_of(tmp_path, varied, tokenizer)
+    answer = runners.page_in_node(path, varied.config, [0], only="simd", write=asked)
+    for (own, config), written in zip(settings, answer.written, strict=True):
+        decoder = Decoder(
+            NativeEngine(varied, "int8"),
+            [tokenizer.encode("é!")],
+            Sampler(dataclasses.replace(config, seed=7)),
+            vocab_size=257,
+        )
+        expected = [decoder.advance()[0][0].id for _ in range(40)]
+        assert len(set(expected)) > 2
+        # Rounding may exchange two nearly equal choices; from then on the texts differ.
+        same = next((i for i, pair in enumerate(zip(written, expected, strict=True)) if pair[0] != pair[1]), 40)
+        assert same >= 30, (own, same)
+
+
+@needs_node
+def test_random_numbers_depend_on_the_seed_and_the_step_as_in_python() -> None:
+    numbers = [(0, 0), (7, 3), (2**63 - 1, 199), (2**32, 10**6)]
+    script = (runners.resources.files("minigpt.exporters.html") / "assets" / "sampler.js").read_text(encoding="utf-8")
+    calls = ", ".join(f'sampling.uniform("{seed}", 0, {step})' for seed, step in numbers)
+    done = subprocess.run(
+        ["node", "-e", f"{script}\nconsole.log(JSON.stringify([{calls}]))"], capture_output=True, check=True
+    )
+    assert json.loads(done.stdout) == [uniform(seed, 0, step) for seed, step in numbers]
+
+
+def test_a_page_read_back_has_the_models_weights_within_the_rounding_of_int8(small: GPT, tmp_path: Path) -> None:
+    found, header = read_page(page_of(tmp_path, small, Tokenizer.named("bytes")))
+    assert header["config"]["n_embd"] == 84
+    for name, weight in small.state_dict().items():
+        read = found.state_dict()[name]
+        if weight.dim() == 2:
+            step = weight.abs().amax(dim=1, keepdim=True) / 127
+            assert ((read - weight).abs() <= 0.501 * step).all(), name
+        else:
+            assert torch.equal(read, weight), name
+
+
+def test_hostile_titles_notes_and_prompts_cannot_leave_their_place(small: GPT, tmp_path: Path) -> None:
+    hostile = "</title></script><script>alert(1)</script><!--\u2028'\"&\0$weights"
+    path = page_of(tmp_path, small, Tokenizer.named("bytes"), title=hostile, note=hostile, prompt=hostile)
+    content = path.read_text(encoding="utf-8")
+    assert content.count("alert(1)") == 4  # the title element, and three strings of the data
+    assert "<script>alert" not in content
+    data = content.split('id="data"')[1].split(">", 1)[1].split("</script>")[0]
+    assert [json.loads(data)[key] for key in ("title", "note", "prompt")] == [hostile] * 3
+    read_page(path)
+
+
+def test_a_page_loads_nothing_and_runs_only_its_own_scripts(small: GPT, tmp_path: Path) -> None:
+    content = page_of(tmp_path, small, Tokenizer.named("bytes")).read_text(encoding="utf-8")
+    policy = content.split('Content-Security-Policy" content="')[1].split('"')[0]
+    assert policy.startswith("default-src &#x27;none&#x27;; script-src &#x27;sha256-")
+    assert "unsafe-inline" not in policy
+    assert "connect-src" not in policy
+    assert "http" not in content.replace("http-equiv", "")
+
+
+def test_the_export_is_checked_and_says_by_what(small: GPT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = save_checkpoint(tmp_path / "one", small, Tokenizer.named("bytes"))
+    sizes: list[int] = []
+    done = export_model(source, "html", output=tmp_path / "one.html", announce=sizes.append)
+    assert done.size == (tmp_path / "one.html").stat().st_size
+    assert sizes[0] == pytest.approx(done.size, rel=0.3)
+    assert done.parity[0].by == ("node" if shutil.which("node") else "minigpt")
+    monkeypatch.setattr(runners.shutil, "which", lambda _: None)
+    done = export_model(source, "html", output=tmp_path / "one.html", force=True)
+    assert [each.by for each in done.parity] == ["minigpt"]
+    assert done.notes == ("the page's own code was not checked: node is not installed",)
+
+
+@needs_node
+def test_a_page_whose_logits_differ_is_not_kept(small: GPT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = save_checkpoint(tmp_path / "one", small, Tokenizer.named("bytes"))
+    other = random_model(small.config, seed=1, std=0.15)
+    monkeypatch.setattr(
+        exporting, "write_page", lambda file, _, tokenizer, text: write_page(file, other, tokenizer, text)
+    )
+    with pytest.raises(CheckpointError, match="not kept: in node a logit differs"):
+        export_model(source, "html", output=tmp_path / "one.html")
+    assert not (tmp_path / "one.html").exists()
+
+
+def test_large_pages_need_consent_and_very_large_ones_are_refused() -> None:
+    gpt2 = GPTConfig()
+    with pytest.raises(ConfigError, match=r"about \d+ MB, which phones .* --yes"):
+        check_page(gpt2, large=False)
+    assert 200_000_000 < check_page(gpt2, large=True) < 300_000_000
+    with pytest.raises(ConfigError, match="at most 500 MB; export to gguf"):
+        check_page(GPTConfig(n_embd=1280, n_layer=36, n_head=20), large=True)
+    with pytest.raises(ConfigError, match="gelu_new"):
+        check_page(dataclasses.replace(gpt2, activation_function="gelu"), large=True)
+
+
+def test_the_modules_are_what_the_compiler_makes_of_the_source(tmp_path: Path) -> None:
+    if obstacle := build_wasm.why_no_compiler():
+        pytest.skip(obstacle)
+    for name, features in build_wasm.MODULES.items():
+        build_wasm.compile_module(tmp_path / name, features)
+        assert (tmp_path / name).read_bytes() == (build_wasm.HERE / name).read_bytes(), f"{name}: run `make wasm`"

@@ -1,0 +1,233 @@
+"""Generated text is always UTF-8: with every engine, sampler and search, and without changing what needs no change."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from builders import new_model
+from torch import Tensor
+
+from minigpt.config import GPTConfig, SamplingConfig
+from minigpt.errors import ConfigError
+from minigpt.generation import decoding
+from minigpt.generation.constraint import TextConstraint
+from minigpt.generation.decoding import Decoder
+from minigpt.generation.engines import native
+from minigpt.generation.engines.cuda_graphs import GraphEngine
+from minigpt.generation.engines.engine import Engine
+from minigpt.generation.engines.native import NativeEngine
+from minigpt.generation.engines.pytorch import TorchEngine
+from minigpt.generation.sampling import Sampler
+from minigpt.generation.speculative import DraftModel, PromptLookup, SpeedupMonitor
+from minigpt.generation.streaming import generate_pieces, generate_text
+from minigpt.model.gpt import GPT
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+TEXT = "朝起きると窓の外は雨だった。Ein Wörterbuch über Bäume, 電車の中で café 🐋🐋🐋 und naïve Grüße, 雨だった。" * 4
+BYTES = Tokenizer.named("bytes")
+TOKENIZERS = {"bytes": BYTES, "bpe": Tokenizer.train([TEXT], "bpe:300"), "chars": Tokenizer.train([TEXT], "chars")}
+needs_native = pytest.mark.skipif(native.library() is None, reason="decode.c is not compiled")
+every_engine = pytest.mark.parametrize(
+    "kind",
+    ["torch", "graph", pytest.param("native", marks=needs_native), pytest.param("int8", marks=needs_native)],
+)
+SAMPLERS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0},
+    "all": {"temperature": 1.5, "top_p": 1.0},
+    "top-p": {"temperature": 3.0, "top_p": 0.9},
+    "top-k": {"temperature": 2.0, "top_k": 5},
+    "min-p": {"temperature": 2.0, "min_p": 0.02},
+    "typical": {"temperature": 2.0, "typical_p": 0.9},
+    "penalties": {"temperature": 1.0, "repetition_penalty": 1.5, "frequency_penalty": 0.3, "no_repeat_ngram_size": 2},
+}
+
+
+def untrained(tokenizer: Tokenizer, **fields: int) -> GPT:
+    """A model that has learned nothing: invalid bytes are as likely as any."""
+    return new_model(scale=8, vocab_size=tokenizer.vocab_size, n_positions=64, **fields)
+
+
+def engine_of(kind: str, model: GPT) -> Engine:
+    if kind == "torch":
+        return TorchEngine(model)
+    return GraphEngine(model) if kind == "graph" else NativeEngine(model, "int8" if kind == "int8" else "none")
+
+
+def written(engine: Engine, tokenizer: Tokenizer, prompts: list[str], **changes: Any) -> list[str]:
+    """The texts, and a check that the tokens spell them."""
+    drafter = changes.pop("drafter", None)
+    config = SamplingConfig(**{"max_new_tokens": 150, "seed": 3} | changes)
+    rows = len(prompts) * config.samples
+    texts, ids = [""] * rows, [[] for _ in range(rows)]
+    for piece in generate_pieces(engine, tokenizer, prompts, config, drafter=drafter):
+        texts[piece.row] += piece.text
+        ids[piece.row].append(piece.token.id)
+    for text, row in zip(texts, ids, strict=True):
+        kept = row[:-1] if row[-1] == tokenizer.end_of_text else row
+        errors = "replace" if config.allow_invalid_utf8 else "ignore"  # a part of a character at the end is dropped
+        assert tokenizer.decode_bytes(kept).decode(errors=errors) == text
+    return texts
+
+
+@every_engine
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_an_untrained_model_writes_no_replacement_character(kind: str, name: str) -> None:
+    tokenizer = TOKENIZERS[name]
+    engine = engine_of(kind, untrained(tokenizer))
+    texts = [text for sampler in SAMPLERS.values() for text in written(engine, tokenizer, ["é朝"], **sampler)]
+    assert sum(map(len, texts)) > 200
+    assert not any(REPLACEMENT in text for text in texts)
+    invalid = written(engine, tokenizer, ["é朝"], **SAMPLERS["all"], allow_invalid_utf8=True)
+    assert REPLACEMENT in invalid[0]  # it would write some
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_thousands_of_tokens_in_a_batch_are_utf8(sampler: str) -> None:
+    engine = TorchEngine(untrained(BYTES))
+    prompts = ["", "a", "naïve", "朝起き", "🐋", "\n"]
+    texts = written(engine, BYTES, prompts, samples=3, **SAMPLERS[sampler])
+    assert not any(REPLACEMENT in text for text in texts)
+
+
+@every_engine
+def test_beams_are_utf8(kind: str) -> None:
+    engine = engine_of(kind, untrained(BYTES))
+    texts = written(engine, BYTES, ["é", "a "], beams=6, samples=4, max_new_tokens=50)
+    assert len(set(texts)) > 2
+    assert not any(REPLACEMENT in text for text in texts)
+
+
+class AlwaysDraft(SpeedupMonitor):
+    def should_draft(self) -> bool:
+        return True
+
+    def record(self, n_draft: int, n_tokens: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize("sampler", ["greedy", "all", "top-p", "penalties"])
+def test_speculation_is_utf8_and_changes_no_token(sampler: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "SpeedupMonitor", AlwaysDraft)
+    tokenizer = TOKENIZERS["bpe"]
+    engine = TorchEngine(untrained(tokenizer).double())
+    draft_model = TorchEngine(new_model(scale=8, seed=1, vocab_size=tokenizer.vocab_size, n_positions=64).double())
+    prompt = "雨だった。雨だった。雨"
+    expected = written(engine, tokenizer, [prompt], **SAMPLERS[sampler])
+    assert REPLACEMENT not in expected[0]
+    for drafter in (PromptLookup(), DraftModel(draft_model, tokenizer.vocab_size)):
+        assert written(engine, tokenizer, [prompt], drafter=drafter, **SAMPLERS[sampler]) == expected
+
+
+def test_generate_text_and_a_processor_of_the_caller_are_utf8() -> None:
+    def prefers_invalid_bytes(logits: Tensor, _history: Tensor, _n_new: int) -> Tensor:
+        ids = torch.arange(257)
+        return torch.where((ids >= 128) & (ids < 256), logits + 50, logits)
+
+    config = SamplingConfig(max_new_tokens=200, seed=1)
+    text = "".join(generate_text(untrained(BYTES), BYTES, "a", config, processors=[prefers_invalid_bytes]))
+    assert len(text) > 40
+    assert REPLACEMENT not in text
+
+
+# What is drawn
+
+
+def test_the_rest_of_the_distribution_is_the_models_own() -> None:
+    constraint = TextConstraint(BYTES)
+    logits = torch.randn(3, 257, generator=torch.Generator().manual_seed(0))
+    states = [constraint.start(prompt) for prompt in (b"a", b"\xe6\xbc", b"\xf0")]
+    found = Sampler(SamplingConfig(temperature=1, top_p=1, seed=0), BYTES).distribution(
+        logits, torch.empty(3, 0, dtype=torch.int64), 0, states
+    )
+    allowed = torch.zeros(3, 257, dtype=torch.bool)
+    allowed[0, [*range(0x80), *range(0xC2, 0xF5), 256]] = True
+    allowed[1, 0x80:0xC0] = True
+    allowed[2, 0x90:0xC0] = True
+    torch.testing.assert_close(found, logits.masked_fill(~allowed, -math.inf).softmax(-1))
+
+
+@pytest.fixture(scope="module")
+def english() -> GPT:
+    """A model that has learned an English text byte by byte."""
+    torch.manual_seed(0)
+    text = "the quick brown fox jumps over the lazy dog while the old man walks slowly along the river bank; " * 3
+    ids = torch.tensor(list(text.encode()))
+    model = GPT(GPTConfig(vocab_size=257, n_positions=48, n_embd=32, n_layer=1, n_head=2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for step in range(150):
+        starts = torch.arange(8) * 11 + step % 90
+        batch = torch.stack([ids[start : start + 49] for start in starts.tolist()])
+        loss = torch.nn.functional.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 1.0
+    return model.eval()
+
+
+@pytest.mark.parametrize("sampler", [{}, {"temperature": 0}, {"temperature": 0.7, "top_p": 0.9, "min_p": 0.01}])
+def test_a_model_that_writes_valid_text_writes_the_same_text_as_without(english: GPT, sampler: dict[str, Any]) -> None:
+    engine = TorchEngine(english)
+    for seed in range(4):
+        ours = written(engine, BYTES, ["the ", "qu"], seed=seed, **sampler)
+        assert ours == written(engine, BYTES, ["the ", "qu"], seed=seed, allow_invalid_utf8=True, **sampler)
+
+
+# Characters and ends
+
+
+def logits_for(*ids: int) -> Tensor:
+    """Logits that prefer these ids, the first most: (1, 257)."""
+    logits = torch.zeros(1, 257)
+    for rank, id in enumerate(ids):
+        logits[0, id] = 10 - rank
+    return logits
+
+
+def chosen_after(prompt: bytes, *ids: int, **settings: Any) -> int:
+    processors = settings.pop("processors", ())
+    sampler = Sampler(SamplingConfig(temperature=0, **settings), BYTES, processors=processors)
+    assert sampler.constraint is not None
+    state = sampler.constraint.start(prompt)
+    return int(sampler.choose(logits_for(*ids), torch.tensor([list(prompt)]), 1, [0], [state]))
+
+
+def test_a_text_does_not_end_within_a_character() -> None:
+    assert chosen_after("朝".encode()[:2], BYTES.end_of_text, 65, 0x9D) == 0x9D
+    assert chosen_after("朝".encode(), BYTES.end_of_text) == BYTES.end_of_text
+
+
+def test_a_ban_does_not_prevent_the_end_of_a_character() -> None:
+    def bans_continuations(logits: Tensor, _history: Tensor, _n_new: int) -> Tensor:
+        return logits.index_fill(1, torch.arange(0x80, 0xC0), -math.inf)
+
+    assert chosen_after(b"\xc3", 65, 0xA9, 0xA4, processors=[bans_continuations]) == 0xA9
+    banned = {"bad_words": ("é",)}  # another character can be completed
+    assert chosen_after(b"\xc3", 0xA9, 0xA4, **banned) == 0xA4
+
+
+def test_where_bans_leave_only_invalid_bytes_that_is_an_error() -> None:
+    def bans_ascii_and_starts(logits: Tensor, _history: Tensor, _n_new: int) -> Tensor:
+        return logits.index_fill(1, torch.tensor([*range(0x80), *range(0xC0, 257)]), -math.inf)
+
+    with pytest.raises(ConfigError, match="no token is left to choose"):
+        chosen_after(b"a", 0x85, processors=[bans_ascii_and_starts])
+
+
+def test_after_a_prompt_that_is_not_utf8_any_bytes_may_follow() -> None:
+    assert chosen_after(b"\xff", 0x80, 65) == 0x80
+    assert chosen_after(b"a", 0x80, 65) == 65
+    assert chosen_after(b"a", 0x80, 65, allow_invalid_utf8=True) == 0x80
+
+
+def test_a_beginning_is_written_first() -> None:
+    model = untrained(BYTES)
+    config = SamplingConfig(max_new_tokens=6, temperature=2.0, seed=0)
+    decoder = Decoder(TorchEngine(model), [[65], [66]], Sampler(config, BYTES), beginnings=["朝a".encode(), b""])
+    for _ in range(6):
+        decoder.advance()
+    assert bytes(decoder.tokens[0][:5]) == "A朝a".encode()
+    with pytest.raises(ConfigError, match="beginnings need a Sampler with a tokenizer"):
+        Decoder(TorchEngine(model), [[65]], Sampler(config), beginnings=[b"a"])

@@ -1,0 +1,137 @@
+"""What a finished run proposes: to continue, more text, dropout, or GPT-2."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minigpt.config import GPTConfig, TrainConfig
+from minigpt.data.corpus import Corpus
+from minigpt.jobs.job import Job
+from minigpt.jobs.next_steps import NextStep, next_steps
+from minigpt.jobs.reading import corpus_record
+from minigpt.model.gpt import GPT
+from minigpt.run_options import RunOptions
+from minigpt.storage.run import Run
+from minigpt.storage.run_record import BaselineRecord, BaselinesRecord, Result, RunRecord
+
+FALLING, FLAT = [3.0, 2.6, 2.4, 2.2, 2.0], [3.0, 2.2, 2.01, 2.0, 2.0]
+RISING = [3.0, 2.4, 2.0, 2.05, 2.1]
+SENTENCE = "He had never been able to say why the old house on the hill was so quiet in the evening. "
+
+
+@pytest.fixture
+def jobs(here: Path) -> Any:
+    """Makes a finished job of 300 steps with these evaluations."""
+
+    def make(bits: list[float], text: str = "", reason: str = "length", **changes: Any) -> Job:
+        (here / "text.txt").write_text(text or 600 * SENTENCE)
+        corpus = Corpus.build(here / "text.txt", "bytes", cache=here / "cache")
+        config = TrainConfig(minutes=2, context_length=64, batch_size=16)
+        baseline = BaselineRecord(
+            name="5-gram", bits_per_byte=2.2, train_bytes=corpus.train_bytes, validation_bytes=corpus.validation_bytes
+        )
+        record = RunRecord(
+            sources=(str(here / "text.txt"),),
+            asked=RunOptions.of({"minutes": 2}),
+            corpus=corpus_record(corpus),
+            baselines=BaselinesRecord(fingerprint=corpus.fingerprint, measured=(baseline,)),
+            training=config,
+            result=Result(step=300, reason=reason, best_step=300, bits_per_byte=min(bits), validation_loss=1.0),
+        ).replace(**changes)
+        model = GPT(GPTConfig(vocab_size=257, n_positions=64, n_embd=128, n_layer=4, n_head=4))
+        run = Run.create(
+            here / "checkpoints" / f"run{len(list((here / 'checkpoints').glob('*')))}", model, corpus.tokenizer, record
+        )
+        for number, each in enumerate(bits):
+            run.log({"step": 75 * number, "validation_loss": each, "bits_per_byte": each, "tokens": 1, "seconds": 1.0})
+        return Job(model, corpus, config, run, resume=False)
+
+    return make
+
+
+def commands(steps: list[NextStep]) -> list[str]:
+    return [" ".join(command) for step in steps for command in step.commands]
+
+
+def texts(steps: list[NextStep]) -> str:
+    return "\n".join(step.text for step in steps)
+
+
+def test_a_run_that_was_still_improving_continues_with_a_range_of_what_to_expect(jobs: Any) -> None:
+    job = jobs(FALLING)
+    found = next_steps(job)
+    assert found[0].text == "still improving at the end: 2.20 to 2.00 bits per byte in the last quarter of the steps"
+    assert found[1].text.startswith("continue to 8 minutes in total; 4 of 5 such runs end at 1.")
+    assert commands(found)[0] == f"train --resume --name {job.run.directory.name} --minutes 8"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"asked": RunOptions.of({"minutes": 2, "learning_rate": 0.1})},
+        {"asked": None},
+        {"base": "gpt2"},
+        {"baselines": None},
+    ],
+)
+def test_nothing_is_expected_of_a_run_unlike_the_experiments(jobs: Any, changes: dict[str, Any]) -> None:
+    assert next_steps(jobs(FALLING, **changes))[1].text == "continue to 8 minutes in total:"
+
+
+@pytest.mark.parametrize(
+    ("length", "option"),
+    [
+        ({"minutes": 0.1}, "--minutes 1"),
+        ({"minutes": 7}, "--minutes 20"),
+        ({"minutes": 9000}, "--minutes 36000"),
+        ({"steps": 300}, "--steps 1200"),
+        ({"epochs": 1.5}, "--epochs 6"),
+    ],
+)
+def test_the_longer_length_is_in_the_unit_of_the_run(jobs: Any, length: dict[str, Any], option: str) -> None:
+    job = jobs(FALLING)
+    job = replace(job, config=job.config.replace(**({"minutes": None} | length)))
+    assert commands(next_steps(job))[0].endswith(option)
+
+
+def test_a_run_that_got_worse_needs_more_text_or_dropout(jobs: Any) -> None:
+    found = next_steps(jobs(RISING))
+    assert found[0].text == (
+        "validation got worse after step 150: 2.00 to 2.10 bits per byte; the best weights are kept"
+    )
+    assert commands(found)[:2] == ["train text.txt MORE_TEXT", "train text.txt --dropout 0.2"]
+    assert "continue" not in texts(found)
+
+
+def test_a_proposed_run_reads_and_scores_the_text_as_this_one(jobs: Any) -> None:
+    asked = RunOptions.of({"minutes": 2, "encoding": "latin-1", "loss_on": "assistant"})
+    found = next_steps(jobs(RISING, asked=asked))
+    assert commands(found)[0] == "train text.txt MORE_TEXT --encoding latin-1 --loss-on assistant"
+
+
+@pytest.mark.parametrize(("bits", "reason"), [(FLAT, "length"), (FALLING, "early stop")])
+def test_a_run_that_no_longer_improves_needs_more_text(jobs: Any, bits: list[float], reason: str) -> None:
+    found = next_steps(jobs(bits, reason=reason))
+    assert found[0].text.startswith("no longer improving")
+    assert commands(found)[0] == "train text.txt MORE_TEXT"
+
+
+def test_gpt2_is_proposed_for_a_short_english_text_only(jobs: Any) -> None:
+    english = commands(next_steps(jobs(FALLING)))
+    assert english[1:] == ["load-gpt2", "train text.txt --from gpt2"]
+    german = "Es war einmal ein König, der hatte eine Tochter, und die war so schön wie die Sonne. " * 300
+    assert len(commands(next_steps(jobs(FALLING, german)))) == 1
+    assert "GPT-2" not in texts(next_steps(jobs(FALLING, base="gpt2")))
+    long = jobs(FALLING)
+    assert "GPT-2" not in texts(next_steps(replace(long, corpus=replace(long.corpus, train_bytes=3_000_000))))
+
+
+def test_a_text_from_a_pipe_is_in_no_command(jobs: Any) -> None:
+    assert commands(next_steps(jobs(RISING, sources=("-",)))) == []
+
+
+def test_a_run_without_a_result_or_with_few_evaluations_proposes_nothing(jobs: Any) -> None:
+    assert next_steps(jobs(FALLING[-3:])) == []
+    assert next_steps(jobs(FALLING, result=None)) == []

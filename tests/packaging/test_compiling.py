@@ -1,0 +1,208 @@
+"""setup.py: the compiler and its flags on each platform, and what is recorded when it fails."""
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+posix = pytest.mark.skipif(os.name == "nt", reason="the compilers in this test are shell scripts")
+
+
+def load_setup() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("minigpt_setup", ROOT / "setup.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+setup = load_setup()
+
+
+@pytest.fixture(autouse=True)
+def no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CC", "CFLAGS", "CPPFLAGS", "LDFLAGS", "ARCHFLAGS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def need(name: str) -> str:
+    """A program that is installed; skips the test if it is not."""
+    found = shutil.which(name, path=f"{os.environ['PATH']}:/usr/lib/wine")  # where Debian has wine64
+    return found or pytest.skip(f"{name} is not installed")
+
+
+def program(path: Path, script: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+# Flags
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin", "win32", "freebsd14"])
+def test_without_openmp_no_flag_names_it(platform: str) -> None:
+    flags = setup.flags_of(platform, openmp=False)
+    assert "-O3" in flags.compile
+    assert not [flag for flag in [*flags.compile, *flags.link] if "openmp" in flag]
+
+
+def test_on_linux_openmp_is_compiled_but_not_linked() -> None:
+    flags = setup.flags_of("linux", openmp=True)
+    assert "-fopenmp" in flags.compile
+    assert "-fPIC" in flags.compile
+    assert flags.link == ["-shared"]
+
+
+def test_on_macos_the_preprocessor_is_asked_for_openmp_and_its_names_stay_open() -> None:
+    flags = setup.flags_of("darwin", openmp=True)
+    assert flags.compile[-2:] == ["-Xpreprocessor", "-fopenmp"]
+    assert flags.link == ["-shared", "-undefined", "dynamic_lookup"]
+
+
+def test_on_windows_openmp_is_inside_and_moves_of_vectors_need_no_aligned_stack() -> None:
+    flags = setup.flags_of("win32", openmp=True)
+    assert {"-fopenmp", "-Wa,-muse-unaligned-vector-move"} <= set(flags.compile)
+    assert "-fPIC" not in flags.compile
+    assert flags.link == ["-shared", "-static", "-fopenmp"]
+
+
+# The compiler
+
+
+def test_cc_is_the_compiler_with_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "ccache gcc-13 -m64")
+    for platform in ("linux", "win32"):
+        assert setup.find_compiler(platform) == ["ccache", "gcc-13", "-m64"]
+
+
+@posix
+def test_without_pythons_own_compiler_another_one_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(setup.sysconfig, "get_config_var", lambda name: "pythons-own-cc -pthread")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert setup.find_compiler("linux") == ["clang"]  # none of them exists; the last one is named in the message
+    program(tmp_path / "gcc", "")
+    assert setup.find_compiler("linux") == ["gcc"]
+    program(tmp_path / "pythons-own-cc", "")
+    assert setup.find_compiler("linux") == ["pythons-own-cc", "-pthread"]
+    assert setup.find_compiler("win32") == ["gcc"]
+
+
+# Compiling
+
+WRITES_OUTPUT = 'for last; do :; done; echo "$@" >> "$0.log"; echo library > "$last"'
+
+
+@posix
+def test_the_users_flags_are_added(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    compiler = program(tmp_path / "cc", WRITES_OUTPUT)
+    monkeypatch.setenv("CC", str(compiler))
+    for name in ("CFLAGS", "CPPFLAGS", "LDFLAGS", "ARCHFLAGS"):
+        monkeypatch.setenv(name, f"-{name} '-two words'")
+    assert setup.compile_library(tmp_path / "x.so", tmp_path, "linux") == {"error": "", "openmp_error": ""}
+    compiling, linking = Path(f"{compiler}.log").read_text().splitlines()
+    assert [name in compiling for name in ("-CFLAGS", "-CPPFLAGS", "-ARCHFLAGS -two words", "-LDFLAGS")] == [1, 1, 1, 0]
+    assert [name in linking for name in ("-CFLAGS", "-CPPFLAGS", "-ARCHFLAGS -two words", "-LDFLAGS")] == [0, 0, 1, 1]
+    assert (tmp_path / "x.so").read_text() == "library\n"
+
+
+@posix
+@pytest.mark.parametrize(
+    ("script", "record"),
+    [
+        ("exit 3", {"error": "{cc}: exit status 3", "openmp_error": ""}),
+        ("echo note >&2; echo 'a.c:1: Error: no' >&2; exit 1", {"error": "{cc}: a.c:1: Error: no", "openmp_error": ""}),
+        (
+            f'case "$*" in *openmp*) echo "error: no \'omp.h\'" >&2; exit 1;; esac; {WRITES_OUTPUT}',
+            {"error": "", "openmp_error": "{cc}: error: no 'omp.h'"},
+        ),
+        (f'case "$*" in *" -c "*) ;; *) exit 4;; esac; {WRITES_OUTPUT}', {"error": "{cc}: exit status 4"}),
+    ],
+)
+def test_why_a_compiler_fails_is_recorded_and_no_earlier_library_stays(
+    script: str, record: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compiler = program(tmp_path / "cc", script)
+    monkeypatch.setenv("CC", str(compiler))
+    library = tmp_path / "x.so"
+    library.write_text("of an earlier installation")
+    found = setup.compile_library(library, tmp_path, "linux")
+    assert found == {"openmp_error": ""} | {key: reason.format(cc=compiler) for key, reason in record.items()}
+    assert library.exists() == (not record["error"])
+
+
+@posix
+def test_a_missing_compiler_is_recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CC", str(tmp_path / "gcc"))
+    found = setup.compile_library(tmp_path / "x.so", tmp_path)
+    assert found == {"error": f"{tmp_path / 'gcc'}: No such file or directory", "openmp_error": ""}
+
+
+@posix
+def test_building_in_place_replaces_the_library_and_the_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An editable installation builds so."""
+    pytest.importorskip("setuptools", minversion="77")
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    engines = tmp_path / "minigpt" / "generation" / "engines"
+    engines.mkdir(parents=True)
+    for name in ("decode.c", "kernels.h"):
+        shutil.copy(ROOT / "minigpt" / "generation" / "engines" / name, engines)
+    shutil.copy(ROOT / "minigpt" / "__init__.py", tmp_path / "minigpt")
+    works, fails = program(tmp_path / "works", WRITES_OUTPUT), program(tmp_path / "fails", "exit 1")
+    library, record = engines / f"_decode{'.dll' if os.name == 'nt' else '.so'}", engines / "_decode_build.json"
+    for compiler in (works, fails, works):
+        earlier = engines / f"_decode.cpython-311{library.suffix}"
+        earlier.touch()
+        monkeypatch.setenv("CC", str(compiler))
+        command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+        assert library.exists() == (compiler == works)
+        assert not earlier.exists()
+        assert json.loads(record.read_text())["error"] == ("" if compiler == works else f"{fails}: exit status 1")
+
+
+# Windows, from Linux
+
+
+@posix
+@pytest.mark.slow
+def test_the_library_for_windows_needs_only_the_systems_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CC", need("x86_64-w64-mingw32-gcc"))
+    library = tmp_path / "_decode.dll"
+    assert setup.compile_library(library, tmp_path, "win32") == {"error": "", "openmp_error": ""}
+    table = subprocess.run(
+        [need("x86_64-w64-mingw32-objdump"), "--private-headers", library], capture_output=True, text=True, check=True
+    ).stdout
+    assert set(re.findall(r"DLL Name: (.*)", table)) == {"KERNEL32.dll", "msvcrt.dll"}
+    for function in ("minigpt_sources", "minigpt_use", "minigpt_pack", "minigpt_step"):
+        assert re.search(rf"\b{function}$", table, re.MULTILINE)
+
+
+@posix
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["decode_kernels", "decode_shapes"])
+def test_the_code_for_windows_computes_correctly(program: str, tmp_path: Path) -> None:
+    """Run by wine, on the instruction sets of this processor."""
+    from minigpt.generation.engines import native
+
+    flags, binary = setup.flags_of("win32", openmp=True), tmp_path / f"{program}.exe"
+    source = ROOT / "tests" / "generation" / "engines" / f"{program}.c"
+    engines = ROOT / "minigpt" / "generation" / "engines"
+    command = [need("x86_64-w64-mingw32-gcc"), *flags.compile, f"-I{engines}", source, "-static", "-o", binary]
+    subprocess.run(command, check=True, capture_output=True)
+    environment = {**os.environ, "WINEPREFIX": str(tmp_path / "wine"), "WINEDEBUG": "-all", "DISPLAY": ""}
+    done = subprocess.run([need("wine64"), binary], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    library = native.library()
+    expected = {"plain", *(native.instruction_sets(library) if library else [])}
+    assert {line.split()[0] for line in done.stdout.splitlines()} >= expected

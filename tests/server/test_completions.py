@@ -1,0 +1,330 @@
+"""`POST /v1/completions` answers as OpenAI's API does, with the model's own text and log-probabilities."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+from builders import random_model
+from served import CONTEXT, new_client
+from starlette.testclient import TestClient
+
+from minigpt.config import SamplingConfig
+from minigpt.generation.streaming import generate_pieces
+from minigpt.model.gpt import GPT
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+TOKENIZER = Tokenizer.named("bytes")
+
+
+def the_model(seed: int = 0) -> GPT:
+    return random_model(n_positions=CONTEXT, n_embd=32, std=0.2, seed=seed)
+
+
+def ask(client: TestClient, **body: Any) -> dict[str, Any]:
+    response = client.post("/v1/completions", json=body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def refusal(client: TestClient, **body: Any) -> dict[str, Any]:
+    response = client.post("/v1/completions", json=body)
+    assert response.status_code == 400, response.text
+    return response.json()["error"]
+
+
+def stream(client: TestClient, **body: Any) -> list[dict[str, Any]]:
+    response = client.post("/v1/completions", json={"stream": True, **body})
+    assert response.headers["content-type"].startswith("text/event-stream")
+    *pieces, end, rest = response.text.split("\n\n")
+    assert (end, rest) == ("data: [DONE]", "")
+    return [json.loads(piece.removeprefix("data: ")) for piece in pieces]
+
+
+def generated(prompt: str, weights: int = 0, **sampling: Any) -> list[str]:
+    """The texts of minigpt's own generation, with OpenAI's defaults."""
+    config = SamplingConfig(**{"temperature": 1.0, "top_p": 1.0, "max_new_tokens": 16, **sampling})
+    texts = [""] * config.samples
+    for piece in generate_pieces(the_model(weights), TOKENIZER, [prompt], config):
+        texts[piece.row] += piece.text
+    return texts
+
+
+# Text
+
+
+def test_an_answer_has_openais_form(client: TestClient) -> None:
+    answer = ask(client, model="tiny", prompt="Once", max_tokens=5, temperature=0, user="me")
+    (choice,) = answer.pop("choices")
+    assert answer.pop("id").startswith("cmpl-")
+    assert answer.pop("created") > 1_700_000_000
+    assert answer == {
+        "object": "text_completion",
+        "model": "tiny",
+        "usage": {"prompt_tokens": 4, "completion_tokens": 5, "total_tokens": 9},
+    }
+    assert choice == {
+        "index": 0,
+        "text": generated("Once", temperature=0, max_new_tokens=5)[0],
+        "logprobs": None,
+        "finish_reason": "length",
+    }
+
+
+def test_the_model_is_the_one_that_was_named(client: TestClient) -> None:
+    for weights, name in enumerate(("tiny", "other")):
+        answer = ask(client, model=name, prompt="Once", temperature=0)
+        assert answer["choices"][0]["text"] == generated("Once", weights, temperature=0)[0]
+        assert answer["model"] == name
+    assert ask(client, prompt="Once")["model"] == "tiny"
+
+
+@pytest.mark.parametrize("prompt", ["ab", ["ab"], [97, 98], [[97, 98]]], ids=["text", "texts", "ids", "lists of ids"])
+def test_a_prompt_may_have_four_forms(client: TestClient, prompt: object) -> None:
+    assert ask(client, prompt=prompt, seed=3)["choices"][0]["text"] == generated("ab", seed=3)[0]
+
+
+def test_no_prompt_and_the_end_of_text_begin_a_new_document(client: TestClient) -> None:
+    texts = {
+        ask(client, **body, seed=3)["choices"][0]["text"] for body in ({}, {"prompt": ""}, {"prompt": "<|endoftext|>"})
+    }
+    assert texts == {generated("", seed=3)[0]}
+
+
+def test_choices_are_ordered_by_prompt_then_by_sample(client: TestClient) -> None:
+    answer = ask(client, prompt=["ab", "c"], n=2, seed=7)
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
+    expected = [text for prompt in ("ab", "c") for text in generated(prompt, seed=7, samples=2)]
+    assert [choice["text"] for choice in answer["choices"]] == expected
+    assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 64, "total_tokens": 67}
+
+
+def test_best_of_returns_the_most_likely_texts_first(client: TestClient) -> None:
+    everything = ask(client, prompt="ab", n=6, seed=7, logprobs=0)["choices"]
+    mean = {choice["text"]: sum(choice["logprobs"]["token_logprobs"]) / 16 for choice in everything}
+    answer = ask(client, prompt="ab", n=2, best_of=6, seed=7)
+    assert [choice["text"] for choice in answer["choices"]] == sorted(mean, key=mean.__getitem__, reverse=True)[:2]
+    assert [choice["logprobs"] for choice in answer["choices"]] == [None, None]
+    assert answer["usage"]["completion_tokens"] == 96
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"top_k": 3},
+        {"min_p": 0.2},
+        {"typical_p": 0.5},
+        {"repetition_penalty": 1.5},
+        {"no_repeat_ngram_size": 2},
+        {"presence_penalty": 1.5, "frequency_penalty": -1.0},
+        {"top_p": 0.5, "temperature": 1.5},
+        {"bad_words": ("a", "e")},
+        {"until": "sentence"},
+    ],
+    ids=lambda sampling: " ".join(sampling),
+)
+def test_sampler_settings_have_the_names_of_the_sampler(client: TestClient, sampling: dict[str, Any]) -> None:
+    found = ask(client, prompt="ab", seed=5, max_tokens=30, **sampling)["choices"][0]["text"]
+    assert found == generated("ab", seed=5, max_new_tokens=30, **sampling)[0]
+
+
+def test_logit_bias_is_by_token_id(client: TestClient) -> None:
+    answer = ask(client, prompt="ab", logit_bias={"120": 100, "121": -100}, max_tokens=4)
+    assert answer["choices"][0]["text"] == "xxxx"
+
+
+def test_a_text_ends_before_a_stop_string(client: TestClient) -> None:
+    whole = ask(client, prompt="ab", seed=5, max_tokens=30)["choices"][0]["text"]
+    stop = whole[10:12]
+    answer = ask(client, prompt="ab", seed=5, max_tokens=30, stop=[stop, "never"], logprobs=1)
+    (choice,) = answer["choices"]
+    assert choice["text"] == whole[: whole.index(stop)]
+    assert choice["finish_reason"] == "stop"
+    assert choice["logprobs"]["text_offset"][-1] < len(choice["text"])
+    assert ask(client, prompt="ab", seed=5, max_tokens=30, stop=stop)["choices"][0]["text"] == choice["text"]
+
+
+def test_a_text_that_ends_by_itself_says_so(client: TestClient) -> None:
+    answer = ask(client, prompt="ab", logit_bias={"256": 100}, logprobs=1)
+    (choice,) = answer["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("", "stop")
+    assert choice["logprobs"]["tokens"] == ["<|endoftext|>"]
+    assert answer["usage"]["completion_tokens"] == 1
+
+
+def test_a_text_may_slide_beyond_the_context_if_asked(client: TestClient) -> None:
+    for context in ("slide", "keep-first:4"):
+        found = ask(client, prompt="ab", seed=5, max_tokens=150, context=context)["choices"][0]["text"]
+        assert found == generated("ab", seed=5, max_new_tokens=150, context=context)[0]
+
+
+# Log-probabilities
+
+
+def test_log_probabilities_are_those_of_the_model(client: TestClient) -> None:
+    answer = ask(client, prompt="Once", max_tokens=6, temperature=0, logprobs=3, allow_invalid_utf8=True)
+    (choice,) = answer["choices"]
+    scores = choice["logprobs"]
+    ids = [*b"Once"]
+    with torch.no_grad():
+        for logprob, top in zip(scores["token_logprobs"], scores["top_logprobs"], strict=True):
+            expected = the_model()(torch.tensor([ids])).log_softmax(-1)[0, -1]
+            assert logprob == pytest.approx(float(expected.max()), abs=1e-4)
+            assert sorted(top.values(), reverse=True) == pytest.approx(expected.topk(3).values.tolist(), abs=1e-4)
+            ids.append(int(expected.argmax()))
+    offset = 0
+    for at, begin in enumerate(scores["text_offset"]):
+        assert begin <= len(choice["text"])
+        assert begin >= offset
+        offset = begin
+        token = scores["tokens"][at]
+        # the character that another token left incomplete is shown first, as U+FFFD
+        assert token.startswith("bytes:") or token in choice["text"][begin : begin + len(token) + 1]
+
+
+def test_echo_scores_the_prompt(client: TestClient) -> None:
+    answer = ask(client, prompt="Once upon", max_tokens=1, temperature=0, echo=True, logprobs=1)
+    (choice,) = answer["choices"]
+    scores = choice["logprobs"]
+    assert choice["text"].startswith("Once upon")
+    assert scores["tokens"][:9] == list("Once upon")
+    assert scores["text_offset"][:9] == list(range(9))
+    assert (scores["token_logprobs"][0], scores["top_logprobs"][0]) == (None, None)
+    with torch.no_grad():
+        expected = the_model()(torch.tensor([[*b"Once upon"]])).log_softmax(-1)[0]
+    for at in range(1, 9):
+        own, best = float(expected[at - 1, b"Once upon"[at]]), float(expected[at - 1].max())
+        assert scores["token_logprobs"][at] == pytest.approx(own, abs=1e-4)
+        assert max(scores["top_logprobs"][at].values()) == pytest.approx(best, abs=1e-4)
+    assert len(scores["tokens"]) == 10
+
+
+def test_echo_without_log_probabilities_repeats_the_prompt(client: TestClient) -> None:
+    (first, second) = ask(client, prompt="Once", echo=True, n=2, seed=1)["choices"]
+    assert [first["text"], second["text"]] == ["Once" + text for text in generated("Once", seed=1, samples=2)]
+
+
+def test_a_prompt_can_be_scored_without_continuing_it(client: TestClient) -> None:
+    answer = ask(client, prompt=["Once", "upon"], max_tokens=0, echo=True, logprobs=0)
+    assert [choice["text"] for choice in answer["choices"]] == ["Once", "upon"]
+    assert [len(choice["logprobs"]["tokens"]) for choice in answer["choices"]] == [4, 4]
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"] == {"prompt_tokens": 8, "completion_tokens": 0, "total_tokens": 8}
+
+
+def test_half_a_character_is_a_token_of_bytes(client: TestClient) -> None:
+    answer = ask(client, prompt="é", max_tokens=0, echo=True, logprobs=0)
+    assert answer["choices"][0]["logprobs"]["tokens"] == ["bytes:\\xc3", "bytes:\\xa9"]
+    assert answer["choices"][0]["logprobs"]["text_offset"] == [0, 0]
+    assert answer["choices"][0]["text"] == "é"
+
+
+# Streams
+
+
+def test_the_pieces_of_a_stream_join_to_the_answer(client: TestClient) -> None:
+    body = {"prompt": ["Once", "b"], "n": 2, "seed": 4, "max_tokens": 20, "logprobs": 2, "echo": True}
+    whole, pieces = ask(client, **body), stream(client, **body)
+    for choice in whole["choices"]:
+        parts = [part for piece in pieces for part in piece["choices"] if part["index"] == choice["index"]]
+        assert "".join(part["text"] for part in parts) == choice["text"]
+        assert [part["finish_reason"] for part in parts] == [None] * (len(parts) - 1) + [choice["finish_reason"]]
+        for name, values in choice["logprobs"].items():
+            assert [value for part in parts for value in part["logprobs"][name]] == values
+    assert len({piece["id"] for piece in pieces}) == 1
+    assert not any("usage" in piece for piece in pieces)
+
+
+def test_a_stream_counts_its_tokens_if_asked(client: TestClient) -> None:
+    pieces = stream(client, prompt="Once", max_tokens=3, stream_options={"include_usage": True})
+    assert pieces[-1]["choices"] == []
+    assert pieces[-1]["usage"] == {"prompt_tokens": 4, "completion_tokens": 3, "total_tokens": 7}
+    assert all(piece["usage"] is None for piece in pieces[:-1])
+
+
+def test_a_stop_string_never_appears_in_a_stream(client: TestClient) -> None:
+    whole = ask(client, prompt="ab", seed=5, max_tokens=30)["choices"][0]["text"]
+    pieces = stream(client, prompt="ab", seed=5, max_tokens=30, stop=whole[9:12])
+    assert "".join(part["text"] for piece in pieces for part in piece["choices"]) == whole[: whole.index(whole[9:12])]
+
+
+# What cannot be done
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "message"),
+    [
+        ({"prompt": "a", "suffix": "b"}, "suffix", "cannot fill a gap"),
+        ({"prompt": "a" * 50}, "max_tokens", f"context length is {CONTEXT} tokens"),
+        ({"prompt": "a" * 70}, "prompt", f"context length is {CONTEXT} tokens"),
+        ({"prompt": "a" * 70, "echo": True, "logprobs": 1, "context": "slide"}, "prompt", "context length"),
+        ({"prompt": "a", "max_tokens": 0}, "max_tokens", "with echo"),
+        ({"prompt": "a", "n": 3, "best_of": 2}, "best_of", "at least n"),
+        ({"prompt": "a", "best_of": 2, "stream": True}, "best_of", "with stream"),
+        ({"prompt": "a", "stream_options": {"include_usage": True}}, "stream_options", "needs stream"),
+        ({"prompt": "a", "logprobs": 21}, "logprobs", "at most 20"),
+        ({"prompt": "a", "temperature": -1}, "temperature", "at least 0"),
+        ({"prompt": "a", "temperature": "hot"}, "temperature", "must be a number"),
+        ({"prompt": "a", "temperature": True}, "temperature", "must be a number"),
+        ({"prompt": "a", "max_tokens": 10**400}, "max_tokens", "a very large number"),
+        ({"prompt": "a", "seed": 2**80}, "seed", "at most"),
+        ({"prompt": "a", "top_k": 0}, "top_k", "at least 1"),
+        ({"prompt": [257]}, "prompt", "from 0 to 256"),
+        ({"prompt": [-1]}, "prompt[0]", "at least 0"),
+        ({"prompt": [[1], []]}, "prompt[1]", "at least 1 items"),
+        ({"prompt": [1, "a"]}, "prompt[1]", "must be"),
+        ({"prompt": {"a": 1}}, "prompt", "must be a string or a list"),
+        ({"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias", "token id"),
+        ({"prompt": "a", "logit_bias": {"999": 1}}, "logit_bias", "from 0 to 256"),
+        ({"prompt": "a", "stop": [""]}, "stop[0]", "at least 1 characters"),
+        ({"prompt": "a", "context": "wrong"}, None, "must be slide"),
+        ({"prompt": "a", "context": "keep-first:60"}, None, "half the context"),
+        ({"prompt": "a", "min_new_tokens": 99}, None, "at most max_new_tokens"),
+        ({"prompt": "a", "temprature": 1}, "temprature", "did you mean temperature?"),
+        ({"prompt": ["a"] * 129}, "prompt", "at most 128"),
+        ({"prompt": "a", "n": 100}, "n", "more than the 80"),
+    ],
+    ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
+)
+def test_what_cannot_be_done_is_refused_in_one_sentence(
+    client: TestClient, body: dict[str, Any], param: str | None, message: str
+) -> None:
+    error = refusal(client, **body)
+    assert message in error["message"]
+    assert error["type"] == "invalid_request_error"
+    assert error["param"] == param or param is None
+    assert error["message"].isascii()
+    assert "\n" not in error["message"]
+
+
+def test_a_text_that_is_too_long_has_openais_code(client: TestClient) -> None:
+    assert refusal(client, prompt="a" * 70)["code"] == "context_length_exceeded"
+
+
+def test_more_tokens_than_the_server_accepts_are_refused(client: TestClient) -> None:
+    error = refusal(client, prompt=["a"] * 80, max_tokens=4000, context="slide")
+    assert "320,080 tokens in one request" in error["message"]
+
+
+def test_an_unknown_model_is_404(client: TestClient) -> None:
+    response = client.post("/v1/completions", json={"model": "x\n", "prompt": "a"})
+    assert response.status_code == 404
+    assert response.json()["error"]["code"] == "model_not_found"
+    assert "'x\\n'" in response.json()["error"]["message"]
+
+
+def test_a_damaged_model_is_an_error_of_the_server_and_others_go_on() -> None:
+    model = the_model()
+    model.final_norm.weight.data.fill_(math.nan)
+    with new_client("tiny", model=model) as client:
+        response = client.post("/v1/completions", json={"prompt": "a"})
+        assert response.status_code == 500
+        assert "NaN" in response.json()["error"]["message"] or "nan" in response.json()["error"]["message"]
+        (piece,) = stream(client, prompt="a")
+        assert piece["error"]["type"] == "server_error"
+
+
+def test_settings_that_leave_no_token_are_an_error_of_the_client(client: TestClient) -> None:
+    bias = {str(id): -100 for id in range(257)}
+    assert ask(client, prompt="a", logit_bias=bias)["usage"]["completion_tokens"] == 16

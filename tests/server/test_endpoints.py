@@ -1,0 +1,203 @@
+"""The endpoints beside completions: models, tokenizers, conversations, health, metrics and the OpenAPI file."""
+
+import json
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from served import CONTEXT, new_client, new_models
+from starlette.testclient import TestClient
+
+from minigpt.data.transcript import CHAT_TEMPLATE
+from minigpt.server.application import build_application
+from minigpt.server.chat import chat_answer
+from minigpt.server.json_schema import check
+from minigpt.server.serve_config import ServeConfig
+
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
+)
+
+# Models
+
+
+def test_models_are_listed_with_their_context_length(client: TestClient) -> None:
+    answer = client.get("/v1/models").json()
+    assert answer["object"] == "list"
+    assert [model["id"] for model in answer["data"]] == ["tiny", "other"]
+    assert client.get("/v1/models/other").json() == answer["data"][1]
+    assert answer["data"][0]["max_model_len"] == CONTEXT
+    assert client.get("/v1/models/none").status_code == 404
+
+
+def test_models_that_are_being_loaded_are_503_with_a_time_to_retry() -> None:
+    application = build_application(new_models("tiny"), ServeConfig(), lambda _: None)
+    with TestClient(application, base_url="http://localhost") as client:
+        for path in ("/health", "/v1/models", "/tokenizer_info"):
+            response = client.get(path)
+            assert response.status_code == 503
+            assert response.headers["retry-after"] == "2"
+        assert client.post("/v1/completions", json={"prompt": "a"}).status_code == 503
+        assert "being loaded" in client.get("/").text
+
+
+def test_loaded_models_are_healthy(client: TestClient) -> None:
+    assert client.get("/health").json() == {"status": "ok"}
+    assert "tiny" in client.get("/").text
+
+
+# Tokenizers
+
+
+def test_text_becomes_ids_and_text_again(client: TestClient) -> None:
+    answer = client.post("/tokenize", json={"prompt": "añ", "add_special_tokens": False}).json()
+    assert answer == {"tokens": [97, 195, 177], "count": 3, "max_model_len": CONTEXT}
+    assert client.post("/detokenize", json={"tokens": answer["tokens"]}).json() == {"prompt": "añ"}
+    assert client.post("/tokenize", json={"prompt": ""}).json()["tokens"] == []
+
+
+def test_the_name_of_a_special_token_alone_is_the_token(client: TestClient) -> None:
+    info = client.get("/tokenizer_info").json()
+    assert client.post("/tokenize", json={"prompt": info["eos_token"]}).json()["tokens"] == [256]
+    assert len(client.post("/tokenize", json={"prompt": f"{info['eos_token']} "}).json()["tokens"]) > 1
+    assert info["vocab_size"] == 257
+
+
+def test_ids_that_the_tokenizer_does_not_have_are_refused(client: TestClient) -> None:
+    response = client.post("/detokenize", json={"tokens": [1, 257]})
+    assert response.status_code == 400
+    assert "tokens[1] (257)" in response.json()["error"]["message"]
+
+
+# Conversations
+
+
+def test_a_model_without_a_template_names_the_other_endpoint(client: TestClient) -> None:
+    response = client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "hi"}]})
+    assert response.status_code == 400
+    assert "/v1/completions" in response.json()["error"]["message"]
+    assert response.json()["error"]["code"] == "no_chat_template"
+
+
+def test_a_conversation_is_continued_after_its_template() -> None:
+    messages = [{"role": "system", "content": "be"}, {"role": "user", "content": "hi"}]
+    with new_client("tiny", chat_template=TEMPLATE) as client:
+        body = {"seed": 1, "max_tokens": 8}
+        chat = client.post("/v1/chat/completions", json={"messages": messages, **body}).json()
+        text = client.post("/v1/completions", json={"prompt": "s:be;u:hi;a:", **body}).json()
+        streamed = client.post("/v1/chat/completions", json={"messages": messages, "stream": True, **body}).text
+    assert chat["choices"][0]["message"] == {"role": "assistant", "content": text["choices"][0]["text"]}
+    assert (chat["object"], chat["id"][:9]) == ("chat.completion", "chatcmpl-")
+    pieces = [json.loads(part.removeprefix("data: ")) for part in streamed.split("\n\n")[:-2]]
+    deltas = [piece["choices"][0]["delta"] for piece in pieces]
+    assert deltas[0]["role"] == "assistant"
+    assert "".join(delta["content"] for delta in deltas) == text["choices"][0]["text"]
+
+
+def test_the_answer_of_a_transcript_ends_with_its_turn() -> None:
+    """Further lines of a turn begin with a space, as in the text that the model was trained on."""
+    model = SimpleNamespace(chat_template=CHAT_TEMPLATE)
+    whole = {"id": "cmpl-1", "choices": [{"index": 0, "text": " Hi.\n More.\nX: no", "finish_reason": "length"}]}
+    (choice,) = chat_answer(whole, model)["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("Hi.\nMore.", "stop")
+    with new_client("tiny", chat_template=CHAT_TEMPLATE) as client:
+        body = {"messages": [{"role": "user", "content": "a\nb"}], "seed": 1, "max_tokens": 20}
+        assert client.post("/v1/chat/completions", json=body).status_code == 200
+        text = client.post("/v1/completions", json={"prompt": "User: a\n b\nAssistant:", **body_without(body)}).json()
+        chat = client.post("/v1/chat/completions", json=body).json()
+    assert text["choices"][0]["text"].lstrip().startswith(chat["choices"][0]["message"]["content"].split("\n")[0])
+
+
+def body_without(body: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name != "messages"}
+
+
+def test_without_a_number_of_tokens_an_answer_may_fill_the_context() -> None:
+    with new_client("tiny", chat_template=TEMPLATE) as client:
+        body = {"messages": [{"role": "user", "content": "hi"}], "temperature": 0, "logit_bias": {"256": -100}}
+        assert client.post("/v1/chat/completions", json=body).json()["usage"]["total_tokens"] == CONTEXT
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ raise_exception('no') }}",
+        "{{ messages.__class__.__mro__ }}{{ ''.__class__.__base__.__subclasses__() }}",
+        "{{ 1 / 0 }}",
+        "{% for i in range(99999) %}{% for j in range(99999) %}" + 99 * "x" + "{% endfor %}{% endfor %}",
+        "{{",
+    ],
+    ids=["refuses", "leaves the sandbox", "divides by zero", "endless", "damaged"],
+)
+def test_a_bad_template_is_one_sentence(template: str) -> None:
+    with new_client("tiny", chat_template=template) as client:
+        response = client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "hi"}]})
+    assert response.status_code == 400
+    assert "template" in response.json()["error"]["message"]
+
+
+# The server itself
+
+
+def test_metrics_count_requests_and_tokens() -> None:
+    with new_client("tiny") as client:
+        client.post("/v1/completions", json={"prompt": "abc", "max_tokens": 5, "n": 2})
+        client.get("/no such path")
+        text = client.get("/metrics").text
+    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert lines['minigpt_responses_total{path="/v1/completions",status="200"}'] == "1"
+    assert lines['minigpt_responses_total{path="other",status="404"}'] == "1"
+    assert lines["minigpt_prompt_tokens_total"] == "3"
+    assert lines["minigpt_generated_tokens_total"] == "10"
+    assert lines["minigpt_texts"] == "0"
+    assert lines["minigpt_request_seconds_count"] == "1"
+    assert lines['minigpt_first_token_seconds_bucket{le="+Inf"}'] == "1"
+
+
+def test_the_openapi_file_describes_the_answers(client: TestClient) -> None:
+    document = client.get("/openapi.json").json()
+    bodies = {
+        "/v1/completions": {"prompt": "a", "logprobs": 2, "echo": True},
+        "/tokenize": {"prompt": "a"},
+        "/detokenize": {"tokens": [97]},
+    }
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            if path in ("/metrics", "/v1/chat/completions"):
+                continue
+            url = path.replace("{model}", "tiny")
+            response = client.request(method, url, json=bodies.get(path))
+            assert response.status_code == 200
+            check(response.json(), operation["responses"]["200"]["content"]["application/json"]["schema"])
+
+
+def test_every_endpoint_is_in_the_openapi_file(client: TestClient) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    routes = {route.path.replace(":path", "") for route in client.app.routes}  # type: ignore[attr-defined]
+    assert routes - {"/", "/openapi.json"} == set(paths)
+
+
+def test_other_paths_and_methods_are_json_errors(client: TestClient) -> None:
+    for method, path, status in (("GET", "/nothing", 404), ("GET", "/v1/completions", 405), ("POST", "/health", 405)):
+        response = client.request(method, path)
+        assert response.status_code == status
+        assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_many_requests_at_once_get_what_each_gets_alone(client: TestClient) -> None:
+    bodies = [
+        {"prompt": "Once" * (1 + number % 4), "seed": number, "max_tokens": 12, "logprobs": 1} for number in range(16)
+    ]
+    alone = [client.post("/v1/completions", json=body).json()["choices"] for body in bodies]
+    found: list[object] = [None] * len(bodies)
+
+    def ask(number: int) -> None:
+        found[number] = client.post("/v1/completions", json=bodies[number]).json()["choices"]
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(bodies))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == alone

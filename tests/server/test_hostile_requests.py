@@ -1,0 +1,242 @@
+"""Hostile requests get a 4xx in one sentence or a closed connection, and the server goes on."""
+
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from served import SocketServer, new_client, new_models, post, read_all
+from starlette.testclient import TestClient
+
+from minigpt.errors import ConfigError
+from minigpt.server import answering
+from minigpt.server.serve_config import ServeConfig
+
+BODY = {"prompt": "a", "max_tokens": 2}
+
+
+def started(config: ServeConfig | None = None, **limits: Any) -> SocketServer:
+    models = new_models("tiny")
+    models.load()
+    return SocketServer(models, config or ServeConfig(), **limits)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[SocketServer]:
+    with started() as server:
+        yield server
+
+
+def status(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# Host, Origin and key
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("localhost", 200),
+        ("LOCALHOST:8000", 200),
+        ("127.0.0.1:1234", 200),
+        ("[::1]:8000", 200),
+        ("my.lan", 200),
+        ("evil.example", 403),
+        ("localhost.evil.example", 403),
+        ("127.0.0.1.evil.example:8000", 403),
+        ("", 403),
+    ],
+)
+def test_only_names_of_this_server_are_answered(host: str, expected: int) -> None:
+    with new_client("tiny", config=ServeConfig(allowed_hosts=("My.lan",))) as client:
+        response = client.get("/v1/models", headers={"Host": host})
+    assert response.status_code == expected
+    if expected == 403:
+        assert "Host" in response.json()["error"]["message"]
+
+
+def test_web_pages_may_not_use_the_server_unless_allowed(client: TestClient) -> None:
+    for origin, expected in (("http://localhost", 200), ("http://evil.example", 403), ("null", 403), ("http://[", 403)):
+        response = client.post("/v1/completions", json=BODY, headers={"Origin": origin})
+        assert response.status_code == expected
+        assert "access-control-allow-origin" not in response.headers
+
+
+def test_the_pages_of_an_allowed_origin_may_use_the_server() -> None:
+    with new_client("tiny", config=ServeConfig(cors=("http://localhost:3000",))) as client:
+        page = {"Origin": "http://localhost:3000"}
+        response = client.post("/v1/completions", json=BODY, headers=page)
+        assert response.status_code == 200
+        assert response.headers["access-control-allow-origin"] == "http://localhost:3000"
+        asked = {**page, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+        assert client.options("/v1/completions", headers=asked).status_code == 200
+        assert client.post("/v1/completions", json=BODY, headers={"Origin": "http://evil.example"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        (None, 401),
+        ("Bearer secret", 200),
+        ("bearer secret", 200),
+        ("Bearer wrong", 401),
+        ("Bearer", 401),
+        ("Basic secret", 401),
+        ("Bearer s\u00e9cret".encode("latin-1"), 401),
+    ],
+)
+def test_a_key_must_be_right(header: str | None, expected: int) -> None:
+    with new_client("tiny", config=ServeConfig(api_key="secret")) as client:
+        response = client.get("/v1/models", headers={} if header is None else {"Authorization": header})
+        assert response.status_code == expected
+        assert client.get("/health").status_code == 200
+    if expected == 401:
+        assert response.json()["error"]["code"] == "invalid_api_key"
+
+
+def test_beyond_this_machine_a_key_is_required() -> None:
+    for host in ("0.0.0.0", "192.168.1.2", "::", "example.org"):
+        with pytest.raises(ConfigError, match="needs a key"):
+            ServeConfig(host=host)
+        assert not ServeConfig(host=host, api_key="k").is_local
+    assert all(ServeConfig(host=host).is_local for host in ("127.0.0.1", "::1", "localhost", "127.3.2.1"))
+
+
+# Bodies
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "must be JSON"),
+        (b"{", "must be JSON"),
+        (b"[]", "must be an object"),
+        (b"null", "must be an object"),
+        (b'{"prompt": "\xff"}', "UTF-8"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"prompt":' * 100_000, "nested too deeply"),
+        (b'{"temperature": NaN}', "NaN is not valid JSON"),
+        (b'{"temperature": -Infinity}', "Infinity is not valid JSON"),
+        (b'{"temperature": 1e999}', "finite"),
+        (b'{"max_tokens": ' + b"9" * 5000 + b"}", "too many digits"),
+        (b'{"max_tokens": 1e300}', "whole number"),
+        (b'{"prompt": "\\ud800"}', "surrogate"),
+        (b'{"a\\u001b[31m": 1}', "unknown field"),
+    ],
+    ids=lambda value: value[:20].decode("latin-1") if isinstance(value, bytes) else "",
+)
+def test_a_body_that_is_no_request_is_refused(client: TestClient, body: bytes, message: str) -> None:
+    response = client.post("/v1/completions", content=body)
+    assert response.status_code == 400
+    assert message in response.json()["error"]["message"]
+    assert "\x1b" not in response.json()["error"]["message"]
+    assert "Traceback" not in response.text
+
+
+def test_a_body_that_says_it_is_too_long_is_not_read(server: SocketServer) -> None:
+    answer = server.ask(post("/v1/completions", b"", **{"Content-Length": "1000000000"}))
+    assert status(answer) == 413
+    assert b"at most 4,000,000 bytes" in answer
+
+
+def test_a_body_that_becomes_too_long_is_cut_off(server: SocketServer) -> None:
+    with contextlib.closing(server.connect()) as connection:
+        head = post("/v1/completions", b"").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+        connection.sendall(head)
+        chunk = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
+        sent = 0
+        with contextlib.suppress(OSError):  # the server closes the connection in between
+            while sent < 1000:
+                connection.sendall(chunk)
+                sent += 1
+        assert sent < 100
+    assert status(server.ask(post("/v1/completions", json.dumps(BODY).encode()))) == 200
+
+
+def test_a_slow_body_is_ended(server: SocketServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "_BODY_SECONDS", 0.2)
+    assert status(server.ask(post("/v1/completions", b'{"prompt"', **{"Content-Length": "50"}))) == 408
+
+
+def test_what_is_no_http_is_refused(server: SocketServer) -> None:
+    for raw in (b"\x00\x01\x02\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"A" * 100_000):
+        assert status(server.ask(raw)) == 400
+
+
+# Connections
+
+
+def test_connections_above_the_limit_are_closed_and_the_others_go_on() -> None:
+    with started(ServeConfig(max_connections=20)) as server, contextlib.ExitStack() as stack:
+        kept = [stack.enter_context(contextlib.closing(server.connect())) for _ in range(20)]
+        for _ in range(30):
+            with contextlib.closing(server.connect()) as connection, contextlib.suppress(ConnectionResetError):
+                assert read_all(connection) == b""
+        kept[0].sendall(post("/v1/completions", json.dumps(BODY).encode()))
+        assert status(read_all(kept[0])) == 200
+
+
+def test_a_connection_without_a_request_is_closed() -> None:
+    with started(idle_seconds=0.2) as server:
+        for begin in (b"", b"POST /v1/completions HTTP/1.1\r\nHost:"):
+            with contextlib.closing(server.connect()) as connection, contextlib.suppress(ConnectionResetError):
+                connection.sendall(begin)
+                assert read_all(connection) == b""
+
+
+# The queue
+
+
+def test_a_full_queue_is_429_with_a_time_to_retry(server: SocketServer) -> None:
+    with started(ServeConfig(max_batch=2, max_queue=2)) as full, contextlib.ExitStack() as stack:
+        endless = {"prompt": "a", "max_tokens": 200_000, "n": 4, "context": "slide", "logit_bias": {"256": -100}}
+        endless["max_tokens"] = 60_000
+        stack.enter_context(contextlib.closing(full.send("/v1/completions", endless)))
+        wait_until(lambda: full.n_rows == 4)
+        answer = full.ask(post("/v1/completions", json.dumps(BODY).encode()))
+        assert status(answer) == 429
+        assert b"retry-after: " in answer.lower()
+
+
+def test_a_request_that_takes_too_long_is_ended() -> None:
+    with started(ServeConfig(timeout=0.3)) as server:
+        endless = {"prompt": "a", "max_tokens": 200_000, "context": "slide", "logit_bias": {"256": -100}}
+        assert status(server.ask(post("/v1/completions", json.dumps(endless).encode()))) == 504
+        streamed = server.ask(post("/v1/completions", json.dumps({**endless, "stream": True}).encode()))
+        assert b"took longer than 0.3 s" in streamed
+        assert b"data: [DONE]" in streamed
+        wait_until(lambda: server.n_rows == 0)
+
+
+# Clients that leave
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["one answer", "stream"])
+def test_a_client_that_leaves_stops_costing(server: SocketServer, streams: bool) -> None:
+    endless = {"prompt": "a", "max_tokens": 50_000, "n": 4, "context": "slide", "logit_bias": {"256": -100}}
+    connection = server.send("/v1/completions", {**endless, "stream": streams})
+    wait_until(lambda: server.n_rows == 4)
+    connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
+    wait_until(lambda: server.n_rows == 0)
+    assert status(server.ask(post("/v1/completions", json.dumps(BODY).encode()))) == 200
+
+
+def test_a_stream_whose_client_does_not_read_is_ended_too(server: SocketServer) -> None:
+    connection = server.send(
+        "/v1/completions", {"prompt": "a", "max_tokens": 50_000, "context": "slide", "stream": True}
+    )
+    wait_until(lambda: server.n_rows == 1)
+    connection.close()
+    wait_until(lambda: server.n_rows == 0)

@@ -1,0 +1,212 @@
+"""The loss on one speaker's turns: steps, several processes, evaluation, resuming, and what the command prints."""
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from builders import new_model
+from torch import Tensor
+from typer.testing import CliRunner
+
+from minigpt.cli.app import app
+from minigpt.config import TrainConfig
+from minigpt.data.corpus import Corpus
+from minigpt.data.transcript import CHAT_TEMPLATE, speaker_number
+from minigpt.errors import ConfigError
+from minigpt.evaluation.perplexity import evaluate
+from minigpt.storage.run import Run
+from minigpt.training.distributed import World
+from minigpt.training.events import Evaluation, Finished, Sample
+from minigpt.training.loop import train
+from minigpt.training.step import TrainStep
+
+CPU = torch.device("cpu")
+
+
+def write_log(folder: Path, n: int = 60) -> Path:
+    """A chat log in which the lengths of the answers differ."""
+    path = folder / "log.jsonl"
+    rows = [
+        {
+            "messages": [
+                {"role": "user", "content": f"Say it {i} times, please."},
+                {"role": "assistant", "content": "it " * (i % 7 + 1)},
+            ]
+        }
+        for i in range(n)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    monkeypatch.setenv("MINIGPT_CACHE", str(tmp_path / "cache"))
+    return Corpus.build(write_log(tmp_path), "bpe:300")
+
+
+def settings(**fields: Any) -> TrainConfig:
+    base = {"steps": 6, "batch_size": 6, "context_length": 12, "eval_every": 3, "sample_every": 0, "device": "cpu"}
+    return TrainConfig(**base | {"loss_on": "assistant", "warmup_steps": 2} | fields)
+
+
+def gradients_of(corpus: Corpus, config: TrainConfig, world: World | None = None) -> tuple[float, list[Tensor]]:
+    model = new_model(vocab_size=corpus.tokenizer.vocab_size)
+    step = TrainStep(model, corpus, config, CPU, torch.float32, world or World())
+    loss = step._compute_gradients(2)
+    return loss.item(), [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+
+@pytest.mark.parametrize("micro_batch_size", [1, 4, 6])
+@pytest.mark.parametrize("bpe_dropout", [0.0, 0.3])
+def test_a_step_is_that_of_the_mean_loss_of_all_scored_tokens_of_its_batch(
+    corpus: Corpus, micro_batch_size: int, bpe_dropout: float
+) -> None:
+    config = settings(micro_batch_size=micro_batch_size, bpe_dropout=bpe_dropout)
+    loss, gradients = gradients_of(corpus, config)
+    inputs, targets = corpus.batch(2, 6, 12, config.seed, None, 0.0, bpe_dropout, "assistant")
+    model = new_model(vocab_size=corpus.tokenizer.vocab_size)
+    expected = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), ignore_index=-100)
+    expected.backward()
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
+    for ours, parameter in zip(gradients, model.parameters(), strict=True):
+        torch.testing.assert_close(ours, parameter.grad, rtol=1e-3, atol=1e-6)
+
+
+class Half(World):
+    """One of two processes that do not communicate: the scored targets of the other are given."""
+
+    def __init__(self, rows: range, others: int) -> None:
+        super().__init__()
+        self._rows, self._others = rows, others
+
+    def rows(self, batch_size: int) -> range:
+        return self._rows
+
+    def all_reduce_sum(self, figures: Tensor) -> Tensor:
+        return figures + self._others
+
+
+def test_the_gradients_of_two_processes_add_up_to_those_of_one(corpus: Corpus) -> None:
+    config = settings()
+    _, whole = gradients_of(corpus, config)
+    _, targets = corpus.batch(2, 6, 12, config.seed, None, 0.0, 0.0, "assistant")
+    counts = [int((targets[rows.start : rows.stop] != -100).sum()) for rows in (range(1), range(1, 6))]
+    assert counts[0] / sum(counts) != pytest.approx(1 / 6)
+    (_, first), (_, second) = (
+        gradients_of(corpus, config, Half(rows, others))
+        for rows, others in ((range(1), counts[1]), (range(1, 6), counts[0]))
+    )
+    for one, other, both in zip(first, second, whole, strict=True):
+        torch.testing.assert_close(one + other, both, rtol=1e-3, atol=1e-6)
+
+
+def test_a_micro_batch_without_a_scored_token_changes_nothing() -> None:
+    class Unscored:
+        def batch(self, *_: object) -> tuple[Tensor, Tensor]:
+            return torch.zeros(6, 12, dtype=torch.long), torch.full((6, 12), -100)
+
+    model = new_model()
+    step = TrainStep(model, Unscored(), settings(), CPU, torch.float32, World())
+    assert step._compute_gradients(0).item() == 0
+    assert all(parameter.grad is None or not parameter.grad.any() for parameter in model.parameters())
+
+
+def test_bits_per_byte_count_the_scored_bytes_only(corpus: Corpus) -> None:
+    model = new_model(vocab_size=corpus.tokenizer.vocab_size)
+    tokens, scored = corpus.validation, corpus.scored("assistant")
+    assert scored is not None
+    measured = evaluate(
+        model, tokens, token_lengths=corpus.tokenizer.token_lengths, context=12, stride=6, scored=scored
+    )
+    whole = evaluate(model, tokens, token_lengths=corpus.tokenizer.token_lengths, context=12, stride=6)
+    others = evaluate(model, tokens, token_lengths=corpus.tokenizer.token_lengths, context=12, stride=6, scored=~scored)
+    assert measured.tokens == int(scored[1:].sum())
+    assert measured.bytes == int(corpus.tokenizer.token_lengths[tokens[1:][scored[1:]]].sum())
+    assert measured.tokens + others.tokens == whole.tokens
+    total = measured.loss * measured.tokens + others.loss * others.tokens
+    assert total == pytest.approx(whole.loss * whole.tokens)
+    assert measured.bits_per_byte == pytest.approx(measured.loss * measured.tokens / math.log(2) / measured.bytes)
+
+
+def test_training_evaluates_the_role_only_and_resumes_bit_for_bit(corpus: Corpus, tmp_path: Path) -> None:
+    config = settings(bpe_dropout=0.2)
+    shape = {"vocab_size": corpus.tokenizer.vocab_size, "dropout": 0.1}
+    whole, parts = new_model(**shape), new_model(**shape)
+    events = list(train(whole, corpus, config))
+    scored = corpus.scored("assistant")
+    assert scored is not None
+    assert events[-1].validation_tokens == int(scored[1:].sum())  # type: ignore[union-attr]
+    assert isinstance(events[-1], Finished)
+    run = Run.create(tmp_path / "run", parts, corpus.tokenizer, {})
+    for event in train(parts, corpus, config, run):
+        if isinstance(event, Evaluation) and event.step == 3:
+            break
+    again = new_model(**shape, seed=5)
+    first = [each.validation_loss for each in events if isinstance(each, Evaluation)]
+    rest = list(train(again, corpus, config, Run.open(run.directory), resume=True))
+    assert [each.validation_loss for each in rest if isinstance(each, Evaluation)] == first[-1:]
+
+
+def test_a_sample_answers_a_held_out_question(corpus: Corpus) -> None:
+    config = settings(steps=1, sample_every=1, context_length=64, batch_size=2)
+    model = new_model(vocab_size=corpus.tokenizer.vocab_size, n_positions=64)
+    samples = [event for event in train(model, corpus, config) if isinstance(event, Sample)]
+    assert re.fullmatch(r"User: Say it \d+ times, please\.\nAssistant:", samples[0].prompt)
+    assert corpus.first_question(3) == ""
+    asked = config.replace(sample_prompt="User:")
+    assert next(event for event in train(model, corpus, asked) if isinstance(event, Sample)).prompt == "User:"
+
+
+def test_a_plain_text_cannot_be_trained_on_one_role(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINIGPT_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "a.txt").write_text("plain text " * 99)
+    plain = Corpus.build(tmp_path / "a.txt", "bytes")
+    with pytest.raises(ConfigError, match=r"loss_on \(assistant\) needs a text in which every document"):
+        train(new_model(), plain, settings())
+
+
+def test_the_command_says_what_is_scored_and_compares_it_with_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINIGPT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "140")
+    monkeypatch.setattr("minigpt.reports.loss_curve.draw_loss_curve", lambda *_: None)
+    write_log(tmp_path)
+    options = ["--n-layer", "1", "--n-head", "2", "--n-embd", "16", "--context-length", "16", "--batch-size", "4",
+               "--tokenizer", "bytes", "--steps", "6", "--eval-every", "3", "--device", "cpu",
+               "--dtype", "float32"]  # fmt: skip
+    result = CliRunner().invoke(app, ["train", "log.jsonl", *options, "--loss-on", "assistant"])
+    assert result.exit_code == 0, result.output
+    assert "of the assistant's turns only" in result.stdout
+    assert "bits per byte of the assistant's turns only  best so far" in result.stderr
+    assert "baselines" not in result.output
+    assert "--loss-on" in result.stderr  # in the plan
+    assert result.stdout.strip().endswith("minigpt chat log")
+    record = json.loads(Path("checkpoints/log/training.json").read_text())
+    assert record["training"]["loss_on"] == "assistant"
+    assert record["chat_template"] == CHAT_TEMPLATE
+    config = json.loads(Path("checkpoints/log/tokenizer_config.json").read_text())
+    assert config["chat_template"] == CHAT_TEMPLATE
+    assert "of the assistant's turns only" in Path("checkpoints/log/README.md").read_text()
+    assert "of the assistant's turns only" in CliRunner().invoke(app, ["info", "log"]).stdout
+    measured = CliRunner().invoke(app, ["evaluate", "log", "log.jsonl", "--loss-on", "user", "--json"])
+    assert measured.exit_code == 0, measured.output
+    figures = json.loads(measured.stdout)
+    corpus = Corpus.build(tmp_path / "log.jsonl", "bytes", validation_fraction=0)
+    assert corpus.train_speakers is not None
+    assert (figures["loss_on"], figures["tokens"]) == (
+        "user",
+        int((corpus.train_speakers == speaker_number("user")).sum()),
+    )
+    refused = CliRunner().invoke(app, ["train", "--resume", "--name", "log", "--loss-on", "all", "--steps", "9"])
+    assert refused.exit_code == 1
+    assert "loss_on (all) cannot change on --resume without --allow-change" in refused.stderr
+    generated = CliRunner().invoke(app, ["generate", "User: Hi", "--model", "log", "--max-new-tokens", "2"])
+    assert "to talk to it: minigpt chat log" in generated.stderr
