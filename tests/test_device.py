@@ -132,7 +132,7 @@ def test_freed_memory_is_used_again_without_new_pages() -> None:
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
     keep_freed_memory()
-    # The first calls place blocks in the holes that earlier ones left; without the option every call takes 16,384 pages.
+    # The first calls fill the holes that earlier blocks left; without the option every call takes 16,384 pages.
     assert min(pages() for _ in range(8)) < 2000
 
 

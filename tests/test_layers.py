@@ -24,6 +24,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "run_options": "errors config",
         "device": "errors config",
         "threads": "",
+        "pages": "",
         "model": "errors config device",
         "foundations": "errors model",
         "tokenizer": "errors seeds bounded_reading config",
@@ -31,8 +32,8 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "storage": "errors bounded_reading settings config run_options device model tokenizer data",
         "importers": "errors optional_packages bounded_reading config device model tokenizer storage",
         "generation": "errors seeds config device threads model tokenizer",
-        "exporters": "errors optional_packages config device model tokenizer storage importers generation",
-        "server": "errors settings config tokenizer data generation",
+        "exporters": "errors optional_packages pages config device model tokenizer storage importers generation",
+        "server": "errors settings pages config tokenizer data generation",
         "evaluation": (
             "errors optional_packages units bounded_reading config device threads model tokenizer data storage "
             "importers"
@@ -41,7 +42,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "corpus_report": "errors config model tokenizer data evaluation",
         "training": "errors seeds config device threads model tokenizer data storage generation evaluation inspection",
         "planning": "errors config run_options device model tokenizer data storage evaluation training",
-        "reports": "errors optional_packages units config model tokenizer data storage evaluation inspection",
+        "reports": "errors optional_packages units pages config model tokenizer data storage evaluation inspection",
         "jobs": (
             "minigpt errors optional_packages units config run_options device threads model tokenizer data "
             "storage importers generation evaluation corpus_report training planning reports"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from minigpt.cli.models import CompileOption, DtypeOption, QuantizeOption, open_engine, open_model
-from minigpt.cli.options import CheckpointsOption, DeviceOption, command_line, settings_options
+from minigpt.cli.options import CheckpointsOption, DeviceOption, NewestModelArgument, command_line, settings_options
 from minigpt.cli.render.terminal import note, write
 from minigpt.cli.session import SESSION_SETTINGS, InteractiveSession, typed_lines
 from minigpt.cli.signals import forget_interrupts
@@ -41,10 +41,7 @@ several lines with \"\"\".
 @settings_options((SamplingConfig, SESSION_SETTINGS))
 def chat(
     given: dict[str, Any],
-    model: Annotated[
-        str | None,
-        typer.Argument(help="a run's name, or a model's file or folder [default: the newest run]", metavar="MODEL"),
-    ] = None,
+    model: NewestModelArgument = None,
     system: Annotated[str | None, typer.Option("--system", help="begin the conversation with this instruction")] = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "float32",

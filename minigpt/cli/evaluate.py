@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minigpt.cli.completion import complete_runs
 from minigpt.cli.models import open_model
-from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, settings_options
+from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, ModelArgument, settings_options
 from minigpt.cli.render.terminal import note, write
 from minigpt.config import ReadingConfig, TrainConfig, scored_text_of
 from minigpt.errors import ConfigError, DataError
@@ -29,10 +28,7 @@ if TYPE_CHECKING:
 @settings_options((ReadingConfig, ("text_key", "encoding", "encoding_errors")), (TrainConfig, ("loss_on",)))
 def evaluate(
     given: dict[str, Any],
-    model: Annotated[
-        str,
-        typer.Argument(help="a run's name, or a model's file or folder", metavar="MODEL", autocompletion=complete_runs),
-    ],
+    model: ModelArgument,
     texts: Annotated[
         list[str] | None,
         typer.Argument(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from minigpt.cli.completion import complete_from, complete_runs
-from minigpt.cli.options import CheckpointsOption, JsonOption
+from minigpt.cli.completion import complete_from
+from minigpt.cli.options import CheckpointsOption, JsonOption, NewestModelArgument
 from minigpt.cli.render.terminal import note, write
 from minigpt.errors import ConfigError
 
@@ -32,14 +32,7 @@ print(tokenizer.decode(result[0].sequences_ids[0]))"""
 
 
 def export(
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            help="a run's name, or a model's file or folder [default: the newest run]",
-            metavar="MODEL",
-            autocompletion=complete_runs,
-        ),
-    ] = None,
+    model: NewestModelArgument = None,
     to: Annotated[
         str,
         typer.Option(

@@ -2,12 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from minigpt.cli.completion import complete_runs
-from minigpt.cli.options import CheckpointsOption, JsonOption
+from minigpt.cli.options import CheckpointsOption, JsonOption, NewestModelArgument
 from minigpt.cli.render.model_facts import model_facts
 from minigpt.cli.render.terminal import note, some_of, write
 from minigpt.errors import CheckpointError
@@ -37,14 +34,7 @@ _ENDS = {"length": "at its full length", "early stop": "early: the validation lo
 
 
 def info(
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            help="a run's name, or a model's file or folder [default: the newest run]",
-            metavar="MODEL",
-            autocompletion=complete_runs,
-        ),
-    ] = None,
+    model: NewestModelArgument = None,
     as_json: JsonOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minigpt.cli.completion import complete_runs
 from minigpt.cli.models import open_model
-from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption
+from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, ModelArgument
 from minigpt.cli.output_file import check_output
 from minigpt.cli.prompts import read_prompts
 from minigpt.cli.render.terminal import note, write
@@ -25,10 +24,7 @@ _N_LEAST_LIKELY = 5
 
 
 def inspect(
-    model: Annotated[
-        str,
-        typer.Argument(help="a run's name, or a model's file or folder", metavar="MODEL", autocompletion=complete_runs),
-    ],
+    model: ModelArgument,
     prompt: Annotated[str | None, typer.Argument(help="the text to inspect", metavar="TEXT")] = None,
     file: Annotated[
         Path | None, typer.Option("--file", help="read the text from this file, or - for standard input")

@@ -10,8 +10,21 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
+from minigpt.cli.completion import complete_runs
 from minigpt.settings import Settings, annotations_of, value_types
 
+ModelArgument = Annotated[
+    str,
+    typer.Argument(help="a run's name, or a model's file or folder", metavar="MODEL", autocompletion=complete_runs),
+]
+NewestModelArgument = Annotated[
+    str | None,
+    typer.Argument(
+        help="a run's name, or a model's file or folder [default: the newest run]",
+        metavar="MODEL",
+        autocompletion=complete_runs,
+    ),
+]
 CheckpointsOption = Annotated[
     Path,
     typer.Option("--checkpoints", envvar="MINIGPT_CHECKPOINTS", help="folder of the runs and models"),

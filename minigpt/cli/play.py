@@ -1,13 +1,10 @@
 """`minigpt play`: writes a text together with a model, turn by turn."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from minigpt.cli.completion import complete_runs
 from minigpt.cli.models import CompileOption, DtypeOption, QuantizeOption, open_engine, open_model
-from minigpt.cli.options import CheckpointsOption, DeviceOption, settings_options
+from minigpt.cli.options import CheckpointsOption, DeviceOption, NewestModelArgument, settings_options
 from minigpt.cli.render.terminal import note, write
 from minigpt.cli.session import SESSION_SETTINGS, InteractiveSession, typed_lines
 from minigpt.cli.signals import forget_interrupts
@@ -36,14 +33,7 @@ End a line with \\ to continue it on the next; start and end a text of several l
 @settings_options((SamplingConfig, SESSION_SETTINGS))
 def play(
     given: dict[str, Any],
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            help="a run's name, or a model's file or folder [default: the newest run]",
-            metavar="MODEL",
-            autocompletion=complete_runs,
-        ),
-    ] = None,
+    model: NewestModelArgument = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "float32",
     quantize: QuantizeOption = "auto",

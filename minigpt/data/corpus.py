@@ -1,11 +1,6 @@
 """The corpus: a text as memory-mapped training and validation tokens, cached by its content."""
 
-import contextlib
-import hashlib
-import json
-import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,23 +14,28 @@ from torch import Tensor
 from minigpt.bounded_reading import read_json_value
 from minigpt.data import batches
 from minigpt.data.batches import UNSCORED
-from minigpt.data.shards import Progress, chunks, shard_path, speakers_path, token_type, write_shards
+from minigpt.data.corpus_cache import (
+    FORMAT,
+    ProgressCounter,
+    cache_key,
+    cache_root,
+    map_speakers,
+    map_tokens,
+    resolve_tokenizer,
+    write_corpus,
+)
+from minigpt.data.shards import Progress
 from minigpt.data.sources import Scan, scan
 from minigpt.data.split import Part, ValidationSplit
 from minigpt.data.transcript import CHAT_TEMPLATE, ROLES, speaker_number
-from minigpt.errors import ConfigError, DataError, MinigptError, TokenizerError
+from minigpt.errors import ConfigError, DataError
 from minigpt.seeds import mix_seed
 from minigpt.tokenizer.bpe_dropout import BPEDropout
 from minigpt.tokenizer.tokenizer import Tokenizer, requested_vocab_size
-from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
 _PARTS: tuple[Part, ...] = get_args(Part)
 
-_FORMAT = 1  # of the cached files; increase it when they or the validation split change, to rebuild every cache
 _SPARE = 8  # tokens read after a window for BPE-dropout, which may give fewer tokens
-_VERIFIED_AT_ONCE = 2**21  # tokens
-_TRAINING_SAMPLE = 50_000_000  # bytes of text that a tokenizer is trained on
-_TRAINING_CHUNK = 2**16  # characters; Hugging Face's trainer uses a hundred times the memory of each text
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -94,11 +94,11 @@ class Corpus:
         if not isinstance(sources, Scan):
             sources = scan(sources, text_key=text_key, encoding=encoding, encoding_errors=encoding_errors)
         split = ValidationSplit.plan(sources, validation_fraction)
-        root = _cache_root(cache)
-        counter = _ProgressCounter(progress, sources.text_bytes)
+        root = cache_root(cache)
+        counter = ProgressCounter(progress, sources.text_bytes)
         try:
             if isinstance(tokenizer, str):
-                tokenizer = _resolve_tokenizer(tokenizer, sources, split, root, counter)
+                tokenizer = resolve_tokenizer(tokenizer, sources, split, root, counter)
             if sources.n_conversations:
                 tokenizer = tokenizer.with_chat_template(CHAT_TEMPLATE)
             fingerprint = corpus_fingerprint(sources, tokenizer, validation_fraction)
@@ -108,7 +108,7 @@ class Corpus:
                 corpus = cls.load(folder)
             except DataError:
                 damaged = folder if folder.exists() else None
-                _write(folder, sources, tokenizer, split, fingerprint, counter)
+                write_corpus(folder, sources, tokenizer, split, fingerprint, counter, cls.load)
                 corpus = cls._open(folder, tokenizer)
         except OSError as error:
             raise DataError(
@@ -134,21 +134,21 @@ class Corpus:
         """Like `load`; `tokenizer` is the one in the folder, if it is loaded already."""
         try:
             record = read_json_value(folder / "corpus.json")
-            if record.pop("format") != _FORMAT:
+            if record.pop("format") != FORMAT:
                 raise ValueError("another format")
             tokenizer = tokenizer or Tokenizer.load(folder)
             hashes = record.pop("token_hashes", {})  # which earlier versions did not write
             speaker_hashes = record.pop("speaker_hashes", None)  # only of conversations
             counts = {part: record.pop(f"{part}_tokens") for part in _PARTS}
             speakers = {
-                part: None if speaker_hashes is None else _map_speakers(folder, part, counts[part], speaker_hashes)
+                part: None if speaker_hashes is None else map_speakers(folder, part, counts[part], speaker_hashes)
                 for part in _PARTS
             }
             return cls(
                 path=folder,
                 tokenizer=tokenizer,
-                train=_map_tokens(folder, "train", tokenizer, counts["train"], hashes),
-                validation=_map_tokens(folder, "validation", tokenizer, counts["validation"], hashes),
+                train=map_tokens(folder, "train", tokenizer, counts["train"], hashes),
+                validation=map_tokens(folder, "validation", tokenizer, counts["validation"], hashes),
                 train_speakers=speakers["train"],
                 validation_speakers=speakers["validation"],
                 sources=tuple(record.pop("sources")),
@@ -254,150 +254,4 @@ def corpus_fingerprint(scanned: Scan, tokenizer: Tokenizer, validation_fraction:
     Raises: ConfigError for a fraction out of bounds.
     """
     split = ValidationSplit.plan(scanned, validation_fraction)
-    return _hash(scanned.content_hash, tokenizer.fingerprint, split.fraction, split.every)
-
-
-class _ProgressCounter:
-    """Sums the bytes done and passes them to a progress callback."""
-
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self.progress, self.done, self.total = progress, 0, total
-
-    def advance(self, text_bytes: int) -> None:
-        self.done += text_bytes
-        if self.progress:
-            self.progress(self.done, self.total)
-
-
-def _cache_root(cache: str | Path | None) -> Path:
-    if cache or os.environ.get("MINIGPT_CACHE"):
-        return Path(cache or os.environ["MINIGPT_CACHE"]).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "minigpt"
-
-
-def _hash(*parts: object) -> str:
-    return hashlib.sha256(json.dumps([_FORMAT, *parts]).encode()).hexdigest()
-
-
-def _map_tokens(
-    folder: Path, part: Part, tokenizer: Tokenizer, count: int, hashes: Mapping[str, str]
-) -> npt.NDArray[Any]:
-    """The memory-mapped tokens of one part; ValueError if they are not those that were written."""
-    path, dtype = shard_path(folder, part), token_type(tokenizer.vocab_size)
-    if path.stat().st_size != count * dtype.itemsize:
-        raise ValueError(f"{path} is damaged")
-    if not count:  # an empty file cannot be mapped
-        return np.empty(0, dtype)
-    tokens: npt.NDArray[Any] = np.memmap(path, dtype=dtype, mode="r")
-    token_hash = hashlib.sha256()
-    for start in range(0, count, _VERIFIED_AT_ONCE):
-        block = tokens[start : start + _VERIFIED_AT_ONCE]
-        if block.max() >= tokenizer.vocab_size:
-            raise ValueError(f"{path} is damaged")
-        token_hash.update(block.data)
-    if hashes.get(part, token_hash.hexdigest()) != token_hash.hexdigest():
-        raise ValueError(f"{path} is damaged")
-    return tokens
-
-
-def _map_speakers(folder: Path, part: Part, count: int, hashes: Mapping[str, str]) -> npt.NDArray[np.uint8]:
-    """The memory-mapped speakers of one part's tokens; ValueError if they are not those that were written."""
-    path = speakers_path(folder, part)
-    if path.stat().st_size != count:
-        raise ValueError(f"{path} is damaged")
-    speakers: npt.NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r") if count else np.empty(0, np.uint8)
-    if hashlib.sha256(speakers.data).hexdigest() != hashes[part]:
-        raise ValueError(f"{path} is damaged")
-    return speakers
-
-
-def _resolve_tokenizer(
-    spec: str, scanned: Scan, split: ValidationSplit, root: Path, counter: _ProgressCounter
-) -> Tokenizer:
-    """The tokenizer with this name; `chars` and `bpe:N` are trained on the training part and cached."""
-    if spec in ("gpt2", "bytes"):
-        return Tokenizer.named(spec)
-    folder = root / "tokenizers" / _hash(scanned.content_hash, spec, split.fraction, split.every)[:32]
-    try:
-        return Tokenizer.load(folder)
-    except TokenizerError:
-        counter.total += scanned.text_bytes
-        tokenizer = Tokenizer.train(_training_texts(spec, scanned, split, counter), spec)
-        with _publish(folder, Tokenizer.load) as temporary:
-            tokenizer.save(temporary)
-        return tokenizer
-
-
-def _training_texts(spec: str, scanned: Scan, split: ValidationSplit, counter: _ProgressCounter) -> Iterator[str]:
-    """The text to train a tokenizer on: the training part for `chars`, else an evenly spread sample of at most about
-    _TRAINING_SAMPLE bytes.
-    """
-    share = 1.0 if spec == "chars" else min(1.0, _TRAINING_SAMPLE / scanned.text_bytes)
-    taken = 0.0
-    for part, text in chunks(split.apply(scanned.pieces()), _TRAINING_CHUNK):
-        documents = text.split(END_OF_TEXT)
-        if part == "train":
-            taken += share
-            if taken >= 1:
-                taken -= 1
-                yield from documents
-        counter.advance(sum(len(document.encode()) for document in documents))
-
-
-def _write(
-    folder: Path,
-    scanned: Scan,
-    tokenizer: Tokenizer,
-    split: ValidationSplit,
-    fingerprint: str,
-    counter: _ProgressCounter,
-) -> None:
-    """Tokenizes the text into a folder, which exists only when it is complete."""
-    with _publish(folder, Corpus.load) as temporary:
-        pieces = split.apply(scanned.pieces())
-        shards = write_shards(pieces, tokenizer, temporary, counter.advance, has_speakers=scanned.has_speakers)
-        train, validation = shards["train"], shards["validation"]
-        if train.text_bytes + validation.text_bytes != scanned.text_bytes:
-            raise DataError(f"{scanned.files[0].name} or another file changed while it was read; run the command again")
-        record = {
-            "format": _FORMAT,
-            "train_tokens": train.tokens,
-            "validation_tokens": validation.tokens,
-            "train_bytes": train.text_bytes,
-            "validation_bytes": validation.text_bytes,
-            "n_documents": scanned.n_documents,
-            "held_out": split.description if validation.tokens else "nothing",
-            "validation_fraction": split.fraction,
-            "sources": [file.name for file in scanned.files],
-            "skipped": scanned.skipped,
-            "source_hash": scanned.content_hash,
-            "fingerprint": fingerprint,
-            "token_hashes": {part: shard.token_hash for part, shard in shards.items()},
-        }
-        if scanned.has_speakers:
-            record["speaker_hashes"] = {part: shard.speaker_hash for part, shard in shards.items()}
-        tokenizer.save(temporary)
-        (temporary / "corpus.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-
-
-@contextlib.contextmanager
-def _publish(folder: Path, load: Callable[[Path], object]) -> Iterator[Path]:
-    """A temporary folder that is renamed to `folder` on success and deleted on an error.
-
-    A `folder` that `load` can read is kept: another process wrote the same content in the meantime.
-    """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent, ignore_cleanup_errors=True) as scratch:
-        new = Path(scratch, "new")
-        new.mkdir()
-        yield new
-        try:
-            load(folder)
-        except MinigptError:
-            with contextlib.suppress(FileNotFoundError):
-                folder.rename(Path(scratch, "damaged"))
-            try:
-                new.rename(folder)
-            except OSError:
-                if not folder.exists():
-                    raise
+    return cache_key(scanned.content_hash, tokenizer.fingerprint, split.fraction, split.every)

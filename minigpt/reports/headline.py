@@ -14,7 +14,7 @@ Line = Mapping[str, Any]
 """A line of log.jsonl."""
 
 _BITS_PER_BYTE = 8  # of a file that is not compressed
-_FINE_TUNED = "fine-tuned"  # recorded in place of a preset's name
+_FINE_TUNED = "fine-tuned"  # the record has this word where other runs have the name of their preset
 _METHODS = {
     "bytes": ("byte frequencies", "how often each byte occurs"),
     "gzip": ("gzip", "repetitions in the held-out text"),

@@ -1,15 +1,13 @@
 """A self-contained HTML page: its data, styles and scripts are in the file, and it loads nothing."""
 
-import base64
-import hashlib
 import html
-import json
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from string import Template
 from typing import Any
 
 from minigpt.inspection.colors import CIVIDIS
+from minigpt.pages.document import palette, policy_source, read_asset, script_json
 from minigpt.tokenizer.display import visible
 
 _ASSETS = resources.files("minigpt.reports") / "assets"
@@ -29,16 +27,19 @@ def page(
     Raises: ValueError for NaN or infinity in the data, which JSON cannot hold; give None instead.
     """
     names = ["page", *script_names]
-    styles = "\n".join(_asset(f"{name}.css") for name in names if (_ASSETS / f"{name}.css").is_file())
+    own_styles = [_asset(f"{name}.css") for name in names if (_ASSETS / f"{name}.css").is_file()]
+    styles = "\n".join([palette(), *own_styles])
     scripts = [_asset(f"{name}.js") for name in names]
-    policy = f"default-src 'none'; script-src {' '.join(map(_source, scripts))}; style-src {_source(styles)}"
+    policy = (
+        f"default-src 'none'; script-src {' '.join(map(policy_source, scripts))}; style-src {policy_source(styles)}"
+    )
     policy += "; connect-src 'self'" * connects
     return Template(_asset("page.html")).substitute(
         title=html.escape(visible(title)),
         generator=mark_of(kind),
         policy=html.escape(policy, quote=True),
         styles=styles,
-        data=_json({"scale": CIVIDIS, **data}),
+        data=script_json({"scale": CIVIDIS, **data}),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
 
@@ -49,14 +50,4 @@ def mark_of(kind: str) -> str:
 
 
 def _asset(name: str) -> str:
-    return (_ASSETS / name).read_text(encoding="utf-8")
-
-
-def _source(text: str) -> str:
-    """The source of an inline script or style in a content security policy: the hash of its text."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def _json(data: Mapping[str, Any]) -> str:
-    """JSON in ASCII without `<`, so that it cannot end a script element or start a comment."""
-    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return read_asset("minigpt.reports", name)

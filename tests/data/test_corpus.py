@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minigpt.data import corpus as corpus_module
+from minigpt.data import corpus_cache
 from minigpt.data import shards, sources
 from minigpt.data.batches import batch
 from minigpt.data.corpus import Corpus
@@ -193,8 +194,8 @@ def test_a_tokenizer_is_trained_on_the_training_part_alone(build):
 
 
 def test_merges_are_trained_on_a_sample_spread_over_the_text(build, monkeypatch):
-    monkeypatch.setattr(corpus_module, "_TRAINING_SAMPLE", 4000)
-    monkeypatch.setattr(corpus_module, "_TRAINING_CHUNK", 100)
+    monkeypatch.setattr(corpus_cache, "_TRAINING_SAMPLE", 4000)
+    monkeypatch.setattr(corpus_cache, "_TRAINING_CHUNK", 100)
     read = []
     train = Tokenizer.train
     monkeypatch.setattr(Tokenizer, "train", lambda texts, spec: train(read.extend(texts) or read, spec))
@@ -206,7 +207,7 @@ def test_merges_are_trained_on_a_sample_spread_over_the_text(build, monkeypatch)
 
 def test_the_second_build_comes_from_the_cache(build, monkeypatch):
     first = build(STORY, tokenizer="bpe:300")
-    monkeypatch.setattr(corpus_module, "write_shards", None)
+    monkeypatch.setattr(corpus_cache, "write_shards", None)
     monkeypatch.setattr(Tokenizer, "train", None)
     second = build(STORY, tokenizer="bpe:300")
     assert second.path == first.path == Corpus.load(first.path).path
@@ -270,7 +271,7 @@ def exceed_the_vocabulary(content):
 @pytest.mark.parametrize("damage", [flip_a_bit, exceed_the_vocabulary])
 @pytest.mark.parametrize("has_hashes", [True, False])
 def test_damaged_tokens_are_built_again_and_said(build, monkeypatch, part, damage, has_hashes):
-    monkeypatch.setattr(corpus_module, "_VERIFIED_AT_ONCE", 1000)
+    monkeypatch.setattr(corpus_cache, "_VERIFIED_AT_ONCE", 1000)
     first = build(STORY)
     assert first.damaged_cache is None
     if not has_hashes:  # a cache of an earlier version: only ids out of range are noticed
@@ -317,7 +318,7 @@ def test_a_cache_that_cannot_be_written_is_reported(build, tmp_path, monkeypatch
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(corpus_module, "write_shards", full)
+    monkeypatch.setattr(corpus_cache, "write_shards", full)
     with pytest.raises(DataError, match=r"\(no space left on device\); free some space there or set MINIGPT_CACHE"):
         build(STORY)
     assert list((tmp_path / "cache" / "corpora").iterdir()) == []

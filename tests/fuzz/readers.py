@@ -68,7 +68,7 @@ def run_input(target: Target, whole: dict[Path, bytes], content: bytes) -> str:
 
 
 def large_inputs(file: bytes) -> dict[str, bytes]:
-    """Inputs of a megabyte in place of a file, by name."""
+    """Inputs of a megabyte for a reader, by the name of what is wrong with them."""
     many = b",".join(b'"%d":%d' % (number, number) for number in range(60_000))
     end = file.rstrip().removesuffix(b"}")
     return {

@@ -1,7 +1,6 @@
 """Writes a model as one HTML file that continues texts in any browser, and reads such a file back."""
 
 import base64
-import hashlib
 import html
 import json
 import re
@@ -17,9 +16,9 @@ from minigpt.errors import CheckpointError, ConfigError
 from minigpt.exporters.html.build_wasm import MODULES
 from minigpt.exporters.html.weights import from_arrays, to_arrays
 from minigpt.model.gpt import GPT
+from minigpt.pages.document import palette, policy_source, read_asset, script_json
 from minigpt.tokenizer.tokenizer import Tokenizer
 
-_ASSETS = resources.files("minigpt.exporters.html") / "assets"
 _MODULES = resources.files("minigpt.exporters.html")
 # The worker runs these; the page runs page.js, and hands it the others as text.
 _ENGINE = (
@@ -82,17 +81,20 @@ def write_page(file: BinaryIO, model: GPT, tokenizer: Tokenizer, text: PageText)
     """
     packed, length = _compress(model, tokenizer)
     engine = "\n".join(_asset(name) for name in _ENGINE)
-    worker, script, styles = _asset("worker.js"), _asset("page.js"), _asset("page.css")
+    worker, script = _asset("worker.js"), _asset("page.js")
+    styles = f"{palette()}\n{_asset('page.css')}"
     policy = (
-        f"default-src 'none'; script-src {_source(script)} 'wasm-unsafe-eval' blob:; worker-src blob:;"
-        f" style-src {_source(styles)}"
+        f"default-src 'none'; script-src {policy_source(script)} 'wasm-unsafe-eval' blob:; worker-src blob:;"
+        f" style-src {policy_source(styles)}"
     )
     fields = {
         "title": html.escape(text.title),
         "policy": html.escape(policy, quote=True),
         "styles": styles,
         "length": length,
-        "data": _json({"title": text.title, "note": text.note, "prompt": text.prompt, **_facts(model, tokenizer)}),
+        "data": script_json(
+            {"title": text.title, "note": text.note, "prompt": text.prompt, **_facts(model, tokenizer)}
+        ),
         "engine": engine,
         "worker": worker,
         "script": script,
@@ -177,14 +179,4 @@ def _facts(model: GPT, tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _asset(name: str) -> str:
-    return (_ASSETS / name).read_text(encoding="utf-8")
-
-
-def _source(text: str) -> str:
-    """The source of an inline script or style in a content security policy: the hash of its text."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def _json(data: dict[str, Any]) -> str:
-    """JSON in ASCII without `<`, so that no text in it can end a script element."""
-    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    return read_asset("minigpt.exporters.html", name)

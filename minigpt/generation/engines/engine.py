@@ -9,12 +9,8 @@ from torch import Tensor
 from minigpt.model.gpt import GPT
 
 
-class Engine(Protocol):
-    """A model with a key/value cache, on which generation runs.
-
-    An engine processes several rows at once. The logits of each row are those of the row alone.
-    V is the model's vocabulary size, which may exceed the tokenizer's because of padding.
-    """
+class ModelRunner(Protocol):
+    """What every engine says of itself."""
 
     @property
     def model(self) -> GPT:
@@ -31,6 +27,14 @@ class Engine(Protocol):
     @property
     def n_positions(self) -> int:
         """The context length: the largest number of ids in one row."""
+
+
+class Engine(ModelRunner, Protocol):
+    """A model with a key/value cache, on which generation runs.
+
+    An engine processes several rows at once. The logits of each row are those of the row alone.
+    V is the model's vocabulary size, which may exceed the tokenizer's because of padding.
+    """
 
     @property
     def length(self) -> int:

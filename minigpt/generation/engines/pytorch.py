@@ -11,7 +11,26 @@ from minigpt.model.kv_cache import KVCache
 from minigpt.threads import watch_load
 
 
-class TorchEngine:
+class PyTorchRunner:
+    """What the engines that run the model's own forward pass say of themselves."""
+
+    model: GPT
+
+    @property
+    def description(self) -> str:
+        weight = self.model.token_embedding.weight
+        return f"{weight.device}, {str(weight.dtype).removeprefix('torch.')}, PyTorch"
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.token_embedding.weight.device
+
+    @property
+    def n_positions(self) -> int:
+        return self.model.config.n_positions
+
+
+class TorchEngine(PyTorchRunner):
     """An `Engine` that runs the model's own forward pass; the reference for the other engines.
 
     Prompts of different lengths are padded on the left, so that they end together.
@@ -26,19 +45,6 @@ class TorchEngine:
     def _new_cache(self, rows: int) -> KVCache:
         weight = self.model.token_embedding.weight
         return KVCache(self.model.config, rows, device=weight.device, dtype=weight.dtype)
-
-    @property
-    def description(self) -> str:
-        weight = self.model.token_embedding.weight
-        return f"{weight.device}, {str(weight.dtype).removeprefix('torch.')}, PyTorch"
-
-    @property
-    def device(self) -> torch.device:
-        return self.model.token_embedding.weight.device
-
-    @property
-    def n_positions(self) -> int:
-        return self.model.config.n_positions
 
     @property
     def length(self) -> int:

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
-from minigpt.model.gpt import GPT
+from minigpt.generation.engines.engine import ModelRunner
 
 
 @dataclass(frozen=True)
@@ -20,7 +19,7 @@ class Chunk:
     n_logits: int = 1
 
 
-class SlotEngine(Protocol):
+class SlotEngine(ModelRunner, Protocol):
     """A model with a key/value cache of `n_slots` slots, each of which holds one row.
 
     In one call of `read`, some slots read one id and others a part of a prompt. The keys, values and logits of a slot
@@ -32,22 +31,6 @@ class SlotEngine(Protocol):
     n_slots: int
     chunk_size: int
     any_chunks: bool
-
-    @property
-    def model(self) -> GPT:
-        """The model that the engine runs."""
-
-    @property
-    def description(self) -> str:
-        """The device, the dtype and the implementation, in a few words."""
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the logits."""
-
-    @property
-    def n_positions(self) -> int:
-        """The context length: the number of positions in a slot."""
 
     def read(self, chunks: Sequence[Chunk]) -> list[Tensor]:
         """Reads chunks of different slots: -> for each of them its logits, (n_logits, V) float.

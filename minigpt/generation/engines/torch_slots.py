@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from minigpt.generation.engines.pytorch import PyTorchRunner
 from minigpt.generation.engines.slots import Chunk
 from minigpt.model.attention import check_length
 from minigpt.model.gpt import GPT
@@ -13,7 +14,7 @@ from minigpt.model.kv_cache import KVCache
 _CHUNK = 64
 
 
-class TorchSlots:
+class TorchSlots(PyTorchRunner):
     """A `SlotEngine` that runs the model's own forward pass, one chunk after another.
 
     PyTorch's matrix products choose their kernels by the number of rows, and these round differently. A row is
@@ -28,19 +29,6 @@ class TorchSlots:
         self.model, self.n_slots = model, n_slots
         weight = model.token_embedding.weight
         self.cache = KVCache(model.config, n_slots, device=weight.device, dtype=weight.dtype)
-
-    @property
-    def description(self) -> str:
-        weight = self.model.token_embedding.weight
-        return f"{weight.device}, {str(weight.dtype).removeprefix('torch.')}, PyTorch"
-
-    @property
-    def device(self) -> torch.device:
-        return self.model.token_embedding.weight.device
-
-    @property
-    def n_positions(self) -> int:
-        return self.model.config.n_positions
 
     @torch.inference_mode()
     def read(self, chunks: Sequence[Chunk]) -> list[Tensor]:

@@ -1,0 +1,169 @@
+"""How text is generated."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from minigpt.errors import ConfigError
+from minigpt.settings import Settings, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingConfig(Settings):
+    """How text is generated.
+
+    A token's score is its logit. Penalties, biases and bans change the scores first; then temperature, top_k, top_p,
+    min_p and typical_p are applied in this order.
+    """
+
+    max_new_tokens: int = setting(200, "maximum number of tokens to generate", min=1, group="Sampling")
+    min_new_tokens: int = setting(0, "minimum number of tokens before the end of text", min=0, group="Sampling")
+    temperature: float = setting(
+        0.8, "sampling temperature: 0 is greedy, higher is more random", min=0, group="Sampling"
+    )
+    top_k: int | None = setting(None, "sample only from the k most likely tokens", min=1, group="Sampling")
+    top_p: float = setting(
+        0.95, "sample only from the most likely tokens with this total probability", above=0, max=1, group="Sampling"
+    )
+    min_p: float = setting(
+        0.0, "sample only tokens with at least this fraction of the highest probability", min=0, max=1, group="Sampling"
+    )
+    typical_p: float = setting(
+        1.0,
+        "sample only from the tokens with this total probability whose surprisal is nearest the entropy",
+        above=0,
+        max=1,
+        group="Sampling",
+    )
+    repetition_penalty: float = setting(
+        1.0, "divisor of the scores of tokens that the text already contains; 1 disables it", above=0, group="Sampling"
+    )
+    frequency_penalty: float = setting(
+        0.0, "subtracted from a token's score for each time it was generated", group="Sampling"
+    )
+    presence_penalty: float = setting(
+        0.0, "subtracted from a token's score if it was generated at least once", group="Sampling"
+    )
+    no_repeat_ngram_size: int = setting(
+        0,
+        "never repeat a sequence of this many tokens, including the prompt's; 0 disables this",
+        min=0,
+        group="Sampling",
+    )
+    logit_bias: tuple[str, ...] = setting(
+        (),
+        "number to add to a token's score: TEXT=NUMBER, as in ' word=2.5', or #ID=NUMBER, as in '#318=-100'; may be "
+        "given several times",
+        group="Sampling",
+    )
+    bad_words: tuple[str, ...] = setting(
+        (),
+        "text that is never generated, with or without a space before it; may be given several times",
+        group="Sampling",
+    )
+    beams: int = setting(
+        1,
+        "number of beams; more than 1 searches for the most likely text instead of sampling, without temperature, "
+        "top-k, top-p, min-p, typical-p and seed",
+        min=1,
+        group="Sampling",
+    )
+    length_penalty: float = setting(
+        1.0,
+        "with beams, rank texts by log-probability / length ** this; above 0 favors longer texts, below 0 shorter ones",
+        group="Sampling",
+    )
+    seed: int | None = setting(
+        None,
+        "random seed; the same seed gives the same text on one machine",
+        min=0,
+        max=2**63 - 1,
+        group="Sampling",
+    )
+    samples: int = setting(1, "number of texts to generate", min=1, group="Sampling")
+    best_of: int = setting(
+        1,
+        "generate this many texts in parallel and keep the most likely: those with the highest log-probability per "
+        "byte",
+        min=1,
+        group="Sampling",
+    )
+    stop: tuple[str, ...] = setting((), "text to stop before; may be given several times")
+    until: Literal["sentence", "paragraph", "line"] | None = setting(
+        None, "stop after the first complete sentence, paragraph or line"
+    )
+    token_healing: bool = setting(
+        True,
+        "generate the white space at the end of a prompt again, together with what follows, as the tokenizer splits "
+        "text",
+    )
+    allow_invalid_utf8: bool = setting(False, "allow tokens that break a character, which then becomes U+FFFD")
+    context: str = setting(
+        "slide",
+        "what the model reads of a text longer than its context: slide (the end) or keep-first:N (the first N tokens "
+        "and the end)",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.min_new_tokens > self.max_new_tokens:
+            raise ConfigError(
+                f"min_new_tokens ({self.min_new_tokens}) must be at most max_new_tokens ({self.max_new_tokens})"
+            )
+        if self.beams > 1 and self.samples > self.beams:
+            raise ConfigError(f"samples ({self.samples}) must be at most beams ({self.beams})")
+        if self.best_of > 1:
+            self._check_best_of()
+        if "" in self.bad_words:
+            raise ConfigError("bad_words contains an empty text (''); give a text that must not be generated")
+        for entry in self.logit_bias:
+            parse_logit_bias(entry)
+        _ = self.keep_first
+
+    def _check_best_of(self) -> None:
+        if self.samples > self.best_of:
+            raise ConfigError(f"samples ({self.samples}) must be at most best_of ({self.best_of})")
+        if self.beams > 1:
+            raise ConfigError(
+                f"beams ({self.beams}) cannot be combined with best_of ({self.best_of}): both look for a likely text"
+            )
+        if self.temperature == 0:
+            raise ConfigError(f"best_of ({self.best_of}) needs a temperature above 0: at 0 all the texts are the same")
+
+    @property
+    def texts_per_prompt(self) -> int:
+        """The number of texts that are drawn for each prompt; of these, `samples` are kept."""
+        return max(self.samples, self.best_of)
+
+    @property
+    def keep_first(self) -> int:
+        """The number of tokens at the start of the text that the model always reads.
+
+        Raises: ConfigError if `context` is neither slide nor keep-first:N.
+        """
+        name, _, count = self.context.partition(":")
+        if self.context == "slide":
+            return 0
+        if name == "keep-first" and count.isdecimal() and len(count) < 19:
+            return int(count)
+        raise ConfigError(f"context ({self.context!r}) must be slide or keep-first:N, as in keep-first:32")
+
+
+def parse_logit_bias(entry: str) -> tuple[str, float]:
+    """Splits a `--logit-bias` at its last "=" into the token, a text or `#ID`, and the number.
+
+    Raises: ConfigError if it has another form, or if the text consists of digits and could be meant as an id.
+    """
+    token, _, number = entry.rpartition("=")
+    try:
+        bias = float(number)
+    except ValueError:
+        bias = math.nan
+    if not token or not math.isfinite(bias):
+        raise ConfigError(f"logit_bias ({entry!r}) must be TEXT=NUMBER or #ID=NUMBER, as in ' word=2.5' or '#318=-100'")
+    if token.isdecimal():
+        raise ConfigError(
+            f"logit_bias ({entry!r}) could mean an id or a text; give '#{entry}' for the token with that id, or "
+            "#ID=NUMBER with the id of the text's token"
+        )
+    return token, bias

@@ -1,0 +1,187 @@
+"""How a model is trained."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from minigpt.errors import ConfigError
+from minigpt.settings import Settings, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(Settings):
+    """How a model is trained.
+
+    None means that the user did not choose. `minigpt train` then chooses; `train()` uses the default in the help text,
+    else the model's context length, the whole batch as one micro-batch, one process and no early stopping.
+    """
+
+    steps: int | None = setting(None, "optimizer steps to train for", min=1, group="Length")
+    epochs: float | None = setting(None, "passes over the training text", above=0, max=1e12, group="Length")
+    minutes: float | None = setting(
+        None,
+        "minutes to train for, with a learning-rate schedule that follows the clock; by default 5 without --steps and "
+        "--epochs, unless the text is tiny",
+        above=0,
+        max=1e9,
+        group="Length",
+    )
+    context_length: int | None = setting(None, "tokens per training sequence", min=1, group="Batch")
+    batch_size: int = setting(32, "sequences per optimizer step", min=1, group="Batch")
+    batch_tokens: int | None = setting(None, "tokens per optimizer step, instead of --batch-size", min=1, group="Batch")
+    micro_batch_size: int | None = setting(
+        None, "sequences per forward pass; gradients are accumulated over the batch", min=1, group="Batch"
+    )
+    optimizer: Literal["muon", "adamw"] = setting(
+        "muon",
+        "muon (AdamW for parameters other than the blocks' matrices) or adamw, the default for fine-tuning",
+        group="Optimization",
+    )
+    learning_rate: float = setting(3e-3, "peak learning rate", above=0, group="Optimization")
+    schedule: Literal["cosine", "trapezoid", "constant"] = setting(
+        "trapezoid", "learning-rate schedule after the warmup: cosine, trapezoid or constant", group="Optimization"
+    )
+    warmup_steps: int | None = setting(
+        None, "steps of linear warmup; by default 100, at most a tenth of the run", min=0, group="Optimization"
+    )
+    cooldown: float = setting(
+        0.5,
+        "fraction of the run in which the trapezoid schedule lowers the learning rate",
+        above=0,
+        max=1,
+        group="Optimization",
+    )
+    final_learning_rate: float = setting(
+        0.0, "final learning rate as a fraction of the peak", min=0, max=1, group="Optimization"
+    )
+    loss_on: Literal["all", "system", "user", "assistant"] = setting(
+        "all",
+        "on a chat log: whose turns the loss is measured on: all, or those of one role, such as assistant",
+        group="Optimization",
+    )
+    token_noise: float = setting(
+        0.0,
+        "fraction of the training tokens replaced by random tokens",
+        min=0,
+        below=1,
+        group="Optimization",
+    )
+    bpe_dropout: float = setting(
+        0.0,
+        "BPE-dropout: fraction of merges dropped at random each time training text is tokenized",
+        min=0,
+        below=1,
+        group="Optimization",
+    )
+    weight_decay: float = setting(0.1, "decoupled weight decay of matrices", min=0, group="Optimization")
+    beta1: float = setting(
+        0.9, "AdamW's beta1: decay of the gradient's running mean", min=0, below=1, group="Optimization"
+    )
+    beta2: float = setting(
+        0.99, "AdamW's beta2: decay of the squared gradient's running mean", min=0, below=1, group="Optimization"
+    )
+    momentum: float = setting(0.9, "Muon's momentum", min=0, below=1, group="Optimization")
+    grad_clip: float = setting(1.0, "maximum gradient norm; 0 disables clipping", min=0, group="Optimization")
+    spike_threshold: float = setting(
+        8.0,
+        "skip a step whose loss is this many standard deviations above recent losses; 0 disables skipping",
+        min=0,
+        group="Optimization",
+    )
+    eval_every: int | None = setting(
+        None,
+        "steps between evaluations; by default at most 20 evaluations per run",
+        min=1,
+        group="Evaluation and saving",
+    )
+    eval_tokens: int = setting(
+        50_000,
+        "maximum number of validation tokens per evaluation; the final evaluation uses all of them, or as many as fit "
+        "into a tenth of --minutes",
+        min=1,
+        group="Evaluation and saving",
+    )
+    sample_every: int | None = setting(
+        None,
+        "steps between samples; by default at most 5 samples per run; 0 disables samples",
+        min=0,
+        group="Evaluation and saving",
+    )
+    sample_prompt: str = setting(
+        "",
+        "prompt of the samples; by default the start of a document, or a held-out question of a chat log",
+        group="Evaluation and saving",
+    )
+    save_every: int | None = setting(
+        None, "steps between checkpoints; by default one at every evaluation", min=1, group="Evaluation and saving"
+    )
+    save_minutes: float = setting(5.0, "maximum minutes between checkpoints", above=0, group="Evaluation and saving")
+    patience: int | None = setting(
+        None,
+        "evaluations without improvement before early stopping; 0 disables it",
+        min=0,
+        group="Evaluation and saving",
+    )
+    seed: int = setting(
+        1337,
+        "random seed of the initial weights, the batches, token noise, BPE-dropout and dropout",
+        min=0,
+        max=2**63 - 1,
+        group="Machine",
+    )
+    checkpoint_activations: Literal["auto", "on", "off"] = setting(
+        "auto",
+        "save memory by computing each block's activations again in the backward pass: auto (if memory is short), on "
+        "or off",
+        group="Machine",
+    )
+    devices: int | None = setting(
+        None,
+        "processes to train with on this machine: one per GPU, or several that share the CPU",
+        min=1,
+        group="Machine",
+    )
+    sharding: Literal["auto", "on", "off"] = setting(
+        "auto",
+        "shard weights, gradients and optimizer state over the devices (FSDP): auto (if they do not fit), on or off",
+        group="Machine",
+    )
+    device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps", group="Machine")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
+        "auto",
+        "dtype of matrix products: auto, float32 (TF32 on CUDA), bfloat16 or float16; weights stay float32; on a CPU, "
+        "auto is bfloat16 if minigpt train measures it to be faster (train() in Python uses float32)",
+        group="Machine",
+    )
+    compile: Literal["auto", "on", "off"] = setting(
+        "auto", "compile the model with torch.compile: auto (on CUDA without sharding), on or off", group="Machine"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = [name for name in ("steps", "epochs", "minutes") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ConfigError(
+                f"{' and '.join(given[:-1])} cannot be combined with {given[-1]}; give one of steps, epochs and minutes"
+            )
+
+    @property
+    def scored_text(self) -> str:
+        """What the losses are measured on, if that is not all of the text: "of the assistant's turns only"."""
+        return scored_text_of(self.loss_on)
+
+    @property
+    def sequences_per_step(self) -> int:
+        """Sequences per optimizer step: `batch_size`, or `batch_tokens` in sequences (rounded, at least one).
+
+        Raises: ConfigError for `batch_tokens` without `context_length`.
+        """
+        if self.batch_tokens is None:
+            return self.batch_size
+        if self.context_length is None:
+            raise ConfigError("batch_tokens needs context_length")
+        return max(1, round(self.batch_tokens / self.context_length))
+
+
+def scored_text_of(loss_on: str) -> str:
+    """What the losses with this `loss_on` are measured on; empty for all of the text."""
+    return "" if loss_on == "all" else f"of the {loss_on}'s turns only"

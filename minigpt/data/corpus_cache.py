@@ -1,0 +1,177 @@
+"""The cache of tokenized texts: tokenizers and tokens, each in a folder named by the hash of what it was made of."""
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minigpt.data.shards import Progress, chunks, shard_path, speakers_path, token_type, write_shards
+from minigpt.data.sources import Scan
+from minigpt.data.split import Part, ValidationSplit
+from minigpt.errors import DataError, MinigptError, TokenizerError
+from minigpt.tokenizer.tokenizer import Tokenizer
+from minigpt.tokenizer.vocabulary import END_OF_TEXT
+
+FORMAT = 1  # of the cached files; increase it when they or the validation split change, to rebuild every cache
+_VERIFIED_AT_ONCE = 2**21  # tokens
+_TRAINING_SAMPLE = 50_000_000  # bytes of text that a tokenizer is trained on
+_TRAINING_CHUNK = 2**16  # characters; Hugging Face's trainer uses a hundred times the memory of each text
+
+
+class ProgressCounter:
+    """Sums the bytes done and passes them to a progress callback."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self.progress, self.done, self.total = progress, 0, total
+
+    def advance(self, text_bytes: int) -> None:
+        self.done += text_bytes
+        if self.progress:
+            self.progress(self.done, self.total)
+
+
+def cache_root(cache: str | Path | None) -> Path:
+    """The folder of the cache: the one given, `$MINIGPT_CACHE`, or the user's cache folder."""
+    if cache or os.environ.get("MINIGPT_CACHE"):
+        return Path(cache or os.environ["MINIGPT_CACHE"]).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "minigpt"
+
+
+def cache_key(*parts: object) -> str:
+    """The hash under which what was made of these parts is cached."""
+    return hashlib.sha256(json.dumps([FORMAT, *parts]).encode()).hexdigest()
+
+
+def map_tokens(
+    folder: Path, part: Part, tokenizer: Tokenizer, count: int, hashes: Mapping[str, str]
+) -> npt.NDArray[Any]:
+    """The memory-mapped tokens of one part; ValueError if they are not those that were written."""
+    path, dtype = shard_path(folder, part), token_type(tokenizer.vocab_size)
+    if path.stat().st_size != count * dtype.itemsize:
+        raise ValueError(f"{path} is damaged")
+    if not count:  # an empty file cannot be mapped
+        return np.empty(0, dtype)
+    tokens: npt.NDArray[Any] = np.memmap(path, dtype=dtype, mode="r")
+    token_hash = hashlib.sha256()
+    for start in range(0, count, _VERIFIED_AT_ONCE):
+        block = tokens[start : start + _VERIFIED_AT_ONCE]
+        if block.max() >= tokenizer.vocab_size:
+            raise ValueError(f"{path} is damaged")
+        token_hash.update(block.data)
+    if hashes.get(part, token_hash.hexdigest()) != token_hash.hexdigest():
+        raise ValueError(f"{path} is damaged")
+    return tokens
+
+
+def map_speakers(folder: Path, part: Part, count: int, hashes: Mapping[str, str]) -> npt.NDArray[np.uint8]:
+    """The memory-mapped speakers of one part's tokens; ValueError if they are not those that were written."""
+    path = speakers_path(folder, part)
+    if path.stat().st_size != count:
+        raise ValueError(f"{path} is damaged")
+    speakers: npt.NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r") if count else np.empty(0, np.uint8)
+    if hashlib.sha256(speakers.data).hexdigest() != hashes[part]:
+        raise ValueError(f"{path} is damaged")
+    return speakers
+
+
+def resolve_tokenizer(
+    spec: str, scanned: Scan, split: ValidationSplit, root: Path, counter: ProgressCounter
+) -> Tokenizer:
+    """The tokenizer with this name; `chars` and `bpe:N` are trained on the training part and cached."""
+    if spec in ("gpt2", "bytes"):
+        return Tokenizer.named(spec)
+    folder = root / "tokenizers" / cache_key(scanned.content_hash, spec, split.fraction, split.every)[:32]
+    try:
+        return Tokenizer.load(folder)
+    except TokenizerError:
+        counter.total += scanned.text_bytes
+        tokenizer = Tokenizer.train(_training_texts(spec, scanned, split, counter), spec)
+        with _publish(folder, Tokenizer.load) as temporary:
+            tokenizer.save(temporary)
+        return tokenizer
+
+
+def _training_texts(spec: str, scanned: Scan, split: ValidationSplit, counter: ProgressCounter) -> Iterator[str]:
+    """The text to train a tokenizer on: the training part for `chars`, else an evenly spread sample of at most about
+    _TRAINING_SAMPLE bytes.
+    """
+    share = 1.0 if spec == "chars" else min(1.0, _TRAINING_SAMPLE / scanned.text_bytes)
+    taken = 0.0
+    for part, text in chunks(split.apply(scanned.pieces()), _TRAINING_CHUNK):
+        documents = text.split(END_OF_TEXT)
+        if part == "train":
+            taken += share
+            if taken >= 1:
+                taken -= 1
+                yield from documents
+        counter.advance(sum(len(document.encode()) for document in documents))
+
+
+def write_corpus(
+    folder: Path,
+    scanned: Scan,
+    tokenizer: Tokenizer,
+    split: ValidationSplit,
+    fingerprint: str,
+    counter: ProgressCounter,
+    load: Callable[[Path], object],
+) -> None:
+    """Tokenizes the text into a folder, which exists only when it is complete and `load` can read it.
+
+    Raises: DataError if the text has changed since it was scanned; OSError.
+    """
+    with _publish(folder, load) as temporary:
+        pieces = split.apply(scanned.pieces())
+        shards = write_shards(pieces, tokenizer, temporary, counter.advance, has_speakers=scanned.has_speakers)
+        train, validation = shards["train"], shards["validation"]
+        if train.text_bytes + validation.text_bytes != scanned.text_bytes:
+            raise DataError(f"{scanned.files[0].name} or another file changed while it was read; run the command again")
+        record = {
+            "format": FORMAT,
+            "train_tokens": train.tokens,
+            "validation_tokens": validation.tokens,
+            "train_bytes": train.text_bytes,
+            "validation_bytes": validation.text_bytes,
+            "n_documents": scanned.n_documents,
+            "held_out": split.description if validation.tokens else "nothing",
+            "validation_fraction": split.fraction,
+            "sources": [file.name for file in scanned.files],
+            "skipped": scanned.skipped,
+            "source_hash": scanned.content_hash,
+            "fingerprint": fingerprint,
+            "token_hashes": {part: shard.token_hash for part, shard in shards.items()},
+        }
+        if scanned.has_speakers:
+            record["speaker_hashes"] = {part: shard.speaker_hash for part, shard in shards.items()}
+        tokenizer.save(temporary)
+        (temporary / "corpus.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _publish(folder: Path, load: Callable[[Path], object]) -> Iterator[Path]:
+    """A temporary folder that is renamed to `folder` on success and deleted on an error.
+
+    A `folder` that `load` can read is kept: another process wrote the same content in the meantime.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent, ignore_cleanup_errors=True) as scratch:
+        new = Path(scratch, "new")
+        new.mkdir()
+        yield new
+        try:
+            load(folder)
+        except MinigptError:
+            with contextlib.suppress(FileNotFoundError):
+                folder.rename(Path(scratch, "damaged"))
+            try:
+                new.rename(folder)
+            except OSError:
+                if not folder.exists():
+                    raise
