@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minigpt.data import corpus as corpus_module
-from minigpt.data import corpus_cache
-from minigpt.data import shards, sources
+from minigpt.data import corpus_cache, shards, sources
 from minigpt.data.batches import batch
 from minigpt.data.corpus import Corpus
 from minigpt.data.sources import scan
