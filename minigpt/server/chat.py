@@ -30,11 +30,12 @@ def chat_options(body: Mapping[str, Any], model: ServedModel, config: ServeConfi
             "no_chat_template",
         )
     given = {name: value for name, value in body.items() if value is not None}
-    prompt = model.encode(render(model.chat_template, body["messages"], model))
-    most = model.context_length - len(prompt)
+    text = render(model.chat_template, body["messages"], model)
+    prompt = model.encode(text, token_healing=given.get("token_healing", True))
+    most = model.context_length - len(prompt.ids)
     if most < 1:
         raise invalid(
-            f"the conversation has {len(prompt)} tokens, but the model's context length is {model.context_length}",
+            f"the conversation has {len(prompt.ids)} tokens, but the model's context length is {model.context_length}",
             "messages",
             "context_length_exceeded",
         )

@@ -66,7 +66,7 @@ class Choice:
         self._decoder = self.model.tokenizer.decoder()
 
     def add(self, piece: Piece) -> None:
-        """Adds a generated token."""
+        """Adds a generated token. What it spells again of the prompt is not in the text."""
         self.n_tokens += 1
         self.logprob += piece.token.logprob or 0.0
         self.text += piece.text
@@ -74,6 +74,7 @@ class Choice:
             self._pending.append((piece.token, len(self.text)))
         else:
             self._place(piece.token)
+            self._length -= len(piece.healed)
         if piece.finish_reason is not None:
             self.finish_reason = FINISH_REASONS[piece.finish_reason]
             self._is_cut = piece.finish_reason == "stop"

@@ -8,6 +8,7 @@ from typing import Any
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError
 from minigpt.generation.batching.requests import Request, check_request
+from minigpt.generation.healing import Prompt
 from minigpt.generation.sampling import Sampler
 from minigpt.server.api_error import invalid
 from minigpt.server.request_schemas import OWN_SAMPLING
@@ -19,10 +20,10 @@ _DEFAULT_TOKENS = 16  # OpenAI's
 
 @dataclass(frozen=True)
 class CompletionOptions:
-    """A request for completions: its prompts as token ids, and what each of them gets."""
+    """A request for completions: its prompts as tokens, and what each of them gets."""
 
     model: ServedModel
-    prompts: Sequence[Sequence[int]]
+    prompts: Sequence[Prompt]
     sampling: SamplingConfig
     n: int = 1
     echo: bool = False
@@ -48,12 +49,13 @@ class CompletionOptions:
             sampler = Sampler(config, self.model.tokenizer)
             requests = [
                 Request(
-                    prompt,
+                    prompt.ids,
                     config,
                     sampler,
                     alternatives,
                     score_prompt=self.echo and self.logprobs is not None,
                     continues=self.max_tokens > 0,
+                    end=prompt.end,
                 )
                 for prompt in self.prompts
             ]
@@ -72,12 +74,14 @@ def completion_options(body: Mapping[str, Any], model: ServedModel, config: Serv
     given = {name: value for name, value in body.items() if value is not None}
     if given.get("suffix"):
         raise invalid("suffix is not possible: GPT-2 continues a text, it cannot fill a gap", "suffix")
-    prompts = _prompts(given.get("prompt"), model)
+    # An echoed prompt keeps its own tokens, which may be scored.
+    token_healing = given.get("token_healing", True) and not given.get("echo")
+    prompts = _prompts(given.get("prompt"), model, token_healing=token_healing)
     return generation_options(given, prompts, model, config)
 
 
 def generation_options(
-    given: Mapping[str, Any], prompts: Sequence[Sequence[int]], model: ServedModel, config: ServeConfig
+    given: Mapping[str, Any], prompts: Sequence[Prompt], model: ServedModel, config: ServeConfig
 ) -> CompletionOptions:
     """The options for these prompts: the fields that completions and chat completions share, without those of null.
 
@@ -111,29 +115,29 @@ def generation_options(
     )
 
 
-def _prompts(prompt: Any, model: ServedModel) -> list[list[int]]:
-    """The ids of each prompt.
+def _prompts(prompt: Any, model: ServedModel, *, token_healing: bool) -> list[Prompt]:
+    """The tokens of each prompt; a prompt given as ids keeps them.
 
     Raises: ApiError for ids that the model does not have.
     """
     if prompt is None or isinstance(prompt, str):
-        return [model.encode(prompt or "")]
+        return [model.encode(prompt or "", token_healing=token_healing)]
     if isinstance(prompt[0], str):
-        return [model.encode(text) for text in prompt]
+        return [model.encode(text, token_healing=token_healing) for text in prompt]
     prompts = [prompt] if isinstance(prompt[0], int) else prompt
     for index, ids in enumerate(prompts):
         model.check_ids(ids, "prompt" if prompts is not prompt else f"prompt[{index}]")
-    return prompts
+    return [Prompt(ids) for ids in prompts]
 
 
-def _check_amount(prompts: Sequence[Sequence[int]], samples: int, max_tokens: int, config: ServeConfig) -> None:
+def _check_amount(prompts: Sequence[Prompt], samples: int, max_tokens: int, config: ServeConfig) -> None:
     if len(prompts) > config.max_prompts:
         raise invalid(f"prompt has {len(prompts)} prompts; send at most {config.max_prompts} in one request", "prompt")
     rows = len(prompts) * samples
     most = config.max_batch + config.max_queue
     if rows > most:
         raise invalid(f"{rows} texts in one request are more than the {most} that this server accepts", "n")
-    total = sum(map(len, prompts)) + rows * max_tokens
+    total = sum(len(prompt.ids) for prompt in prompts) + rows * max_tokens
     if total > config.max_total_tokens:
         raise invalid(
             f"{total:,} tokens in one request are more than the {config.max_total_tokens:,} that this server accepts; "
@@ -142,8 +146,8 @@ def _check_amount(prompts: Sequence[Sequence[int]], samples: int, max_tokens: in
         )
 
 
-def _check_context(prompts: Sequence[Sequence[int]], max_tokens: int, model: ServedModel) -> None:
-    longest = max(map(len, prompts))
+def _check_context(prompts: Sequence[Prompt], max_tokens: int, model: ServedModel) -> None:
+    longest = max(len(prompt.ids) for prompt in prompts)
     if longest + max_tokens > model.context_length:
         raise invalid(
             f"this model's context length is {model.context_length} tokens, but the request needs {longest} for the "

@@ -12,7 +12,7 @@ _LARGEST_ID: Final = 2**31
 # Fields of SamplingConfig that a request may have under the same name; OpenAI names the others.
 OWN_SAMPLING: Final = (
     "top_k", "min_p", "typical_p", "repetition_penalty", "no_repeat_ngram_size", "min_new_tokens", "bad_words",
-    "until", "context", "allow_invalid_utf8",
+    "until", "context", "allow_invalid_utf8", "token_healing",
 )  # fmt: skip
 
 

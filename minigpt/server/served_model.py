@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from minigpt.generation.batching.batch import Batch
+from minigpt.generation.healing import Prompt, encode_prompt
 from minigpt.server.api_error import ApiError, invalid
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -40,12 +41,11 @@ class ServedModel:
             "max_model_len": self.context_length,
         }
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of a text; the exact name of a special token is that token, no text at all the end of a text."""
-        tokenizer = self.tokenizer
-        if text in tokenizer.special:
-            return [tokenizer.special[text]]
-        return tokenizer.encode(text) or [tokenizer.end_of_text]
+    def encode(self, text: str, *, token_healing: bool) -> Prompt:
+        """The tokens of a prompt; the exact name of a special token is that token, no text at all the end of a text."""
+        if text in self.tokenizer.special:
+            return Prompt([self.tokenizer.special[text]])
+        return encode_prompt(self.tokenizer, text, token_healing=token_healing)
 
     def check_ids(self, ids: Sequence[int], param: str) -> None:
         """Raises: ApiError for an id that the tokenizer does not have."""

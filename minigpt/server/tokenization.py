@@ -11,7 +11,7 @@ def tokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
 
     A text that is exactly the name of a special token is this token; an empty text has no tokens.
     """
-    ids = model.encode(body["prompt"]) if body["prompt"] else []
+    ids = model.encode(body["prompt"], token_healing=False).ids if body["prompt"] else []
     return {"tokens": ids, "count": len(ids), "max_model_len": model.context_length}
 
 

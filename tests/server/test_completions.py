@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -42,11 +43,13 @@ def stream(client: TestClient, **body: Any) -> list[dict[str, Any]]:
     return [json.loads(piece.removeprefix("data: ")) for piece in pieces]
 
 
-def generated(prompt: str, weights: int = 0, **sampling: Any) -> list[str]:
+def generated(
+    prompt: str, weights: int = 0, model: GPT | None = None, tokenizer: Tokenizer = TOKENIZER, **sampling: Any
+) -> list[str]:
     """The texts of minigpt's own generation, with OpenAI's defaults."""
     config = SamplingConfig(**{"temperature": 1.0, "top_p": 1.0, "max_new_tokens": 16, **sampling})
     texts = [""] * config.samples
-    for piece in generate_pieces(the_model(weights), TOKENIZER, [prompt], config):
+    for piece in generate_pieces(model or the_model(weights), tokenizer, [prompt], config):
         texts[piece.row] += piece.text
     return texts
 
@@ -157,6 +160,38 @@ def test_a_text_may_slide_beyond_the_context_if_asked(client: TestClient) -> Non
     for context in ("slide", "keep-first:4"):
         found = ask(client, prompt="ab", seed=5, max_tokens=150, context=context)["choices"][0]["text"]
         assert found == generated("ab", seed=5, max_new_tokens=150, context=context)[0]
+
+
+# Token healing
+
+
+@pytest.fixture(scope="module")
+def words() -> Iterator[tuple[TestClient, GPT, Tokenizer]]:
+    """A server whose tokenizer has merges, in which a space belongs to the word after it."""
+    tokenizer = Tokenizer.train(["the cat sat on the mat and the cat ran to the man " * 40], "bpe:300")
+    model = random_model(n_positions=CONTEXT, n_embd=32, std=0.2, vocab_size=tokenizer.vocab_size)
+    with new_client("tiny", model=model, tokenizer=tokenizer) as client:
+        yield client, model, tokenizer
+
+
+def test_the_space_at_the_end_of_a_prompt_is_generated_again(words: tuple[TestClient, GPT, Tokenizer]) -> None:
+    client, model, tokenizer = words
+    prompt = {"prompt": "and the ", "max_tokens": 8, "seed": 3}
+    (expected,) = generated("and the ", model=model, tokenizer=tokenizer, max_new_tokens=8, seed=3)
+    (choice,) = ask(client, **prompt, logprobs=0)["choices"]
+    assert choice["text"] == expected
+    assert choice["logprobs"]["tokens"][0] == " " + expected[: len(choice["logprobs"]["tokens"][0]) - 1]
+    assert choice["logprobs"]["text_offset"][:2] == [0, len(choice["logprobs"]["tokens"][0]) - 1]
+    assert "".join(part["text"] for piece in stream(client, **prompt) for part in piece["choices"]) == expected
+    as_ids = ask(client, **{**prompt, "prompt": tokenizer.encode("and the ")})["choices"][0]["text"]
+    assert ask(client, **prompt, token_healing=False)["choices"][0]["text"] == as_ids != expected
+
+
+def test_an_echoed_prompt_keeps_its_own_tokens(words: tuple[TestClient, GPT, Tokenizer]) -> None:
+    client, _, tokenizer = words
+    (choice,) = ask(client, prompt="and the ", echo=True, logprobs=0, max_tokens=1)["choices"]
+    assert choice["logprobs"]["tokens"][:-1] == [tokenizer.decode([id]) for id in tokenizer.encode("and the ")]
+    assert choice["text"].startswith("and the ")
 
 
 # Log-probabilities

@@ -24,10 +24,12 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 CONTEXT = 64
 
 
-def served_model(name: str, *, seed: int = 0, model: GPT | None = None, **options: Any) -> ServedModel:
-    """A random model on PyTorch's slot engine, with a token for each byte."""
+def served_model(
+    name: str, *, seed: int = 0, model: GPT | None = None, tokenizer: Tokenizer | None = None, **options: Any
+) -> ServedModel:
+    """A random model on PyTorch's slot engine, by default with a token for each byte."""
     model = model or random_model(n_positions=CONTEXT, n_embd=32, std=0.2, seed=seed)
-    batch = Batch(TorchSlots(model, 4), Tokenizer.named("bytes"), prefix_cache_bytes=1_000_000)
+    batch = Batch(TorchSlots(model, 4), tokenizer or Tokenizer.named("bytes"), prefix_cache_bytes=1_000_000)
     return ServedModel(name, 1_700_000_000, batch, **options)
 
 

@@ -14,6 +14,7 @@ from minigpt.generation.streaming import Piece
 class Request:
     """A prompt to continue `config.samples` times, to score, or both.
 
+    The continuation begins with `end`, the end of the prompt's text that `prompt` does not contain (see `healing.py`).
     `alternatives` requests log-probabilities and this many alternatives for each token. With `score_prompt` they are
     given for the prompt's tokens, too. With `continues` false the prompt is only scored. Two requests are equal only if
     they are the same object.
@@ -25,6 +26,7 @@ class Request:
     alternatives: int | None = None
     score_prompt: bool = False
     continues: bool = True
+    end: str = ""
 
     @property
     def n_rows(self) -> int:

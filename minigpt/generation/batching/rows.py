@@ -30,10 +30,10 @@ class Row:
     def __init__(self, work: Work, sample: int, tokenizer: Tokenizer, n_positions: int) -> None:
         request = work.request
         self.work, self.request, self.sample = work, request, sample
-        self.text = RowText(sample, tokenizer, request.config)
+        self.text = RowText(sample, tokenizer, request.config, request.end)
         self.tokens = list(request.prompt)
         constraint = request.sampler.constraint
-        self.state = None if constraint is None else constraint.start(request.prompt)
+        self.state = None if constraint is None else constraint.start(request.prompt, request.end.encode())
         self.slot = -1
         self._n_positions = n_positions
         self._window = -1
