@@ -94,11 +94,13 @@ def _meaning(bits: float | None, record: RunRecord) -> str:
         return "The first evaluation on held-out text has not ended."
     if bits is None:
         return "No held-out text was measured, so nothing says how well the model predicts new text."
+    scored = record.training.scored_text if record.training else ""  # "of the assistant's turns only"
+    measured = "On text that it was not trained on" + scored.replace("of ", ", in ", 1)
     if bits >= _BITS_PER_BYTE:
-        return "On text that it was not trained on. A file takes 8 bits for each byte; this model predicts no better."
+        return f"{measured}. A file takes 8 bits for each byte; this model predicts no better."
     share = bits / _BITS_PER_BYTE
     return (
-        "On text that it was not trained on; lower is better. A file takes 8 bits for each byte, so these predictions "
+        f"{measured}; lower is better. A file takes 8 bits for each byte, so these predictions "
         f"would compress the text to {share:.0%} of its size."
     )
 

@@ -10,6 +10,7 @@ from builders import random_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minigpt.data.transcript import CHAT_TEMPLATE
 from minigpt.exporters import runners
 from minigpt.exporters.gguf import GGUF_DTYPES, write_gguf
 from minigpt.exporters.parity import compare, reference_of
@@ -54,6 +55,14 @@ def write(path: Path, model: GPT, tokenizer: Tokenizer, **options: Any) -> tuple
 
 def contents(path: Path) -> dict[str, Any]:
     return {name: field.contents() for name, field in gguf.GGUFReader(path).fields.items()}
+
+
+def test_the_metadata_has_the_chat_template(tmp_path: Path) -> None:
+    tokenizer = tokenizer_of("bpe:400")
+    write(tmp_path / "plain.gguf", model_for(tokenizer), tokenizer)
+    write(tmp_path / "chat.gguf", model_for(tokenizer), tokenizer.with_chat_template(CHAT_TEMPLATE))
+    assert "tokenizer.chat_template" not in contents(tmp_path / "plain.gguf")
+    assert contents(tmp_path / "chat.gguf")["tokenizer.chat_template"] == CHAT_TEMPLATE
 
 
 def test_the_metadata_has_what_llama_cpp_needs_and_facts_from_the_training_record(tmp_path: Path) -> None:

@@ -107,6 +107,12 @@ def test_the_facts_and_the_plan_are_those_of_the_record() -> None:
     )
 
 
+def test_the_meaning_says_if_only_one_roles_turns_were_measured() -> None:
+    chat = record(training={"loss_on": "assistant", "minutes": 2})
+    meaning = headline(chat, [evaluation(1, 2.0)], None)["meaning"]
+    assert meaning.startswith("On text that it was not trained on, in the assistant's turns only; lower is better.")
+
+
 @pytest.mark.parametrize(
     ("seconds", "expected"), [(0.4, "0 s"), (59.4, "59 s"), (60, "1 min"), (125, "2 min 5 s"), (7384, "2 h 3 min")]
 )

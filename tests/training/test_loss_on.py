@@ -151,6 +151,8 @@ def test_training_evaluates_the_role_only_and_resumes_bit_for_bit(corpus: Corpus
     first = [each.validation_loss for each in events if isinstance(each, Evaluation)]
     rest = list(train(again, corpus, config, Run.open(run.directory), resume=True))
     assert [each.validation_loss for each in rest if isinstance(each, Evaluation)] == first[-1:]
+    for name, weights in whole.state_dict().items():
+        assert torch.equal(again.state_dict()[name], weights), name
 
 
 def test_a_sample_answers_a_held_out_question(corpus: Corpus) -> None:
