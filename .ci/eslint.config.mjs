@@ -1,9 +1,9 @@
-// Rules for the scripts in minigpt/reports/assets: plain scripts that run one after the other in one page.
+// Rules for the scripts in minigpt/*/assets: plain scripts that run one after the other in one page.
 const browser = [
   "Event", "EventSource", "ResizeObserver", "Uint16Array", "Uint8Array", "atob", "document", "getComputedStyle",
   "globalThis", "location", "matchMedia",
 ];
-const ours = ["page", "inspection", "chart", "report"]; // each is defined by the script of its name, for the later ones
+const ours = ["page", "inspection", "inspected", "chart", "report"]; // each is defined by the script of its name, for the later ones
 
 export default [
   {

@@ -60,8 +60,9 @@ PATTERNS = [(re.compile(pattern, re.IGNORECASE), instead) for pattern, instead i
 
 def read_files() -> list[Path]:
     """Every file of the project that people read, but this one and other people's texts."""
-    folders = [("minigpt", "*.py"), ("minigpt", "*.[ch]"), ("minigpt/reports/assets", "*"), ("docs", "*.md")]
-    folders += [("docs", "*.py"), ("benchmarks", "*.py"), ("tests", "*.py")]
+    rooms = ("pages", "reports", "server", "exporters/html")
+    folders = [("minigpt", "*.py"), ("minigpt", "*.[ch]"), *((f"minigpt/{room}/assets", "*") for room in rooms)]
+    folders += [("docs", "*.md"), ("docs", "*.py"), ("benchmarks", "*.py"), ("tests", "*.py")]
     found = [path for folder, pattern in folders for path in (ROOT / folder).rglob(pattern) if path.is_file()]
     found += [ROOT / name for name in ("README.md", "Makefile", "pyproject.toml", "setup.py", "checkpoints/README.md")]
     return sorted(path for path in found if path != Path(__file__) and "__pycache__" not in path.parts)

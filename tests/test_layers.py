@@ -49,7 +49,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         ),
         "cli": (
             "errors optional_packages units bounded_reading settings config run_options device model tokenizer data "
-            "storage importers exporters generation server evaluation inspection corpus_report training planning "
+            "storage importers exporters pages generation server evaluation inspection corpus_report training planning "
             "reports jobs"
         ),
         "__main__": "cli",

@@ -74,8 +74,8 @@ def inspect(
     from minigpt.inspection.activations import inspect as inspect_all
     from minigpt.inspection.activations import predict
     from minigpt.inspection.attention_map import MARK, check_layer_and_head, draw_map
+    from minigpt.pages.document import mark_of
     from minigpt.reports.inspection_page import KIND, inspection_page, most_tokens
-    from minigpt.reports.page import mark_of
     from minigpt.storage.folder import replace_file
     from minigpt.tokenizer.display import token_label
     from minigpt.units import size

@@ -43,7 +43,7 @@ def report(
     if names and len(names) > 2:
         raise ConfigError(f"a page compares at most two runs, not {len(names)}")
 
-    from minigpt.reports.page import mark_of
+    from minigpt.pages.document import mark_of
     from minigpt.reports.run_report import KIND, write_report
     from minigpt.storage.checkpoint import find_checkpoint
     from minigpt.storage.runs import newest_run, runs_in

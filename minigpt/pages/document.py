@@ -2,9 +2,11 @@
 
 import base64
 import hashlib
+import html
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
+from string import Template
 from typing import Any
 
 
@@ -29,3 +31,61 @@ def script_json(data: Mapping[str, Any]) -> str:
     Raises: ValueError for NaN or infinity, which JSON cannot hold; give None instead.
     """
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def scripts_of(package: str, *names: str) -> list[str]:
+    """The scripts of these names in a package's assets."""
+    return [read_asset(package, f"{name}.js") for name in names]
+
+
+def styles_of(package: str, *names: str) -> list[str]:
+    """The style sheets of these names in a package's assets, of those that have one."""
+    assets = resources.files(package) / "assets"
+    return [read_asset(package, f"{name}.css") for name in names if (assets / f"{name}.css").is_file()]
+
+
+def content_policy(scripts: Sequence[str], styles: Sequence[str], *, connects: bool = False) -> str:
+    """The content security policy of a page that runs these scripts, has these style elements, and loads nothing.
+
+    With `connects`, its scripts may send requests to the server that the page comes from.
+    """
+    sources = {"script-src": scripts, "style-src": styles}
+    rules = [f"{name} {' '.join(map(policy_source, texts))}" for name, texts in sources.items()]
+    return "; ".join(["default-src 'none'", *rules, *(["connect-src 'self'"] * connects)])
+
+
+def document(
+    title: str,
+    kind: str,
+    scripts: Sequence[str],
+    styles: Sequence[str],
+    data: Mapping[str, Any],
+    *,
+    policy: str = "",
+    body: str = "",
+) -> str:
+    """A self-contained page that runs the scripts on the data; its policy is `content_policy`, if none is given.
+
+    `kind` is noted in the page, as `mark_of` says. The palette comes before the styles, `body` before the scripts.
+    Raises: ValueError for NaN or infinity in the data, which JSON cannot hold; give None instead.
+    """
+    joined = joined_styles(styles)
+    return Template(read_asset("minigpt.pages", "page.html")).substitute(
+        title=html.escape(title),
+        generator=mark_of(kind),
+        policy=html.escape(policy or content_policy(scripts, [joined]), quote=True),
+        styles=joined,
+        body=body,
+        data=script_json(data),
+        scripts="\n".join(f"<script>{script}</script>" for script in scripts),
+    )
+
+
+def joined_styles(styles: Sequence[str]) -> str:
+    """The style element's text: the palette, then these style sheets."""
+    return "\n".join([palette(), *styles])
+
+
+def mark_of(kind: str) -> str:
+    """The text in every page of a kind, by which a page that minigpt wrote is recognized."""
+    return f'<meta name="generator" content="minigpt, {kind}">'

@@ -1,84 +1,25 @@
 """An inspection as an HTML page: attention maps, the logit lens, probabilities and norms."""
 
-import base64
-import math
-from typing import Any
-
-import numpy as np
-from torch import Tensor
-
 from minigpt.config import GPTConfig
-from minigpt.inspection.activations import Inspection, Predictions, mean_bits
-from minigpt.inspection.colors import DARKEST_BITS
-from minigpt.reports.page import page
-from minigpt.tokenizer.display import token_label
+from minigpt.inspection import json_form
+from minigpt.inspection.activations import Inspection
+from minigpt.inspection.json_form import inspection_json
+from minigpt.reports.page import INSPECTION_VIEWS, page
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 KIND = "inspection"
-_SCRIPTS = ("inspection", "tokens", "attention", "lens", "norms")  # in assets/; the others use the first
 _MOST_WEIGHTS = 6_000_000  # in a page: 12 MB, 16 in base64
 
 
 def most_tokens(config: GPTConfig) -> int:
     """The most tokens that a page has room for: the context, or fewer if its attention maps would be too large."""
-    weights = _MOST_WEIGHTS / (config.n_layer * config.n_head)
-    return min(config.n_positions, int((math.sqrt(8 * weights + 1) - 1) / 2))
+    return json_form.most_tokens(config, _MOST_WEIGHTS)
 
 
 def inspection_page(inspection: Inspection, tokenizer: Tokenizer, model: str, *, layer: int = 0, head: int = 0) -> str:
-    """The page of an inspection, which opens with the attention map of one layer and head.
-
-    Attention weights have 16 bits, a precision of 8e-6; a map is stored as its lower triangle.
-    """
-    n_layer, n_head, n_tokens = inspection.attention.shape[:3]
-    lens = inspection.lens
-    shown = sorted({*inspection.ids.tolist(), *lens.top_ids.flatten().tolist()})
-    number_of = {id: number for number, id in enumerate(shown)}
-    per_token, per_byte = mean_bits(inspection.predictions, inspection.ids.tolist(), tokenizer.token_lengths)
-    labels = [token_label(tokenizer, id) for id in shown]
-    tokens = [number_of[id] for id in inspection.ids.tolist()]
-    data = {
-        "model": model,
-        "layers": n_layer,
-        "heads": n_head,
-        "layer": layer,
-        "head": head,
-        "labels": labels,
-        "tokens": tokens,
-        "bitsPerToken": per_token,
-        "bitsPerByte": per_byte,
-        "attention": _packed_triangles(inspection.attention),
-        "lens": [_layer_predictions(lens[layer], number_of) for layer in range(n_layer)],
-        "norms": {
-            name.removesuffix("_norms"): _rounded(getattr(inspection, name))
-            for name in ("token_norms", "position_norms", "attention_norms", "mlp_norms", "residual_norms")
-        },
-        "darkestBits": DARKEST_BITS,
-    }
-    start = "".join(labels[token] for token in tokens[:12]).replace("␣", " ")
-    return page(f"{start}{'…' if n_tokens > 12 else ''} · {model}", list(_SCRIPTS), data, KIND)
-
-
-def _packed_triangles(attention: Tensor) -> str:
-    """The lower triangles of (L, H, T, T), row by row, as little-endian 16-bit fractions in base64."""
-    rows, columns = np.tril_indices(attention.shape[-1])
-    weights = attention.numpy()[:, :, rows, columns]  # (L, H, T (T + 1) / 2)
-    return base64.b64encode(np.rint(weights * 65535).astype("<u2").tobytes()).decode()
-
-
-def _layer_predictions(predictions: Predictions, number_of: dict[int, int]) -> dict[str, Any]:
-    """One layer's predictions; tokens are numbers in the list of labels. Units: nats."""
-    return {
-        "top": [[number_of[id] for id in ids] for ids in predictions.top_ids.tolist()],
-        "logprobs": _rounded(predictions.top_logprobs),
-        "entropy": _rounded(predictions.entropy),
-        "actual": _rounded(predictions.logprobs),
-        "ranks": predictions.ranks.tolist(),
-    }
-
-
-def _rounded(values: Tensor) -> Any:
-    """Nested lists, rounded to four decimals, with None for NaN and infinity."""
-    if values.dim() > 1:
-        return [_rounded(row) for row in values]
-    return [round(value, 4) if math.isfinite(value) else None for value in values.tolist()]
+    """The page of an inspection, which opens with the attention map of one layer and head."""
+    data = inspection_json(inspection, tokenizer, model, layer=layer, head=head)
+    labels = [data["labels"][number] for number in data["tokens"]]
+    start = "".join(labels[:12]).replace("␣", " ")
+    title = f"{start}{'…' if len(labels) > 12 else ''} · {model}"
+    return page(title, [*INSPECTION_VIEWS, "inspection_page"], data, KIND)

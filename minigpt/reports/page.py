@@ -1,24 +1,23 @@
 """A self-contained HTML page: its data, styles and scripts are in the file, and it loads nothing."""
 
-import html
 from collections.abc import Mapping, Sequence
-from importlib import resources
-from string import Template
 from typing import Any
 
 from minigpt.inspection.colors import CIVIDIS
-from minigpt.pages.document import palette, policy_source, read_asset, script_json
+from minigpt.pages.document import content_policy, document, joined_styles, scripts_of, styles_of
 from minigpt.tokenizer.display import visible
 
-_ASSETS = resources.files("minigpt.reports") / "assets"
+# The views of an inspection, in assets/ of minigpt.pages, in the order in which they are shown.
+INSPECTION_VIEWS = ("inspection", "tokens", "attention", "lens", "norms")
+_SHARED = ("page", *INSPECTION_VIEWS)
 
 
 def page(
     title: str, script_names: Sequence[str], data: Mapping[str, Any], kind: str = "page", *, connects: bool = False
 ) -> str:
-    """A page that runs page.js of assets/ and then the scripts named, each with its style sheet, on `data`.
+    """A page that runs page.js and then the scripts named, each with its style sheet, on `data`.
 
-    `kind` is noted in the page, as `mark_of` says.
+    The scripts are those of `minigpt.pages` and of this room. `kind` is noted in the page, as `mark_of` says.
 
     The scripts get the data as JSON, so that text in it cannot become part of the page. The content security policy
     forbids the page to load anything and to run other scripts; with `connects`, it may read from the server that it
@@ -26,28 +25,16 @@ def page(
 
     Raises: ValueError for NaN or infinity in the data, which JSON cannot hold; give None instead.
     """
-    names = ["page", *script_names]
-    own_styles = [_asset(f"{name}.css") for name in names if (_ASSETS / f"{name}.css").is_file()]
-    styles = "\n".join([palette(), *own_styles])
-    scripts = [_asset(f"{name}.js") for name in names]
-    policy = (
-        f"default-src 'none'; script-src {' '.join(map(policy_source, scripts))}; style-src {policy_source(styles)}"
-    )
-    policy += "; connect-src 'self'" * connects
-    return Template(_asset("page.html")).substitute(
-        title=html.escape(visible(title)),
-        generator=mark_of(kind),
-        policy=html.escape(policy, quote=True),
-        styles=styles,
-        data=script_json({"scale": CIVIDIS, **data}),
-        scripts="\n".join(f"<script>{script}</script>" for script in scripts),
-    )
+    scripts, styles = page_assets(script_names)
+    policy = content_policy(scripts, [joined_styles(styles)], connects=connects)
+    return document(visible(title), kind, scripts, styles, {"scale": CIVIDIS, **data}, policy=policy)
 
 
-def mark_of(kind: str) -> str:
-    """The text in every page of a kind, by which a page that minigpt wrote is recognized."""
-    return f'<meta name="generator" content="minigpt, {kind}">'
-
-
-def _asset(name: str) -> str:
-    return read_asset("minigpt.reports", name)
+def page_assets(script_names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The scripts of a page, with page.js before them, and its style sheets."""
+    scripts, styles = [], []
+    for name in ("page", *script_names):
+        package = "minigpt.pages" if name in _SHARED else "minigpt.reports"
+        scripts += scripts_of(package, name)
+        styles += styles_of(package, name)
+    return scripts, styles

@@ -69,7 +69,7 @@ def test_the_page_opens_without_errors_on_the_requested_head(opened: Any) -> Non
     assert opened.ask("document.querySelectorAll('button.map').length") == LAYERS * HEADS
     assert opened.ask("document.querySelectorAll('.lens tbody button').length") == LAYERS * len(TEXT.encode())
     assert opened.ask("document.querySelectorAll('b').length") == 0  # tags in the text are not elements
-    assert opened.ask("document.querySelectorAll('script').length") == 7  # the data, page.js, five views
+    assert opened.ask("document.querySelectorAll('script').length") == 8  # the data and seven scripts
 
 
 def test_the_mouse_over_a_cell_shows_its_weight(opened: Any, found: Inspection) -> None:

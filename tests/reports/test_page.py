@@ -33,7 +33,12 @@ HOSTILE = [
     "\x00\x1b[31m",
     "$data ${data}",
 ]
-ASSETS = resources.files("minigpt.reports") / "assets"
+ASSETS = [
+    asset
+    for package in ("minigpt.pages", "minigpt.reports")
+    for asset in (resources.files(package) / "assets").iterdir()
+]
+SCRIPTS = {asset.name: asset for asset in ASSETS if asset.name.endswith(".js")}
 
 
 class Parts(HTMLParser):
@@ -105,7 +110,7 @@ def test_the_policy_allows_only_the_pages_own_scripts_and_styles_and_no_loading(
 
 
 def test_the_assets_contain_no_external_address() -> None:
-    for asset in ASSETS.iterdir():
+    for asset in ASSETS:
         for address in re.findall(r"https?:[^\s\"'`]+|url\((?!#)[^)]*\)|@import", asset.read_text(encoding="utf-8")):
             assert address.startswith("http://www.w3.org/"), (asset.name, address)  # the namespaces of HTML and SVG
 
@@ -115,12 +120,12 @@ def test_nan_in_the_data_is_refused() -> None:
         page("t", [], {"value": float("nan")})
 
 
-@pytest.mark.parametrize("script", sorted(asset.name for asset in ASSETS.iterdir() if asset.name.endswith(".js")))
+@pytest.mark.parametrize("script", sorted(SCRIPTS))
 def test_the_scripts_are_valid_javascript(script: str) -> None:
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is not installed")
-    subprocess.run([node, "--check", str(ASSETS / script)], check=True)
+    subprocess.run([node, "--check", str(SCRIPTS[script])], check=True)
 
 
 def test_the_inspection_page_holds_the_inspections_numbers() -> None:

@@ -1,9 +1,9 @@
 "use strict";
 
 /** The text, with each token colored by its probability, and the most likely tokens at and after its position. */
-(() => {
-  const { make, section, paint, legend, rovingTabIndex, percent } = page;
-  const { data, tokens, count, onSelect, select, likelihood, bits, mostLikely, quoted } = inspection;
+inspection.addView((parts) => {
+  const { make, paint, legend, rovingTabIndex, percent } = page;
+  const { data, tokens, count, onSelect, section, select, likelihood, bits, mostLikely, quoted } = parts;
   const prediction = data.lens[data.layers - 1];
 
   const buttons = tokens.map((token, index) => {
@@ -43,4 +43,4 @@
       token > 0 ? make("div", {}, make("h3", {}, "most likely here"), mostLikely(data.layers - 1, token - 1)) : "",
       make("div", {}, make("h3", {}, "most likely next"), mostLikely(data.layers - 1, token)));
   });
-})();
+});

@@ -1,9 +1,9 @@
 "use strict";
 
 /** The logit lens: the next token that each layer's output predicts. */
-(() => {
-  const { make, section, paint, rovingTabIndex, percent } = page;
-  const { data, tokens, count, onSelect, select, likelihood, mostLikely, quoted } = inspection;
+inspection.addView((parts) => {
+  const { make, paint, rovingTabIndex, percent } = page;
+  const { data, tokens, count, onSelect, section, select, likelihood, mostLikely, quoted } = parts;
   const cells = [];
   const details = make("div", { class: "panel details", id: "lens", "aria-live": "polite" });
 
@@ -56,4 +56,4 @@
       column.forEach((cell) => cell.toggleAttribute("data-selected", position === token))));
   });
   show(data.layers - 1, count - 1);
-})();
+});

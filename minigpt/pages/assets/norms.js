@@ -1,9 +1,9 @@
 "use strict";
 
 /** The norms of the vectors: the residual stream, what each layer adds to it, and the embeddings. */
-(() => {
-  const { make, section } = page;
-  const { data, tokens, count, onSelect, quoted } = inspection;
+inspection.addView((parts) => {
+  const { make } = page;
+  const { data, tokens, count, onSelect, section, quoted } = parts;
   const { attention, mlp, residual, token: tokenNorms, position: positionNorms } = data.norms;
   const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
   const [height, left, right, top, bottom] = [260, 44, 84, 10, 26];
@@ -80,4 +80,4 @@
       make("details", {}, make("summary", {}, "as a table"), make("table", { class: "number" },
         make("tr", {}, make("th"), ...kinds.map(([name]) => make("th", { scope: "col" }, name))), ...rows)));
   });
-})();
+});

@@ -1,9 +1,9 @@
 "use strict";
 
 /** The attention maps: a small one of every head, and a large one of the selected head. */
-(() => {
-  const { make, section, color, paint, legend, rovingTabIndex } = page;
-  const { data, tokens, count, selection, weight, onSelect, select, quoted } = inspection;
+inspection.addView((parts) => {
+  const { make, color, paint, legend, rovingTabIndex } = page;
+  const { data, tokens, count, selection, weight, onSelect, section, select, quoted } = parts;
   const shade = Math.sqrt; // spreads the small weights; the legend is labeled accordingly
   const [LARGEST_SIDE, LABELED_MARGIN, PLAIN_MARGIN, LEAST_LABELED] = [640, 92, 4, 7]; // pixels
   let cellSize, hasLabels, margin, side; // of the large map
@@ -147,7 +147,10 @@
     context.globalAlpha = 1;
   }
 
-  document.addEventListener("theme", draw);
+  document.addEventListener("theme", function redraw() {
+    if (large.isConnected) draw();
+    else document.removeEventListener("theme", redraw); // another inspection is shown in its place
+  });
   fit();
   new ResizeObserver(() => {
     const before = cellSize;
@@ -161,4 +164,4 @@
     if (token !== cursor.row) cursor = { row: token, column: Math.min(cursor.column, token) };
     draw();
   });
-})();
+});

@@ -1,8 +1,21 @@
 "use strict";
 
-/** The parts of every view of an inspection: the tokens, the attention weights, and the selection. */
+/** Inspections: their views are made by the scripts that follow, from the parts that `inspected` gives to each. */
 const inspection = (() => {
-  const { data, make, percent } = page;
+  const makers = [];
+
+  /** Shows an inspection in a place, in the order in which its views were added. */
+  function show(data, place) {
+    const parts = inspected(data, place);
+    for (const makeView of makers) makeView(parts);
+  }
+
+  return { addView: (makeView) => makers.push(makeView), show };
+})();
+
+/** The parts of every view of an inspection: the tokens, the attention weights, and the selection. */
+function inspected(data, place) {
+  const { make, percent } = page;
   const tokens = data.tokens.map((number) => data.labels[number]);
   const count = tokens.length;
   const bytes = Uint8Array.from(atob(data.attention), (character) => character.charCodeAt(0));
@@ -51,8 +64,6 @@ const inspection = (() => {
   /** A token in quotation marks. */
   const quoted = (index) => make("bdi", { class: "quoted" }, `‘${tokens[index]}’`);
 
-  const shown = (value) => (value === null ? "–" : value.toFixed(2));
-  page.start(data.model, `${data.layers} layers × ${data.heads} heads`, `${count} tokens`,
-    `${shown(data.bitsPerToken)} bits per token`, `${shown(data.bitsPerByte)} bits per byte`);
-  return { data, tokens, count, selection, weight, onSelect, select, likelihood, bits, mostLikely, quoted };
-})();
+  const section = (...content) => page.section(place, ...content);
+  return { data, tokens, count, selection, section, weight, onSelect, select, likelihood, bits, mostLikely, quoted };
+}

@@ -18,11 +18,11 @@ const page = (() => {
     return element;
   }
 
-  /** Appends a section of the page: a heading, an explanation and its content. */
-  function section(title, explanation, ...children) {
+  /** Appends a section to a place: a heading, an explanation and its content. */
+  function section(place, title, explanation, ...children) {
     const heading = make("h2", {}, title);
     const text = make("p", { class: "muted" }, explanation);
-    main.append(make("section", { "aria-label": title }, heading, text, ...children));
+    place.append(make("section", { "aria-label": title }, heading, text, ...children));
   }
 
   /** The color at a position on the scale from 0 (dark) to 1 (bright): red, green and blue. */
