@@ -5,11 +5,12 @@
  * this module's memory and calls minigpt_step; see assets/wasm_model.js.
  */
 
+/* Weights have no offset in this memory, and are at least -127, so that they can be negated. */
+#define STORED_SIGN 0
 #include "../../generation/engines/decode.c"
 
 #include <wasm_simd128.h>
 
-/* Weights have no offset in this memory, and are at least -127, so that they can be negated. */
 #ifdef __wasm_relaxed_simd__
 /* The relaxed dot product is defined only for a second operand of 7 bits: that is |a|, and the weights get its sign. */
 static inline i32x4 dot4_wasm(i32x4 sum, const uint8_t *w, const int8_t *a) {

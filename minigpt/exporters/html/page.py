@@ -22,7 +22,7 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 _MODULES = resources.files("minigpt.exporters.html")
 # The worker runs these; the page runs page.js, and hands it the others as text.
 _ENGINE = (
-    "payload.js", "tokenizer.js", "sampler.js", "embeddings.js", "plain_model.js", "wasm_model.js", "generation.js",
+    "payload.js", "tokenizer.js", "sampler.js", "plain_model.js", "wasm_model.js", "generation.js",
 )  # fmt: skip
 _LARGE = 60_000_000  # bytes; a larger page takes seconds to open, and much memory on a phone
 _LARGEST = 500_000_000  # bytes; a browser's strings and the memory of WebAssembly end not far above
@@ -43,8 +43,8 @@ class PageText:
 
 def _expected_size(config: GPTConfig) -> int:
     """About the size of the file in bytes; weights are a twentieth smaller when compressed."""
-    lookups = 2 * config.vocab_size * config.n_embd + 3 * config.n_positions * config.n_embd
-    return int((config.n_parameters + lookups) * 0.95 * 4 / 3) + 90_000
+    positions = 3 * config.n_positions * config.n_embd  # are in float32
+    return int((config.n_parameters + positions) * 0.95 * 4 / 3) + 90_000
 
 
 def check_page(config: GPTConfig, *, large: bool) -> int:

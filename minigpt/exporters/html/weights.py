@@ -1,7 +1,7 @@
 """Weights of a model in int8, as the page holds them, and the model that they stand for.
 
-The matrices and scales are those of `minigpt generate --quantize int8` (decode.c), which looks up embeddings in
-float32. Here a token's embedding has 24 bits: with 16, enough activations round to another integer that texts differ.
+The matrices and scales are those of `minigpt generate --quantize int8` (decode.c), which looks up a token's embedding
+in the same int8 matrix that computes the logits.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,13 +30,9 @@ def to_arrays(model: GPT) -> Iterator[tuple[str, Array]]:
         yield from _linear(f"layers.{index}.up_proj", block.mlp.up_proj)
         yield from _linear(f"layers.{index}.down_proj", block.mlp.down_proj)
     yield from _norm("final_norm", model.final_norm)
-    embedding = _float32(model.token_embedding.weight)
-    upper, inverse, scale = _rounded(embedding)
-    yield "head", _to_panels(upper)
+    values, scale = _rounded(_float32(model.token_embedding.weight))
+    yield "head", _to_panels(values)
     yield "head.scale", _padded(scale)
-    # What int8 leaves, in units of 2**-16 of its step.
-    rest = np.rint((embedding.astype(np.float64) * inverse[:, None] - upper) * 2**16)
-    yield "token_embedding", np.clip(rest, -(2**15), 2**15 - 1).astype(np.int16)
     yield "position_embedding", _float32(model.position_embedding.weight)
 
 
@@ -80,7 +76,7 @@ def _norm(name: str, norm: nn.Module) -> Iterator[tuple[str, Array]]:
 
 
 def _linear(name: str, linear: nn.Linear) -> Iterator[tuple[str, Array]]:
-    values, _, scale = _rounded(_float32(linear.weight))
+    values, scale = _rounded(_float32(linear.weight))
     yield name, _to_panels(values)
     yield f"{name}.scale", _padded(scale)
     yield f"{name}.bias", _float32(linear.bias)
@@ -90,12 +86,12 @@ def _float32(tensor: Tensor) -> npt.NDArray[np.float32]:
     return np.ascontiguousarray(tensor.detach().float().cpu().numpy())
 
 
-def _rounded(rows: npt.NDArray[np.float32]) -> tuple[Array, Array, Array]:
-    """Rows as integers whose largest is 127, in the arithmetic of decode.c: (values, inverse scales, scales)."""
+def _rounded(rows: npt.NDArray[np.float32]) -> tuple[Array, Array]:
+    """Rows as integers whose largest is 127, in the arithmetic of decode.c: (values, scales)."""
     largest = np.abs(rows).max(axis=1)
     with np.errstate(divide="ignore"):
         inverse = np.where(largest > 1e-35, np.float32(127) / largest, np.float32(0)).astype(np.float32)
-    return np.rint(rows * inverse[:, None]), inverse, (largest / np.float32(127)).astype(np.float32)
+    return np.rint(rows * inverse[:, None]), (largest / np.float32(127)).astype(np.float32)
 
 
 def _padded(scale: Array) -> Array:

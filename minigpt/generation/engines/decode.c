@@ -34,6 +34,10 @@
 #define THREADS 1
 #endif
 
+#ifndef STORED_SIGN
+#define STORED_SIGN 0x80 /* packed weights have 128 added, which is their highest bit flipped */
+#endif
+
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "packed int8 weights need a little-endian processor: of four weights, the first is in the lowest byte"
 #endif
@@ -67,7 +71,7 @@ typedef struct {
 typedef struct {
     int64_t n_layer, n_head, n_embd, n_positions, vocab_size;
     float epsilon;
-    const float *token_embedding, *position_embedding; /* (V, C), (n_positions, C) */
+    const float *token_embedding, *position_embedding; /* (V, C), (n_positions, C); the first is not read in int8 */
     const float *final_norm_weight, *final_norm_bias;
     Matrix head;
     const Layer *layers;
@@ -271,13 +275,26 @@ typedef struct {
     int64_t count, logits_from;                 /* logits are computed from that row on */
 } Rows;
 
+/* The weights of one output of a matrix in int8 panels. */
+static void unpack(float *x, const Matrix *m, int64_t output) {
+    int64_t padded = (m->in + 3) / 4 * 4;
+    const uint8_t *first = (const uint8_t *)m->weight + output / LANES * LANES * padded + output % LANES * 4;
+    for (int64_t i = 0; i < m->in; i++)
+        x[i] = (int8_t)(first[i / 4 * 4 * LANES + i % 4] ^ STORED_SIGN) * m->scale[output];
+}
+
+/* A token's embedding is its row of the head, which is in int8 if the head is. */
 static void embed(const Model *m, const Rows *rows, Work *w) {
     int64_t c = m->n_embd;
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < rows->count; r++) {
-        const float *token = m->token_embedding + rows->ids[r] * c;
+        float *x = w->x + r * c;
         const float *position = m->position_embedding + rows->positions[r] * c;
-        for (int64_t i = 0; i < c; i++) w->x[r * c + i] = token[i] + position[i];
+        if (m->head.form == INT8)
+            unpack(x, &m->head, rows->ids[r]);
+        else
+            memcpy(x, m->token_embedding + rows->ids[r] * c, c * sizeof *x);
+        for (int64_t i = 0; i < c; i++) x[i] += position[i];
         memset(w->added + r * c, 0, c * sizeof *w->added);
     }
 }

@@ -225,7 +225,8 @@ def int8_oracle(model: GPT, ids: list[int], margins: list[float] | None = None) 
     def linear(x: Tensor, name: str) -> Tensor:
         return int8_linear(x, state[f"{name}.weight"], state[f"{name}.bias"], margins)
 
-    x = state["token_embedding.weight"][ids] + state["position_embedding.weight"][: len(ids)]
+    integers, scale = to_127(state["token_embedding.weight"][ids])
+    x = integers.round() * scale + state["position_embedding.weight"][: len(ids)]
     for block in (f"blocks.{layer}" for layer in range(config.n_layer)):
         qkv = linear(norm(x, f"{block}.attention_norm"), f"{block}.attention.qkv_proj").view(shape)
         q, k, v = qkv.permute(1, 2, 0, 3)  # 3 x (H, T, D)

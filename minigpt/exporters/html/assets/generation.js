@@ -52,7 +52,6 @@ const generation = (() => {
       add(`${name}.bias`, Float32Array.from({ length: c }, (_, i) => i % 2 / 10));
     };
     matrix("head", c, v, false);
-    add("token_embedding", Int16Array.from({ length: v * c }, (_, i) => i * 3701 % 65521 - 32760));
     add("position_embedding", Float32Array.from({ length: p * c }, (_, i) => (i * 37 % 251 - 125) / 500));
     const name = "layers.0.";
     for (const each of ["attention_norm", "mlp_norm"]) norm(name + each);

@@ -3,7 +3,13 @@
 /** The model in plain JavaScript, with the arithmetic of decode.c: the fallback without SIMD, and the other
  * implementation's reference in tests. */
 const plain = (() => {
-  const { as, place, tokenEmbedding } = embeddings;
+  /** A view of the bytes as numbers of this type; all tensors of a page are aligned to 64 bytes. */
+  const as = (Type, bytes) => new Type(bytes.buffer, bytes.byteOffset, bytes.byteLength / Type.BYTES_PER_ELEMENT);
+
+  /** Where the weight of an output and an input is in panels of 16 outputs, (out / 16, in / 4, 16, 4). */
+  const place = (output, input, width) =>
+    (output >> 4) * 16 * width + (input >> 2) * 64 + (output & 15) * 4 + (input & 3);
+
   const BLOCK = 64; // activations with one scale
   const fround = Math.fround;
 
@@ -11,7 +17,6 @@ const plain = (() => {
     constructor(config, tensor) {
       this.config = config;
       this.length = 0;
-      this.embed = tokenEmbedding(config, tensor);
       this.positions = as(Float32Array, tensor("position_embedding"));
       const floats = (name) => as(Float32Array, tensor(name));
       const matrix = (name, inputs, outputs, hasBias = true) => ({
@@ -49,8 +54,10 @@ const plain = (() => {
       const { n_embd: c, n_positions: p, layer_norm_epsilon: epsilon } = this.config;
       if (this.length >= p) throw new Error("a position is outside its table");
       const x = new Float32Array(c);
-      this.embed(id, x);
-      for (let i = 0; i < c; i++) x[i] += this.positions[this.length * c + i];
+      const { weight, scale } = this.head, padded = Math.ceil(c / 4) * 4;
+      for (let i = 0; i < c; i++) {
+        x[i] = fround(weight[place(id, i, padded)] * scale[id]) + this.positions[this.length * c + i];
+      }
       const add = (y) => { for (let i = 0; i < c; i++) x[i] += y[i]; };
       for (const layer of this.layers) {
         const qkv = multiply(layerNorm(x, layer.attentionNorm, epsilon), layer.qkv);

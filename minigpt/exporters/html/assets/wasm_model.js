@@ -2,7 +2,6 @@
 
 /** The model on the WebAssembly module of decode_wasm.c. */
 const wasm = (() => {
-  const { tokenEmbedding } = embeddings;
   const MAX_ROWS = 128; // as in decode.c: ids that are read at once
   const INT8 = 2;
   const ERRORS = ["", "out of memory for a step", "an id or a position is outside its table"];
@@ -16,8 +15,6 @@ const wasm = (() => {
       this.length = 0;
       this.calls = instance.exports;
       const c = config.n_embd, v = config.vocab_size;
-      this.embed = tokenEmbedding(config, tensor);
-      this.table = this.allocate(MAX_ROWS * c * 4);
       this.ids = this.allocate(3 * MAX_ROWS * 8);
       this.rows = this.allocate(ROWS);
       const cache = 4 * config.n_positions * c;
@@ -36,7 +33,7 @@ const wasm = (() => {
       this.putLong(this.model, [config.n_layer, config.n_head, c, config.n_positions, v]);
       const positions = place("position_embedding");
       const norm = [place("final_norm.weight"), place("final_norm.bias")];
-      this.put(this.model + 44, [this.table, positions, ...norm]);
+      this.put(this.model + 44, [0, positions, ...norm]); // tokens are looked up in the head
       this.view().setFloat32(this.model + 40, config.layer_norm_epsilon, true);
       this.putMatrix(this.model + 64, "head", c, v, tensor, false);
       this.put(this.model + 104, [layers]);
@@ -80,7 +77,7 @@ const wasm = (() => {
 
     /** Reads ids, and returns the logits after the last one, (V); with `all`, after each, (T * V). */
     read(ids, all = false) {
-      const { n_embd: c, vocab_size: v } = this.config;
+      const v = this.config.vocab_size;
       const found = new Float32Array((all ? ids.length : 1) * v);
       for (let begin = 0; begin < ids.length; begin += MAX_ROWS) {
         const chunk = ids.slice(begin, begin + MAX_ROWS), last = begin + chunk.length === ids.length;
@@ -89,11 +86,8 @@ const wasm = (() => {
           this.logits = this.allocate(wanted * v * 4);
           this.room = wanted;
         }
-        // The module's token embeddings are a table of the ids that are read now; they are numbered from 0.
-        const table = new Float32Array(this.calls.memory.buffer, this.table, chunk.length * c);
-        chunk.forEach((id, row) => this.embed(id, table.subarray(row * c, (row + 1) * c)));
         const columns = [0, 1, 2].map((column) => this.ids + column * MAX_ROWS * 8);
-        this.putLong(columns[0], chunk.map((_, row) => row));
+        this.putLong(columns[0], chunk);
         this.putLong(columns[1], chunk.map((_, row) => this.length + row));
         this.putLong(columns[2], chunk.map(() => 0));
         this.put(this.rows, columns);

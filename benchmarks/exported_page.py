@@ -1,6 +1,6 @@
 """Exported pages: size of the file, seconds until the page can write, tokens per second in headless Chromium.
 
-    python benchmarks/html.py [--shapes nano micro mini gpt2] [--vocabulary 8192] [--tokens 200]
+    python benchmarks/exported_page.py [--shapes nano micro mini gpt2] [--vocabulary 8192] [--tokens 200]
 
 The weights are random, which compresses a little less than trained ones. gpt2 has its own vocabulary. The time until
 the page is ready counts from the start of its loading to the message that the model is open. The speed is the one that
