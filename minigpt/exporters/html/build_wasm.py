@@ -13,7 +13,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 COMPILER = "0.15.2"  # of ziglang, whose clang targets WebAssembly; the same version is in pyproject.toml
 MODULES: Mapping[str, str] = {"decode_simd.wasm": "simd128", "decode_relaxed.wasm": "simd128+relaxed_simd"}
-_EXPORTS = ("minigpt_allocate", "minigpt_read")
+_EXPORTS = ("minigpt_allocate", "minigpt_read", "minigpt_exponentials")
 
 
 def compile_module(target: Path, features: str) -> None:
@@ -28,6 +28,7 @@ def compile_module(target: Path, features: str) -> None:
         *(f"-Wl,--export={name}" for name in _EXPORTS), "decode_wasm.c", "-o", str(target.absolute()),
     ]  # fmt: skip
     subprocess.run(command, cwd=HERE, check=True, stdin=subprocess.DEVNULL)
+    target.chmod(0o644)
 
 
 def why_no_compiler() -> str:

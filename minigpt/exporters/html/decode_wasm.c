@@ -75,3 +75,15 @@ int minigpt_read(const Model *m, const Rows *rows, float *logits) {
     kernels = &kernels_wasm;
     return minigpt_step(m, rows, logits, 1);
 }
+
+/* Replaces each value by e^(value - highest), and returns their sum, which softmax divides by; `count` is a multiple of
+ * 4. e^-87 is the least. */
+float minigpt_exponentials(float *values, size_t count, float highest) {
+    floats_wasm sums = {0};
+    for (size_t i = 0; i < count; i += 4) {
+        floats_wasm part = exponential_wasm(load_wasm(values + i) - highest);
+        store_wasm(values + i, part);
+        sums += part;
+    }
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}

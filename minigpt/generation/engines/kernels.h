@@ -126,6 +126,12 @@ static void NAME(attend)(
             for (int p = 0; p < 4 * PARTS; p++) sums[p] += scores[s] * NAME(load)(values + s * width + d + p * WIDTH);
         for (int p = 0; p < 4 * PARTS; p++) NAME(store)(y + d + p * WIDTH, sums[p] / sum);
     }
+    for (; d + LANES <= width; d += LANES) {
+        NAME(floats) sums[PARTS] = {{0}};
+        for (int64_t s = 0; s < length; s++)
+            for (int p = 0; p < PARTS; p++) sums[p] += scores[s] * NAME(load)(values + s * width + d + p * WIDTH);
+        for (int p = 0; p < PARTS; p++) NAME(store)(y + d + p * WIDTH, sums[p] / sum);
+    }
     for (; d < width; d++) {
         float a = 0;
         for (int64_t s = 0; s < length; s++) a += scores[s] * values[s * width + d];
@@ -269,12 +275,12 @@ static inline __attribute__((always_inline)) void NAME(tile)(
     for (int r = 0; r < rows; r++)
         for (int p = 0; p < parts; p++) {
             int64_t o = from + p * WIDTH, left = m->out - o;
-            size_t bytes = (left < 0 ? 0 : left < WIDTH ? left : WIDTH) * sizeof *y;
-            NAME(floats) scale, bias = {0};
-            memcpy(&scale, m->scale + o, sizeof scale);
-            if (m->bias) memcpy(&bias, m->bias + o, bytes);
-            bias += sums[r * MOST + p] * scale;
-            memcpy(y + (row + r) * m->out + o, &bias, bytes);
+            NAME(floats) scaled = sums[r * MOST + p] * NAME(load)(m->scale + o);
+            float *target = y + (row + r) * m->out + o;
+            if (left >= WIDTH)
+                NAME(store)(target, m->bias ? NAME(load)(m->bias + o) + scaled : scaled);
+            else
+                for (int64_t j = 0; j < left; j++) target[j] = (m->bias ? m->bias[o + j] : 0) + scaled[j];
         }
 }
 

@@ -85,10 +85,10 @@ const generation = (() => {
     /** The next token: { id, probability, alternatives: [[id, probability], …] }, before penalty and temperature. */
     next(tokens, step, settings, alternatives = 8) {
       const logits = this.logits(tokens);
-      const id = sampling.choose(logits, tokens, step, settings, this.unused);
-      const probability = sampling.softmax(logits);
-      const likely = sampling.largest(logits, Math.min(alternatives, logits.length));
-      return { id, probability: probability[id], alternatives: likely.map((other) => [other, probability[other]]) };
+      const id = sampling.choose(this.model, logits, tokens, step, settings, this.unused);
+      const likely = sampling.largest(logits, alternatives);
+      const [probability, ...others] = sampling.probabilities(logits, [id, ...likely], this.model);
+      return { id, probability, alternatives: likely.map((other, index) => [other, others[index]]) };
     }
 
     /** The ids of a prompt; an empty one becomes an end-of-text, the start of a document. */

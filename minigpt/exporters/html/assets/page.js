@@ -221,10 +221,9 @@
       texts.forEach(([label, isEnd], index) => Object.assign(state.tokens[index], { text: label, isEnd }));
       drawAll();
     },
-    token: (token) => {
+    tokens: ({ tokens }) => {
       if (!state.running) return;
-      state.tokens.push(token);
-      draw(token, state.tokens.length - 1);
+      for (const token of tokens) draw(token, state.tokens.push(token) - 1);
     },
     done: ({ reason, rest }) => finish(reason, rest),
     error: ({ message }) => {

@@ -38,6 +38,13 @@ const plain = (() => {
     /** Starts a new text. */
     start() { this.length = 0; }
 
+    /** Replaces values by e^(value - highest), and returns their sum. */
+    exponentials(values, highest) {
+      let total = 0;
+      for (let i = 0; i < values.length; i++) total += (values[i] = Math.exp(fround(values[i] - highest)));
+      return total;
+    }
+
     /** Reads ids, and returns the logits after the last one, (V); with `all`, after each, (T * V). */
     read(ids, all = false) {
       const v = this.config.vocab_size;

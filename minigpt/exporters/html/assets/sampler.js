@@ -17,45 +17,66 @@ const sampling = (() => {
     return Number(state >> 11n) * 2 ** -53;
   }
 
-  /** The ids of the k largest values, largest first, of equal ones the lower id first. */
+  const bits = new Int32Array(1), number = new Float32Array(bits.buffer);
+  const IDS = 2 ** 21; // more than any vocabulary has
+
+  /** A number by which ids are sorted: that of the largest value first, of equal ones the lowest id. */
+  function sortKey(value, id) {
+    number[0] = value + 0; // -0 becomes 0
+    return id - IDS * (bits[0] < 0 ? bits[0] ^ 0x7fffffff : bits[0]); // floats of one sign have the order of their bits
+  }
+
+  /** The ids of the k largest values, in the order of their keys. */
   function largest(values, k) {
-    if (k >= values.length) return Array.from(values.keys()).sort((a, b) => values[b] - values[a] || a - b);
-    const heap = []; // the last of the k so far is on top
-    const after = (a, b) => values[a] < values[b] || (values[a] === values[b] && a > b);
-    const sink = (at) => {
-      for (;;) {
-        let child = 2 * at + 1;
-        if (child >= heap.length) return;
-        if (child + 1 < heap.length && after(heap[child + 1], heap[child])) child++;
-        if (!after(heap[child], heap[at])) return;
-        [heap[at], heap[child]] = [heap[child], heap[at]];
+    const heap = new Float64Array(Math.min(k, values.length)); // the last of the k so far is on top
+    const sink = (start) => {
+      const sinking = heap[start];
+      let at = start;
+      for (let child = 2 * at + 1; child < heap.length; child = 2 * at + 1) {
+        if (child + 1 < heap.length && heap[child + 1] > heap[child]) child++;
+        if (heap[child] <= sinking) break;
+        heap[at] = heap[child];
         at = child;
       }
+      heap[at] = sinking;
     };
-    for (let id = 0; id < k; id++) heap.push(id);
-    for (let at = k >> 1; at >= 0; at--) sink(at);
-    for (let id = k; id < values.length; id++) {
-      if (values[id] > values[heap[0]]) {
-        heap[0] = id;
-        sink(0);
+    for (let id = 0; id < heap.length; id++) heap[id] = sortKey(values[id], id);
+    if (heap.length < values.length) {
+      for (let at = heap.length >> 1; at >= 0; at--) sink(at);
+      const idOnTop = () => heap[0] - Math.floor(heap[0] / IDS) * IDS;
+      let least = values[idOnTop()];
+      for (let id = heap.length; id < values.length; id++) {
+        if (values[id] > least) {
+          heap[0] = sortKey(values[id], id);
+          sink(0);
+          least = values[idOnTop()];
+        }
       }
     }
-    return heap.sort((a, b) => values[b] - values[a] || a - b);
+    return Array.from(heap.sort(), (key) => key - Math.floor(key / IDS) * IDS);
+  }
+
+  function argmax(values) {
+    let best = 0;
+    for (let id = 1; id < values.length; id++) if (values[id] > values[best]) best = id;
+    return best;
+  }
+
+  /** The probabilities of some ids; `model` computes the exponentials. */
+  function probabilities(logits, ids, model) {
+    const highest = logits[argmax(logits)], total = model.exponentials(logits.slice(), highest);
+    return ids.map((id) => Math.exp(logits[id] - highest) / total);
   }
 
   /** The probabilities of logits, in float32. */
-  function softmax(logits) {
-    let highest = -Infinity;
-    for (const logit of logits) if (logit > highest) highest = logit;
-    const result = new Float32Array(logits.length);
-    let total = 0;
-    for (let i = 0; i < logits.length; i++) total += (result[i] = Math.exp(Math.fround(logits[i] - highest)));
+  function softmax(logits, model) {
+    const result = logits.slice(), total = model.exponentials(result, logits[argmax(logits)]);
     for (let i = 0; i < result.length; i++) result[i] /= total;
     return result;
   }
 
   /** The number of ordered candidates that the truncations keep; `mass` is their share of the probability. */
-  function countKept(kept, mass, settings) {
+  function countKept(kept, mass, settings, model) {
     let count = kept.length;
     if (settings.topK) {
       const kth = kept[Math.min(settings.topK, count) - 1];
@@ -63,7 +84,7 @@ const sampling = (() => {
       mass = 1;
     }
     if (settings.topP < 1) {
-      const probability = softmax(kept.subarray(0, count));
+      const probability = softmax(kept.subarray(0, count), model);
       let before = 0, last = 0;
       for (let i = 0; i < count && before < settings.topP / mass; before += probability[i++]) last = i;
       while (kept[count - 1] < kept[last]) count--;
@@ -76,18 +97,18 @@ const sampling = (() => {
   }
 
   /** The tokens that may be drawn, and their probabilities. */
-  function candidates(logits, settings) {
+  function candidates(logits, settings, model) {
     if (!settings.topK && settings.topP >= 1 && !(settings.minP > 0)) {
-      return { ids: null, probability: softmax(logits) };
+      return { ids: null, probability: softmax(logits, model) };
     }
-    const all = settings.topP < 1 && !settings.topK ? softmax(logits) : null;
+    const all = settings.topP < 1 && !settings.topK ? softmax(logits, model) : null;
     for (let k = settings.topK ? settings.topK + 1 : FIRST_K; ; k *= 16) {
       const ids = largest(logits, Math.min(k, logits.length));
       const kept = Float32Array.from(ids, (id) => logits[id]);
       const mass = all ? ids.reduce((sum, id) => sum + all[id], 0) : 1;
-      const count = countKept(kept, mass, settings);
+      const count = countKept(kept, mass, settings, model);
       if (count < ids.length || ids.length === logits.length) {
-        return { ids, probability: softmax(kept.subarray(0, count)) };
+        return { ids, probability: softmax(kept.subarray(0, count), model) };
       }
     }
   }
@@ -101,31 +122,31 @@ const sampling = (() => {
     return probability.findIndex((p) => (sum += Math.floor(p * 2 ** 52)) > target);
   }
 
-  function argmax(values) {
-    let best = 0;
-    for (let id = 1; id < values.length; id++) if (values[id] > values[best]) best = id;
+  function checked(scores, best) {
+    if (!Number.isFinite(scores[best])) throw new Error("the model's logits are not finite");
     return best;
   }
 
   /** The next token after `history`, which has `step` generated tokens; `unused` ids are never chosen.
    *
-   * settings: temperature, topK (or null), topP, minP, repetitionPenalty, seed. `logits` is not changed. */
-  function choose(logits, history, step, settings, unused = []) {
-    const scores = logits.slice();
+   * settings: temperature, topK (or null), topP, minP, repetitionPenalty, seed. `logits` is not changed;
+   * `model` computes exponentials. */
+  function choose(model, logits, history, step, settings, unused = []) {
     const penalty = settings.repetitionPenalty;
+    if (settings.temperature === 0 && penalty === 1 && !unused.length) return checked(logits, argmax(logits));
+    const scores = logits.slice();
     if (penalty !== 1) {
       for (const id of new Set(history)) scores[id] = logits[id] < 0 ? logits[id] * penalty : logits[id] / penalty;
     }
     for (const id of unused) scores[id] = -Infinity;
-    const best = argmax(scores);
-    if (!Number.isFinite(scores[best])) throw new Error("the model's logits are not finite");
+    const best = checked(scores, argmax(scores));
     if (settings.temperature === 0) return best;
     const highest = scores[best], temperature = Math.fround(Math.max(settings.temperature, 1e-30));
     for (let id = 0; id < scores.length; id++) scores[id] = Math.fround(scores[id] - highest) / temperature;
-    const { ids, probability } = candidates(scores, settings);
+    const { ids, probability } = candidates(scores, settings, model);
     const index = draw(probability, uniform(settings.seed, 0, step));
     return ids ? ids[index] : index;
   }
 
-  return { choose, uniform, largest, softmax };
+  return { choose, uniform, largest, probabilities };
 })();

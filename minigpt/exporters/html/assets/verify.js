@@ -20,7 +20,7 @@ const vm = require("vm");
   // As in use: the first half at once, the others one by one.
   const half = Math.ceil(asked.ids.length / 2);
   const logits = [model.read(asked.ids.slice(0, half), true)];
-  for (const id of asked.ids.slice(half)) logits.push(model.read([id]));
+  for (const id of asked.ids.slice(half)) logits.push(model.read([id]).slice());
   const answer = { arithmetic, textIds: asked.texts.map((text) => tokenizer.encode(text)), decoded: [], written: [] };
   answer.decoded = answer.textIds.map((ids) => tokenizer.decode(ids));
   const writer = new engine.generation.Writer(model, tokenizer);

@@ -37,6 +37,7 @@ const wasm = (() => {
       this.view().setFloat32(this.model + 40, config.layer_norm_epsilon, true);
       this.putMatrix(this.model + 64, "head", c, v, tensor, false);
       this.put(this.model + 104, [layers]);
+      this.scratch = this.allocate(Math.ceil(v / 4) * 16);
       this.room = 0; // rows of logits that there is memory for
     }
 
@@ -75,10 +76,22 @@ const wasm = (() => {
     /** Starts a new text. */
     start() { this.length = 0; }
 
-    /** Reads ids, and returns the logits after the last one, (V); with `all`, after each, (T * V). */
+    /** Replaces values by e^(value - highest), and returns their sum; there are at most as many as logits. */
+    exponentials(values, highest) {
+      const padded = Math.ceil(values.length / 4) * 4;
+      const place = new Float32Array(this.calls.memory.buffer, this.scratch, padded);
+      place.fill(-Infinity, values.length);
+      place.set(values);
+      const total = this.calls.minigpt_exponentials(this.scratch, padded, highest);
+      values.set(place.subarray(0, values.length));
+      return total;
+    }
+
+    /** Reads ids, and returns the logits after the last one, (V), which the next call overwrites; with `all`, the logits
+     * after each, (T * V). */
     read(ids, all = false) {
       const v = this.config.vocab_size;
-      const found = new Float32Array((all ? ids.length : 1) * v);
+      const found = all ? new Float32Array(ids.length * v) : null;
       for (let begin = 0; begin < ids.length; begin += MAX_ROWS) {
         const chunk = ids.slice(begin, begin + MAX_ROWS), last = begin + chunk.length === ids.length;
         const wanted = all ? chunk.length : last ? 1 : 0;
@@ -95,11 +108,9 @@ const wasm = (() => {
         const error = this.calls.minigpt_read(this.model, this.rows, this.logits ?? 0);
         if (error) throw new Error(ERRORS[error]);
         this.length += chunk.length;
-        if (wanted) {
-          found.set(new Float32Array(this.calls.memory.buffer, this.logits, wanted * v), all ? begin * v : 0);
-        }
+        if (all) found.set(new Float32Array(this.calls.memory.buffer, this.logits, wanted * v), begin * v);
       }
-      return found;
+      return found ?? new Float32Array(this.calls.memory.buffer, this.logits, v);
     }
   }
 

@@ -2,12 +2,14 @@
 
 /** Runs the model beside the page, so that typing stays smooth. Messages are { type, … }. */
 (() => {
-  let writer, running = 0;
+  const FRAME = 15; // milliseconds between messages to the page
+  let writer, running = 0, labels;
 
   async function open({ texts, length }) {
     const { header, tensor } = await payload.read(texts, length, (done) => postMessage({ type: "progress", done }));
     const { model, arithmetic } = generation.openModel(header, tensor);
     writer = new generation.Writer(model, new tokenizing.Tokenizer(header.tokenizer));
+    labels = [];
     postMessage({ type: "ready", arithmetic });
   }
 
@@ -25,21 +27,25 @@
     const decode = writer.tokenizer.decoder();
     const isEndOf = (id) => id === writer.tokenizer.endOfText;
     if (kept.length) postMessage({ type: "kept", texts: kept.map((id) => [isEndOf(id) ? "" : decode(id), isEndOf(id)]) });
-    const label = (id) => writer.tokenizer.decode([id]);
-    let reason = "length";
+    const label = (id) => (labels[id] ??= writer.tokenizer.decode([id]));
+    let reason = "length", written = [], sent = performance.now();
     for (let step = kept.length; step < settings.count; step++) {
       const { id, probability, alternatives } = writer.next(tokens, step, settings);
-      if (number !== running) return;
       const isEnd = isEndOf(id);
-      postMessage({
-        type: "token", number, id, probability, isEnd, text: isEnd ? "" : decode(id),
+      written.push({
+        id, probability, isEnd, text: isEnd ? "" : decode(id),
         alternatives: alternatives.map(([other, share]) => [other, share, label(other)]),
       });
       tokens.push(id);
       if (isEnd) { reason = "end"; break; }
+      if (performance.now() - sent < FRAME) continue;
+      postMessage({ type: "tokens", tokens: written });
       await breathe();
       if (number !== running) return;
+      written = [];
+      sent = performance.now();
     }
+    if (written.length) postMessage({ type: "tokens", tokens: written });
     postMessage({ type: "done", reason, rest: decode() });
   }
 

@@ -1,5 +1,6 @@
+/* The builtins become single instructions; the compiler does not recognize the functions, because it targets no system. */
+#define memcpy __builtin_memcpy
+#define memset __builtin_memset
 #include <stddef.h>
 
-void *memcpy(void *to, const void *from, size_t size);
-void *memset(void *to, int byte, size_t size);
 int strcmp(const char *a, const char *b);
