@@ -1,9 +1,13 @@
 // Rules for the scripts in minigpt/*/assets: plain scripts that run one after the other in one page.
 const browser = [
-  "Event", "EventSource", "ResizeObserver", "Uint16Array", "Uint8Array", "atob", "document", "getComputedStyle",
-  "globalThis", "location", "matchMedia",
+  "AbortController", "Event", "EventSource", "ResizeObserver", "TextDecoder", "TextEncoder", "Uint16Array",
+  "Uint32Array", "Uint8Array", "atob", "crypto", "document", "fetch", "getComputedStyle", "getSelection", "globalThis",
+  "location", "matchMedia", "navigator", "performance", "setTimeout",
 ];
-const ours = ["page", "inspection", "inspected", "chart", "report"]; // each is defined by the script of its name, for the later ones
+// Each is defined by a script, for the later ones.
+const ours = [
+  "page", "inspection", "inspected", "chart", "report", "reading", "api", "branches", "settings", "newCard", "views",
+];
 
 export default [
   {

@@ -33,7 +33,6 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "importers": "errors optional_packages bounded_reading config device model tokenizer storage",
         "generation": "errors seeds config device threads model tokenizer",
         "exporters": "errors optional_packages pages config device model tokenizer storage importers generation",
-        "server": "errors settings pages config tokenizer data generation",
         "evaluation": (
             "errors optional_packages units bounded_reading config device threads model tokenizer data storage "
             "importers"
@@ -43,6 +42,8 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "training": "errors seeds config device threads model tokenizer data storage generation evaluation inspection",
         "planning": "errors config run_options device model tokenizer data storage evaluation training",
         "reports": "errors optional_packages units pages config model tokenizer data storage evaluation inspection",
+        # The server shows a model's inspection and its run's report, so it is above the rooms that make them.
+        "server": "errors settings pages config model tokenizer data generation inspection reports",
         "jobs": (
             "minigpt errors optional_packages units config run_options device threads model tokenizer data "
             "storage importers generation evaluation corpus_report training planning reports"

@@ -132,7 +132,7 @@ def _load(
         note(f"PyTorch generates one text after another: {native.why_unavailable()}")
     engine = resolve_slots(model, config.max_batch, quantize)
     batch = Batch(engine, checkpoint.tokenizer, prefix_cache_bytes=config.prefix_cache * 1_000_000)
-    return ServedModel(name, int(path.stat().st_mtime), batch, checkpoint.tokenizer.chat_template)
+    return ServedModel(name, int(path.stat().st_mtime), batch, checkpoint.tokenizer.chat_template, path)
 
 
 def _example(url: str, config: ServeConfig, model: str) -> str:

@@ -1,7 +1,7 @@
 """Collects what a model computes for a text as arrays: attention weights, every layer's prediction, and norms."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,10 +80,13 @@ def predict(model: GPT, ids: Sequence[int] | Tensor, *, top: int = 10) -> Predic
         return _predictions(model, model.features(row[None])[0], row, top)
 
 
-def inspect(model: GPT, ids: Sequence[int] | Tensor, *, top: int = 10) -> Inspection:
+def inspect(
+    model: GPT, ids: Sequence[int] | Tensor, *, top: int = 10, on_stage: Callable[[], None] = lambda: None
+) -> Inspection:
     """Collects what the model computes for `ids` (T,).
 
-    The attention weights take 4 · L · H · T² bytes.
+    The attention weights take 4 · L · H · T² bytes. `on_stage` is called after each stage; it may raise an error, which
+    ends the computation.
     Raises: ConfigError if there are no ids, more than fit into the context, or ids outside the vocabulary.
     """
     row = _checked(model, ids)
@@ -91,6 +94,7 @@ def inspect(model: GPT, ids: Sequence[int] | Tensor, *, top: int = 10) -> Inspec
         weights, lens = [], []
         norms: dict[str, list[Tensor]] = {"attention": [], "mlp": [], "mlp_residual": []}
         for stage in model.trace(row[None], attention_weights=True):
+            on_stage()
             if stage.name == "attention_weights":
                 weights.append(stage.output[0].float().cpu())  # (H, T, T)
             if stage.name in norms:

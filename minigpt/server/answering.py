@@ -60,9 +60,11 @@ def _refuse_constant(name: str) -> None:
 
 
 async def answer_once(
-    request: Request, answer: Awaitable[Mapping[str, Any]], seconds: float, finish: Finish
+    request: Request, answer: Awaitable[Mapping[str, Any] | Response], seconds: float, finish: Finish
 ) -> Response:
-    """Waits for an answer and sends it as JSON; stops working on it when the client leaves or time is up.
+    """Waits for an answer and sends it, as JSON if it is no response yet.
+
+    Stops working on it when the client leaves or time is up.
 
     Raises: ApiError; ClientDisconnect.
     """
@@ -71,7 +73,8 @@ async def answer_once(
     try:
         await asyncio.wait({working, leaving}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
-            return json_response(working.result())
+            result = working.result()
+            return result if isinstance(result, Response) else json_response(result)
         if leaving.done():
             raise ClientDisconnect
         raise out_of_time(seconds)

@@ -21,13 +21,15 @@ from minigpt.server.chat import chat_answer, chat_options, chat_pieces
 from minigpt.server.completion_options import completion_options
 from minigpt.server.completions import Completion, complete, stream
 from minigpt.server.event_hub import EventHub
-from minigpt.server.front_page import front_page
+from minigpt.server.front_page import front_page, page_response
 from minigpt.server.guards import Guards, ResponseCounter
 from minigpt.server.metrics import Metrics
+from minigpt.server.model_views import inspection, report
 from minigpt.server.openapi import openapi
-from minigpt.server.request_schemas import CHAT_COMPLETION, COMPLETION, DETOKENIZE, TOKENIZE
+from minigpt.server.request_schemas import CHAT_COMPLETION, COMPLETION, DETOKENIZE, INSPECT, TOKENIZE
 from minigpt.server.serve_config import ServeConfig
 from minigpt.server.served_model import Models
+from minigpt.server.side_work import SideWork
 from minigpt.server.tokenization import detokenize, tokenize, tokenizer_info
 
 Log = Callable[[str], None]
@@ -40,6 +42,7 @@ class Endpoints:
         self.models, self.config, self.log = models, config, log
         self.metrics = Metrics()
         self.hub = EventHub(config, self.metrics)
+        self.side_work = SideWork()
 
     # Generation
 
@@ -110,6 +113,27 @@ class Endpoints:
         """The special tokens and the size of the vocabulary."""
         return json_response(tokenizer_info(self.models.get(request.query_params.get("model"))))
 
+    # Looking at a model
+
+    async def inspect(self, request: Request) -> Response:
+        """Attention weights, logit lens and norms of a text."""
+        body = await read_body(request, INSPECT)
+        model = self.models.get(body.get("model"))
+        answer = self.side_work.run(lambda check: inspection(body, model, check))
+        return await answer_once(request, answer, self.config.timeout, self._count_cut_off)
+
+    async def report(self, request: Request) -> Response:
+        """The report of the run that trained a model, as a page."""
+        model = self.models.get(request.query_params.get("model"))
+
+        async def answer() -> Response:
+            return page_response(await self.side_work.run(lambda _: report(model)))
+
+        return await answer_once(request, answer(), self.config.timeout, self._count_cut_off)
+
+    def _count_cut_off(self, cut_off: bool) -> None:
+        self.metrics.cut_off += cut_off
+
     # The server itself
 
     async def health(self, _: Request) -> Response:
@@ -137,7 +161,7 @@ class Endpoints:
 
     async def front_page(self, _: Request) -> Response:
         """The page for people."""
-        return front_page(self.models)
+        return front_page()
 
 
 def build_application(models: Models, config: ServeConfig, log: Log) -> Starlette:
@@ -152,6 +176,8 @@ def build_application(models: Models, config: ServeConfig, log: Log) -> Starlett
         Route("/tokenize", endpoints.tokenize, methods=["POST"]),
         Route("/detokenize", endpoints.detokenize, methods=["POST"]),
         Route("/tokenizer_info", endpoints.tokenizer_info, methods=["GET"]),
+        Route("/inspect", endpoints.inspect, methods=["POST"]),
+        Route("/report", endpoints.report, methods=["GET"]),
         Route("/health", endpoints.health, methods=["GET"]),
         Route("/metrics", endpoints.prometheus, methods=["GET"]),
         Route("/openapi.json", endpoints.openapi, methods=["GET"]),
@@ -177,6 +203,7 @@ def build_application(models: Models, config: ServeConfig, log: Log) -> Starlett
         try:
             yield
         finally:
+            endpoints.side_work.stop()
             await endpoints.hub.stop()
 
     application = Starlette(

@@ -19,13 +19,18 @@ class TokenScores:
     tokens: Sequence[GeneratedToken]
     offsets: Sequence[int]
 
-    def to_dict(self, model: ServedModel) -> dict[str, Any]:
-        """The `logprobs` of a choice in OpenAI's form. The token itself is among its alternatives in any case."""
+    def to_dict(self, model: ServedModel, *, with_ids: bool = False) -> dict[str, Any]:
+        """The `logprobs` of a choice in OpenAI's form. The token itself is among its alternatives in any case.
+
+        With `with_ids`, `content` has them once more in the form of OpenAI's chat completions, with the tokens' ids.
+        """
+        content = {"content": [_with_id(token, model) for token in self.tokens]} if with_ids else {}
         return {
             "tokens": [model.token_text(token.id) for token in self.tokens],
             "token_logprobs": [token.logprob for token in self.tokens],
             "top_logprobs": [_alternatives(token, model) for token in self.tokens],
             "text_offset": list(self.offsets),
+            **content,
         }
 
 
@@ -33,6 +38,22 @@ def _alternatives(token: GeneratedToken, model: ServedModel) -> dict[str, float]
     if token.logprob is None:  # the first token of a prompt
         return None
     return {model.token_text(id): logprob for id, logprob in (*token.alternatives, (token.id, token.logprob))}
+
+
+def _with_id(token: GeneratedToken, model: ServedModel) -> dict[str, Any]:
+    alternatives = [_identified(id, logprob, model) for id, logprob in token.alternatives]
+    return {**_identified(token.id, token.logprob, model), "top_logprobs": alternatives}
+
+
+def _identified(id: int, logprob: float | None, model: ServedModel) -> dict[str, Any]:
+    """A token by its id, text and bytes; a special token has no bytes."""
+    is_special = id in model.tokenizer.special.values()
+    return {
+        "id": id,
+        "token": model.token_text(id),
+        "bytes": None if is_special else list(model.tokenizer.token_bytes(id)),
+        "logprob": logprob,
+    }
 
 
 @dataclass

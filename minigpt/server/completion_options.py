@@ -31,6 +31,7 @@ class CompletionOptions:
     max_tokens: int = _DEFAULT_TOKENS
     stream: bool = False
     include_usage: bool = False
+    return_token_ids: bool = False
 
     @property
     def ranks(self) -> bool:
@@ -112,6 +113,7 @@ def generation_options(
         max_tokens=max_tokens,
         stream=bool(given.get("stream")),
         include_usage=bool((given.get("stream_options") or {}).get("include_usage")),
+        return_token_ids=bool(given.get("return_token_ids")),
     )
 
 

@@ -28,6 +28,7 @@ class Completion:
             "created": int(time.time()),
             "model": self.model.name,
         }
+        self._begun: set[int] = set()  # choices of which a piece was sent
         if options.echo and options.logprobs is None:
             for request in self.requests:
                 self._echo(request, [GeneratedToken(id) for id in request.prompt])
@@ -85,6 +86,7 @@ class Completion:
             text, scores = choice.take()
             if text or scores.tokens or choice.finish_reason:
                 choices.append(self._choice(index, choice, text, scores))
+                self._begun.add(index)
         usage = {"usage": None} if self.options.include_usage else {}
         return {**self._header, "choices": choices, **usage} if choices else None
 
@@ -93,12 +95,19 @@ class Completion:
         return {**self._header, "choices": [], "usage": self.usage}
 
     def _choice(self, index: int, choice: Choice, text: str, scores: TokenScores) -> dict[str, Any]:
+        with_ids = self.options.return_token_ids
         return {
             "index": index,
             "text": text,
-            "logprobs": None if self.options.logprobs is None else scores.to_dict(self.model),
+            "logprobs": None if self.options.logprobs is None else scores.to_dict(self.model, with_ids=with_ids),
             "finish_reason": choice.finish_reason,
+            **(self._ids(index, scores) if with_ids else {}),
         }
+
+    def _ids(self, index: int, scores: TokenScores) -> dict[str, Any]:
+        """The ids of a choice by vLLM's names; those of the prompt are in the first piece of a stream only."""
+        prompt = None if index in self._begun else list(self.requests[index // self.options.n].prompt)
+        return {"prompt_token_ids": prompt, "token_ids": [token.id for token in scores.tokens]}
 
 
 async def complete(completion: Completion, hub: EventHub) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from minigpt.server.request_schemas import CHAT_COMPLETION, COMPLETION, DETOKENIZE, TOKENIZE
+from minigpt.server.request_schemas import CHAT_COMPLETION, COMPLETION, DETOKENIZE, INSPECT, TOKENIZE
 
 _NULLABLE_STRING = {"type": ["string", "null"]}
 _INTEGER = {"type": "integer"}
@@ -36,6 +36,13 @@ _MODEL = _object(
     }
 )
 _USAGE = _object({"prompt_tokens": _INTEGER, "completion_tokens": _INTEGER, "total_tokens": _INTEGER})
+_IDS = {"type": "array", "items": _INTEGER}
+_WITH_ID = {
+    "id": _INTEGER,
+    "token": {"type": "string"},
+    "bytes": {"type": ["array", "null"], "items": _INTEGER},
+    "logprob": {"type": ["number", "null"]},
+}
 _LOGPROBS = {
     "anyOf": [
         _object(
@@ -46,8 +53,13 @@ _LOGPROBS = {
                     "type": "array",
                     "items": {"type": ["object", "null"], "additionalProperties": {"type": "number"}},
                 },
-                "text_offset": {"type": "array", "items": _INTEGER},
-            }
+                "text_offset": _IDS,
+                "content": {
+                    "type": "array",
+                    "items": _object({**_WITH_ID, "top_logprobs": {"type": "array", "items": _object(_WITH_ID)}}),
+                },
+            },
+            "content",
         ),
         {"type": "null"},
     ]
@@ -70,7 +82,11 @@ _COMPLETION_ANSWER = _object(
                     "text": {"type": "string"},
                     "logprobs": _LOGPROBS,
                     "finish_reason": _FINISH_REASON,
-                }
+                    "prompt_token_ids": {**_IDS, "type": ["array", "null"]},
+                    "token_ids": _IDS,
+                },
+                "prompt_token_ids",
+                "token_ids",
             ),
         },
         "usage": _USAGE,
@@ -108,6 +124,45 @@ _TOKENIZER_INFO = _object(
     }
 )
 
+_NUMBER = {"type": ["number", "null"]}
+_TABLE = {"type": "array", "items": {"type": "array", "items": _NUMBER}}  # by layer and position
+_NUMBERS = {"type": "array", "items": _NUMBER}
+_INSPECTION = _object(
+    {
+        "model": {"type": "string"},
+        "skipped": {**_INTEGER, "description": "tokens before the inspected ones"},
+        "layers": _INTEGER,
+        "heads": _INTEGER,
+        "layer": _INTEGER,
+        "head": _INTEGER,
+        "labels": {"type": "array", "items": {"type": "string"}, "description": "the texts of tokens, by number"},
+        "tokens": {**_IDS, "description": "the inspected tokens, as numbers in `labels`"},
+        "bitsPerToken": _NUMBER,
+        "bitsPerByte": _NUMBER,
+        "attention": {
+            "type": "string",
+            "description": "base64 of little-endian 16-bit fractions: by layer and head the rows of the lower triangle",
+        },
+        "lens": {
+            "type": "array",
+            "items": _object(
+                {
+                    "top": {"type": "array", "items": _IDS},
+                    "logprobs": _TABLE,
+                    "entropy": _NUMBERS,
+                    "actual": _NUMBERS,
+                    "ranks": _IDS,
+                }
+            ),
+            "description": "by layer, the logit lens after each position; units: nats",
+        },
+        "norms": _object(
+            {"token": _NUMBERS, "position": _NUMBERS, "attention": _TABLE, "mlp": _TABLE, "residual": _TABLE}
+        ),
+        "darkestBits": {**_INTEGER, "description": "surprisal of the darkest color"},
+    }
+)
+
 _ERRORS = {
     400: "the request says something wrong",
     401: "the key is missing or wrong",
@@ -116,7 +171,7 @@ _ERRORS = {
     405: "the path has another method",
     408: "the body came too slowly",
     413: "the body is too long",
-    429: "the queue is full; Retry-After says when to try again",
+    429: "too much work is waiting; Retry-After says when to try again",
     500: "the model could not generate",
     503: "the models are being loaded, or the server shuts down",
     504: "the request took too long",
@@ -154,6 +209,7 @@ def _operation(
 
 
 _EVENTS = {"text/event-stream": {"schema": {"type": "string", "description": "one `data:` line for each piece"}}}
+_PAGE = {"text/html": {"schema": {"type": "string"}}}
 _TEXT = {"text/plain": {"schema": {"type": "string"}}}
 _MODEL_IN_PATH = {"name": "model", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
 _MODEL_IN_QUERY = {"name": "model", "in": "query", "required": False, "schema": {"type": "string"}}
@@ -198,6 +254,22 @@ def openapi(version: str) -> dict[str, Any]:
                     "Describe a tokenizer", _json(_TOKENIZER_INFO), (404, 503), parameters=(_MODEL_IN_QUERY,)
                 )
             },
+            "/inspect": {
+                "post": _operation(
+                    "Show the attention weights, logit lens and norms of the end of a text",
+                    _json(_INSPECTION),
+                    (*_BODY, 429, 504),
+                    body="Inspect",
+                )
+            },
+            "/report": {
+                "get": _operation(
+                    "Show the report of the run that trained a model, as an HTML page",
+                    _PAGE,
+                    (404, 429, 503, 504),
+                    parameters=(_MODEL_IN_QUERY,),
+                )
+            },
             "/health": {
                 "get": _operation(
                     "Say whether the models are loaded",
@@ -212,6 +284,7 @@ def openapi(version: str) -> dict[str, Any]:
                 "Error": _ERROR,
                 "Completion": COMPLETION,
                 "ChatCompletion": CHAT_COMPLETION,
+                "Inspect": INSPECT,
                 "Tokenize": TOKENIZE,
                 "Detokenize": DETOKENIZE,
             },

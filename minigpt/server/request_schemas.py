@@ -112,6 +112,11 @@ COMPLETION: Final[dict[str, Any]] = {
             minimum=0,
             maximum=MOST_LOGPROBS,
         ),
+        "return_token_ids": _field(
+            "boolean",
+            "give the ids of the prompt's tokens and of the text's; with logprobs also the id and the bytes of each "
+            "token and of its alternatives",
+        ),
         "suffix": _field("string", "refused: GPT-2 continues a text, it cannot fill a gap"),
     },
 }
@@ -143,6 +148,20 @@ CHAT_COMPLETION: Final[dict[str, Any]] = {
             minimum=1,
             maximum=_LARGEST_ID,
         ),
+    },
+}
+
+INSPECT: Final[dict[str, Any]] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["prompt"],
+    "properties": {
+        "model": _SAMPLING["model"],
+        "prompt": {
+            "anyOf": [{"type": "string", "minLength": 1, "maxLength": 100_000}, {**_IDS, "maxItems": 100_000}],
+            "description": "a text, or its token ids; its end is inspected if it is too long",
+        },
+        "top": _field("integer", "number of the most likely tokens at each position", minimum=1, maximum=MOST_LOGPROBS),
     },
 }
 

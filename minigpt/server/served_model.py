@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from minigpt.generation.batching.batch import Batch
 from minigpt.generation.healing import Prompt, encode_prompt
+from minigpt.model.gpt import GPT
 from minigpt.server.api_error import ApiError, invalid
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -13,18 +15,25 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 class ServedModel:
     """A model under the name that clients use, on the batch that runs it; `created` is a Unix time in seconds.
 
-    `chat_template` is the Jinja template of conversations that is saved with the model, None without one.
+    `chat_template` is the Jinja template of conversations that is saved with the model, None without one. `directory`
+    is the model's folder.
     """
 
     name: str
     created: int
     batch: Batch
     chat_template: str | None = None
+    directory: Path | None = None
 
     @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
         return self.batch.tokenizer
+
+    @property
+    def network(self) -> GPT:
+        """The model itself, which PyTorch computes."""
+        return self.batch.engine.model
 
     @property
     def context_length(self) -> int:

@@ -23,7 +23,8 @@ os.execv(sys.argv[3], sys.argv[3:])
 OPTIONS = ["--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
            "--no-first-run", "--disable-background-networking", "--disable-extensions", "--disable-sync",
            "--force-device-scale-factor=1", "--hide-scrollbars"]  # fmt: skip
-KEYS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Home": 36, "End": 35, "Tab": 9, "Enter": 13}
+KEYS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Home": 36, "End": 35, "Tab": 9, "Enter": 13,
+        "Escape": 27, "Backspace": 8}  # fmt: skip
 
 
 class Browser:
@@ -81,10 +82,16 @@ class Browser:
             for kind in ("mousePressed", "mouseReleased"):
                 self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
-    def press(self, key: str) -> None:
-        """Presses a key by its name."""
-        for kind in ("rawKeyDown", "keyUp"):
-            self._call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=KEYS[key])
+    def press(self, key: str, *, control: bool = False) -> None:
+        """Presses a key by its name. Enter presses the button that has the focus."""
+        named = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key], "modifiers": 2 * control}
+        text = {"text": "\r"} if key == "Enter" and not control else {}
+        for kind in ("keyDown" if text else "rawKeyDown", "keyUp"):
+            self._call("Input.dispatchKeyEvent", type=kind, **named, **text)
+
+    def type(self, text: str) -> None:
+        """Writes a text where the focus is."""
+        self._call("Input.insertText", text=text)
 
     def screenshot(self, path: Path, *, whole: bool = False) -> None:
         """Saves the window, or the whole page, as a PNG."""

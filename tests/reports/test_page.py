@@ -35,7 +35,7 @@ HOSTILE = [
 ]
 ASSETS = [
     asset
-    for package in ("minigpt.pages", "minigpt.reports")
+    for package in ("minigpt.pages", "minigpt.reports", "minigpt.server")
     for asset in (resources.files(package) / "assets").iterdir()
 ]
 SCRIPTS = {asset.name: asset for asset in ASSETS if asset.name.endswith(".js")}
