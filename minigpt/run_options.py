@@ -36,7 +36,7 @@ class RunOptions:
         """
         given = {name: value for name, value in options.items() if value is not None}
         for name in given.keys() - OPTION_NAMES:
-            close = difflib.get_close_matches(name, OPTION_NAMES, n=1)
+            close = difflib.get_close_matches(name, OPTION_NAMES, n=1, cutoff=0.7)
             hint = f"did you mean {close[0]!r}?" if close else "see minigpt train --help for the settings"
             raise ConfigError(f"unknown setting {name!r}; {hint}")
         for name in ("from", "preset", "tokenizer"):
@@ -52,6 +52,9 @@ class RunOptions:
             GPTConfig.check(name, value)
         if {"n_embd", "n_head"} <= shape.keys():
             GPTConfig(**shape)
+        if (options_of_lora := sorted(_OF_LORA & given.keys())) and not given.get("lora"):
+            name = options_of_lora[0]
+            raise ConfigError(f"{name} ({given[name]}) needs --lora, the adapter that it is a setting of")
         fixed = [f"{name} ({value})" for name, value in shape.items() if name != "dropout"]
         fixed += [f"preset ({given['preset']})"] if "preset" in given else []
         if "from" in given and fixed:
@@ -95,6 +98,7 @@ class RunOptions:
         return {name: value for name in SHAPE_NAMES if (value := getattr(self, name)) is not None}
 
 
+_OF_LORA = {"lora_rank", "lora_alpha", "lora_dropout", "lora_targets"}
 SHAPE_NAMES = ("n_layer", "n_head", "n_embd", "dropout")
 _TRAINING_NAMES, _READING_NAMES = (
     frozenset(TrainConfig.__dataclass_fields__),

@@ -28,6 +28,7 @@ _COMMANDS = {  # name: module in minigpt.cli and function, in the order of --hel
     "chat": "chat.chat",
     "serve": "serve.serve",
     "load-gpt2": "load_gpt2.load_gpt2",
+    "merge": "merge.merge",
     "export": "export.export",
     "corpus": "corpus.corpus",
     "evaluate": "evaluate.evaluate",

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from minigpt.cli.completion import complete_runs
-from minigpt.cli.models import CompileOption, DtypeOption, QuantizeOption, open_drafter, open_engine, open_model
+from minigpt.cli.models import (
+    AdapterOption,
+    CompileOption,
+    DtypeOption,
+    QuantizeOption,
+    open_drafter,
+    open_engine,
+    open_model,
+)
 from minigpt.cli.options import (
     CheckpointsOption,
     DeviceOption,
@@ -54,6 +62,7 @@ def generate(
             autocompletion=complete_runs,
         ),
     ] = None,
+    adapter: AdapterOption = None,
     prompt_file: Annotated[
         Path | None,
         typer.Option("--prompt-file", help="read prompts from this file, or - for standard input"),
@@ -154,7 +163,7 @@ def generate(
     from minigpt.generation.sampling import Sampler
     from minigpt.generation.streaming import generate_pieces
 
-    checkpoint = open_model(model, checkpoints, device, dtype=dtype)
+    checkpoint = open_model(model, checkpoints, device, dtype=dtype, adapter=adapter)
     tokenizer, shape = checkpoint.tokenizer, checkpoint.model.config
     lengths = {text: len(tokenizer.encode(text)) for text in prompts}  # tokens
     _check_lengths([lengths[text] for text in prompts], shape, config, strict=strict)

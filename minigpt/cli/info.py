@@ -48,22 +48,32 @@ def info(
     """
     from minigpt.cli.render.console import console, facts
     from minigpt.importers.open_model import describe_model, find_model
+    from minigpt.storage.adapter import is_adapter
     from minigpt.storage.checkpoint import TRAINING, WEIGHTS
+    from minigpt.storage.names import ADAPTER_WEIGHTS
 
     directory = find_model(model, checkpoints)
     config, tokenizer, notes = describe_model(directory)
     for each in notes:
         note(f"note: {each}")
     training, run = _record(directory / TRAINING)
-    file = directory if directory.is_file() else directory / WEIGHTS
+    adapted = is_adapter(directory)
+    file = directory if directory.is_file() else directory / (ADAPTER_WEIGHTS if adapted else WEIGHTS)
     weights = file.stat().st_size if file.exists() else 0
     if as_json:
         record = {"directory": str(directory), "config": config.to_dict(), "parameters": config.n_parameters}
         record |= {"tokenizer": tokenizer.name, "weights_bytes": weights, "training": training or None}
+        record |= {"adapter": _adapter(directory)} if adapted else {}
         write(json.dumps(record))
         return
     out = console(stderr=False)
-    out.print(facts(_short_path(str(directory)), model_facts(config, tokenizer, weights)))
+    rows = model_facts(config, tokenizer, weights)
+    if adapted:
+        adapter = _adapter(directory)
+        base, rank, alpha = adapter["base"], adapter["rank"], adapter["alpha"]
+        rows = {"adapter": f"LoRA of rank {rank}, alpha {alpha:g}, of {_short_path(base or 'an unnamed model')}"} | rows
+        rows["parameters"] += f" with the base model, {adapter['parameters']:,} of them the adapter's"
+    out.print(facts(_short_path(str(directory)), rows))
     if run is None:
         return
     settings = run.training.to_dict() if run.training else {}
@@ -75,6 +85,21 @@ def info(
         if rows:
             out.print()
             out.print(facts(title, rows))
+
+
+def _adapter(directory: Path) -> dict[str, Any]:
+    """What an adapter is added to, and its size."""
+    from minigpt.importers.peft import read_adapter
+
+    adapter = read_adapter(directory)
+    layers = adapter.layers.values()
+    return {
+        "base": adapter.base,
+        "rank": max(layer.rank for layer in layers),
+        "alpha": max(layer.alpha for layer in layers),
+        "layers": len(layers),
+        "parameters": sum(layer.a.numel() + layer.b.numel() for layer in layers),
+    }
 
 
 def _record(path: Path) -> "tuple[dict[str, Any], RunRecord | None]":

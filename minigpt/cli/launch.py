@@ -108,6 +108,7 @@ def train_with_main(world: "World") -> None:
     from minigpt.data.corpus import Corpus
     from minigpt.jobs.job import SharedJob
     from minigpt.training.clock import Control
+    from minigpt.training.fine_tuning import apply_fine_tuning
     from minigpt.training.loop import train
 
     with world.translate_errors():
@@ -120,6 +121,7 @@ def train_with_main(world: "World") -> None:
             "MINIGPT_CACHE to a folder that all machines share"
         ) from error
     model, control = _uninitialized(job.model), Control()
+    apply_fine_tuning(model, job.training)
     launcher = os.environ.get(_LAUNCHER)
     with signals_as_requests(control):
         for _ in train(model, corpus, job.training, resume=job.resume, control=control, world=world):

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from minigpt.cli.completion import complete_runs
 from minigpt.cli.render.terminal import note
 from minigpt.errors import ConfigError
 
@@ -24,21 +25,34 @@ CompileOption = Annotated[
     typer.Option("--compile", help="on CUDA: run torch.compile first; takes a minute, for long texts"),
 ]
 
+AdapterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--adapter",
+        help="a LoRA adapter's name or folder, of minigpt or peft; it is added to --model [default: its base model]",
+        autocompletion=complete_runs,
+    ),
+]
+
 
 def open_model(
-    name: str | None, checkpoints: Path, device: str = "auto", *, dtype: str = "float32", mapped: bool = True
-) -> "Checkpoint":
+    name: str | None, checkpoints: Path, device: str = "auto", *, dtype: str = "float32", mapped: bool = True,
+    adapter: str | None = None,
+) -> "Checkpoint":  # fmt: skip
     """Loads the model of that name or path onto the device, and prints notes on how its format was read.
 
+    `adapter` is the name or folder of an adapter that is added to it; without a name, to the model that it names.
     `mapped` weights stay memory-mapped, as in `from_huggingface`; a model to be trained needs its own copy.
     Raises: MinigptError.
     """
     from minigpt.device import resolve_device, resolve_dtype
-    from minigpt.importers.open_model import find_model, load_model
+    from minigpt.importers.open_model import find_adapted, load_model
 
     target = resolve_device(device)
-    path = find_model(name, checkpoints)
-    checkpoint, notes = load_model(path, str(target), dtype=resolve_dtype(dtype, target), mapped=mapped)
+    path, base = find_adapted(name, adapter, checkpoints)
+    checkpoint, notes = load_model(
+        path, str(target), dtype=resolve_dtype(dtype, target), mapped=mapped, checkpoints=checkpoints, base=base
+    )
     for each in notes:
         note(f"note: {each}")
     return checkpoint

@@ -84,8 +84,9 @@ def _option(settings: type[Settings], name: str, chosen: bool) -> inspect.Parame
     named = "on" if default is True else default
     shown = "" if default is False or default in (None, (), "") else f" [default: {named}]"
     flag = name.replace("_", "-")
+    has_off = kind is bool and field.default in (True, None)
     option = typer.Option(
-        f"--{flag}" if default is not True else f"--{flag}/--no-{flag}",
+        f"--{flag}/--no-{flag}" if has_off else f"--{flag}",
         help=field.metadata["help"] + shown,
         show_default=False,
         rich_help_panel=field.metadata["group"],

@@ -88,10 +88,11 @@ def _find(names: Sequence[str], checkpoints: Path, *, every: bool) -> dict[str, 
     Raises: CheckpointError if there is none of a name; ConfigError if two would have the same name.
     """
     from minigpt.importers.open_model import find_model
-    from minigpt.storage.checkpoint import WEIGHTS
+    from minigpt.storage.names import ADAPTER_WEIGHTS, WEIGHTS
 
     if every:
-        paths = sorted(path.parent for path in checkpoints.glob(f"*/{WEIGHTS}") if not path.parent.name.startswith("."))
+        files = [path for name in (WEIGHTS, ADAPTER_WEIGHTS) for path in checkpoints.glob(f"*/{name}")]
+        paths = sorted({path.parent for path in files if not path.parent.name.startswith(".")})
         if not paths:
             raise CheckpointError(f"no model in {checkpoints}; train one with `minigpt train corpus.txt`")
     else:

@@ -6,6 +6,8 @@ from typing import Literal
 from minigpt.errors import ConfigError
 from minigpt.settings import Settings, setting
 
+LORA_TARGETS = ("qkv_proj", "out_proj", "up_proj", "down_proj")  # the linear layers of a block
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(Settings):
@@ -57,6 +59,30 @@ class TrainConfig(Settings):
         "all",
         "on a chat log: whose turns the loss is measured on: all, or those of one role, such as assistant",
         group="Optimization",
+    )
+    lora: bool | None = setting(
+        None,
+        "with --from: train a small adapter (LoRA) and keep the model's weights; by default only where training all "
+        "weights does not fit into memory",
+        group="Fine-tuning",
+    )
+    lora_rank: int = setting(16, "rank of the adapter's matrices", min=1, max=65536, group="Fine-tuning")
+    lora_alpha: float = setting(
+        32.0, "factor of the adapter, which is divided by its rank", above=0, max=1e6, group="Fine-tuning"
+    )
+    lora_dropout: float = setting(
+        0.0, "dropout of the adapter's inputs in training", min=0, below=1, group="Fine-tuning"
+    )
+    lora_targets: str = setting(
+        "all",
+        f"layers with an adapter, separated by commas: {', '.join(LORA_TARGETS)}, or all",
+        group="Fine-tuning",
+    )
+    freeze: int = setting(
+        0,
+        "with --from: number of lower blocks that are not trained, with the embeddings; they need no backward pass",
+        min=0,
+        group="Fine-tuning",
     )
     token_noise: float = setting(
         0.0,
@@ -163,6 +189,22 @@ class TrainConfig(Settings):
             raise ConfigError(
                 f"{' and '.join(given[:-1])} cannot be combined with {given[-1]}; give one of steps, epochs and minutes"
             )
+
+        for target in self.lora_targets.split(","):
+            if target not in ("all", *LORA_TARGETS) or (target == "all" and self.lora_targets != "all"):
+                raise ConfigError(
+                    f"lora_targets ({self.lora_targets!r}) must be all, or some of {', '.join(LORA_TARGETS)}"
+                )
+        if self.lora and self.sharding == "on":
+            raise ConfigError("lora cannot be combined with sharding (on): an adapter is small; omit --sharding")
+        if self.freeze and self.sharding == "on":
+            raise ConfigError(f"freeze ({self.freeze}) cannot be combined with sharding (on); omit one of them")
+
+    @property
+    def adapted_layers(self) -> tuple[str, ...]:
+        """The linear layers of a block that get an adapter, in the order of computation."""
+        given = self.lora_targets.split(",")
+        return LORA_TARGETS if given == ["all"] else tuple(each for each in LORA_TARGETS if each in given)
 
     @property
     def scored_text(self) -> str:

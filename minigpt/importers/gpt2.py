@@ -193,6 +193,12 @@ def _stored_source(directory: Path) -> str | None:
         return None
 
 
+def hub_name(directory: Path) -> str | None:
+    """The name on the hub of the model that was imported into a folder; None for another model."""
+    source = _stored_source(directory)
+    return None if source is None else source.rpartition("@")[0].rpartition("/")[0] or None
+
+
 def _is_same(directory: Path, model: GPT, tokenizer: Tokenizer) -> bool:
     """Whether the checkpoint in a directory has the same model and tokenizer."""
     try:

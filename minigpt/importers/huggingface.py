@@ -29,7 +29,7 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 
 # The options that scale the attention, with GPT-2's values. Other values are equal to a factor on the queries.
 _SCALES = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False}
-_TOKENIZERS = ("tokenizer.json", "merges.txt", "vocab.json", "vocab.bpe")
+TOKENIZER_FILES = ("tokenizer.json", "merges.txt", "vocab.json", "vocab.bpe")
 OTHER_TOKENIZERS = ("vocab.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 GPT2_VOCABULARY_ASSUMED = "no tokenizer next to the weights: GPT-2's vocabulary is assumed"  # a note
 
@@ -76,7 +76,7 @@ def _read_tokenizer(folder: Path, config: GPTConfig) -> tuple[Tokenizer, list[st
 
     Raises: TokenizerError if it is not supported; CheckpointError if it does not belong to the model.
     """
-    if any((folder / name).exists() for name in _TOKENIZERS):
+    if any((folder / name).exists() for name in TOKENIZER_FILES):
         tokenizer = Tokenizer.load(folder)
         if tokenizer.vocab_size <= config.vocab_size:
             return tokenizer, []

@@ -11,12 +11,15 @@ from minigpt.config import GPTConfig
 from minigpt.device import resolve_device
 from minigpt.errors import CheckpointError
 from minigpt.importers.hub import is_hub_name
-from minigpt.importers.huggingface import open_huggingface, scales_attention
+from minigpt.importers.huggingface import TOKENIZER_FILES, open_huggingface, scales_attention
 from minigpt.importers.imported_model import ImportedModel, check_vocabulary
 from minigpt.importers.nanogpt import CHECKPOINT, is_nanogpt, open_nanogpt
+from minigpt.importers.peft import check_base, find_base, merged, read_adapter
 from minigpt.importers.sharded import ShardedTensors
 from minigpt.importers.tensorflow import HPARAMS, INDEX, LATEST, open_tensorflow
 from minigpt.importers.torch_file import TorchTensors, is_torch_file, open_torch
+from minigpt.model.gpt import GPT
+from minigpt.storage.adapter import is_adapter
 from minigpt.storage.checkpoint import (
     CONFIG,
     TRAINING,
@@ -28,6 +31,8 @@ from minigpt.storage.checkpoint import (
 )
 from minigpt.storage.files import exists, read_error, read_json
 from minigpt.storage.huggingface import TensorSource, from_huggingface, unused_heads
+from minigpt.storage.names import ADAPTER_CONFIG
+from minigpt.storage.run_record import AdapterBase
 from minigpt.storage.tensors import TensorFile
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -64,7 +69,8 @@ def find_model(name: str | Path | None, checkpoints: str | Path) -> Path:
     if name is None or not str(name):
         return find_checkpoint(name, checkpoints)
     named = Path(checkpoints) / name
-    is_path, is_named = exists(Path(name)), exists(named / CONFIG) or exists(named / WEIGHTS)
+    is_path = exists(Path(name))
+    is_named = any(exists(named / file) for file in (CONFIG, WEIGHTS, ADAPTER_CONFIG))
     if is_path and not is_named:
         return Path(name)
     if not is_named and is_hub_name(str(name)):
@@ -76,12 +82,24 @@ def find_model(name: str | Path | None, checkpoints: str | Path) -> Path:
 
 
 def load_model(
-    path: Path, device: str = "auto", *, dtype: torch.dtype = torch.float32, mapped: bool = False
+    path: Path,
+    device: str = "auto",
+    *,
+    dtype: torch.dtype = torch.float32,
+    mapped: bool = False,
+    checkpoints: Path | None = None,
+    base: Path | None = None,
 ) -> LoadedModel:
     """The model at a path, of any format, in eval mode on the device; for `mapped` see `from_huggingface`.
 
+    An adapter is merged into its base model: `base`, or the one that it names, which is also looked for in
+    `checkpoints`.
     Raises: CheckpointError if it is missing, damaged or not a GPT-2; TokenizerError; DeviceError.
     """
+    if is_adapter(path):
+        return _load_adapted(path, resolve_device(device), dtype, checkpoints, base)
+    if base is not None:
+        raise CheckpointError(f"{path} is not an adapter, so it cannot be added to {base}; give it as --model")
     if is_checkpoint(path):
         checkpoint = load_checkpoint(path, device, dtype=dtype, mapped=mapped)
         return LoadedModel(checkpoint, _notes_on(path, checkpoint.model.config, checkpoint.tokenizer))
@@ -92,12 +110,63 @@ def load_model(
     return LoadedModel(Checkpoint(path, model, imported.tokenizer), imported.notes)
 
 
+def _load_adapted(
+    path: Path, device: torch.device, dtype: torch.dtype, checkpoints: Path | None, base: Path | None
+) -> LoadedModel:
+    """An adapter's base model with the adapter merged into its weights, in float32 before they get the dtype."""
+    adapter = read_adapter(path)
+    base_path = base or find_base(path, adapter.base, checkpoints)
+    loaded = _load_base(path, base_path, adapter.base_sha256, mapped=True)
+    model = merged(loaded.checkpoint.model, adapter).to(device, dtype)
+    tokenizer = loaded.checkpoint.tokenizer
+    if any(exists(path / name) for name in TOKENIZER_FILES):
+        tokenizer = Tokenizer.load(path)
+        check_vocabulary(tokenizer, model.config, path)
+    return LoadedModel(Checkpoint(path, model, tokenizer), loaded.notes)
+
+
+def _load_base(adapter: Path, path: Path, sha256: str | None, *, mapped: bool) -> LoadedModel:
+    if is_adapter(path):
+        raise CheckpointError(
+            f"{path}, the base model of {adapter}, is an adapter itself; merge it first: minigpt merge {path}"
+        )
+    loaded = load_model(path, "cpu", mapped=mapped)
+    check_base(adapter, sha256, loaded.checkpoint.model, path)
+    return loaded
+
+
+def load_base(directory: Path, base: AdapterBase | None) -> GPT:
+    """The base model of a run that trains an adapter, to be trained on.
+
+    Raises: CheckpointError if it is missing, or has changed since the run began.
+    """
+    name, sha256 = (base.name, base.sha256) if base else (None, None)
+    return _load_base(directory, find_base(directory, name), sha256, mapped=False).checkpoint.model
+
+
+def find_adapted(
+    name: str | Path | None, adapter: str | Path | None, checkpoints: str | Path
+) -> tuple[Path, Path | None]:
+    """The path of a model, or that of the `adapter` to be added to it, and that of its base if it is named.
+
+    Raises: CheckpointError, as `find_model`, and if `adapter` is a whole model.
+    """
+    if adapter is None:
+        return find_model(name, checkpoints), None
+    path = find_model(adapter, checkpoints)
+    if not is_adapter(path):
+        raise CheckpointError(f"adapter ({adapter}) is a whole model, not an adapter; give it as --model")
+    return path, None if name is None else find_model(name, checkpoints)
+
+
 def describe_model(path: Path) -> tuple[GPTConfig, Tokenizer, tuple[str, ...]]:
     """The config and the tokenizer of the model at a path, of any format, with notes on them; reads no weights.
 
     Works for a run without weights, too.
     Raises: as `load_model`.
     """
+    if is_adapter(path) and not exists(path / TRAINING):
+        return describe_model(find_base(path, read_adapter(path).base))
     if is_checkpoint(path) or exists(path / TRAINING):
         config, tokenizer = read_config(path), Tokenizer.load(path)
         return config, tokenizer, _notes_on(path, config, tokenizer)

@@ -2,7 +2,7 @@
 
 | setting                                         | with --resume                                            |
 |-------------------------------------------------|----------------------------------------------------------|
-| shape, tokenizer, model to fine-tune            | never                                                    |
+| shape, tokenizer, model to fine-tune, its adapter | never                                                    |
 | text, and how the model learns from it          | with --allow-change; recorded in training.json           |
 | length, evaluation, saving, machine but dtype   | freely                                                   |
 
@@ -19,6 +19,7 @@ from minigpt.storage.run_record import Change, Resumable, RunRecord
 
 TEXT = "text"  # the "option" of a change of the text
 _FREE_GROUPS = {"Length", "Evaluation and saving", "Machine"}
+_NEVER = {"Model", "Fine-tuning"}
 _NOT_FREE = {"seed", "dtype", "dropout"}  # whatever their heading
 _FREE_WITHOUT_DROPOUT = {"micro_batch_size"}  # the gradient is the same, but each micro-batch has its own dropout mask
 _GROUPS = {
@@ -56,7 +57,7 @@ def changes_in(record: RunRecord, begun: Resumable, asked: Mapping[str, Any], st
         if not is_free(option, dropout=dropout) and value not in (has[option], before[option])
     ]
     for change in changes:
-        if change.option not in _NOT_FREE and _GROUPS.get(change.option, "Model") == "Model":
+        if change.option not in _NOT_FREE and _GROUPS.get(change.option, "Model") in _NEVER:
             instead = f" with --from {change.after}" if change.option == "from" else ""
             raise ConfigError(
                 f"{change.option} ({change.after}) cannot change on --resume: {name} has {_shown(change.before)}, and "

@@ -13,7 +13,7 @@ from minigpt.generation.engines.resolve import Quantization, resolve_engine
 from minigpt.generation.logits_processors import LogitsProcessor
 from minigpt.generation.speculative import default_drafter
 from minigpt.generation.streaming import generate_pieces
-from minigpt.importers.open_model import find_model, load_model
+from minigpt.importers.open_model import find_adapted, load_model
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import Checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -85,11 +85,13 @@ def load(
     dtype: str = "float32",
     quantize: Quantization = "auto",
     compile: bool = False,
+    adapter: str | Path | None = None,
 ) -> Model:
     """Loads a model by the name of its run or by its path, in any format that minigpt reads; None is the newest.
 
     `quantize` is "auto" (int8 on a CPU from 50 million parameters on), "int8" or "none"; `compile` runs torch.compile
-    first, on CUDA.
+    first, on CUDA. `adapter` is the name or folder of an adapter, which is added to the model, by default to the one
+    that it names.
     Raises: CheckpointError if it is missing, damaged or not a GPT-2; DeviceError; ConfigError.
 
     >>> model = minigpt.load("corpus")
@@ -97,8 +99,10 @@ def load(
     4
     """
     target = resolve_device(device)
-    path = find_model(name, checkpoints)
-    checkpoint, notes = load_model(path, str(target), dtype=resolve_dtype(dtype, target), mapped=True)
+    path, base = find_adapted(name, adapter, checkpoints)
+    checkpoint, notes = load_model(
+        path, str(target), dtype=resolve_dtype(dtype, target), mapped=True, checkpoints=Path(checkpoints), base=base
+    )
     engine = resolve_engine(checkpoint.model, quantize, compiled=compile)
     return Model(checkpoint, engine, checkpoint.directory, tuple(notes))
 

@@ -14,6 +14,7 @@ from minigpt.jobs.request import Request
 from minigpt.planning.expectation import ExpectedRange
 from minigpt.planning.plan import FINE_TUNED, PlannedSettings
 from minigpt.storage.checkpoint import Checkpoint
+from minigpt.training.fine_tuning import trained_parameters
 from minigpt.units import count, size
 
 _CENTURY = 100 * 365.25 * 24 * 3600  # seconds; many systems cannot represent a later time
@@ -100,6 +101,7 @@ class Plan:
                 f"{count(model.n_layer, 'layer')}, {count(model.n_head, 'head')}, width {model.n_embd}",
                 "" if fine_tuned else "--n-layer --n-head --n-embd",
             ),
+            *self._trained_rows(),
             PlanRow("context", f"{training.context_length} tokens", "--context-length"),
             PlanRow("dropout", f"{model.dropout:g}, token noise {training.token_noise:g}", "--dropout --token-noise"),
             PlanRow("", f"BPE-dropout {training.bpe_dropout:g}", "--bpe-dropout"),
@@ -136,6 +138,17 @@ class Plan:
         widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
         lines = [f"{row.name:{widths[0]}}  {row.value:{widths[1]}}  {row.options}".rstrip() for row in rows]
         return "\n".join([str(self.directory), *lines, *self.notes])
+
+    def _trained_rows(self) -> list[PlanRow]:
+        """Which weights are trained, if not all of them."""
+        training, n_trained = self.training, trained_parameters(self.model, self.training)
+        if training.lora:
+            what = f"an adapter (LoRA) of rank {training.lora_rank}, {n_trained:,} parameters"
+            return [PlanRow("trained", what, "--lora-rank --lora-alpha --lora-targets --no-lora")]
+        if training.freeze:
+            what = f"{n_trained:,} parameters; {count(training.freeze, 'lower block')} and the embeddings are frozen"
+            return [PlanRow("trained", what, "--freeze")]
+        return []
 
     def _loss_rows(self) -> list[PlanRow]:
         if self.corpus.train_speakers is None:

@@ -8,13 +8,16 @@ from typing import Any
 from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import CheckpointError, ConfigError
+from minigpt.importers.open_model import load_base
 from minigpt.jobs.changes import TEXT, asked_after, changes_in, describe, is_free, refuse
 from minigpt.jobs.events import Event
 from minigpt.jobs.job import Job
 from minigpt.jobs.reading import ByteProgress, corpus_record, read_corpus
 from minigpt.jobs.request import Request
 from minigpt.model.gpt import GPT
-from minigpt.storage.checkpoint import TRAINING, WEIGHTS, load_checkpoint, read_config, write_config
+from minigpt.model.lora import load_trained_state
+from minigpt.storage.adapter import is_adapter, read_trained_state
+from minigpt.storage.checkpoint import TRAINING, load_checkpoint, read_config, write_config
 from minigpt.storage.files import exists
 from minigpt.storage.huggingface import check_size
 from minigpt.storage.json_record import quoted
@@ -25,6 +28,7 @@ from minigpt.storage.tensors import TensorFile
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.training.budget import Budget, planned_steps
 from minigpt.training.events import Notice
+from minigpt.training.fine_tuning import apply_fine_tuning
 from minigpt.training.progress import Progress
 
 _LENGTH = {"steps", "epochs", "minutes"}
@@ -82,7 +86,7 @@ def weights_without_state(run: Run) -> int | None:
     """
     if exists(run.last_path):
         return None
-    path = run.directory / WEIGHTS
+    path = run.weights_path
     with TensorFile(path) as file:
         step = file.metadata.get("step", "0")
     if not re.fullmatch(r"\d{1,18}", step, re.ASCII):
@@ -118,7 +122,7 @@ def _resume(run: Run, request: Request, progress: ByteProgress | None) -> Genera
     if not request.allow_change:
         refuse(changes, str(directory))
     shape, config, reading = _changed_settings(begun, request, changes)
-    model, tokenizer = _load(run)
+    model, tokenizer = _load_adapted(run, shape, config) if is_adapter(directory) else _load(run)
     if config.context_length is not None and config.context_length > model.config.n_positions:
         raise ConfigError(
             f"context_length ({config.context_length}) must be at most the model's own ({model.config.n_positions})"
@@ -154,7 +158,10 @@ def _resume(run: Run, request: Request, progress: ByteProgress | None) -> Genera
     )
     if model.config.dropout != shape.dropout:
         model = GPT.from_tensors(model.config.replace(dropout=shape.dropout), model.state_dict())
+    if begun.model.dropout != shape.dropout:
         write_config(directory, model, tokenizer)
+    if not is_adapter(directory):
+        apply_fine_tuning(model, config)
     return Job(model, corpus, config, run, resume=True)
 
 
@@ -199,6 +206,22 @@ def _load(run: Run) -> tuple[GPT, Tokenizer]:
             check_size(config, state)
         return GPT(config), Tokenizer.load(run.directory)
     return checkpoint.model, checkpoint.tokenizer
+
+
+def _load_adapted(run: Run, shape: GPTConfig, config: TrainConfig) -> tuple[GPT, Tokenizer]:
+    """The base model with the run's adapter, and the run's tokenizer.
+
+    Raises: CheckpointError if the base model is missing or has changed.
+    """
+    base = load_base(run.directory, run.record.adapter_base)
+    model = GPT.from_tensors(shape, base.state_dict())
+    apply_fine_tuning(model, config)
+    try:
+        load_trained_state(model, read_trained_state(run.directory, model))
+    except CheckpointError:
+        if run.last_progress() is None:
+            raise
+    return model, Tokenizer.load(run.directory)
 
 
 def _progress(path: Path, entries: dict[str, Any] | None) -> Progress | None:

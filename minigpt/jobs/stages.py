@@ -30,9 +30,10 @@ from minigpt.planning.overheads import Overheads
 from minigpt.planning.plan import FINE_TUNED, plan_preset, plan_settings
 from minigpt.planning.throughput import StepTimer
 from minigpt.run_options import RunOptions
+from minigpt.storage.adapter import is_adapter, weights_hash
 from minigpt.storage.checkpoint import Checkpoint, free_name
 from minigpt.storage.run import Run
-from minigpt.storage.run_record import BaselineRecord, BaselinesRecord, Environment, RunRecord
+from minigpt.storage.run_record import AdapterBase, BaselineRecord, BaselinesRecord, Environment, RunRecord
 from minigpt.storage.runs import next_number
 from minigpt.threads import TOLERANCE, OtherPrograms
 from minigpt.training import events, loop
@@ -40,6 +41,7 @@ from minigpt.training.budget import planned_steps
 from minigpt.training.clock import Control
 from minigpt.training.distributed import World
 from minigpt.training.events import Notice, Step
+from minigpt.training.fine_tuning import apply_fine_tuning
 
 
 def prepare(
@@ -160,10 +162,16 @@ def _open_base(options: RunOptions, checkpoints: Path) -> Generator[Event, None,
     Raises: CheckpointError; ConfigError for another tokenizer than the model's.
     """
     if options.base is None:
+        for name in ("lora", "freeze"):
+            if getattr(options.training, name):
+                raise ConfigError(f"{name} needs --from: the model to fine-tune")
         return None
     from minigpt.importers.open_model import find_model, load_model
 
-    base, notes = load_model(find_model(options.base, checkpoints), "cpu")
+    path = find_model(options.base, checkpoints)
+    if options.training.lora and is_adapter(path):
+        raise ConfigError(f"from ({options.base}) is an adapter itself; merge it first: minigpt merge {options.base}")
+    base, notes = load_model(path, "cpu", checkpoints=checkpoints)
     for note in notes:
         yield Notice(0, f"note: {note}")
     if options.tokenizer not in (None, base.tokenizer.name):
@@ -193,6 +201,7 @@ def start_run(planned: Plan, processes: int = 1) -> Generator[Event, None, Job]:
     request, settings, corpus, base = planned.request, planned.settings, planned.corpus, planned.base
     torch.manual_seed(settings.training.seed)
     model = GPT.from_tensors(settings.model, base.model.state_dict()) if base else GPT(settings.model)
+    apply_fine_tuning(model, settings.training)
     record = RunRecord(
         minigpt=__version__,
         torch=torch.__version__,
@@ -204,6 +213,7 @@ def start_run(planned: Plan, processes: int = 1) -> Generator[Event, None, Job]:
         asked=RunOptions.of(request.asked),
         reading=request.options.reading,
         base=str(base.directory) if base else None,
+        adapter_base=_adapter_base(base) if base and settings.training.lora else None,
         preset=settings.preset,
         tokenizer=corpus.tokenizer.name,
         chat_template=corpus.tokenizer.chat_template,
@@ -226,6 +236,13 @@ def start_run(planned: Plan, processes: int = 1) -> Generator[Event, None, Job]:
     run.lock()
     elapsed = planned.seconds + time.perf_counter() - began
     return Job(model, corpus, settings.training, run, resume=False, elapsed=elapsed, planned=settings)
+
+
+def _adapter_base(base: Checkpoint) -> AdapterBase:
+    """The base model as the files of an adapter name it: by its name on the hub, else by its absolute path."""
+    from minigpt.importers.gpt2 import hub_name
+
+    return AdapterBase(name=hub_name(base.directory) or str(base.directory.resolve()), sha256=weights_hash(base.model))
 
 
 def _environment(target: torch.device, processes: int) -> Environment:

@@ -2,7 +2,16 @@
 
 from minigpt.config import PRESETS, GPTConfig, TrainConfig
 from minigpt.errors import ConfigError
+from minigpt.training.fine_tuning import trained_parameters
 from minigpt.training.memory import activation_bytes, state_bytes
+
+
+class TooLargeError(ConfigError):
+    """The weights and the optimizer do not fit into memory; `needed` is in bytes."""
+
+    def __init__(self, message: str, needed: int) -> None:
+        super().__init__(message)
+        self.needed = needed
 
 
 def fit_memory(
@@ -12,7 +21,7 @@ def fit_memory(
 
     Unless the user chose otherwise, the weights are first sharded over several processes, then the micro-batch is
     halved, then activations are recomputed in the backward pass. `notes` gets a sentence on each of the last two.
-    Raises: ConfigError if the weights and the optimizer alone do not fit; it names the largest preset that does.
+    Raises: TooLargeError if the weights and the optimizer alone do not fit; it names the largest preset that does.
     """
     on_cpu, context = device_type == "cpu", config.context_length or model.n_positions
     own = -(-config.sequences_per_step // processes)  # sequences per process and step
@@ -22,10 +31,11 @@ def fit_memory(
     def needs(sequences: int, recompute: bool) -> int:
         activations = activation_bytes(model, context, sequences, checkpointing=recompute, on_cpu=on_cpu)
         # From the second step on, accumulated gradients exist next to the buffers of the all-reduce.
-        buffers = 4 * model.n_parameters if processes > 1 and shards == 1 and sequences < own else 0
-        return state_bytes(model, config.optimizer, shards) + buffers + activations
+        buffers = 4 * trained_parameters(model, config) if processes > 1 and shards == 1 and sequences < own else 0
+        return state_bytes(model, config.optimizer, shards, config) + buffers + activations
 
-    if config.sharding == "auto" and needs(1, recompute=True) > free_memory and processes > 1:
+    may_shard = config.sharding == "auto" and not config.lora and not config.freeze
+    if may_shard and needs(1, recompute=True) > free_memory and processes > 1:
         config, shards = config.replace(sharding="on"), processes
     recompute = config.checkpoint_activations == "on"
     while (needed := needs(micro_batch, recompute)) > free_memory:
@@ -34,7 +44,7 @@ def fit_memory(
         elif not recompute and config.checkpoint_activations == "auto":
             recompute = True
         else:
-            raise ConfigError(_too_large(model, config.optimizer, shards, needed, free_memory))
+            raise TooLargeError(_too_large(model, config.optimizer, shards, needed, free_memory), needed)
     if micro_batch < own and config.micro_batch_size is None:
         config = config.replace(micro_batch_size=micro_batch)
         notes.append(f"micro-batches of {micro_batch} sequences, to fit into memory: gradients accumulate over a batch")

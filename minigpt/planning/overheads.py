@@ -7,6 +7,7 @@ from minigpt.data.corpus import Corpus
 from minigpt.planning.throughput import evaluation_seconds
 from minigpt.training.budget import EVALUATIONS, MIN_TRAINING, SAMPLES
 from minigpt.training.evaluation import MAX_FINAL_FRACTION
+from minigpt.training.fine_tuning import trained_parameters
 from minigpt.training.memory import state_bytes
 
 _STARTING = 0.3  # seconds for building the model and its folder
@@ -52,8 +53,10 @@ class Overheads:
         )
         return cls(
             start=planning + _STARTING,
-            evaluation=per_token * min(config.eval_tokens, held_out) + _SAVING + 4 * model.n_parameters / _WRITTEN,
-            saving=_SAVING + state_bytes(model, config.optimizer) / _WRITTEN,
+            evaluation=per_token * min(config.eval_tokens, held_out)
+            + _SAVING
+            + 4 * trained_parameters(model, config) / _WRITTEN,
+            saving=_SAVING + state_bytes(model, config.optimizer, fine_tuning=config) / _WRITTEN,
             sample=_SAMPLE,
             index=corpus.train_bytes / _INDEXED,
             final=per_token * min(held_out, most),

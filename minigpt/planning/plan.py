@@ -13,11 +13,12 @@ from minigpt.errors import ConfigError, MinigptError
 from minigpt.planning.corpus_stats import CorpusStats
 from minigpt.planning.defaults import against_overfitting, batch_and_optimizer, eval_tokens
 from minigpt.planning.expectation import ExpectedRange, expected_range
-from minigpt.planning.memory_fit import fit_memory
+from minigpt.planning.memory_fit import TooLargeError, fit_memory
 from minigpt.planning.overheads import Overheads
 from minigpt.planning.scaling_law import relative_loss
 from minigpt.planning.throughput import StepTimer
 from minigpt.run_options import RunOptions
+from minigpt.training.fine_tuning import check_fine_tuning
 
 FINE_TUNED = "fine-tuned"  # instead of a preset's name, if the model to fine-tune gives the shape
 DEFAULT_MINUTES = 5.0
@@ -33,7 +34,7 @@ LEARNING = {  # the options that change what a model learns
     name
     for settings in (GPTConfig, TrainConfig)
     for name, field in settings.__dataclass_fields__.items()
-    if field.metadata["group"] in ("Model", "Batch", "Optimization")
+    if field.metadata["group"] in ("Model", "Batch", "Optimization", "Fine-tuning")
 } - {"micro_batch_size"} | {"tokenizer", "from"}
 _TRAINING = 0.85  # of a budget in minutes, the part that steps take, until the rest is measured
 
@@ -183,7 +184,11 @@ def plan_settings(
             f"bpe_dropout ({options.training.bpe_dropout:g}) needs a tokenizer that merges bytes, bpe:N or gpt2, "
             "and this one does not; give 0"
         )
-    chosen = batch_and_optimizer(options, model, context, stats, device_type, processes, fine_tuning=base is not None)
+    check_fine_tuning(model, options.training)
+    chosen = batch_and_optimizer(
+        options, model, context, stats, device_type, processes,
+        fine_tuning=base is not None, lora=bool(options.training.lora),
+    )  # fmt: skip
     if not {"steps", "epochs", "minutes"} & options.given:
         chosen |= {"steps": 300} if stats.n_tokens < _TINY else {"minutes": DEFAULT_MINUTES}
     config = options.training.replace(context_length=context, **chosen)
@@ -193,7 +198,20 @@ def plan_settings(
             f"a batch of {config.sequences_per_step} sequences of {context} tokens is larger than the training text "
             f"({stats.n_tokens} tokens); give a --batch-size of at most {fitting}"
         )
-    config, memory = fit_memory(model, config, free_memory, device_type, processes, notes)
+    try:
+        config, memory = fit_memory(model, config, free_memory, device_type, processes, notes)
+    except TooLargeError as error:
+        if base is None or options.training.lora is not None or options.training.freeze:
+            raise
+        adapted = plan_settings(
+            stats, options.with_training(lora=True), device_type=device_type, free_memory=free_memory, preset=preset,
+            base=base, timer=timer, processes=processes,
+        )  # fmt: skip
+        why = (
+            f"only an adapter of rank {adapted.training.lora_rank} is trained (--lora): training all weights takes "
+            f"about {error.needed / 1e9:.1f} GB, and {free_memory / 1e9:.1f} GB are free"
+        )
+        return replace(adapted, notes=(why, *adapted.notes))
     timing = timer(model, config)
     config = config.replace(dtype=timing.dtype)
     planned = PlannedSettings(

@@ -17,6 +17,7 @@ from minigpt.errors import TrainingError
 from minigpt.evaluation.perplexity import evaluate
 from minigpt.model.gpt import GPT
 from minigpt.training.distributed import World
+from minigpt.training.fine_tuning import apply_fine_tuning
 from minigpt.training.memory import activation_bytes, is_out_of_memory, state_bytes
 from minigpt.training.step import Batches, TrainStep
 
@@ -200,7 +201,9 @@ def _timed_steps(
     model: GPTConfig, config: TrainConfig, device: torch.device, dtype: torch.dtype, text: Batches, seconds: float
 ) -> list[tuple[float, float]]:
     """Seconds of the gradients and of the update for each of several steps, which take about `seconds` together."""
-    stepper = TrainStep(GPT(model).to(device), text, config, device, dtype, World())
+    untrained = GPT(model)
+    apply_fine_tuning(untrained, config)
+    stepper = TrainStep(untrained.to(device), text, config, device, dtype, World())
     if device.type == "cuda":
         stepper.timed_step(0, lambda: _wait(device))  # loads the kernels, which can take longer than all other steps
     took: list[tuple[float, float]] = []
@@ -214,6 +217,7 @@ def _affordable(
 ) -> tuple[GPTConfig, TrainConfig, float]:
     """A model and a batch that need about `flops` per step and `memory` bytes at most, and the ratio of the given
     arithmetic to theirs."""
+    layers = model.n_layer
 
     def work(model: GPTConfig, config: TrainConfig) -> float:
         context = config.context_length or model.n_positions
@@ -224,7 +228,8 @@ def _affordable(
         at_once = min(config.micro_batch_size or config.batch_size, config.batch_size)
         checkpointing = config.checkpoint_activations == "on"
         kept = activation_bytes(model, context, at_once, checkpointing=checkpointing, on_cpu=on_cpu)
-        return state_bytes(model, config.optimizer) + kept
+        frozen = config.replace(freeze=config.freeze * model.n_layer // layers)  # the same part of the blocks
+        return state_bytes(model, config.optimizer, fine_tuning=frozen) + kept
 
     def fewer(count: int) -> int:
         return max(1, int(count * flops / work(model, config)))
@@ -238,4 +243,6 @@ def _affordable(
         config = config.replace(context_length=fewer(config.context_length or model.n_positions))
     while model.n_layer > 1 and needs(model, config) > memory:
         model = model.replace(n_layer=model.n_layer - 1)
+    if model.n_layer < layers:
+        config = config.replace(freeze=config.freeze * model.n_layer // layers)
     return model, config, whole / work(model, config)

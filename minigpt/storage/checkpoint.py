@@ -16,6 +16,8 @@ from minigpt.config import GPTConfig
 from minigpt.device import resolve_device
 from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
+from minigpt.model.lora import lora_of
+from minigpt.storage.adapter import BASE_SHA256, is_adapter, save_adapter, write_adapter_config
 from minigpt.storage.files import atomic_folder, atomic_json, atomic_write, exists, read_json
 from minigpt.storage.folder import Content
 from minigpt.storage.huggingface import (
@@ -25,6 +27,7 @@ from minigpt.storage.huggingface import (
     to_huggingface,
 )
 from minigpt.storage.model_card import CARD, may_write_card, model_card
+from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from minigpt.storage.names import CONFIG as CONFIG
 from minigpt.storage.names import GENERATION_CONFIG as GENERATION_CONFIG
 from minigpt.storage.names import TRAINING as TRAINING
@@ -91,7 +94,12 @@ def save_checkpoint(
         write_config(building, model, tokenizer, dtype=dtype)
         write_generation_config(building, tokenizer)
         tokenizer.save(building)
-        save_weights(building, model, metadata, dtype=dtype)
+        record = _run_record(entries, directory / TRAINING)
+        if lora_of(model) is None:
+            save_weights(building, model, metadata, dtype=dtype)
+        else:
+            write_adapter_config(building, model, record.adapter_base.name if record and record.adapter_base else None)
+            save_trained_weights(building, model, record, metadata)
         if entries is not None:
             atomic_json(building / TRAINING, entries)
         if may_write_card(directory):
@@ -99,7 +107,7 @@ def save_checkpoint(
                 directory.name,
                 model.config,
                 tokenizer=tokenizer.name,
-                record=_run_record(entries, directory / TRAINING),
+                record=record,
                 origin=origin,
                 notes=notes,
             )
@@ -144,6 +152,26 @@ def save_weights(
     )
 
 
+def save_trained_weights(
+    directory: Path,
+    model: GPT,
+    record: RunRecord | None,
+    metadata: Mapping[str, str] | None = None,
+    *,
+    write_file: Callable[[Path, Content], None] = atomic_write,
+) -> None:
+    """Replaces only the weights of a run: those of the model, or if it has an adapter only those of the adapter.
+
+    Raises: CheckpointError if they cannot be written.
+    """
+    if lora_of(model) is None:
+        save_weights(directory, model, metadata, write_file=write_file)
+        return
+    base = record.adapter_base if record else None
+    hashed = {BASE_SHA256: base.sha256} if base else {}
+    save_adapter(directory, model, {**(metadata or {}), **hashed}, write_file=write_file)
+
+
 def load_checkpoint(
     directory: str | Path, device: str = "auto", *, dtype: torch.dtype = torch.float32, mapped: bool = False
 ) -> Checkpoint:
@@ -153,6 +181,10 @@ def load_checkpoint(
     """
     directory = Path(directory)
     target = resolve_device(device)
+    if is_adapter(directory):
+        raise CheckpointError(
+            f"{directory} holds an adapter, not a whole model; minigpt.load() adds it to its base model"
+        )
     config = read_config(directory)
     tokenizer = Tokenizer.load(directory)
     if tokenizer.vocab_size > config.vocab_size:
@@ -187,9 +219,14 @@ def find_checkpoint(name: str | Path | None, checkpoints: str | Path) -> Path:
     checkpoints = Path(checkpoints)
     if name is not None and str(name):  # "" would be the working directory
         for directory in (checkpoints / name, Path(name)):
-            if exists(directory / CONFIG) or exists(directory / WEIGHTS):
+            if any(exists(directory / file) for file in (CONFIG, WEIGHTS, ADAPTER_CONFIG)):
                 return directory
-    weights = [path for path in checkpoints.glob(f"*/{WEIGHTS}") if not path.parent.name.startswith(".")]
+    weights = [
+        path
+        for name in (WEIGHTS, ADAPTER_WEIGHTS)
+        for path in checkpoints.glob(f"*/{name}")
+        if not path.parent.name.startswith(".")
+    ]
     if not weights:
         what = f"no model in {checkpoints}" if name is None else f"no model {str(name)!r}, and none in {checkpoints}"
         raise CheckpointError(f"{what}; train one with `minigpt train corpus.txt` or get one with `minigpt load-gpt2`")

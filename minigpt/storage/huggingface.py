@@ -103,6 +103,11 @@ def _modules(config: GPTConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     yield "final_norm", "ln_f", (c,)
 
 
+def linear_layers(config: GPTConfig) -> dict[str, str]:
+    """The linear layers of the blocks: their names here, and in Hugging Face's files without prefix."""
+    return {name: stored for name, stored, _ in _modules(config) if name.endswith("_proj")}
+
+
 def stored_tensors(config: GPTConfig) -> Iterator[StoredTensor]:
     """Every tensor of a model of this shape, as Hugging Face stores it."""
     for name, stored_name, shape in _modules(config):

@@ -25,6 +25,7 @@ tags:
 - minigpt
 - gpt2
 ---"""
+_ADAPTER_FRONT_MATTER = _FRONT_MATTER.replace("library_name: transformers", "library_name: peft")
 _MARK = "<!-- minigpt rewrites this page unless it was edited: {} -->\n"
 _ANY_MARK = re.compile(r"<!-- minigpt [^<>]*: ([0-9a-f]{64}) -->\n")  # of earlier versions, too
 _MAX_NAMES = 10
@@ -68,7 +69,7 @@ def model_card(
     """
     known = record or RunRecord()
     sections = [
-        _FRONT_MATTER,
+        _ADAPTER_FRONT_MATTER if known.adapter_base else _FRONT_MATTER,
         f"# {_plain(name)}",
         _introduction(config, record, origin, notes),
         *_data(known),
@@ -76,7 +77,7 @@ def model_card(
         _table(_shape(config, tokenizer or known.tokenizer)),
         *_training(known),
         *([] if record is None else _results(record, config)),
-        *_use(),
+        *(_use_adapter(known.adapter_base.name) if known.adapter_base else _use()),
         *_limits(config, known),
         "## Share it",
         "The folder is a complete model for the hub. This command does not upload files that are needed only to resume "
@@ -104,8 +105,15 @@ def _introduction(config: GPTConfig, record: RunRecord | None, origin: str | Non
     if record is None:
         return f"{what}, saved by minigpt."
     version = f" {record.minigpt}" if record.minigpt else ""
-    start = f"fine-tuned from {_code(_base_name(record.base))}" if record.base else "trained from scratch"
     text = " on the text below" if record.sources or record.corpus else ""
+    if record.adapter_base and record.training:
+        return (
+            f"An adapter (LoRA, rank {record.training.lora_rank}) of {_code(_public_name(record.adapter_base.name))}, "
+            "a "
+            f"language model with GPT-2's architecture and {config.n_parameters:,} parameters, trained with "
+            f"minigpt{version}{text}. The base model is not in this folder."
+        )
+    start = f"fine-tuned from {_code(_base_name(record.base))}" if record.base else "trained from scratch"
     return f"{what}, {start} with minigpt{version}{text}."
 
 
@@ -211,6 +219,27 @@ def _use() -> Iterator[str]:
         "```sh\nminigpt export . --to gguf --output model.gguf\n"
         'llama-completion -m model.gguf -p "Once upon a time" -n 100\n```'
     )
+
+
+def _use_adapter(base: str) -> Iterator[str]:
+    yield "## Use"
+    yield (
+        f"The adapter needs its base model, {_code(_public_name(base))}. With minigpt and with peft, in this folder, "
+        "which the commands call `.`:"
+    )
+    yield '```sh\nminigpt generate "Once upon a time" --model .\n```'
+    yield (
+        "```python\nfrom peft import AutoPeftModelForCausalLM\nfrom transformers import AutoTokenizer, pipeline\n\n"
+        'model, tokenizer = AutoPeftModelForCausalLM.from_pretrained("."), AutoTokenizer.from_pretrained(".")\n'
+        'print(pipeline("text-generation", model, tokenizer=tokenizer)("Once upon a time", max_new_tokens=100))\n```'
+    )
+    yield "As one model without a base, from which `minigpt export` writes other formats:"
+    yield "```sh\nminigpt merge . --name merged\n```"
+
+
+def _public_name(base: str) -> str:
+    """The name of a base model on the hub, or the last part of its path: the rest may be private."""
+    return PurePath(base).name if PurePath(base).is_absolute() else base
 
 
 def _limits(config: GPTConfig, record: RunRecord) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"  # instead of WEIGHTS in the folder of an adapter
 GENERATION_CONFIG = "generation_config.json"
 TRAINING = "training.json"
 LAST = "last"  # the folder of the states that a run resumes from

@@ -10,11 +10,23 @@ from minigpt.storage.files import exists
 from minigpt.storage.folder import Folder, wrap_write_errors
 from minigpt.storage.model_card import CARD
 from minigpt.storage.model_list import disk_bytes
-from minigpt.storage.names import CONFIG, GENERATION_CONFIG, LAST, TRAINING, WEIGHTS
+from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, CONFIG, GENERATION_CONFIG, LAST, TRAINING, WEIGHTS
 from minigpt.storage.run_lock import RunLock
 
 _OWN = {  # what minigpt writes into the folder of a run
-    *(CONFIG, WEIGHTS, GENERATION_CONFIG, TRAINING, LAST, CARD, "log.jsonl", "report.html", "loss.png"),
+    *(
+        CONFIG,
+        WEIGHTS,
+        ADAPTER_CONFIG,
+        ADAPTER_WEIGHTS,
+        GENERATION_CONFIG,
+        TRAINING,
+        LAST,
+        CARD,
+        "log.jsonl",
+        "report.html",
+        "loss.png",
+    ),
     *(".lock", ".lock.json", "tensorboard", "wandb"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt"),
 }

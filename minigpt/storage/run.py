@@ -2,6 +2,7 @@
 
     checkpoints/NAME/
         config.json, model.safetensors, ...   the best weights so far, a Hugging Face GPT-2 directory
+        adapter_config.json, adapter_model.safetensors   instead of model.safetensors: an adapter, a directory of peft
         README.md                             the model card, written from the record
         training.json                         the record: settings, text, versions, result
         log.jsonl                             one object per step or evaluation
@@ -25,6 +26,8 @@ from torch import Tensor
 from minigpt.bounded_reading import parse_json
 from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
+from minigpt.model.lora import lora_of
+from minigpt.storage.adapter import is_adapter, read_trained_state
 from minigpt.storage.checkpoint import (
     CONFIG,
     TRAINING,
@@ -33,13 +36,13 @@ from minigpt.storage.checkpoint import (
     load_checkpoint,
     read_config,
     save_checkpoint,
-    save_weights,
+    save_trained_weights,
 )
 from minigpt.storage.files import exists, json_bytes, read_json
 from minigpt.storage.folder import Content, Folder, wrap_write_errors
 from minigpt.storage.json_record import check_entry, is_integer, is_number, mapping
 from minigpt.storage.model_card import CARD, may_write_card, model_card
-from minigpt.storage.names import LAST
+from minigpt.storage.names import ADAPTER_WEIGHTS, LAST
 from minigpt.storage.run_lock import RunLock
 from minigpt.storage.run_log import RunLog
 from minigpt.storage.run_record import FORMAT, RunRecord
@@ -49,6 +52,7 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 _SAFETENSORS, _JSON = re.compile(rb"(?s).{8}\{"), re.compile(rb"\{")
 _STARTS = {  # the files that a run replaces, and how each begins
     WEIGHTS: _SAFETENSORS,
+    ADAPTER_WEIGHTS: _SAFETENSORS,
     "state.safetensors": _SAFETENSORS,
     "before_cooldown.safetensors": _SAFETENSORS,
     CONFIG: _JSON,
@@ -125,6 +129,11 @@ class Run:
     @property
     def log_path(self) -> Path:
         return self.directory / "log.jsonl"
+
+    @property
+    def weights_path(self) -> Path:
+        """The file of the best weights: those of the whole model, or of its adapter."""
+        return self.directory / (ADAPTER_WEIGHTS if is_adapter(self.directory) else WEIGHTS)
 
     @property
     def last_path(self) -> Path:
@@ -243,15 +252,15 @@ class Run:
     def save_best(self, model: GPT, step: int, validation_loss: float | None) -> Path:
         """Replaces the weights at the top of the folder."""
         metadata = {"step": str(step)} | ({} if validation_loss is None else {"validation_loss": str(validation_loss)})
-        save_weights(self.directory, model, metadata=metadata, write_file=self._write_file)
-        return self.directory / WEIGHTS
+        save_trained_weights(self.directory, model, self.record, metadata, write_file=self._write_file)
+        return self.weights_path
 
     def best_figures(self) -> tuple[int, float] | None:
         """The step of the weights at the top of the folder and their validation loss; None if none was measured.
 
         Raises: CheckpointError if the weights cannot be read.
         """
-        path = self.directory / WEIGHTS
+        path = self.weights_path
         with TensorFile(path) as file:
             loss, step = file.metadata.get("validation_loss"), file.metadata.get("step")
         if loss is None:
@@ -264,13 +273,15 @@ class Run:
             raise CheckpointError(f"{path} is damaged: its step or loss is out of range; copy it again")
         return figures
 
-    def load_best(self) -> dict[str, Tensor]:
-        """The weights at the top of the folder, as a state dict.
+    def load_best(self, model: GPT) -> dict[str, Tensor]:
+        """The weights at the top of the folder, under the names of `trained_state`; `model` has their shape.
 
         Raises: CheckpointError if they cannot be read, or the folder was deleted, moved or replaced.
         """
         if not self.is_in_place:
             raise CheckpointError(f"{self.directory} was deleted, moved or replaced, and its best weights with it")
+        if lora_of(model) is not None:
+            return read_trained_state(self.directory, model)
         return load_checkpoint(self.directory, "cpu").model.state_dict()
 
     def save_last(self, state: LastState) -> Path:

@@ -36,6 +36,14 @@ class Environment(JsonRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AdapterBase(JsonRecord):
+    """The base model of an adapter: the name or path that its adapter_config.json has, and the hash of its weights."""
+
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class CorpusRecord(JsonRecord):
     """The text as tokens: its hash, its size, and the file that holds the tokens."""
 
@@ -115,11 +123,12 @@ class Result(JsonRecord):
 class RunRecord:
     """The content of training.json; a part is None if it was not recorded.
 
-    `base` is the model that was fine-tuned, `sources` are the texts by absolute path (`-` is a pipe), `asked` are the
-    options that a resumed run is compared with, `chat_template` is the Jinja template of a chat log's conversations,
-    `model` and `training` are the settings that the run has, `expected` are the lowest and the highest bits per byte
-    that its plan expected. `number` counts the starts and resumes of all runs in the same folder up to the last one of
-    this run. `other` holds entries that this version does not use.
+    `base` is the model that was fine-tuned, `adapter_base` the same of a run that trains an adapter. `sources` are the
+    texts by absolute path (`-` is a pipe), `asked` are the options that a resumed run is compared with, `chat_template`
+    is the Jinja template of a chat log's conversations, `model` and `training` are the settings that the run has,
+    `expected` are the lowest and the highest bits per byte that its plan expected. `number` counts the starts and
+    resumes of all runs in the same folder up to the last one of this run. `other` holds entries that this version does
+    not use.
     """
 
     format: int | None = FORMAT
@@ -133,6 +142,7 @@ class RunRecord:
     asked: RunOptions | None = None
     reading: ReadingConfig | None = None
     base: str | None = None
+    adapter_base: AdapterBase | None = None
     preset: str | None = None
     tokenizer: str | None = None
     chat_template: str | None = None
@@ -301,6 +311,7 @@ _READERS: Mapping[str, _Reader] = {
     "sources": _list(_string),
     "asked": _asked,
     "reading": _settings(ReadingConfig),
+    "adapter_base": _object(AdapterBase.from_dict),
     "corpus": _object(CorpusRecord.from_dict),
     "baselines": _object(BaselinesRecord.from_dict),
     "model": _settings(GPTConfig),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from minigpt.errors import CheckpointError
+from minigpt.model.lora import load_trained_state, trained_state
 from minigpt.storage.run import LastState, Run
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.training.budget import Budget
@@ -108,11 +109,13 @@ class Checkpointer:
 
     def load_best(self) -> None:
         """Loads the best weights into the model."""
-        best = self.world.broadcast_state(LastState(self.run.load_best(), {}) if self.run is not None else None)
+        best = self.world.broadcast_state(
+            LastState(self.run.load_best(self.model), {}) if self.run is not None else None
+        )
         assert best is not None
-        present = self.model.state_dict()
-        self.model.load_state_dict(
-            {name: distribute_like(value, present[name]) for name, value in best.tensors.items()}
+        present = trained_state(self.model)
+        load_trained_state(
+            self.model, {name: distribute_like(value, present[name]) for name, value in best.tensors.items()}
         )
 
     def _load_last(self) -> LastState | None:
@@ -244,7 +247,7 @@ class Checkpointer:
         return self.state.capture(progress, self.world.gather)
 
     def _check_finite(self) -> None:
-        bad = any(not parameter.isfinite().all() for parameter in map(to_local, self.model.parameters()))
+        bad = any(not parameter.isfinite().all() for parameter in map(to_local, trained_state(self.model).values()))
         (bad_anywhere,) = self.world.all_reduce_max([bad])
         if bad_anywhere:
             raise DivergedError("weights are NaN or infinite")

@@ -102,7 +102,8 @@ class _HeadAndLoss(torch.autograd.Function):
 
     The gradient of the cross entropy with respect to the logits is softmax(logits) - onehot(target). So each slice
     overwrites its logits with their gradient, multiplies it with the features and the weights, and is done. Only
-    (N, C) and (V, C) are kept, never (N, V), which for 50,257 tokens is most of a small model's memory.
+    (N, C) and (V, C) are kept, never (N, V), which for 50,257 tokens is most of a small model's memory. A frozen head
+    has no gradient.
     Matrix products are in `dtype`; the gradient of the weights is summed in float32.
     """
 
@@ -111,13 +112,14 @@ class _HeadAndLoss(torch.autograd.Function):
         ctx: FunctionCtx, features: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype, plan: HeadPlan
     ) -> Tensor:
         """Shapes: features (N, C), weight (V, C), targets (N,) int64 -> ()."""
+        trains_head = ctx.needs_input_grad[1]  # type: ignore[attr-defined]
         n, vocab_size = features.shape[0], weight.shape[0]
         features, head = features.to(dtype), weight.to(dtype)
         if plan.pads_vocabulary:
             head = F.pad(head, (0, 0, 0, -vocab_size % _CUDA_ALIGNMENT))  # V rounded up, in all shapes below
         total = torch.zeros((), dtype=torch.float32, device=features.device)
         feature_gradient = torch.empty_like(features)
-        weight_gradient = torch.zeros_like(head, dtype=torch.float32)
+        weight_gradient = torch.zeros_like(head, dtype=torch.float32) if trains_head else None
         buffer = _logits_buffer(features, min(n, plan.rows), len(head))  # (rows, V)
         for start in range(0, n, plan.rows):
             x, target = features[start : start + plan.rows], targets[start : start + plan.rows, None]
@@ -126,21 +128,26 @@ class _HeadAndLoss(torch.autograd.Function):
             for logits_slice, target_slice in slices:
                 total += plan.gradient(logits_slice, target_slice, vocab_size)
             torch.mm(logits, head, out=feature_gradient[start : start + plan.rows])
+            if weight_gradient is None:
+                continue
             if dtype == weight_gradient.dtype:
                 weight_gradient.addmm_(logits.t(), x)  # adds in place: no second (V, C)
             else:
                 weight_gradient += logits.t() @ x
-        ctx.gradients = feature_gradient, weight_gradient[:vocab_size], n  # type: ignore[attr-defined]
+        if weight_gradient is not None:
+            weight_gradient = weight_gradient[:vocab_size]
+        ctx.gradients = feature_gradient, weight_gradient, n  # type: ignore[attr-defined]
         return total / max(1, n)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None, None]:
         feature_gradient, weight_gradient, n = ctx.gradients  # type: ignore[attr-defined]
         del ctx.gradients  # type: ignore[attr-defined]  # they are scaled in place: valid for one backward pass
         # Divided only here: float16 gradients divided before the loss scale multiplies them would vanish.
         scale = gradient / max(1, n)
-        return feature_gradient.float() * scale, weight_gradient.mul_(scale), None, None, None
+        head = None if weight_gradient is None else weight_gradient.mul_(scale)
+        return feature_gradient.float() * scale, head, None, None, None
 
 
 def _logits_buffer(features: Tensor, rows: int, vocab_size: int) -> Tensor:

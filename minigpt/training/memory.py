@@ -5,8 +5,9 @@ from functools import partial
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from minigpt.config import GPTConfig
+from minigpt.config import GPTConfig, TrainConfig
 from minigpt.model.gpt import GPT
+from minigpt.training.fine_tuning import trained_parameters
 from minigpt.training.loss import CUDA_HEAD_ROWS, HEAD_ROWS
 
 # The messages of torch on a CPU, on a CPU under Windows, and on MPS (two).
@@ -22,13 +23,19 @@ def checkpoint_blocks(model: GPT) -> None:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
-def state_bytes(config: GPTConfig, optimizer: str, processes: int = 1) -> int:
+def state_bytes(config: GPTConfig, optimizer: str, processes: int = 1, fine_tuning: TrainConfig | None = None) -> int:
     """Bytes of weights, gradients and optimizer state, in float32: AdamW keeps two numbers per weight, Muon one.
+
+    With the settings of `fine_tuning`, only the weights that they train have gradients and optimizer state.
 
     With several `processes`, over which the model is sharded (minigpt.training.fsdp), each starts with all weights.
     In a step it has its shard of everything, and the embeddings and two blocks with their gradients unsharded. In an
     evaluation it has all weights but no gradients.
     """
+    if fine_tuning is not None and (fine_tuning.lora or fine_tuning.freeze):
+        trained = trained_parameters(config, fine_tuning)
+        adapter = trained if fine_tuning.lora else 0
+        return 4 * (config.n_parameters + adapter) + 12 * trained  # with Muon a little less
     inner = config.n_inner_parameters
     outer = config.n_parameters - inner
     state = 4 * (4 * outer + (3 if optimizer == "muon" else 4) * inner)

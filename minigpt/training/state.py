@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from minigpt.errors import CheckpointError
+from minigpt.model.lora import load_trained_state, trained_state
 from minigpt.storage.json_record import is_number, quoted
 from minigpt.storage.run import LastState
 from minigpt.training.distributed import distribute_like
@@ -35,7 +36,7 @@ class TrainingState:
         `gather` returns the full tensor of one that is sharded over several processes.
         """
         step = self.train_step
-        tensors = {f"model.{name}": gather(tensor) for name, tensor in step.loss_model.model.state_dict().items()}
+        tensors = {f"model.{name}": gather(tensor) for name, tensor in trained_state(step.loss_model.model).items()}
         for name, state in self.optimizer_states().items():
             for key, value in state.items():
                 tensors[f"optimizer.{name}.{key}"] = gather(torch.as_tensor(value))
@@ -54,7 +55,7 @@ class TrainingState:
         for optimizer in step.optimizers:
             optimizer.state.clear()
         model = step.loss_model.model
-        present, parameters, states = model.state_dict(), dict(model.named_parameters()), self.optimizer_states()
+        present, parameters, states = trained_state(model), dict(model.named_parameters()), self.optimizer_states()
         detector = step.spike_detector
         weights: dict[str, Tensor] = {}
         for full_name, value in state.tensors.items():
@@ -75,7 +76,7 @@ class TrainingState:
         for name, entries in states.items():
             if entries.keys() not in _OPTIMIZER_STATES:
                 raise CheckpointError(f"{state.damaged}: {'optimizer.' + name!r} is incomplete; copy it again")
-        model.load_state_dict(weights)
+        load_trained_state(model, weights)
         if saved_with.loss_scaler:  # empty if the run had no loss scale
             _check_loss_scaler(state, saved_with.loss_scaler)
             step.loss_scaler.load_state_dict(saved_with.loss_scaler)

@@ -26,9 +26,11 @@ from fork_server import ForkServer, serve
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.model.gpt import GPT
+from minigpt.model.lora import load_trained_state
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run
 from minigpt.storage.tensors import load_tensors
+from minigpt.training.fine_tuning import apply_fine_tuning
 from minigpt.training.loop import train
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither fork nor SIGKILL")
@@ -39,6 +41,8 @@ SETTINGS = {
     "eval_tokens": 100, "sample_every": 12, "save_every": 2, "token_noise": 0.1, "bpe_dropout": 0.2,
     "device": "cpu",
 }  # fmt: skip
+LORA = {"optimizer": "adamw", "lora": True, "lora_rank": 3, "lora_dropout": 0.1, "freeze": 1}
+KINDS = {optimizer: {"optimizer": optimizer} for optimizer in OPTIMIZERS} | {"an adapter": LORA}
 SHORT = SETTINGS | {"steps": 2, "eval_every": 1, "sample_every": 0, "save_every": 1}
 CLOCK = {
     "seconds", "tokens_per_second", "start_seconds", "duration", "closing_seconds",
@@ -52,7 +56,9 @@ def train_as_a_user_does(folder: Path, settings: dict[str, Any]) -> None:
     text = folder.parent / "fox.txt"
     corpus = Corpus.build([text], "bpe:270", cache=text.parent / "cache")
     resume = (folder / "training.json").exists()
-    if resume:
+    if settings.get("lora"):
+        run, model = start_or_open_adapter(folder, corpus, settings)
+    elif resume:
         run, model = Run.open(folder), load_checkpoint(folder, "cpu").model
     else:
         torch.manual_seed(0)
@@ -64,6 +70,19 @@ def train_as_a_user_does(folder: Path, settings: dict[str, Any]) -> None:
         run = Run.create(folder, model, corpus.tokenizer, {})
     for _ in train(model, corpus, TrainConfig(**settings), run, resume=resume):
         pass
+
+
+def start_or_open_adapter(folder: Path, corpus: Corpus, settings: dict[str, Any]) -> tuple[Run, GPT]:
+    """The run of an adapter of a model that is the same each time, and that model with the adapter."""
+    torch.manual_seed(0)
+    shape = GPTConfig(vocab_size=corpus.tokenizer.vocab_size, n_positions=16, n_embd=16, n_layer=2, n_head=2)
+    model = GPT(shape.replace(dropout=0.1))
+    apply_fine_tuning(model, TrainConfig(**settings))
+    if (folder / "training.json").exists():
+        run = Run.open(folder)
+        load_trained_state(model, run.load_best(model))
+        return run, model
+    return Run.create(folder, model, corpus.tokenizer, {"adapter_base": {"name": "base", "sha256": "0" * 64}}), model
 
 
 class Killer:
@@ -183,7 +202,7 @@ def kept(folder: Path) -> dict[str, Any]:
     run = Run.open(folder)
     found: dict[str, Any] = {"log": [timeless(line) for line in run.read_log()]}
     found["result"] = timeless(run.record.result.to_dict())
-    for name in ("model.safetensors", "last/state.safetensors", "last/before_cooldown.safetensors"):
+    for name in (run.weights_path.name, "last/state.safetensors", "last/before_cooldown.safetensors"):
         tensors, metadata = load_tensors(folder / name)
         metadata |= {"progress": json.dumps(timeless(json.loads(metadata.get("progress", "{}"))))}
         found[name] = metadata
@@ -199,9 +218,9 @@ def assert_same(run: Path, uninterrupted: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_run_killed_at_random_moments_equals_an_uninterrupted_one(forker: Forker, optimizer: str, kills: int) -> None:
-    settings = SETTINGS | {"optimizer": optimizer}
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_killed_at_random_moments_equals_an_uninterrupted_one(forker: Forker, kind: str, kills: int) -> None:
+    settings = SETTINGS | KINDS[kind]
     whole = forker.new()
     took = forker.train(whole, settings)["took"]
     uninterrupted = kept(whole)
@@ -219,17 +238,21 @@ def test_a_run_killed_at_random_moments_equals_an_uninterrupted_one(forker: Fork
 
 
 @pytest.mark.parametrize("every", [29, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_run_killed_in_any_call_that_writes_to_disk_equals_an_uninterrupted_one(forker: Forker, every: int) -> None:
+@pytest.mark.parametrize("kind", ["muon", "an adapter"])
+def test_a_run_killed_in_any_call_that_writes_to_disk_equals_an_uninterrupted_one(
+    forker: Forker, kind: str, every: int
+) -> None:
+    settings = SHORT | KINDS[kind]
     whole = forker.new()
-    counted = forker.train(whole, SHORT)
+    counted = forker.train(whole, settings)
     calls = counted["calls"]
     uninterrupted = kept(whole)
     assert calls > 50
     assert counted["file_writes"] > 10
     for call in range(1, calls + 1, every):
         run = forker.new()
-        assert forker.train(run, SHORT, end_in=call)["killed"], f"call {call}"
-        assert not forker.train(run, SHORT)["killed"]
+        assert forker.train(run, settings, end_in=call)["killed"], f"call {call}"
+        assert not forker.train(run, settings)["killed"]
         assert_same(run, uninterrupted)
 
 

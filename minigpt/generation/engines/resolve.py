@@ -15,6 +15,7 @@ from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.engines.slots import SlotEngine
 from minigpt.generation.engines.torch_slots import TorchSlots
 from minigpt.model.gpt import GPT
+from minigpt.model.lora import lora_of
 
 Quantization = Literal["auto", "none", "int8"]
 
@@ -79,6 +80,8 @@ def _native_obstacle(model: GPT) -> str:
         return native.why_unavailable()
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
         return f"the weights are {str(weight.dtype).removeprefix('torch.')} on {weight.device}"
+    if lora_of(model) is not None:
+        return "the model has an adapter that is not merged into its weights"
     if model.config.activation_function != "gelu_new":
         return f"the model has another activation function ({model.config.activation_function})"
     return ""

@@ -1,0 +1,44 @@
+"""`minigpt merge`: adds an adapter to the weights of its base model, as a whole model."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from minigpt.cli.completion import complete_runs
+from minigpt.cli.options import CheckpointsOption, NewestModelArgument, command_line
+from minigpt.cli.render.terminal import note, write
+
+
+def merge(
+    model: NewestModelArgument = None,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            "--model", help="the base model [default: the one that the adapter names]", autocompletion=complete_runs
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="the name to save it under [default: the adapter's, and -merged]")
+    ] = None,
+    checkpoints: CheckpointsOption = Path("checkpoints"),
+) -> None:
+    """Merge a LoRA adapter into its base model: writes a whole GPT-2 folder, for export and for other programs.
+
+    The adapter is a run of `minigpt train --lora`, or a folder of peft. It stays unchanged.
+
+    Examples:
+
+    - `minigpt merge letters`
+
+    - `minigpt merge adapters/poems --model gpt2 --name poems`
+    """
+    from minigpt.importers.merge import merge_adapter
+    from minigpt.importers.open_model import find_model
+
+    path = None if base is None else find_model(base, checkpoints)
+    merged = merge_adapter(model, into=name, base=path, checkpoints=checkpoints)
+    note(f"saved in {merged.directory}: {merged.model.config.n_parameters:,} parameters")
+    note("try it with:")
+    name = merged.directory.name
+    write(command_line("generate", "Once upon a time", "--model", name, checkpoints=checkpoints))

@@ -1,0 +1,270 @@
+"""Reads LoRA adapters in the format of Hugging Face's peft, and merges them into their base model.
+
+Everything that changes the function of the adapted model is either honored or refused by its name.
+"""
+
+import contextlib
+import math
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minigpt.errors import CheckpointError
+from minigpt.importers.hub import is_hub_name
+from minigpt.importers.torch_file import TorchTensors, open_torch
+from minigpt.model.gpt import GPT
+from minigpt.storage.adapter import BASE_SHA256, weights_hash
+from minigpt.storage.files import exists, read_json
+from minigpt.storage.huggingface import TensorSource, linear_layers, plain_name, stored_tensors
+from minigpt.storage.json_record import is_integer, is_number, mapping, quoted
+from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, CONFIG, WEIGHTS
+from minigpt.storage.tensors import TensorFile
+
+_PICKLED = "adapter_model.bin"  # of peft before 2024
+_LAYER = r"(?P<layer>h\.\d{1,5}\.(?:attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj))"
+_NAMES = {
+    kind: re.compile(pattern)
+    for kind, pattern in {
+        "a": rf"{_LAYER}\.lora_A\.(?:default\.)?weight",
+        "b": rf"{_LAYER}\.lora_B\.(?:default\.)?weight",
+        "magnitude": rf"{_LAYER}\.lora_magnitude_vector(?:\.default)?(?:\.weight)?",
+        "bias": r"(?P<layer>.+?)(?:\.base_layer)?\.bias",
+    }.items()
+}
+# Options of adapter_config.json that are honored, and those that do not change the adapted model's function.
+_HONORED = {"peft_type", "r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora", "bias"}
+_WITHOUT_EFFECT = {
+    "auto_mapping", "base_model_name_or_path", "ensure_weight_tying", "eva_config",
+    "exclude_modules", "fan_in_fan_out", "inference_mode", "init_lora_weights", "layers_pattern", "layers_to_transform",
+    "lora_dropout", "megatron_core", "peft_version", "qalora_group_size", "revision", "runtime_config",
+    "target_modules", "task_type",
+}  # fmt: skip
+_BASE_CHANGING = ("pissa", "olora", "loftq", "corda", "lora_ga")  # initializations that also change the base weights
+_QUANTIFIERS = 4  # of a pattern at most, since matching may take time that is exponential in them
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """The adapter of one layer: W becomes W + scale * B A, with DoRA its rows rescaled to the norms in `magnitude`.
+
+    Shapes: a (r, in), b (out, r), magnitude (out,).
+    """
+
+    a: Tensor
+    b: Tensor
+    alpha: float
+    scale: float
+    magnitude: Tensor | None = None
+
+    @property
+    def rank(self) -> int:
+        """The rank r of the product."""
+        return len(self.a)
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter as it was read: its layers and biases by Hugging Face's names without prefix.
+
+    `base` is the name or path of its base model, `base_sha256` the hash of the base, None if it is not recorded.
+    """
+
+    directory: Path
+    base: str | None
+    base_sha256: str | None
+    layers: Mapping[str, _Layer]
+    biases: Mapping[str, Tensor]
+
+
+def read_adapter(directory: Path) -> Adapter:
+    """The adapter in a folder, of peft or of minigpt.
+
+    Raises: CheckpointError if it is missing or damaged, or does something that is not supported.
+    """
+    path = directory / ADAPTER_CONFIG
+    options = mapping(read_json(path), str(path))
+    _check_options(options, path)
+    tensors, metadata = _read_tensors(directory)
+    parts: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
+    biases: dict[str, Tensor] = {}
+    for full, tensor in tensors.items():
+        name = plain_name(full.removeprefix("base_model."))
+        for kind, pattern in _NAMES.items():
+            if match := pattern.fullmatch(name):
+                if kind == "bias" and options.get("bias", "none") != "none":
+                    biases[match["layer"]] = tensor.float()
+                    break
+                if kind != "bias":
+                    parts[match["layer"]][kind] = tensor.float()
+                    break
+        else:
+            raise CheckpointError(
+                f"{directory} changes {name!r}, which is not supported: an adapter must be of the linear layers in "
+                "GPT-2's blocks; merge it with peft"
+            )
+    layers = {name: _layer(name, given, options, directory) for name, given in parts.items()}
+    if not layers:
+        raise CheckpointError(f"{directory} has an adapter without tensors; copy it again")
+    base = options.get("base_model_name_or_path")
+    return Adapter(
+        directory, base if isinstance(base, str) and base else None, metadata.get(BASE_SHA256), layers, biases
+    )
+
+
+def _check_options(options: Mapping[str, Any], path: Path) -> None:
+    """Raises CheckpointError for an adapter of another kind, and for an option that is not supported."""
+    kind = options.get("peft_type")
+    if kind != "LORA":
+        raise CheckpointError(f"peft_type ({quoted(kind)}) in {path} must be 'LORA'; merge the adapter with peft")
+    for name, value in options.items():
+        if name not in _HONORED | _WITHOUT_EFFECT and value not in (None, False, {}, [], "megatron.core"):
+            raise CheckpointError(f"{name} ({quoted(value)}) in {path} is not supported; merge the adapter with peft")
+    initial = str(options.get("init_lora_weights", True)).lower()
+    if initial.startswith(_BASE_CHANGING):
+        raise CheckpointError(
+            f"init_lora_weights ({initial!r}) in {path} changes the base model, so that the adapter does not belong to "
+            "the base that it names; convert it with peft's path_initial_model_for_weight_conversion"
+        )
+    if not is_integer(options.get("r", 8), 1):
+        raise CheckpointError(f"r ({quoted(options['r'])}) in {path} must be a whole number of at least 1")
+    if not is_number(options.get("lora_alpha", 8)):
+        raise CheckpointError(f"lora_alpha ({quoted(options['lora_alpha'])}) in {path} must be a number")
+    if options.get("bias", "none") not in ("none", "all", "lora_only"):
+        raise CheckpointError(f"bias ({quoted(options['bias'])}) in {path} must be none, all or lora_only")
+    for name in ("rank_pattern", "alpha_pattern"):
+        for pattern, value in mapping(options.get(name) or {}, f"{name} in {path}").items():
+            if not is_number(value):
+                raise CheckpointError(f"{name} of {quoted(pattern)} in {path} is {quoted(value)}, not a number")
+            _check_pattern(pattern, name, path)
+
+
+def _check_pattern(pattern: str, name: str, path: Path) -> None:
+    """Raises CheckpointError for a regular expression that is not valid, or whose matching could take very long."""
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise CheckpointError(f"{name} in {path}: {quoted(pattern)} is not a regular expression ({error})") from error
+    if re.search(r"\)\s*[*+{?]", pattern) or len(re.findall(r"[*+{?]", pattern)) > _QUANTIFIERS:
+        raise CheckpointError(f"{name} in {path}: the regular expression {quoted(pattern)} is not supported")
+
+
+def _pattern_value(patterns: Mapping[str, float] | None, layer: str, default: float) -> float:
+    """The value of the first pattern that matches the end of the layer's name, as peft chooses it."""
+    for pattern, value in (patterns or {}).items():
+        if re.match(rf"(.*\.)?({pattern})$", f"transformer.{layer}"):
+            return value
+    return default
+
+
+def _layer(name: str, given: Mapping[str, Tensor], options: Mapping[str, Any], directory: Path) -> _Layer:
+    """The adapter of one layer, with its scale.
+
+    Raises: CheckpointError if a part is missing or has the wrong shape.
+    """
+    for kind, stored in (("a", "lora_A"), ("b", "lora_B")):
+        if kind not in given or given[kind].dim() != 2:
+            raise CheckpointError(f"{directory} has no matrix {stored} for {name!r}; copy it again")
+    if options.get("use_dora") and "magnitude" not in given:
+        raise CheckpointError(f"{directory} has no lora_magnitude_vector for {name!r}; copy it again")
+    rank = int(_pattern_value(options.get("rank_pattern"), name, options.get("r", 8)))
+    if not given["a"].shape[0] == given["b"].shape[1] == rank:
+        raise CheckpointError(
+            f"{directory} has matrices of rank {given['a'].shape[0]} and {given['b'].shape[1]} for {name!r}, but its "
+            f"{ADAPTER_CONFIG} says {rank}"
+        )
+    alpha = _pattern_value(options.get("alpha_pattern"), name, options.get("lora_alpha", 8))
+    scale = alpha / (math.sqrt(rank) if options.get("use_rslora") else rank)
+    return _Layer(given["a"], given["b"], alpha, scale, given.get("magnitude") if options.get("use_dora") else None)
+
+
+def _read_tensors(directory: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]:
+    """The tensors of an adapter, and the metadata next to them."""
+    if exists(directory / ADAPTER_WEIGHTS):
+        with TensorFile(directory / ADAPTER_WEIGHTS) as file:
+            return {name: file.read(name) for name in file.shapes}, file.metadata
+    path = directory / _PICKLED
+    if not exists(path):
+        raise CheckpointError(f"{directory} has an {ADAPTER_CONFIG} but no {ADAPTER_WEIGHTS}; copy it again")
+    content = open_torch(path)
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} holds a {type(content).__name__}, expected a dictionary of tensors")
+    source: TensorSource = TorchTensors(path, dict(content))
+    with contextlib.closing(source):
+        return {name: source.read(name) for name in source.shapes}, {}
+
+
+def find_base(directory: Path, name: str | None, checkpoints: Path | None = None) -> Path:
+    """The path of the base model that an adapter names: as given, in the folder of the adapter's, or in `checkpoints`.
+
+    Raises: CheckpointError if it is not here; the message says how to get it.
+    """
+    if name is None:
+        raise CheckpointError(f"{directory} does not name its base model; give it: --model BASE --adapter {directory}")
+    last = Path(name).name
+    folders = [directory.resolve().parent / last, *([] if checkpoints is None else [checkpoints / last])]
+    for candidate in (Path(name), *folders):
+        if candidate.resolve() != directory.resolve() and _holds_model(candidate):
+            return candidate
+    if is_hub_name(name) and not Path(name).is_absolute():
+        raise CheckpointError(
+            f"{directory} is an adapter of {name!r}, which is not here; get it with `minigpt load-gpt2 {name}`"
+        )
+    raise CheckpointError(
+        f"{directory} is an adapter of {name}, which does not exist; put the base model there, or name it: --model "
+        f"BASE --adapter {directory}"
+    )
+
+
+def _holds_model(path: Path) -> bool:
+    if not exists(path):
+        return False
+    return path.is_file() or any(exists(path / name) for name in (CONFIG, WEIGHTS)) or any(path.glob("*.*"))
+
+
+def check_base(directory: Path, sha256: str | None, base: GPT, path: Path) -> None:
+    """Raises CheckpointError if the base is not the model that the adapter in a folder was trained on."""
+    if sha256 is not None and sha256 != weights_hash(base):
+        raise CheckpointError(
+            f"{path} is not the base model that {directory} was trained on, or it has changed since: the hash of its "
+            "weights differs; restore it, or train the adapter again"
+        )
+
+
+@torch.no_grad()
+def merged(base: GPT, adapter: Adapter) -> GPT:
+    """The base model with the adapter added to its weights, in eval mode; the base stays unchanged.
+
+    Raises: CheckpointError for an adapter of another shape.
+    """
+    names = {stored: name for name, stored in linear_layers(base.config).items()}
+    state = dict(base.state_dict())
+    for stored, layer in adapter.layers.items():
+        weight = state.get(f"{names.get(stored)}.weight")
+        shape = None if weight is None else tuple(weight.shape)
+        if weight is None or shape != (layer.b.shape[0], layer.a.shape[1]):
+            found = "no such layer" if shape is None else f"{shape[1]} inputs and {shape[0]} outputs"
+            raise CheckpointError(
+                f"{adapter.directory} is not an adapter for this model: its {stored!r} has {layer.a.shape[1]} inputs "
+                f"and {layer.b.shape[0]} outputs, and the model has {found}"
+            )
+        changed = weight.float() + layer.scale * (layer.b @ layer.a)  # (out, in)
+        if layer.magnitude is not None:
+            if layer.magnitude.shape != changed.shape[:1]:
+                raise CheckpointError(f"{adapter.directory}: lora_magnitude_vector of {stored!r} has another shape")
+            changed *= (layer.magnitude / changed.norm(dim=1))[:, None]
+        state[f"{names[stored]}.weight"] = changed
+    own_names = {each.stored_name: each.name for each in stored_tensors(base.config)}
+    for stored, bias in adapter.biases.items():
+        name = own_names.get(f"{stored}.bias", "")
+        if name not in state or state[name].shape != bias.shape:
+            raise CheckpointError(
+                f"{adapter.directory} is not an adapter for this model: its bias of {stored!r} does not fit"
+            )
+        state[name] = bias
+    return GPT.from_tensors(base.config, state).eval()

@@ -1,0 +1,52 @@
+"""Which weights of a model are trained: all, those above frozen blocks, or those of an adapter."""
+
+from minigpt.config import GPTConfig, TrainConfig
+from minigpt.errors import ConfigError
+from minigpt.model.gpt import GPT
+from minigpt.model.lora import LoRA, add_lora
+
+
+def apply_fine_tuning(model: GPT, config: TrainConfig) -> None:
+    """Freezes what `config` does not train, and adds its adapter, in place.
+
+    Raises: ConfigError for settings that do not fit the model.
+    """
+    if not (config.lora or config.freeze):
+        return
+    check_fine_tuning(model.config, config)
+    if config.freeze:
+        # The head shares the token embedding. If that were trained, all blocks would need a backward pass.
+        for module in (model.token_embedding, model.position_embedding, *list(model.blocks)[: config.freeze]):
+            module.requires_grad_(False)
+    if config.lora:
+        add_lora(model, lora_shape(config))
+
+
+def lora_shape(config: TrainConfig) -> LoRA:
+    """The adapter that these settings ask for."""
+    return LoRA(
+        rank=config.lora_rank,
+        alpha=config.lora_alpha,
+        dropout=config.lora_dropout,
+        targets=config.adapted_layers,
+        first_block=config.freeze,
+    )
+
+
+def check_fine_tuning(model: GPTConfig, config: TrainConfig) -> None:
+    """Raises ConfigError for settings of fine-tuning that do not fit a model of this shape."""
+    if config.freeze >= model.n_layer:
+        raise ConfigError(f"freeze ({config.freeze}) must be below the model's number of blocks ({model.n_layer})")
+    if config.lora and config.lora_rank > model.n_embd:
+        raise ConfigError(f"lora_rank ({config.lora_rank}) must be at most the model's width ({model.n_embd})")
+
+
+def trained_parameters(model: GPTConfig, config: TrainConfig) -> int:
+    """The number of weights that these settings train."""
+    c, blocks = model.n_embd, model.n_layer - config.freeze
+    if config.lora:
+        ends = {"qkv_proj": c + 3 * c, "out_proj": c + c, "up_proj": c + 4 * c, "down_proj": 4 * c + c}
+        return blocks * config.lora_rank * sum(ends[target] for target in config.adapted_layers)
+    if not config.freeze:
+        return model.n_parameters
+    return blocks * (12 * c * c + 13 * c) + 2 * c

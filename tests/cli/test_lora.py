@@ -1,0 +1,231 @@
+"""`minigpt train --lora`: an adapter is trained, resumed, opened by every command and merged; the rest is refused."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import finished_run
+from click.testing import Result
+
+from minigpt.storage.run import Run as RunFolder
+from minigpt.storage.tensors import load_tensors
+
+Run = Callable[..., Result]
+
+FOX, LETTERS = Path("checkpoints/fox"), Path("checkpoints/letters")
+LORA = ["letters.txt", "--from", "fox", "--lora", "--lora-rank", "3", "--context-length", "16", "--batch-size", "4",
+        "--steps", "6", "--eval-every", "3", "--device", "cpu", "--dtype", "float32", "--dropout", "0.1",
+        "--lora-dropout", "0.1"]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than training here."""
+    monkeypatch.setattr("minigpt.reports.loss_curve.draw_loss_curve", lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a finished run, the base model `checkpoints/fox`."""
+    folder = tmp_path_factory.mktemp("finished")
+    finished_run(folder)
+    return folder
+
+
+@pytest.fixture
+def base(finished: Path, here: Path) -> None:
+    """The base model and a text in the current folder."""
+    shutil.copytree(finished / "checkpoints", here / "checkpoints")
+    Path("letters.txt").write_text("dear friend, the fox is well and sends its regards; " * 40)
+
+
+@pytest.fixture
+def letters(base: None, run: Run) -> None:
+    """A finished run of an adapter, `checkpoints/letters`."""
+    done = run("train", *LORA)
+    assert done.exit_code == 0, done.output
+
+
+def config_of(directory: Path) -> dict[str, Any]:
+    return json.loads((directory / "adapter_config.json").read_text())
+
+
+def test_the_run_is_a_folder_of_peft(letters: None) -> None:
+    assert not (LETTERS / "model.safetensors").exists()
+    config = config_of(LETTERS)
+    assert (config["peft_type"], config["r"], config["lora_alpha"], config["fan_in_fan_out"]) == ("LORA", 3, 32, True)
+    assert config["base_model_name_or_path"] == str(FOX.resolve())
+    tensors, metadata = load_tensors(LETTERS / "adapter_model.safetensors")
+    assert len(tensors) == 2 * 4  # of one block
+    assert len(metadata["base_sha256"]) == 64
+    states, _ = load_tensors(LETTERS / "last" / "state.safetensors")
+    assert sum(tensor.numel() for name, tensor in states.items() if name.startswith("model.")) == sum(
+        tensor.numel() for tensor in tensors.values()
+    ), "the base model is not saved again"
+    assert "library_name: peft" in (LETTERS / "README.md").read_text()
+
+
+def test_the_base_model_is_not_changed(base: None, run: Run) -> None:
+    before = (FOX / "model.safetensors").read_bytes()
+    run("train", *LORA)
+    assert (FOX / "model.safetensors").read_bytes() == before
+
+
+def kept(directory: Path) -> dict[str, Any]:
+    tensors = {
+        f"{name}: {key}": value.flatten().tolist()
+        for name in ("adapter_model.safetensors", "last/state.safetensors")
+        for key, value in load_tensors(directory / name)[0].items()
+    }
+    losses = [(line["step"], line["loss"]) for line in RunFolder.open(directory).read_log() if "loss" in line]
+    return tensors | {"losses": losses}
+
+
+def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(base: None, run: Run) -> None:
+    options = [*LORA, "--schedule", "constant", "--warmup-steps", "1"]
+    assert run("train", *options, "--name", "whole").exit_code == 0
+    parts = [option if option != "6" else "3" for option in options]
+    assert run("train", *parts, "--name", "parts").exit_code == 0
+    resumed = run("train", "--resume", "--name", "parts", "--steps", "6")
+    assert resumed.exit_code == 0, resumed.output
+    assert kept(Path("checkpoints/parts")) == kept(Path("checkpoints/whole"))
+
+
+def test_a_run_with_damaged_best_weights_is_resumed_from_its_state(letters: None, run: Run) -> None:
+    (LETTERS / "adapter_model.safetensors").write_bytes(b"")
+    resumed = run("train", "--resume", "--name", "letters", "--steps", "9")
+    assert resumed.exit_code == 0, resumed.output
+    assert run("generate", "the", "--model", "letters", "--max-new-tokens", "2").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "change", [["--lora-rank", "4", "--lora"], ["--no-lora"], ["--freeze", "0", "--lora-targets", "qkv_proj", "--lora"]]
+)
+def test_the_adapter_cannot_change_on_resume(letters: None, run: Run, change: list[str]) -> None:
+    before = kept(LETTERS)
+    refused = run("train", "--resume", "--name", "letters", "--steps", "9", "--allow-change", *change)
+    assert refused.exit_code == 1
+    assert "cannot change on --resume" in refused.stderr
+    assert kept(LETTERS) == before
+
+
+def test_every_command_opens_the_run(letters: None, run: Run) -> None:
+    assert "with the base model" in " ".join(run("info", "letters").stdout.split())
+    assert json.loads(run("info", "letters", "--json").stdout)["adapter"] == {
+        "base": str(FOX.resolve()), "rank": 3, "alpha": 32.0, "layers": 4,
+        "parameters": 3 * (16 + 48 + 16 + 16 + 16 + 64 + 64 + 16),
+    }  # fmt: skip
+    held_out = run("evaluate", "letters", "--held-out")
+    assert held_out.exit_code == 0, held_out.output
+    last = RunFolder.open(LETTERS).record.result
+    assert f"{last.bits_per_byte:.3f}"[:4] in held_out.stdout
+    assert "letters.txt" in run("list").stdout
+    for command in (["inspect", "letters", "the fox"], ["evaluate", "letters", "fox.txt"]):
+        assert run(*command).exit_code == 0, command
+    assert run("play", "letters", stdin="").exit_code == 0
+
+
+def test_an_adapter_is_added_to_a_model_by_name(letters: None, run: Run) -> None:
+    options = ["the", "--temperature", "0", "--max-new-tokens", "12"]
+    by_run = run("generate", *options, "--model", "letters")
+    assert by_run.exit_code == 0, by_run.output
+    assert run("generate", *options, "--adapter", "letters").stdout == by_run.stdout
+    assert run("generate", *options, "--adapter", str(LETTERS), "--model", "fox").stdout == by_run.stdout
+    refused = run("generate", *options, "--adapter", "fox")
+    assert refused.stderr == "minigpt: adapter (fox) is a whole model, not an adapter; give it as --model\n"
+
+
+def test_merging_gives_a_whole_model_that_continues_in_the_same_way(letters: None, run: Run) -> None:
+    merged = run("merge", "letters")
+    assert merged.exit_code == 0, merged.output
+    assert merged.stdout == "minigpt generate 'Once upon a time' --model letters-merged\n"
+    options = ["the", "--temperature", "0", "--max-new-tokens", "12"]
+    assert (
+        run("generate", *options, "--model", "letters-merged").stdout
+        == run("generate", *options, "--model", "letters").stdout
+    )
+    again = run("merge", "letters")
+    assert (again.exit_code, again.stderr.count("\n")) == (1, 1)
+    assert "may be merged already" in again.stderr
+    assert run("merge", "letters-merged").stderr == (
+        "minigpt: checkpoints/letters-merged is a whole model, so there is no adapter to merge\n"
+    )
+
+
+def test_a_merged_adapter_can_be_adapted_again_and_an_unmerged_one_not(letters: None, run: Run) -> None:
+    refused = run("train", *[option if option != "fox" else "letters" for option in LORA], "--name", "second")
+    assert refused.stderr == ("minigpt: from (letters) is an adapter itself; merge it first: minigpt merge letters\n")
+    run("merge", "letters")
+    again = run("train", *[option if option != "fox" else "letters-merged" for option in LORA], "--name", "second")
+    assert again.exit_code == 0, again.output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--from", "fox", "--lora", "--lora-rank", "0"], "lora_rank (0) must be at least 1"),
+        (["--from", "fox", "--lora", "--lora-rank", "17"], "lora_rank (17) must be at most the model's width (16)"),
+        (["--from", "fox", "--lora", "--lora-targets", "c_attn"], "lora_targets ('c_attn') must be all, or some of"),
+        (["--from", "fox", "--lora", "--lora-alpha", "0"], "lora_alpha (0.0) must be above 0"),
+        (["--from", "fox", "--lora-rank", "4"], "lora_rank (4) needs --lora"),
+        (["--lora"], "lora needs --from"),
+        (["--freeze", "1"], "freeze needs --from"),
+        (["--from", "fox", "--freeze", "1"], "freeze (1) must be below the model's number of blocks (1)"),
+        (["--from", "fox", "--lora", "--sharding", "on"], "lora cannot be combined with sharding (on)"),
+    ],
+)
+def test_settings_that_cannot_be_are_one_line_and_nothing_is_written(
+    base: None, run: Run, options: list[str], message: str
+) -> None:
+    before = sorted(Path("checkpoints").rglob("*"))
+    refused = run("train", "letters.txt", "--steps", "3", *options)
+    assert refused.exit_code == 1
+    (line,) = [line for line in refused.stderr.splitlines() if line.startswith("minigpt:")]
+    assert message in line
+    assert sorted(Path("checkpoints").rglob("*")) == before
+
+
+def test_a_base_model_that_is_missing_or_has_changed_is_one_line(letters: None, run: Run) -> None:
+    weights = FOX / "model.safetensors"
+    run("train", "fox.txt", "--resume", "--name", "fox", "--steps", "12")
+    for command in (["generate", "the", "--model", "letters"], ["merge", "letters"],
+                    ["train", "--resume", "--name", "letters", "--steps", "9"]):  # fmt: skip
+        changed = run(*command)
+        assert (changed.exit_code, changed.stderr.count("\n")) == (1, 1), command
+        assert "it has changed since: the hash of its weights differs" in changed.stderr
+    shutil.rmtree(FOX)
+    missing = run("generate", "the", "--model", "letters")
+    assert (missing.exit_code, missing.stderr.count("\n")) == (1, 1)
+    assert f"is an adapter of {FOX.resolve()}, which does not exist" in missing.stderr
+    assert not weights.exists()
+
+
+def test_lora_is_chosen_only_where_training_all_weights_does_not_fit_and_that_is_said(
+    base: None, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["letters.txt", "--from", "fox", "--steps", "2", "--device", "cpu", "--dtype", "float32"]
+    assert "LoRA" not in run("train", *options, "--plan").stdout
+    monkeypatch.setattr("minigpt.device.free_memory", lambda _: 160_000)
+    planned = run("train", *options, "--plan")
+    assert planned.exit_code == 0, planned.output
+    assert "an adapter (LoRA) of rank 16" in planned.stdout
+    assert "only an adapter of rank 16 is trained (--lora): training all weights takes about" in planned.output
+    refused = run("train", *options, "--no-lora")
+    assert refused.exit_code == 1
+    assert "GB are free" in refused.stderr
+
+
+def test_frozen_blocks_and_embeddings_stay_as_they_were(base: None, run: Run) -> None:
+    assert run("train", "fox.txt", "--n-layer", "2", "--n-head", "2", "--n-embd", "16", "--tokenizer", "bytes",
+               "--steps", "2", "--device", "cpu", "--name", "two").exit_code == 0  # fmt: skip
+    frozen = run("train", "letters.txt", "--from", "two", "--freeze", "1", "--steps", "3", "--device", "cpu",
+                 "--learning-rate", "0.01", "--name", "upper")  # fmt: skip
+    assert frozen.exit_code == 0, frozen.output
+    before, _ = load_tensors(Path("checkpoints/two/model.safetensors"))
+    after, _ = load_tensors(Path("checkpoints/upper/model.safetensors"))
+    changed = {name for name in before if not before[name].equal(after[name])}
+    assert changed
+    assert all(".h.1." in name or ".ln_f." in name for name in changed)

@@ -1,0 +1,363 @@
+"""LoRA adapters of peft open here and those of minigpt open in peft, with the same logits; damaged ones are refused."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from builders import new_run, random_model
+from torch import Tensor
+
+from minigpt.config import GPTConfig, TrainConfig
+from minigpt.errors import CheckpointError
+from minigpt.importers.merge import merge_adapter
+from minigpt.importers.open_model import describe_model, load_model
+from minigpt.importers.peft import read_adapter
+from minigpt.model.gpt import GPT
+from minigpt.model.lora import lora_layers
+from minigpt.storage.adapter import weights_hash
+from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
+from minigpt.storage.tensors import load_tensors, save_tensors
+from minigpt.tokenizer.tokenizer import Tokenizer
+from minigpt.training.fine_tuning import apply_fine_tuning
+
+SHAPES = {
+    "odd": GPTConfig(vocab_size=257, n_positions=17, n_embd=21, n_layer=3, n_head=7, dropout=0.0),
+    "one block": GPTConfig(vocab_size=263, n_positions=9, n_embd=10, n_layer=1, n_head=1, dropout=0.0),
+}
+ALL = ["attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"]
+OF_PEFT: dict[str, dict[str, Any]] = {
+    "peft's default": {"target_modules": ["c_attn"]},
+    "every layer": {"target_modules": ["c_attn", "c_proj", "c_fc"]},
+    "one matrix": {"target_modules": ["mlp.c_proj"], "r": 1, "lora_alpha": 3},
+    "a pattern as target": {"target_modules": r".*\.h\.0\.(attn|mlp)\.c_proj"},
+    "some blocks": {"target_modules": ALL, "layers_to_transform": [0], "layers_pattern": "h"},
+    "ranks": {"target_modules": ALL, "rank_pattern": {"attn.c_attn": 2, r"h\.0\.mlp\.c_proj": 5}},
+    "alphas": {"target_modules": ALL, "alpha_pattern": {"c_fc": 1, "^transformer.h.0.attn.c_proj": 40}},
+    "ranks, alphas and rsLoRA": {
+        "target_modules": ALL, "rank_pattern": {"c_proj": 7}, "alpha_pattern": {"c_proj": 3}, "use_rslora": True,
+    },
+    "rsLoRA": {"target_modules": ALL, "use_rslora": True},
+    "DoRA": {"target_modules": ALL, "use_dora": True},
+    "all biases": {"target_modules": ["c_attn"], "bias": "all"},
+    "biases of the adapted layers": {"target_modules": ALL, "bias": "lora_only"},
+    "without fan_in_fan_out": {"target_modules": ["c_attn"], "fan_in_fan_out": False},
+}  # fmt: skip
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return save_base(tmp_path / "base")
+
+
+def save_base(folder: Path, shape: GPTConfig = SHAPES["odd"], seed: int = 0) -> Path:
+    return save_checkpoint(folder, random_model(shape, seed=seed, std=0.15), Tokenizer.named("bytes"))
+
+
+def ids_for(shape: GPTConfig) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(257, (2, shape.n_positions), generator=generator)
+
+
+def adapted(base: Path, **settings: Any) -> GPT:
+    """A model with an adapter whose matrices are random, in eval mode."""
+    model = load_checkpoint(base, "cpu").model
+    apply_fine_tuning(model, TrainConfig(lora=True, **settings))
+    generator = torch.Generator().manual_seed(2)
+    for _, layer in lora_layers(model):
+        layer.lora_a.data.normal_(0, 0.3, generator=generator)
+        layer.lora_b.data.normal_(0, 0.3, generator=generator)
+    return model.eval()
+
+
+def save_adapted(folder: Path, base: Path, model: GPT) -> Path:
+    """The folder of a run that trains this adapter."""
+    named = {"name": str(base), "sha256": weights_hash(load_checkpoint(base, "cpu").model)}
+    return new_run(folder, model, "bytes", {"adapter_base": named}).directory
+
+
+# peft
+
+
+@pytest.fixture
+def peft() -> Any:
+    pytest.importorskip("transformers")
+    return pytest.importorskip("peft")
+
+
+def of_peft(peft: Any, base: Path, folder: Path, **options: Any) -> Any:
+    """peft's model with an adapter whose every trained tensor is random, saved in a folder."""
+    from transformers import GPT2LMHeadModel
+
+    settings = {"r": 4, "lora_alpha": 6, "fan_in_fan_out": True, "task_type": "CAUSAL_LM"} | options
+    model = peft.get_peft_model(GPT2LMHeadModel.from_pretrained(base), peft.LoraConfig(**settings)).eval()
+    generator = torch.Generator().manual_seed(3)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            parameter.data.normal_(1 if "magnitude" in name else 0, 0.3, generator=generator)
+    model.save_pretrained(folder)
+    return model
+
+
+@pytest.mark.filterwarnings("ignore")  # of peft and transformers themselves
+@pytest.mark.parametrize("kind", OF_PEFT)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_adapter_of_peft_gives_its_logits(peft: Any, tmp_path: Path, shape: str, kind: str) -> None:
+    base, ids = save_base(tmp_path / "base", SHAPES[shape]), ids_for(SHAPES[shape])
+    theirs = of_peft(peft, base, tmp_path / "adapter", **OF_PEFT[kind])
+    ours = load_model(tmp_path / "adapter", "cpu").checkpoint.model
+    with torch.no_grad():
+        expected = theirs(ids).logits
+        plain = load_checkpoint(base, "cpu").model(ids)
+        assert (expected - plain).abs().max() > 1e-2, "the adapter changes the model"
+        torch.testing.assert_close(ours(ids), expected, atol=1e-5, rtol=1e-5)
+        whole = theirs.merge_and_unload()
+    for name, tensor in whole.transformer.h[0].state_dict().items():
+        mine = dict(ours.blocks[0].named_parameters())[OWN[name]]
+        torch.testing.assert_close(mine.t() if mine.dim() == 2 else mine, tensor, atol=1e-6, rtol=1e-5)
+
+
+OWN = {
+    f"{theirs}.{kind}": f"{ours}.{kind}"
+    for theirs, ours in {
+        "ln_1": "attention_norm", "attn.c_attn": "attention.qkv_proj", "attn.c_proj": "attention.out_proj",
+        "ln_2": "mlp_norm", "mlp.c_fc": "mlp.up_proj", "mlp.c_proj": "mlp.down_proj",
+    }.items()
+    for kind in ("weight", "bias")
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"lora_rank": 3, "lora_alpha": 5.5, "lora_dropout": 0.5},
+        {"lora_rank": 2, "lora_targets": "down_proj,qkv_proj"},
+        {"lora_rank": 1, "lora_targets": "out_proj"},
+    ],
+    ids=["defaults", "rank and alpha", "two layers", "one layer"],
+)
+def test_peft_opens_an_adapter_of_minigpt_with_the_same_logits(
+    peft: Any, tmp_path: Path, shape: str, settings: dict[str, Any]
+) -> None:
+    from transformers import GPT2LMHeadModel
+
+    settings = {"lora_rank": 8} | settings
+    base, ids = save_base(tmp_path / "base", SHAPES[shape]), ids_for(SHAPES[shape])
+    model = adapted(base, **settings)
+    folder = save_adapted(tmp_path / "run", base, model)
+    theirs = peft.PeftModel.from_pretrained(GPT2LMHeadModel.from_pretrained(base), folder).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(ids).logits, model(ids), atol=1e-5, rtol=1e-5)
+        merged = load_model(folder, "cpu").checkpoint.model
+        torch.testing.assert_close(merged(ids), model(ids), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_peft_opens_the_folder_by_itself_and_an_adapter_above_frozen_blocks(
+    peft: Any, tmp_path: Path, base: Path
+) -> None:
+    ids, model = ids_for(SHAPES["odd"]), adapted(base, lora_rank=4, freeze=2)
+    folder = save_adapted(tmp_path / "run", base, model)
+    theirs = peft.AutoPeftModelForCausalLM.from_pretrained(folder).eval()  # opens the base that the adapter names
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(ids).logits, model(ids), atol=1e-5, rtol=1e-5)
+    assert not any(".h.0." in name or ".h.1." in name for name, _ in theirs.named_parameters() if "lora" in name)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_transformers_opens_the_merged_folder(peft: Any, tmp_path: Path, base: Path) -> None:
+    from transformers import GPT2LMHeadModel
+
+    model, ids = adapted(base), ids_for(SHAPES["odd"])
+    save_adapted(tmp_path / "run", base, model)
+    merged = merge_adapter("run", checkpoints=tmp_path)
+    with torch.no_grad():
+        theirs = GPT2LMHeadModel.from_pretrained(merged.directory).eval()(ids).logits
+        torch.testing.assert_close(theirs, model(ids), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_adapter_in_a_pickled_file_opens(peft: Any, tmp_path: Path, base: Path) -> None:
+    of_peft(peft, base, tmp_path / "adapter", target_modules=ALL)
+    before = load_model(tmp_path / "adapter", "cpu").checkpoint.model
+    tensors, _ = load_tensors(tmp_path / "adapter" / "adapter_model.safetensors")
+    torch.save(tensors, tmp_path / "adapter" / "adapter_model.bin")
+    (tmp_path / "adapter" / "adapter_model.safetensors").unlink()
+    after = load_model(tmp_path / "adapter", "cpu").checkpoint.model
+    for name, tensor in before.state_dict().items():
+        assert torch.equal(tensor, after.state_dict()[name]), name
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target_modules": ["c_attn", "wte"]}, "changes 'wte.lora_embedding_A', which is not supported"),
+        ({"target_modules": ["c_attn"], "modules_to_save": ["ln_f"]}, "modules_to_save (['ln_f'])"),
+        ({"target_modules": ["c_attn"], "lora_bias": True}, "lora_bias (True)"),
+        ({"target_modules": ["c_attn"], "init_lora_weights": "pissa"}, "init_lora_weights ('pissa')"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_its_name(
+    peft: Any, tmp_path: Path, base: Path, options: dict[str, Any], message: str
+) -> None:
+    of_peft(peft, base, tmp_path / "adapter", **options)
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        load_model(tmp_path / "adapter", "cpu")
+
+
+# Without peft
+
+
+def test_a_run_opens_as_its_base_and_its_adapter(tmp_path: Path, base: Path) -> None:
+    model, ids = adapted(base, lora_rank=3), ids_for(SHAPES["odd"])
+    folder = save_adapted(tmp_path / "run", base, model)
+    assert not (folder / "model.safetensors").exists()
+    opened = load_model(folder, "cpu").checkpoint
+    assert opened.directory == folder
+    with torch.no_grad():
+        torch.testing.assert_close(opened.model(ids), model(ids), atol=1e-5, rtol=1e-5)
+    config, tokenizer, _ = describe_model(folder)
+    assert (config.n_embd, tokenizer.name) == (21, "bytes")
+
+
+def test_the_base_is_found_next_to_the_adapter_when_both_were_moved(tmp_path: Path, base: Path) -> None:
+    save_adapted(tmp_path / "run", base, adapted(base))
+    shutil.move(tmp_path, moved := tmp_path.with_name(f"{tmp_path.name}-moved"))
+    assert load_model(moved / "run", "cpu").checkpoint.model.config.n_embd == 21
+
+
+def test_a_missing_base_is_named_with_the_command_that_gets_it(tmp_path: Path, base: Path) -> None:
+    folder = save_adapted(tmp_path / "run", base, adapted(base))
+    shutil.rmtree(base)
+    with pytest.raises(CheckpointError, match=rf"an adapter of {re.escape(str(base))}, which does not exist; put the"):
+        load_model(folder, "cpu")
+    edit(folder, base_model_name_or_path="openai-community/gpt2")
+    with pytest.raises(CheckpointError, match="get it with `minigpt load-gpt2 openai-community/gpt2`"):
+        load_model(folder, "cpu")
+    edit(folder, base_model_name_or_path=None)
+    with pytest.raises(CheckpointError, match="does not name its base model; give it: --model BASE --adapter"):
+        load_model(folder, "cpu")
+
+
+def test_a_base_that_has_changed_since_is_refused(tmp_path: Path, base: Path) -> None:
+    folder = save_adapted(tmp_path / "run", base, adapted(base))
+    changed = load_checkpoint(base, "cpu").model
+    changed.blocks[2].mlp.down_proj.weight.data[0, 0] += 1e-3
+    save_checkpoint(base, changed, Tokenizer.named("bytes"))
+    with pytest.raises(CheckpointError, match=r"is not the base model that .* was trained on, or it has changed since"):
+        load_model(folder, "cpu")
+    with pytest.raises(CheckpointError, match="is not the base model"):
+        load_model(folder, "cpu", base=base)
+
+
+def test_an_adapter_of_another_shape_is_refused(tmp_path: Path, base: Path) -> None:
+    folder = save_adapted(tmp_path / "run", base, adapted(base))
+    forget_hash(folder)
+    other = save_base(tmp_path / "other", SHAPES["one block"])
+    with pytest.raises(CheckpointError, match=r"is not an adapter for this model: its 'h.0.attn.c_attn' has 21 inputs"):
+        load_model(folder, "cpu", base=other)
+
+
+def test_an_adapter_of_an_adapter_is_refused(tmp_path: Path, base: Path) -> None:
+    first = save_adapted(tmp_path / "first", base, adapted(base))
+    second = save_adapted(tmp_path / "second", base, adapted(base))
+    with pytest.raises(CheckpointError, match="is an adapter itself; merge it first: minigpt merge"):
+        load_model(second, "cpu", base=first)
+
+
+def test_merging_twice_is_refused_and_nothing_is_written(tmp_path: Path, base: Path) -> None:
+    save_adapted(tmp_path / "run", base, adapted(base))
+    merged = merge_adapter("run", checkpoints=tmp_path).directory
+    before = sorted(tmp_path.rglob("*"))
+    for name, message in {
+        "run": "already exists, so .* may be merged already",
+        "run-merged": "is a whole model, so there is no adapter to merge",
+        "base": "is a whole model, so there is no adapter to merge",
+    }.items():
+        with pytest.raises(CheckpointError, match=message):
+            merge_adapter(name, checkpoints=tmp_path)
+    with pytest.raises(CheckpointError, match=re.escape("name ('../x') must be the name of a folder")):
+        merge_adapter("run", into="../x", checkpoints=tmp_path)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (merged / "model.safetensors").exists()
+
+
+def test_the_hash_is_of_the_weights_whatever_file_they_come_from(tmp_path: Path, base: Path) -> None:
+    model = load_checkpoint(base, "cpu").model
+    mapped = load_model(base, "cpu", mapped=True).checkpoint.model
+    assert weights_hash(model) == weights_hash(mapped)
+    model.final_norm.bias.data[0] += 1e-6
+    assert weights_hash(model) != weights_hash(mapped)
+
+
+def edit(folder: Path, **options: Any) -> None:
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | options))
+
+
+def forget_hash(folder: Path) -> None:
+    tensors, _ = load_tensors(folder / "adapter_model.safetensors")
+    save_tensors(folder / "adapter_model.safetensors", tensors, {"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"peft_type": "IA3"}, "peft_type ('IA3') in"),
+        ({"peft_type": None}, "peft_type (None) in"),
+        ({"r": 0}, "r (0) in"),
+        ({"r": "16"}, "r ('16') in"),
+        ({"r": 5}, "but its adapter_config.json says 5"),
+        ({"lora_alpha": "high"}, "lora_alpha ('high') in"),
+        ({"bias": "some"}, "bias ('some') in"),
+        ({"use_qalora": True}, "use_qalora (True) in"),
+        ({"of_the_future": {"x": 1}}, "of_the_future ({'x': 1}) in"),
+        ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens ([1]) in"),
+        ({"rank_pattern": {"c_attn": "4"}}, "rank_pattern of 'c_attn' in"),
+        ({"rank_pattern": {"(": 4}}, "'(' is not a regular expression"),
+        ({"alpha_pattern": {"(a|a)*": 4}}, "the regular expression '(a|a)*' is not supported"),
+        ({"alpha_pattern": {".*" * 30: 4}}, "is not supported"),
+        ({"use_dora": True}, "has no lora_magnitude_vector for 'h.0.attn.c_attn'"),
+    ],
+)
+def test_a_config_that_is_damaged_or_not_supported_is_one_sentence(
+    tmp_path: Path, base: Path, options: dict[str, Any], message: str
+) -> None:
+    folder = save_adapted(tmp_path / "run", base, adapted(base))
+    edit(folder, **options)
+    with pytest.raises(CheckpointError, match=re.escape(message)) as refused:
+        load_model(folder, "cpu")
+    assert "\n" not in str(refused.value)
+
+
+def test_missing_and_strange_tensors_are_refused(tmp_path: Path, base: Path) -> None:
+    folder = save_adapted(tmp_path / "run", base, adapted(base))
+    path = folder / "adapter_model.safetensors"
+    tensors, metadata = load_tensors(path)
+    first = "base_model.model.transformer.h.0.attn.c_attn.lora_B.weight"
+    for changed, message in (
+        ({name: tensor for name, tensor in tensors.items() if name != first}, "has no matrix lora_B for"),
+        (tensors | {"base_model.model.score.weight": torch.zeros(2)}, "changes 'score.weight', which is not supported"),
+        ({}, "has an adapter without tensors"),
+    ):
+        save_tensors(path, changed, metadata)
+        with pytest.raises(CheckpointError, match=re.escape(message)):
+            load_model(folder, "cpu")
+    path.unlink()
+    with pytest.raises(CheckpointError, match=r"has an adapter_config.json but no adapter_model.safetensors"):
+        load_model(folder, "cpu")
+
+
+def test_damaged_files_are_refused_in_one_line(tmp_path: Path, base: Path, fuzz: Callable[..., dict[str, int]]) -> None:
+    folder = save_adapted(tmp_path / "run", base, adapted(base, lora_rank=2))
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        counts = fuzz(folder / name, lambda: read_adapter(folder), 300)
+        assert counts["refused"] > 30
