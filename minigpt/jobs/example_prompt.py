@@ -18,16 +18,26 @@ _REPLACEMENT = "\ufffd"
 def example_prompt(corpus: Corpus) -> str | None:
     """The first words of a long line of the held-out text, or of the training text if nothing was held out.
 
-    It is one line of printable characters that does not begin like an option. None if the text has no such line.
+    It is one line of printable characters that does not begin like an option. None if the text has no such line. A line
+    that begins with words is preferred to one of a table or a drawing.
     """
     tokens = corpus.validation if len(corpus.validation) > 1 else corpus.train
     text = corpus.tokenizer.decode(tokens[:_TOKENS].tolist())
-    longest = ""
+    best: tuple[bool, bool, int] = (False, False, 0)
+    prompt = None
     for line in _beginnings(text):
-        if len(line) >= _LINE:
-            return _first_words(line)
-        longest = max(longest, line, key=len)
-    return _first_words(longest) if longest else None
+        words = _first_words(line)
+        rank = (_is_mostly_letters(words), len(line) >= _LINE, min(len(line), _LINE))
+        if rank > best:
+            best, prompt = rank, words
+        if all(best):
+            break
+    return prompt
+
+
+def _is_mostly_letters(text: str) -> bool:
+    """Whether more than half of the characters that are not spaces are letters."""
+    return 2 * sum(map(str.isalpha, text)) > sum(not character.isspace() for character in text)
 
 
 def _beginnings(text: str) -> Iterator[str]:

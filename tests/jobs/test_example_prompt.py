@@ -45,6 +45,11 @@ def prompt_of(text: str, folder: Path, fraction: float = 0.0) -> str | None:
         ),
         ("x\nA line with \x1b[31mcolor\x1b[0m that is long enough to be taken\nno\n", "A line with"),
         ("One sentence. Another sentence that is long enough to be taken here. Third.", "Another sentence that is"),
+        (
+            "x\n| bash     | I:838, V:999, 1234 | a shell, as a table has it |\nA shorter line of words.\n",
+            "A shorter line of",
+        ),
+        ("x\n+-----+----------------------------------------------+ a\nno\n", "no"),
         ("ok", "ok"),
         ("12345 67890\n----\n\x00\x01"[:16], None),
     ],
