@@ -1,4 +1,6 @@
-"""Makes docs/images/report.png and docs/images/inspection.png: trains a model, and photographs its pages in Chromium.
+"""Makes the pictures of pages in docs/images: trains a model, and photographs its pages in Chromium.
+
+The pages are report.png, inspection.png, and playground.png, the page of `minigpt serve`.
 
     python docs/page_pictures.py                # trains on demo/sherlock_holmes.txt for two minutes
     python docs/page_pictures.py --text book.txt --minutes 5
@@ -8,16 +10,27 @@ Needs Chromium on the PATH. The pages are written to a temporary folder.
 """
 
 import argparse
+import importlib.util
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 TEXT = "Mr. Sherlock Holmes was sitting in his chair, and Mr. Holmes"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-WIDTH, REPORT_HEIGHT, INSPECTION_HEIGHT = 1120, 1460, 1640  # pixels
+WIDTH, REPORT_HEIGHT, INSPECTION_HEIGHT, PLAYGROUND_HEIGHT = 1120, 1460, 1640, 1240  # pixels
+PROMPT = "“It is a most singular case,” said Holmes."
+# What the picture of the playground shows: a text with seed 7, a second branch, and what else was likely in it.
+STEPS = (
+    "document.getElementById('prompt').value = PROMPT; document.getElementById('setting-seed').value = '7';"
+    " document.getElementById('continue').click()",
+    "document.querySelectorAll('.piece')[12].click(); document.querySelectorAll('.choices button')[1].click()",
+    "document.querySelectorAll('.piece')[30].click(); document.activeElement.blur()",
+)
 
 
 def minigpt(*arguments: str) -> None:
@@ -33,6 +46,43 @@ def photograph(page: Path, picture: Path, height: int) -> None:
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=3000"]
     size = [f"--window-size={WIDTH},{height}", "--force-device-scale-factor=1", f"--screenshot={picture}"]
     subprocess.run([browser, *options, *size, page.resolve().as_uri()], check=True, stderr=subprocess.DEVNULL)
+
+
+def browser_class() -> Any:
+    """The browser of the tests, which can be driven."""
+    spec = importlib.util.spec_from_file_location("browser", ROOT / "tests" / "browser" / "conftest.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Browser
+
+
+def photograph_playground(run: Path, picture: Path) -> None:
+    """Serves the run, writes a text with a branch on the page, and saves what it shows."""
+    program = next(filter(None, map(shutil.which, BROWSERS)))
+    command = [sys.executable, str(ROOT / "cli.py"), "serve", str(run), "--port", "0"]
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server,
+    ):
+        assert server.stderr is not None
+        address = server.stderr.readline().split(" ")[0]
+        browser = browser_class()(program, Path(profile))
+        browser.visit(address, width=WIDTH, height=PLAYGROUND_HEIGHT)
+        wait(browser, "document.body.dataset.ready")
+        for step in STEPS:
+            browser.ask(step.replace("PROMPT", repr(PROMPT)))
+            wait(browser, "document.getElementById('stop').hidden")
+        browser.screenshot(picture)
+        browser.close()
+        server.terminate()
+
+
+def wait(browser: Any, condition: str) -> None:
+    """Waits until a condition holds in the page."""
+    while not browser.ask(f"Boolean({condition})"):
+        time.sleep(0.05)
 
 
 def main() -> None:
@@ -55,6 +105,7 @@ def main() -> None:
         minigpt("inspect", str(run), TEXT, "--html", str(inspection), *layer)
         photograph(report, images / "report.png", REPORT_HEIGHT)
         photograph(inspection, images / "inspection.png", INSPECTION_HEIGHT)
+        photograph_playground(run, images / "playground.png")
 
 
 if __name__ == "__main__":

@@ -263,7 +263,7 @@ def test_a_token_may_be_continued_once_more(opened: Any) -> None:
     opened.ask(f"{CHOICES}.find(e => e.ariaCurrent).click()")
     finish(opened)
     after = opened.ask(f"{PIECES}.map(e => e.textContent)")
-    assert after[:6] == before[:6]
+    assert after[:5] == before[:5]  # the token may be the first byte of a character
     assert after != before
 
 
