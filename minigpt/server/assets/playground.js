@@ -29,6 +29,7 @@
       return status(`There are no models to choose from: ${error.message}.`);
     }
     find("key-form").hidden = true;
+    find("models").hidden = false;
     const options = () => models.map(({ id }) => make("option", { value: id }, id));
     find("model").replaceChildren(...options());
     find("other").replaceChildren(make("option", { value: "" }, "no other model"), ...options());
