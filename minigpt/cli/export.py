@@ -70,6 +70,9 @@ def export(
     code is checked in node if that is installed. transformers and vLLM need no export: a folder in `checkpoints/` is a
     Hugging Face model.
 
+    Of a LoRA adapter, gguf is the adapter alone, which llama.cpp adds to its base model. The other formats are of the
+    merged model; `minigpt merge` writes that as a model for gguf.
+
     Examples:
 
     - `minigpt export moby_dick --to gguf --dtype q8_0`
@@ -111,6 +114,14 @@ def export(
         note("with Ollama:")
         note(f"  ollama create {name} -f {file}")
         note(f"  ollama run {name} 'Once upon a time'")
+    if done.base is not None:
+        note(
+            f"llama.cpp adds it to its base model: minigpt export {shlex.quote(done.base)} --to gguf --output base.gguf"
+        )
+        note("try it with:")
+        adapted = shlex.quote(f"./{done.path}" if str(done.path).startswith("-") else str(done.path))
+        write(f"llama-completion -m base.gguf --lora {adapted} -p 'Once upon a time' -n {min(100, done.context // 2)}")
+        return
     note("try it with:")
     write(_command(done.target, str(done.path), min(100, done.context // 2)))
 

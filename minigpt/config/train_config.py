@@ -84,6 +84,11 @@ class TrainConfig(Settings):
         min=0,
         group="Fine-tuning",
     )
+    base_dtype: Literal["float32", "bfloat16", "int8"] = setting(
+        "float32",
+        "with --lora: dtype in which the blocks' frozen matrices stay in memory while the adapter is trained",
+        group="Fine-tuning",
+    )
     token_noise: float = setting(
         0.0,
         "fraction of the training tokens replaced by random tokens",

@@ -16,6 +16,7 @@ from torch import Tensor
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.exporters import runners
 from minigpt.exporters.gguf import GGUF_DTYPES, write_gguf
+from minigpt.exporters.gguf_adapter import read_gguf_adapter, write_gguf_adapter
 from minigpt.exporters.html.page import PageText, check_page, read_page, write_page
 from minigpt.exporters.modelfile import modelfile_path, write_modelfile
 from minigpt.exporters.onnx import ONNX_MODEL, ONNX_WEIGHTS, write_onnx
@@ -23,8 +24,10 @@ from minigpt.exporters.parity import TEXT, Parity, Run, Tokenize, compare, refer
 from minigpt.generation.engines import native
 from minigpt.generation.engines.native import NativeEngine
 from minigpt.importers.open_model import is_checkpoint, load_model
+from minigpt.importers.peft import Adapter, find_base, merged, read_adapter
 from minigpt.model.gpt import GPT
 from minigpt.optional_packages import optional_import
+from minigpt.storage.adapter import is_adapter
 from minigpt.storage.checkpoint import (
     CONFIG,
     GENERATION_CONFIG,
@@ -71,7 +74,8 @@ _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".index")
 class Export:
     """The written file or folder, its size in bytes, notes for the user, and how close its logits are.
 
-    `context` is the model's context length in tokens, `modelfile` the file that Ollama reads, if one was written.
+    `context` is the model's context length in tokens, `modelfile` the file that Ollama reads, if one was written,
+    `base` the base model of an exported adapter, which the target program needs too.
     """
 
     path: Path
@@ -82,6 +86,7 @@ class Export:
     notes: tuple[str, ...]
     parity: tuple[Parity, ...]
     modelfile: Path | None = None
+    base: str | None = None
 
 
 def export_model(
@@ -115,17 +120,25 @@ def export_model(
             _check_replaceable(source, target, path)
     if already_there and not force:
         raise CheckpointError(f"{path} already exists; choose another --output, or replace it with --force")
+    if is_adapter(source) and target == "gguf" and dtype != "f32":
+        raise ConfigError(f"dtype ({dtype}) must be f32 for an adapter; merge it first: minigpt merge {source}")
     with optional_import(f"export to {target}", *_PACKAGES[target]):
         for package in _PACKAGES[target]:  # before the model is read
             import_module(package)
-    model, notes = load_model(source, "cpu", mapped=True)
+    model, notes = load_model(source, "cpu", mapped=True, checkpoints=source.resolve().parent)
     job = _ExportJob(model, dtype, list(notes))
+    adapter = read_adapter(source) if is_adapter(source) else None
+    if adapter is not None and target != "gguf":
+        job.notes.append(f"the adapter is merged into its base model, {adapter.base}")
     context = job.model.config.n_positions
     modelfile = None
     if target == "html":
         announce(check_page(job.model.config, large=large))
         page_text = text or PageText(title=model_name(source))
         atomic_write(path, lambda file: job.html(file, page_text))
+        size = path.stat().st_size
+    elif adapter is not None and target == "gguf":
+        atomic_write(path, lambda file: job.gguf_adapter(file, adapter))
         size = path.stat().st_size
     elif target == "gguf":
         atomic_write(path, job.gguf)
@@ -141,7 +154,8 @@ def export_model(
         with wrap_write_errors(path):
             for name in set(_FILES[target]) - written:  # left by a replaced export
                 (path / name).unlink(missing_ok=True)
-    return Export(path, target, dtype, size, context, tuple(job.notes), tuple(job.parity), modelfile)
+    base = adapter.base if adapter is not None and target == "gguf" else None
+    return Export(path, target, dtype, size, context, tuple(job.notes), tuple(job.parity), modelfile, base)
 
 
 def _check_target(source: Path, target: str, dtype: str | None) -> str:
@@ -235,6 +249,15 @@ class _ExportJob:
                 self.check("llama.cpp", *runners.gguf_in_llama(path))
             except runners.NotRunError as error:
                 self.notes.append(f"not checked in llama.cpp, which does not run on this machine: {error}")
+
+    def gguf_adapter(self, file: BinaryIO, adapter: Adapter) -> None:
+        """Writes an adapter as GGUF to an open named file, and checks it by adding it to the base model."""
+        write_gguf_adapter(file, adapter, self.model.config, self.source.resolve().name)
+        file.flush()
+        again = read_gguf_adapter(Path(file.name), adapter, self.model.config)
+        base_path = find_base(adapter.directory, adapter.base, self.source.resolve().parent)
+        base = load_model(base_path, "cpu", mapped=True).checkpoint.model
+        self.check("minigpt", runners.model_in_torch(merged(base, again)))
 
     def html(self, file: BinaryIO, text: PageText) -> None:
         """Writes a page to an open named file."""

@@ -135,13 +135,13 @@ def _load_base(adapter: Path, path: Path, sha256: str | None, *, mapped: bool) -
     return loaded
 
 
-def load_base(directory: Path, base: AdapterBase | None) -> GPT:
-    """The base model of a run that trains an adapter, to be trained on.
+def load_base(directory: Path, base: AdapterBase | None, *, mapped: bool = False) -> GPT:
+    """The base model of a run that trains an adapter, to be trained on; for `mapped` see `from_huggingface`.
 
     Raises: CheckpointError if it is missing, or has changed since the run began.
     """
     name, sha256 = (base.name, base.sha256) if base else (None, None)
-    return _load_base(directory, find_base(directory, name), sha256, mapped=False).checkpoint.model
+    return _load_base(directory, find_base(directory, name), sha256, mapped=mapped).checkpoint.model
 
 
 def find_adapted(

@@ -50,7 +50,7 @@ _QUANTIFIERS = 4  # of a pattern at most, since matching may take time that is e
 
 
 @dataclass(frozen=True)
-class _Layer:
+class AdapterLayer:
     """The adapter of one layer: W becomes W + scale * B A, with DoRA its rows rescaled to the norms in `magnitude`.
 
     Shapes: a (r, in), b (out, r), magnitude (out,).
@@ -78,7 +78,7 @@ class Adapter:
     directory: Path
     base: str | None
     base_sha256: str | None
-    layers: Mapping[str, _Layer]
+    layers: Mapping[str, AdapterLayer]
     biases: Mapping[str, Tensor]
 
 
@@ -162,7 +162,7 @@ def _pattern_value(patterns: Mapping[str, float] | None, layer: str, default: fl
     return default
 
 
-def _layer(name: str, given: Mapping[str, Tensor], options: Mapping[str, Any], directory: Path) -> _Layer:
+def _layer(name: str, given: Mapping[str, Tensor], options: Mapping[str, Any], directory: Path) -> AdapterLayer:
     """The adapter of one layer, with its scale.
 
     Raises: CheckpointError if a part is missing or has the wrong shape.
@@ -180,7 +180,9 @@ def _layer(name: str, given: Mapping[str, Tensor], options: Mapping[str, Any], d
         )
     alpha = _pattern_value(options.get("alpha_pattern"), name, options.get("lora_alpha", 8))
     scale = alpha / (math.sqrt(rank) if options.get("use_rslora") else rank)
-    return _Layer(given["a"], given["b"], alpha, scale, given.get("magnitude") if options.get("use_dora") else None)
+    return AdapterLayer(
+        given["a"], given["b"], alpha, scale, given.get("magnitude") if options.get("use_dora") else None
+    )
 
 
 def _read_tensors(directory: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]:

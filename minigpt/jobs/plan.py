@@ -144,7 +144,9 @@ class Plan:
         training, n_trained = self.training, trained_parameters(self.model, self.training)
         if training.lora:
             what = f"an adapter (LoRA) of rank {training.lora_rank}, {n_trained:,} parameters"
-            return [PlanRow("trained", what, "--lora-rank --lora-alpha --lora-targets --no-lora")]
+            if training.base_dtype != "float32":
+                what += f"; the base model in {training.base_dtype}"
+            return [PlanRow("trained", what, "--lora-rank --lora-alpha --lora-targets --base-dtype --no-lora")]
         if training.freeze:
             what = f"{n_trained:,} parameters; {count(training.freeze, 'lower block')} and the embeddings are frozen"
             return [PlanRow("trained", what, "--freeze")]

@@ -213,7 +213,7 @@ def _load_adapted(run: Run, shape: GPTConfig, config: TrainConfig) -> tuple[GPT,
 
     Raises: CheckpointError if the base model is missing or has changed.
     """
-    base = load_base(run.directory, run.record.adapter_base)
+    base = load_base(run.directory, run.record.adapter_base, mapped=config.base_dtype != "float32")
     model = GPT.from_tensors(shape, base.state_dict())
     apply_fine_tuning(model, config)
     try:

@@ -171,7 +171,9 @@ def _open_base(options: RunOptions, checkpoints: Path) -> Generator[Event, None,
     path = find_model(options.base, checkpoints)
     if options.training.lora and is_adapter(path):
         raise ConfigError(f"from ({options.base}) is an adapter itself; merge it first: minigpt merge {options.base}")
-    base, notes = load_model(path, "cpu", checkpoints=checkpoints)
+    # Weights that are compressed are read once, so they need not be copied into memory before.
+    mapped = options.training.base_dtype != "float32"
+    base, notes = load_model(path, "cpu", checkpoints=checkpoints, mapped=mapped)
     for note in notes:
         yield Notice(0, f"note: {note}")
     if options.tokenizer not in (None, base.tokenizer.name):

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from minigpt.model.frozen_linear import FrozenLinear
 from minigpt.model.gpt import GPT
 
 _SUBLAYERS = {"qkv_proj": "attention", "out_proj": "attention", "up_proj": "mlp", "down_proj": "mlp"}
@@ -43,7 +44,7 @@ class LoRALinear(nn.Module):
     Source: Hu et al. 2022, "LoRA: Low-Rank Adaptation of Large Language Models", equation 3 and section 4.1.
     """
 
-    def __init__(self, base: nn.Linear, lora: LoRA) -> None:
+    def __init__(self, base: nn.Linear | FrozenLinear, lora: LoRA) -> None:
         super().__init__()
         self.base = base
         self.lora = lora

@@ -2,6 +2,7 @@
 
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.errors import ConfigError
+from minigpt.model.frozen_linear import compress_linear_layers
 from minigpt.model.gpt import GPT
 from minigpt.model.lora import LoRA, add_lora
 
@@ -18,6 +19,8 @@ def apply_fine_tuning(model: GPT, config: TrainConfig) -> None:
         # The head shares the token embedding. If that were trained, all blocks would need a backward pass.
         for module in (model.token_embedding, model.position_embedding, *list(model.blocks)[: config.freeze]):
             module.requires_grad_(False)
+    if config.lora and config.base_dtype != "float32":
+        compress_linear_layers(model, config.base_dtype)
     if config.lora:
         add_lora(model, lora_shape(config))
 

@@ -35,7 +35,10 @@ def state_bytes(config: GPTConfig, optimizer: str, processes: int = 1, fine_tuni
     if fine_tuning is not None and (fine_tuning.lora or fine_tuning.freeze):
         trained = trained_parameters(config, fine_tuning)
         adapter = trained if fine_tuning.lora else 0
-        return 4 * (config.n_parameters + adapter) + 12 * trained  # with Muon a little less
+        saved = {"float32": 0, "bfloat16": 2, "int8": 3}[fine_tuning.base_dtype] if fine_tuning.lora else 0
+        expanded = 2 * 16 * config.n_embd**2 if saved else 0  # the largest matrix, and the product of its scales
+        base = 4 * config.n_parameters - saved * config.n_inner_parameters + expanded
+        return base + 4 * adapter + 12 * trained  # with Muon a little less
     inner = config.n_inner_parameters
     outer = config.n_parameters - inner
     state = 4 * (4 * outer + (3 if optimizer == "muon" else 4) * inner)

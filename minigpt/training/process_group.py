@@ -33,7 +33,7 @@ _JOIN_TIMEOUT = timedelta(minutes=5)  # for all processes to connect
 _LIBUV = os.name != "nt"  # torch has it everywhere but on Windows
 _FAILURE_DELAY = 3.0  # seconds in which an error that all processes have reaches all of them
 
-# torch 2.13 renamed `broadcast_buffers`. The only buffers are masks, which are equal on all processes.
+# torch 2.13 renamed `broadcast_buffers`. Buffers never change: masks, and the compressed weights of a frozen model.
 _SYNC_BUFFERS = "forward_sync_buffers"
 if _SYNC_BUFFERS not in signature(DistributedDataParallel).parameters:
     _SYNC_BUFFERS = "broadcast_buffers"
@@ -89,7 +89,7 @@ class ProcessGroup(World):
     # The model.
 
     def shard(self, model: GPT, config: TrainConfig, device: torch.device) -> None:
-        wanted = config.sharding
+        wanted = "off" if config.lora or config.freeze else config.sharding  # few weights have gradients
         self.is_sharded = wanted == "on" or (wanted == "auto" and not self._fits(model, config, device))
         if not self.is_sharded:
             return
@@ -115,6 +115,9 @@ class ProcessGroup(World):
         if self.is_sharded:
             return module
         device = next(module.parameters()).device
+        for buffer in module.buffers():
+            if buffer.dtype != torch.bool:  # masks are equal on all processes
+                dist.broadcast(buffer.view(torch.uint8), 0)
         wrapped = DistributedDataParallel(
             module,
             device_ids=[device] if device.type == "cuda" else None,

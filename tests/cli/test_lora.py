@@ -94,6 +94,17 @@ def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(base: None, run: 
     assert kept(Path("checkpoints/parts")) == kept(Path("checkpoints/whole"))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
+def test_the_base_model_may_be_compressed_and_the_run_resumed(base: None, run: Run, dtype: str) -> None:
+    options = [*LORA, "--schedule", "constant", "--warmup-steps", "1", "--base-dtype", dtype]
+    assert run("train", *options, "--name", "whole").exit_code == 0
+    assert run("train", *[option if option != "6" else "3" for option in options], "--name", "parts").exit_code == 0
+    assert run("train", "--resume", "--name", "parts", "--steps", "6").exit_code == 0
+    assert kept(Path("checkpoints/parts")) == kept(Path("checkpoints/whole"))
+    assert run("train", *LORA, "--schedule", "constant", "--warmup-steps", "1", "--name", "exact").exit_code == 0
+    assert kept(Path("checkpoints/exact")) != kept(Path("checkpoints/whole")), "the weights are rounded"
+
+
 def test_a_run_with_damaged_best_weights_is_resumed_from_its_state(letters: None, run: Run) -> None:
     (LETTERS / "adapter_model.safetensors").write_bytes(b"")
     resumed = run("train", "--resume", "--name", "letters", "--steps", "9")

@@ -13,7 +13,9 @@ from builders import new_run, random_model
 from torch import Tensor
 
 from minigpt.config import GPTConfig, TrainConfig
-from minigpt.errors import CheckpointError
+from minigpt.errors import CheckpointError, ConfigError
+from minigpt.exporters.export import export_model
+from minigpt.importers.gguf_file import GgufFile
 from minigpt.importers.merge import merge_adapter
 from minigpt.importers.open_model import describe_model, load_model
 from minigpt.importers.peft import read_adapter
@@ -296,6 +298,40 @@ def test_the_hash_is_of_the_weights_whatever_file_they_come_from(tmp_path: Path,
     assert weights_hash(model) == weights_hash(mapped)
     model.final_norm.bias.data[0] += 1e-6
     assert weights_hash(model) != weights_hash(mapped)
+
+
+@pytest.mark.parametrize("kind", ["ranks, alphas and rsLoRA", "every layer"])
+@pytest.mark.filterwarnings("ignore")
+def test_an_adapter_as_gguf_has_the_scale_of_every_layer(peft: Any, tmp_path: Path, base: Path, kind: str) -> None:
+    of_peft(peft, base, tmp_path / "adapter", **OF_PEFT[kind])
+    done = export_model(tmp_path / "adapter", "gguf", output=tmp_path / "adapter.gguf")
+    assert done.base == str(base)
+    assert [each.by for each in done.parity] == ["minigpt"]
+    assert done.parity[0].difference < 1e-4
+    file = GgufFile(tmp_path / "adapter.gguf")
+    assert (file.metadata["general.type"], file.metadata["adapter.type"]) == ("adapter", "lora")
+    adapter, alpha = read_adapter(tmp_path / "adapter"), file.metadata["adapter.lora.alpha"]
+    for layer, name in (("h.1.attn.c_attn", "blk.1.attn_qkv"), ("h.2.mlp.c_proj", "blk.2.ffn_down")):
+        a, b = (file.read(f"{name}.weight.{each}") for each in ("lora_a", "lora_b"))
+        expected = adapter.layers[layer]
+        torch.testing.assert_close(alpha / len(a) * (b @ a), expected.scale * (expected.b @ expected.a))
+    file.close()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("kind", "word"), [("DoRA", "DoRA"), ("all biases", "biases")])
+def test_what_gguf_adapters_do_not_have_is_refused(peft: Any, tmp_path: Path, base: Path, kind: str, word: str) -> None:
+    of_peft(peft, base, tmp_path / "adapter", **OF_PEFT[kind])
+    with pytest.raises(CheckpointError, match=f"{word}, which GGUF adapters do not have; merge it first"):
+        export_model(tmp_path / "adapter", "gguf", output=tmp_path / "adapter.gguf")
+    assert not (tmp_path / "adapter.gguf").exists()
+
+
+def test_the_adapter_of_a_run_is_exported_to_gguf_in_f32_only(tmp_path: Path, base: Path) -> None:
+    folder = save_adapted(tmp_path / "run", base, adapted(base))
+    with pytest.raises(ConfigError, match=re.escape("dtype (q8_0) must be f32 for an adapter; merge it first")):
+        export_model(folder, "gguf", dtype="q8_0", output=tmp_path / "adapter.gguf")
+    assert export_model(folder, "gguf", output=tmp_path / "adapter.gguf").parity[0].difference < 1e-4
 
 
 def edit(folder: Path, **options: Any) -> None:

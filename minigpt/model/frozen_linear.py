@@ -1,0 +1,80 @@
+"""Linear layers whose frozen weights are stored in fewer bits, and expanded for each matrix product.
+
+int8 takes a quarter of float32's memory, bfloat16 half. One matrix at a time is expanded, also in the backward pass.
+"""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+from minigpt.model.gpt import GPT
+
+_LARGEST = 127  # of int8, so that the range is symmetric
+
+
+class FrozenLinear(nn.Module):
+    """A linear layer with frozen weights in int8 or bfloat16: (..., in) -> (..., out).
+
+    int8 has a scale per row: row i of the matrix is `scale[i] * weight[i]`, with the largest number of a row at 127.
+    Source: Dettmers et al. 2022, "LLM.int8()", section 2 (row-wise quantization).
+    """
+
+    weight: Tensor
+    scale: Tensor | None
+    bias: Tensor | None
+
+    def __init__(self, linear: nn.Linear, dtype: Literal["int8", "bfloat16"]) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        matrix, scale = linear.weight.detach(), None
+        if dtype == "int8":
+            scale = matrix.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / _LARGEST  # (out, 1)
+            stored = (matrix / scale).round().to(torch.int8)  # (out, in)
+        else:
+            stored = matrix.to(torch.bfloat16)
+        self.register_buffer("weight", stored.contiguous())
+        self.register_buffer("scale", scale)
+        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        kind = x.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        return _Product.apply(x, self.weight, self.scale, self.bias, dtype)  # type: ignore[no-untyped-call]
+
+
+def expand(weight: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """The matrix of stored weights: (out, in), scale (out, 1) -> (out, in)."""
+    return weight.to(dtype) if scale is None else (weight * scale).to(dtype)
+
+
+class _Product(torch.autograd.Function):
+    """x W^T + bias, which keeps only the stored weights for the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx, x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None, dtype: torch.dtype
+    ) -> Tensor:
+        ctx.frozen = weight, scale, x.dtype  # type: ignore[attr-defined]
+        return F.linear(x.to(dtype), expand(weight, scale, dtype), None if bias is None else bias.to(dtype))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+        weight, scale, dtype = ctx.frozen  # type: ignore[attr-defined]
+        return (gradient @ expand(weight, scale, gradient.dtype)).to(dtype), None, None, None, None
+
+
+def compress_linear_layers(model: GPT, dtype: Literal["int8", "bfloat16"]) -> None:
+    """Stores the linear layers of the blocks in fewer bits, in place; the model can then only be adapted.
+
+    The other weights become copies, so that a file which the model was mapped from can be closed.
+    """
+    for name, module in list(model.blocks.named_modules()):
+        if isinstance(module, nn.Linear):
+            parent, _, own = name.rpartition(".")
+            setattr(model.blocks.get_submodule(parent), own, FrozenLinear(module, dtype))
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()

@@ -1,0 +1,89 @@
+"""Frozen layers in int8 and bfloat16: how close they are, their gradients, and what they keep in memory."""
+
+from typing import Any, Literal
+
+import pytest
+import torch
+import torch.nn.functional as F
+from builders import random_model
+
+from minigpt.config import TrainConfig
+from minigpt.model.frozen_linear import FrozenLinear, expand
+from minigpt.training.fine_tuning import apply_fine_tuning
+from minigpt.training.memory import state_bytes
+
+IDS = torch.arange(12).reshape(2, 6)
+
+
+def linear(seed: int = 0) -> torch.nn.Linear:
+    torch.manual_seed(seed)
+    return torch.nn.Linear(13, 7)
+
+
+def test_int8_rounds_every_row_to_127_steps_of_its_largest_number() -> None:
+    exact = linear()
+    exact.weight.data[3] *= 100  # the others are not rounded to larger steps for it
+    exact.weight.data[4] = 0
+    frozen = FrozenLinear(exact, "int8")
+    assert frozen.weight.dtype == torch.int8
+    found = expand(frozen.weight, frozen.scale, torch.float32)
+    step = exact.weight.abs().amax(dim=1, keepdim=True) / 127
+    assert ((found - exact.weight).abs() <= step * 0.501).all()
+    assert (found[4] == 0).all()
+
+
+def test_bfloat16_is_rounded_as_torch_rounds() -> None:
+    exact, x = linear(), torch.randn(2, 3, 13)
+    expected = F.linear(x, exact.weight.bfloat16().float(), exact.bias)
+    torch.testing.assert_close(FrozenLinear(exact, "bfloat16")(x), expected)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_the_output_and_the_gradient_are_those_of_the_expanded_matrix(
+    dtype: Literal["int8", "bfloat16"], autocast: bool
+) -> None:
+    frozen = FrozenLinear(linear(), dtype)
+    matrix = expand(frozen.weight, frozen.scale, torch.float32)
+    results = []
+    for compute in (frozen, lambda x: F.linear(x, matrix, frozen.bias)):
+        x = torch.linspace(-1, 1, 39).reshape(3, 13).requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            y = compute(x)
+        y.float().square().sum().backward()
+        results.append((y, x.grad))
+    (ours, our_gradient), (expected, gradient) = results
+    assert ours.dtype == expected.dtype
+    torch.testing.assert_close(ours, expected)
+    torch.testing.assert_close(our_gradient, gradient, atol=0.05 if autocast else 1e-6, rtol=0.05 if autocast else 1e-5)
+
+
+def test_only_stored_weights_are_kept_for_the_backward_pass() -> None:
+    frozen, kept = FrozenLinear(linear(), "int8"), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        frozen(torch.randn(4, 13, requires_grad=True))
+    assert kept == []
+
+
+@pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
+def test_a_compressed_model_is_close_and_as_small_as_it_is_estimated(dtype: Literal["int8", "bfloat16"]) -> None:
+    settings: dict[str, Any] = {"lora": True, "lora_rank": 2, "lora_targets": "qkv_proj,down_proj", "base_dtype": dtype}
+    exact = random_model(n_layer=3, n_embd=64, std=0.05)
+    model = random_model(n_layer=3, n_embd=64, std=0.05)
+    apply_fine_tuning(model, TrainConfig(**settings))
+    difference = (model(IDS) - exact(IDS)).abs().max() / exact(IDS).std()
+    assert 0 < difference < 0.05
+    held = sum(tensor.nbytes for tensor in model.state_dict().values())
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    estimated = state_bytes(model.config, "adamw", fine_tuning=TrainConfig(**settings))
+    assert estimated == pytest.approx(held + 12 * trained + 2 * 16 * 64**2, rel=0.02)
+
+
+def test_gradients_reach_the_adapters_of_all_blocks() -> None:
+    model = random_model(n_layer=3)
+    apply_fine_tuning(model, TrainConfig(lora=True, lora_rank=2, base_dtype="int8"))
+    model(IDS).square().sum().backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert len(gradients) == 3 * 4 * 2
+    assert all(gradient is not None for gradient in gradients.values())
+    assert all(gradient.abs().sum() > 0 for name, gradient in gradients.items() if name.endswith("lora_b"))
