@@ -74,7 +74,7 @@ def serve(
     def on_loaded(loaded: Sequence["ServedModel"]) -> None:
         for model in loaded:
             note(f"{model.name} · context of {model.context_length} tokens · {model.batch.engine.description}")
-        note(f"ready after {time.perf_counter() - begin:.1f} s; for example:")
+        note(f"ready after {time.perf_counter() - begin:.1f} s; open {url} in a browser, or send a request:")
         note(_example(url, config, loaded[0].name))
 
     received = run(listening, config, Models(load), on_loaded=on_loaded, log=note)

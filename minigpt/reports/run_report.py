@@ -17,14 +17,14 @@ KIND = "report"
 SCRIPTS = ("chart", "report", "headline", "curves", "samples", "surprisal", "record")  # in assets/, in this order
 
 
-def report_page(directories: Sequence[Path], problems: list[str] | None = None) -> str:
+def report_page(directories: Sequence[Path], problems: list[str] | None = None, *, measures: bool = True) -> str:
     """The page on one run, or on several side by side; an interrupted run is shown up to the end of its log.
 
     With a list of `problems`, damaged parts of the record and lines of the log are not shown, and the list gets a
-    sentence on each.
+    sentence on each. Without `measures`, nothing is computed and only the run's folder is read.
     Raises: CheckpointError for a folder without a run, or without such a list for a damaged record or log.
     """
-    runs = [run_data(directory, problems) for directory in directories]
+    runs = [run_data(directory, problems, measures=measures) for directory in directories]
     for run, name in zip(runs, distinct_names(directories), strict=True):
         run["name"] = name
     return page(" and ".join(run["name"] for run in runs), list(SCRIPTS), {"runs": runs}, KIND)
@@ -40,7 +40,7 @@ def write_report(directories: Sequence[Path], path: Path, problems: list[str] | 
     replace_file(path, report_page(directories, problems).encode())
 
 
-def run_data(directory: Path, problems: list[str] | None = None) -> dict[str, Any]:
+def run_data(directory: Path, problems: list[str] | None = None, *, measures: bool = True) -> dict[str, Any]:
     """The data of a run on a page.
 
     Raises: CheckpointError as `report_page`.
@@ -49,7 +49,7 @@ def run_data(directory: Path, problems: list[str] | None = None) -> dict[str, An
         raise CheckpointError(f"{directory} holds no training run (no {TRAINING}), so there is nothing to report")
     run = Run(directory, read_record(directory, problems))
     lines = LogLines.of(run.read_log(problems))
-    passage, why_no_passage = _passage(run, lines.evaluations)
+    passage, why_no_passage = _passage(run, lines.evaluations, measures=measures)
     return {
         **page_data(run.record, directory.resolve().name, lines),
         "passage": passage,
@@ -67,14 +67,16 @@ def distinct_names(directories: Sequence[Path]) -> list[str]:
     return [directory.resolve().name for directory in directories]  # the same run twice
 
 
-def _passage(run: Run, evaluations: Sequence[Line]) -> tuple[dict[str, Any] | None, str]:
+def _passage(run: Run, evaluations: Sequence[Line], *, measures: bool) -> tuple[dict[str, Any] | None, str]:
     """The validation passage with the surprisal of each token at each evaluation; None, and the reason, without one.
 
-    For the log of an earlier version, which lacks the surprisal, the saved weights are measured.
+    For the log of an earlier version, which lacks the surprisal, the saved weights are measured if `measures`.
     """
     try:
         measured = evaluations
         if not any(line.get("surprise") for line in evaluations):
+            if not measures:
+                return None, "the log of this run holds no surprisal; minigpt report measures it"
             measured = surprisal_of_weights(run)
         return passage_data(measured, Tokenizer.load(run.directory)), ""
     except MinigptError as error:  # the page shows the rest of the run

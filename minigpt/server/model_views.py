@@ -31,11 +31,13 @@ def inspection(body: Mapping[str, Any], model: ServedModel, check: Callable[[], 
 def report(model: ServedModel) -> str:
     """The page on the run that trained a model; damaged parts of its record are not shown.
 
+    Nothing is read outside the model's folder: a record from a stranger may name any file as the training text.
+
     Raises: ApiError if minigpt did not train it, or its record cannot be read.
     """
     if model.directory is not None:
         try:
-            return report_page([model.directory], [])
+            return report_page([model.directory], [], measures=False)
         except CheckpointError:  # its message names folders of this machine
             pass
     message = f"the model {model.name} has no report: its folder holds no record of a training run"
