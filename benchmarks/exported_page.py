@@ -1,34 +1,77 @@
-"""Exported pages: size of the file, seconds until the page can write, tokens per second in headless Chromium.
+"""Exported pages: size of the file, seconds until the page can write, tokens per second in Chromium and Firefox.
 
-    python benchmarks/exported_page.py [--shapes nano micro mini gpt2] [--vocabulary 8192] [--tokens 200]
+    python benchmarks/exported_page.py [--shapes nano micro mini gpt2] [--browsers chromium firefox] [--tokens 200]
+    npm install --ignore-scripts onnxruntime-web
+    python benchmarks/exported_page.py --onnxruntime node_modules/onnxruntime-web
 
-The weights are random, which compresses a little less than trained ones. gpt2 has its own vocabulary. The time until
-the page is ready counts from the start of its loading to the message that the model is open. The speed is the one that
-the page shows, for a greedy text from a short prompt, with probabilities and alternatives of each token.
+The weights are random, which compresses a little less than trained ones. gpt2 has its own vocabulary, the others
+`--vocabulary` tokens. The time until the page is ready counts from the start of its loading to the message that the
+model is open. The speed is the one that the page shows, for greedy texts from an empty prompt, with probabilities and
+alternatives of each token.
+
+`--onnxruntime` runs the same weights in onnxruntime-web, on which transformers.js is built: the ONNX export, its
+matrices in int8 for each output by onnxruntime's quantize_dynamic, with a KV cache, on one thread of the WebAssembly
+backend. Its loop takes the most likely token and does nothing else; it is served from this machine, because it cannot
+be opened as a file. `size` is that of the graph, without the runtime.
 """
 
 import argparse
+import contextlib
+import functools
+import http.server
 import importlib.util
 import json
+import logging
 import shutil
+import statistics
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 TEXT = ROOT / "demo" / "sherlock_holmes.txt"
+ROUNDS = 5
+RUNTIME = ("ort.wasm.min.js", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm")
+RUNTIME_PAGE = """<!doctype html><title>onnxruntime-web</title><script src="ort.wasm.min.js"></script><script>
+const { layers, heads, width, positions, tokens, rounds } = SETTINGS;
+const int64 = (values) => new ort.Tensor("int64", BigInt64Array.from(values, BigInt), [1, values.length]);
+async function write(session) {
+  const cache = {};
+  for (let layer = 0; layer < layers; layer++) for (const kind of ["key", "value"])
+    cache[`past_key_values.${layer}.${kind}`] = new ort.Tensor("float32", new Float32Array(0), [1, heads, 0, width]);
+  let id = 0;
+  const started = performance.now();
+  for (let position = 0; position < tokens; position++) {
+    const result = await session.run({ ...cache, input_ids: int64([id]), position_ids: int64([position]),
+      attention_mask: int64(new Array(position + 1).fill(1)) });
+    const logits = result.logits.data;
+    id = 0;
+    for (let other = 1; other < logits.length; other++) if (logits[other] > logits[id]) id = other;
+    for (const name of Object.keys(cache)) cache[name] = result[name.replace("past_key_values", "present")];
+  }
+  return tokens / (performance.now() - started) * 1000;
+}
+globalThis.measured = (async () => {
+  ort.env.wasm.numThreads = 1;
+  const session = await ort.InferenceSession.create("model.onnx", { executionProviders: ["wasm"] });
+  const ready = performance.now() / 1000, speeds = [];
+  for (let round = 0; round < rounds; round++) speeds.push(await write(session));
+  return [ready, speeds];
+})();
+</script>"""
 
 
-def write(path: Path, shape: str, vocabulary: int) -> int:
-    """Writes the page of a random model of this shape; returns its parameters."""
+def random_model(shape: str, vocabulary: int) -> tuple[Any, Any]:
+    """A random model of this shape, and a tokenizer."""
     import dataclasses
 
     import torch
 
     from minigpt.config import preset_config
-    from minigpt.exporters.html.page import PageText, write_page
     from minigpt.model.gpt import GPT
     from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -38,14 +81,11 @@ def write(path: Path, shape: str, vocabulary: int) -> int:
         else Tokenizer.train([TEXT.read_text(encoding="utf-8")], f"bpe:{vocabulary}")
     )
     torch.manual_seed(0)
-    model = GPT(dataclasses.replace(preset_config(shape), vocab_size=tokenizer.vocab_size)).eval()
-    with path.open("wb") as file:
-        write_page(file, model, tokenizer, PageText(title=shape))
-    return model.config.n_parameters
+    return GPT(dataclasses.replace(preset_config(shape), vocab_size=tokenizer.vocab_size)).eval(), tokenizer
 
 
-def measure(browser: Any, path: Path, tokens: int) -> dict[str, str]:
-    """Opens the page, writes three texts, and returns the page's figures, of the fastest text."""
+def measure_page(browser: Any, path: Path, tokens: int) -> dict[str, str]:
+    """Opens a page, writes texts, and returns the page's figures."""
     browser.open(path)
     wait(browser, "document.body.dataset.ready")
     ready = float(browser.ask("document.body.dataset.ready")) / 1000
@@ -53,12 +93,18 @@ def measure(browser: Any, path: Path, tokens: int) -> dict[str, str]:
     for name, value in {"count": tokens, "temperature": 0}.items():
         browser.ask(f"document.getElementById('setting-{name}').value = '{value}'")
     speeds = []
-    for _ in range(3):
+    for _ in range(ROUNDS):
         browser.ask("document.getElementById('write').click()")
         wait(browser, "!document.getElementById('more').hidden")
         status = browser.ask("document.getElementById('status').textContent")
-        speeds.append(int(status.split(" tokens/s")[0].split()[-1].replace(",", "")))
-    return {"ready, s": f"{ready:.2f}", "tokens/s": f"{max(speeds):,}", "arithmetic": arithmetic}
+        speeds.append(float(status.split(" tokens/s")[0].split()[-1].replace(",", "")))
+    return figures(ready, speeds) | {"by": arithmetic.removeprefix("Ready (").removesuffix(").")}
+
+
+def figures(ready: float, speeds: list[float]) -> dict[str, str]:
+    """Seconds until ready; the median, lowest and highest speed."""
+    median = statistics.median(speeds)
+    return {"ready, s": f"{ready:.2f}", "tokens/s": f"{median:,.0f} ({min(speeds):,.0f}-{max(speeds):,.0f})"}
 
 
 def wait(browser: Any, condition: str) -> None:
@@ -67,39 +113,128 @@ def wait(browser: Any, condition: str) -> None:
     while not browser.ask(f"Boolean({condition})"):
         if time.monotonic() > end:
             raise SystemExit("the page does not answer: " + browser.ask("document.body.innerText"))
-        time.sleep(0.02)
+        time.sleep(0.1)
 
 
-def open_browser(folder: Path) -> Any:
-    """The browser that the tests use."""
-    spec = importlib.util.spec_from_file_location("browser", ROOT / "tests" / "browser" / "conftest.py")
+def write_quantized_onnx(folder: Path, model: Any) -> int:
+    """Writes model.onnx in int8 into a folder; returns its size."""
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    from minigpt.exporters.onnx import write_onnx
+
+    logging.disable(logging.WARNING)
+    with tempfile.TemporaryDirectory() as exact:
+        write_onnx(Path(exact), model)
+        source = Path(exact) / "model.onnx"
+        proto = onnx.load(source)
+        untie_head(proto.graph)
+        onnx.save(proto, source)
+        quantize_dynamic(source, folder / "model.onnx", weight_type=QuantType.QInt8, per_channel=True)
+    return (folder / "model.onnx").stat().st_size
+
+
+def untie_head(graph: Any) -> None:
+    """Gives the output matrix a copy of the embedding: quantize_dynamic transposes the one that both share."""
+    import numpy as np
+    from onnx import numpy_helper
+
+    (head,) = [node for node in graph.node if node.op_type == "Gemm"]
+    weight = next(tensor for tensor in graph.initializer if tensor.name == head.input[1])
+    transposed = np.ascontiguousarray(numpy_helper.to_array(weight).T)
+    graph.initializer.append(numpy_helper.from_array(transposed, "head.weight"))
+    head.op_type, head.input[1] = "MatMul", "head.weight"
+    del head.attribute[:]
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    """Serves files without a line for each request."""
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Says nothing."""
+
+
+def measure_runtime(browser: Any, folder: Path, model: Any, tokens: int) -> dict[str, str]:
+    """Opens the folder's model.onnx in onnxruntime-web, and writes texts."""
+    config = model.config
+    settings = {
+        "layers": config.n_layer, "heads": config.n_head, "width": config.head_width,
+        "positions": config.n_positions, "tokens": min(tokens, config.n_positions), "rounds": ROUNDS,
+    }  # fmt: skip
+    (folder / "index.html").write_text(RUNTIME_PAGE.replace("SETTINGS", json.dumps(settings)), encoding="utf-8")
+    handler = functools.partial(QuietHandler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        browser.visit(f"http://127.0.0.1:{server.server_port}/index.html")
+        ready, speeds = browser.ask("globalThis.measured")
+        server.shutdown()
+    return figures(ready, speeds)
+
+
+def load(path: Path) -> Any:
+    """A Python file as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def chromium(folder: Path) -> Any:
+    """The browser that the tests use."""
+    module = load(ROOT / "tests" / "browser" / "conftest.py")
     program = next(filter(None, map(shutil.which, module.NAMES)), None)
     if program is None:
         raise SystemExit(f"no browser: none of {', '.join(module.NAMES)} is on the PATH")
-    return module.Browser(program, folder / "profile")
+    return module.Browser(program, folder / "chromium")
+
+
+def firefox(folder: Path) -> Any:
+    """The other one."""
+    module = load(ROOT / "tests" / "shared" / "firefox.py")
+    program = module.find_firefox()
+    if program is None:
+        raise SystemExit(f"no browser: none of {', '.join(module.NAMES)} is on the PATH")
+    return module.Firefox(program, folder / "firefox")
+
+
+BROWSERS: dict[str, Callable[[Path], Any]] = {"chromium": chromium, "firefox": firefox}
 
 
 def main() -> None:
-    """Prints one line of JSON for each shape."""
+    """Prints one line of JSON for each shape and browser."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shapes", nargs="+", default=["nano", "micro", "mini", "gpt2"])
+    parser.add_argument("--browsers", nargs="+", default=list(BROWSERS), choices=list(BROWSERS))
     parser.add_argument("--vocabulary", type=int, default=8192)
     parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--onnxruntime", type=Path, help="the folder of the package onnxruntime-web")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        browser = open_browser(folder)
-        for shape in arguments.shapes:
+    from minigpt.exporters.html.page import PageText, write_page
+
+    for shape in arguments.shapes:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
+            folder = Path(temporary)
+            model, tokenizer = random_model(shape, arguments.vocabulary)
             path = folder / f"{shape}.html"
-            parameters = write(path, shape, arguments.vocabulary)
-            row = {"shape": shape, "parameters": f"{parameters:,}", "MB": f"{path.stat().st_size / 1e6:.2f}"}
-            print(json.dumps(row | measure(browser, path, arguments.tokens)), flush=True)
-            path.unlink()
-        browser.close()
+            with path.open("wb") as file:
+                write_page(file, model, tokenizer, PageText(title=shape))
+            size = path.stat().st_size
+            served = folder / "served"
+            if arguments.onnxruntime:
+                served.mkdir()
+                for name in RUNTIME:
+                    shutil.copy(arguments.onnxruntime / "dist" / name, served)
+                graph_size = write_quantized_onnx(served, model)
+            for name in arguments.browsers:
+                row = {"shape": shape, "browser": name}
+                with contextlib.closing(BROWSERS[name](folder)) as browser:
+                    found = measure_page(browser, path, arguments.tokens)
+                    print(json.dumps(row | {"program": "page", "MB": f"{size / 1e6:.2f}"} | found), flush=True)
+                    if arguments.onnxruntime:
+                        found = measure_runtime(browser, served, model, arguments.tokens)
+                        print(json.dumps(row | {"program": "ort", "MB": f"{graph_size / 1e6:.2f}"} | found), flush=True)
 
 
 if __name__ == "__main__":
