@@ -51,7 +51,8 @@ def flags_of(platform: str = sys.platform, *, openmp: bool) -> Flags:
     On Linux and macOS the library uses the OpenMP that PyTorch has loaded, so that they share their threads: it is
     compiled for OpenMP but not linked with one. Windows resolves every name at link time, so it has OpenMP inside.
     """
-    optimized = ["-O3", "-fno-math-errno", "-Wno-psabi"]
+    # Without contraction int8 gives the same bits on every processor, and in a browser, see kernels.h.
+    optimized = ["-O3", "-fno-math-errno", "-ffp-contract=off", "-Wno-psabi"]
     if platform == "win32":
         # gcc aligns the stack to 16 bytes, but moves vectors as if to 64: https://gcc.gnu.org/bugzilla/show_bug.cgi?id=54412
         wanted = ["-fopenmp"] if openmp else []

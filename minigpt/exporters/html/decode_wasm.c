@@ -36,6 +36,7 @@ static inline i32x4 dot4_wasm(i32x4 sum, const uint8_t *w, const int8_t *a) {
 #define PANELS 1
 #define WEIGHT_OFFSET 0
 #define DOT4 dot4_wasm
+#define MULTIPLY_ADD(a, b, sum) ((sum) + (a) * (b))
 #include "../../generation/engines/kernels.h"
 
 /* Memory grows from the end of the module's own data and is never given back, except the buffers of the last step. */

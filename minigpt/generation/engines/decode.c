@@ -136,6 +136,7 @@ static inline i32x4 dot4_plain(i32x4 sum, const uint8_t *w, const int8_t *a) {
     return sum;
 }
 #define DOT4 dot4_plain
+#define MULTIPLY_ADD(a, b, sum) ((sum) + (a) * (b))
 #include "kernels.h"
 
 #if defined(__clang__)
@@ -165,6 +166,7 @@ static inline i32x8 dot4_avx2(i32x8 sum, const uint8_t *w, const int8_t *a) {
 #define PANELS 1
 #define WEIGHT_OFFSET 0
 #define DOT4 dot4_avx2
+#define MULTIPLY_ADD(a, b, sum) ((floats_avx2)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(sum)))
 #include "kernels.h"
 END_TARGET
 
@@ -180,6 +182,7 @@ static inline i32x16 dot4_vnni(i32x16 sum, const uint8_t *w, const int8_t *a) {
 #define PANELS 2
 #define WEIGHT_OFFSET 128
 #define DOT4 dot4_vnni
+#define MULTIPLY_ADD(a, b, sum) ((floats_vnni)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(sum)))
 #include "kernels.h"
 END_TARGET
 
@@ -198,6 +201,7 @@ static inline i32x4 dot4_dotprod(i32x4 sum, const uint8_t *w, const int8_t *a) {
 #define PANELS 1
 #define WEIGHT_OFFSET 0
 #define DOT4 dot4_dotprod
+#define MULTIPLY_ADD(a, b, sum) ((floats_dotprod)vfmaq_f32((float32x4_t)(sum), (float32x4_t)(a), (float32x4_t)(b)))
 #include "kernels.h"
 END_TARGET
 

@@ -6,8 +6,12 @@
  *   ROWS, PANELS      the rows and panels whose sums fit into the registers together
  *   DOT4(sum, w, a)   sum[j] plus the products of 16 / PARTS x 4 weights with 4 activations, in integers
  *   WEIGHT_OFFSET     what DOT4 leaves added to the weights: 128 or 0
+ *   MULTIPLY_ADD(a, b, sum)  sum + a * b of vectors, rounded once where the processor can
  * A loop keeps 16 sums in PARTS vectors of the register's size. One vector of 16 lanes, which the compilers also accept,
  * passes through memory in each iteration where a register is smaller.
+ *
+ * In int8, all instruction sets add the same floats in the same order, and round each product and each sum, so that they
+ * give the same logits, bit for bit. Only the products with float32 matrices are fused with their sums.
  */
 
 #define JOIN_(a, b) a##_##b
@@ -40,18 +44,28 @@ static inline NAME(floats) NAME(larger)(NAME(floats) a, NAME(floats) b) {
     return (NAME(floats))(((NAME(integers))a & first) | ((NAME(integers))b & ~first));
 }
 
-static inline float NAME(dot)(const float *a, const float *b, int64_t n) {
+static inline NAME(floats) NAME(broadcast)(float x) { return x - (NAME(floats)){0}; }
+
+/* The sum of n products. `fused` is a constant: whether each is added in one instruction, with one rounding. */
+static inline __attribute__((always_inline)) float NAME(add_products)(
+    const float *a, const float *b, int64_t n, const int fused) {
     NAME(floats) sums[2 * PARTS] = {{0}};
+#define ADD(p, at) \
+    sums[p] = fused ? MULTIPLY_ADD(NAME(load)(a + at), NAME(load)(b + at), sums[p]) \
+                    : sums[p] + NAME(load)(a + at) * NAME(load)(b + at)
     int64_t i = 0;
     for (; i + 2 * LANES <= n; i += 2 * LANES)
-        for (int p = 0; p < 2 * PARTS; p++) sums[p] += NAME(load)(a + i + p * WIDTH) * NAME(load)(b + i + p * WIDTH);
+        for (int p = 0; p < 2 * PARTS; p++) ADD(p, i + p * WIDTH);
     for (; i + LANES <= n; i += LANES)
-        for (int p = 0; p < PARTS; p++) sums[p] += NAME(load)(a + i + p * WIDTH) * NAME(load)(b + i + p * WIDTH);
+        for (int p = 0; p < PARTS; p++) ADD(p, i + p * WIDTH);
+#undef ADD
     for (int p = 0; p < PARTS; p++) sums[p] += sums[PARTS + p];
     float sum = NAME(total)(sums);
     for (; i < n; i++) sum += a[i] * b[i];
     return sum;
 }
+
+static inline float NAME(dot)(const float *a, const float *b, int64_t n) { return NAME(add_products)(a, b, n, 0); }
 
 /* e^x with a relative error of about 2e-7: x = k ln 2 + r, so e^x = 2^k e^r, with a polynomial for e^r over
  * |r| <= ln 2 / 2. Source: Cephes. */
@@ -144,7 +158,8 @@ static void NAME(multiply_rows)(float *y, const float *x, int64_t rows, const Ma
     const float *weight = m->weight;
     for (int64_t o = from; o < to; o++)
         for (int64_t r = 0; r < rows; r++)
-            y[r * m->out + o] = NAME(dot)(weight + o * m->in, x + r * m->in, m->in) + (m->bias ? m->bias[o] : 0);
+            y[r * m->out + o] =
+                NAME(add_products)(weight + o * m->in, x + r * m->in, m->in, 1) + (m->bias ? m->bias[o] : 0);
 }
 
 /* y += the products of `inputs` inputs with their weights, which are as many streams. `inputs` is a constant. */
@@ -156,7 +171,8 @@ static inline __attribute__((always_inline)) void NAME(add_columns)(
         for (int p = 0; p < PARTS; p++) sums[p] = NAME(load)(y + o + p * WIDTH);
         for (int i = 0; i < inputs; i++) {
             __builtin_prefetch(weight + (inputs + i) * out + o, 0, 2); /* the stream's continuation */
-            for (int p = 0; p < PARTS; p++) sums[p] += x[i] * NAME(load)(weight + i * out + o + p * WIDTH);
+            for (int p = 0; p < PARTS; p++)
+                sums[p] = MULTIPLY_ADD(NAME(broadcast)(x[i]), NAME(load)(weight + i * out + o + p * WIDTH), sums[p]);
         }
         for (int p = 0; p < PARTS; p++) NAME(store)(y + o + p * WIDTH, sums[p]);
     }
@@ -312,6 +328,7 @@ static const Kernels NAME(kernels) = {
 #undef JOIN_
 #undef ISA
 #undef DOT4
+#undef MULTIPLY_ADD
 #undef WEIGHT_OFFSET
 #undef PARTS
 #undef WIDTH
