@@ -56,8 +56,8 @@ _PACKAGES = {  # that write and read each target
 # model differed by 0.0017 (f16), 0.013 (bf16), 0.057 (q8_0) and 0.065 (int8); the bounds are about four times that.
 _BOUNDS = {"f32": 0.001, "f16": 0.01, "bf16": 0.06, "q8_0": 0.25, "int8": 0.25}
 _LLAMA_BOUND = 0.02
-# A page differs from `minigpt generate --quantize int8` by about 0.000001, until the order of its sums rounds one
-# activation to another integer: in small models that changes logits by up to 0.05.
+# A page gives the logits of `minigpt generate --quantize int8`, bit for bit. Where node has no SIMD, plain JavaScript
+# adds in float64, and may round an activation to another integer: in small models that changes logits by up to 0.05.
 _QUANTIZED_BOUND = 0.1
 _MAX_SIZE_FOR_LLAMA = 2_000_000_000  # bytes; larger files are checked only in minigpt, because llama.cpp is slow
 _CTRANSLATE2_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "int8": "int8"}

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,24 @@ class Browser:
         answer = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
+
+    def frame(self) -> Callable[[str], Any]:
+        """A function that gives the value of a JavaScript expression in the page's first iframe."""
+        tree = self._call("Page.getFrameTree")["frameTree"]
+        world = self._call("Page.createIsolatedWorld", frameId=tree["childFrames"][0]["frame"]["id"])
+
+        def ask(expression: str) -> Any:
+            context = world["executionContextId"]
+            answer = self._call("Runtime.evaluate", expression=expression, contextId=context, returnByValue=True)
+            assert "exceptionDetails" not in answer, answer
+            return answer["result"].get("value")
+
+        return ask
+
+    def go_offline(self, offline: bool = True) -> None:
+        """Switches the network of the page off, or on again."""
+        conditions = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+        self._call("Network.emulateNetworkConditions", offline=offline, **conditions)
 
     def point(self, x: float, y: float, *, click: bool = False) -> None:
         """Moves the mouse to a point in the window; with `click`, clicks there."""

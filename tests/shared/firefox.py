@@ -36,7 +36,15 @@ class Firefox:
         lines = [f"user_pref({json.dumps(name)}, {json.dumps(value)});" for name, value in _PREFERENCES.items()]
         (profile / "user.js").write_text("\n".join(lines), encoding="utf-8")
         self._process = subprocess.Popen(
-            [program, "--headless", "--no-remote", "--marionette", "--remote-allow-system-access", "--profile", str(profile)],
+            [
+                program,
+                "--headless",
+                "--no-remote",
+                "--marionette",
+                "--remote-allow-system-access",
+                "--profile",
+                str(profile),
+            ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

@@ -22,7 +22,7 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 _MODULES = resources.files("minigpt.exporters.html")
 # The worker runs these; the page runs page.js, and hands it the others as text.
 _ENGINE = (
-    "payload.js", "tokenizer.js", "sampler.js", "plain_model.js", "wasm_model.js", "generation.js",
+    "payload.js", "tokenizer.js", "constraint.js", "sampler.js", "plain_model.js", "wasm_model.js", "generation.js",
 )  # fmt: skip
 _LARGE = 60_000_000  # bytes; a larger page takes seconds to open, and much memory on a phone
 _LARGEST = 500_000_000  # bytes; a browser's strings and the memory of WebAssembly end not far above
@@ -170,6 +170,8 @@ def _tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
         "added": list(vocabulary.added),
         "endOfText": tokenizer.end_of_text,
         "byCharacter": vocabulary.by_character,
+        "special": list(vocabulary.special.values()),
+        "hasMerges": bool(tokenizer.merges),
     }
 
 

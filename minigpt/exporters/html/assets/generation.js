@@ -82,19 +82,25 @@ const generation = (() => {
       return logits.subarray(0, this.tokenizer.bytes.length);
     }
 
-    /** The next token: { id, probability, alternatives: [[id, probability], …] }, before penalty and temperature. */
-    next(tokens, step, settings, alternatives = 8) {
-      const logits = this.logits(tokens);
-      const id = sampling.choose(this.model, logits, tokens, step, settings, this.unused);
-      const likely = sampling.largest(logits, alternatives);
-      const [probability, ...others] = sampling.probabilities(logits, [id, ...likely], this.model);
-      return { id, probability, alternatives: likely.map((other, index) => [other, others[index]]) };
+    /** A text to continue: its tokens, how many are `generated`, and the `end` of the prompt that they spell again. */
+    start(prompt, kept = []) {
+      const { ids, end } = constraining.encodePrompt(this.tokenizer, prompt);
+      const constraint = new constraining.Constraint(this.tokenizer, ids, end);
+      for (const id of kept) constraint.advance(id);
+      return { tokens: [...ids, ...kept], generated: kept.length, end: new TextDecoder().decode(end), constraint };
     }
 
-    /** The ids of a prompt; an empty one becomes an end-of-text, the start of a document. */
-    encode(prompt) {
-      const ids = this.tokenizer.encode(prompt);
-      return ids.length ? ids : [this.tokenizer.endOfText];
+    /** Appends a token to a text. Returns { id, probability, alternatives: [[id, probability], …] }, of the model: before
+     * penalty and temperature. */
+    next(text, settings, alternatives = 8) {
+      const { tokens, constraint } = text, logits = this.logits(tokens);
+      const id = sampling.choose(this.model, logits, tokens, text.generated, settings, this.unused, constraint.banned());
+      const likely = sampling.largest(logits, alternatives);
+      const [probability, ...others] = sampling.probabilities(logits, [id, ...likely], this.model);
+      tokens.push(id);
+      text.generated++;
+      constraint.advance(id);
+      return { id, probability, alternatives: likely.map((other, index) => [other, others[index]]) };
     }
   }
 

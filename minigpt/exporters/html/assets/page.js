@@ -39,7 +39,8 @@
   find("facts").textContent = `${data.parameters.toLocaleString("en")} parameters, a context of ${data.context} tokens,`
     + ` a vocabulary of ${data.vocabulary.toLocaleString("en")} tokens; weights in int8.`;
 
-  const state = { prompt: "", tokens: [], running: false, pinned: false, shown: -1, seed: "0", began: 0, before: 0 };
+  // `run` is the number of the text that is written; messages about an earlier one are ignored.
+  const state = { run: 0, prompt: "", tokens: [], running: false, pinned: false, shown: -1, seed: "0", began: 0, before: 0 };
   let worker;
 
   // Writing
@@ -66,8 +67,9 @@
     drawAll();
     buttons();
     status("Writing …");
+    state.run++;
     worker.postMessage({
-      type: "write", prompt: state.prompt, kept: state.tokens.map((token) => token.id), settings: settings(count),
+      type: "write", run: state.run, prompt: state.prompt, kept: state.tokens.map((token) => token.id), settings: settings(count),
     });
   }
 
@@ -79,7 +81,7 @@
   }
 
   const more = () => write(state.tokens.length, state.tokens.length + Number(inputs.count.value));
-  const stop = () => worker.postMessage({ type: "stop" });
+  const stop = () => worker.postMessage({ type: "stop", run: state.run });
 
   /** Writes another text from token `index` on, which is replaced by this alternative. */
   function branch(index, [id, probability]) {
@@ -99,13 +101,9 @@
     find("text").setAttribute("aria-busy", String(running));
   }
 
-  function finish(reason, rest) {
+  function finish(reason) {
     if (!state.running) return;
     state.running = false;
-    if (rest && state.tokens.length) {
-      state.tokens.at(-1).text += rest;
-      drawAll();
-    }
     const wrote = state.tokens.length - state.before, seconds = (performance.now() - state.began) / 1000;
     const why = { end: "The text ended", stop: "Stopped", length: "Done" }[reason];
     status(`${why}: ${wrote} tokens, ${Math.round(wrote / seconds).toLocaleString("en")} tokens/s, seed ${state.seed}.`);
@@ -218,14 +216,14 @@
       buttons();
     },
     kept: ({ texts }) => {
-      texts.forEach(([label, isEnd], index) => Object.assign(state.tokens[index], { text: label, isEnd }));
+      texts.forEach((shown, index) => Object.assign(state.tokens[index], shown));
       drawAll();
     },
     tokens: ({ tokens }) => {
       if (!state.running) return;
       for (const token of tokens) draw(token, state.tokens.push(token) - 1);
     },
-    done: ({ reason, rest }) => finish(reason, rest),
+    done: ({ reason }) => finish(reason),
     error: ({ message }) => {
       state.running = false;
       status(`The model could not run: ${message}.`);
@@ -241,7 +239,9 @@
   const code = ["engine", "worker"].map((id) => find(id).textContent);
   worker = new Worker(URL.createObjectURL(new Blob(code, { type: "text/javascript" })));
   worker.onerror = (event) => status(`The model could not run: ${event.message || "the browser refused the worker"}.`);
-  worker.onmessage = (event) => receive[event.data.type](event.data);
+  worker.onmessage = ({ data: message }) => {
+    if (message.run === undefined || message.run === state.run) receive[message.type](message);
+  };
   const weights = [...document.querySelectorAll(".weights")];
   worker.postMessage({
     type: "open", texts: weights.map((element) => element.textContent), length: Number(find("data").dataset.length),

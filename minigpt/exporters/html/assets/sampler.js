@@ -122,24 +122,21 @@ const sampling = (() => {
     return probability.findIndex((p) => (sum += Math.floor(p * 2 ** 52)) > target);
   }
 
-  function checked(scores, best) {
-    if (!Number.isFinite(scores[best])) throw new Error("the model's logits are not finite");
-    return best;
-  }
+  let scores = new Float32Array();
 
-  /** The next token after `history`, which has `step` generated tokens; `unused` ids are never chosen.
+  /** The next token after `history`, which has `step` generated tokens; `banned`, lists of ids, are never chosen.
    *
-   * settings: temperature, topK (or null), topP, minP, repetitionPenalty, seed. `logits` is not changed;
-   * `model` computes exponentials. */
-  function choose(model, logits, history, step, settings, unused = []) {
+   * settings: temperature, topK (or null), topP, minP, repetitionPenalty, seed. `model` computes exponentials. */
+  function choose(model, logits, history, step, settings, ...banned) {
+    if (scores.length !== logits.length) scores = new Float32Array(logits.length);
+    scores.set(logits);
     const penalty = settings.repetitionPenalty;
-    if (settings.temperature === 0 && penalty === 1 && !unused.length) return checked(logits, argmax(logits));
-    const scores = logits.slice();
     if (penalty !== 1) {
       for (const id of new Set(history)) scores[id] = logits[id] < 0 ? logits[id] * penalty : logits[id] / penalty;
     }
-    for (const id of unused) scores[id] = -Infinity;
-    const best = checked(scores, argmax(scores));
+    for (const ids of banned) for (const id of ids) scores[id] = -Infinity;
+    const best = argmax(scores);
+    if (!Number.isFinite(scores[best])) throw new Error("the model's logits are not finite");
     if (settings.temperature === 0) return best;
     const highest = scores[best], temperature = Math.fround(Math.max(settings.temperature, 1e-30));
     for (let id = 0; id < scores.length; id++) scores[id] = Math.fround(scores[id] - highest) / temperature;

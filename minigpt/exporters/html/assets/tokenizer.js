@@ -27,7 +27,8 @@ const tokenizing = (() => {
 
   class Tokenizer {
     /** `saved` has `tokens`, strings by id in GPT-2's byte alphabet; `ranks`, ids in the order of their merges;
-     * `named`, special and added tokens by name; `added`, the names that are found in a text; `byCharacter`. */
+     * `named`, special and added tokens by name; `added`, the names that are found in a text; `byCharacter`; `hasMerges`;
+     * `special`, ids. */
     constructor(saved) {
       this.endOfText = saved.endOfText;
       const named = new Map(Object.entries(saved.named).map(([name, id]) => [id, name]));
@@ -36,6 +37,8 @@ const tokenizing = (() => {
         : fromBinary(Array.from(token, (character) => BYTE_OF.get(character)).join("")));
       this.ranks = new Map(saved.ranks.map((id, rank) => [binary(this.bytes[id]), rank]));
       this.ids = saved.ranks;
+      this.special = new Set(saved.special); // stand only between two characters
+      this.hasMerges = saved.hasMerges;
       this.split = saved.byCharacter ? CHARACTERS : SPLIT;
       this.named = saved.named;
       const names = saved.added.map((name) => name.replace(/[\\^$.*+?()[\]{}|/-]/g, "\\$&"));

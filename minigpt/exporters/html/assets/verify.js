@@ -25,9 +25,8 @@ const vm = require("vm");
   answer.decoded = answer.textIds.map((ids) => tokenizer.decode(ids));
   const writer = new engine.generation.Writer(model, tokenizer);
   for (const { prompt, settings } of asked.write ?? []) {
-    const tokens = writer.encode(prompt), start = tokens.length;
-    while (tokens.length < start + settings.count) tokens.push(writer.next(tokens, tokens.length - start, settings).id);
-    answer.written.push(tokens.slice(start));
+    const text = writer.start(prompt);
+    answer.written.push(Array.from({ length: settings.count }, () => writer.next(text, settings).id));
   }
   const rows = logits.map((row) => Buffer.from(row.buffer, row.byteOffset, row.byteLength));
   fs.writeSync(1, JSON.stringify(answer) + "\n");

@@ -3,7 +3,7 @@
 /** Runs the model beside the page, so that typing stays smooth. Messages are { type, … }. */
 (() => {
   const FRAME = 15; // milliseconds between messages to the page
-  let writer, running = 0, labels;
+  let writer, running = 0, labels; // `running` is the number of the text that is written
 
   async function open({ texts, length }) {
     const { header, tensor } = await payload.read(texts, length, (done) => postMessage({ type: "progress", done }));
@@ -21,32 +21,36 @@
   });
 
   /** Continues `prompt`, then the tokens `kept`, up to `settings.count` tokens in all. */
-  async function write({ prompt, kept, settings }) {
-    const number = ++running;
-    const tokens = [...writer.encode(prompt), ...kept];
-    const decode = writer.tokenizer.decoder();
-    const isEndOf = (id) => id === writer.tokenizer.endOfText;
-    if (kept.length) postMessage({ type: "kept", texts: kept.map((id) => [isEndOf(id) ? "" : decode(id), isEndOf(id)]) });
+  async function write({ run, prompt, kept, settings }) {
+    running = run;
+    const text = writer.start(prompt, kept), decode = writer.tokenizer.decoder();
+    let healed = text.end.length; // characters of the prompt that the next tokens spell again
+    const show = (id) => {
+      const isEnd = id === writer.tokenizer.endOfText, decoded = isEnd ? "" : decode(id);
+      const shown = decoded.slice(healed);
+      healed -= decoded.length - shown.length;
+      return { text: shown, isEnd };
+    };
+    if (kept.length) postMessage({ type: "kept", run, texts: kept.map(show) });
     const label = (id) => (labels[id] ??= writer.tokenizer.decode([id]));
     let reason = "length", written = [], sent = performance.now();
-    for (let step = kept.length; step < settings.count; step++) {
-      const { id, probability, alternatives } = writer.next(tokens, step, settings);
-      const isEnd = isEndOf(id);
+    while (text.generated < settings.count) {
+      const { id, probability, alternatives } = writer.next(text, settings);
+      const shown = show(id);
       written.push({
-        id, probability, isEnd, text: isEnd ? "" : decode(id),
+        id, probability, ...shown,
         alternatives: alternatives.map(([other, share]) => [other, share, label(other)]),
       });
-      tokens.push(id);
-      if (isEnd) { reason = "end"; break; }
+      if (shown.isEnd) { reason = "end"; break; }
       if (performance.now() - sent < FRAME) continue;
-      postMessage({ type: "tokens", tokens: written });
+      postMessage({ type: "tokens", run, tokens: written });
       await breathe();
-      if (number !== running) return;
+      if (run !== running) return;
       written = [];
       sent = performance.now();
     }
-    if (written.length) postMessage({ type: "tokens", tokens: written });
-    postMessage({ type: "done", reason, rest: decode() });
+    if (written.length) postMessage({ type: "tokens", run, tokens: written });
+    postMessage({ type: "done", run, reason });
   }
 
   onmessage = async ({ data }) => {
@@ -54,8 +58,8 @@
       if (data.type === "open") await open(data);
       if (data.type === "write") await write(data);
       if (data.type === "stop") {
-        running++;
-        postMessage({ type: "done", reason: "stop", rest: "" });
+        running = 0;
+        postMessage({ type: "done", run: data.run, reason: "stop" });
       }
     } catch (error) {
       postMessage({ type: "error", message: error.message });
