@@ -41,7 +41,6 @@
 
   // `run` is the number of the text that is written; messages about an earlier one are ignored.
   const state = { run: 0, prompt: "", tokens: [], running: false, pinned: false, shown: -1, seed: "0", began: 0, before: 0 };
-  let worker;
 
   // Writing
 
@@ -68,7 +67,7 @@
     buttons();
     status("Writing …");
     state.run++;
-    worker.postMessage({
+    state.worker.postMessage({
       type: "write", run: state.run, prompt: state.prompt, kept: state.tokens.map((token) => token.id), settings: settings(count),
     });
   }
@@ -81,7 +80,7 @@
   }
 
   const more = () => write(state.tokens.length, state.tokens.length + Number(inputs.count.value));
-  const stop = () => worker.postMessage({ type: "stop", run: state.run });
+  const stop = () => state.worker.postMessage({ type: "stop", run: state.run });
 
   /** Writes another text from token `index` on, which is replaced by this alternative. */
   function branch(index, [id, probability]) {
@@ -237,13 +236,13 @@
   if (typeof Worker === "undefined") return status("This browser does not let this page run a worker, which it needs.");
   status("Opening the model …");
   const code = ["engine", "worker"].map((id) => find(id).textContent);
-  worker = new Worker(URL.createObjectURL(new Blob(code, { type: "text/javascript" })));
-  worker.onerror = (event) => status(`The model could not run: ${event.message || "the browser refused the worker"}.`);
-  worker.onmessage = ({ data: message }) => {
+  state.worker = new Worker(URL.createObjectURL(new Blob(code, { type: "text/javascript" })));
+  state.worker.onerror = (event) => status(`The model could not run: ${event.message || "the browser refused the worker"}.`);
+  state.worker.onmessage = ({ data: message }) => {
     if (message.run === undefined || message.run === state.run) receive[message.type](message);
   };
   const weights = [...document.querySelectorAll(".weights")];
-  worker.postMessage({
+  state.worker.postMessage({
     type: "open", texts: weights.map((element) => element.textContent), length: Number(find("data").dataset.length),
   });
   weights.forEach((element) => element.remove());

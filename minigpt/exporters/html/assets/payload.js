@@ -18,9 +18,9 @@ const payload = (() => {
     const reader = new Blob(parts).stream().pipeThrough(new DecompressionStream("deflate")).getReader();
     const bytes = new Uint8Array(length);
     let filled = 0;
-    for (let read = await reader.read(); !read.done; read = await reader.read()) {
-      bytes.set(read.value, filled);
-      filled += read.value.length;
+    for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
+      bytes.set(piece.value, filled);
+      filled += piece.value.length;
       onProgress(filled / length);
     }
     if (filled !== length) throw new Error(`the page is incomplete: ${filled} of ${length} bytes`);

@@ -17,12 +17,12 @@ const sampling = (() => {
     return Number(state >> 11n) * 2 ** -53;
   }
 
-  const bits = new Int32Array(1), number = new Float32Array(bits.buffer);
+  const bits = new Int32Array(1), float = new Float32Array(bits.buffer);
   const IDS = 2 ** 21; // more than any vocabulary has
 
   /** A number by which ids are sorted: that of the largest value first, of equal ones the lowest id. */
   function sortKey(value, id) {
-    number[0] = value + 0; // -0 becomes 0
+    float[0] = value + 0; // -0 becomes 0
     return id - IDS * (bits[0] < 0 ? bits[0] ^ 0x7fffffff : bits[0]); // floats of one sign have the order of their bits
   }
 
