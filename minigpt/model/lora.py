@@ -56,7 +56,9 @@ class LoRALinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         low = F.linear(self.dropout(x), self.lora_a)  # (..., r)
-        return self.base(x) + F.linear(low, self.lora_b) * self.lora.scale  # (..., out)
+        y = self.base(x)  # (..., out)
+        # One operation, which keeps neither summand.
+        return torch.addmm(y.flatten(0, -2), low.flatten(0, -2), self.lora_b.t(), alpha=self.lora.scale).view(y.shape)
 
 
 def add_lora(model: GPT, lora: LoRA) -> None:

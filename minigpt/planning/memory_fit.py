@@ -29,7 +29,9 @@ def fit_memory(
     shards = processes if config.sharding == "on" else 1
 
     def needs(sequences: int, recompute: bool) -> int:
-        activations = activation_bytes(model, context, sequences, checkpointing=recompute, on_cpu=on_cpu)
+        activations = activation_bytes(
+            model, context, sequences, checkpointing=recompute, on_cpu=on_cpu, fine_tuning=config
+        )
         # From the second step on, accumulated gradients exist next to the buffers of the all-reduce.
         buffers = 4 * trained_parameters(model, config) if processes > 1 and shards == 1 and sequences < own else 0
         return state_bytes(model, config.optimizer, shards, config) + buffers + activations

@@ -227,8 +227,8 @@ def _affordable(
         context = config.context_length or model.n_positions
         at_once = min(config.micro_batch_size or config.batch_size, config.batch_size)
         checkpointing = config.checkpoint_activations == "on"
-        kept = activation_bytes(model, context, at_once, checkpointing=checkpointing, on_cpu=on_cpu)
         frozen = config.replace(freeze=config.freeze * model.n_layer // layers)  # the same part of the blocks
+        kept = activation_bytes(model, context, at_once, checkpointing=checkpointing, on_cpu=on_cpu, fine_tuning=frozen)
         return state_bytes(model, config.optimizer, fine_tuning=frozen) + kept
 
     def fewer(count: int) -> int:

@@ -13,6 +13,10 @@ from minigpt.training.loss import CUDA_HEAD_ROWS, HEAD_ROWS
 # The messages of torch on a CPU, on a CPU under Windows, and on MPS (two).
 _OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "MPS backend out of memory", "Invalid buffer size")
 
+# An adapter's outputs are added to the base's. On a CPU, glibc's allocator keeps the gaps that these leave: measured
+# with 124M parameters, in numbers per feature and block.
+_ADAPTER_GAPS = 5
+
 
 def checkpoint_blocks(model: GPT) -> None:
     """Makes every block keep only its input and recompute the rest in the backward pass, with the same dropout.
@@ -50,24 +54,36 @@ def state_bytes(config: GPTConfig, optimizer: str, processes: int = 1, fine_tuni
 
 
 def activation_bytes(
-    config: GPTConfig, context: int, sequences: int, *, checkpointing: bool = False, on_cpu: bool = True
+    config: GPTConfig,
+    context: int,
+    sequences: int,
+    *,
+    checkpointing: bool = False,
+    on_cpu: bool = True,
+    fine_tuning: TrainConfig | None = None,
 ) -> int:
     """Bytes that a micro-batch of `sequences` keeps for the backward pass, and the head's logits, in float32.
 
     A block keeps 16 numbers per feature: its input, both norms, Q, K, V and the MLP's. Dropout adds two masks and, on
     a CPU, the attention weights three times. With checkpointing every block keeps one number per feature, and one
-    block at a time all of them. Measured by what autograd saves (tests/training/test_memory.py).
+    block at a time all of them. Measured by what autograd saves (tests/training/test_memory.py). With the settings of
+    `fine_tuning`, frozen lower blocks keep nothing, and a frozen head has no gradient.
     """
     kept = 16.0
     if config.dropout:
         kept += 2 + (3 * config.n_head * context / config.n_embd if on_cpu else 0)
-    blocks = config.n_layer + kept if checkpointing else kept * config.n_layer
+    if fine_tuning is not None and fine_tuning.lora and on_cpu:
+        kept += _ADAPTER_GAPS
+    frozen = 0 if fine_tuning is None else fine_tuning.freeze
+    head_is_frozen = fine_tuning is not None and bool(fine_tuning.lora or fine_tuning.freeze)
+    layers = config.n_layer - frozen
+    blocks = layers + kept if checkpointing else kept * layers
     features = 4 * sequences * context * config.n_embd * (blocks + 3)
     tokens = sequences * context
     rows = min(HEAD_ROWS, tokens)  # a CPU turns only a few of their logits into gradients at one time
     if not on_cpu:
         rows = min(CUDA_HEAD_ROWS, tokens) + 2 * rows  # with copies of a part of the logits
-    head = 4 * config.vocab_size * (rows + config.n_embd)
+    head = 4 * config.vocab_size * (rows + (0 if head_is_frozen else config.n_embd))
     return int(features + head)
 
 

@@ -16,6 +16,7 @@ from minigpt.model.gpt import GPT
 from minigpt.model.lora import LoRA, LoRALinear, load_trained_state, lora_layers, lora_of, trained_state
 from minigpt.training.fine_tuning import apply_fine_tuning, trained_parameters
 from minigpt.training.loss import LossModel, next_token_loss
+from minigpt.training.memory import checkpoint_blocks
 
 IDS = torch.arange(12).reshape(2, 6)
 
@@ -136,3 +137,27 @@ def test_settings_that_do_not_fit_the_model_are_refused() -> None:
 def test_the_adapted_layers_are_in_the_order_of_computation() -> None:
     assert TrainConfig(lora_targets="down_proj,qkv_proj").adapted_layers == ("qkv_proj", "down_proj")
     assert len(TrainConfig().adapted_layers) == 4
+
+
+@pytest.mark.parametrize("settings", [{}, {"base_dtype": "int8"}, {"freeze": 1}])
+def test_recomputed_activations_give_the_same_gradients(settings: dict[str, Any]) -> None:
+    gradients = []
+    for recompute in (False, True):
+        torch.manual_seed(5)
+        model = adapted(**settings)
+        for _, layer in lora_layers(model):
+            layer.lora_b.data.normal_()
+        if recompute:
+            checkpoint_blocks(model)
+        LossModel(model)(IDS, IDS.flip(1)).backward()
+        gradients.append([parameter.grad for parameter in model.parameters() if parameter.requires_grad])
+    for plain, again in zip(*gradients, strict=True):
+        torch.testing.assert_close(plain, again)
+
+
+def test_an_adapter_is_trained_in_bfloat16_by_autocast() -> None:
+    model = adapted(lora_dropout=0.1).train()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = LossModel(model)(IDS, IDS.flip(1))
+    loss.backward()
+    assert all(parameter.grad.dtype == torch.float32 for parameter in model.parameters() if parameter.requires_grad)

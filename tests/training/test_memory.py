@@ -1,11 +1,14 @@
 """The memory estimates against what autograd saves and the optimizers hold."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.model.gpt import GPT
+from minigpt.training.fine_tuning import apply_fine_tuning
 from minigpt.training.memory import activation_bytes, checkpoint_blocks, state_bytes
 from minigpt.training.optimizers import build_optimizers
 
@@ -68,3 +71,45 @@ def test_a_sharded_process_has_its_shard_and_what_is_computed_now() -> None:
     assert state_bytes(config, "adamw", 8) < 0.35 * whole
     flat = config.replace(n_layer=2)  # every block is unsharded in a step, with its gradients
     assert state_bytes(flat, "adamw", 8) == state_bytes(flat, "adamw") // 8 + 8 * flat.n_parameters
+
+
+@pytest.mark.parametrize(
+    "settings", [{"lora": True, "lora_rank": 4}, {"lora": True, "lora_rank": 4, "freeze": 2}, {"freeze": 3}]
+)
+@pytest.mark.parametrize("base_dtype", ["float32", "int8"])
+def test_the_estimated_activations_of_a_fine_tune_are_what_autograd_saves(
+    settings: dict[str, Any], base_dtype: str
+) -> None:
+    shape = GPTConfig(vocab_size=1, n_positions=64, n_embd=128, n_layer=4, n_head=4)
+    config = TrainConfig(**settings, **({"base_dtype": base_dtype} if "lora" in settings else {}))
+    model = GPT(shape)
+    apply_fine_tuning(model, config)
+    kept = kept_by_autograd(model, 64, 8)
+    estimated = activation_bytes(shape, 64, 8, on_cpu=False, fine_tuning=config)  # without a CPU's allocator
+    assert estimated == pytest.approx(kept, rel=0.25)
+
+
+def test_a_frozen_head_has_no_gradient_in_the_estimate() -> None:
+    shape = GPTConfig(vocab_size=1000, n_positions=64, n_embd=64, n_layer=2, n_head=4)
+    config = TrainConfig(lora=True)
+    saved = activation_bytes(shape, 64, 1, on_cpu=False) - activation_bytes(
+        shape, 64, 1, on_cpu=False, fine_tuning=config
+    )
+    assert saved == 4 * 1000 * 64
+
+
+@pytest.mark.parametrize(
+    "settings", [{"lora": True}, {"lora": True, "lora_targets": "up_proj", "freeze": 1}, {"freeze": 1}]
+)
+def test_the_estimated_state_of_a_fine_tune_is_what_the_optimizer_holds(settings: dict[str, Any]) -> None:
+    shape = GPTConfig(vocab_size=300, n_positions=64, n_embd=64, n_layer=3, n_head=4)
+    config, model = TrainConfig(optimizer="adamw", **settings), GPT(shape)
+    apply_fine_tuning(model, config)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in trained:
+        parameter.grad = torch.ones_like(parameter)
+    (optimizer,) = build_optimizers(model, config)
+    optimizer.step()
+    held = sum(parameter.nbytes for parameter in model.parameters()) + sum(parameter.nbytes for parameter in trained)
+    held += sum(tensor.nbytes for state in optimizer.state.values() for tensor in state.values())
+    assert state_bytes(shape, "adamw", fine_tuning=config) == pytest.approx(held, rel=0.01)
