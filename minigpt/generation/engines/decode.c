@@ -42,7 +42,7 @@
 #error "packed int8 weights need a little-endian processor: of four weights, the first is in the lowest byte"
 #endif
 
-enum { LANES = 16, BLOCK = 64, STREAMS = 8, MAX_ROWS = 128 };
+enum { LANES = 16, BLOCK = 64, STREAMS = 8, SUMS = 4096, MAX_ROWS = 128 };
 enum { BY_ROWS, BY_COLUMNS, INT8 };
 enum { OUT_OF_MEMORY = 1, OUT_OF_RANGE };
 
@@ -249,6 +249,13 @@ const char *minigpt_use(const char *name) {
             kernels = SETS[i].kernels;
             return SETS[i].name;
         }
+    return NULL;
+}
+
+/* The name of the selected instruction set, or NULL. */
+const char *minigpt_selected(void) {
+    for (int i = 0; i < N_SETS; i++)
+        if (SETS[i].kernels == kernels) return SETS[i].name;
     return NULL;
 }
 

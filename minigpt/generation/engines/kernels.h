@@ -162,36 +162,46 @@ static void NAME(multiply_rows)(float *y, const float *x, int64_t rows, const Ma
                 NAME(add_products)(weight + o * m->in, x + r * m->in, m->in, 1) + (m->bias ? m->bias[o] : 0);
 }
 
-/* y += the products of `inputs` inputs with their weights, which are as many streams. `inputs` is a constant. */
+/* Every row of y += the products of `inputs` inputs with their weights, which are as many streams. The weights are
+ * loaded once for all rows. `inputs` is a constant. */
 static inline __attribute__((always_inline)) void NAME(add_columns)(
-    const int inputs, float *y, const float *x, const float *weight, int64_t out, int64_t from, int64_t to) {
-    int64_t o = from;
-    for (; o + LANES <= to; o += LANES) {
-        NAME(floats) sums[PARTS];
-        for (int p = 0; p < PARTS; p++) sums[p] = NAME(load)(y + o + p * WIDTH);
-        for (int i = 0; i < inputs; i++) {
-            __builtin_prefetch(weight + (inputs + i) * out + o, 0, 2); /* the stream's continuation */
-            for (int p = 0; p < PARTS; p++)
-                sums[p] = MULTIPLY_ADD(NAME(broadcast)(x[i]), NAME(load)(weight + i * out + o + p * WIDTH), sums[p]);
+    const int inputs, float *y, const float *x, int64_t rows, const Matrix *m, int64_t first, int64_t from, int64_t to) {
+    int64_t out = m->out, o = from;
+    const float *weight = (const float *)m->weight + first * out;
+    x += first;
+    for (; o + LANES <= to; o += LANES)
+        for (int p = 0; p < PARTS; p++) {
+            NAME(floats) weights[2 * STREAMS];
+            for (int i = 0; i < inputs; i++) {
+                if (p == 0) __builtin_prefetch(weight + (inputs + i) * out + o, 0, 2); /* the stream's continuation */
+                weights[i] = NAME(load)(weight + i * out + o + p * WIDTH);
+            }
+            for (int64_t r = 0; r < rows; r++) {
+                NAME(floats) sum = NAME(load)(y + r * out + o + p * WIDTH);
+                for (int i = 0; i < inputs; i++) sum = MULTIPLY_ADD(NAME(broadcast)(x[r * m->in + i]), weights[i], sum);
+                NAME(store)(y + r * out + o + p * WIDTH, sum);
+            }
         }
-        for (int p = 0; p < PARTS; p++) NAME(store)(y + o + p * WIDTH, sums[p]);
-    }
     for (; o < to; o++)
-        for (int i = 0; i < inputs; i++) y[o] += x[i] * weight[i * out + o];
+        for (int64_t r = 0; r < rows; r++)
+            for (int i = 0; i < inputs; i++) y[r * out + o] += x[r * m->in + i] * weight[i * out + o];
 }
 
-/* The same as multiply_rows with W stored by columns, (in, out), as in a Hugging Face file. */
+/* The same as multiply_rows with W stored by columns, (in, out), as in a Hugging Face file. For many rows, the outputs
+ * are divided into blocks, so that the sums of all rows stay in the cache. */
 static void NAME(multiply_columns)(float *y, const float *x, int64_t rows, const Matrix *m, int64_t from, int64_t to) {
-    const float *weight = m->weight;
-    int64_t in = m->in, out = m->out, i = 0;
+    int64_t block = SUMS / rows / LANES * LANES;
+    block = block < 2 * LANES ? 2 * LANES : block;
     for (int64_t r = 0; r < rows; r++)
-        for (int64_t o = from; o < to; o++) y[r * out + o] = m->bias ? m->bias[o] : 0;
-    for (; i + STREAMS <= in; i += STREAMS)
-        for (int64_t r = 0; r < rows; r++)
-            NAME(add_columns)(STREAMS, y + r * out, x + r * in + i, weight + i * out, out, from, to);
-    for (; i < in; i++)
-        for (int64_t r = 0; r < rows; r++)
-            NAME(add_columns)(1, y + r * out, x + r * in + i, weight + i * out, out, from, to);
+        for (int64_t o = from; o < to; o++) y[r * m->out + o] = m->bias ? m->bias[o] : 0;
+    for (; from < to; from += block) {
+        int64_t end = from + block < to ? from + block : to, i = 0;
+        if (rows >= 16) /* half as often, each row's sums are loaded and stored; fewer rows are faster with 8 streams */
+            for (; i + 2 * STREAMS <= m->in; i += 2 * STREAMS)
+                NAME(add_columns)(2 * STREAMS, y, x, rows, m, i, from, end);
+        for (; i + STREAMS <= m->in; i += STREAMS) NAME(add_columns)(STREAMS, y, x, rows, m, i, from, end);
+        for (; i < m->in; i++) NAME(add_columns)(1, y, x, rows, m, i, from, end);
+    }
 }
 
 /* The weights of 16 inputs and 16 outputs, a vector of outputs for each input; 0 outside the matrix. */

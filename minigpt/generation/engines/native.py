@@ -29,7 +29,8 @@ _LIBRARY = "_decode*.dll" if sys.platform == "win32" else "_decode*.so"
 _RECORD = "_decode_build.json"
 _INSTRUCTION_SETS = ("avx512-vnni", "avx2", "neon-dotprod", "plain")
 _INSTRUCTIONS = "MINIGPT_CPU_ISA"  # environment variable: the instruction set to use instead of the processor's best
-_SHORT_PROMPT = 16  # ids; PyTorch reads longer float32 prompts faster
+# The longest float32 prompt, in ids, that decode.c reads faster than PyTorch, as measured with GPT-2 small's shape.
+_SHORT_PROMPT = {"avx512-vnni": 128, "avx2": 32, "neon-dotprod": 16, "plain": 16}
 
 
 class _Matrix(ctypes.Structure):
@@ -110,6 +111,8 @@ def _library() -> ctypes.CDLL | str:
         return "decode.c has changed since it was compiled; reinstall minigpt"
     loaded.minigpt_use.restype = ctypes.c_char_p
     loaded.minigpt_use.argtypes = [ctypes.c_char_p]
+    loaded.minigpt_selected.restype = ctypes.c_char_p
+    loaded.minigpt_selected.argtypes = []
     loaded.minigpt_pack.restype = None
     loaded.minigpt_pack.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(_Matrix), ctypes.c_int]
     loaded.minigpt_step.restype = ctypes.c_int
@@ -154,6 +157,12 @@ def use(loaded: ctypes.CDLL, instructions: str | None = None) -> str | None:
     instructions = instructions or os.environ.get(_INSTRUCTIONS) or None
     name: bytes | None = loaded.minigpt_use(None if instructions is None else os.fsencode(instructions))
     return None if name is None else name.decode()
+
+
+def selected(loaded: ctypes.CDLL) -> str:
+    """The instruction set that is in use."""
+    name: bytes = loaded.minigpt_selected()
+    return name.decode()
 
 
 def instruction_sets(loaded: ctypes.CDLL) -> list[str]:
@@ -214,7 +223,7 @@ class NativeEngine:
     def description(self) -> str:
         weights = "float32" if self.quantization == "none" else self.quantization
         cores = " on one core" if uses_one_core() else ""
-        return f"cpu, {weights}, compiled for {use(self._library)}{cores}"
+        return f"cpu, {weights}, compiled for {selected(self._library)}{cores}"
 
     @property
     def device(self) -> torch.device:
@@ -237,8 +246,8 @@ class NativeEngine:
         self._lengths = [len(prompt) for prompt in prompts]
         logits = torch.empty(len(prompts), self.model.config.vocab_size)
         # The choice depends on each prompt's own length, so that its logits do not depend on the other prompts.
-        use_pytorch = self.quantization == "none"
-        long = [row for row, prompt in enumerate(prompts) if use_pytorch and len(prompt) > _SHORT_PROMPT]
+        short_prompt = _SHORT_PROMPT[selected(self._library)] if self.quantization == "none" else self.n_positions
+        long = [row for row, prompt in enumerate(prompts) if len(prompt) > short_prompt]
         short = [row for row in range(len(prompts)) if row not in long]
         for row in long:
             logits[row] = self._read_with_pytorch(row, prompts[row])
