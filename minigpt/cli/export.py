@@ -82,7 +82,8 @@ def export(
     - `minigpt export moby_dick --to html --title "Moby-Dick" --prompt "Call me"`
     """
     from minigpt.cli.render.console import console, facts
-    from minigpt.exporters.export import export_model, model_name
+    from minigpt.exporters.destination import model_name
+    from minigpt.exporters.export import export_model
     from minigpt.exporters.html.page import PageText
     from minigpt.importers.open_model import find_model
     from minigpt.units import size

@@ -15,11 +15,19 @@ from torch import Tensor
 
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.exporters import runners
-from minigpt.exporters.gguf import GGUF_DTYPES, write_gguf
+from minigpt.exporters.destination import (
+    FILES,
+    TOKENIZER_FILES,
+    check_replaceable,
+    check_target,
+    model_name,
+    resolve_output,
+)
+from minigpt.exporters.gguf import write_gguf
 from minigpt.exporters.gguf_adapter import read_gguf_adapter, write_gguf_adapter
 from minigpt.exporters.html.page import PageText, check_page, read_page, write_page
 from minigpt.exporters.modelfile import modelfile_path, write_modelfile
-from minigpt.exporters.onnx import ONNX_MODEL, ONNX_WEIGHTS, write_onnx
+from minigpt.exporters.onnx import write_onnx
 from minigpt.exporters.parity import TEXT, Parity, Run, Tokenize, compare, reference_of
 from minigpt.generation.engines import native
 from minigpt.generation.engines.native import NativeEngine
@@ -31,7 +39,6 @@ from minigpt.storage.adapter import is_adapter
 from minigpt.storage.checkpoint import (
     CONFIG,
     GENERATION_CONFIG,
-    TRAINING,
     Checkpoint,
     save_checkpoint,
     write_config,
@@ -39,11 +46,7 @@ from minigpt.storage.checkpoint import (
 )
 from minigpt.storage.files import atomic_folder, atomic_write
 from minigpt.storage.folder import wrap_write_errors
-from minigpt.storage.model_card import upload_command
 
-# The dtypes of each target, its default first.
-TARGETS = {"gguf": GGUF_DTYPES, "onnx": ("f32",), "ctranslate2": ("f32", "f16", "bf16", "int8"), "html": ("int8",)}
-_ONE_FILE = {"gguf": ".gguf", "html": ".html"}
 _PACKAGES = {  # that write and read each target
     "gguf": ("gguf",),
     "onnx": ("onnx", "onnxruntime"),
@@ -61,13 +64,6 @@ _LLAMA_BOUND = 0.02
 _QUANTIZED_BOUND = 0.1
 _MAX_SIZE_FOR_LLAMA = 2_000_000_000  # bytes; larger files are checked only in minigpt, because llama.cpp is slow
 _CTRANSLATE2_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "int8": "int8"}
-_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt")
-# The files of each target that is a folder; the first one identifies the target.
-_FILES = {
-    "onnx": (ONNX_MODEL, ONNX_WEIGHTS, CONFIG, GENERATION_CONFIG, *_TOKENIZER),
-    "ctranslate2": ("model.bin", "vocabulary.json", CONFIG, *_TOKENIZER),
-}
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".index")
 
 
 @dataclass(frozen=True)
@@ -112,12 +108,12 @@ def export_model(
     or the logits differ too much. A failed export leaves nothing.
     """
     source = Path(source)
-    dtype = _check_target(source, target, dtype)
-    path = _resolve_output(source, target, dtype, output)
+    dtype = check_target(source, target, dtype)
+    path = resolve_output(source, target, dtype, output)
     with wrap_write_errors(path):
         already_there = path.exists()
         if already_there:
-            _check_replaceable(source, target, path)
+            check_replaceable(source, target, path)
     if already_there and not force:
         raise CheckpointError(f"{path} already exists; choose another --output, or replace it with --force")
     if is_adapter(source) and target == "gguf" and dtype != "f32":
@@ -152,78 +148,10 @@ def export_model(
             size = sum(file.stat().st_size for file in building.iterdir())
             written = {file.name for file in building.iterdir()}
         with wrap_write_errors(path):
-            for name in set(_FILES[target]) - written:  # left by a replaced export
+            for name in set(FILES[target]) - written:  # left by a replaced export
                 (path / name).unlink(missing_ok=True)
     base = adapter.base if adapter is not None and target == "gguf" else None
     return Export(path, target, dtype, size, context, tuple(job.notes), tuple(job.parity), modelfile, base)
-
-
-def _check_target(source: Path, target: str, dtype: str | None) -> str:
-    """The dtype to export in.
-
-    Raises: ConfigError if the target does not exist or does not have the dtype.
-    """
-    if target == "hf":
-        raise ConfigError(
-            f"target ('hf') needs no export: {source} is a Hugging Face model, which transformers and vLLM open, and"
-            f" `{upload_command(source.resolve().name, str(source))}` publishes it"
-            if is_checkpoint(source)
-            else "target ('hf') needs no export: `minigpt load-gpt2 --from` converts any model to a Hugging Face folder"
-        )
-    if target not in TARGETS:
-        raise ConfigError(f"target ({target!r}) must be one of {', '.join(TARGETS)}")
-    dtypes = TARGETS[target]
-    if dtype is not None and dtype not in dtypes:
-        choices = f"one of {', '.join(dtypes)}" if len(dtypes) > 1 else dtypes[0]
-        raise ConfigError(f"dtype ({dtype!r}) must be {choices} for {target}")
-    return dtype or dtypes[0]
-
-
-def _resolve_output(source: Path, target: str, dtype: str, output: str | Path | None) -> Path:
-    """The file or folder to write.
-
-    Raises: ConfigError if `output` does not suit the target; CheckpointError if it cannot be accessed.
-    """
-    name = model_name(source) + ("" if dtype == TARGETS[target][0] else f"-{dtype}")
-    name += _ONE_FILE.get(target, f"-{target}")
-    path = Path(name if output is None else output)
-    with wrap_write_errors(path):
-        is_folder, is_file = path.is_dir(), path.exists() and not path.is_dir()
-    if target in _ONE_FILE:
-        if is_folder:
-            return path / name
-        if path.suffix != _ONE_FILE[target]:
-            raise ConfigError(
-                f"output ({str(path)!r}) must end in {_ONE_FILE[target]}, or be an existing folder for {name}"
-            )
-    elif path.name in ("", "..") or is_file:
-        raise ConfigError(f"output ({str(path)!r}) must be a separate folder, such as {name}")
-    return path
-
-
-def model_name(source: Path) -> str:
-    """The name of a model's folder or file."""
-    own = source.resolve()
-    return own.name if own.is_dir() else own.stem
-
-
-def _check_replaceable(source: Path, target: str, path: Path) -> None:
-    """Checks that the output is empty or an earlier export to the same target.
-
-    Raises: ConfigError if it is something else; OSError if a folder cannot be listed.
-    """
-    if path.resolve() == source.resolve():
-        raise ConfigError(f"output ({str(path)!r}) is the model to export; choose another --output")
-    if target in _ONE_FILE:
-        return
-    expected, found = _FILES[target], {entry.name for entry in path.iterdir()}
-    others = [name for name in found - set(expected) if Path(name).suffix in _WEIGHTS or name == TRAINING]
-    if others or (found and expected[0] not in found):
-        what = f"holds {min(others)}" if others else f"has no {expected[0]}"
-        raise ConfigError(
-            f"output ({str(path)!r}) {what}, so it is not an earlier export to {target}, and would be lost; choose"
-            " another --output"
-        )
 
 
 class _ExportJob:
@@ -283,7 +211,7 @@ class _ExportJob:
         """Writes ONNX to a folder, with the config and tokenizer that Optimum and transformers.js need."""
         write_onnx(folder, self.model)
         if is_checkpoint(self.source):
-            _copy((CONFIG, GENERATION_CONFIG, *_TOKENIZER), self.source, folder)
+            _copy((CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES), self.source, folder)
         else:
             write_config(folder, self.model, self.tokenizer)
             write_generation_config(folder, self.tokenizer)
@@ -300,7 +228,7 @@ class _ExportJob:
             )
         with self.huggingface(folder) as source:
             runners.convert_to_ctranslate2(source, folder, config, _CTRANSLATE2_DTYPES[self.dtype])
-            _copy(_TOKENIZER, source, folder)
+            _copy(TOKENIZER_FILES, source, folder)
         self.check("CTranslate2", runners.model_in_ctranslate2(folder))
 
     @contextmanager
