@@ -63,8 +63,7 @@ _buffers = threading.local()
 def _expand_in_buffer(weight: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
     """The matrix of stored weights, in memory that the next call overwrites.
 
-    New memory for each matrix would leave a gap between the activations that are kept: with 1.5 billion parameters,
-    the gaps took 3 GB.
+    New memory for each matrix can leave gaps between the activations that are kept.
     """
     key, buffers = f"{weight.device} {dtype}", vars(_buffers)
     buffer: Tensor | None = buffers.get(key)
