@@ -1,6 +1,7 @@
 """Makes the pictures of pages in docs/images: trains a model, and photographs its pages in Chromium.
 
-The pages are report.png, inspection.png, and playground.png, the page of `minigpt serve`.
+The pages are report.png, inspection.png, playground.png, the page of `minigpt serve`, and exported_page.png, that of
+`minigpt export --to html`.
 
     python docs/page_pictures.py                # trains on demo/sherlock_holmes.txt for two minutes
     python docs/page_pictures.py --text book.txt --minutes 5
@@ -23,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 TEXT = "Mr. Sherlock Holmes was sitting in his chair, and Mr. Holmes"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 WIDTH, REPORT_HEIGHT, INSPECTION_HEIGHT, PLAYGROUND_HEIGHT = 1120, 1460, 1640, 1240  # pixels
+EXPORTED_WIDTH, EXPORTED_HEIGHT = 820, 1240
 PROMPT = "“It is a most singular case,” said Holmes."
 # What the picture of the playground shows: a text with seed 7, a second branch, and what else was likely in it.
 STEPS = (
@@ -79,6 +81,23 @@ def photograph_playground(run: Path, picture: Path) -> None:
         server.terminate()
 
 
+def photograph_exported(run: Path, page: Path, picture: Path) -> None:
+    """Exports the run as a page, writes a text on it, and saves what it shows with one token's alternatives."""
+    about = ["--title", "Sherlock Holmes", "--note", "Trained on twelve stories for two minutes.", "--prompt", PROMPT]
+    minigpt("export", str(run), "--to", "html", "--output", str(page), "--force", *about)
+    program = next(filter(None, map(shutil.which, BROWSERS)))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        browser = browser_class()(program, Path(profile))
+        browser.visit(page.resolve().as_uri(), width=EXPORTED_WIDTH, height=EXPORTED_HEIGHT)
+        wait(browser, "document.body.dataset.ready")
+        browser.ask("document.getElementById('write').click()")
+        wait(browser, "!document.getElementById('stop').hidden || document.querySelectorAll('.token').length > 20")
+        wait(browser, "document.getElementById('stop').hidden")
+        browser.ask("document.querySelectorAll('.token')[20].click(); document.activeElement.blur()")
+        browser.screenshot(picture)
+        browser.close()
+
+
 def wait(browser: Any, condition: str) -> None:
     """Waits until a condition holds in the page."""
     while not browser.ask(f"Boolean({condition})"):
@@ -106,6 +125,7 @@ def main() -> None:
         photograph(report, images / "report.png", REPORT_HEIGHT)
         photograph(inspection, images / "inspection.png", INSPECTION_HEIGHT)
         photograph_playground(run, images / "playground.png")
+        photograph_exported(run, Path(folder, "exported.html"), images / "exported_page.png")
 
 
 if __name__ == "__main__":
