@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _BITS = "bits per\nbyte"  # on two lines: the table fits a terminal of 80 characters
 _NUMBERS = {"parameters", "disk", "minutes", _BITS}  # columns
-_TEXT_WIDTH = 16
+_TEXT_WIDTH = 10  # at least; the name and the date stay whole
 
 
 def list_models(as_json: JsonOption = False, checkpoints: CheckpointsOption = Path("checkpoints")) -> None:

@@ -47,6 +47,15 @@ def test_runs_are_listed_with_their_figures_the_newest_first(run: Any) -> None:
     assert "/home" not in shown
 
 
+def test_names_and_dates_stay_whole_on_80_columns(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    new_run("sherlock_holmes", sources=["sherlock_holmes.txt"], **{"from": "checkpoints/sherlock_holmes"})
+    lines = run("list").stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    (line,) = [line for line in lines if line.startswith("sherlock_holmes ")]
+    assert line.rstrip().endswith("2001-09-09")
+
+
 def test_models_without_a_record_unfinished_runs_and_damaged_records_are_shown_as_such(run: Any) -> None:
     save_checkpoint("checkpoints/imported", new_model(), BYTES)
     Path("checkpoints/foreign").mkdir()
