@@ -41,9 +41,14 @@ def test_a_record_that_an_earlier_version_wrote_opens_and_is_written_unchanged_b
     assert record.result.best_step == 8
     assert record.environment is not None
     assert record.environment.gpu is None
-    newer = {"reading": {"encoding": "utf-8"}, "training": {"loss_on": "all"}}  # settings, with their defaults
+    fine_tuning = {
+        "lora": None, "lora_rank": 16, "lora_alpha": 32.0, "lora_dropout": 0.0, "lora_targets": "all", "freeze": 0,
+        "base_dtype": "float32",
+    }  # fmt: skip
+    # Settings that did not exist then, with their defaults.
+    newer = {"reading": {"encoding": "utf-8"}, "training": {"loss_on": "all", **fine_tuning}}
     expected = entries | {name: entries[name] | settings for name, settings in newer.items()}
-    assert record.to_dict() == expected | {"chat_template": None, "number": None}
+    assert record.to_dict() == expected | {"chat_template": None, "number": None, "adapter_base": None}
     assert RunRecord.from_dict(json.loads(json.dumps(record.to_dict()))) == record
 
 
