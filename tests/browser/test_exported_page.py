@@ -186,6 +186,18 @@ def test_the_page_fits_a_narrow_window(opened: Any) -> None:
     assert opened.ask("document.documentElement.scrollWidth") == 390
 
 
+def test_without_webassembly_the_page_computes_in_javascript_and_says_so(browser: Any, page: Path) -> None:
+    content = page.read_text(encoding="utf-8")
+    assert 'id="engine">' in content
+    page.write_text(content.replace('id="engine">', 'id="engine">delete globalThis.WebAssembly;'), encoding="utf-8")
+    browser.open(page)
+    wait(browser, "document.body.dataset.ready")
+    assert "plain JavaScript" in browser.ask("document.getElementById('status').textContent")
+    written = "".join(write(browser, temperature="0", count="20"))  # tokens of one byte
+    assert len(written) > 6
+    assert written_by_generate("日本 🙂", temperature=0).startswith(written)
+
+
 @pytest.mark.parametrize(
     ("removed", "message"), [("DecompressionStream", "lacks DecompressionStream"), ("Worker", "run a worker")]
 )
