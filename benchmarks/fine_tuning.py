@@ -180,7 +180,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser, device=False)
     parser.add_argument("--preset", choices=sorted(PRESETS), default="gpt2", help="shape of the model [gpt2]")
-    parser.add_argument("--engines", nargs="*", default=[*MINIGPT, *PEERS], help="the engines to measure [all]")
+    parser.add_argument(
+        "--engines",
+        nargs="*",
+        choices=[*MINIGPT, *PEERS],
+        default=[*MINIGPT, *PEERS],
+        help="the engines to measure [all]",
+    )
     parser.add_argument("--context", type=int, default=256, help="tokens per sequence [256]")
     parser.add_argument("--batch", type=int, default=4, help="sequences per step [4]")
     parser.add_argument("--rounds", type=int, default=3, help="rounds over all engines [3]")

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from builders import finished_run
 from click.testing import Result
 from typer.testing import CliRunner
 
@@ -27,6 +28,20 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("minigpt.jobs.stages.OtherPrograms.cores", lambda _: 0.0)  # a plan notes a busy machine
     (tmp_path / "fox.txt").write_text(TEXT)
     return tmp_path
+
+
+@pytest.fixture
+def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than training here."""
+    monkeypatch.setattr("minigpt.reports.loss_curve.draw_loss_curve", lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which a run of six steps, `checkpoints/fox`, has finished."""
+    folder = tmp_path_factory.mktemp("finished")
+    finished_run(folder)
+    return folder
 
 
 @pytest.fixture

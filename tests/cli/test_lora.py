@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import finished_run
 from click.testing import Result
 
 from minigpt.storage.run import Run as RunFolder
@@ -15,24 +14,12 @@ from minigpt.storage.tensors import load_tensors
 
 Run = Callable[..., Result]
 
+pytestmark = pytest.mark.usefixtures("no_curves")
+
 FOX, LETTERS = Path("checkpoints/fox"), Path("checkpoints/letters")
 LORA = ["letters.txt", "--from", "fox", "--lora", "--lora-rank", "3", "--context-length", "16", "--batch-size", "4",
         "--steps", "6", "--eval-every", "3", "--device", "cpu", "--dtype", "float32", "--dropout", "0.1",
         "--lora-dropout", "0.1"]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than training here."""
-    monkeypatch.setattr("minigpt.reports.loss_curve.draw_loss_curve", lambda *_: None)
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a finished run, the base model `checkpoints/fox`."""
-    folder = tmp_path_factory.mktemp("finished")
-    finished_run(folder)
-    return folder
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import finished_run
 
 from minigpt.bounded_reading import open_regular
 from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
@@ -18,21 +17,9 @@ from minigpt.jobs.changes import is_free
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run as RunFolder
 
+pytestmark = pytest.mark.usefixtures("no_curves")
+
 FOX = Path("checkpoints/fox")
-
-
-@pytest.fixture(autouse=True)
-def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than training here."""
-    monkeypatch.setattr("minigpt.reports.loss_curve.draw_loss_curve", lambda *_: None)
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which a run of six steps, `checkpoints/fox`, has finished."""
-    folder = tmp_path_factory.mktemp("finished")
-    finished_run(folder)
-    return folder
 
 
 @pytest.fixture
