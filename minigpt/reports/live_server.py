@@ -51,6 +51,7 @@ class LiveServer:
         self._thread: threading.Thread | None = None
         self.run: LiveRun | None = None
         self.streams: set[int] = set()  # the threads of the open streams of events
+        self.stream_expected_until = 0.0  # by the page sent last, in seconds of the monotonic clock
         self.is_closed = False
         self.failure: Exception | None = None
 
@@ -66,9 +67,14 @@ class LiveServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stops answering, after the pages that are open have received the last event, at most two seconds later."""
+        """Stops answering, after the pages that are open have received the last event, at most two seconds later.
+
+        A page that was sent just before the end opens its stream only now, so one is waited for as well.
+        """
         until = time.monotonic() + _CLOSING_SECONDS
-        while self.run is not None and self.run.wait(0) and self.streams and time.monotonic() < until:
+        while self.run is not None and self.run.wait(0) and time.monotonic() < until:
+            if not self.streams and time.monotonic() > self.stream_expected_until:
+                break
             time.sleep(0.02)
         self.is_closed = True  # for streams of a run that has not ended
         if self._thread is not None:
@@ -121,6 +127,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif run is None or urlsplit(self.path).path not in ("/", EVENTS):
             self._refuse(404, "There is no such page; the page of the run is at /.")
         elif urlsplit(self.path).path == "/":
+            if not run.wait(0):
+                self.server.owner.stream_expected_until = time.monotonic() + _CLOSING_SECONDS
             self._send(live_page(run).encode(), "text/html; charset=utf-8")
         else:
             self._stream(run)
@@ -135,6 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._begin(200, "text/event-stream")
         streams = self.server.owner.streams
         streams.add(threading.get_ident())
+        self.server.owner.stream_expected_until = 0.0
         try:
             revision, sent_at = self._known_revision(run), time.monotonic()
             while not self.server.owner.is_closed:

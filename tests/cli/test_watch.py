@@ -27,6 +27,7 @@ class Browser(threading.Thread):
         self.address: str | None = None
         self.page = ""
         self.events: list[dict[str, Any]] = []
+        self.follows = threading.Event()
 
     def note(self, text: object) -> None:
         """Takes the place of the command's `note`."""
@@ -35,6 +36,7 @@ class Browser(threading.Thread):
             assert self.address is None  # said once
             self.address = found[1]
             self.start()
+            assert self.follows.wait(30)  # so that even a run of no time has a page that follows it
 
     def run(self) -> None:
         assert self.address is not None
@@ -44,6 +46,7 @@ class Browser(threading.Thread):
             for line in stream:
                 if line.startswith(b"data: "):
                     self.events.append(json.loads(line.removeprefix(b"data: ")))
+                    self.follows.set()
 
 
 @pytest.fixture

@@ -213,6 +213,22 @@ def test_the_end_does_not_wait_for_a_browser_that_reads_nothing(run: Run, monkey
     assert server.failure is None
 
 
+def test_a_page_sent_just_before_the_end_still_receives_it(run: Run) -> None:
+    server = LiveServer(free_port())
+    server.start(LiveRun(run, Tokenizer.named("bytes")))
+    live = data_of(read(server)[1])["live"]
+    assert server.run is not None
+    server.run.finish(run_data(run.directory))
+    closing = threading.Thread(target=server.close)
+    closing.start()
+    closing.join(0.3)  # the time that the browser takes to run the page's scripts
+    with urlopen(server.address.rstrip("/") + live["events"], timeout=20) as stream:
+        assert next_event(stream)["data"]["isFinal"]
+    closing.join(20)
+    assert not closing.is_alive()
+    assert server.failure is None
+
+
 def test_an_error_in_the_page_is_kept_for_the_user(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     server = LiveServer(free_port())
     live = LiveRun(run, Tokenizer.named("bytes"))
