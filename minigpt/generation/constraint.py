@@ -3,8 +3,8 @@
 import codecs
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -26,6 +26,10 @@ class TextState(NamedTuple):
 _STATES = tuple(map(TextState, range(utf8.N_STATES)))
 _START, _ANY = _STATES[utf8.START], _STATES[utf8.ANY]
 
+Masks = dict[tuple[TextState, torch.device], Tensor]
+
+_MASKS: WeakKeyDictionary[Tokenizer, Masks] = WeakKeyDictionary()  # those without a beginning, for all constraints
+
 
 class TextConstraint:
     """Masks the tokens that would break a character, and at first those that contradict the row's `beginning`.
@@ -37,8 +41,8 @@ class TextConstraint:
 
     def __init__(self, tokenizer: Tokenizer, *, allow_invalid_utf8: bool = False) -> None:
         self._tokenizer, self._allow_invalid_utf8 = tokenizer, allow_invalid_utf8
-        self._after = [row.tobytes() for row in tokenizer.utf8_transitions]
-        self._mask = lru_cache(maxsize=64)(self._build_mask)
+        self._shared_masks = _MASKS.setdefault(tokenizer, {})
+        self._own_masks: Masks = {}  # those with a beginning
 
     @property
     def vocab_size(self) -> int:
@@ -59,7 +63,7 @@ class TextConstraint:
 
     def advance(self, state: TextState, token: int) -> TextState:
         """The state after one more token."""
-        after = self._after[state.utf8][token]
+        after = self._tokenizer.utf8_transitions.item(state.utf8, token)
         if not state.beginning:
             return _STATES[after]
         return TextState(after, state.beginning[len(self._tokenizer.token_bytes(token)) :])
@@ -83,6 +87,13 @@ class TextConstraint:
             if largest == -math.inf and state not in (_START, _ANY):
                 masked[row] = (logits.float() + mask)[row]
         return masked
+
+    def _mask(self, state: TextState, device: torch.device) -> Tensor:
+        """The mask of a state, which is built once: (V,)."""
+        masks = self._own_masks if state.beginning else self._shared_masks
+        if (state, device) not in masks:
+            masks[state, device] = self._build_mask(state, device)
+        return masks[state, device]
 
     def _build_mask(self, state: TextState, device: torch.device) -> Tensor:
         """0 for the tokens that may follow in this state, -inf for the others: (V,) float32."""

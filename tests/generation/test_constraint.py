@@ -1,6 +1,8 @@
 """Generated text is always UTF-8: with every engine, sampler and search, and without changing what needs no change."""
 
+import gc
 import math
+import weakref
 from typing import Any
 
 import pytest
@@ -146,6 +148,23 @@ def test_the_rest_of_the_distribution_is_the_models_own() -> None:
     allowed[1, 0x80:0xC0] = True
     allowed[2, 0x90:0xC0] = True
     torch.testing.assert_close(found, logits.masked_fill(~allowed, -math.inf).softmax(-1))
+
+
+def test_a_constraint_costs_no_memory_of_its_own_and_frees_it_at_once() -> None:
+    tokenizer = TOKENIZERS["bpe"]
+    logits, vocab = torch.zeros(1, tokenizer.vocab_size), tokenizer.vocab_size
+    one, other = TextConstraint(tokenizer), TextConstraint(tokenizer)
+    state = one.start(b"")
+    assert one._mask(state, logits.device) is other._mask(state, logits.device)
+    with_beginning = one.start(b"", beginning=b"a")
+    assert one.apply(logits, logits, [with_beginning]).shape == (1, vocab)
+    gone = weakref.ref(one)
+    gc.disable()  # a server creates one for each request, and the collector seldom runs there
+    try:
+        del one
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 @pytest.fixture(scope="module")
