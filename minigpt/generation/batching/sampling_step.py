@@ -29,7 +29,7 @@ def next_tokens(rows: Sequence[Row], logits: Tensor) -> list[GeneratedToken | Mi
 def _sample_group(
     group: list[int], rows: Sequence[Row], logits: Tensor, found: list[GeneratedToken | MinigptError]
 ) -> None:
-    chosen = logits[group]
+    chosen = logits if len(group) == len(logits) else logits[group]
     try:
         picked = _pick([rows[index] for index in group], chosen)
     except MinigptError as error:

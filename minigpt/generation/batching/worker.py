@@ -5,6 +5,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from minigpt.device import keep_freed_memory
 from minigpt.errors import GenerationError, MinigptError
 from minigpt.generation.batching.batch import Batch
 from minigpt.generation.batching.requests import Event, Failed, Request
@@ -30,6 +31,7 @@ class Worker:
 
     def start(self) -> None:
         """Starts the thread."""
+        keep_freed_memory()
         self._thread.start()
 
     def stop(self, timeout: float = 10.0) -> None:
