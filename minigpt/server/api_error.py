@@ -38,3 +38,8 @@ class ApiError(Exception):
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     """The error for a request that says something wrong."""
     return ApiError(400, message, param=param, code=code)
+
+
+def shutting_down() -> ApiError:
+    """The error for a request that the end of the server leaves unanswered."""
+    return ApiError(503, "the server is shutting down", code="stopped")

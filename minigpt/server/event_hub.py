@@ -9,15 +9,13 @@ from contextlib import asynccontextmanager
 from minigpt.errors import ConfigError, MinigptError
 from minigpt.generation.batching.requests import Event, Failed, Request
 from minigpt.generation.batching.worker import Worker
-from minigpt.server.api_error import ApiError
+from minigpt.server.api_error import ApiError, shutting_down
 from minigpt.server.metrics import Metrics
 from minigpt.server.serve_config import ServeConfig
 from minigpt.server.served_model import ServedModel
 
 Steps = AsyncIterator[list[Event]]
 Queue = asyncio.Queue[list[Event] | ApiError]
-
-STOPPED = "the server is shutting down"
 
 
 class EventHub:
@@ -48,7 +46,7 @@ class EventHub:
     def end_requests(self) -> None:
         """Ends all running requests with an error that says that the server shuts down."""
         for queue in {id(queue): queue for queue in self._queues.values()}.values():
-            queue.put_nowait(ApiError(503, STOPPED, code="stopped"))
+            queue.put_nowait(shutting_down())
 
     @property
     def n_rows(self) -> int:
@@ -62,7 +60,7 @@ class EventHub:
         Raises: ApiError if the queue is full or the server is shutting down; events raise it for a failed request.
         """
         if self.is_stopping:
-            raise ApiError(503, STOPPED, code="stopped")
+            raise shutting_down()
         self._check_queue()
         queue: Queue = asyncio.Queue()
         rows = {request: request.n_rows for request in requests}

@@ -15,6 +15,7 @@ from minigpt.server.application import Log, build_application
 from minigpt.server.connections import limited_protocol
 from minigpt.server.serve_config import ServeConfig
 from minigpt.server.served_model import Models, ServedModel
+from minigpt.server.side_work import in_own_thread
 
 _TOLD = 1.0  # seconds for requests that were ended to send their last piece
 
@@ -117,7 +118,7 @@ async def _run(
 
     async def load() -> None:
         try:
-            on_loaded(await asyncio.to_thread(models.load))
+            on_loaded(await in_own_thread(models.load))
         except MinigptError as error:
             failure.append(error)
             server.should_exit = True

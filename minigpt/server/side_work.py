@@ -1,4 +1,9 @@
-"""Runs what is computed beside generation, such as inspections: one piece of work at a time, in a separate thread."""
+"""Runs what is computed beside generation, such as inspections, in threads that end with their work.
+
+OpenMP keeps a team of threads for every thread that has computed with it, and counts them all. Once they are more than
+the cores, they no longer wait for each other in a loop but sleep at once, and a step takes twice as long. So in a server
+only the worker's thread may live on.
+"""
 
 import asyncio
 import threading
@@ -6,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from minigpt.server.api_error import ApiError
+from minigpt.server.api_error import ApiError, shutting_down
 
 _MOST_WAITING = 8
 
@@ -17,17 +22,27 @@ class StoppedError(Exception):
     """Ends work whose client has left."""
 
 
+async def in_own_thread(function: Callable[[], T]) -> T:
+    """What the function returns, computed in a thread that ends with it."""
+    executor = ThreadPoolExecutor(1, thread_name_prefix="minigpt side work")
+    try:
+        return await asyncio.get_running_loop().run_in_executor(executor, function)
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+
+
 class SideWork:
-    """One thread for the work of all clients. Its `run` is called in the event loop's thread."""
+    """The work of all clients, one piece at a time. `run` is called in the event loop's thread."""
 
     def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="minigpt side work")
+        self._turn = threading.Lock()
+        self._stopping = threading.Event()
         self._waiting = 0
 
     async def run(self, work: Callable[[Callable[[], None]], T]) -> T:
         """What `work` returns. It is called with a function to call often, which raises an error once it is in vain.
 
-        Raises: ApiError if too much work is waiting.
+        Raises: ApiError if too much work is waiting, or the server is shutting down.
         """
         if self._waiting >= _MOST_WAITING:
             message = f"{self._waiting} inspections and reports are waiting for their turn; try again in about 2 s"
@@ -35,16 +50,23 @@ class SideWork:
         left = threading.Event()
 
         def check() -> None:
-            if left.is_set():
+            if left.is_set() or self._stopping.is_set():
                 raise StoppedError
+
+        def work_in_turn() -> T:
+            with self._turn:
+                check()
+                return work(check)
 
         self._waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, work, check)
+            return await in_own_thread(work_in_turn)
+        except StoppedError as error:
+            raise shutting_down() from error
         finally:
             left.set()
             self._waiting -= 1
 
     def stop(self) -> None:
-        """Drops work that has not begun."""
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        """Ends the work that runs and drops what has not begun."""
+        self._stopping.set()

@@ -17,7 +17,7 @@ from minigpt.inspection.activations import inspect
 from minigpt.server import model_views
 from minigpt.server.api_error import ApiError
 from minigpt.server.serve_config import ServeConfig
-from minigpt.server.side_work import SideWork, StoppedError
+from minigpt.server.side_work import SideWork, StoppedError, in_own_thread
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer.named("bytes")
@@ -168,8 +168,28 @@ def test_work_whose_client_leaves_is_stopped_and_too_much_of_it_is_refused() -> 
         assert await asyncio.to_thread(stopped.wait, 60)
         assert await asyncio.gather(*others) == [5] * 7
         side.stop()
+        with pytest.raises(ApiError, match="shutting down"):
+            await side.run(lambda _: 5)
 
     asyncio.run(run())
+
+
+def test_no_thread_outlives_its_work() -> None:
+    """OpenMP would count its threads, and those of the worker would wait for each other in a slower way."""
+
+    def is_running(thread: threading.Thread) -> bool:
+        thread.join(60)
+        return thread.is_alive()
+
+    async def run() -> list[threading.Thread]:
+        return [
+            await SideWork().run(lambda _: threading.current_thread()),
+            await in_own_thread(threading.current_thread),
+        ]
+
+    threads = asyncio.run(run())
+    assert threading.main_thread() not in threads
+    assert not any(map(is_running, threads))
 
 
 def test_a_stage_may_end_an_inspection() -> None:
