@@ -1,8 +1,8 @@
 """Runs what is computed beside generation, such as inspections, in threads that end with their work.
 
 OpenMP keeps a team of threads for every thread that has computed with it, and counts them all. Once they are more than
-the cores, they no longer wait for each other in a loop but sleep at once, and a step takes twice as long. So in a server
-only the worker's thread may live on.
+the cores, they sleep at once where they waited for each other in a loop, and a step takes twice as long. In a server
+only the worker's thread may therefore live on.
 """
 
 import asyncio
