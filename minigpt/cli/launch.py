@@ -107,7 +107,9 @@ def train_with_main(world: "World") -> None:
     """Receives the job from the main process and trains without output, as every other process does."""
     from minigpt.data.corpus import Corpus
     from minigpt.jobs.job import SharedJob
+    from minigpt.planning.distillation import teacher_settings
     from minigpt.training.clock import Control
+    from minigpt.training.events import Event, Finished
     from minigpt.training.fine_tuning import apply_fine_tuning
     from minigpt.training.loop import train
 
@@ -123,10 +125,29 @@ def train_with_main(world: "World") -> None:
     model, control = _uninitialized(job.model), Control()
     apply_fine_tuning(model, job.training)
     launcher = os.environ.get(_LAUNCHER)
-    with signals_as_requests(control):
-        for _ in train(model, corpus, job.training, resume=job.resume, control=control, world=world):
+
+    def reaches_end(events: Iterator[Event]) -> bool:
+        ended = False
+        for event in events:
             if launcher is not None and os.getppid() != int(launcher):  # the launcher was killed
                 control.stop = True
+            ended = isinstance(event, Finished)
+        return ended
+
+    with signals_as_requests(control):
+        teacher = None
+        if job.training.distill == "on":
+            teacher = _uninitialized(job.model)
+            with world.translate_errors():
+                begun = world.broadcast_object(None)
+            config = teacher_settings(job.training)
+            if not begun["is_trained"] and not reaches_end(
+                train(teacher, corpus, config, resume=begun["resume"], control=control, world=world)
+            ):
+                return
+        reaches_end(
+            train(model, corpus, job.training, resume=job.resume, control=control, world=world, teacher=teacher)
+        )
 
 
 def _uninitialized(config: "GPTConfig") -> "GPT":
@@ -281,13 +302,13 @@ def _describe_saved_state(store: "Store", count: int, checkpoints: Path) -> str:
     """The saved state, and the command that resumes from it."""
     if not store.check(["run"]):
         return "training had not started"
-    from minigpt.jobs.resume import weights_without_state
+    from minigpt.jobs.resume import teacher_step, weights_without_state
     from minigpt.storage.run import Run
 
     directory = Path(store.get("run").decode())
     try:
         run = Run.open(directory)
-        progress, weights_step = run.last_progress(), weights_without_state(run)
+        progress, weights_step, step = run.last_progress(), weights_without_state(run), teacher_step(run)
     except CheckpointError as error:
         return f"what is saved cannot be read ({error})"
     if weights_step is not None:
@@ -296,5 +317,7 @@ def _describe_saved_state(store: "Store", count: int, checkpoints: Path) -> str:
             f"{directory.name}"
         )
     saved = f"step {progress['step']:,} is saved in {directory}" if progress else "nothing was saved yet"
+    if step is not None:
+        saved = f"step {step:,} of the teacher is saved in {directory}"
     again = ("train", "--resume", "--name", directory.name, "--devices", str(count))
     return f"{saved}; continue with: {command_line(*again, checkpoints=checkpoints)}"

@@ -203,30 +203,36 @@ def _train(
     """Trains and draws; ends with the result, or with the state saved and the exit code of the signal."""
     from minigpt.cli.render.training_display import TrainingDisplay
     from minigpt.jobs import stages
-    from minigpt.jobs.events import SpeedChange, Started
+    from minigpt.jobs.events import SpeedChange, Started, TeacherTrained
     from minigpt.jobs.loggers import open_loggers
+    from minigpt.storage.run import Run
     from minigpt.training.clock import Control
     from minigpt.training.events import Finished
 
     control, finished = Control(), None
     unsaved: CheckpointError | None = None
     display: TrainingDisplay | None = None
+    is_teacher = False
     with ExitStack() as stack:
+        shown = stack.enter_context(ExitStack())
         signals = stack.enter_context(signals_as_requests(control, lambda: display.stop() if display else None))
         log_event = stack.enter_context(open_loggers(loggers, job.run, note))
         try:
             for event in stages.train(job, control=control, world=world):
                 if isinstance(event, Started):
+                    is_teacher = event.is_teacher
+                    run = Run.open(event.directory) if is_teacher else job.run
                     if page is not None:
-                        page.start(job, event.total_steps)
-                    display = stack.enter_context(TrainingDisplay.of(event, out))
-                    display.read_log(job.run.read_log())  # without the lines that the resumed run writes again
+                        page.start(run, job.corpus.tokenizer, event.total_steps)
+                    shown.close()  # a distilled run starts twice
+                    display = shown.enter_context(TrainingDisplay.of(event, out))
+                    display.read_log(run.read_log())  # without the lines that the resumed run writes again
                     continue
                 assert display is not None
                 display.show(event)
                 if page is not None:
                     page.show(event)
-                if not isinstance(event, SpeedChange):
+                if not (is_teacher or isinstance(event, SpeedChange | TeacherTrained)):
                     log_event(event)
                 finished = event if isinstance(event, Finished) else None
         except CheckpointError as error:  # the end could not be saved
@@ -270,8 +276,12 @@ def _print_next_steps(job: "Job", checkpoints: Path) -> None:
 
 
 def _print_how_to_resume(job: "Job", checkpoints: Path) -> None:
-    directory, state = job.run.directory, job.run.last_progress()
+    from minigpt.jobs.resume import teacher_step
+
+    directory, state, step = job.run.directory, job.run.last_progress(), teacher_step(job.run)
     saved = f"stopped at step {state['step']:,} and saved in {directory}" if state else "stopped before the first save"
+    if step is not None:
+        saved = f"stopped at step {step:,} of the teacher and saved in {directory}"
     note(f"{saved}; continue with:")
     note(command_line("train", "--resume", "--name", directory.name, checkpoints=checkpoints))
 
@@ -296,8 +306,10 @@ def _saved(run: "Run") -> str:
     from minigpt.storage.model_list import disk_bytes
     from minigpt.units import size
 
-    states = disk_bytes(run.last_path.parent)
-    kept = f", of it {size(states)} in {run.last_path.parent.name}/ for --resume" if states else ""
+    folders = [run.last_path.parent, run.teacher_path]
+    states = sum(map(disk_bytes, folders))
+    names = " and ".join(f"{folder.name}/" for folder in folders if disk_bytes(folder))
+    kept = f", of it {size(states)} in {names} for --resume" if states else ""
     return f"{run.directory}, {size(disk_bytes(run.directory))}{kept}"
 
 
@@ -312,5 +324,7 @@ def _speed(job: "Job", display: "TrainingDisplay", processes: int) -> str:
     most = peak(display.device, resolve_dtype(job.config.dtype, display.device))
     if processes > 1 and display.device.type == "cuda":  # on a CPU they share what was measured
         most = Peak(processes * most.flops, f"{processes} times {most.source}")
-    per_token = job.model.config.flops_per_token(job.config.context_length)
+    per_token = float(job.model.config.flops_per_token(job.config.context_length))
+    if job.config.distill == "on":
+        per_token *= 4 / 3  # the teacher's forward pass
     return speed(display.steps * display.tokens_per_step / display.training_seconds, per_token, most)

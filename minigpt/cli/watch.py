@@ -8,8 +8,8 @@ from minigpt.tokenizer.display import one_line
 
 if TYPE_CHECKING:
     from minigpt.jobs.events import Event
-    from minigpt.jobs.job import Job
     from minigpt.storage.run import Run
+    from minigpt.tokenizer.tokenizer import Tokenizer
 
 
 class Watch:
@@ -38,17 +38,18 @@ class Watch:
         finally:
             self._server.close()
 
-    def start(self, job: "Job", total_steps: int | None) -> None:
-        """Begins to serve the page of a job, and says where."""
+    def start(self, run: "Run", tokenizer: "Tokenizer", total_steps: int | None) -> None:
+        """Begins to serve the page of a run, and says where; a second run takes the place of the first."""
         from minigpt.reports.live_run import LiveRun
 
-        self._run, self._total_steps = job.run, total_steps
-        self._server.start(LiveRun(job.run, job.corpus.tokenizer))
-        note(f"watch it at {self._server.address}")
+        is_first, self._run, self._total_steps = self._run is None, run, total_steps
+        self._server.start(LiveRun(run, tokenizer))
+        if is_first:
+            note(f"watch it at {self._server.address}")
 
     def show(self, event: "Event") -> None:
         """Passes an event on to the page. An error of the page is reported once; training continues."""
-        from minigpt.jobs.events import SpeedChange
+        from minigpt.jobs.events import SpeedChange, TeacherTrained
         from minigpt.reports.live_run import LiveStatus
         from minigpt.training.events import Notice, Step
 
@@ -66,7 +67,7 @@ class Watch:
                 learning_rate=event.learning_rate,
             )
             live.report(status)
-        elif isinstance(event, Notice | SpeedChange):
+        elif isinstance(event, Notice | SpeedChange | TeacherTrained):
             live.notice(one_line(event.text))
         failure = self._server.failure
         if failure is not None and not self._failed:

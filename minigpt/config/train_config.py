@@ -60,6 +60,19 @@ class TrainConfig(Settings):
         "on a chat log: whose turns the loss is measured on: all, or those of one role, such as assistant",
         group="Optimization",
     )
+    distill: Literal["auto", "on", "off"] = setting(
+        "auto",
+        "train a teacher first, then the model that learns from it and from the text: auto (with --minutes, for a text "
+        "that is read many times), on or off",
+        group="Optimization",
+    )
+    distill_weight: float = setting(
+        0.5,
+        "weight of the teacher's predictions in the loss; the rest is that of the text",
+        above=0,
+        max=1,
+        group="Optimization",
+    )
     lora: bool | None = setting(
         None,
         "with --from: train a small adapter (LoRA) and keep the model's weights; by default only where training all "
@@ -202,6 +215,9 @@ class TrainConfig(Settings):
                 )
         if self.lora and self.sharding == "on":
             raise ConfigError("lora cannot be combined with sharding (on): an adapter is small; omit --sharding")
+        for name, value in (("lora", self.lora and "on"), ("freeze", self.freeze), ("sharding", self.sharding)):
+            if self.distill == "on" and value not in (None, False, 0, "auto", "off"):
+                raise ConfigError(f"distill (on) cannot be combined with {name} ({value}); omit one of them")
         if self.freeze and self.sharding == "on":
             raise ConfigError(f"freeze ({self.freeze}) cannot be combined with sharding (on); omit one of them")
 

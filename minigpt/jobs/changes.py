@@ -2,7 +2,7 @@
 
 | setting                                         | with --resume                                            |
 |-------------------------------------------------|----------------------------------------------------------|
-| shape, tokenizer, model to fine-tune, its adapter | never                                                    |
+| shape, tokenizer, model to fine-tune, its adapter, whether there is a teacher | never                        |
 | text, and how the model learns from it          | with --allow-change; recorded in training.json           |
 | length, evaluation, saving, machine but dtype   | freely                                                   |
 
@@ -20,6 +20,7 @@ from minigpt.storage.run_record import Change, Resumable, RunRecord
 TEXT = "text"  # the "option" of a change of the text
 _FREE_GROUPS = {"Length", "Evaluation and saving", "Machine"}
 _NEVER = {"Model", "Fine-tuning"}
+_NEVER_TOO = {"distill"}  # whatever their heading
 _NOT_FREE = {"seed", "dtype", "dropout"}  # whatever their heading
 _FREE_WITHOUT_DROPOUT = {"micro_batch_size"}  # the gradient is the same, but each micro-batch has its own dropout mask
 _GROUPS = {
@@ -54,10 +55,13 @@ def changes_in(record: RunRecord, begun: Resumable, asked: Mapping[str, Any], st
     changes = [
         Change(step=step, option=option, before=before[option], after=value)
         for option, value in asked.items()
-        if not is_free(option, dropout=dropout) and value not in (has[option], before[option])
+        if not is_free(option, dropout=dropout)
+        and value not in (has[option], before[option])
+        and (option, value) != ("distill", "auto")  # which the plan of the run has decided
     ]
     for change in changes:
-        if change.option not in _NOT_FREE and _GROUPS.get(change.option, "Model") in _NEVER:
+        is_never = change.option in _NEVER_TOO or _GROUPS.get(change.option, "Model") in _NEVER
+        if change.option not in _NOT_FREE and is_never:
             instead = f" with --from {change.after}" if change.option == "from" else ""
             raise ConfigError(
                 f"{change.option} ({change.after}) cannot change on --resume: {name} has {_shown(change.before)}, and "

@@ -36,7 +36,8 @@ class Started:
     """The run is ready to train: its folder exists and is locked.
 
     `step` is that of its last saved state, 0 for a new run; `total_steps` is None if the budget is in minutes.
-    `scored_text` says what the losses are measured on; it is empty for all of the text.
+    `scored_text` says what the losses are measured on; it is empty for all of the text. A distilled run starts twice:
+    first its teacher (`is_teacher`), in the folder `teacher` of the run, then the model.
     """
 
     directory: Path
@@ -46,6 +47,25 @@ class Started:
     tokens_per_step: int
     baselines: "tuple[Baseline, ...]"
     scored_text: str = ""
+    is_teacher: bool = False
+
+
+@dataclass(frozen=True)
+class TeacherTrained:
+    """The teacher of a distilled run has ended, and the model that learns from it begins.
+
+    `finished` has the teacher's figures.
+    """
+
+    finished: events.Finished
+
+    @property
+    def text(self) -> str:
+        """A sentence for the user."""
+        figures = f"{count(self.finished.step, 'step')} in {duration(self.finished.seconds)}"
+        if self.finished.bits_per_byte is not None:
+            figures += f", {self.finished.bits_per_byte:.4f} bits per byte"
+        return f"the teacher is trained ({figures}); now the model learns from it and from the text"
 
 
 @dataclass(frozen=True)
@@ -77,4 +97,4 @@ class SpeedChange:
         return f"{change}: {self.tokens_per_second:,.0f} tokens/s where {self.measured:,.0f} were measured; {now}"
 
 
-Event = events.Event | Activity | Planned | Started | SpeedChange
+Event = events.Event | Activity | Planned | Started | TeacherTrained | SpeedChange

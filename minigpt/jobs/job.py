@@ -6,7 +6,7 @@ from typing import Any
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.model.gpt import GPT
-from minigpt.planning.plan import PlannedSettings
+from minigpt.planning.planned_settings import PlannedSettings
 from minigpt.storage.run import Run
 
 
@@ -34,7 +34,10 @@ class Job:
 
 @dataclass(frozen=True)
 class SharedJob:
-    """The part of a job that the other processes need at first; the weights follow when training begins."""
+    """The part of a job that the other processes need at first; the weights follow when training begins.
+
+    For a distilled job, whether the teacher's run has begun and ended follows as well, when the main process knows.
+    """
 
     model: GPTConfig
     corpus: str  # the folder of the tokens

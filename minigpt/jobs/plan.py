@@ -11,11 +11,13 @@ from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.evaluation.baselines import Baseline
 from minigpt.jobs.request import Request
+from minigpt.planning.distillation import teacher_settings
 from minigpt.planning.expectation import ExpectedRange
-from minigpt.planning.plan import FINE_TUNED, PlannedSettings
+from minigpt.planning.plan import FINE_TUNED
+from minigpt.planning.planned_settings import PlannedSettings
 from minigpt.storage.checkpoint import Checkpoint
 from minigpt.training.fine_tuning import trained_parameters
-from minigpt.units import count, size
+from minigpt.units import count, duration, size
 
 _CENTURY = 100 * 365.25 * 24 * 3600  # seconds; many systems cannot represent a later time
 
@@ -114,6 +116,7 @@ class Plan:
             PlanRow("schedule", training.schedule, "--schedule --cooldown"),
             PlanRow("length", self._length(), "--minutes --steps --epochs"),
             PlanRow("", self._other_lengths(), ""),
+            *self._teacher_rows(),
             PlanRow("speed", speed, ""),
             PlanRow(
                 "memory",
@@ -152,6 +155,16 @@ class Plan:
             return [PlanRow("trained", what, "--freeze")]
         return []
 
+    def _teacher_rows(self) -> list[PlanRow]:
+        teacher = self.settings.teacher
+        if teacher is None:
+            return []
+        seconds = teacher.training_seconds
+        if (minutes := teacher_settings(self.training).minutes) is not None:
+            seconds = 60 * minutes
+        what = f"trains a teacher for {duration(seconds)}, then the model that learns from it"
+        return [PlanRow("teacher", what, "--distill --distill-weight")]
+
     def _loss_rows(self) -> list[PlanRow]:
         if self.corpus.train_speakers is None:
             return []
@@ -162,7 +175,7 @@ class Plan:
         if training.minutes:
             return f"{_amount(training.minutes, 'minute')}, {_end_time(60 * training.minutes)}"
         length = _amount(training.epochs, "epoch") if training.epochs else count(training.steps or 0, "step")
-        return f"{length}, {_end_time(self.settings.steps * self.settings.seconds_per_step)}"
+        return f"{length}, {_end_time(self.settings.seconds)}"
 
     def _other_lengths(self) -> str:
         """The length in the units in which it was not given."""

@@ -94,6 +94,23 @@ def weights_without_state(run: Run) -> int | None:
     return int(step) or None
 
 
+def has_unfinished_teacher(run: Run) -> bool:
+    """Whether the run is distilled and its teacher has not ended yet."""
+    training = run.record.training
+    if training is None or training.distill != "on":
+        return False
+    return not exists(run.teacher_path / TRAINING) or Run.open(run.teacher_path).record.result is None
+
+
+def teacher_step(run: Run) -> int | None:
+    """The step of the last saved state of the run's teacher, if that has one and has not ended."""
+    if not has_unfinished_teacher(run) or not exists(run.teacher_path / TRAINING):
+        return None
+    teacher = Run.open(run.teacher_path)
+    state = _progress(teacher.last_path, teacher.last_progress())
+    return None if state is None else state.step
+
+
 def resume_run(request: Request, directory: Path, progress: ByteProgress | None = None) -> Generator[Event, None, Job]:
     """Makes the run in a folder ready to continue, with its own settings, tokenizer and text and the requested changes.
 
@@ -122,7 +139,7 @@ def _resume(run: Run, request: Request, progress: ByteProgress | None) -> Genera
     if not request.allow_change:
         refuse(changes, str(directory))
     shape, config, reading = _changed_settings(begun, request, changes)
-    model, tokenizer = _load_adapted(run, shape, config) if is_adapter(directory) else _load(run)
+    model, tokenizer = _load_adapted(run, shape, config) if is_adapter(directory) else load_weights(run)
     if config.context_length is not None and config.context_length > model.config.n_positions:
         raise ConfigError(
             f"context_length ({config.context_length}) must be at most the model's own ({model.config.n_positions})"
@@ -137,7 +154,12 @@ def _resume(run: Run, request: Request, progress: ByteProgress | None) -> Genera
                 f"this one by --allow-change, or start a new run on it with --from {directory.name}"
             )
         changes.append(Change(step=step, option=TEXT, before=before[:8], after=after[:8]))
-    if state is None:
+    of_teacher = teacher_step(run)
+    if state is None and of_teacher is not None:
+        yield Notice(0, f"resuming {directory} from step {of_teacher:,} of its teacher")
+    elif state is None and config.distill == "on" and not has_unfinished_teacher(run):
+        yield Notice(0, f"resuming {directory} after its teacher, which is trained")
+    elif state is None:
         yield Notice(0, f"{directory} was stopped before its first save, so it starts from the beginning")
     else:
         _refuse_finished(run, state, config, len(corpus.train))
@@ -194,7 +216,7 @@ def _changed_settings(
     return shape, training, reading
 
 
-def _load(run: Run) -> tuple[GPT, Tokenizer]:
+def load_weights(run: Run) -> tuple[GPT, Tokenizer]:
     """The run's model and tokenizer. Damaged best weights do not matter if there is a state, which has its own."""
     try:
         checkpoint = load_checkpoint(run.directory, "cpu")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from minigpt.jobs.events import SpeedChange
-from minigpt.planning.plan import PlannedSettings
+from minigpt.planning.planned_settings import PlannedSettings
 from minigpt.threads import TOLERANCE, OtherPrograms
 from minigpt.training.events import Step
 

@@ -6,7 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -16,13 +16,14 @@ from minigpt.config import TrainConfig
 from minigpt.errors import ConfigError, FolderTakenError, MissingPackageError
 from minigpt.evaluation import baselines
 from minigpt.evaluation.recorded_baselines import recorded_baselines
-from minigpt.jobs.events import Activity, Event, Planned, SpeedChange, Started
+from minigpt.jobs.events import Activity, Event, Planned, SpeedChange, Started, TeacherTrained
 from minigpt.jobs.job import Job
 from minigpt.jobs.plan import Plan
 from minigpt.jobs.reading import ByteProgress, corpus_record, read_corpus
 from minigpt.jobs.request import Request
 from minigpt.jobs.resume import find_run, resume_run
 from minigpt.jobs.speed_monitor import SpeedMonitor
+from minigpt.jobs.teacher import Teacher, keep_with, open_teacher, train_teacher
 from minigpt.model.gpt import GPT
 from minigpt.planning import throughput
 from minigpt.planning.corpus_stats import CorpusStats
@@ -109,7 +110,7 @@ def plan_run(
         timer=timer,
         processes=processes,
     )
-    settings = settings.measured_again(measure(settings.model, settings.training))
+    settings = settings.measured_again(measure)
     _check_minutes(settings.training.minutes, time.perf_counter() - began, settings.seconds_per_step)
     if settings.training.minutes is not None:
         settings = settings.with_overheads(
@@ -271,11 +272,30 @@ def _cpu_name() -> str:
 
 def train(
     job: Job, *, control: Control | None = None, world: World | None = None
-) -> Iterator[Started | SpeedChange | events.Event]:
+) -> Iterator[Started | TeacherTrained | SpeedChange | events.Event]:
     """Trains the job; yields `Started`, then the events of `minigpt.train()`, and a `SpeedChange` if there is one.
 
+    A distilled job trains its teacher first, unless that has ended already; `Finished` comes once, at the end.
     Raises: what `minigpt.train()` raises.
     """
+    if job.config.distill != "on":
+        yield from _train_model(job, None, control, world)
+        return
+    try:
+        teacher = open_teacher(job)
+        if world is not None:
+            world.broadcast_object({"resume": teacher.resume, "is_trained": teacher.is_trained})
+        if not teacher.is_trained and not (yield from train_teacher(job, teacher, control, world)):
+            return
+        yield from _train_model(replace(job, elapsed=teacher.elapsed), teacher, control, world)
+    finally:  # also if the caller leaves before the model begins
+        job.run.unlock()
+
+
+def _train_model(
+    job: Job, teacher: Teacher | None, control: Control | None, world: World | None
+) -> Iterator[Started | SpeedChange | events.Event]:
+    """Trains the job's model, with its trained teacher if it has one."""
     training = loop.train(
         job.model,
         job.corpus,
@@ -285,12 +305,17 @@ def train(
         control=control,
         world=world,
         elapsed=job.elapsed,
+        teacher=teacher.model if teacher else None,
     )
+    relocations = job.run.relocations
     try:
         yield _started(job)
         monitor = SpeedMonitor(job.planned) if job.planned is not None else None
         with contextlib.closing(training):  # so that leaving here stops the training and saves
             for event in training:
+                if teacher is not None and relocations != job.run.relocations:
+                    relocations = job.run.relocations
+                    keep_with(job.run, teacher, job)
                 yield event
                 if monitor is not None and isinstance(event, Step) and (change := monitor.observe(event)) is not None:
                     yield change

@@ -33,6 +33,10 @@ class ExpectedRange:
     low: float
     high: float
 
+    def times(self, factor: float) -> "ExpectedRange":
+        """The range of runs that end at `factor` times the bits per byte."""
+        return ExpectedRange(factor * self.low, factor * self.high)
+
     def __str__(self) -> str:
         return f"{self.low:.2f}–{self.high:.2f}"
 

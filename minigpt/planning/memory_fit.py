@@ -3,7 +3,7 @@
 from minigpt.config import PRESETS, GPTConfig, TrainConfig
 from minigpt.errors import ConfigError
 from minigpt.training.fine_tuning import trained_parameters
-from minigpt.training.memory import activation_bytes, state_bytes
+from minigpt.training.memory import activation_bytes, state_bytes, teacher_bytes
 
 
 class TooLargeError(ConfigError):
@@ -34,9 +34,10 @@ def fit_memory(
         )
         # From the second step on, accumulated gradients exist next to the buffers of the all-reduce.
         buffers = 4 * trained_parameters(model, config) if processes > 1 and shards == 1 and sequences < own else 0
-        return state_bytes(model, config.optimizer, shards, config) + buffers + activations
+        teacher = teacher_bytes(model, context, sequences) if config.distill == "on" else 0
+        return state_bytes(model, config.optimizer, shards, config) + buffers + activations + teacher
 
-    may_shard = config.sharding == "auto" and not config.lora and not config.freeze
+    may_shard = config.sharding == "auto" and not config.lora and not config.freeze and config.distill != "on"
     if may_shard and needs(1, recompute=True) > free_memory and processes > 1:
         config, shards = config.replace(sharding="on"), processes
     recompute = config.checkpoint_activations == "on"

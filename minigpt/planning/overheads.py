@@ -1,6 +1,6 @@
 """What a run does besides training steps, and how much of a budget in minutes it leaves for them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
@@ -61,6 +61,10 @@ class Overheads:
             index=corpus.train_bytes / _INDEXED,
             final=per_token * min(held_out, most),
         )
+
+    def after(self, seconds: float) -> "Overheads":
+        """A copy for a run that begins when so much of the budget is used, and whose text is indexed already."""
+        return replace(self, start=seconds + _STARTING)
 
     def training_seconds(self, config: TrainConfig, seconds_per_step: float) -> float:
         """What a budget in minutes leaves for training steps, as `Budget` divides it."""

@@ -6,16 +6,15 @@ the blocks; for larger models and for GPUs they are extrapolated.
 
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from minigpt.config import PRESETS, GPTConfig, TrainConfig, preset_config
 from minigpt.errors import ConfigError, MinigptError
 from minigpt.planning.corpus_stats import CorpusStats
 from minigpt.planning.defaults import against_overfitting, batch_and_optimizer, eval_tokens
-from minigpt.planning.expectation import ExpectedRange, expected_range
+from minigpt.planning.distillation import pays
 from minigpt.planning.memory_fit import TooLargeError, fit_memory
-from minigpt.planning.overheads import Overheads
-from minigpt.planning.scaling_law import relative_loss
+from minigpt.planning.planned_settings import PlannedSettings
 from minigpt.planning.throughput import StepTimer
 from minigpt.run_options import RunOptions
 from minigpt.training.fine_tuning import check_fine_tuning
@@ -35,80 +34,8 @@ LEARNING = {  # the options that change what a model learns
     for settings in (GPTConfig, TrainConfig)
     for name, field in settings.__dataclass_fields__.items()
     if field.metadata["group"] in ("Model", "Batch", "Optimization", "Fine-tuning")
-} - {"micro_batch_size"} | {"tokenizer", "from"}
+} - {"micro_batch_size", "distill"} | {"tokenizer", "from"}
 _TRAINING = 0.85  # of a budget in minutes, the part that steps take, until the rest is measured
-
-
-@dataclass(frozen=True)
-class PlannedSettings:
-    """The model's shape, the training settings, and a sentence on each choice that needs one.
-
-    `stats` are those of the text. `seconds_per_step` was measured on this machine. `why_dtype` says why that dtype was
-    chosen; it is empty if the user gave it. `memory` is the estimated peak in bytes, without the memory of PyTorch
-    itself. `training_seconds` is what a budget in minutes leaves for steps; None if the budget is not in minutes.
-    `is_usual` says that the user gave no setting that changes what the model learns, so that the scaling law applies.
-    """
-
-    preset: str
-    model: GPTConfig
-    training: TrainConfig
-    stats: CorpusStats
-    seconds_per_step: float
-    why_dtype: str
-    memory: int
-    notes: tuple[str, ...]
-    training_seconds: float | None
-    is_usual: bool
-
-    @property
-    def tokens_per_step(self) -> int:
-        """Tokens in the batch of one optimizer step."""
-        return self.training.sequences_per_step * (self.training.context_length or 0)
-
-    @property
-    def steps(self) -> float:
-        """The number of optimizer steps in the budget, if the run does not stop early."""
-        training = self.training
-        if self.training_seconds is not None:
-            return self.training_seconds / self.seconds_per_step
-        if training.epochs is not None:
-            return training.epochs * self.stats.n_tokens / self.tokens_per_step
-        return float(training.steps or 0)
-
-    @property
-    def tokens_seen(self) -> float:
-        """The number of tokens that the run trains on; a token counts in each epoch."""
-        return self.steps * self.tokens_per_step
-
-    @property
-    def bytes_seen(self) -> float:
-        """The bytes of text that the run trains on."""
-        return self.tokens_seen * self.stats.n_bytes / self.stats.n_tokens
-
-    @property
-    def expected(self) -> ExpectedRange | None:
-        """The range in which the bits per byte at the end are expected; None outside the range of the experiments."""
-        return expected_range(self.model, self.tokens_seen, self.stats) if self.is_usual else None
-
-    def measured_again(self, seconds_per_step: float) -> "PlannedSettings":
-        """A copy with the time of a step as measured again, with the settings that were chosen after the first time.
-
-        Without dropout and noise the settings are the same, and the shorter of both times counts.
-        """
-        if not (self.model.dropout or self.training.bpe_dropout or self.training.token_noise):
-            seconds_per_step = min(seconds_per_step, self.seconds_per_step)
-        return replace(self, seconds_per_step=seconds_per_step)
-
-    def from_here(self, step: int, fraction: float, seconds_per_step: float) -> "PlannedSettings":
-        """A copy for a run that has taken `step` steps in this fraction of its length, at a new time per step."""
-        now = replace(self, seconds_per_step=seconds_per_step)
-        if self.training_seconds is None:
-            return now
-        return replace(now, training_seconds=step * seconds_per_step + (1 - fraction) * self.training_seconds)
-
-    def with_overheads(self, overheads: Overheads) -> "PlannedSettings":
-        """A copy for a budget in minutes of which these overheads are a part."""
-        return replace(self, training_seconds=overheads.training_seconds(self.training, self.seconds_per_step))
 
 
 def plan_tokenizer(text_bytes: int) -> str:
@@ -144,9 +71,9 @@ def plan_preset(
             )  # fmt: skip
         except MinigptError:  # for the smallest preset, planning the run raises it again
             break
-        too_slow = planned.training.minutes is None and planned.steps * planned.seconds_per_step > 60 * DEFAULT_MINUTES
-        too_short = min(planned.bytes_seen, stats.n_bytes) < _MIN_BYTES
-        loss = relative_loss(planned.model, planned.bytes_seen, stats.n_bytes)
+        too_slow = planned.training.minutes is None and planned.seconds > 60 * DEFAULT_MINUTES
+        too_short = min(planned.tokens_without_teacher / stats.n_tokens, 1) * stats.n_bytes < _MIN_BYTES
+        loss = planned.relative_loss
         if best and (loss >= least or too_slow or too_short):
             break
         best, least = name, loss
@@ -198,6 +125,12 @@ def plan_settings(
             f"a batch of {config.sequences_per_step} sequences of {context} tokens is larger than the training text "
             f"({stats.n_tokens} tokens); give a --batch-size of at most {fitting}"
         )
+    distills = config.distill == "on"
+    if distills and base is not None:
+        raise ConfigError(
+            f"distill (on) cannot be combined with --from ({options.base}): only a new model learns from a teacher; "
+            "omit one of them"
+        )
     try:
         config, memory = fit_memory(model, config, free_memory, device_type, processes, notes)
     except TooLargeError as error:
@@ -212,8 +145,8 @@ def plan_settings(
             f"about {error.needed / 1e9:.1f} GB, and {free_memory / 1e9:.1f} GB are free"
         )
         return replace(adapted, notes=(why, *adapted.notes))
-    timing = timer(model, config)
-    config = config.replace(dtype=timing.dtype)
+    timing = timer(model, config.replace(distill="off"))
+    config = config.replace(dtype=timing.dtype, distill="on" if distills else "off")
     planned = PlannedSettings(
         preset=preset,
         model=model,
@@ -233,6 +166,24 @@ def plan_settings(
             free_memory=free_memory, preset=preset, timer=timer, processes=processes,
         )  # fmt: skip
         return replace(short, is_usual=planned.is_usual)
+    if distills:
+        distilled = replace(planned, seconds_per_step=timer(model, config).seconds)
+        planned = distilled.with_teacher(timing.seconds)
+        seen = planned.tokens_seen
+    elif base is None and options.training.distill == "auto" and pays(config, seen / stats.n_tokens):
+        try:
+            distilled = plan_settings(
+                stats, options.with_training(distill="on"), device_type=device_type, free_memory=free_memory,
+                preset=preset, timer=timer, processes=processes,
+            )  # fmt: skip
+        except TooLargeError:  # with a teacher beside the model
+            pass
+        else:
+            return replace(distilled, is_usual=planned.is_usual)
+    if not distills and "distill_weight" in options.given:
+        raise ConfigError(
+            f"distill_weight ({config.distill_weight:g}) needs a teacher, and none is trained here; give --distill on"
+        )
     if "eval_tokens" not in options.given:
         config = config.replace(eval_tokens=eval_tokens(seen))
     if base is not None:

@@ -143,7 +143,8 @@ def seconds_per_step(
     """Seconds that one optimizer step takes on this machine, without torch.compile.
 
     The lower quartile of the steps that fit into about `seconds`, without the first if there are others: other programs
-    slow a step down, and none makes it faster. The steps train on `text`, by default on random tokens. With several
+    slow a step down, and none makes it faster. The steps train on `text`, by default on random tokens; those of a
+    distilled model have a teacher. With several
     `processes`, one of them takes its share of the batch. A step that would take long or need more memory than is free
     is measured with fewer sequences, layers and tokens: the time of the gradients is scaled by their arithmetic, and
     that of the update, which does not depend on sequences and tokens, by the layers. torch's random state stays as it
@@ -203,7 +204,8 @@ def _timed_steps(
     """Seconds of the gradients and of the update for each of several steps, which take about `seconds` together."""
     untrained = GPT(model)
     apply_fine_tuning(untrained, config)
-    stepper = TrainStep(untrained.to(device), text, config, device, dtype, World())
+    teacher = GPT(model).to(device) if config.distill == "on" else None
+    stepper = TrainStep(untrained.to(device), text, config, device, dtype, World(), teacher)
     if device.type == "cuda":
         stepper.timed_step(0, lambda: _wait(device))  # loads the kernels, which can take longer than all other steps
     took: list[tuple[float, float]] = []

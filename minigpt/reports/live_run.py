@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minigpt.reports.page_data import Line, LogLines, page_data, passage_data
+from minigpt.reports.teacher_data import teacher_data, teacher_parts
 from minigpt.storage.log_follower import LogFollower
 from minigpt.storage.run import Run
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -82,6 +83,7 @@ class LiveRun:
         self._status: LiveStatus | None = None
         self._notices: list[str] = []
         self._clear()
+        self._teacher = teacher_data(run, [])
         self._parts: dict[str, Any] = {}
         self._revisions: dict[str, int] = {}  # at which each part last changed
         self._revision = 0
@@ -137,6 +139,7 @@ class LiveRun:
         if lines or restarted or not self._parts:
             kept = LogLines(self._steps.lines(), self._evaluations, self._samples)
             data |= page_data(self._run.record, self._run.directory.resolve().name, kept, is_training=True)
+            data |= teacher_parts(self._teacher, data["tables"])
         if added.evaluations or restarted or not self._parts:
             data["passage"] = passage_data(self._evaluations, self._tokenizer)
             data["whyNoPassage"] = "the first evaluation has not ended"

@@ -61,8 +61,10 @@ class LiveServer:
         return f"http://{_ADDRESS}:{self._http.server_address[1]}/"
 
     def start(self, run: LiveRun) -> None:
-        """Begins to answer."""
+        """Begins to answer. Called again, it serves another run; pages that are open see that and load it."""
         self.run = run
+        if self._thread is not None:
+            return
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.2,), name="live page", daemon=True)
         self._thread.start()
 
@@ -146,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.owner.stream_expected_until = 0.0
         try:
             revision, sent_at = self._known_revision(run), time.monotonic()
-            while not self.server.owner.is_closed:
+            while not self.server.owner.is_closed and self.server.owner.run is run:
                 changes = run.changes(revision)
                 if changes.parts or changes.is_final:
                     self.wfile.write(_event(run, changes))

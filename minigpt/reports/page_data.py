@@ -56,11 +56,11 @@ def page_data(record: RunRecord, name: str, lines: LogLines, *, is_training: boo
     steps, evaluations, result = lines.steps, lines.evaluations, record.result
     return {
         "name": name,
-        "state": "training" if is_training else _state(result, steps),
+        "state": "training" if is_training else state_text(result, steps),
         "headline": headline(record, evaluations, steps[-1] if steps and not is_training else None),
         "bitsPerNat": _bits_per_nat(record.corpus, evaluations),
         "training": _training_curve(steps),
-        "validation": _columns(evaluations, {"step": "step", "loss": "validation_loss", "bits": "bits_per_byte"}),
+        "validation": evaluation_curve(evaluations),
         "bestStep": result and result.best_step,
         "learningRate": _curve(steps, "learning_rate"),
         "speed": _curve(steps, "tokens_per_second"),
@@ -73,7 +73,7 @@ def page_data(record: RunRecord, name: str, lines: LogLines, *, is_training: boo
     }
 
 
-def _state(result: Result | None, steps: Sequence[Line]) -> str:
+def state_text(result: Result | None, steps: Sequence[Line]) -> str:
     """The progress or the end of the run, as text."""
     if result is None:
         return (
@@ -88,6 +88,11 @@ def _bits_per_nat(corpus: CorpusRecord | None, evaluations: Sequence[Line]) -> f
     if (of_validation := bits_per_nat(evaluations)) or corpus is None or not corpus.train_bytes:
         return of_validation
     return corpus.train_tokens / corpus.train_bytes / _NATS_PER_BIT
+
+
+def evaluation_curve(evaluations: Sequence[Line]) -> dict[str, list[Any]]:
+    """The validation loss and the bits per byte of the evaluations."""
+    return _columns(evaluations, {"step": "step", "loss": "validation_loss", "bits": "bits_per_byte"})
 
 
 def _training_curve(steps: Sequence[Line]) -> dict[str, list[Any]]:

@@ -8,6 +8,7 @@ from minigpt.errors import CheckpointError, MinigptError
 from minigpt.inspection.surprisal import surprisal_of_weights
 from minigpt.reports.page import page
 from minigpt.reports.page_data import Line, LogLines, page_data, passage_data
+from minigpt.reports.teacher_data import teacher_data, teacher_parts
 from minigpt.storage.checkpoint import TRAINING
 from minigpt.storage.folder import replace_file
 from minigpt.storage.run import Run, read_record
@@ -50,8 +51,10 @@ def run_data(directory: Path, problems: list[str] | None = None, *, measures: bo
     run = Run(directory, read_record(directory, problems))
     lines = LogLines.of(run.read_log(problems))
     passage, why_no_passage = _passage(run, lines.evaluations, measures=measures)
+    data = page_data(run.record, directory.resolve().name, lines)
     return {
-        **page_data(run.record, directory.resolve().name, lines),
+        **data,
+        **teacher_parts(teacher_data(run, problems), data["tables"]),
         "passage": passage,
         "whyNoPassage": why_no_passage,
     }

@@ -91,7 +91,8 @@ def upload_command(name: str, path: str) -> str:
     """The shell command that uploads the model of that name, in the folder at `path`, to Hugging Face's hub."""
     return (
         f"hf upload USER/{_repository(name)} {shlex.quote(path)} . "
-        "--exclude 'last/*' --exclude training.json --exclude '*.jsonl' --exclude '*.html' --exclude '.lock*'"
+        "--exclude 'last/*' --exclude 'teacher/*' --exclude training.json --exclude '*.jsonl' --exclude '*.html' "
+        "--exclude '.lock*'"
     )
 
 

@@ -7,3 +7,4 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"  # instead of WEIGHTS in the folde
 GENERATION_CONFIG = "generation_config.json"
 TRAINING = "training.json"
 LAST = "last"  # the folder of the states that a run resumes from
+TEACHER = "teacher"  # the folder of the run of the teacher that a distilled run learns from

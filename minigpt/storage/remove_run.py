@@ -10,7 +10,16 @@ from minigpt.storage.files import exists
 from minigpt.storage.folder import Folder, wrap_write_errors
 from minigpt.storage.model_card import CARD
 from minigpt.storage.model_list import disk_bytes
-from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, CONFIG, GENERATION_CONFIG, LAST, TRAINING, WEIGHTS
+from minigpt.storage.names import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    CONFIG,
+    GENERATION_CONFIG,
+    LAST,
+    TEACHER,
+    TRAINING,
+    WEIGHTS,
+)
 from minigpt.storage.run_lock import RunLock
 
 _OWN = {  # what minigpt writes into the folder of a run
@@ -22,6 +31,7 @@ _OWN = {  # what minigpt writes into the folder of a run
         GENERATION_CONFIG,
         TRAINING,
         LAST,
+        TEACHER,
         CARD,
         "log.jsonl",
         "report.html",

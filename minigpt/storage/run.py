@@ -8,6 +8,7 @@
         log.jsonl                             one object per step or evaluation
         last/state.safetensors                weights, optimizer and progress of the last save, in one file
         last/before_cooldown.safetensors      the same, from the start of the cool-down
+        teacher/                              the run of the teacher, the same files; without last/ once it is trained
         .lock, .lock.json                     the lock of the process that trains here, and its id
 
 A state is one file because one rename replaces a whole file: whenever a run is killed, the file is either the old state
@@ -42,7 +43,7 @@ from minigpt.storage.files import exists, json_bytes, read_json
 from minigpt.storage.folder import Content, Folder, wrap_write_errors
 from minigpt.storage.json_record import check_entry, is_integer, is_number, mapping
 from minigpt.storage.model_card import CARD, may_write_card, model_card
-from minigpt.storage.names import ADAPTER_WEIGHTS, LAST
+from minigpt.storage.names import ADAPTER_WEIGHTS, LAST, TEACHER
 from minigpt.storage.run_lock import RunLock
 from minigpt.storage.run_log import RunLog
 from minigpt.storage.run_record import FORMAT, RunRecord
@@ -142,6 +143,11 @@ class Run:
     @property
     def before_cooldown_path(self) -> Path:
         return self.directory / LAST / "before_cooldown.safetensors"
+
+    @property
+    def teacher_path(self) -> Path:
+        """The folder of the teacher's run, if this run is distilled."""
+        return self.directory / TEACHER
 
     def lock(self) -> None:
         """Prevents other processes from training here until `unlock`, or until this process ends, even by a kill.
@@ -307,6 +313,18 @@ class Run:
     def before_cooldown_progress(self) -> dict[str, Any] | None:
         """The progress of the state at the start of the cool-down, without its tensors."""
         return self._progress(self.before_cooldown_path)
+
+    def remove_states(self) -> None:
+        """Removes the states of a run that will not be resumed; its weights, its record and its log stay.
+
+        Raises: CheckpointError if they cannot be removed.
+        """
+        with wrap_write_errors(self.last_path.parent):
+            folder = self._open_folder()
+            if folder.has(LAST):
+                states = folder.subfolder(LAST)
+                for path in (self.last_path, self.before_cooldown_path):
+                    states.remove(path.name)
 
     def _save_state(self, path: Path, state: LastState) -> Path:
         save_tensors(path, state.tensors, {"progress": json.dumps(state.progress)}, self._write_file)

@@ -46,6 +46,7 @@ def train(
     control: Control | None = None,
     world: World | None = None,
     elapsed: float = 0.0,
+    teacher: GPT | None = None,
 ) -> Generator[Event, None, None]:
     """Trains `model` in place and yields an event for every step, evaluation, sample, save and notice.
 
@@ -56,6 +57,9 @@ def train(
     With `resume`, training continues from the run's last state; on a CPU with a budget of steps or epochs, bit for
     bit. If the budget is longer than the one that the run has begun to cool down for, it continues from before its
     cool-down. `elapsed` is the part of a budget in minutes that is used already, in seconds.
+
+    A `teacher` is a trained model that reads the same tokens: its predictions have the weight `distill_weight` in the
+    loss. It may have another shape, not another vocabulary. `minigpt.fit()` trains one first where that pays.
 
     Seeds torch's global generator, and allows TF32 on CUDA.
 
@@ -68,7 +72,7 @@ def train(
         run.lock()
     try:
         with world.translate_errors():
-            trainer = _Trainer(model, corpus, config, run, resume, control or Control(), world, elapsed)
+            trainer = _Trainer(model, corpus, config, run, resume, control or Control(), world, elapsed, teacher)
     except BaseException:
         if run is not None:
             run.unlock()
@@ -108,19 +112,23 @@ class _Trainer:
         control: Control,
         world: World,
         elapsed: float,
+        teacher: GPT | None,
     ) -> None:
         context = config.context_length or model.config.n_positions
         self.config = config = config.replace(context_length=context)
         _check_fit(model, corpus, context)
+        _check_teacher(teacher, model, config, context)
         corpus.check_loss_on(config.loss_on)
         device = world.device(config.device)
         dtype = resolve_dtype(config.dtype, device)
         allow_tf32(device)
         model.to(device)
+        if teacher is not None:
+            teacher.to(device)
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)  # fails before CUDA is initialized, which the line above does
         self.run, self.world = run, world
-        self.train_step = TrainStep(model, corpus, config, device, dtype, world)
+        self.train_step = TrainStep(model, corpus, config, device, dtype, world, teacher)
         self.tokens_per_step = self.train_step.batch_size * context
         self.budget = Budget(config, planned_steps(config, len(corpus.train)))
         self.clock = Clock(control, world)
@@ -380,3 +388,21 @@ def _check_fit(model: GPT, corpus: Corpus, context: int) -> None:
             f"the corpus's tokenizer has {corpus.tokenizer.vocab_size} tokens; the model's vocabulary has only "
             f"{vocab_size}"
         )
+
+
+def _check_teacher(teacher: GPT | None, model: GPT, config: TrainConfig, context: int) -> None:
+    if teacher is None:
+        if config.distill == "on":
+            raise ConfigError("distill (on) needs a teacher: give train() one, or use minigpt.fit(), which trains it")
+        return
+    if teacher.config.vocab_size != model.config.vocab_size:
+        raise ConfigError(
+            f"the teacher's vocabulary has {teacher.config.vocab_size} tokens; it must have those of the model, "
+            f"{model.config.vocab_size}"
+        )
+    if teacher.config.n_positions < context:
+        raise ConfigError(
+            f"the teacher's n_positions ({teacher.config.n_positions}) must be at least the context_length ({context})"
+        )
+    if config.sharding == "on":
+        raise ConfigError("a teacher cannot be combined with sharding (on); omit one of them")

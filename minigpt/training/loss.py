@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, Self
 
 import torch
 import torch.nn.functional as F
@@ -16,26 +17,63 @@ _CACHED_LOGITS = 2**20  # logits that a CPU turns into their gradient at one tim
 _ALIGNMENT = 64  # numbers: a matrix product writes rows a third faster if they begin at whole cache lines
 _CUDA_ALIGNMENT = 128  # tokens: tensor cores multiply whole tiles, and GPT-2's 50,257 tokens are an odd number
 
-LogitsGradient = Callable[[Tensor, Tensor, int], Tensor]
-"""`overwrite_with_gradient`, `fused_gradient`, or its compiled form."""
+
+class LogitsGradient(Protocol):
+    """`overwrite_with_gradient`, `fused_gradient`, or its compiled form."""
+
+    def __call__(
+        self, logits: Tensor, targets: Tensor, vocab_size: int, teacher: Tensor | None = None, weight: float = 0.0, /
+    ) -> Tensor:
+        """Returns the summed loss of some rows and overwrites their logits with its gradient."""
+
+
+@dataclass(frozen=True, eq=False)
+class SoftTargets:
+    """What a teacher predicts for the targets, and the `weight` of that in the loss, from 0 to 1.
+
+    Shapes: features (N, C) and head (V, C) of the teacher, whose width may be another than the student's.
+    """
+
+    features: Tensor
+    head: Tensor
+    weight: float
 
 
 class LossModel(nn.Module):
-    """A model with its loss, as one module, so that DDP can wrap the forward pass of both."""
+    """A model with its loss, as one module, so that DDP can wrap the forward pass of both.
 
-    def __init__(self, model: GPT) -> None:
+    With a `teacher`, the model learns from its predictions too: they have the weight `teacher_weight` in the loss. The
+    teacher reads the same tokens, is not trained and has no dropout.
+    """
+
+    def __init__(self, model: GPT, teacher: GPT | None = None, teacher_weight: float = 0.0) -> None:
         super().__init__()
         self.model = model
+        self.teacher = teacher
+        self.teacher_weight = teacher_weight
+        if teacher is not None:
+            teacher.requires_grad_(False)
+            teacher.zero_grad(set_to_none=True)  # those of its own training
         self.restore_plain()
+
+    def train(self, mode: bool = True) -> Self:
+        """Switches dropout on or off; the teacher never has any."""
+        super().train(mode)
+        if self.teacher is not None:
+            self.teacher.eval()
+        return self
 
     def restore_plain(self) -> None:
         """Computes everything without torch.compile."""
         self.features: Callable[[Tensor], Tensor] = self.model.features
+        self.teacher_features = None if self.teacher is None else self.teacher.features
         self.logits_gradient: LogitsGradient | None = None
 
     def compile_forward(self) -> None:
         """Compiles the forward pass, and on CUDA also the gradient of the logits, which torch runs as nine kernels."""
         self.features = torch.compile(self.model.features)
+        if self.teacher is not None:
+            self.teacher_features = torch.compile(self.teacher.features)
         if self.model.token_embedding.weight.is_cuda:
             self.logits_gradient = torch.compile(fused_gradient)
 
@@ -45,10 +83,21 @@ class LossModel(nn.Module):
         `scored` (N,) int64 are the positions in the flattened targets that count, by default all. Without any, it is 0.
         """
         features, head = self.features(inputs), self.model.token_embedding.weight
+        soft = self._soft_targets(inputs, scored)
         if scored is not None:
             features = features.flatten(0, 1).index_select(0, scored)[None]  # (1, N, C)
             targets = targets.flatten().index_select(0, scored)[None]
-        return next_token_loss(features, head, targets, self.logits_gradient)
+        return next_token_loss(features, head, targets, self.logits_gradient, None, soft)
+
+    def _soft_targets(self, inputs: Tensor, scored: Tensor | None) -> SoftTargets | None:
+        """What the teacher predicts after each position, or after the scored ones; None without a teacher."""
+        if self.teacher is None or self.teacher_features is None:
+            return None
+        with torch.no_grad():
+            features = self.teacher_features(inputs).flatten(0, 1)  # (N, C)
+            if scored is not None:
+                features = features.index_select(0, scored)
+        return SoftTargets(features, self.teacher.token_embedding.weight, self.teacher_weight)
 
 
 @dataclass(frozen=True)
@@ -84,17 +133,22 @@ def next_token_loss(
     targets: Tensor,
     compiled_gradient: LogitsGradient | None = None,
     plan: HeadPlan | None = None,
+    soft: SoftTargets | None = None,
 ) -> Tensor:
     """The mean loss of the targets under the tied head. Unit: nats per token.
 
-    `plan` is by default that of `head_plan` for the features' device.
+    `plan` is by default that of `head_plan` for the features' device. With `soft` targets it is the cross entropy
+    against a mixture of the true token, with the weight 1 - w, and the teacher's distribution, with the weight w. Its
+    gradient is that of (1 - w) cross entropy + w KL(teacher, student), from which it differs by a constant.
+    Source: Hinton et al. 2015, "Distilling the knowledge in a neural network", at temperature 1.
+
     Shapes: features (B, T, C), head (V, C), targets (B, T) int64 -> ().
     """
     kind = features.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else features.dtype
     plan = plan or head_plan(kind, dtype, len(head), compiled_gradient)
     flat, flat_targets = features.flatten(0, 1), targets.flatten()
-    return _HeadAndLoss.apply(flat, head, flat_targets, dtype, plan)  # type: ignore[no-untyped-call]
+    return _HeadAndLoss.apply(flat, head, flat_targets, dtype, plan, soft)  # type: ignore[no-untyped-call]
 
 
 class _HeadAndLoss(torch.autograd.Function):
@@ -103,20 +157,22 @@ class _HeadAndLoss(torch.autograd.Function):
     The gradient of the cross entropy with respect to the logits is softmax(logits) - onehot(target). So each slice
     overwrites its logits with their gradient, multiplies it with the features and the weights, and is done. Only
     (N, C) and (V, C) are kept, never (N, V), which for 50,257 tokens is most of a small model's memory. A frozen head
-    has no gradient.
+    has no gradient. A teacher's logits exist for the same rows at the same time.
     Matrix products are in `dtype`; the gradient of the weights is summed in float32.
     """
 
     @staticmethod
     def forward(
-        ctx: FunctionCtx, features: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype, plan: HeadPlan
-    ) -> Tensor:
+        ctx: FunctionCtx, features: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype, plan: HeadPlan,
+        soft: SoftTargets | None,
+    ) -> Tensor:  # fmt: skip
         """Shapes: features (N, C), weight (V, C), targets (N,) int64 -> ()."""
         trains_head = ctx.needs_input_grad[1]  # type: ignore[attr-defined]
         n, vocab_size = features.shape[0], weight.shape[0]
         features, head = features.to(dtype), weight.to(dtype)
         if plan.pads_vocabulary:
             head = F.pad(head, (0, 0, 0, -vocab_size % _CUDA_ALIGNMENT))  # V rounded up, in all shapes below
+        teacher = None if soft is None else _TeacherLogits(soft, dtype, min(n, plan.rows), len(head))
         total = torch.zeros((), dtype=torch.float32, device=features.device)
         feature_gradient = torch.empty_like(features)
         weight_gradient = torch.zeros_like(head, dtype=torch.float32) if trains_head else None
@@ -125,8 +181,13 @@ class _HeadAndLoss(torch.autograd.Function):
             x, target = features[start : start + plan.rows], targets[start : start + plan.rows, None]
             logits = torch.mm(x, head.t(), out=buffer[: len(x)])  # (rows, V)
             slices = zip(torch.split(logits, plan.slice_rows), torch.split(target, plan.slice_rows), strict=True)
-            for logits_slice, target_slice in slices:
-                total += plan.gradient(logits_slice, target_slice, vocab_size)
+            if teacher is None or soft is None:
+                for logits_slice, target_slice in slices:
+                    total += plan.gradient(logits_slice, target_slice, vocab_size)
+            else:
+                soft_slices = torch.split(teacher.of_rows(start, len(x)), plan.slice_rows)
+                for (logits_slice, target_slice), soft_slice in zip(slices, soft_slices, strict=True):
+                    total += plan.gradient(logits_slice, target_slice, vocab_size, soft_slice, soft.weight)
             torch.mm(logits, head, out=feature_gradient[start : start + plan.rows])
             if weight_gradient is None:
                 continue
@@ -141,13 +202,26 @@ class _HeadAndLoss(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None, None]:
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
         feature_gradient, weight_gradient, n = ctx.gradients  # type: ignore[attr-defined]
         del ctx.gradients  # type: ignore[attr-defined]  # they are scaled in place: valid for one backward pass
         # Divided only here: float16 gradients divided before the loss scale multiplies them would vanish.
         scale = gradient / max(1, n)
         head = None if weight_gradient is None else weight_gradient.mul_(scale)
-        return feature_gradient.float() * scale, head, None, None, None
+        return feature_gradient.float() * scale, head, None, None, None, None
+
+
+class _TeacherLogits:
+    """The logits of a teacher for some rows at a time, in one buffer; `width` is that of the student's logits."""
+
+    def __init__(self, soft: SoftTargets, dtype: torch.dtype, rows: int, width: int) -> None:
+        self.features = soft.features.to(dtype)
+        self.head = F.pad(soft.head.to(dtype), (0, 0, 0, width - len(soft.head)))
+        self.buffer = _logits_buffer(self.features, rows, width)
+
+    def of_rows(self, start: int, count: int) -> Tensor:
+        """The logits of `count` rows from `start`, which the next call overwrites: (count, width)."""
+        return torch.mm(self.features[start : start + count], self.head.t(), out=self.buffer[:count])
 
 
 def _logits_buffer(features: Tensor, rows: int, vocab_size: int) -> Tensor:
@@ -158,31 +232,46 @@ def _logits_buffer(features: Tensor, rows: int, vocab_size: int) -> Tensor:
     return padded[:, :vocab_size]
 
 
-def overwrite_with_gradient(logits: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
+def overwrite_with_gradient(
+    logits: Tensor, targets: Tensor, vocab_size: int, teacher: Tensor | None = None, weight: float = 0.0
+) -> Tensor:
     """Returns the summed cross entropy of some rows, (), and overwrites their logits with its gradient.
 
-    Columns from `vocab_size` on are padding: they keep their logits, which are 0.
-    Shapes: logits (n, V), targets (n, 1) int64.
+    With the logits of a `teacher`, its distribution has this `weight` in the targets. Columns from `vocab_size` on are
+    padding: they keep their logits, which are 0.
+    Shapes: logits and teacher (n, V), targets (n, 1) int64.
     """
     logits = logits[:, :vocab_size]
     exact = logits.float()
     probabilities = exact.softmax(dim=1)  # (n, V)
     # The largest probability is 1 / sum(exp(logits - max(logits))), which saves a second pass of exponentials.
     normalizer = exact.amax(dim=1, keepdim=True) - probabilities.amax(dim=1, keepdim=True).log()  # (n, 1)
-    loss = (normalizer - exact.gather(1, targets)).sum()
-    probabilities.scatter_add_(1, targets, torch.full_like(normalizer, -1.0))
+    loss = (normalizer - (1 - weight) * exact.gather(1, targets)).sum()
+    if teacher is not None:
+        soft = teacher[:, :vocab_size].float().softmax(dim=1)  # (n, V)
+        probabilities.sub_(soft, alpha=weight)
+        loss -= weight * soft.mul_(exact).sum()
+    probabilities.scatter_add_(1, targets, torch.full_like(normalizer, weight - 1.0))
     logits.copy_(probabilities)
     return loss
 
 
-def fused_gradient(logits: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
+def fused_gradient(
+    logits: Tensor, targets: Tensor, vocab_size: int, teacher: Tensor | None = None, weight: float = 0.0
+) -> Tensor:
     """`overwrite_with_gradient` in operations that torch.compile fuses: no copy of the logits is written to memory.
 
     It reads whole padded rows, whose length lets a GPU load several numbers at once.
     """
     columns = torch.arange(logits.shape[1], device=logits.device)  # (V,)
-    exact = logits.float().masked_fill(columns >= vocab_size, -torch.inf)  # (n, V)
+    padding = columns >= vocab_size
+    exact = logits.float().masked_fill(padding, -torch.inf)  # (n, V)
     normalizer = exact.logsumexp(dim=1, keepdim=True)  # (n, 1)
-    loss = (normalizer - exact.gather(1, targets)).sum()
-    logits.copy_((exact - normalizer).exp() - (columns == targets).float())
+    goal = (1 - weight) * (columns == targets).float()  # (n, V)
+    loss = (normalizer - (1 - weight) * exact.gather(1, targets)).sum()
+    if teacher is not None:
+        soft = weight * teacher.float().masked_fill(padding, -torch.inf).softmax(dim=1)  # (n, V)
+        goal = goal + soft
+        loss = loss - (soft * logits).sum()
+    logits.copy_((exact - normalizer).exp() - goal)
     return loss

@@ -87,6 +87,13 @@ def activation_bytes(
     return int(features + head)
 
 
+def teacher_bytes(config: GPTConfig, context: int, sequences: int) -> int:
+    """Bytes of a teacher of this shape: its weights, one block's activations of a micro-batch, and its logits."""
+    tokens = sequences * context
+    logits = config.vocab_size * (min(CUDA_HEAD_ROWS, tokens) + config.n_embd)  # and the head in the dtype of training
+    return 4 * (config.n_parameters + 8 * tokens * config.n_embd + logits)
+
+
 def is_out_of_memory(error: RuntimeError) -> bool:
     """Whether memory ran out: torch.OutOfMemoryError, or a RuntimeError of the CPU's allocator or of MPS."""
     return isinstance(error, torch.OutOfMemoryError) or any(message in str(error) for message in _OUT_OF_MEMORY)

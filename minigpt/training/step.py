@@ -109,7 +109,14 @@ class TrainStep:
     """
 
     def __init__(
-        self, model: GPT, corpus: Batches, config: TrainConfig, device: torch.device, dtype: torch.dtype, world: World
+        self,
+        model: GPT,
+        corpus: Batches,
+        config: TrainConfig,
+        device: torch.device,
+        dtype: torch.dtype,
+        world: World,
+        teacher: GPT | None = None,
     ) -> None:
         assert config.context_length is not None
         self.corpus, self.config, self.device, self.dtype, self.world = corpus, config, device, dtype, world
@@ -123,7 +130,7 @@ class TrainStep:
         if self.checkpointing:
             checkpoint_blocks(model)
         world.shard(model, config, device)
-        self.loss_model = LossModel(model)
+        self.loss_model = LossModel(model, teacher, config.distill_weight)
         self.module = world.wrap(self.loss_model)
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizers = build_optimizers(model, config, dtype)

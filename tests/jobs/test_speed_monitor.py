@@ -6,7 +6,7 @@ from minigpt.config import PRESETS, TrainConfig
 from minigpt.jobs.events import SpeedChange
 from minigpt.jobs.speed_monitor import SpeedMonitor
 from minigpt.planning.corpus_stats import CorpusStats
-from minigpt.planning.plan import PlannedSettings
+from minigpt.planning.planned_settings import PlannedSettings
 from minigpt.training.events import Step
 
 PER_STEP = 0.1  # seconds, as measured

@@ -12,7 +12,8 @@ from minigpt.config import PRESETS, GPTConfig, TrainConfig
 from minigpt.errors import ConfigError, TrainingError
 from minigpt.planning import plan as planning
 from minigpt.planning.corpus_stats import CorpusStats
-from minigpt.planning.plan import PlannedSettings, plan_preset, plan_settings, plan_tokenizer
+from minigpt.planning.plan import plan_preset, plan_settings, plan_tokenizer
+from minigpt.planning.planned_settings import PlannedSettings
 from minigpt.planning.throughput import StepTimer
 from minigpt.run_options import RunOptions
 from minigpt.training.memory import state_bytes

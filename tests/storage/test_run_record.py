@@ -45,8 +45,9 @@ def test_a_record_that_an_earlier_version_wrote_opens_and_is_written_unchanged_b
         "lora": None, "lora_rank": 16, "lora_alpha": 32.0, "lora_dropout": 0.0, "lora_targets": "all", "freeze": 0,
         "base_dtype": "float32",
     }  # fmt: skip
+    distillation = {"distill": "auto", "distill_weight": 0.5}
     # Settings that did not exist then, with their defaults.
-    newer = {"reading": {"encoding": "utf-8"}, "training": {"loss_on": "all", **fine_tuning}}
+    newer = {"reading": {"encoding": "utf-8"}, "training": {"loss_on": "all", **distillation, **fine_tuning}}
     expected = entries | {name: entries[name] | settings for name, settings in newer.items()}
     assert record.to_dict() == expected | {"chat_template": None, "number": None, "adapter_base": None}
     assert RunRecord.from_dict(json.loads(json.dumps(record.to_dict()))) == record

@@ -25,6 +25,8 @@ from fork_server import ForkServer, serve
 
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
+from minigpt.jobs import stages
+from minigpt.jobs.job import Job
 from minigpt.model.gpt import GPT
 from minigpt.model.lora import load_trained_state
 from minigpt.storage.checkpoint import load_checkpoint
@@ -42,7 +44,10 @@ SETTINGS = {
     "device": "cpu",
 }  # fmt: skip
 LORA = {"optimizer": "adamw", "lora": True, "lora_rank": 3, "lora_dropout": 0.1, "freeze": 1}
-KINDS = {optimizer: {"optimizer": optimizer} for optimizer in OPTIMIZERS} | {"an adapter": LORA}
+KINDS = {optimizer: {"optimizer": optimizer} for optimizer in OPTIMIZERS} | {
+    "an adapter": LORA,
+    "a teacher": {"optimizer": "muon", "distill": "on"},
+}
 SHORT = SETTINGS | {"steps": 2, "eval_every": 1, "sample_every": 0, "save_every": 1}
 CLOCK = {
     "seconds", "tokens_per_second", "start_seconds", "duration", "closing_seconds",
@@ -56,6 +61,9 @@ def train_as_a_user_does(folder: Path, settings: dict[str, Any]) -> None:
     text = folder.parent / "fox.txt"
     corpus = Corpus.build([text], "bpe:270", cache=text.parent / "cache")
     resume = (folder / "training.json").exists()
+    if settings.get("distill") == "on":
+        train_distilled(folder, corpus, settings)
+        return
     if settings.get("lora"):
         run, model = start_or_open_adapter(folder, corpus, settings)
     elif resume:
@@ -69,6 +77,22 @@ def train_as_a_user_does(folder: Path, settings: dict[str, Any]) -> None:
         )
         run = Run.create(folder, model, corpus.tokenizer, {})
     for _ in train(model, corpus, TrainConfig(**settings), run, resume=resume):
+        pass
+
+
+def train_distilled(folder: Path, corpus: Corpus, settings: dict[str, Any]) -> None:
+    """Does the same for a run with a teacher."""
+    config = TrainConfig(**settings)
+    resume = (folder / "training.json").exists()
+    if resume:
+        run, model = Run.open(folder), load_checkpoint(folder, "cpu").model
+    else:
+        torch.manual_seed(0)
+        shape = GPTConfig(vocab_size=corpus.tokenizer.vocab_size, n_positions=16, n_embd=16, n_layer=1, n_head=2)
+        model = GPT(shape.replace(dropout=0.1))
+        run = Run.create(folder, model, corpus.tokenizer, {"training": settings})
+    run.lock()
+    for _ in stages.train(Job(model, corpus, config, run, resume=resume)):
         pass
 
 
@@ -207,7 +231,20 @@ def kept(folder: Path) -> dict[str, Any]:
         metadata |= {"progress": json.dumps(timeless(json.loads(metadata.get("progress", "{}"))))}
         found[name] = metadata
         found |= {f"{name}: {tensor}": value.flatten().view(torch.uint8).tolist() for tensor, value in tensors.items()}
+    if run.teacher_path.exists():
+        found |= kept_of_teacher(run.teacher_path)
     return found
+
+
+def kept_of_teacher(folder: Path) -> dict[str, Any]:
+    """The weights, the log and the result of a teacher that is trained, which has no states."""
+    run = Run.open(folder)
+    assert run.record.result is not None
+    assert sorted(path.name for path in (folder / "last").iterdir()) == []
+    tensors, metadata = load_tensors(run.weights_path)
+    lines = [{name: value for name, value in line.items() if name not in CLOCK} for line in run.read_log()]
+    weights = {f"teacher: {name}": value.flatten().view(torch.uint8).tolist() for name, value in tensors.items()}
+    return {"teacher's log": lines, "teacher's step": metadata["step"], **weights}
 
 
 def assert_same(run: Path, uninterrupted: dict[str, Any]) -> None:
@@ -238,7 +275,7 @@ def test_a_run_killed_at_random_moments_equals_an_uninterrupted_one(forker: Fork
 
 
 @pytest.mark.parametrize("every", [29, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", ["muon", "an adapter"])
+@pytest.mark.parametrize("kind", ["muon", "an adapter", "a teacher"])
 def test_a_run_killed_in_any_call_that_writes_to_disk_equals_an_uninterrupted_one(
     forker: Forker, kind: str, every: int
 ) -> None:

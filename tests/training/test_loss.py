@@ -12,6 +12,7 @@ from minigpt.training.loss import (
     HeadPlan,
     LogitsGradient,
     LossModel,
+    SoftTargets,
     fused_gradient,
     head_plan,
     next_token_loss,
@@ -147,3 +148,85 @@ def test_the_padding_of_the_logits_rows_is_finite(monkeypatch: pytest.MonkeyPatc
     assert rows_end
     assert all(end.isfinite().all() for end in rows_end)
     assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, (features, head)))
+
+
+# Soft targets.
+
+
+def soft_targets(n: int, v: int, c: int, weight: float, dtype: torch.dtype = torch.float32) -> SoftTargets:
+    generator = torch.Generator().manual_seed(9)
+    features = torch.randn(n, c, generator=generator, dtype=dtype)
+    return SoftTargets(features, torch.randn(v, c, generator=generator, dtype=dtype), weight)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    n=st.integers(1, 20),
+    v=st.integers(2, 40),
+    width=st.integers(1, 8),
+    rows=st.integers(1, 30),
+    weight=st.floats(0.0625, 1),
+)
+def test_soft_targets_give_the_gradient_of_cross_entropy_and_kl_divergence_in_double_precision(
+    n: int, v: int, width: int, rows: int, weight: float
+) -> None:
+    torch.manual_seed(n * 100 + v)
+    features = torch.randn(1, n, 4, dtype=torch.float64, requires_grad=True)
+    head = torch.randn(v, 4, dtype=torch.float64, requires_grad=True)
+    targets, soft = torch.randint(v, (1, n)), soft_targets(n, v, width, weight, torch.float64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loss_module, "HEAD_ROWS", rows)
+        patch.setattr(loss_module, "_CACHED_LOGITS", 3 * v)  # several slices
+        fused = next_token_loss(features, head, targets, soft=soft)
+        gradients = torch.autograd.grad(fused, (features, head))
+    predicted = (features[0] @ head.t()).log_softmax(1)
+    taught = (soft.features @ soft.head.t()).log_softmax(1)
+    divergence = F.kl_div(predicted, taught, log_target=True, reduction="batchmean")
+    entropy = -(taught.exp() * taught).sum(1).mean()
+    plain = (1 - weight) * F.nll_loss(predicted, targets[0]) + weight * divergence
+    torch.testing.assert_close(fused.double(), plain + weight * entropy, rtol=1e-5, atol=1e-6)
+    # The product of the logits is summed in float32.
+    for ours, theirs in zip(gradients, torch.autograd.grad(plain, (features, head)), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("v", [1, 5, 128, 130])
+@pytest.mark.parametrize("gradient", [overwrite_with_gradient, fused_gradient, aot_compiled])
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # used by torch.compile itself
+def test_soft_targets_are_the_same_with_a_padded_vocabulary(gradient: LogitsGradient, v: int) -> None:
+    torch.manual_seed(v)
+    features, head = torch.randn(2, 7, 8, requires_grad=True), (3 * torch.randn(v, 8)).requires_grad_()
+    targets, soft = torch.randint(v, (2, 7)), soft_targets(14, v, 6, 0.3)
+
+    def results(plan: HeadPlan) -> list[torch.Tensor]:
+        loss = next_token_loss(features, head, targets, plan=plan, soft=soft)
+        return [loss.detach(), *torch.autograd.grad(loss, (features, head))]
+
+    plain = results(HeadPlan(14, 14, pads_vocabulary=False, gradient=overwrite_with_gradient))
+    padded = results(HeadPlan(5, 4, pads_vocabulary=True, gradient=gradient))
+    for ours, theirs in zip(padded, plain, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_a_teacher_has_no_dropout_and_no_gradient_and_reads_the_scored_positions_only() -> None:
+    torch.manual_seed(1)
+    student, teacher = random_model(), random_model(dropout=0.5, seed=1)
+    model = LossModel(student, teacher, 0.5)
+    model.train()
+    assert student.training
+    assert not teacher.training
+    inputs, targets = torch.randint(37, (2, 2, 8))
+    scored = torch.tensor([1, 2, 11])
+    loss = model(inputs, targets, scored)
+    loss.backward()
+    assert all(parameter.grad is None for parameter in teacher.parameters())
+    rows = [(logits.flatten(0, 1)[scored]).log_softmax(1) for logits in (student(inputs), teacher(inputs))]
+    goal = 0.5 * F.one_hot(targets.flatten()[scored], 257) + 0.5 * rows[1].exp()
+    assert loss.item() == pytest.approx(-(goal * rows[0]).sum(1).mean().item(), rel=1e-5)
+
+
+def test_a_model_that_equals_its_teacher_learns_nothing_from_it() -> None:
+    model = LossModel(random_model(), random_model(), 1.0)
+    model.teacher.load_state_dict(model.model.state_dict())
+    model(*torch.randint(37, (2, 2, 8))).backward()
+    assert all(parameter.grad.abs().max() < 1e-6 for parameter in model.model.parameters())

@@ -28,6 +28,7 @@ def show(events: "Iterable[Event]") -> "Event | None":
         display: PreparationDisplay | TrainingDisplay = stack.enter_context(PreparationDisplay(out))
         for event in events:
             if isinstance(event, Started):
+                stack.close()  # a distilled run starts twice
                 display = stack.enter_context(TrainingDisplay.of(event, out))
             else:
                 display.show(event)

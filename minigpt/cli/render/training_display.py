@@ -65,9 +65,10 @@ class TrainingDisplay:
         """The display of a run that has started."""
         import torch
 
+        directory = started.directory
         return cls(
             out,
-            started.directory.name,
+            f"{directory.parent.name}, {directory.name}" if started.is_teacher else directory.name,
             torch.device(started.device),
             started.total_steps,
             started.tokens_per_step,
@@ -97,7 +98,7 @@ class TrainingDisplay:
 
     def show(self, event: "Event") -> None:
         """Draws an event."""
-        from minigpt.jobs.events import SpeedChange
+        from minigpt.jobs.events import SpeedChange, TeacherTrained
         from minigpt.training.events import Evaluation, Notice, Sample, Step
 
         if isinstance(event, Step):
@@ -106,7 +107,7 @@ class TrainingDisplay:
             self._evaluation(event)
         elif isinstance(event, Sample):
             self.out.print(sample_panel(event))
-        elif isinstance(event, Notice | SpeedChange):
+        elif isinstance(event, Notice | SpeedChange | TeacherTrained):
             self.out.print(Text(one_line(event.text), style="yellow"))
 
     def _step(self, event: "Step") -> None:

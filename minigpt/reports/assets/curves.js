@@ -16,12 +16,15 @@
   function linesOf({ inBits, factor }) {
     const scaled = (run, values) => values.map((value) => (value === null ? null : value * factor(run)));
     return runs.flatMap((run) => {
-      const { training, validation } = run;
+      const { training, validation, teacher } = run;
+      const taught = teacher ? [{ name: "its teacher, validation", class: several ? `${run.class} dotted` : "third", dots: true,
+        x: teacher.validation.step, y: inBits ? teacher.validation.bits : teacher.validation.loss }] : [];
       return [
         { name: "training", class: run.class, isFaint: true, x: training.step, y: scaled(run, training.loss) },
         { name: "training, smoothed", class: run.class, x: training.step, y: scaled(run, training.mean) },
         { name: "validation", class: several ? `${run.class} dashed` : "second", dots: true, x: validation.step,
           y: inBits ? validation.bits : validation.loss },
+        ...taught,
       ].map((line) => ({ ...line, name: named(run, line.name), run }));
     });
   }
@@ -44,10 +47,12 @@
   }
 
   section({
-    title: "Loss", uses: ["training", "validation", "baselines", "bitsPerNat"],
+    title: "Loss", uses: ["training", "validation", "teacher", "baselines", "bitsPerNat"],
     explanation: "How badly the model predicts: lower is better. Training is the loss of each step on the text that it "
       + "learns from; validation is the loss on held-out text. Dotted lines show what simple methods reach on the same "
-      + "held-out text; with a star, on part of it.",
+      + "held-out text; with a star, on part of it."
+      + (runs.some((run) => run.teacher) ? " A teacher was trained first, with its own steps; the model's training loss "
+        + "compares it with the text and with its teacher." : ""),
     build: () => {
       const scale = scaleOf();
       const lines = linesOf(scale);

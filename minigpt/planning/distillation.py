@@ -1,0 +1,48 @@
+"""When a run trains a teacher first, and how much of its budget that takes.
+
+docs/experiments.md has the measurements.
+"""
+
+from dataclasses import dataclass
+
+from minigpt.config import TrainConfig
+
+GAIN = 0.975  # of the bits per byte that the same time without a teacher reaches
+TEACHER_SHARE = 0.35  # of a budget in minutes
+_TEACHER_LENGTH = 0.5  # of a budget in steps or epochs, which is the length of the model's own training
+_PASSES = 8.0  # over the text in the budget, from which a teacher pays
+
+
+def teacher_settings(config: TrainConfig) -> TrainConfig:
+    """The settings of the teacher of a run: another seed, a part of the length, and no samples."""
+    length: dict[str, float | int] = {}
+    if config.minutes is not None:
+        length["minutes"] = TEACHER_SHARE * config.minutes
+    if config.steps is not None:
+        length["steps"] = max(1, round(_TEACHER_LENGTH * config.steps))
+    if config.epochs is not None:
+        length["epochs"] = _TEACHER_LENGTH * config.epochs
+    seed = (config.seed + 1) % 2**63
+    return config.replace(distill="off", seed=seed, sample_every=0, **length)
+
+
+def pays(config: TrainConfig, passes: float) -> bool:
+    """Whether a teacher is expected to pay, if the budget is enough for so many passes over the text without one.
+
+    A length in steps or epochs is what the user wants the model to train for, so nothing is added to it.
+    """
+    may = not config.lora and not config.freeze and config.sharding != "on"
+    return may and config.minutes is not None and passes >= _PASSES
+
+
+@dataclass(frozen=True)
+class TeacherPlan:
+    """What the teacher of a run takes: the seconds of its steps together, and of each."""
+
+    training_seconds: float
+    seconds_per_step: float
+
+    @property
+    def steps(self) -> float:
+        """The number of its optimizer steps."""
+        return self.training_seconds / self.seconds_per_step

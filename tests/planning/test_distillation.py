@@ -1,0 +1,107 @@
+"""When a plan trains a teacher first, and what it then expects of the time."""
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from minigpt.config import GPTConfig, TrainConfig
+from minigpt.errors import ConfigError
+from minigpt.planning.corpus_stats import CorpusStats
+from minigpt.planning.distillation import GAIN, TEACHER_SHARE, teacher_settings
+from minigpt.planning.overheads import Overheads
+from minigpt.planning.plan import plan_settings
+from minigpt.planning.planned_settings import PlannedSettings
+from minigpt.planning.throughput import StepTimer
+from minigpt.run_options import RunOptions
+
+BOOK = CorpusStats(n_tokens=400_000, n_bytes=1_200_000, vocab_size=2048, entropy=2.3)
+STEP, TAUGHT_STEP = 0.1, 0.14  # seconds
+
+
+def seconds_per_step(_: GPTConfig, config: TrainConfig) -> float:
+    return TAUGHT_STEP if config.distill == "on" else STEP
+
+
+def planned(stats: CorpusStats = BOOK, free_memory: int = sys.maxsize, **given: Any) -> PlannedSettings:
+    processes = given.pop("processes", 1)
+    return plan_settings(
+        stats, RunOptions.of(given), device_type="cpu", free_memory=free_memory, preset="nano",
+        timer=StepTimer(seconds_per_step), processes=processes,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("minutes", "distill"), [(1, "off"), (2, "off"), (10, "on"), (60, "on")])
+def test_minutes_that_are_enough_for_many_passes_over_the_text_get_a_teacher(minutes: float, distill: str) -> None:
+    settings = planned(minutes=minutes)
+    assert settings.training.distill == distill
+    assert (settings.teacher is not None) == (distill == "on")
+    assert settings.is_usual
+
+
+@pytest.mark.parametrize("given", [{"steps": 100_000}, {"epochs": 50}, {"minutes": 30, "distill": "off"}])
+def test_a_length_in_steps_or_epochs_gets_no_teacher_unless_it_is_asked_for(given: dict[str, Any]) -> None:
+    assert planned(**given).training.distill == "off"
+    if "distill" not in given:
+        assert planned(**given, distill="on").training.distill == "on"
+
+
+def test_a_teacher_takes_a_part_of_the_minutes_and_the_model_s_steps_take_longer() -> None:
+    alone, taught = planned(minutes=10, distill="off"), planned(minutes=10, distill="on")
+    assert taught.teacher is not None
+    assert taught.seconds == pytest.approx(alone.seconds)
+    assert taught.teacher.training_seconds == pytest.approx(TEACHER_SHARE * alone.seconds)
+    assert taught.teacher.steps * STEP + taught.steps * TAUGHT_STEP == pytest.approx(alone.seconds)
+    assert taught.tokens_without_teacher == pytest.approx(alone.tokens_seen)
+    assert alone.expected is not None
+    assert taught.expected is not None
+    assert taught.expected.low == pytest.approx(GAIN * alone.expected.low)
+    assert taught.relative_loss == pytest.approx(GAIN * alone.relative_loss)
+
+
+def test_a_length_in_steps_is_that_of_the_model_and_the_teacher_takes_half_as_many_before() -> None:
+    settings = planned(steps=100, distill="on")
+    assert settings.teacher is not None
+    assert (settings.steps, settings.teacher.steps) == (100, pytest.approx(50))
+    assert settings.seconds == pytest.approx(100 * TAUGHT_STEP + 50 * STEP)
+    assert planned(epochs=2, distill="on").teacher.steps == pytest.approx(planned(epochs=1).steps)  # type: ignore[union-attr]
+
+
+def test_what_is_not_training_is_a_part_of_each_phase() -> None:
+    config = TrainConfig(minutes=10, context_length=64)
+    overheads = Overheads(start=10, evaluation=1, saving=1, sample=1, index=2, final=5)
+    settings = planned(minutes=10, distill="on").with_overheads(overheads)
+    assert settings.teacher is not None
+    first = 60 * (teacher_settings(config).minutes or 0)
+    assert 0.7 * (first - 10) < settings.teacher.training_seconds < first - 10
+    assert 0.8 * (600 - first) < settings.training_seconds < 600 - first  # type: ignore[operator]
+
+
+def test_the_times_of_both_kinds_of_steps_are_measured_again() -> None:
+    settings = planned(minutes=10).measured_again(lambda model, config: 2 * seconds_per_step(model, config))
+    assert settings.teacher is not None
+    assert (settings.seconds_per_step, settings.teacher.seconds_per_step) == (2 * TAUGHT_STEP, 2 * STEP)
+
+
+def test_a_teacher_is_counted_in_the_memory_and_given_up_where_it_does_not_fit() -> None:
+    alone, taught = planned(minutes=10, distill="off"), planned(minutes=10, distill="on")
+    assert taught.memory > alone.memory + 4 * alone.model.n_parameters
+    least = planned(minutes=10, distill="off", micro_batch_size=1, checkpoint_activations="on").memory
+    assert planned(minutes=10, free_memory=least).training.distill == "off"
+    with pytest.raises(ConfigError, match="takes about"):
+        planned(minutes=10, free_memory=least, distill="on")
+
+
+def test_sharded_weights_have_no_teacher() -> None:
+    assert planned(minutes=10, processes=2).training.distill == "on"
+    assert planned(minutes=10, processes=2, sharding="on").training.distill == "off"
+
+
+def test_the_teacher_has_another_seed_and_no_samples() -> None:
+    config = TrainConfig(minutes=10, seed=2**63 - 1)
+    assert (teacher_settings(config).seed, teacher_settings(config).sample_every) == (0, 0)
+    assert teacher_settings(config.replace(minutes=None, epochs=3)).epochs == pytest.approx(1.5)
+    assert teacher_settings(config.replace(minutes=None, steps=1)).steps == 1
+    longer = planned(replace(BOOK, n_tokens=4_000_000, n_bytes=12_000_000), minutes=10)
+    assert longer.training.distill == "off"
