@@ -53,7 +53,7 @@ class LossModel(nn.Module):
         self.teacher_weight = teacher_weight
         if teacher is not None:
             teacher.requires_grad_(False)
-            teacher.zero_grad(set_to_none=True)  # those of its own training
+            teacher.zero_grad(set_to_none=True)  # what its training left
         self.restore_plain()
 
     def train(self, mode: bool = True) -> Self:
