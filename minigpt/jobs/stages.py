@@ -27,8 +27,10 @@ from minigpt.jobs.teacher import Teacher, keep_with, open_teacher, train_teacher
 from minigpt.model.gpt import GPT
 from minigpt.planning import throughput
 from minigpt.planning.corpus_stats import CorpusStats
+from minigpt.planning.distillation import TEACHER_SHARE
 from minigpt.planning.overheads import Overheads
 from minigpt.planning.plan import FINE_TUNED, plan_preset, plan_settings
+from minigpt.planning.planned_settings import PlannedSettings
 from minigpt.planning.throughput import StepTimer
 from minigpt.run_options import RunOptions
 from minigpt.storage.adapter import is_adapter, weights_hash
@@ -111,7 +113,7 @@ def plan_run(
         processes=processes,
     )
     settings = settings.measured_again(measure)
-    _check_minutes(settings.training.minutes, time.perf_counter() - began, settings.seconds_per_step)
+    _check_minutes(settings, time.perf_counter() - began)
     if settings.training.minutes is not None:
         settings = settings.with_overheads(
             Overheads.measured(
@@ -185,13 +187,16 @@ def _open_base(options: RunOptions, checkpoints: Path) -> Generator[Event, None,
     return base
 
 
-def _check_minutes(minutes: float | None, measuring: float, step: float) -> None:
-    """Raises ConfigError if the budget ends before the first step."""
-    needed = measuring + step
+def _check_minutes(settings: PlannedSettings, measuring: float) -> None:
+    """Raises ConfigError if the budget, or the teacher's part of it, ends before the first step."""
+    minutes, step, share, whose = settings.training.minutes, settings.seconds_per_step, 1.0, ""
+    if settings.teacher is not None:
+        step, share, whose = settings.teacher.seconds_per_step, TEACHER_SHARE, " of the teacher"
+    needed = (measuring + step) / share
     if minutes is not None and 60 * minutes < needed:
         raise ConfigError(
-            f"minutes ({minutes:g}) are over before the first step: measuring this machine took {measuring:.1f} s, and "
-            f"a step takes {step:.2g} s; give at least {2 * needed / 60:.2g}, or --steps"
+            f"minutes ({minutes:g}) are over before the first step{whose}: measuring this machine took "
+            f"{measuring:.1f} s, and a step takes {step:.2g} s; give at least {2 * needed / 60:.2g}, or --steps"
         )
 
 

@@ -149,7 +149,7 @@ def test_an_existing_file_is_replaced_only_with_force(run: Any, here: Path, mode
         (["one", "--to", "tflite"], "target ('tflite') must be one of gguf, onnx, ctranslate2"),
         (
             ["one", "--to", "hf"],
-            "`hf upload USER/one checkpoints/one . --exclude 'last/*' --exclude 'teacher/*' --exclude training.json --exclude '*.jsonl'",
+            "`hf upload USER/one checkpoints/one . --exclude 'last/*' --exclude 'teacher/*' --exclude training.json",
         ),
         (["one", "--dtype", "q4_0"], "dtype ('q4_0') must be one of f32, f16, bf16, q8_0 for gguf"),
         (["one", "--to", "onnx", "--dtype", "f16"], "dtype ('f16') must be f32 for onnx"),

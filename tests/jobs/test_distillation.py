@@ -154,6 +154,14 @@ def test_settings_that_cannot_be_combined_are_refused(here: Path, settings: dict
         minigpt.plan("fox.txt", **given, **({} if "base" in settings else shape))
 
 
+def test_minutes_that_are_over_before_the_teacher_s_first_step_are_refused(here: Path) -> None:
+    settings = {name: value for name, value in SETTINGS.items() if name != "steps"}
+    with pytest.raises(ConfigError, match=r"minutes \(0.005\) are over before the first step of the teacher"):
+        minigpt.plan("fox.txt", **settings, minutes=0.005)
+    with pytest.raises(ConfigError, match=r"minutes \(1e-05\) are over before the first step:"):
+        minigpt.plan("fox.txt", **(settings | {"distill": "off"}), minutes=1e-5)
+
+
 @pytest.mark.parametrize(("before", "after"), [("on", "off"), ("off", "on")])
 def test_whether_there_is_a_teacher_never_changes(here: Path, before: str, after: str) -> None:
     list(fit("fox", distill=before))
