@@ -154,10 +154,13 @@ def test_settings_that_cannot_be_combined_are_refused(here: Path, settings: dict
         minigpt.plan("fox.txt", **given, **({} if "base" in settings else shape))
 
 
-def test_minutes_that_are_over_before_the_teacher_s_first_step_are_refused(here: Path) -> None:
+def test_minutes_that_are_over_before_the_teacher_s_first_step_are_refused(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = {name: value for name, value in SETTINGS.items() if name != "steps"}
-    with pytest.raises(ConfigError, match=r"minutes \(0.005\) are over before the first step of the teacher"):
-        minigpt.plan("fox.txt", **settings, minutes=0.005)
+    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 1.0)
+    with pytest.raises(ConfigError, match=r"minutes \(0.04\) are over before the first step of the teacher"):
+        minigpt.plan("fox.txt", **settings, minutes=0.04)  # a third of it is less than a step
     with pytest.raises(ConfigError, match=r"minutes \(1e-05\) are over before the first step:"):
         minigpt.plan("fox.txt", **(settings | {"distill": "off"}), minutes=1e-5)
 

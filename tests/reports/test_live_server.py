@@ -246,9 +246,7 @@ def test_the_threads_end_with_the_server(server: LiveServer) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "live page" and thread is server._thread]
 
 
-def test_a_second_run_takes_the_place_of_the_first_and_open_pages_learn_it(
-    server: LiveServer, tmp_path: Path
-) -> None:
+def test_a_second_run_takes_the_place_of_the_first_and_open_pages_learn_it(server: LiveServer, tmp_path: Path) -> None:
     live = data_of(read(server)[1])["live"]
     with urlopen(server.address.rstrip("/") + live["events"], timeout=20) as stream:
         server.start(LiveRun(new_run(tmp_path / "vixen", new_model(n_layer=1)), Tokenizer.named("bytes")))
