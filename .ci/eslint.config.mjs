@@ -10,7 +10,7 @@ const ours = [
 ];
 
 const exported = [ // the page of `minigpt export --to html`, its worker, and the script for node
-  "Blob", "Buffer", "DecompressionStream", "MessageChannel", "URL", "WebAssembly", "Worker", "module", "onmessage", "postMessage",
+  "Blob", "Buffer", "attending", "writing", "DecompressionStream", "MessageChannel", "URL", "WebAssembly", "Worker", "module", "onmessage", "postMessage",
   "process", "require", "payload", "tokenizing", "constraining", "sampling", "plain", "wasm", "generation",
 ];
 

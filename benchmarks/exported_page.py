@@ -1,18 +1,19 @@
 """Exported pages: size of the file, seconds until the page can write, tokens per second in Chromium and Firefox.
 
     python benchmarks/exported_page.py [--shapes nano micro mini gpt2] [--browsers chromium firefox] [--tokens 200]
-    npm install --ignore-scripts onnxruntime-web
-    python benchmarks/exported_page.py --onnxruntime node_modules/onnxruntime-web
+    npm install --ignore-scripts onnxruntime-web @huggingface/transformers
+    python benchmarks/exported_page.py --packages node_modules
 
 The weights are random, which compresses a little less than trained ones. gpt2 has its own vocabulary, the others
 `--vocabulary` tokens. The time until the page is ready counts from the start of its loading to the message that the
 model is open. The speed is the one that the page shows, for greedy texts from an empty prompt, with probabilities and
 alternatives of each token.
 
-`--onnxruntime` runs the same weights in onnxruntime-web, on which transformers.js is built: the ONNX export, its
+`--packages` runs the same weights in onnxruntime-web and in transformers.js, which is built on it: the ONNX export, its
 matrices in int8 for each output by onnxruntime's quantize_dynamic, with a KV cache, on one thread of the WebAssembly
-backend. Its loop takes the most likely token and does nothing else; it is served from this machine, because it cannot
-be opened as a file. `size` is that of the graph, without the runtime.
+backend. The loop of `ort` takes the most likely token and does nothing else; `transformers` is its pipeline for text
+generation, greedy. Both are served from this machine, because they cannot be opened as a file. Their size is that of
+the graph, without the runtime.
 """
 
 import argparse
@@ -35,9 +36,30 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 TEXT = ROOT / "demo" / "sherlock_holmes.txt"
 ROUNDS = 5
-RUNTIME = ("ort.wasm.min.js", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm")
+RUNTIME = (
+    "ort.wasm.min.js",
+    *(f"ort-wasm-simd-threaded{kind}.{ending}" for kind in ("", ".asyncify") for ending in ("mjs", "wasm")),
+)
+TRANSFORMERS_PAGE = """<!doctype html><title>transformers.js</title><script type="module">
+import { env, pipeline } from "./transformers.min.js";
+const { tokens, rounds } = SETTINGS;
+globalThis.measured = (async () => {
+  Object.assign(env, { allowRemoteModels: false, allowLocalModels: true, localModelPath: "/", useBrowserCache: false });
+  const name = "/ort-wasm-simd-threaded.asyncify";
+  env.backends.onnx.wasm.wasmPaths = { mjs: `${name}.mjs`, wasm: `${name}.wasm` };
+  env.backends.onnx.wasm.numThreads = 1;
+  const generate = await pipeline("text-generation", "model", { dtype: "q8", device: "wasm" });
+  const ready = performance.now() / 1000, speeds = [];
+  for (let round = 0; round < rounds; round++) {
+    const started = performance.now();
+    await generate("The", { max_new_tokens: tokens, min_new_tokens: tokens, do_sample: false });
+    speeds.push(tokens / (performance.now() - started) * 1000);
+  }
+  return [ready, speeds];
+})();
+</script>"""
 RUNTIME_PAGE = """<!doctype html><title>onnxruntime-web</title><script src="ort.wasm.min.js"></script><script>
-const { layers, heads, width, positions, tokens, rounds } = SETTINGS;
+const { layers, heads, width, tokens, rounds } = SETTINGS;
 const int64 = (values) => new ort.Tensor("int64", BigInt64Array.from(values, BigInt), [1, values.length]);
 async function write(session) {
   const cache = {};
@@ -94,10 +116,10 @@ def measure_page(browser: Any, path: Path, tokens: int) -> dict[str, str]:
         browser.ask(f"document.getElementById('setting-{name}').value = '{value}'")
     speeds = []
     for _ in range(ROUNDS):
-        browser.ask("document.getElementById('write').click()")
-        wait(browser, "!document.getElementById('more').hidden")
-        status = browser.ask("document.getElementById('status').textContent")
-        speeds.append(float(status.split(" tokens/s")[0].split()[-1].replace(",", "")))
+        browser.ask("document.getElementById('continue').click()")
+        wait(browser, "document.getElementById('stop').hidden")
+        facts = browser.ask("document.querySelector('.facts').textContent")
+        speeds.append(float(facts.split(" tokens/s")[0].split()[-1].replace(",", "")))
     return figures(ready, speeds) | {"by": arithmetic.removeprefix("Ready (").removesuffix(").")}
 
 
@@ -154,14 +176,9 @@ class QuietHandler(http.server.SimpleHTTPRequestHandler):
         """Says nothing."""
 
 
-def measure_runtime(browser: Any, folder: Path, model: Any, tokens: int) -> dict[str, str]:
-    """Opens the folder's model.onnx in onnxruntime-web, and writes texts."""
-    config = model.config
-    settings = {
-        "layers": config.n_layer, "heads": config.n_head, "width": config.head_width,
-        "positions": config.n_positions, "tokens": min(tokens, config.n_positions), "rounds": ROUNDS,
-    }  # fmt: skip
-    (folder / "index.html").write_text(RUNTIME_PAGE.replace("SETTINGS", json.dumps(settings)), encoding="utf-8")
+def measure_runtime(browser: Any, folder: Path, page: str, settings: dict[str, int]) -> dict[str, str]:
+    """Serves the folder with this page, which measures itself."""
+    (folder / "index.html").write_text(page.replace("SETTINGS", json.dumps(settings)), encoding="utf-8")
     handler = functools.partial(QuietHandler, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -169,6 +186,20 @@ def measure_runtime(browser: Any, folder: Path, model: Any, tokens: int) -> dict
         ready, speeds = browser.ask("globalThis.measured")
         server.shutdown()
     return figures(ready, speeds)
+
+
+def prepare_runtimes(folder: Path, packages: Path, model: Any, tokenizer: Any) -> int:
+    """Fills a folder with what the two runtimes load; returns the size of the graph."""
+    from minigpt.storage.checkpoint import save_checkpoint
+
+    for name in RUNTIME:
+        shutil.copy(packages / "onnxruntime-web" / "dist" / name, folder)
+    shutil.copy(packages / "@huggingface" / "transformers" / "dist" / "transformers.min.js", folder)
+    save_checkpoint(folder / "model", model, tokenizer)
+    (folder / "model" / "onnx").mkdir()
+    size = write_quantized_onnx(folder, model)
+    (folder / "model" / "onnx" / "model_quantized.onnx").hardlink_to(folder / "model.onnx")
+    return size
 
 
 def load(path: Path) -> Any:
@@ -209,7 +240,7 @@ def main() -> None:
     parser.add_argument("--browsers", nargs="+", default=list(BROWSERS), choices=list(BROWSERS))
     parser.add_argument("--vocabulary", type=int, default=8192)
     parser.add_argument("--tokens", type=int, default=200)
-    parser.add_argument("--onnxruntime", type=Path, help="the folder of the package onnxruntime-web")
+    parser.add_argument("--packages", type=Path, help="the folder node_modules with the two runtimes")
     arguments = parser.parse_args()
     from minigpt.exporters.html.page import PageText, write_page
 
@@ -222,19 +253,24 @@ def main() -> None:
                 write_page(file, model, tokenizer, PageText(title=shape))
             size = path.stat().st_size
             served = folder / "served"
-            if arguments.onnxruntime:
+            if arguments.packages:
                 served.mkdir()
-                for name in RUNTIME:
-                    shutil.copy(arguments.onnxruntime / "dist" / name, served)
-                graph_size = write_quantized_onnx(served, model)
+                graph_size = prepare_runtimes(served, arguments.packages, model, tokenizer)
+            config = model.config
+            settings = {
+                "layers": config.n_layer, "heads": config.n_head, "width": config.head_width, "rounds": ROUNDS,
+                "tokens": min(arguments.tokens, config.n_positions - 8),
+            }  # fmt: skip
             for name in arguments.browsers:
                 row = {"shape": shape, "browser": name}
                 with contextlib.closing(BROWSERS[name](folder)) as browser:
                     found = measure_page(browser, path, arguments.tokens)
                     print(json.dumps(row | {"program": "page", "MB": f"{size / 1e6:.2f}"} | found), flush=True)
-                    if arguments.onnxruntime:
-                        found = measure_runtime(browser, served, model, arguments.tokens)
-                        print(json.dumps(row | {"program": "ort", "MB": f"{graph_size / 1e6:.2f}"} | found), flush=True)
+                    for program, page in {"ort": RUNTIME_PAGE, "transformers": TRANSFORMERS_PAGE}.items():
+                        if arguments.packages:
+                            found = measure_runtime(browser, served, page, settings)
+                            own = {"program": program, "MB": f"{graph_size / 1e6:.2f}"}
+                            print(json.dumps(row | own | found), flush=True)
 
 
 if __name__ == "__main__":

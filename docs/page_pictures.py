@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 TEXT = "Mr. Sherlock Holmes was sitting in his chair, and Mr. Holmes"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 WIDTH, REPORT_HEIGHT, INSPECTION_HEIGHT, PLAYGROUND_HEIGHT = 1120, 1460, 1640, 1240  # pixels
-EXPORTED_WIDTH, EXPORTED_HEIGHT = 820, 1240
+EXPORTED_WIDTH, EXPORTED_HEIGHT = 860, 1560
 PROMPT = "“It is a most singular case,” said Holmes."
 # What the picture of the playground shows: a text with seed 7, a second branch, and what else was likely in it.
 STEPS = (
@@ -90,10 +90,13 @@ def photograph_exported(run: Path, page: Path, picture: Path) -> None:
         browser = browser_class()(program, Path(profile))
         browser.visit(page.resolve().as_uri(), width=EXPORTED_WIDTH, height=EXPORTED_HEIGHT)
         wait(browser, "document.body.dataset.ready")
-        browser.ask("document.getElementById('write').click()")
-        wait(browser, "!document.getElementById('stop').hidden || document.querySelectorAll('.token').length > 20")
+        browser.ask("document.getElementById('setting-seed').value = '7'")
+        browser.ask("document.getElementById('setting-count').value = '120'")
+        browser.ask("document.getElementById('continue').click()")
         wait(browser, "document.getElementById('stop').hidden")
-        browser.ask("document.querySelectorAll('.token')[20].click(); document.activeElement.blur()")
+        browser.ask("document.querySelectorAll('.piece')[20].click()")
+        wait(browser, "document.querySelector('.attending')")
+        browser.ask("(document.querySelectorAll('.attending .map')[6].click(), document.activeElement.blur())")
         browser.screenshot(picture)
         browser.close()
 

@@ -37,7 +37,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
             "errors optional_packages units bounded_reading config device threads model tokenizer data storage "
             "importers"
         ),
-        "inspection": "errors optional_packages config device model tokenizer data storage evaluation",
+        "inspection": "errors optional_packages pages config device model tokenizer data storage evaluation",
         "corpus_report": "errors config model tokenizer data evaluation",
         "training": "errors seeds config device threads model tokenizer data storage generation evaluation inspection",
         "planning": "errors config run_options device model tokenizer data storage evaluation training",

@@ -89,7 +89,8 @@ def gguf_in_llama(path: Path) -> tuple[Run, Tokenize]:
 class NodeAnswer:
     """What a page's own code computed in node: logits (T, V), the ids of texts, and written continuations.
 
-    `arithmetic` is relaxed, simd or plain, see assets/generation.js.
+    `attention` has the weights of the last id, (L, H, T). `arithmetic` is relaxed, simd or plain: see
+    assets/generation.js.
     """
 
     logits: Tensor
@@ -97,6 +98,7 @@ class NodeAnswer:
     text_ids: list[list[int]]
     decoded: list[str]
     written: list[list[int]]
+    attention: Tensor
 
 
 def page_in_node(
@@ -132,7 +134,8 @@ def page_in_node(
     line, logits = done.stdout.split(b"\n", 1)
     answer = json.loads(line)
     values = torch.from_numpy(np.frombuffer(logits, np.float32).copy()).view(len(ids), config.vocab_size)
-    return NodeAnswer(values, answer["arithmetic"], answer["textIds"], answer["decoded"], answer["written"])
+    attention = torch.tensor(answer["attention"]).view(config.n_layer, config.n_head, len(ids))
+    return NodeAnswer(values, answer["arithmetic"], answer["textIds"], answer["decoded"], answer["written"], attention)
 
 
 def onnx_in_onnxruntime(folder: Path, config: GPTConfig) -> Run:

@@ -1,12 +1,8 @@
-"""The cividis color scale for probabilities, from dark blue to bright yellow; color-blind readers can read it too."""
+"""Colors for probabilities, of the cividis scale, for pages, pictures and terminals."""
 
 import math
 
-# The colors at 0, 0.1, …, 1, from matplotlib.
-# Source: Nuñez, Anderton and Renslow 2018, "Optimizing colormaps with consideration for color vision deficiency".
-CIVIDIS = (
-    "00224e", "083370", "35456c", "4f576c", "666970", "7d7c78", "948e77", "aea371", "c8b866", "e5cf52", "fee838"
-)  # fmt: skip
+from minigpt.pages.color_scale import CIVIDIS
 
 # The scale of terminals with 256 colors, by their numbers: of the fixed palette, those that are near cividis and get
 # brighter from one to the next. The nearest colors themselves repeat, and some are darker than the one before.

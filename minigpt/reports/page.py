@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from minigpt.inspection.colors import CIVIDIS
+from minigpt.pages.color_scale import CIVIDIS
 from minigpt.pages.document import content_policy, document, joined_styles, scripts_of, styles_of
 from minigpt.tokenizer.display import visible
 

@@ -6,14 +6,14 @@ from typing import Any
 
 from starlette.responses import Response
 
-from minigpt.inspection.colors import CIVIDIS
+from minigpt.pages.color_scale import CIVIDIS
 from minigpt.pages.document import content_policy, document, joined_styles, read_asset, scripts_of, styles_of
 from minigpt.reports.page import INSPECTION_VIEWS, page_assets
 from minigpt.reports.run_report import SCRIPTS as REPORT_SCRIPTS
 from minigpt.server.request_schemas import COMPLETION
 
-_SHARED = ("page", "reading", *INSPECTION_VIEWS)
-_OWN = ("api", "branches", "settings", "text", "views", "playground")
+_SHARED = ("page", "reading", *INSPECTION_VIEWS, "branches", "text")
+_OWN = ("api", "settings", "views", "playground")
 _HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",

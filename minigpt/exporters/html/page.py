@@ -1,14 +1,13 @@
 """Writes a model as one HTML file that continues texts in any browser, and reads such a file back."""
 
 import base64
-import html
 import json
 import re
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from string import Template
 from typing import Any, BinaryIO
 
 from minigpt.config import GPTConfig
@@ -16,20 +15,26 @@ from minigpt.errors import CheckpointError, ConfigError
 from minigpt.exporters.html.build_wasm import MODULES
 from minigpt.exporters.html.weights import from_arrays, to_arrays
 from minigpt.model.gpt import GPT
-from minigpt.pages.document import palette, policy_source, read_asset, script_json
+from minigpt.pages.color_scale import CIVIDIS
+from minigpt.pages.document import document, joined_styles, policy_source, read_asset, scripts_of, styles_of
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 _MODULES = resources.files("minigpt.exporters.html")
-# The worker runs these; the page runs page.js, and hands it the others as text.
+# The scripts of the page, with their styles, and those that it hands to its worker as text.
+_SHARED = ("page", "reading", "branches", "text")
+_OWN = ("attending", "writing")
+_STYLES = ("page", "reading", "inspection", "text")
 _ENGINE = (
     "payload.js", "tokenizer.js", "constraint.js", "sampler.js", "plain_model.js", "wasm_model.js", "generation.js",
 )  # fmt: skip
 _LARGE = 60_000_000  # bytes; a larger page takes seconds to open, and much memory on a phone
 _LARGEST = 500_000_000  # bytes; a browser's strings and the memory of WebAssembly end not far above
 _ALIGNMENT = 64  # of an array: typed arrays of JavaScript need that of their numbers
-_LINE = 6 * 2**20  # bytes of a piece of base64: no browser gets one very long string
+_PART = 3 * 2**18  # bytes that become a megabyte of base64, which the page decodes while the browser reads on
+_TAKE = "writing.take()"  # after each part
+_ATTENTION = 150_000_000  # parameters; a larger model takes over a second for one token's attention weights
 _BLOCK = re.compile(rb'<script type="text/plain" class="weights">([A-Za-z0-9+/=]*)</script>')
-_LENGTH = re.compile(rb'data-length="(\d+)"')
+_DATA = re.compile(rb'<script type="application/json" id="data">([^<]*)</script>')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,31 +85,31 @@ def write_page(file: BinaryIO, model: GPT, tokenizer: Tokenizer, text: PageText)
     Raises: OSError.
     """
     packed, length = _compress(model, tokenizer)
-    engine = "\n".join(_asset(name) for name in _ENGINE)
-    worker, script = _asset("worker.js"), _asset("page.js")
-    styles = f"{palette()}\n{_asset('page.css')}"
+    scripts = scripts_of("minigpt.pages", *_SHARED) + scripts_of("minigpt.exporters.html", *_OWN)
+    styles = styles_of("minigpt.pages", *_STYLES) + styles_of("minigpt.exporters.html", *_OWN)
+    hashes = " ".join(map(policy_source, [*scripts, _TAKE]))
     policy = (
-        f"default-src 'none'; script-src {policy_source(script)} 'wasm-unsafe-eval' blob:; worker-src blob:;"
-        f" style-src {policy_source(styles)}"
+        f"default-src 'none'; script-src {hashes} 'wasm-unsafe-eval' blob:; worker-src blob:;"
+        f" style-src {policy_source(joined_styles(styles))}"
     )
-    fields = {
-        "title": html.escape(text.title),
-        "policy": html.escape(policy, quote=True),
-        "styles": styles,
-        "length": length,
-        "data": script_json(
-            {"title": text.title, "note": text.note, "prompt": text.prompt, **_facts(model, tokenizer)}
-        ),
-        "engine": engine,
-        "worker": worker,
-        "script": script,
-    }
-    before, after = (Template(part).substitute(fields) for part in _asset("page.html").split("$weights"))
+    texts = {"title": text.title, "note": text.note, "prompt": text.prompt}
+    data = {"scale": CIVIDIS, "length": length, **texts, **_facts(model, tokenizer)}
+    body = "\n".join(
+        [_asset("writing.html"), _inert("engine", map(_asset, _ENGINE)), _inert("worker", [_asset("worker.js")])]
+    )
+    page = document(text.title, "model", scripts, styles, data, policy=policy, body=body)
+    before, end, after = page.rpartition("</body>")
     file.write(before.encode())
-    for start in range(0, len(packed), _LINE):
-        encoded = base64.b64encode(packed[start : start + _LINE])
-        file.write(b'<script type="text/plain" class="weights">' + encoded + b"</script>\n")
-    file.write(after.encode())
+    for start in range(0, len(packed), _PART):
+        encoded = base64.b64encode(packed[start : start + _PART])
+        file.write(b'<script type="text/plain" class="weights">' + encoded + b"</script>")
+        file.write(f"<script>{_TAKE}</script>\n".encode())
+    file.write((end + after).encode())
+
+
+def _inert(name: str, scripts: Iterable[str]) -> str:
+    """Scripts that the browser keeps as text, under this name."""
+    return f'<script type="text/plain" id="{name}">{chr(10).join(scripts)}</script>'
 
 
 def read_page(path: Path) -> tuple[GPT, dict[str, Any]]:
@@ -113,12 +118,12 @@ def read_page(path: Path) -> tuple[GPT, dict[str, Any]]:
     Raises: CheckpointError if the page is damaged; OSError.
     """
     content = path.read_bytes()
-    found = _LENGTH.search(content)
+    found = _DATA.search(content)
     try:
         packed = b"".join(base64.b64decode(block, validate=True) for block in _BLOCK.findall(content))
         raw = zlib.decompress(packed)
         header = json.loads(raw[4 : 4 + int.from_bytes(raw[:4], "little")])
-        if found is None or len(raw) != int(found[1]):
+        if found is None or len(raw) != json.loads(found[1])["length"]:
             raise ValueError("its length differs")
         arrays = {name: raw[at : at + size] for name, at, size in header["tensors"]}
         return from_arrays(GPTConfig(**header["config"]), arrays), header
@@ -177,7 +182,13 @@ def _tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
 
 def _facts(model: GPT, tokenizer: Tokenizer) -> dict[str, Any]:
     config = model.config
-    return {"parameters": config.n_parameters, "context": config.n_positions, "vocabulary": tokenizer.vocab_size}
+    return {
+        "parameters": config.n_parameters,
+        "context": config.n_positions,
+        "vocabulary": tokenizer.vocab_size,
+        "heads": config.n_head,
+        "showsAttention": config.n_parameters <= _ATTENTION,
+    }
 
 
 def _asset(name: str) -> str:

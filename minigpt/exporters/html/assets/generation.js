@@ -72,15 +72,37 @@ const generation = (() => {
       this.read = []; // the tokens in the model's cache
     }
 
+    /** The tokens that the model sees when it continues these. */
+    seen(tokens) { return tokens.slice(windowStart(tokens.length, this.model.config.n_positions)); }
+
+    /** How many of the first tokens are in the cache. */
+    known(seen) {
+      const different = seen.findIndex((id, index) => id !== this.read[index]);
+      return different < 0 ? seen.length : different;
+    }
+
     /** The logits after these tokens, of those ids that the tokenizer has. */
     logits(tokens) {
-      const seen = tokens.slice(windowStart(tokens.length, this.model.config.n_positions));
-      const isNext = seen.length === this.read.length + 1 && this.read.every((id, index) => id === seen[index]);
-      if (!isNext) this.model.start();
-      const logits = this.model.read(isNext ? seen.slice(-1) : seen);
+      const seen = this.seen(tokens), known = Math.min(this.known(seen), seen.length - 1);
+      this.model.rewind(known);
+      const logits = this.model.read(seen.slice(known));
       this.read = seen;
       return logits.subarray(0, this.tokenizer.bytes.length);
     }
+
+    /** Reads some of those tokens that are not in the cache; whether all are now. */
+    readSome(seen) {
+      const known = this.known(seen), some = seen.slice(known, known + 64);
+      if (some.length) {
+        this.model.rewind(known);
+        this.model.read(some);
+        this.read = seen.slice(0, known + some.length);
+      }
+      return this.read.length >= seen.length;
+    }
+
+    /** The attention weights of the last of these tokens, which are in the cache, (L, H, T). */
+    attention(seen) { return this.model.attention(seen.at(-1), seen.length - 1); }
 
     /** A text to continue: its tokens, how many are `generated`, and the `end` of the prompt that they spell again. */
     start(prompt, kept = []) {
@@ -91,11 +113,12 @@ const generation = (() => {
     }
 
     /** Appends a token to a text. Returns { id, probability, alternatives: [[id, probability], …] }, of the model: before
-     * penalty and temperature. */
-    next(text, settings, alternatives = 8) {
-      const { tokens, constraint } = text, logits = this.logits(tokens);
-      const id = sampling.choose(this.model, logits, tokens, text.generated, settings, this.unused, constraint.banned());
-      const likely = sampling.largest(logits, alternatives);
+     * penalty and temperature. The alternatives are the most likely of those tokens that may come next. */
+    next(text, settings, alternatives = 10) {
+      const { tokens, constraint } = text, logits = this.logits(tokens), banned = [this.unused, constraint.banned()];
+      const id = sampling.choose(this.model, logits, tokens, text.generated, settings, ...banned);
+      const allowed = sampling.without(logits, ...banned);
+      const likely = sampling.largest(allowed, alternatives).filter((other) => allowed[other] > -Infinity);
       const [probability, ...others] = sampling.probabilities(logits, [id, ...likely], this.model);
       tokens.push(id);
       text.generated++;

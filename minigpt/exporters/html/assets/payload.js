@@ -2,29 +2,41 @@
 
 /** Reads what the page carries: compressed bytes in base64, a JSON header, and the tensors that it names. */
 const payload = (() => {
-  /** The bytes of several base64 texts. */
-  function decodeBase64(texts) {
-    const parts = texts.map((text) => {
-      const binary = atob(text);
-      const bytes = new Uint8Array(binary.length);
-      for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);
-      return bytes;
-    });
-    return parts;
+  /** The bytes of a base64 text. */
+  function decodeBase64(text) {
+    if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+    const binary = atob(text), bytes = new Uint8Array(binary.length);
+    for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);
+    return bytes;
   }
 
-  /** The original of zlib-compressed parts, whose length is known; `onProgress` gets the fraction that is done. */
-  async function inflate(parts, length, onProgress = () => {}) {
-    const reader = new Blob(parts).stream().pipeThrough(new DecompressionStream("deflate")).getReader();
-    const bytes = new Uint8Array(length);
-    let filled = 0;
-    for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
-      bytes.set(piece.value, filled);
-      filled += piece.value.length;
-      onProgress(filled / length);
+  /** Takes the texts one by one with `feed`, while others are still to come; `end` gives what they hold, as `open`
+   * does. The original of the compressed bytes has `length` bytes; `onProgress` gets the fraction that is done. */
+  function newReader(length, onProgress = () => {}) {
+    const { readable, writable } = new DecompressionStream("deflate");
+    const writer = writable.getWriter(), bytes = new Uint8Array(length), filling = fill();
+
+    async function fill() {
+      const reader = readable.getReader();
+      let filled = 0;
+      for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
+        bytes.set(piece.value, filled);
+        filled += piece.value.length;
+        onProgress(filled / length);
+      }
+      if (filled !== length) throw new Error(`the page is incomplete: ${filled} of ${length} bytes`);
     }
-    if (filled !== length) throw new Error(`the page is incomplete: ${filled} of ${length} bytes`);
-    return bytes;
+
+    const ignore = () => {}; // `filling` fails as well
+    filling.catch(ignore);
+    return {
+      feed: (text) => writer.write(decodeBase64(text)).catch(ignore),
+      async end() {
+        writer.close().catch(ignore);
+        await filling;
+        return open(bytes);
+      },
+    };
   }
 
   /** The header, and a function that gives a named tensor as bytes. */
@@ -40,10 +52,5 @@ const payload = (() => {
     return { header, tensor };
   }
 
-  /** The same, from the base64 texts. */
-  async function read(texts, length, onProgress) {
-    return open(await inflate(decodeBase64(texts), length, onProgress));
-  }
-
-  return { read };
+  return { newReader };
 })();

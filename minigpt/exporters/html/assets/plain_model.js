@@ -1,7 +1,7 @@
 "use strict";
 
-/** The model in plain JavaScript, with the arithmetic of decode.c: the fallback without SIMD, and the other
- * implementation's reference in tests. */
+/** The model in plain JavaScript, with the arithmetic of decode.c: the fallback without SIMD, the other implementation's
+ * reference in tests, and for both the attention weights. */
 const plain = (() => {
   /** A view of the bytes as numbers of this type; all tensors of a page are aligned to 64 bytes. */
   const as = (Type, bytes) => new Type(bytes.buffer, bytes.byteOffset, bytes.byteLength / Type.BYTES_PER_ELEMENT);
@@ -14,7 +14,8 @@ const plain = (() => {
   const fround = Math.fround;
 
   class PlainModel {
-    constructor(config, tensor) {
+    /** `cache` gives the keys and values of a layer, (H, n_positions, D): those of another implementation, or new ones. */
+    constructor(config, tensor, cache = newCache(config)) {
       this.config = config;
       this.length = 0;
       this.positions = as(Float32Array, tensor("position_embedding"));
@@ -29,14 +30,14 @@ const plain = (() => {
         attentionNorm: norm(`layers.${index}.attention_norm`), mlpNorm: norm(`layers.${index}.mlp_norm`),
         qkv: matrix(`layers.${index}.qkv_proj`, c, 3 * c), out: matrix(`layers.${index}.out_proj`, c, c),
         up: matrix(`layers.${index}.up_proj`, c, 4 * c), down: matrix(`layers.${index}.down_proj`, 4 * c, c),
-        keys: new Float32Array(config.n_positions * c), values: new Float32Array(config.n_positions * c),
+        ...cache(index),
       }));
       this.finalNorm = norm("final_norm");
       this.head = matrix("head", c, config.vocab_size, false);
     }
 
-    /** Starts a new text. */
-    start() { this.length = 0; }
+    /** Forgets what was read after the first `length` tokens. */
+    rewind(length) { this.length = length; }
 
     /** Replaces values by e^(value - highest), and returns their sum. */
     exponentials(values, highest) {
@@ -50,55 +51,73 @@ const plain = (() => {
       const v = this.config.vocab_size;
       const found = new Float32Array((all ? ids.length : 1) * v);
       ids.forEach((id, index) => {
-        const x = this.#features(id);
+        const x = this.#features(id, this.length++);
         if (all || index === ids.length - 1) found.set(multiply(x, this.head), all ? index * v : 0);
       });
       return found;
     }
 
-    /** The final features after one more id, (C). */
-    #features(id) {
-      const { n_embd: c, n_positions: p, layer_norm_epsilon: epsilon } = this.config;
-      if (this.length >= p) throw new Error("a position is outside its table");
+    /** The attention weights of an id that was read at this position, (L, H, position + 1). */
+    attention(id, position) {
+      const { n_layer: layers, n_head: heads } = this.config;
+      const found = new Float32Array(layers * heads * (position + 1));
+      this.#features(id, position, found);
+      return found;
+    }
+
+    /** The final features of an id at a position, (C). It is read, unless its attention weights are `wanted`. */
+    #features(id, position, wanted = null) {
+      const { n_embd: c, n_positions: p, n_head: heads, layer_norm_epsilon: epsilon } = this.config;
+      if (position >= p) throw new Error("a position is outside its table");
+      const width = c / heads, ofLayer = heads * (position + 1);
       const x = new Float32Array(c);
       const { weight, scale } = this.head, padded = Math.ceil(c / 4) * 4;
       for (let i = 0; i < c; i++) {
-        x[i] = fround(weight[place(id, i, padded)] * scale[id]) + this.positions[this.length * c + i];
+        x[i] = fround(weight[place(id, i, padded)] * scale[id]) + this.positions[position * c + i];
       }
       const add = (y) => { for (let i = 0; i < c; i++) x[i] += y[i]; };
-      for (const layer of this.layers) {
+      this.layers.forEach((layer, index) => {
         const qkv = multiply(layerNorm(x, layer.attentionNorm, epsilon), layer.qkv);
-        layer.keys.set(qkv.subarray(c, 2 * c), this.length * c);
-        layer.values.set(qkv.subarray(2 * c), this.length * c);
-        add(multiply(this.#attend(qkv, layer), layer.out));
+        for (let head = 0; head < heads && !wanted; head++) {
+          const own = c + head * width, at = (head * p + position) * width;
+          layer.keys.set(qkv.subarray(own, own + width), at);
+          layer.values.set(qkv.subarray(own + c, own + c + width), at);
+        }
+        const weights = wanted?.subarray(index * ofLayer, (index + 1) * ofLayer);
+        add(multiply(this.#attend(qkv, layer, position + 1, weights), layer.out));
         add(multiply(gelu(multiply(layerNorm(x, layer.mlpNorm, epsilon), layer.up)), layer.down));
-      }
-      this.length++;
+      });
       return layerNorm(x, this.finalNorm, epsilon);
     }
 
-    /** Attention of the newest position to all, head by head, (C). */
-    #attend(query, { keys, values }) {
-      const { n_embd: c, n_head: heads } = this.config, width = c / heads, count = this.length + 1;
+    /** Attention of a query to the first `count` positions, head by head, (C); the weights, (H, count), go to `found`. */
+    #attend(query, { keys, values }, count, found) {
+      const { n_embd: c, n_head: heads, n_positions: p } = this.config, width = c / heads;
       const result = new Float32Array(c), weights = new Float64Array(count);
-      for (let first = 0; first < c; first += width) {
+      for (let head = 0; head < heads; head++) {
+        const first = head * width, start = head * p * width;
         let highest = -Infinity, total = 0;
         for (let s = 0; s < count; s++) {
           let sum = 0;
-          for (let i = first; i < first + width; i++) sum += query[i] * keys[s * c + i];
+          for (let i = 0; i < width; i++) sum += query[first + i] * keys[start + s * width + i];
           weights[s] = sum / Math.sqrt(width);
           highest = Math.max(highest, weights[s]);
         }
         for (let s = 0; s < count; s++) total += (weights[s] = Math.exp(weights[s] - highest));
-        for (let i = first; i < first + width; i++) {
+        found?.set(weights.map((weight) => weight / total), head * count);
+        for (let i = 0; i < width; i++) {
           let sum = 0;
-          for (let s = 0; s < count; s++) sum += weights[s] * values[s * c + i];
-          result[i] = sum / total;
+          for (let s = 0; s < count; s++) sum += weights[s] * values[start + s * width + i];
+          result[first + i] = sum / total;
         }
       }
       return result;
     }
   }
+
+  /** New memory for each layer's keys and values, (H, n_positions, D). */
+  const newCache = ({ n_positions: p, n_embd: c }) => () => (
+    { keys: new Float32Array(p * c), values: new Float32Array(p * c) });
 
   function layerNorm(x, { weight, bias }, epsilon) {
     const mean = x.reduce((sum, value) => sum + value, 0) / x.length;

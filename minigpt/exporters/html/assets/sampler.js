@@ -122,6 +122,13 @@ const sampling = (() => {
     return probability.findIndex((p) => (sum += Math.floor(p * 2 ** 52)) > target);
   }
 
+  /** The logits with -infinity for the ids in these lists. */
+  function without(logits, ...banned) {
+    const allowed = logits.slice();
+    for (const ids of banned) for (const id of ids) allowed[id] = -Infinity;
+    return allowed;
+  }
+
   let scores = new Float32Array();
 
   /** The next token after `history`, which has `step` generated tokens; `banned`, lists of ids, are never chosen.
@@ -145,5 +152,5 @@ const sampling = (() => {
     return ids ? ids[index] : index;
   }
 
-  return { choose, uniform, largest, probabilities };
+  return { choose, uniform, largest, probabilities, without };
 })();

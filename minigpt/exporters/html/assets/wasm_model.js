@@ -18,7 +18,8 @@ const wasm = (() => {
       this.ids = this.allocate(3 * MAX_ROWS * 8);
       this.rows = this.allocate(ROWS);
       const cache = 4 * config.n_positions * c;
-      const place = (name) => this.copy(tensor(name));
+      this.places = new Map(); // [address, bytes] of tensors by name
+      const place = (name) => this.copy(name, tensor(name));
       const layers = this.allocate(config.n_layer * LAYER);
       for (let index = 0; index < config.n_layer; index++) {
         const at = layers + index * LAYER, name = `layers.${index}.`;
@@ -27,7 +28,9 @@ const wasm = (() => {
         for (const [number, [matrix, inputs, outputs]] of [
           ["qkv_proj", c, 3 * c], ["out_proj", c, c], ["up_proj", c, 4 * c], ["down_proj", 4 * c, c],
         ].entries()) this.putMatrix(at + 16 + number * MATRIX, name + matrix, inputs, outputs, tensor, true);
-        this.put(at + 176, [this.allocate(cache), this.allocate(cache)]);
+        const both = [`${name}keys`, `${name}values`];
+        for (const each of both) this.places.set(each, [this.allocate(cache), cache]);
+        this.put(at + 176, both.map((each) => this.places.get(each)[0]));
       }
       this.model = this.allocate(MODEL);
       this.putLong(this.model, [config.n_layer, config.n_head, c, config.n_positions, v]);
@@ -49,10 +52,11 @@ const wasm = (() => {
 
     view() { return new DataView(this.calls.memory.buffer); }
 
-    copy(values) {
-      const address = this.allocate(values.byteLength);
-      new Uint8Array(this.calls.memory.buffer).set(
-        new Uint8Array(values.buffer, values.byteOffset, values.byteLength), address);
+    /** Copies a tensor into the module's memory. */
+    copy(name, bytes) {
+      const address = this.allocate(bytes.byteLength);
+      new Uint8Array(this.calls.memory.buffer).set(bytes, address);
+      this.places.set(name, [address, bytes.byteLength]);
       return address;
     }
 
@@ -67,14 +71,24 @@ const wasm = (() => {
     }
 
     putMatrix(address, name, inputs, outputs, tensor, hasBias) {
-      const bias = hasBias ? this.copy(tensor(`${name}.bias`)) : 0;
-      const weight = this.copy(tensor(name));
-      this.put(address, [weight, this.copy(tensor(`${name}.scale`)), bias]);
+      const place = (part) => this.copy(part, tensor(part));
+      const bias = hasBias ? place(`${name}.bias`) : 0;
+      this.put(address, [place(name), place(`${name}.scale`), bias]);
       this.putLong(address + 16, [inputs, outputs, INT8]);
     }
 
-    /** Starts a new text. */
-    start() { this.length = 0; }
+    /** Forgets what was read after the first `length` tokens. */
+    rewind(length) { this.length = length; }
+
+    /** The attention weights of an id that was read at this position, (L, H, position + 1): computed again in
+     * JavaScript, with the weights, keys and values that are in the module's memory. */
+    attention(id, position) {
+      const { buffer } = this.calls.memory; // another one when the memory has grown
+      const bytes = (name) => new Uint8Array(buffer, ...this.places.get(name));
+      const floats = (name) => new Float32Array(buffer, this.places.get(name)[0], this.places.get(name)[1] / 4);
+      const cache = (layer) => ({ keys: floats(`layers.${layer}.keys`), values: floats(`layers.${layer}.values`) });
+      return new plain.PlainModel(this.config, bytes, cache).attention(id, position);
+    }
 
     /** Replaces values by e^(value - highest), and returns their sum; there are at most as many as logits. */
     exponentials(values, highest) {

@@ -3,14 +3,23 @@
 /** Runs the model beside the page, so that typing stays smooth. Messages are { type, … }. */
 (() => {
   const FRAME = 15; // milliseconds between messages to the page
-  let writer, running = 0, labels; // `running` is the number of the text that is written
+  let reader, writer, running = 0, asked = 0; // the numbers of the text that is written, of the last question
 
-  async function open({ texts, length }) {
-    const { header, tensor } = await payload.read(texts, length, (done) => postMessage({ type: "progress", done }));
+  async function open() {
+    const { header, tensor } = await reader.end();
     const { model, arithmetic } = generation.openModel(header, tensor);
     writer = new generation.Writer(model, new tokenizing.Tokenizer(header.tokenizer));
-    labels = [];
-    postMessage({ type: "ready", arithmetic });
+    postMessage({ type: "ready", arithmetic, vocabulary: vocabulary() });
+  }
+
+  /** The tokens for the page: all bytes in one array, where those of each token end, and which are special. */
+  function vocabulary() {
+    const { bytes, special } = writer.tokenizer, ends = new Uint32Array(bytes.length);
+    let length = 0;
+    bytes.forEach((each, id) => { ends[id] = length += each.length; });
+    const all = new Uint8Array(length);
+    bytes.forEach((each, id) => all.set(each, ends[id] - each.length));
+    return { bytes: all, ends, special: [...special] };
   }
 
   /** Lets messages in, such as a stop, without the delay of a timer. */
@@ -23,25 +32,14 @@
   /** Continues `prompt`, then the tokens `kept`, up to `settings.count` tokens in all. */
   async function write({ run, prompt, kept, settings }) {
     running = run;
-    const text = writer.start(prompt, kept), decode = writer.tokenizer.decoder();
-    let healed = text.end.length; // characters of the prompt that the next tokens spell again
-    const show = (id) => {
-      const isEnd = id === writer.tokenizer.endOfText, decoded = isEnd ? "" : decode(id);
-      const shown = decoded.slice(healed);
-      healed -= decoded.length - shown.length;
-      return { text: shown, isEnd };
-    };
-    if (kept.length) postMessage({ type: "kept", run, texts: kept.map(show) });
-    const label = (id) => (labels[id] ??= writer.tokenizer.decode([id]));
+    const text = writer.start(prompt, kept);
+    // The first `healed` bytes are the end of the prompt again.
+    postMessage({ type: "prompt", run, ids: text.tokens.slice(0, text.tokens.length - kept.length), healed: text.end.length });
     let reason = "length", written = [], sent = performance.now();
     while (text.generated < settings.count) {
-      const { id, probability, alternatives } = writer.next(text, settings);
-      const shown = show(id);
-      written.push({
-        id, probability, ...shown,
-        alternatives: alternatives.map(([other, share]) => [other, share, label(other)]),
-      });
-      if (shown.isEnd) { reason = "end"; break; }
+      const token = writer.next(text, settings);
+      written.push(token);
+      if (token.id === writer.tokenizer.endOfText) { reason = "end"; break; }
       if (performance.now() - sent < FRAME) continue;
       postMessage({ type: "tokens", run, tokens: written });
       await breathe();
@@ -49,19 +47,43 @@
       written = [];
       sent = performance.now();
     }
+    running = 0;
     if (written.length) postMessage({ type: "tokens", run, tokens: written });
     postMessage({ type: "done", run, reason });
   }
 
+  /** Sends the attention weights of the last of these tokens. Tokens that are no longer in the cache are read again, but
+   * not while a text is written: it comes first. */
+  async function explain({ question, ids }) {
+    asked = question;
+    const seen = writer.seen(ids);
+    while (running === 0 && !writer.readSome(seen)) {
+      await breathe();
+      if (question !== asked) return;
+    }
+    const isKnown = writer.known(seen) === seen.length;
+    postMessage({ type: "attention", question, seen, weights: isKnown ? writer.attention(seen) : null });
+  }
+
+  const receive = {
+    start({ length }) {
+      reader = payload.newReader(length, (done) => postMessage({ type: "progress", done }));
+    },
+    part({ text }) { reader.feed(text); },
+    end: open,
+    write,
+    stop({ run }) {
+      if (run === running) running = 0;
+      postMessage({ type: "done", run, reason: "stop" });
+    },
+    explain,
+  };
+
   onmessage = async ({ data }) => {
     try {
-      if (data.type === "open") await open(data);
-      if (data.type === "write") await write(data);
-      if (data.type === "stop") {
-        running = 0;
-        postMessage({ type: "done", run: data.run, reason: "stop" });
-      }
+      await receive[data.type](data);
     } catch (error) {
+      running = 0;
       postMessage({ type: "error", message: error.message });
     }
   };

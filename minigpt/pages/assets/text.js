@@ -2,7 +2,8 @@
 
 /**
  * The card of a tree: its current text token by token, what else was likely, its branches.
- * `actions` are those of playground.js: branch(tree, index, token), more(tree), edit(text), keepSeed(seed), tell(text).
+ * `actions` are what the page does: branch(tree, index, token), more(tree), edit(text), keepSeed(seed), tell(text). With
+ * explain(tree, index), what it returns is shown below the alternatives of the token at that place.
  */
 function newCard(tree, title, actions) {
   const { make, percent } = page;
@@ -60,12 +61,20 @@ function newCard(tree, title, actions) {
       class: `piece ${/^\n+$/.test(characters) ? "newline" : kind}`,
       role: "button", tabindex: index === 0 ? 0 : -1, "aria-pressed": "false",
       "aria-label": `${pending.map(reading.label).join("")}, probability ${percent(logprob)}`,
-      click: () => open(index), focus: () => setStop(index),
+      click: () => open(index), focus: () => setStop(index), pointerenter: () => { piece.element.title = summary(piece); },
     }, kind === "special" ? ` ⏹ ${characters}` : reading.visible(characters));
     reading.tint(piece.element, logprob);
     text.append(piece.element);
     pieces.push(piece);
     pending = [];
+  }
+
+  /** What else was likely at the tokens of a piece, in a line for each: for the mouse, without opening it. */
+  function summary({ tokens }) {
+    return tokens.map((token) => {
+      const others = token.alternatives.filter(({ id }) => id !== token.id).slice(0, 5);
+      return [token, ...others].map((each) => `${reading.label(each)} ${percent(each.logprob)}`).join(" · ");
+    }).join("\n");
   }
 
   function setStop(index) {
@@ -137,7 +146,7 @@ function newCard(tree, title, actions) {
         reading.choices(listed, token.id, (chosen) => actions.branch(tree, place, chosen), note),
       ];
     });
-    details.replaceChildren(...parts);
+    details.replaceChildren(...parts, ...(actions.explain ? [actions.explain(tree, start + tokens.length - 1)] : []));
     details.hidden = false;
   }
 
@@ -179,7 +188,7 @@ function newCard(tree, title, actions) {
     event.preventDefault();
   });
   details.addEventListener("keydown", (event) => {
-    const buttons = [...details.querySelectorAll("button")];
+    const buttons = [...details.querySelectorAll(".choices button")];
     const at = buttons.indexOf(document.activeElement);
     const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
     if (event.key === "Escape") {
