@@ -11,17 +11,19 @@ const payload = (() => {
   }
 
   /** Takes the texts one by one with `feed`, while others are still to come; `end` gives what they hold, as `open`
-   * does. The original of the compressed bytes has `length` bytes; `onProgress` gets the fraction that is done. */
-  function newReader(length, onProgress = () => {}) {
+   * does. The original of the compressed bytes has `length` bytes; `onProgress` gets the fraction that is done, and
+   * `onHeader` the header as soon as it is there. */
+  function newReader(length, onProgress = () => {}, onHeader = () => {}) {
     const { readable, writable } = new DecompressionStream("deflate");
     const writer = writable.getWriter(), bytes = new Uint8Array(length), filling = fill();
 
     async function fill() {
       const reader = readable.getReader();
-      let filled = 0;
+      let filled = 0, header = null;
       for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
         bytes.set(piece.value, filled);
         filled += piece.value.length;
+        if (header === null && (header = readHeader(bytes.subarray(0, filled)))) onHeader(header);
         onProgress(filled / length);
       }
       if (filled !== length) throw new Error(`the page is incomplete: ${filled} of ${length} bytes`);
@@ -39,11 +41,16 @@ const payload = (() => {
     };
   }
 
+  /** The header at the beginning of these bytes; null if they end before it does. */
+  function readHeader(bytes) {
+    if (bytes.length < 4) return null;
+    const end = 4 + new DataView(bytes.buffer).getUint32(0, true);
+    return bytes.length < end ? null : JSON.parse(new TextDecoder().decode(bytes.subarray(4, end)));
+  }
+
   /** The header, and a function that gives a named tensor as bytes. */
   function open(bytes) {
-    const view = new DataView(bytes.buffer, bytes.byteOffset);
-    const start = view.getUint32(0, true);
-    const header = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + start)));
+    const header = readHeader(bytes);
     const tensors = new Map(header.tensors.map(([name, offset, length]) => [name, [offset, length]]));
     const tensor = (name) => {
       const [offset, length] = tensors.get(name);

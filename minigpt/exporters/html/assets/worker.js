@@ -3,18 +3,18 @@
 /** Runs the model beside the page, so that typing stays smooth. Messages are { type, … }. */
 (() => {
   const FRAME = 15; // milliseconds between messages to the page
-  let reader, writer, running = 0, asked = 0; // the numbers of the text that is written, of the last question
+  let reader, tokenizer, writer, running = 0, asked = 0; // the numbers of the text that is written, of the last question
 
   async function open() {
     const { header, tensor } = await reader.end();
     const { model, arithmetic } = generation.openModel(header, tensor);
-    writer = new generation.Writer(model, new tokenizing.Tokenizer(header.tokenizer));
+    writer = new generation.Writer(model, tokenizer);
     postMessage({ type: "ready", arithmetic, vocabulary: vocabulary() });
   }
 
   /** The tokens for the page: all bytes in one array, where those of each token end, and which are special. */
   function vocabulary() {
-    const { bytes, special } = writer.tokenizer, ends = new Uint32Array(bytes.length);
+    const { bytes, special } = tokenizer, ends = new Uint32Array(bytes.length);
     let length = 0;
     bytes.forEach((each, id) => { ends[id] = length += each.length; });
     const all = new Uint8Array(length);
@@ -39,7 +39,7 @@
     while (text.generated < settings.count) {
       const token = writer.next(text, settings);
       written.push(token);
-      if (token.id === writer.tokenizer.endOfText) { reason = "end"; break; }
+      if (token.id === tokenizer.endOfText) { reason = "end"; break; }
       if (performance.now() - sent < FRAME) continue;
       postMessage({ type: "tokens", run, tokens: written });
       await breathe();
@@ -67,9 +67,12 @@
 
   const receive = {
     start({ length }) {
-      reader = payload.newReader(length, (done) => postMessage({ type: "progress", done }));
+      const onProgress = (done) => postMessage({ type: "progress", done });
+      reader = payload.newReader(length, onProgress, (header) => {
+        tokenizer = new tokenizing.Tokenizer(header.tokenizer); // while the weights are still to come
+      });
     },
-    part({ text }) { reader.feed(text); },
+    part({ texts }) { texts.forEach(reader.feed); },
     end: open,
     write,
     stop({ run }) {

@@ -229,9 +229,9 @@ const writing = (() => {
 
   /** Gives the worker the part of the model that the browser has just read. */
   function take() {
-    const element = document.querySelector(".weights");
-    worker?.postMessage({ type: "part", text: element.textContent });
-    element.remove();
+    const elements = [...document.querySelectorAll(".weights")];
+    worker?.postMessage({ type: "part", texts: elements.map((element) => element.textContent) });
+    for (const element of elements) element.remove();
   }
 
   return { take };
