@@ -351,6 +351,16 @@ def test_without_webassembly_the_page_computes_in_javascript_and_says_so(browser
     assert written_by_generate("日本 🙂", temperature=0).startswith(written)
 
 
+def test_a_page_whose_scripts_do_not_run_says_what_it_needs(browser: Any, page: Path) -> None:
+    needs = "document.body.innerText"
+    browser.open(page)
+    assert "needs JavaScript" not in browser.ask(needs)
+    content = page.read_text(encoding="utf-8")
+    page.write_text(content.replace("; script-src ", "; unknown ", 1), encoding="utf-8")  # so that none may run
+    browser.open(page)
+    assert "needs JavaScript, and a browser from 2024 or later" in browser.ask(needs)
+
+
 @pytest.mark.parametrize(
     ("removed", "message"), [("DecompressionStream", "lacks DecompressionStream"), ("Worker", "run a worker")]
 )

@@ -78,6 +78,7 @@ const attending = (() => {
 
     const isKnown = chosen !== null && chosen.layer < layers && chosen.head < heads;
     select(isKnown ? chosen : null);
+    setTimeout(() => { strip.scrollTop = strip.scrollHeight; }); // to the token itself, once the page has the element
     return make("section", { class: "attending", "aria-label": "attention" }, title,
       make("p", { class: "muted" }, "The weights with which the model, reading this token, attends to it and to the"
         + " tokens before it; the weights of a head sum to 1. Select a head: layers are below one another, the heads"

@@ -20,6 +20,7 @@ const writing = (() => {
 
   start(data.title);
   main.append(find("writing").content);
+  find("requirement").remove(); // an old browser, which does not know this script's syntax, shows it
   const inputs = {};
   for (const [name, [label, min, max, value, placeholder]] of Object.entries(SETTINGS)) {
     const step = ["count", "topK", "seed"].includes(name) ? 1 : "any";
