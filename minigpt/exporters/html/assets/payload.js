@@ -12,7 +12,7 @@ const payload = (() => {
 
   /** Takes the texts one by one with `feed`, while others are still to come; `end` gives what they hold, as `open`
    * does. The original of the compressed bytes has `length` bytes; `onProgress` gets the fraction that is done, and
-   * `onHeader` the header as soon as it is there. */
+   * `onHeader` the header when it has come. */
   function newReader(length, onProgress = () => {}, onHeader = () => {}) {
     const { readable, writable } = new DecompressionStream("deflate");
     const writer = writable.getWriter(), bytes = new Uint8Array(length), filling = fill();
