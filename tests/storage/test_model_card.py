@@ -95,7 +95,7 @@ def test_neither_the_card_nor_the_uploaded_files_contain_a_path_of_the_machine(t
     private = [path for path in run.directory.iterdir() if path.is_file() and "/home" in path.read_text("latin-1")]
     assert [path.name for path in private] == ["training.json"]
     assert "training.json" in excluded
-    assert shlex.split(" ".join(excluded)) == ["last/*", "training.json", "*.jsonl", "*.html", ".lock*"]
+    assert shlex.split(" ".join(excluded)) == ["last/*", "teacher/*", "training.json", "*.jsonl", "*.html", ".lock*"]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_no_name_or_source_can_inject_markdown_or_metadata(name: str, source: st
     assert len(headings) == len([line for line in plain.splitlines() if line.startswith("#")])
     assert card.count("\n|") == plain.count("\n|")
     (command,) = re.findall(r"hf upload .*", card)
-    assert len(shlex.split(command)) == 5 + 10
+    assert len(shlex.split(command)) == 5 + 12
 
 
 def test_the_card_is_rewritten_with_the_record_until_someone_edits_it(tmp_path: Path) -> None:
