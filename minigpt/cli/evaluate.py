@@ -297,6 +297,14 @@ def _break_down(
     from minigpt.cli.render.console import progress_bar
     from minigpt.evaluation.breakdown import break_down
 
+    tokenizer = checkpoint.tokenizer
+    if tokenizer.losses():
+        unknown = tokenizer.special.get(tokenizer.unknown or "")
+        n_unknown = 0 if unknown is None else int((stream == unknown).sum())
+        note(
+            f"note: the tokenizer ({tokenizer.name}) does not keep every character, so bits per byte are those of the"
+            f" text that its tokens spell; {n_unknown:,} of {len(stream):,} tokens are unknown and spell nothing"
+        )
     with progress_bar(notes, "evaluating") as report:
         return break_down(
             checkpoint.model,

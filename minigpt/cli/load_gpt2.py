@@ -31,6 +31,10 @@ def load_gpt2(
     name: Annotated[
         str | None, typer.Option("--name", help="the name to save it under [default: the model's name]")
     ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option("--tokenizer", help="none: read no tokenizer; texts are then token ids [default: the model's]"),
+    ] = None,
     device: DeviceOption = "auto",
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
@@ -55,7 +59,15 @@ def load_gpt2(
 
     out = console()
     # No spinner: huggingface_hub draws its own progress on the same stream.
-    imported = import_gpt2(model, source=source, revision=revision, name=name, checkpoints=checkpoints, device=device)
+    imported = import_gpt2(
+        model,
+        source=source,
+        revision=revision,
+        name=name,
+        checkpoints=checkpoints,
+        device=device,
+        tokenizer=tokenizer,
+    )
     checkpoint = imported.checkpoint
     weight_bytes = (checkpoint.directory / WEIGHTS).stat().st_size
     rows = {"from": imported.source, "saved in": str(checkpoint.directory)}
@@ -70,4 +82,5 @@ def load_gpt2(
         note(f"  {line}" if verification.status in _VERIFICATION else line)
     note("try it with:")
     name = checkpoint.directory.name
-    write(command_line("generate", "Once upon a time", "--model", name, checkpoints=checkpoints))
+    prompt = "0 1 2" if tokenizer else "Once upon a time"
+    write(command_line("generate", prompt, "--model", name, checkpoints=checkpoints))

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from minigpt.data.split import Part
 from minigpt.data.transcript import Speakers, SpeakerTracker
+from minigpt.errors import TokenizerError
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
@@ -101,11 +102,15 @@ def write_shards(
 
     With `has_speakers` the text is a transcript, and the speaker of each token is written too (see `Speakers`).
     `advance` is called with the bytes of each encoded chunk.
-    Raises: OSError if the folder cannot be written.
+    Raises: OSError if the folder cannot be written; TokenizerError if an imported tokenizer cannot encode the text.
     """
     workers = min(
         _MAX_WORKERS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
+    if has_speakers and not tokenizer.is_lossless:
+        raise TokenizerError(
+            f"a chat log needs a tokenizer whose tokens are the whole text, which {tokenizer.name} is not"
+        )
     lengths, dtype = tokenizer.token_lengths, token_type(tokenizer.vocab_size)
     lengths_in_text = lengths.copy()
     lengths_in_text[tokenizer.end_of_text] = len(END_OF_TEXT)
@@ -117,7 +122,11 @@ def write_shards(
     def encode(text: str, speakers: Speakers | None) -> _Encoded:
         tokens = tokenizer.encode_array(text, documents=True)
         labels = None if speakers is None else _label(lengths_in_text[tokens], speakers)
-        return _Encoded(tokens.astype(dtype), int(lengths[tokens].sum()), labels)
+        if tokenizer.is_lossless:
+            text_bytes = int(lengths[tokens].sum())
+        else:
+            text_bytes = len(text.encode()) - len(END_OF_TEXT) * text.count(END_OF_TEXT)
+        return _Encoded(tokens.astype(dtype), text_bytes, labels)
 
     def write(part: Part, encoding: Future[_Encoded]) -> None:
         encoded = encoding.result()

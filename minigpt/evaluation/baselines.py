@@ -138,7 +138,7 @@ def model_baseline(
     sample = even_sample(validation, _MOST_TOKEN_BYTES * _MODEL_TOKENS)
     for document in sample.rstrip(bytes([BOUNDARY])).split(bytes([BOUNDARY])):
         # A sample may cut a character in two: its bytes are ignored.
-        tokens += [tokenizer.end_of_text, *tokenizer.encode(document.decode(errors="ignore"))]
+        tokens += [tokenizer.start_of_text, *tokenizer.encode(document.decode(errors="ignore"))]
     measured = evaluate(
         model,
         tokens,

@@ -9,11 +9,19 @@ from minigpt.importers.open_model import is_checkpoint
 from minigpt.storage.checkpoint import CONFIG, GENERATION_CONFIG, TRAINING
 from minigpt.storage.folder import wrap_write_errors
 from minigpt.storage.model_card import upload_command
+from minigpt.tokenizer.library_files import CONVERTED
 
 # The dtypes of each target, its default first.
 TARGETS = {"gguf": GGUF_DTYPES, "onnx": ("f32",), "ctranslate2": ("f32", "f16", "bf16", "int8"), "html": ("int8",)}
 ONE_FILE = {"gguf": ".gguf", "html": ".html"}
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+    *CONVERTED,
+)
 # The files of each target that is a folder; the first one identifies the target.
 FILES = {
     "onnx": (ONNX_MODEL, ONNX_WEIGHTS, CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES),

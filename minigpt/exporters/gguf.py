@@ -126,14 +126,15 @@ def _add_tokenizer(writer: GGUFWriter, tokenizer: Tokenizer, vocab_size: int) ->
     """
     import gguf
 
+    vocabulary = tokenizer.byte_level("GGUF")
     types = [gguf.TokenType.NORMAL] * vocab_size
     for id in (*tokenizer.unused_ids, *range(tokenizer.vocab_size, vocab_size)):
         types[id] = gguf.TokenType.UNUSED
-    for id in tokenizer.vocabulary.added.values():
+    for id in vocabulary.added.values():
         types[id] = gguf.TokenType.USER_DEFINED
     for id in tokenizer.special.values():
         types[id] = gguf.TokenType.CONTROL
-    by_character = tokenizer.vocabulary.by_character
+    by_character = vocabulary.by_character
     tokens = list(tokenizer.token_strings)
     if by_character:
         for id, type_ in enumerate(types[: len(tokens)]):

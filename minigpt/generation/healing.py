@@ -25,7 +25,7 @@ class Prompt(NamedTuple):
 
 
 def encode_prompt(tokenizer: Tokenizer, text: str, *, token_healing: bool = True) -> Prompt:
-    """The tokens of a prompt; an empty prompt becomes one end-of-text, the start of a document.
+    """The tokens of a prompt; an empty prompt becomes the token that starts a document, end-of-text.
 
     With `token_healing`, and a tokenizer with merges, they stop where a letter, a space or a line break after the
     text would change them. Only a prompt that ends in white space or an apostrophe is changed: a word
@@ -33,13 +33,13 @@ def encode_prompt(tokenizer: Tokenizer, text: str, *, token_healing: bool = True
     """
     ids = tokenizer.encode(text)
     if not ids:
-        return Prompt([tokenizer.end_of_text])
+        return Prompt([tokenizer.start_of_text])
     if not token_healing or not tokenizer.merges or not (text[-1].isspace() or text[-1] == "'"):
         return Prompt(ids)
     kept = min(_common_length(ids, tokenizer.encode(text + more)) for more in _NEXT[text[-1].isspace()])
     while (end := _text(tokenizer, ids[kept:])) is None or (not end and text[-1].isspace()):
         kept -= 1  # to the beginning of a character, and before the last one if that is white space
-    return Prompt(ids[:kept] or [tokenizer.end_of_text], end)
+    return Prompt(ids[:kept] or [tokenizer.start_of_text], end)
 
 
 def _common_length(ids: list[int], others: list[int]) -> int:

@@ -43,7 +43,7 @@ class RowText:
 
     def __init__(self, row: int, tokenizer: Tokenizer, config: SamplingConfig, end: str = "") -> None:
         self.row, self.tokenizer, self.config, self.end = row, tokenizer, config, end
-        self.decoder = tokenizer.decoder()
+        self.decoder = tokenizer.decoder(continues=True)
         self.filter = StopFilter(config.stop, config.until)
         self.n_new = 0
 

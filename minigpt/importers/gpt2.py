@@ -54,12 +54,14 @@ def load_gpt2(
     name: str | None = None,
     checkpoints: str | Path = "checkpoints",
     device: str = "auto",
+    tokenizer: str | None = None,
 ) -> Checkpoint:
     """Imports a GPT-2 into `checkpoints`, as `import_gpt2` does, and loads it into memory.
 
     Raises: CheckpointError, TokenizerError, DeviceError.
     """
-    result = import_gpt2(model, source=source, revision=revision, name=name, checkpoints=checkpoints, device=device)
+    result = import_gpt2(model, source=source, revision=revision, name=name, checkpoints=checkpoints, device=device,
+                         tokenizer=tokenizer)  # fmt: skip
     return load_checkpoint(result.checkpoint.directory, device)
 
 
@@ -71,16 +73,21 @@ def import_gpt2(
     name: str | None = None,
     checkpoints: str | Path = "checkpoints",
     device: str = "auto",
+    tokenizer: str | None = None,
 ) -> ImportResult:
     """Imports a GPT-2 into `checkpoints/name` and checks it against published outputs.
 
     `model` is one of GPT2_NAMES, another name on the hub, or a path of any format; by default `source`, else gpt2.
     `source` is a path or another name on the hub to read the model from; by default it is downloaded at `revision`.
-    `name` is by default that of the model or the path. If an identical import exists under that name, it is kept. If
+    `name` is by default that of the model or the path. With the `tokenizer` "none", texts are token ids, for a model
+    whose tokenizer is missing or not supported. If an identical import exists under that name, it is kept. If
     the hub cannot be reached to compare them, the hub's local cache is used.
     Raises: CheckpointError if the model cannot be downloaded or read, is not a GPT-2, or the name is taken by something
     else; TokenizerError; DeviceError.
     """
+    if tokenizer not in (None, "none"):
+        raise CheckpointError(f"tokenizer ({tokenizer!r}) must be none: the model's own is used, or none at all")
+    ids_only = tokenizer is not None
     model, path, hub_name = _resolve_source(model, source)
     if name is not None and (name in ("", ".", "..") or Path(name).name != name):
         raise CheckpointError(
@@ -96,17 +103,17 @@ def import_gpt2(
                 f"revision ({revision!r}) needs a model on the hub, but {path} is a path; omit the revision"
             )
         origin = path.resolve().name  # the model card is published, and the rest of the path may be private
-        return replace(_import(path, origin, target, device, {}), source=str(path))
+        return replace(_import(path, origin, target, device, {}, ids_only), source=str(path))
     repository = repository_of(hub_name)
     try:
         on_hub = weights_identity(repository, revision) if exists(target) else None
     except UnreachableError as error:
-        return _import_from_cache(repository, revision, target, device, error)
+        return _import_from_cache(repository, revision, target, device, error, ids_only)
     if on_hub is not None and _stored_source(target) == on_hub:
         existing = load_checkpoint(target, device, mapped=True)
         note = "already imported; the hub has the same weights"
         return ImportResult(existing, repository, (note,), verify_gpt2(existing.model))
-    return _import_downloaded(download(repository, revision), repository, target, device)
+    return _import_downloaded(download(repository, revision), repository, target, device, ids_only)
 
 
 def _resolve_source(model: str | Path | None, source: str | Path | None) -> tuple[str | Path, Path | None, str]:
@@ -131,7 +138,12 @@ def _resolve_source(model: str | Path | None, source: str | Path | None) -> tupl
 
 
 def _import_from_cache(
-    repository: str, revision: str | None, target: Path, device: str, unreachable: UnreachableError
+    repository: str,
+    revision: str | None,
+    target: Path,
+    device: str,
+    unreachable: UnreachableError,
+    ids_only: bool,
 ) -> ImportResult:
     """The existing import, if the hub's local cache has the same model.
 
@@ -141,21 +153,23 @@ def _import_from_cache(
         weights = download(repository, revision, cached=True)
     except UnreachableError:
         raise unreachable from None
-    result = _import_downloaded(weights, repository, target, device)
+    result = _import_downloaded(weights, repository, target, device, ids_only)
     reason = failure_reason(unreachable)
     note = f"the hub cannot be reached ({reason}); already imported, and the hub's cache has the same model"
     return replace(result, notes=(note, *result.notes))
 
 
-def _import_downloaded(weights: Path, repository: str, target: Path, device: str) -> ImportResult:
+def _import_downloaded(weights: Path, repository: str, target: Path, device: str, ids_only: bool) -> ImportResult:
     """Imports the model whose weights are in the hub's cache."""
     metadata = {_SOURCE: f"{repository}/{weights.name}@{weights.resolve().name}"}
-    return _import(weights, repository, target, device, metadata)
+    return _import(weights, repository, target, device, metadata, ids_only)
 
 
-def _import(path: Path, origin: str, target: Path, device: str, metadata: dict[str, str]) -> ImportResult:
+def _import(
+    path: Path, origin: str, target: Path, device: str, metadata: dict[str, str], ids_only: bool
+) -> ImportResult:
     """Imports the model at a path into a folder, unless the folder already holds the same model."""
-    imported = open_model(path)
+    imported = open_model(path, ids_only=ids_only)
     # OpenAI's models are known to have GPT-2's vocabulary, so their tokenizer is neither downloaded nor assumed.
     known = (GPT2_VOCABULARY_ASSUMED,) if metadata and is_openai(origin) else ()
     notes = tuple(note for note in imported.notes if note not in known)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import cast
 
 from minigpt.errors import CheckpointError
-from minigpt.importers.huggingface import OTHER_TOKENIZERS
 from minigpt.importers.sharded import files_named_in
 from minigpt.storage.checkpoint import CONFIG, WEIGHTS
+from minigpt.tokenizer.library_files import CONVERTED
 
 GPT2_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 _OWNER = "openai-community"
@@ -21,7 +21,7 @@ _INDEX = ".index.json"
 # The forms that weights are stored in, the preferred ones first; one of them is downloaded.
 _FORMS = (WEIGHTS, WEIGHTS + _INDEX, "pytorch_model.bin", "pytorch_model.bin" + _INDEX)
 _TOKENIZER = "tokenizer.json"
-_WITH_TOKENIZER = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+_WITH_TOKENIZER = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json")
 _INSTEAD_OF_TOKENIZER = ("vocab.json", "merges.txt")
 _FILES = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".json"}  # suffixes of paths, not of names on the hub
 
@@ -88,13 +88,12 @@ def download(repository: str, revision: str | None = None, *, cached: bool = Fal
 
 
 def _fetch_tokenizer(repository: str, revision: str, cached: bool) -> None:
-    """Downloads tokenizer.json, else vocab.json and merges.txt, else a file that identifies another kind."""
+    """Downloads tokenizer.json, else vocab.json and merges.txt, else a WordPiece or SentencePiece file."""
     found = _fetch_first(repository, (_TOKENIZER, *_INSTEAD_OF_TOKENIZER), revision, cached)
     if found is None:
-        for name in OTHER_TOKENIZERS:
+        for name in CONVERTED:
             _fetch(repository, name, revision, cached)
-        return
-    if found.name != _TOKENIZER:
+    elif found.name != _TOKENIZER:
         for name in _INSTEAD_OF_TOKENIZER:
             _fetch(repository, name, revision, cached)
     for name in _WITH_TOKENIZER:  # optional, so a cache without them suffices

@@ -13,7 +13,12 @@ from torch import Tensor
 
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
-from minigpt.importers.imported_model import ImportedModel, check_vocabulary, may_use_gpt2_vocabulary
+from minigpt.importers.imported_model import (
+    ImportedModel,
+    check_vocabulary,
+    may_use_gpt2_vocabulary,
+    tokenizer_notes,
+)
 from minigpt.importers.tensor_sources import WrappedTensors
 from minigpt.storage.checkpoint import CONFIG
 from minigpt.storage.files import read_json
@@ -25,24 +30,26 @@ from minigpt.storage.huggingface import (
     plain_name,
     unused_heads,
 )
+from minigpt.tokenizer.files import has_tokenizer
+from minigpt.tokenizer.ids_only import IdsOnly
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 # The options that scale the attention, with GPT-2's values. Other values are equal to a factor on the queries.
 _SCALES = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False}
-TOKENIZER_FILES = ("tokenizer.json", "merges.txt", "vocab.json", "vocab.bpe")
-OTHER_TOKENIZERS = ("vocab.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 GPT2_VOCABULARY_ASSUMED = "no tokenizer next to the weights: GPT-2's vocabulary is assumed"  # a note
 
 
-def open_huggingface(weights: Path, tensors: TensorSource) -> ImportedModel:
-    """The model with these open weights, and the config.json and tokenizer next to them.
+def open_huggingface(weights: Path, tensors: TensorSource, *, ids_only: bool = False) -> ImportedModel:
+    """The model with these open weights, and the config.json and tokenizer next to them; with `ids_only` without one.
 
     Raises: CheckpointError if it is not a GPT-2 or its tokenizer does not belong to it; TokenizerError.
     """
     path = weights.parent / CONFIG
     notes: list[str] = []
+    end_id = None
     if path.exists():
         values = read_json(path)
+        end_id = values.get("eos_token_id")
         scaled = scales_attention(values)
         config = config_from_huggingface({**values, **{name: _SCALES[name] for name in scaled}}, path)
         if scaled:
@@ -53,7 +60,7 @@ def open_huggingface(weights: Path, tensors: TensorSource) -> ImportedModel:
     else:
         config = infer_config(tensors)
         notes.append(f"no {CONFIG} next to {weights.name}: {config.n_head} heads of 64 are assumed, as in every GPT-2")
-    tokenizer, assumed = _read_tokenizer(weights.parent, config)
+    tokenizer, assumed = _ids_only(config, end_id) if ids_only else _read_tokenizer(weights.parent, config)
     notes += assumed
     notes += check_vocabulary(tokenizer, config, weights.parent)
     return ImportedModel(config, tensors, tokenizer, (*notes, *unused_heads(tensors)))
@@ -71,28 +78,34 @@ def _query_factors(scaled: Mapping[str, Any], config: GPTConfig) -> list[float]:
     return [common / (layer + 1) if by_layer else common for layer in range(config.n_layer)]
 
 
+def _ids_only(config: GPTConfig, end_id: object) -> tuple[Tokenizer, list[str]]:
+    """What stands for the tokenizer of a model that has none, and a note."""
+    last = config.vocab_size - 1
+    known = type(end_id) is int and 0 <= end_id <= last
+    end = end_id if known and isinstance(end_id, int) else last
+    note = f"no tokenizer: texts are token ids with spaces between them, and the id {end} ends a text"
+    return Tokenizer(IdsOnly(config.vocab_size, end)), [
+        note if known else f"{note}, because config.json names no other"
+    ]
+
+
 def _read_tokenizer(folder: Path, config: GPTConfig) -> tuple[Tokenizer, list[str]]:
     """The tokenizer next to the weights, or GPT-2's for a model of its vocabulary size, and notes on what was assumed.
 
     Raises: TokenizerError if it is not supported; CheckpointError if it does not belong to the model.
     """
-    if any((folder / name).exists() for name in TOKENIZER_FILES):
+    if has_tokenizer(folder):
         tokenizer = Tokenizer.load(folder)
         if tokenizer.vocab_size <= config.vocab_size:
-            return tokenizer, []
+            return tokenizer, tokenizer_notes(tokenizer)
     else:
-        other = next((name for name in OTHER_TOKENIZERS if (folder / name).exists()), None)
-        if other:
-            raise CheckpointError(
-                f"{folder} has its tokenizer in {other}, which is not supported;"
-                f" it must be a byte-level BPE like GPT-2's"
-            )
         tokenizer = Tokenizer.named("gpt2")
         if may_use_gpt2_vocabulary(config):
             return tokenizer, [GPT2_VOCABULARY_ASSUMED]
         raise CheckpointError(
             f"{folder} has no tokenizer, and its model has {config.vocab_size} tokens, not GPT-2's 50257;"
-            " put the tokenizer.json that belongs to the model next to it"
+            " put the tokenizer.json that belongs to the model next to it, or import it for token ids only with"
+            " --tokenizer none"
         )
     raise CheckpointError(
         f"{folder} has a model of {config.vocab_size} tokens, but its tokenizer ({tokenizer.name}) has"

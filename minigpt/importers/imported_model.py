@@ -29,6 +29,17 @@ def may_use_gpt2_vocabulary(config: GPTConfig) -> bool:
     return _GPT2_TOKENS <= config.vocab_size <= _GPT2_PADDED
 
 
+def tokenizer_notes(tokenizer: Tokenizer) -> list[str]:
+    """A note for the user if texts do not become tokens and text again as GPT-2's do."""
+    if not tokenizer.losses() and tokenizer.start_of_text == tokenizer.end_of_text:
+        return []
+    names = {id: name for name, id in tokenizer.special.items()}
+    start, end = names[tokenizer.start_of_text], names[tokenizer.end_of_text]
+    lost = "; ".join(tokenizer.losses() or ["it keeps every character"])
+    around = f"a prompt gets no special tokens, but an empty one becomes {start}, and {end} ends a text"
+    return [f"the tokenizer ({tokenizer.name}) is run by the tokenizers library: {lost}; {around}"]
+
+
 def check_vocabulary(tokenizer: Tokenizer, config: GPTConfig, source: object) -> list[str]:
     """Notes for the user if the model has more embeddings than the tokenizer has tokens; `source` is for errors.
 

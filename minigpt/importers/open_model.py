@@ -11,7 +11,7 @@ from minigpt.config import GPTConfig
 from minigpt.device import resolve_device
 from minigpt.errors import CheckpointError
 from minigpt.importers.hub import is_hub_name
-from minigpt.importers.huggingface import TOKENIZER_FILES, open_huggingface, scales_attention
+from minigpt.importers.huggingface import open_huggingface, scales_attention
 from minigpt.importers.imported_model import ImportedModel, check_vocabulary
 from minigpt.importers.nanogpt import CHECKPOINT, is_nanogpt, open_nanogpt
 from minigpt.importers.peft import check_base, find_base, merged, read_adapter
@@ -34,6 +34,7 @@ from minigpt.storage.huggingface import TensorSource, from_huggingface, unused_h
 from minigpt.storage.names import ADAPTER_CONFIG
 from minigpt.storage.run_record import AdapterBase
 from minigpt.storage.tensors import TensorFile
+from minigpt.tokenizer.files import has_tokenizer, is_ids_only
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 TOKENIZER = "tokenizer.json"
@@ -119,10 +120,16 @@ def _load_adapted(
     loaded = _load_base(path, base_path, adapter.base_sha256, mapped=True)
     model = merged(loaded.checkpoint.model, adapter).to(device, dtype)
     tokenizer = loaded.checkpoint.tokenizer
-    if any(exists(path / name) for name in TOKENIZER_FILES):
+    if has_tokenizer(path):
         tokenizer = Tokenizer.load(path)
         check_vocabulary(tokenizer, model.config, path)
-    return LoadedModel(Checkpoint(path, model, tokenizer), loaded.notes)
+    notes = loaded.notes
+    if base is None and adapter.base_sha256 is None and base_path != Path(adapter.base or ""):
+        notes += (
+            f"the adapter was trained on {adapter.base} and has no hash of it; {base_path} was chosen by its name and"
+            f" has a fitting shape; for another base: --model BASE --adapter {path}",
+        )
+    return LoadedModel(Checkpoint(path, model, tokenizer), notes)
 
 
 def _load_base(adapter: Path, path: Path, sha256: str | None, *, mapped: bool) -> LoadedModel:
@@ -186,13 +193,15 @@ def _notes_on(path: Path, config: GPTConfig, tokenizer: Tokenizer) -> tuple[str,
 
 def is_checkpoint(path: Path) -> bool:
     """Whether a folder is a checkpoint as minigpt writes it, judged by its file names and its config.json."""
-    files = [path / name for name in (CONFIG, WEIGHTS, TOKENIZER)]
-    return all(exists(file) for file in files) and not scales_attention(read_json(path / CONFIG))
+    if not all(exists(path / name) for name in (CONFIG, WEIGHTS)):
+        return False
+    return (exists(path / TOKENIZER) or is_ids_only(path)) and not scales_attention(read_json(path / CONFIG))
 
 
-def open_model(path: Path) -> ImportedModel:
+def open_model(path: Path, *, ids_only: bool = False) -> ImportedModel:
     """Opens the model at a path, of any format; reads no tensors yet. The caller must close its `tensors`.
 
+    With `ids_only`, a Hugging Face model's tokenizer is not read; other formats have theirs.
     Raises: CheckpointError if it is missing, damaged, of no supported format or not a GPT-2; TokenizerError.
     """
     if not exists(path):
@@ -200,7 +209,11 @@ def open_model(path: Path) -> ImportedModel:
     try:
         if path.is_dir():
             found = _find_in_folder(path)
-            return open_tensorflow(path) if found.name == HPARAMS or found.suffix == INDEX else open_model(found)
+            return (
+                open_tensorflow(path)
+                if found.name == HPARAMS or found.suffix == INDEX
+                else open_model(found, ids_only=ids_only)
+            )
         with open_regular(path) as file:
             start = file.read(8)
     except CheckpointError:  # is an OSError too, and already says what to do
@@ -215,16 +228,16 @@ def open_model(path: Path) -> ImportedModel:
         content = open_torch(path)
         if is_nanogpt(content):
             return open_nanogpt(path, content)
-        return _open_or_close(path, TorchTensors(path, _weights_in(path, content)))
+        return _open_or_close(path, TorchTensors(path, _weights_in(path, content)), ids_only)
     if path.name in (HPARAMS, LATEST):
         return open_tensorflow(path.parent)
     if path.suffix == INDEX:
         return open_tensorflow(path)
     if path.name.endswith(_SHARDS):
-        return _open_or_close(path, ShardedTensors(path, _open_shard))
+        return _open_or_close(path, ShardedTensors(path, _open_shard), ids_only)
     if path.suffix != ".safetensors" and (start[:1] in b"{<" or not _could_be_safetensors(path, start)):
         raise CheckpointError(f"{path} has no supported format; give {_FORMS}")
-    return _open_or_close(path, TensorFile(path))
+    return _open_or_close(path, TensorFile(path), ids_only)
 
 
 def _find_in_folder(folder: Path) -> Path:
@@ -250,10 +263,10 @@ def _find_in_folder(folder: Path) -> Path:
     raise CheckpointError(f"{folder} holds no model (it holds {content}); give {_FORMS}")
 
 
-def _open_or_close(weights: Path, tensors: TensorSource) -> ImportedModel:
+def _open_or_close(weights: Path, tensors: TensorSource, ids_only: bool) -> ImportedModel:
     """Opens a Hugging Face model with these tensors, and closes them if that fails."""
     try:
-        return open_huggingface(weights, tensors)
+        return open_huggingface(weights, tensors, ids_only=ids_only)
     except BaseException:
         tensors.close()
         raise

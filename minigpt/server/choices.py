@@ -84,7 +84,7 @@ class Choice:
         self._length += len(rest := self._decoder.flush())  # a prompt may end within a character
         self.text = self.model.tokenizer.decode([token.id for token in tokens])
         assert not rest or self.text.endswith(rest)
-        self._decoder = self.model.tokenizer.decoder()
+        self._decoder = self.model.tokenizer.decoder(continues=True)
 
     def add(self, piece: Piece) -> None:
         """Adds a generated token. What it spells again of the prompt is not in the text."""

@@ -30,13 +30,13 @@ def tokenizer_info(model: ServedModel) -> dict[str, Any]:
     names = {id: name for name, id in tokenizer.special.items()}
     end_of_text = names[tokenizer.end_of_text]
     return {
-        "tokenizer_class": "GPT2Tokenizer",
+        "tokenizer_class": tokenizer.class_name,
         "tokenizer": tokenizer.name,
         "vocab_size": tokenizer.vocab_size,
         "model_max_length": model.context_length,
-        "bos_token": end_of_text,
+        "bos_token": names[tokenizer.start_of_text],
         "eos_token": end_of_text,
-        "unk_token": end_of_text,
+        "unk_token": tokenizer.unknown or end_of_text,
         "pad_token": names[tokenizer.special_id("pad_token")],
         "add_bos_token": False,
         "chat_template": model.chat_template,

@@ -121,7 +121,9 @@ def write_config(directory: str | Path, model: GPT, tokenizer: Tokenizer, *, dty
     Raises: CheckpointError if it cannot be written.
     """
     dtype = dtype or model.token_embedding.weight.dtype
-    config = config_to_huggingface(model.config, end_of_text=tokenizer.end_of_text, dtype=dtype)
+    config = config_to_huggingface(
+        model.config, end_of_text=tokenizer.end_of_text, dtype=dtype, start_of_text=tokenizer.start_of_text
+    )
     atomic_json(Path(directory) / CONFIG, config)
 
 

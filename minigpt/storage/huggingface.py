@@ -245,8 +245,10 @@ def check_tied(file: TensorSource, head: str, tied: str) -> None:
         )
 
 
-def config_to_huggingface(config: GPTConfig, *, end_of_text: int, dtype: torch.dtype) -> dict[str, Any]:
-    """The content of config.json."""
+def config_to_huggingface(
+    config: GPTConfig, *, end_of_text: int, dtype: torch.dtype, start_of_text: int | None = None
+) -> dict[str, Any]:
+    """The content of config.json; texts start with end-of-text by default."""
     return {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
@@ -268,7 +270,7 @@ def config_to_huggingface(config: GPTConfig, *, end_of_text: int, dtype: torch.d
         "reorder_and_upcast_attn": False,
         "add_cross_attention": False,
         "tie_word_embeddings": True,
-        "bos_token_id": end_of_text,
+        "bos_token_id": end_of_text if start_of_text is None else start_of_text,
         "eos_token_id": end_of_text,
         "use_cache": True,
         "torch_dtype": str(dtype).removeprefix("torch."),  # old and new versions of transformers read this key

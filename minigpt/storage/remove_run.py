@@ -21,6 +21,7 @@ from minigpt.storage.names import (
     WEIGHTS,
 )
 from minigpt.storage.run_lock import RunLock
+from minigpt.tokenizer.library_files import CONVERTED
 
 _OWN = {  # what minigpt writes into the folder of a run
     *(
@@ -39,6 +40,7 @@ _OWN = {  # what minigpt writes into the folder of a run
     ),
     *(".lock", ".lock.json", "tensorboard", "wandb"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt"),
+    *CONVERTED,
 }
 
 

@@ -31,20 +31,21 @@ class BPEDropout:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Raises: TokenizerError for a tokenizer without merges."""
-        vocab = tokenizer.vocabulary.tokens
+        if not tokenizer.merges:
+            raise self._refusal(tokenizer)
+        vocabulary = tokenizer.byte_level("bpe_dropout")
+        vocab = vocabulary.tokens
         merges = [(vocab[left], vocab[right], vocab[left + right]) for left, right in tokenizer.merges
                   if left in vocab and right in vocab and left + right in vocab]  # fmt: skip
-        if tokenizer.vocabulary.by_character or not merges:
-            raise TokenizerError(
-                f"bpe_dropout needs a tokenizer with merges (gpt2 or bpe:N); {tokenizer.name} has none, so it must be 0"
-            )
+        if vocabulary.by_character or not merges:
+            raise self._refusal(tokenizer)
         self._size = tokenizer.vocab_size
         left, right, self._merged = np.array(merges, dtype=np.int64).T
         pairs = left * self._size + right
         self._ranks = np.argsort(pairs, kind="stable")
         self._pairs = pairs[self._ranks]
         tokens = [tokenizer.token_bytes(id) for id in range(self._size)]
-        named = {*tokenizer.special.values(), *tokenizer.vocabulary.added.values()}
+        named = {*tokenizer.special.values(), *vocabulary.added.values()}
         kinds = [_FIXED if id in named else _kind(token) for id, token in enumerate(tokens)]
         self._kinds = np.array(kinds, dtype=np.int8)
         self._leads = np.array([token.startswith(b" ") for token in tokens])
@@ -55,6 +56,12 @@ class BPEDropout:
         self._spellings = np.concatenate([spelled, np.arange(self._size)])
         self._spelled_at = self._lengths.cumsum() - self._lengths
         self._itself_at = len(spelled) + np.arange(self._size)
+
+    @staticmethod
+    def _refusal(tokenizer: Tokenizer) -> TokenizerError:
+        return TokenizerError(
+            f"bpe_dropout needs a tokenizer with merges (gpt2 or bpe:N); {tokenizer.name} has none, so it must be 0"
+        )
 
     def __call__(self, sequences: Ids, seeds: npt.NDArray[np.uint64], dropout: float, length: int) -> Ids:
         """The first `length` tokens of every sequence after encoding it again with BPE-dropout.

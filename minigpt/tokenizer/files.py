@@ -1,25 +1,22 @@
 """Reads and writes the tokenizer files of Hugging Face and OpenAI."""
 
-import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from minigpt.bounded_reading import read_json_value, read_regular
 from minigpt.errors import TokenizerError
-from minigpt.tokenizer.huggingface_json import (
-    AddedToken,
-    ParsedTokenizer,
-    parse_added_token,
-    parse_tokenizer_json,
-    to_tokenizer_json,
-)
+from minigpt.tokenizer import library_files
+from minigpt.tokenizer.config_files import CONFIG, TokenizerConfig, as_tokenizer_error, read_config
+from minigpt.tokenizer.huggingface_json import AddedToken, ParsedTokenizer, parse_tokenizer_json, to_tokenizer_json
+from minigpt.tokenizer.ids_only import IdsOnly
+from minigpt.tokenizer.library import LibraryVocabulary
 from minigpt.tokenizer.vocabulary import (
     END_OF_TEXT,
     GPT2_BYTES,
+    OtherRulesError,
     Vocabulary,
     bytes_to_unicode,
     decode_merges,
@@ -29,9 +26,9 @@ from minigpt.tokenizer.vocabulary import (
 
 # The vocabulary and merges of a tokenizer without a tokenizer.json: transformers' names and OpenAI's.
 _FILE_PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
-_ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
-_ROLES_OF_SEVERAL = ("additional_special_tokens", "extra_special_tokens")
-_GPT2_TOKENIZERS = (None, "GPT2Tokenizer", "GPT2TokenizerFast")
+# The entry of tokenizer_config.json by which a model without a tokenizer is known: the number of its ids.
+_IDS_ONLY = "minigpt_ids_only"
+AnyVocabulary = Vocabulary | LibraryVocabulary | IdsOnly
 # SHA-256 of the tokenizer.json that minigpt writes for GPT-2.
 _GPT2_FILE = "9538531b4af510e665b3ab13d38c60947038e6407cc38c96e84e6a07206dae3e"
 
@@ -42,12 +39,19 @@ def gpt2() -> Vocabulary:
     return Vocabulary.in_order(GPT2_BYTES, parse_merges(text))
 
 
-def write(directory: Path, vocabulary: Vocabulary, chat_template: str | None = None) -> None:
+def write(directory: Path, vocabulary: AnyVocabulary, chat_template: str | None = None) -> None:
     """Writes a tokenizer's files into a directory, which is created if missing.
 
     The files are `tokenizer.json` and `tokenizer_config.json`, and for older programs `vocab.json` and `merges.txt`,
-    except for a tokenizer by character, which these cannot express.
+    except for a tokenizer by character, which these cannot express. A tokenizer of other rules keeps its own files.
     """
+    if isinstance(vocabulary, LibraryVocabulary):
+        library_files.write(directory, vocabulary, chat_template)
+        return
+    if isinstance(vocabulary, IdsOnly):
+        entry = {_IDS_ONLY: [vocabulary.size, vocabulary.end_id]}
+        (directory / CONFIG).write_text(json.dumps(entry) + "\n", encoding="utf-8")
+        return
     end = vocabulary.end_of_text
     roles = {"bos_token": end, "eos_token": end, "unk_token": end, "pad_token": end, **vocabulary.roles}
     config = {
@@ -64,7 +68,7 @@ def write(directory: Path, vocabulary: Vocabulary, chat_template: str | None = N
     directory.mkdir(parents=True, exist_ok=True)
     content = to_tokenizer_json(vocabulary)
     (directory / "tokenizer.json").write_text(json.dumps(content, ensure_ascii=False) + "\n", encoding="utf-8")
-    (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    (directory / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     if not vocabulary.by_character:
         vocab = json.dumps(content["model"]["vocab"], ensure_ascii=False)
         (directory / "vocab.json").write_text(vocab + "\n", encoding="utf-8")
@@ -72,28 +76,52 @@ def write(directory: Path, vocabulary: Vocabulary, chat_template: str | None = N
         (directory / "merges.txt").write_text(merges + "\n", encoding="utf-8")
 
 
-def read(directory: Path, end_of_text: str | None = None) -> Vocabulary:
-    """Reads the vocabulary from a directory's `tokenizer.json`, or from `vocab.json` and `merges.txt`, or from
-    `encoder.json` and `vocab.bpe`, with the special and added tokens that the config files next to them name.
+def has_tokenizer(directory: Path) -> bool:
+    """Whether a directory has a tokenizer's files, or says that its model has none (see `IdsOnly`)."""
+    names = ("tokenizer.json", "merges.txt", "vocab.json", "vocab.bpe", *library_files.CONVERTED)
+    return any((directory / name).exists() for name in names) or is_ids_only(directory)
 
-    Raises: TokenizerError if there is none, it is damaged, or its ids would differ here.
+
+def is_ids_only(directory: Path) -> bool:
+    """Whether a directory says that its model has no tokenizer."""
+    return not (directory / "tokenizer.json").exists() and _IDS_ONLY in read_config(directory).options
+
+
+def read(directory: Path, end_of_text: str | None = None) -> AnyVocabulary:
+    """Reads the vocabulary from a directory's `tokenizer.json`, or from `vocab.json` and `merges.txt`, or from
+    `encoder.json` and `vocab.bpe`, or from `vocab.txt` or a SentencePiece file, with the special and added tokens that
+    the config files next to them name.
+
+    Raises: TokenizerError if there is none, it is damaged, or it has rules that are not known here.
     """
-    config = _read_config(directory)
+    config = read_config(directory)
     path = directory / "tokenizer.json"
     pair = next((pair for pair in _FILE_PAIRS if (directory / pair[1]).exists()), None)
+    if not path.exists():
+        if _IDS_ONLY in config.options:
+            with as_tokenizer_error(directory / CONFIG):
+                return IdsOnly.checked(*config.options[_IDS_ONLY])
+        converted = library_files.converted_file(directory)
+        if pair is None and converted is not None:
+            return library_files.read_converted(converted, config, end_of_text)
     if pair is None or path.exists():
-        with _as_tokenizer_error(path):
-            # Most directories hold GPT-2's vocabulary; building it takes half the time of reading and checking it.
-            if config.adds_nothing and end_of_text in (None, END_OF_TEXT) and _hash_of(path) == _GPT2_FILE:
-                return gpt2()
-            parsed = parse_tokenizer_json(read_json_value(path), is_gpt2_tokenizer=config.is_gpt2_tokenizer)
-            return _combine(parsed, config, end_of_text)
+        try:
+            with as_tokenizer_error(path):
+                # Most directories hold GPT-2's vocabulary; building it takes half the time of reading and checking it.
+                if config.adds_nothing and end_of_text in (None, END_OF_TEXT) and _hash_of(path) == _GPT2_FILE:
+                    return gpt2()
+                parsed = parse_tokenizer_json(read_json_value(path), is_gpt2_tokenizer=config.is_gpt2_tokenizer)
+                return _combine(parsed, config, end_of_text)
+        except TokenizerError as error:
+            if not isinstance(error.__cause__, OtherRulesError):
+                raise
+        return library_files.read_library_json(path, config, end_of_text)
     path = directory / pair[1]
-    with _as_tokenizer_error(path):
+    with as_tokenizer_error(path):
         version, *lines = read_regular(path).decode().replace("\r\n", "\n").split("\n")
         merges = [line for line in (version, *lines) if line and not (line is version and line.startswith("#version"))]
     path = directory / pair[0]
-    with _as_tokenizer_error(path):
+    with as_tokenizer_error(path):
         return _combine(ParsedTokenizer(read_json_value(path), merges, (), False, False), config, end_of_text)
 
 
@@ -105,118 +133,40 @@ def read_chat_template(directory: Path) -> str | None:
     """
     path = directory / "chat_template.jinja"
     if path.exists():
-        with _as_tokenizer_error(path):
+        with as_tokenizer_error(path):
             return read_regular(path).decode()
-    path = directory / "tokenizer_config.json"
+    path = directory / CONFIG
     if not path.exists():
         return None
-    with _as_tokenizer_error(path):
+    with as_tokenizer_error(path):
         template = read_json_value(path).get("chat_template")
         if isinstance(template, list):  # of several templates with names
             template = {each["name"]: each["template"] for each in template}.get("default")
     return template if isinstance(template, str) else None
 
 
-@contextlib.contextmanager
-def _as_tokenizer_error(path: Path) -> Iterator[None]:
-    """Turns every error in reading a file into a TokenizerError that names the file."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise TokenizerError(
-            f"{path.parent} must hold a tokenizer.json, or a vocab.json and a merges.txt; it has no {path.name}"
-        ) from error
-    except OSError as error:
-        raise TokenizerError(f"{path} cannot be read ({(error.strerror or str(error)).lower()})") from error
-    except ValueError as error:  # a TokenizerError, or invalid JSON or UTF-8
-        reason = error if isinstance(error, TokenizerError) else f"it is damaged ({error})"
-        raise TokenizerError(f"{path} cannot be used: {reason}") from error
-    except (AttributeError, KeyError, TypeError) as error:
-        raise TokenizerError(f"{path} cannot be used: its layout is not that of a Hugging Face tokenizer") from error
-
-
 def _hash_of(path: Path) -> str:
     return hashlib.sha256(read_regular(path)).hexdigest()
 
 
-class _Config(NamedTuple):
-    """The entries of the config files next to a tokenizer.
-
-    `tokens` are added tokens, `roles` the names of special tokens by role, `names` those of other special tokens, and
-    `end_id` is the model's eos_token_id.
-    """
-
-    tokens: Sequence[AddedToken]
-    roles: Mapping[str, str]
-    names: Sequence[str]
-    end_id: int | None
-    is_gpt2_tokenizer: bool
-
-    @property
-    def adds_nothing(self) -> bool:
-        """Whether they name no token other than GPT-2's end-of-text."""
-        return not self.tokens and {*self.roles.values(), *self.names} <= {END_OF_TEXT}
-
-
-def _read_config(directory: Path) -> _Config:
-    """Raises: TokenizerError if a file is damaged, or adds tokens to a text."""
-    tokens: list[AddedToken] = []
-    roles: dict[str, str] = {}
-    names: list[str] = []
-    end_id, is_gpt2_tokenizer = None, True
-    for name in ("special_tokens_map.json", "added_tokens.json", "tokenizer_config.json", "config.json"):
-        path = directory / name
-        if not path.exists():
-            continue
-        with _as_tokenizer_error(path):
-            content = read_json_value(path)
-            if name == "config.json":
-                end_id = content.get("eos_token_id")
-            elif name == "added_tokens.json":
-                tokens += [AddedToken(text, id, special=False) for text, id in content.items()]
-            else:
-                roles |= {role: _token_name(content[role]) for role in _ROLES if content.get(role)}
-                for role in _ROLES_OF_SEVERAL:
-                    more = content.get(role) or ()
-                    names += map(_token_name, more.values() if isinstance(more, dict) else more)
-                for option in ("add_prefix_space", "add_bos_token", "add_eos_token"):
-                    if content.get(option):
-                        raise TokenizerError(
-                            f"its {option} ({content[option]!r}) must be false, because it changes texts"
-                        )
-                for id, token in (content.get("added_tokens_decoder") or {}).items():
-                    tokens.append(parse_added_token(token["content"], int(id), token))
-                if name == "tokenizer_config.json":
-                    is_gpt2_tokenizer = content.get("tokenizer_class") in _GPT2_TOKENIZERS
-    return _Config(tokens, roles, names, end_id, is_gpt2_tokenizer)
-
-
-def _token_name(token: Any) -> str:
-    """The name of a token in a config file, which writes it as a string or as an object."""
-    name = token if isinstance(token, str) else token["content"]
-    if not isinstance(name, str):
-        raise TypeError(name)
-    return name
-
-
-def _combine(parsed: ParsedTokenizer, config: _Config, end_of_text: str | None) -> Vocabulary:
+def _combine(parsed: ParsedTokenizer, config: TokenizerConfig, end_of_text: str | None) -> Vocabulary:
     """The vocabulary of a tokenizer and its config files.
 
     Raises: TokenizerError if they contradict each other, or name no end-of-text token that has an id.
     """
     tokens: dict[str, AddedToken] = {}
-    for token in (*parsed.added, *config.tokens):
+    for token in (*parsed.added, *config.literal_tokens):
         known = tokens.setdefault(token.content, token)
         if known.id != token.id:
             raise TokenizerError(f"its token {token.content!r} must have one id, but has {known.id} and {token.id}")
     ids = {**parsed.vocab, **{token.content: token.id for token in tokens.values()}}
-    ends = (config.roles.get("eos_token"), _name_of(config.end_id, ids, tokens), END_OF_TEXT)
+    ends = (config.roles.get("eos_token"), *(_name_of(id, ids, tokens) for id in config.end_ids), END_OF_TEXT)
     end = end_of_text or next((name for name in ends if name is not None and name in ids), None)
     if end is None or end not in ids:
         reason = f"{end!r} has no id" if end else "no eos_token has an id"
         raise TokenizerError(f"it must name its end-of-text token, but {reason}")
     names = {end, *config.roles.values(), *config.names, *(token.content for token in parsed.added if token.special)}
-    names |= {token.content for token in config.tokens if token.special}
+    names |= {token.content for token in config.literal_tokens if token.special}
     special = {name: id for name, id in ids.items() if name in names}
     return build_vocabulary(
         parsed.vocab,
@@ -230,7 +180,7 @@ def _combine(parsed: ParsedTokenizer, config: _Config, end_of_text: str | None) 
     )
 
 
-def _name_of(id: int | None, ids: Mapping[str, int], tokens: Mapping[str, AddedToken]) -> str | None:
+def _name_of(id: int, ids: Mapping[str, int], tokens: Mapping[str, AddedToken]) -> str | None:
     """The name of the special or added token with this id, None for an ordinary token."""
     return next((name for name, found in ids.items() if found == id and (name in tokens or name == END_OF_TEXT)), None)
 
@@ -249,7 +199,7 @@ def build_vocabulary(
     """The vocabulary with these tokens and merges in GPT-2's byte alphabet; names that are also `special` or `added`
     count as those.
 
-    Raises: TokenizerError if the parts contradict each other, or encode a text differently here.
+    Raises: TokenizerError or OtherRulesError if the parts contradict each other, or encode a text differently here.
     """
     known = {}  # decoded once: most tokens are part of several merges
     for name in vocab:
@@ -267,13 +217,13 @@ def build_vocabulary(
     reachable, longer = vocabulary.reachable_tokens, [token for token in vocabulary.tokens if len(token) > 1]
     if by_character:
         if vocabulary.merges or not all(_is_character(token) for token in longer):
-            raise TokenizerError("it splits the text into characters, so its tokens must be characters")
+            raise OtherRulesError("it splits the text into characters, so its tokens must be characters")
         if longer and not ignores_merges:
-            raise TokenizerError("it splits the text into characters, so its ignore_merges must be true")
+            raise OtherRulesError("it splits the text into characters, so its ignore_merges must be true")
     elif ignores_merges:
         for token in longer:
             if token not in reachable:
-                raise TokenizerError(
+                raise OtherRulesError(
                     f"its ignore_merges must be false: no merge produces its token {bytes_to_unicode(token)!r}"
                 )
     return vocabulary

@@ -1,6 +1,7 @@
 """Writes Hugging Face's tokenizer.json, and reads the files whose tokens have the same ids here.
 
-A file with any option that would give other ids is refused with an error that names the option.
+A file with any option that would give other ids is refused with an error that names the option. What it says of tokens
+around a text (post_processor) is ignored: prompts and documents here have none.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +9,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from minigpt.errors import TokenizerError
-from minigpt.tokenizer.vocabulary import Vocabulary, bytes_to_unicode
+from minigpt.tokenizer.vocabulary import OtherRulesError, Vocabulary, bytes_to_unicode
 
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 _BY_CHARACTER = [
@@ -76,23 +77,24 @@ def to_tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
 def parse_tokenizer_json(content: Mapping[str, Any], *, is_gpt2_tokenizer: bool) -> ParsedTokenizer:
     """Parses the content of a tokenizer.json; `is_gpt2_tokenizer` if transformers reads it as a GPT2Tokenizer.
 
-    Raises: TokenizerError that names an option by which ids would differ here; KeyError, TypeError or AttributeError
+    Raises: OtherRulesError that names an option by which ids would differ here; KeyError, TypeError or AttributeError
     for another layout.
     """
     model = content["model"]
     kind = model.get("type", "BPE" if "merges" in model else None)  # the oldest files have no type
     if kind != "BPE":
-        raise TokenizerError(f"its model ({kind!r}) must be 'BPE'")
-    for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+        raise OtherRulesError(f"its model ({kind!r}) must be 'BPE'")
+    if model.get("dropout"):
+        raise TokenizerError(f"its dropout ({model['dropout']!r}) must be null")
+    for option in ("continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(option):
-            raise TokenizerError(f"its {option} ({model[option]!r}) must be null")
+            raise OtherRulesError(f"its {option} ({model[option]!r}) must be null")
     if (normalizer := content.get("normalizer")) and normalizer.get("normalizers") != []:
-        raise TokenizerError(
+        raise OtherRulesError(
             f"its normalizer ({_types(normalizer)}) must be null, so that decoding gives the encoded text"
         )
     if (decoder := content.get("decoder")) and decoder["type"] != "ByteLevel":
-        raise TokenizerError(f"its decoder ({_types(decoder)}) must be ByteLevel")
-    _check_post_processor(content.get("post_processor"))
+        raise OtherRulesError(f"its decoder ({_types(decoder)}) must be ByteLevel")
     return ParsedTokenizer(
         model["vocab"],
         model["merges"],
@@ -105,28 +107,30 @@ def parse_tokenizer_json(content: Mapping[str, Any], *, is_gpt2_tokenizer: bool)
 def parse_added_token(content: str, id: int, options: Mapping[str, Any]) -> AddedToken:
     """An added token with these options of Hugging Face's AddedToken.
 
-    Raises: TokenizerError for options with which a token matches other text than its own.
+    Raises: OtherRulesError for options with which a token matches other text than its own.
     """
     special = options.get("special", False) is True
     for flag in _FLAGS:
         if options.get(flag) and not special:
-            raise TokenizerError(f"its added token {content!r} must have {flag}: false, so that it matches literally")
+            raise OtherRulesError(f"its added token {content!r} must have {flag}: false, so that it matches literally")
     return AddedToken(content, id, special)
 
 
-def _splits_by_character(split: Mapping[str, Any], is_gpt2_tokenizer: bool) -> bool:
+def _splits_by_character(split: Mapping[str, Any] | None, is_gpt2_tokenizer: bool) -> bool:
     """Whether a text is split into characters; if not, it is split into GPT-2's pre-tokens.
 
-    Raises: TokenizerError for any other split.
+    Raises: OtherRulesError for any other split.
     """
+    if split is None:
+        raise OtherRulesError("its split of the text (pre_tokenizer) must be GPT-2's")
     steps = list(_flatten(split, "pretokenizers"))
     plain = [{"add_prefix_space": True, "use_regex": True, **step} for step in steps]  # the defaults
     *first, last = plain or [{"type": None}]
     if last["type"] != "ByteLevel" or len(first) > 1 or any(step["type"] != "Split" for step in first):
-        raise TokenizerError(f"its split of the text (pre_tokenizer, {_types(split)}) must be GPT-2's")
+        raise OtherRulesError(f"its split of the text (pre_tokenizer, {_types(split)}) must be GPT-2's")
     # transformers' GPT2Tokenizer takes add_prefix_space from tokenizer_config.json and ignores tokenizer.json's.
     if last["add_prefix_space"] and not is_gpt2_tokenizer:
-        raise TokenizerError("its pre_tokenizer must have add_prefix_space: false, as GPT-2's")
+        raise OtherRulesError("its pre_tokenizer must have add_prefix_space: false, as GPT-2's")
     if not first and last["use_regex"]:
         return False
     pattern = first[0]["pattern"].get("Regex") if first else None
@@ -136,15 +140,7 @@ def _splits_by_character(split: Mapping[str, Any], is_gpt2_tokenizer: bool) -> b
         return False
     if whole and pattern == _BY_CHARACTER[0]["pattern"]["Regex"] and not last["use_regex"]:  # type: ignore[index]
         return True
-    raise TokenizerError(f"its split of the text (pre_tokenizer, by {pattern!r}) must be GPT-2's")
-
-
-def _check_post_processor(processor: Mapping[str, Any] | None) -> None:
-    """Raises: TokenizerError if it adds tokens to a text."""
-    for step in _flatten(processor, "processors") if processor else ():
-        adds = step["type"] == "TemplateProcessing" and [list(piece) for piece in step["single"]] != [["Sequence"]]
-        if adds or step["type"] not in ("TemplateProcessing", "ByteLevel"):
-            raise TokenizerError(f"its post_processor ({step['type']}) must not add tokens to a text")
+    raise OtherRulesError(f"its split of the text (pre_tokenizer, by {pattern!r}) must be GPT-2's")
 
 
 def _flatten(step: Mapping[str, Any], inner: str) -> Iterator[Mapping[str, Any]]:

@@ -1,6 +1,7 @@
-"""The tokenizer: GPT-2's byte-level BPE, BPE trained on a corpus, characters or bytes, all encoded by tiktoken.
+"""The tokenizer: GPT-2's byte-level BPE, BPE trained on a corpus, characters or bytes; or another program's.
 
-Every vocabulary contains the 256 bytes, so that every text can be encoded.
+A vocabulary made here contains the 256 bytes, so that every text can be encoded. Imported tokenizers of other kinds
+(WordPiece, SentencePiece) may lose something of a text.
 """
 
 import codecs
@@ -14,21 +15,15 @@ from typing import Self
 
 import numpy as np
 import numpy.typing as npt
-import tiktoken
 
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer import files
 from minigpt.tokenizer.bpe_training import train_merges
+from minigpt.tokenizer.byte_level import ByteLevelCoder
+from minigpt.tokenizer.library import LibraryVocabulary
 from minigpt.tokenizer.utf8 import Transitions, token_transitions
-from minigpt.tokenizer.vocabulary import END_OF_TEXT, GPT2_BYTES, Vocabulary, bytes_to_unicode
+from minigpt.tokenizer.vocabulary import GPT2_BYTES, Vocabulary, bytes_to_unicode
 
-# GPT-2's split into pre-tokens, which no merge crosses: contractions, letters, numbers, other characters, white space.
-# The last white-space character before a pre-token belongs to it. This gives the same split as GPT-2's pattern. It has
-# possessive quantifiers ("++"), and a bound on runs of white space, because `\s+(?!\S)` overflows the regex engine's
-# stack on long ones.
-# Source: openai/gpt-2, src/encoder.py; the possessive form is tiktoken's.
-_GPT2_SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s{0,50000}\s(?=\s)|\s"
-_CHARACTERS = r"[\s\S]"
 _LARGEST_BPE = 1_000_000  # tokens; the trainer reserves memory for all of them
 
 _GPT2_FINGERPRINT = "e86ab48b58bc9bb314277f28b8d8311c22dd445e1425f59072f7c6a3d520b0c7"
@@ -41,35 +36,22 @@ class Tokenizer:
     keep their ids, which may have gaps; `vocab_size` is the largest id + 1.
 
     The name of a special token, such as "<|endoftext|>", is encoded as ordinary text, so that no text can end a
-    document by accident; transformers encodes it as the token. All other text gets the same ids as in transformers.
+    document by accident; transformers encodes it as the token. All other text gets the same ids as in transformers
+    with `add_special_tokens=False`.
+
+    Of an imported tokenizer that is not `is_lossless`, decoding may not give the text back.
     """
 
-    def __init__(self, vocabulary: Vocabulary, chat_template: str | None = None) -> None:
+    def __init__(self, vocabulary: files.AnyVocabulary, chat_template: str | None = None) -> None:
         """`chat_template` is the Jinja template by which Hugging Face's libraries write conversations, if any."""
         self.vocabulary = vocabulary
         self.chat_template = chat_template
         self.merges = vocabulary.merges
         self.special = vocabulary.special
         self.end_of_text = vocabulary.special[vocabulary.end_of_text]
-        named = {**vocabulary.special, **vocabulary.added}
-        self.vocab_size = max(*vocabulary.tokens.values(), *named.values()) + 1
-        self._token_bytes: list[bytes | None] = [None] * self.vocab_size
-        for token, id in vocabulary.tokens.items():
-            self._token_bytes[id] = token
-        for name, id in named.items():
-            self._token_bytes[id] = name.encode()
-        self._added = frozenset(vocabulary.added)
-        markers = {END_OF_TEXT: self.end_of_text, **vocabulary.added}
-        ids = vocabulary.reachable_tokens
-        # tiktoken's ids are also the ranks of the merges. Ids that are not in this order are mapped after encoding.
-        in_order = bool((np.diff(np.fromiter(ids.values(), np.int64)[256:]) > 0).all())
-        self._ids = None if in_order else np.array([*ids.values(), *markers.values()], dtype=np.uint32)
-        self._encoding = tiktoken.Encoding(
-            "minigpt",
-            pat_str=_CHARACTERS if vocabulary.by_character else _GPT2_SPLIT,
-            mergeable_ranks=ids if in_order else {token: rank for rank, token in enumerate(ids)},
-            special_tokens=markers if in_order else {name: len(ids) + index for index, name in enumerate(markers)},
-        )
+        self._coder = ByteLevelCoder(vocabulary) if isinstance(vocabulary, Vocabulary) else vocabulary.coder
+        self._token_bytes = self._coder.tokens
+        self.vocab_size = len(self._token_bytes)
 
     @classmethod
     def named(cls, name: str) -> Self:
@@ -154,9 +136,49 @@ class Tokenizer:
         other.chat_template = chat_template
         return other
 
+    @property
+    def is_lossless(self) -> bool:
+        """Whether decoding the ids of a text gives the text back."""
+        return self._coder.is_lossless
+
+    @property
+    def start_of_text(self) -> int:
+        """The id that an empty prompt becomes: end-of-text, or of an imported tokenizer the token that begins texts."""
+        if isinstance(self.vocabulary, Vocabulary):
+            return self.end_of_text
+        return self.special[self.vocabulary.start_of_text]
+
+    @property
+    def class_name(self) -> str:
+        """The class in transformers that gives these ids."""
+        config = getattr(self.vocabulary, "config", {})
+        return str(config.get("tokenizer_class", "GPT2Tokenizer"))
+
+    @property
+    def unknown(self) -> str | None:
+        """The token that stands for characters without a token; None if every text has tokens."""
+        return self.vocabulary.unknown if isinstance(self.vocabulary, LibraryVocabulary) else None
+
+    def losses(self) -> list[str]:
+        """What of a text is not in its ids: sentences for the user, none for a lossless tokenizer."""
+        return [] if isinstance(self._coder, ByteLevelCoder) else self._coder.losses()
+
+    def byte_level(self, purpose: str) -> Vocabulary:
+        """The vocabulary of a byte-level tokenizer.
+
+        Raises: TokenizerError for other kinds, which the `purpose` cannot use.
+        """
+        if isinstance(self.vocabulary, Vocabulary):
+            return self.vocabulary
+        raise TokenizerError(f"{purpose} needs a byte-level tokenizer like GPT-2's, but this model's is {self.name}")
+
     @cached_property
     def name(self) -> str:
-        """`gpt2`, `bytes`, `chars` or `bpe:N`, where N is the actual vocabulary size, not the requested one."""
+        """`gpt2`, `bytes`, `chars` or `bpe:N`, where N is the actual vocabulary size, not the requested one; for other
+        kinds `wordpiece:N`, `unigram:N`, `wordlevel:N`, or `none:N` for a model without a tokenizer.
+        """
+        if not isinstance(self.vocabulary, Vocabulary):
+            return f"{self.vocabulary.kind}:{self.vocab_size}"
         if self.vocabulary.by_character:
             return "chars"
         if self.vocabulary.is_in_order and not self.merges and next(iter(self.vocabulary.tokens)) == b"\0":
@@ -167,6 +189,8 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """A hexadecimal hash that two tokenizers share only if they give the same ids for every text."""
         parts = self.vocabulary
+        if not isinstance(parts, Vocabulary):
+            return parts.fingerprint
         # The literals are part of cache keys on disk.
         digest = hashlib.sha256(b"characters" if parts.by_character else b"words")
         for token in self._token_bytes:
@@ -183,7 +207,7 @@ class Tokenizer:
     @property
     def characters(self) -> list[str] | None:
         """The characters beyond ASCII that have a token, or None for a tokenizer that does not split by character."""
-        if not self.vocabulary.by_character:
+        if not isinstance(self.vocabulary, Vocabulary) or not self.vocabulary.by_character:
             return None
         return [token.decode() for token in self.vocabulary.tokens if len(token) > 1]
 
@@ -235,23 +259,23 @@ class Tokenizer:
         ]
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text; a literal "<|endoftext|>" is encoded as ordinary text."""
-        if self._ids is not None:
-            return self.encode_array(text).tolist()
-        return self._encoding.encode(text, allowed_special=self._added, disallowed_special=())
+        """The ids of a text; a literal "<|endoftext|>" is encoded as ordinary text.
+
+        Raises: TokenizerError if an imported tokenizer cannot encode it.
+        """
+        return self._coder.encode(text)
 
     def encode_array(self, text: str, *, documents: bool = False) -> npt.NDArray[np.uint32]:
         """The ids of a text as an array; with `documents`, a literal "<|endoftext|>" is the end-of-text token,
-        whatever its name in this vocabulary.
+        whatever its name in this vocabulary, before the token that begins a text if that is another.
 
-        Releases Python's global interpreter lock, so that threads encode in parallel.
+        Threads encode in parallel: Python's global interpreter lock is released.
+        Raises: as `encode`.
         """
-        special = {END_OF_TEXT, *self._added} if documents else self._added
-        ids = self._encoding.encode_to_numpy(text, allowed_special=special, disallowed_special=())
-        return ids if self._ids is None else self._ids[ids]
+        return self._coder.encode_array(text, documents=documents)
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes of one token: the name of a special token, nothing for an unused id.
+        """The bytes of one token in the middle of a text: the name of a special token, nothing for an unused id.
 
         Raises: TokenizerError for an id outside the vocabulary.
         """
@@ -261,28 +285,33 @@ class Tokenizer:
 
     def decode_bytes(self, tokens: Iterable[int]) -> bytes:
         """The bytes of several tokens, which may end within a character."""
-        return b"".join(map(self.token_bytes, tokens))
+        joined = b"".join(map(self.token_bytes, tokens))
+        return joined.removeprefix(b" ") if self._coder.drops_first_space else joined
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of several tokens; invalid UTF-8 becomes U+FFFD, and special tokens become their names."""
         return self.decode_bytes(tokens).decode(errors="replace")
 
-    def decoder(self) -> "StreamDecoder":
-        """A decoder for one stream of tokens that arrive one by one."""
-        return StreamDecoder(self.token_bytes)
+    def decoder(self, *, continues: bool = False) -> "StreamDecoder":
+        """A decoder for one stream of tokens that arrive one by one; with `continues`, after other text."""
+        return StreamDecoder(self.token_bytes, drops_first_space=self._coder.drops_first_space and not continues)
 
 
 class StreamDecoder:
     """Decodes a stream of tokens into whole characters; the pieces join to the decoded text of all tokens."""
 
-    def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
+    def __init__(self, token_bytes: Callable[[int], bytes], *, drops_first_space: bool = False) -> None:
         """`token_bytes` gives the bytes of a token id, as `Tokenizer.token_bytes` does."""
         self._token_bytes = token_bytes
+        self._drops_space = drops_first_space
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def feed(self, token: int) -> str:
         """The characters that this token completes, often none."""
-        return self._utf8.decode(self._token_bytes(token))
+        token_bytes = self._token_bytes(token)
+        if self._drops_space and token_bytes:
+            token_bytes, self._drops_space = token_bytes.removeprefix(b" "), False
+        return self._utf8.decode(token_bytes)
 
     def flush(self) -> str:
         """The rest at the end of the stream: U+FFFD if the last character is incomplete."""

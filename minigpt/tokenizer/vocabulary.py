@@ -15,6 +15,11 @@ from minigpt.errors import TokenizerError
 END_OF_TEXT = "<|endoftext|>"
 Merge = tuple[bytes, bytes]
 
+
+class OtherRulesError(TokenizerError):
+    """A tokenizer is not a byte-level BPE whose ids are the same here; the `tokenizers` library may know its rules."""
+
+
 # GPT-2 writes bytes as printable characters: the printable characters of Latin-1 represent themselves, the other bytes
 # are mapped to U+0100 and above. GPT-2's vocabulary begins with the 256 bytes in the order of those characters.
 _PRINTABLE = bytes([*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)])
@@ -31,7 +36,7 @@ _GPT2_MERGES = "0fc0dacd05ea164e1cf4983f9e42cc328cc66c8a56f717377dd95a4783a413b3
 
 _MAX_ADDED_LENGTH = 256  # characters
 _MAX_ADDED_CHARACTERS = 2**17  # of all added tokens; the largest vocabularies have 10,000 of them with 20 each
-_MAX_IDS = 2**20  # far more than any vocabulary has: a damaged file must not allocate unbounded memory
+MAX_IDS = 2**20  # far more than any vocabulary has: a damaged file must not allocate unbounded memory
 
 
 def bytes_to_unicode(token: bytes) -> str:
@@ -47,7 +52,7 @@ def unicode_to_bytes(text: str) -> bytes:
     try:
         return text.translate(_CHARACTER_TO_BYTE).encode("latin-1")
     except ValueError as error:
-        raise TokenizerError(f"its token {text!r} must be written in GPT-2's byte alphabet") from error
+        raise OtherRulesError(f"its token {text!r} must be written in GPT-2's byte alphabet") from error
 
 
 def decode_merges(merges: Sequence[str | Sequence[str]], known: Mapping[str, bytes]) -> list[Merge]:
@@ -123,23 +128,13 @@ class Vocabulary:
             raise TokenizerError(f"its end-of-text token ({self.end_of_text!r}) must be one of its special tokens")
         for name in self.special:
             if len(name) < 2:
-                raise TokenizerError(f"its special token {name!r} must have at least 2 characters")
+                raise OtherRulesError(f"its special token {name!r} must have at least 2 characters")
         for byte in range(256):
             if bytes([byte]) not in self.tokens:
-                raise TokenizerError(f"it must have a token for each of the 256 bytes, but {byte:#04x} has none")
+                raise OtherRulesError(f"it must have a token for each of the 256 bytes, but {byte:#04x} has none")
         self._check_ids()
         if self.added:
-            longest = max(self.added, key=len)
-            if len(longest) > _MAX_ADDED_LENGTH:
-                raise TokenizerError(
-                    f"its added token {longest[:20]!r}… has {len(longest):,} characters; the maximum is"
-                    f" {_MAX_ADDED_LENGTH}"
-                )
-            if (total := sum(map(len, self.added))) > _MAX_ADDED_CHARACTERS:
-                raise TokenizerError(
-                    f"its {len(self.added):,} added tokens have {total:,} characters; the maximum is"
-                    f" {_MAX_ADDED_CHARACTERS:,}"
-                )
+            check_added_size([*self.added])
             _check_no_overlap([*self.added, END_OF_TEXT])
 
     def _check_ids(self) -> None:
@@ -149,8 +144,8 @@ class Vocabulary:
         owners: dict[int, bytes] = {}
         named = [(name.encode(), id) for name, id in (*self.special.items(), *self.added.items())]
         for token, id in (*self.tokens.items(), *named):
-            if type(id) is not int or not 0 <= id < _MAX_IDS:
-                raise TokenizerError(f"the id of {token!r} ({id!r}) must be an integer from 0 to {_MAX_IDS - 1}")
+            if type(id) is not int or not 0 <= id < MAX_IDS:
+                raise TokenizerError(f"the id of {token!r} ({id!r}) must be an integer from 0 to {MAX_IDS - 1}")
             if owners.setdefault(id, token) != token:
                 raise TokenizerError(f"its id {id} must belong to one token, not to {owners[id]!r} and {token!r}")
 
@@ -165,7 +160,9 @@ class Vocabulary:
         result = {token: self.tokens[token] for token in (bytes([byte]) for byte in range(256))}
         for token in mergeable_ranks(self.merges):
             if token not in self.tokens:
-                raise TokenizerError(f"its merges produce {bytes_to_unicode(token)!r}, which must be an ordinary token")
+                raise OtherRulesError(
+                    f"its merges produce {bytes_to_unicode(token)!r}, which must be an ordinary token"
+                )
             result[token] = self.tokens[token]
         return result
 
@@ -185,6 +182,19 @@ class Vocabulary:
 
 def _hash_of(merges: Sequence[Merge]) -> str:
     return hashlib.sha256(b"\n".join(map(b" ".join, merges))).hexdigest()
+
+
+def check_added_size(added: Sequence[str]) -> None:
+    """Raises: TokenizerError if an added token is too long, or all together are."""
+    longest = max(added, key=len, default="")
+    if len(longest) > _MAX_ADDED_LENGTH:
+        raise TokenizerError(
+            f"its added token {longest[:20]!r}… has {len(longest):,} characters; the maximum is {_MAX_ADDED_LENGTH}"
+        )
+    if (total := sum(map(len, added))) > _MAX_ADDED_CHARACTERS:
+        raise TokenizerError(
+            f"its {len(added):,} added tokens have {total:,} characters; the maximum is {_MAX_ADDED_CHARACTERS:,}"
+        )
 
 
 def _check_no_overlap(names: Sequence[str]) -> None:
@@ -208,8 +218,8 @@ def _check_no_overlap(names: Sequence[str]) -> None:
                     raise _overlap(name, other)
 
 
-def _overlap(name: str, other: str) -> TokenizerError:
-    return TokenizerError(
+def _overlap(name: str, other: str) -> OtherRulesError:
+    return OtherRulesError(
         f"its added tokens {name!r} and {other!r} must not overlap, because a text could then match either"
     )
 
@@ -251,7 +261,7 @@ def mergeable_ranks(merges: Sequence[Merge]) -> dict[bytes, int]:
             produced[left + right], parts[left + right] = rank, merge
     for left, right in unusable:
         if left in produced and right in produced:
-            raise TokenizerError(
+            raise OtherRulesError(
                 f"its merge of {bytes_to_unicode(left)!r} and {bytes_to_unicode(right)!r} must come after the merges "
                 "that produce them"
             )

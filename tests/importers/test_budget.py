@@ -153,7 +153,7 @@ def with_added_tokens(folder: Path, names: list[str]) -> Path:
     return path
 
 
-@case("must not overlap")
+@case("they do not belong together")  # many names that overlap, which the library reads
 def periodic_added_tokens(folder: Path) -> Path:
     names = ["ab" * length + "c" * count for length in range(1, 48) for count in range(1, 20)]
     return with_added_tokens(folder, names)

@@ -18,7 +18,7 @@ import pytest
 import torch
 from builders import assert_same_model, new_model
 
-from minigpt.errors import CheckpointError
+from minigpt.errors import CheckpointError, TokenizerError
 from minigpt.importers import hub as hub_module
 from minigpt.importers.gpt2 import import_gpt2, load_gpt2
 from minigpt.model.gpt import GPT
@@ -359,12 +359,17 @@ def test_offline_a_cache_with_weights_and_tokenizer_suffices(
 
 
 @pytest.mark.parametrize("name", ["tokenizer.model", "sentencepiece.bpe.model", "vocab.txt", "spiece.model"])
-def test_unsupported_tokenizers_on_the_hub_are_refused(tmp_path: Path, hub: Any, name: str) -> None:
+def test_tokenizers_of_other_kinds_are_downloaded_and_never_replaced_by_gpt2s(
+    tmp_path: Path, hub: Any, name: str
+) -> None:
     files = files_of(save_checkpoint(tmp_path / "own", small_model(1, 50257), Tokenizer.named("bytes")))
     hub.repositories[TINY] = {kept: files[kept] for kept in ("config.json", "model.safetensors")} | {name: b"tokens"}
-    with pytest.raises(
-        CheckpointError, match=f"has its tokenizer in {name}, which is not supported; it must be a byte-level BPE"
-    ):
+    if name == "vocab.txt":
+        hub.repositories[TINY] |= {name: b"[UNK]\n[SEP]\nB\nb\n", "tokenizer_config.json": b'{"do_lower_case": false}'}
+        imported = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+        assert imported.checkpoint.tokenizer.encode("B b") == [2, 3]
+        return
+    with pytest.raises(TokenizerError, match=f"{name} cannot be used: it "):
         import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from minigpt.cli.app import app
 from minigpt.config import GPTConfig
-from minigpt.errors import CheckpointError
+from minigpt.errors import CheckpointError, TokenizerError
 from minigpt.importers.gpt2 import import_gpt2
 from minigpt.importers.open_model import describe_model, find_model, is_checkpoint, load_model, open_model
 from minigpt.model.gpt import GPT
@@ -242,9 +242,7 @@ def test_an_unsupported_tokenizer_is_refused_and_not_replaced_by_gpt2s(tmp_path:
             path.unlink()
     assert load_model(folder, "cpu").checkpoint.tokenizer.name == "gpt2"
     (folder / "vocab.txt").write_text("[UNK]\n")
-    with pytest.raises(
-        CheckpointError, match=r"has its tokenizer in vocab.txt, .* must be a byte-level BPE like GPT-2's"
-    ):
+    with pytest.raises(TokenizerError, match=r"vocab\.txt cannot be used: it must name its end-of-text token"):
         load_model(folder, "cpu")
 
 

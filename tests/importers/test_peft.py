@@ -236,6 +236,16 @@ def test_the_base_is_found_next_to_the_adapter_when_both_were_moved(tmp_path: Pa
     assert load_model(moved / "run", "cpu").checkpoint.model.config.n_embd == 21
 
 
+def test_a_base_that_was_chosen_by_its_name_alone_is_said(tmp_path: Path, base: Path) -> None:
+    folder = save_adapted(tmp_path / "run", base, adapted(base))
+    edit(folder, base_model_name_or_path=f"somewhere/{base.name}")
+    assert load_model(folder, "cpu").notes == ()  # its hash is that of the base
+    forget_hash(folder)
+    (note,) = load_model(folder, "cpu").notes
+    assert f"trained on somewhere/{base.name} and has no hash of it; {base} was chosen by its name" in note
+    assert load_model(folder, "cpu", base=base).notes == ()
+
+
 def test_a_missing_base_is_named_with_the_command_that_gets_it(tmp_path: Path, base: Path) -> None:
     folder = save_adapted(tmp_path / "run", base, adapted(base))
     shutil.rmtree(base)

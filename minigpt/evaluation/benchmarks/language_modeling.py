@@ -93,7 +93,7 @@ def _measure(
     stride = options.stride or max(1, context // 2)
     measured = evaluate(
         model,
-        [tokenizer.end_of_text, *tokenizer.encode(text)],
+        [tokenizer.start_of_text, *tokenizer.encode(text)],
         context=context,
         stride=stride,
         batch_size=options.batch_size,

@@ -60,7 +60,7 @@ def encode_pair(tokenizer: Tokenizer, context: str, continuation: str) -> Pair:
     continuation = context[len(stripped) :] + continuation
     before = tokenizer.encode(stripped)
     after = tokenizer.encode(stripped + continuation)[len(before) :]
-    return tuple(before or [tokenizer.end_of_text]), tuple(after)
+    return tuple(before or [tokenizer.start_of_text]), tuple(after)
 
 
 def score_continuations(

@@ -171,7 +171,7 @@ def _config(config: GPTConfig) -> dict[str, Any]:
 
 def _tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
     """What tokenizer.js needs; `ranks` are ids in the order of their merges, the bytes first."""
-    vocabulary = tokenizer.vocabulary
+    vocabulary = tokenizer.byte_level("the page")
     return {
         "tokens": tokenizer.token_strings,
         "ranks": list(vocabulary.reachable_tokens.values()),

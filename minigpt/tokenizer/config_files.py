@@ -1,0 +1,117 @@
+"""Reads what the config files next to a tokenizer say about its tokens."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from minigpt.bounded_reading import read_json_value
+from minigpt.errors import TokenizerError
+from minigpt.tokenizer.huggingface_json import AddedToken, parse_added_token
+from minigpt.tokenizer.vocabulary import END_OF_TEXT, OtherRulesError
+
+CONFIG = "tokenizer_config.json"
+_FILES = ("special_tokens_map.json", "added_tokens.json", CONFIG, "config.json", "generation_config.json")
+_ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+_ROLES_OF_SEVERAL = ("additional_special_tokens", "extra_special_tokens")
+_GPT2_TOKENIZERS = (None, "GPT2Tokenizer", "GPT2TokenizerFast")
+
+
+class TokenizerConfig(NamedTuple):
+    """The entries of the config files next to a tokenizer.
+
+    `tokens` are added tokens with Hugging Face's options of each, `roles` the names of special tokens by role, `names`
+    those of other special tokens. `end_ids` are the eos_token_id of generation_config.json and config.json, in this
+    order. `options` is the content of tokenizer_config.json, `class_name` the tokenizer's class in transformers.
+    """
+
+    tokens: Sequence[tuple[str, int, Mapping[str, Any]]]
+    roles: Mapping[str, str]
+    names: Sequence[str]
+    end_ids: Sequence[int]
+    options: Mapping[str, Any]
+    class_name: str | None
+
+    @property
+    def adds_nothing(self) -> bool:
+        """Whether they name no token other than GPT-2's end-of-text."""
+        return not self.tokens and {*self.roles.values(), *self.names} <= {END_OF_TEXT}
+
+    @property
+    def is_gpt2_tokenizer(self) -> bool:
+        """Whether transformers reads the tokenizer as a GPT2Tokenizer."""
+        return self.options.get("tokenizer_class") in _GPT2_TOKENIZERS
+
+    @property
+    def literal_tokens(self) -> list[AddedToken]:
+        """The added tokens, all of which match literally.
+
+        Raises: OtherRulesError if the files add something to every text, or a token does not match literally.
+        """
+        if self.options.get("add_prefix_space"):
+            raise OtherRulesError(
+                f"its add_prefix_space ({self.options['add_prefix_space']!r}) must be false, because it changes texts"
+            )
+        return [parse_added_token(content, id, options) for content, id, options in self.tokens]
+
+
+def read_config(directory: Path) -> TokenizerConfig:
+    """The entries of the config files in a directory.
+
+    Raises: TokenizerError if one is damaged.
+    """
+    tokens: list[tuple[str, int, Mapping[str, Any]]] = []
+    roles: dict[str, str] = {}
+    names: list[str] = []
+    end_ids: list[int] = []
+    options: Mapping[str, Any] = {}
+    class_name = None
+    for name in _FILES:
+        path = directory / name
+        if not path.exists():
+            continue
+        with as_tokenizer_error(path):
+            content = read_json_value(path)
+            if name in ("config.json", "generation_config.json"):
+                found = content.get("eos_token_id")
+                ids = [id for id in (found if isinstance(found, list) else [found]) if type(id) is int]
+                end_ids = ids + end_ids
+                class_name = class_name or content.get("tokenizer_class")
+            elif name == "added_tokens.json":
+                tokens += [(text, id, {}) for text, id in content.items()]
+            else:
+                roles |= {role: _token_name(content[role]) for role in _ROLES if content.get(role)}
+                for role in _ROLES_OF_SEVERAL:
+                    more = content.get(role) or ()
+                    names += map(_token_name, more.values() if isinstance(more, dict) else more)
+                for id, token in (content.get("added_tokens_decoder") or {}).items():
+                    tokens.append((token["content"], int(id), token))
+                if name == CONFIG:
+                    options, class_name = content, content.get("tokenizer_class") or class_name
+    return TokenizerConfig(tokens, roles, names, end_ids, options, class_name)
+
+
+def _token_name(token: Any) -> str:
+    """The name of a token in a config file, which writes it as a string or as an object."""
+    name = token if isinstance(token, str) else token["content"]
+    if not isinstance(name, str):
+        raise TypeError(name)
+    return name
+
+
+@contextlib.contextmanager
+def as_tokenizer_error(path: Path) -> Iterator[None]:
+    """Turns every error in reading a file into a TokenizerError that names the file."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise TokenizerError(
+            f"{path.parent} must hold a tokenizer.json, or a vocab.json and a merges.txt; it has no {path.name}"
+        ) from error
+    except OSError as error:
+        raise TokenizerError(f"{path} cannot be read ({(error.strerror or str(error)).lower()})") from error
+    except ValueError as error:  # a TokenizerError, or invalid JSON or UTF-8
+        reason = error if isinstance(error, TokenizerError) else f"it is damaged ({error})"
+        raise TokenizerError(f"{path} cannot be used: {reason}") from error
+    except (AttributeError, KeyError, TypeError, IndexError) as error:
+        raise TokenizerError(f"{path} cannot be used: its layout is not that of a Hugging Face tokenizer") from error

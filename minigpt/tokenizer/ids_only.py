@@ -1,0 +1,89 @@
+"""The tokenizer of a model that has none: a text is token ids, written as numbers with spaces between them."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from minigpt.errors import TokenizerError
+from minigpt.tokenizer.vocabulary import END_OF_TEXT, MAX_IDS
+
+
+@dataclass(frozen=True)
+class IdsOnly:
+    """The ids of a model without a tokenizer: from 0 to `size` - 1; `end_id` ends a text."""
+
+    size: int
+    end_id: int
+
+    merges = ()
+    by_character = False
+    kind = "none"
+    added: ClassVar[dict[str, int]] = {}
+    roles: ClassVar[dict[str, str]] = {}
+    end_of_text = start_of_text = END_OF_TEXT
+
+    @classmethod
+    def checked(cls, size: int, end_id: int) -> "IdsOnly":
+        """These ids.
+
+        Raises: TokenizerError if the numbers cannot be right.
+        """
+        if type(size) is not int or not 0 < size <= MAX_IDS or type(end_id) is not int or not 0 <= end_id < size:
+            raise TokenizerError(f"its ids ({size!r}, of which {end_id!r} ends a text) must be at most {MAX_IDS}")
+        return cls(size, end_id)
+
+    @property
+    def special(self) -> dict[str, int]:
+        """The end-of-text token."""
+        return {END_OF_TEXT: self.end_id}
+
+    @property
+    def fingerprint(self) -> str:
+        """A text that two of these share only if they read numbers as the same ids."""
+        return f"none:{self.size}:{self.end_id}"
+
+    @cached_property
+    def coder(self) -> "IdsOnlyCoder":
+        """What reads ids."""
+        return IdsOnlyCoder(self)
+
+
+class IdsOnlyCoder:
+    """Reads ids from a text. `tokens` has every id in decimal after a space."""
+
+    is_lossless = False
+    drops_first_space = True
+
+    def __init__(self, vocabulary: IdsOnly) -> None:
+        self._size, self._end = vocabulary.size, vocabulary.end_id
+        self.tokens: list[bytes | None] = [f" {id}".encode() for id in range(vocabulary.size)]
+
+    def encode(self, text: str) -> list[int]:
+        """The ids in a text.
+
+        Raises: TokenizerError if it has anything else.
+        """
+        ids = []
+        for word in text.split():
+            if not (word.isascii() and word.isdigit() and len(word) < 10 and int(word) < self._size):
+                shown = word if len(word) <= 20 else f"{word[:20]}…"
+                raise TokenizerError(
+                    f"this model has no tokenizer, so its text must be token ids from 0 to {self._size - 1} with spaces"
+                    f" between them, such as '15 7 201', not {shown!r}"
+                )
+            ids.append(int(word))
+        return ids
+
+    def encode_array(self, text: str, *, documents: bool = False) -> npt.NDArray[np.uint32]:
+        """The ids in a text; with `documents`, a literal "<|endoftext|>" is the end-of-text token."""
+        ids: list[int] = []
+        for index, part in enumerate(text.split(END_OF_TEXT) if documents else [text]):
+            ids += [self._end] * (index > 0) + self.encode(part)
+        return np.array(ids, dtype=np.uint32)
+
+    def losses(self) -> list[str]:
+        """What of a text is not in its ids."""
+        return []

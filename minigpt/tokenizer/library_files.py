@@ -1,0 +1,173 @@
+"""Reads and writes the files of tokenizers that the `tokenizers` library runs, or that it can run once converted."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from minigpt.bounded_reading import read_json_value, read_regular
+from minigpt.errors import TokenizerError
+from minigpt.tokenizer import sentencepiece_file, wordpiece_file
+from minigpt.tokenizer.config_files import CONFIG, TokenizerConfig, as_tokenizer_error
+from minigpt.tokenizer.library import LibraryVocabulary, model_ids, unknown_token
+from minigpt.tokenizer.vocabulary import END_OF_TEXT
+
+FILE = "tokenizer.json"
+WORDPIECE = "vocab.txt"
+SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
+CONVERTED = (WORDPIECE, *SENTENCEPIECE)
+
+# The classes of transformers whose ids these files give; other classes change a text before or after.
+_ANY_CLASS = (None, "PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend", "GPT2Tokenizer")
+_WORDPIECE_CLASSES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
+_SENTENCEPIECE_CLASSES = ("T5Tokenizer", "LlamaTokenizer", "XLMRobertaTokenizer")
+# What ends a text where no file says it: the role, then the names in the order in which they are looked for.
+_ENDS = ("</s>", END_OF_TEXT, "<eos>", "[EOS]", "[SEP]")
+
+
+def converted_file(directory: Path) -> Path | None:
+    """The WordPiece or SentencePiece file in a directory, if there is one."""
+    return next((directory / name for name in CONVERTED if (directory / name).exists()), None)
+
+
+def read_library_json(path: Path, config: TokenizerConfig, end_of_text: str | None) -> LibraryVocabulary:
+    """The tokenizer in a tokenizer.json.
+
+    Raises: TokenizerError if the library cannot run it.
+    """
+    with as_tokenizer_error(path):
+        content = _as_opened(read_json_value(path), config)
+        original = next((path.with_name(name) for name in CONVERTED if path.with_name(name).exists()), None)
+        files = {} if original is None else {original.name: read_regular(original)}
+        return _combine(content, config, end_of_text, files)
+
+
+def read_converted(path: Path, config: TokenizerConfig, end_of_text: str | None) -> LibraryVocabulary:
+    """The tokenizer in a vocab.txt of BERT's, or in a file of SentencePiece's.
+
+    Raises: TokenizerError if it is damaged, or belongs to a class of transformers that has other rules.
+    """
+    with as_tokenizer_error(path):
+        file = read_regular(path)
+        class_name = (config.class_name or "").removesuffix("Fast") or None
+        known = _WORDPIECE_CLASSES if path.name == WORDPIECE else _SENTENCEPIECE_CLASSES
+        if class_name not in (*_ANY_CLASS, *known):
+            raise TokenizerError(
+                f"its tokenizer_class ({config.class_name}) must be {' or '.join(known)}; for others, save a {FILE}"
+                " next to it: transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+            )
+        if path.name == WORDPIECE:
+            content = wordpiece_file.to_tokenizer_json(file.decode(), {**config.options, **config.roles})
+        else:
+            model = sentencepiece_file.read_sentencepiece(file)
+            if class_name == "LlamaTokenizer":
+                model = sentencepiece_file.as_llama(model)
+            content = sentencepiece_file.to_tokenizer_json(
+                model,
+                as_xlm_roberta=class_name == "XLMRobertaTokenizer"
+                or (class_name not in _SENTENCEPIECE_CLASSES and path.name == "sentencepiece.bpe.model"),
+            )
+        return _combine(content, config, end_of_text, {path.name: file})
+
+
+def write(directory: Path, vocabulary: LibraryVocabulary, chat_template: str | None) -> None:
+    """Writes tokenizer.json and tokenizer_config.json, and the files that the tokenizer was made from."""
+    directory.mkdir(parents=True, exist_ok=True)
+    config = {
+        **vocabulary.config,
+        "bos_token": vocabulary.start_of_text,
+        "eos_token": vocabulary.end_of_text,
+        **vocabulary.roles,
+        "model_input_names": ["input_ids", "attention_mask"],  # without token_type_ids, which GPT-2 models reject
+        "clean_up_tokenization_spaces": False,
+        **({} if chat_template is None else {"chat_template": chat_template}),
+    }
+    (directory / FILE).write_text(json.dumps(vocabulary.content, ensure_ascii=False) + "\n", encoding="utf-8")
+    (directory / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    for name, content in vocabulary.files.items():
+        (directory / name).write_bytes(content)
+
+
+def _as_opened(content: dict[str, Any], config: TokenizerConfig) -> dict[str, Any]:
+    """The content of a tokenizer.json as transformers opens it: some entries of the config replace the file's."""
+    class_name = (config.class_name or "").removesuffix("Fast")
+    normalizer, split = content.get("normalizer"), content.get("pre_tokenizer")
+    if class_name in _WORDPIECE_CLASSES and normalizer and normalizer["type"] == "BertNormalizer":
+        content["normalizer"] = {
+            **normalizer,
+            "lowercase": config.options.get("do_lower_case", True),
+            "strip_accents": config.options.get("strip_accents"),
+            "handle_chinese_chars": config.options.get("tokenize_chinese_chars", True),
+        }
+    if class_name == "GPT2Tokenizer" and split and split["type"] == "ByteLevel":
+        content["pre_tokenizer"] = {**split, "add_prefix_space": bool(config.options.get("add_prefix_space"))}
+    if "type" not in content["model"] and "merges" in content["model"]:  # the oldest files have no type
+        content["model"]["type"] = "BPE"
+    return content
+
+
+def _combine(
+    content: dict[str, Any], config: TokenizerConfig, end_of_text: str | None, files: Mapping[str, bytes]
+) -> LibraryVocabulary:
+    """The tokenizer with these rules and the special and added tokens that the config files name.
+
+    Raises: TokenizerError if they contradict each other, or no token ends a text.
+    """
+    ids = model_ids(content["model"])
+    added = {token["content"]: token for token in content.get("added_tokens") or ()}
+    for name, id, options in config.tokens:
+        if added.setdefault(name, _added_token(name, id, options))["id"] != id:
+            raise TokenizerError(f"its token {name!r} must have one id, but has {added[name]['id']} and {id}")
+    ids |= {name: token["id"] for name, token in added.items()}
+    named = [*config.roles.values(), *config.names, unknown_token(content["model"])]
+    special = {name for name in named if name in ids} | {name for name, token in added.items() if token.get("special")}
+    special |= {name for name in (*_ENDS, "[CLS]") if name in ids}  # whether a file says so or not
+    by_id = {ids[name]: name for name in special}
+    end = end_of_text or _first(
+        [
+            *(by_id.get(id) for id in config.end_ids),
+            config.roles.get("eos_token"),
+            config.roles.get("sep_token"),
+            *_ENDS,
+        ],
+        special,
+    )
+    if end is None or end not in ids:
+        raise TokenizerError(
+            f"it must name its end-of-text token, but {f'{end!r} has no id' if end else 'no eos_token has an id'}"
+        )
+    special.add(end)
+    start = _first([config.roles.get("bos_token"), config.roles.get("cls_token"), "[CLS]"], special) or end
+    content["added_tokens"] = sorted(added.values(), key=lambda token: token["id"])
+    vocabulary = LibraryVocabulary(
+        content,
+        {name: ids[name] for name in sorted(special, key=ids.__getitem__)},
+        end,
+        start,
+        added={name: ids[name] for name in added if name not in special},
+        roles={role: name for role, name in config.roles.items() if name in special} | {"eos_token": end}
+        | {"bos_token": start},
+        config=_kept(config, files),
+        files=files,
+    )  # fmt: skip
+    _ = vocabulary.coder  # checks the rules
+    return vocabulary
+
+
+def _kept(config: TokenizerConfig, files: Mapping[str, bytes]) -> dict[str, Any]:
+    """The entries of tokenizer_config.json that belong to the rules; with the name of the class, so that transformers
+    opens a folder in which config.json does not name it.
+    """
+    left_out = {"chat_template", "added_tokens_decoder", "name_or_path", "tokenizer_file", "special_tokens_map_file"}
+    kept = {key: value for key, value in config.options.items() if key not in left_out}
+    usual = "BertTokenizer" if WORDPIECE in files else "PreTrainedTokenizerFast"
+    return {**kept, "tokenizer_class": config.class_name or usual}
+
+
+def _added_token(name: str, id: int, options: Mapping[str, Any]) -> dict[str, Any]:
+    flags = {flag: options.get(flag) is True for flag in ("single_word", "lstrip", "rstrip", "normalized", "special")}
+    return {"id": id, "content": name, **flags}
+
+
+def _first(names: list[str | None], known: set[str]) -> str | None:
+    return next((name for name in names if name in known), None)

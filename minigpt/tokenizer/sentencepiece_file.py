@@ -1,0 +1,221 @@
+"""Reads SentencePiece's model file, and converts it to the content of a tokenizer.json.
+
+The file is a protocol-buffers message. Its few fields are read here, because SentencePiece's own reader trusts a
+stranger's file.
+Source: google/sentencepiece, sentencepiece_model.proto; the conversion is that of huggingface/transformers,
+convert_slow_tokenizer.py.
+"""
+
+import base64
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from minigpt.errors import TokenizerError
+from minigpt.tokenizer.vocabulary import MAX_IDS
+
+_UNIGRAM, _BPE = 1, 2
+_CONTROL, _USER_DEFINED = 3, 4
+_DAMAGED = TokenizerError("it is not a SentencePiece model, or is damaged")
+
+Field = tuple[int, int | bytes]  # the number of a field, and its value
+
+
+class Piece(NamedTuple):
+    """A token of a SentencePiece model, its log-probability, and what kind of token it is."""
+
+    text: str
+    score: float
+    kind: int
+
+
+@dataclass
+class SentencePieceModel:
+    """The parts of a model file that say how text is encoded."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    kind: int = _UNIGRAM
+    unknown: int = 0
+    bytes_for_unknown: bool = False
+    splits_at_spaces: bool = True
+    charsmap: bytes = b""
+    adds_prefix: bool = True
+    joins_spaces: bool = True
+
+
+def read_sentencepiece(content: bytes) -> SentencePieceModel:
+    """The model in the bytes of a file.
+
+    Raises: TokenizerError if it is damaged.
+    """
+    model = SentencePieceModel()
+    try:
+        for number, value in _fields(content):
+            if number == 1 and isinstance(value, bytes):
+                model.pieces.append(_read_piece(value))
+                if len(model.pieces) > MAX_IDS:
+                    raise TokenizerError(f"it must have at most {MAX_IDS} tokens")
+            elif number in (2, 3) and isinstance(value, bytes):
+                _read_settings(model, number, value)
+    except (IndexError, UnicodeDecodeError, struct.error) as error:
+        raise _DAMAGED from error
+    if not model.pieces:
+        raise _DAMAGED
+    if model.kind not in (_UNIGRAM, _BPE):
+        raise TokenizerError("its SentencePiece model must be of type unigram or bpe")
+    return model
+
+
+def _read_piece(content: bytes) -> Piece:
+    text, score, kind = "", 0.0, 1
+    for number, value in _fields(content):
+        if number == 1 and isinstance(value, bytes):
+            text = value.decode()
+        elif number == 2 and isinstance(value, bytes):
+            (score,) = struct.unpack("<f", value)
+        elif number == 3 and isinstance(value, int):
+            kind = value
+    return Piece(text, score, kind)
+
+
+def _read_settings(model: SentencePieceModel, message: int, content: bytes) -> None:
+    """Reads the trainer's settings (message 2) or the normalizer's (3)."""
+    for number, value in _fields(content):
+        if isinstance(value, bytes):
+            if (message, number) == (3, 2):
+                model.charsmap = value
+            continue
+        match message, number:
+            case 2, 3:
+                model.kind = value
+            case 2, 22:
+                model.splits_at_spaces = bool(value)
+            case 2, 24:
+                if value:
+                    raise TokenizerError("its SentencePiece model must not treat white space as a suffix")
+            case 2, 35:
+                model.bytes_for_unknown = bool(value)
+            case 2, 40:
+                model.unknown = value
+            case 3, 3:
+                model.adds_prefix = bool(value)
+            case 3, 4:
+                model.joins_spaces = bool(value)
+
+
+def _fields(content: bytes) -> Iterator[Field]:
+    """The fields of a message: varints as numbers, others as their bytes."""
+    at = 0
+    while at < len(content):
+        tag, at = _varint(content, at)
+        if tag & 7 == 0:
+            value, at = _varint(content, at)
+            yield tag >> 3, value
+            continue
+        if tag & 7 == 2:
+            size, at = _varint(content, at)
+        elif tag & 7 in (1, 5):
+            size = 8 if tag & 7 == 1 else 4
+        else:
+            raise _DAMAGED
+        if at + size > len(content):
+            raise _DAMAGED
+        yield tag >> 3, content[at : at + size]
+        at += size
+
+
+def _varint(content: bytes, at: int) -> tuple[int, int]:
+    """A number of 7 bits a byte, and where it ends."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = content[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+    raise _DAMAGED
+
+
+def as_llama(model: SentencePieceModel) -> SentencePieceModel:
+    """The model as transformers' LlamaTokenizer reads it: the text is not normalized, and spaces split nothing.
+
+    Raises: TokenizerError if it is not of type bpe.
+    """
+    if model.kind != _BPE:
+        raise TokenizerError("its SentencePiece model must be of type bpe, as LlamaTokenizer's")
+    return replace(model, charsmap=b"", joins_spaces=False, splits_at_spaces=False, bytes_for_unknown=True)
+
+
+def to_tokenizer_json(model: SentencePieceModel, *, as_xlm_roberta: bool = False) -> dict[str, Any]:
+    """The content of the tokenizer.json with a model's rules.
+
+    `as_xlm_roberta` if the ids are those of XLM-RoBERTa, whose special tokens come first, in another order.
+    Raises: TokenizerError if the model names no unknown token.
+    """
+    pieces, unknown = model.pieces, model.unknown
+    if as_xlm_roberta:
+        first = [Piece(name, 0.0, _CONTROL) for name in ("<s>", "<pad>", "</s>", "<unk>")]
+        pieces, unknown = [*first, *pieces[3:], Piece("<mask>", 0.0, _CONTROL)], 3
+    if not 0 <= unknown < len(pieces):
+        raise TokenizerError(f"the id of its unknown token ({unknown}) must be that of a token")
+    if len({piece.text for piece in pieces}) < len(pieces):
+        raise TokenizerError("its tokens must differ from each other")
+    replaced = {"type": "Metaspace", "replacement": "▁", "split": model.splits_at_spaces}
+    metaspace = replaced | {"prepend_scheme": "always" if model.adds_prefix else "never"}
+    first_split = [{"type": "WhitespaceSplit"}] if model.joins_spaces else []
+    charsmap = base64.b64encode(model.charsmap).decode()
+    text_of: Any = metaspace
+    if model.bytes_for_unknown:
+        space = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
+        strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if model.adds_prefix else []
+        text_of = {"type": "Sequence", "decoders": [space, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]}
+    literal = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": id, "content": piece.text, **literal, "special": piece.kind != _USER_DEFINED}
+            for id, piece in enumerate(pieces)
+            if piece.kind in (_CONTROL, _USER_DEFINED) or id == unknown
+        ],
+        "normalizer": {"type": "Precompiled", "precompiled_charsmap": charsmap} if charsmap else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*first_split, metaspace]},
+        "post_processor": None,
+        "decoder": text_of,
+        "model": _model(model, pieces, unknown),
+    }
+
+
+def _model(model: SentencePieceModel, pieces: Sequence[Piece], unknown: int) -> dict[str, Any]:
+    if model.kind == _UNIGRAM:
+        vocab = [[piece.text, piece.score] for piece in pieces]
+        return {"type": "Unigram", "unk_id": unknown, "vocab": vocab, "byte_fallback": model.bytes_for_unknown}
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": pieces[unknown].text,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": True,
+        "byte_fallback": model.bytes_for_unknown,
+        "ignore_merges": False,
+        "vocab": {piece.text: id for id, piece in enumerate(pieces)},
+        "merges": _merges(pieces),
+    }
+
+
+def _merges(pieces: Sequence[Piece]) -> list[list[str]]:
+    """The merges that make the tokens of a BPE model: SentencePiece stores only what they make, the likeliest first."""
+    ids = {piece.text: id for id, piece in enumerate(pieces)}
+    found = []
+    for id, piece in enumerate(pieces):
+        text = piece.text
+        for at in range(1, len(text) if len(text) <= _LONGEST_MERGED else 0):
+            if text[:at] in ids and text[at:] in ids:
+                found.append((id, at, len(text) - at, text[:at], text[at:]))
+    return [[left, right] for *_, left, right in sorted(found)]
+
+
+_LONGEST_MERGED = 256  # characters; SentencePiece's own limit is 16 by default

@@ -1,0 +1,119 @@
+"""Models whose tokenizer is not GPT-2's, or that have none: import, use, training and export by the command line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from builders import new_model
+from click.testing import Result
+
+from minigpt.config import GPTConfig
+from minigpt.storage.huggingface import to_huggingface
+from minigpt.storage.tensors import save_tensors
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+Run = Callable[..., Result]
+VOCABULARY = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    *"今天气很好，我们去公园散步。",
+    "the",
+    "fox",
+    "##es",
+    "over",
+]
+CHINESE = "今天天气很好，我们去公园散步。"
+TRAINING = ["--steps", "2", "--batch-size", "2", "--context-length", "8", "--device", "cpu", "--dtype", "float32",
+            "--no-report", "--sample-every", "0"]  # fmt: skip
+
+
+def put_model(folder: Path, size: int, **config: object) -> None:
+    """A folder as of the hub, with random weights."""
+    folder.mkdir()
+    shape = GPTConfig(vocab_size=size, n_positions=32, n_embd=16, n_layer=1, n_head=2)
+    save_tensors(folder / "model.safetensors", to_huggingface(new_model(shape)), {"format": "pt"})
+    values = {"model_type": "gpt2", "vocab_size": size, "n_positions": 32, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    (folder / "config.json").write_text(json.dumps(values | config))
+
+
+@pytest.fixture
+def chinese(here: Path) -> Path:
+    put_model(here / "hub", len(VOCABULARY))
+    (here / "hub" / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
+    (here / "hub" / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    (here / "zh.txt").write_text(CHINESE * 40, encoding="utf-8")
+    return here
+
+
+def test_an_import_says_once_what_a_tokenizer_loses(chinese: Path, run: Run) -> None:
+    imported = run("load-gpt2", "--from", "hub", "--name", "zh")
+    assert imported.exit_code == 0
+    assert f"wordpiece:{len(VOCABULARY)}" in imported.stdout + imported.stderr
+    (note,) = [line for line in imported.stderr.splitlines() if "run by the tokenizers library" in line]
+    for lost in ("upper case becomes lower case", "line breaks and runs of spaces are lost", "becomes [UNK]", "[CLS]"):
+        assert lost in note
+    (chinese / "hub" / "vocab.txt").unlink()
+    generated = run("generate", "今天", "--model", "zh", "--max-new-tokens", "5", "--seed", "1", "--json")
+    assert "run by" not in generated.stderr
+    answer = json.loads(generated.stdout)
+    tokenizer = Tokenizer.load("checkpoints/zh")
+    assert answer["text"] == tokenizer.decoder(continues=True).feed(answer["ids"][0]) + "".join(
+        tokenizer.token_bytes(id).decode() for id in answer["ids"][1:]
+    )
+
+
+def test_such_a_model_is_evaluated_inspected_and_fine_tuned(chinese: Path, run: Run, no_curves: None) -> None:
+    (chinese / "mixed.txt").write_text(f"{CHINESE} quick fox", encoding="utf-8")
+    evaluated = run("evaluate", "hub", "mixed.txt", "--json")
+    assert json.loads(evaluated.stdout)["bits_per_byte"] > 0
+    assert "1 of " in evaluated.stderr
+    assert "tokens are unknown and spell nothing" in evaluated.stderr
+    assert run("inspect", "hub", "今天 the foxes").exit_code == 0
+    assert run("train", "zh.txt", "--from", "hub", "--name", "whole", *TRAINING).exit_code == 0
+    assert run("train", "zh.txt", "--from", "hub", "--lora", "--name", "adapter", *TRAINING).exit_code == 0
+    assert (chinese / "checkpoints" / "whole" / "vocab.txt").exists()
+    assert run("generate", "", "--model", "whole", "--max-new-tokens", "3").exit_code == 0
+    assert run("merge", "adapter").exit_code == 0
+    assert run("generate", "今", "--model", "adapter-merged", "--max-new-tokens", "3").exit_code == 0
+    refused = run("train", "zh.txt", "--from", "hub", "--bpe-dropout", "0.1", "--name", "third", *TRAINING)
+    assert refused.exit_code == 1
+    assert "bpe_dropout" in refused.stderr
+
+
+@pytest.mark.parametrize(("target", "what"), [("gguf", "GGUF"), ("html", "the page")])
+def test_an_export_that_needs_gpt2s_tokenizer_is_refused(chinese: Path, run: Run, target: str, what: str) -> None:
+    pytest.importorskip("gguf")
+    refused = run("export", "hub", "--to", target)
+    assert refused.exit_code == 1
+    assert f"{what} needs a byte-level tokenizer like GPT-2's, but this model's is wordpiece" in refused.stderr
+    assert {path.name for path in chinese.iterdir()} <= {"hub", "zh.txt", "fox.txt", "cache"}
+
+
+def test_a_model_without_a_tokenizer_takes_ids(here: Path, run: Run, no_curves: None) -> None:
+    put_model(here / "hub", 40, eos_token_id=7)
+    refused = run("load-gpt2", "--from", "hub", "--name", "bare")
+    assert refused.exit_code == 1
+    assert "--tokenizer none" in refused.stderr
+    imported = run("load-gpt2", "--from", "hub", "--name", "bare", "--tokenizer", "none")
+    assert imported.exit_code == 0
+    assert "texts are token ids with spaces between them, and the id 7 ends a text" in imported.stderr
+    generated = run("generate", "1 2 3", "--model", "bare", "--max-new-tokens", "4", "--seed", "3", "--json")
+    answer = json.loads(generated.stdout)
+    assert answer["text"] == "".join(f" {id}" for id in answer["ids"] if id != 7)
+    said = run("generate", "Once upon a time", "--model", "bare")
+    assert said.exit_code == 1
+    assert said.stderr.strip().endswith(
+        "this model has no tokenizer, so its text must be token ids from 0 to 39 with spaces between them,"
+        " such as '15 7 201', not 'Once'"
+    )
+    (here / "ids.txt").write_text("1 2 3 4 5 6 8 9 10 11\n" * 30)
+    assert run("train", "ids.txt", "--from", "bare", "--name", "tuned", *TRAINING).exit_code == 0
+    assert Tokenizer.load("checkpoints/tuned").fingerprint == Tokenizer.load("checkpoints/bare").fingerprint
+    assert "no tokenizer" in run("train", "fox.txt", "--from", "bare", "--name", "text", *TRAINING).stderr
+    unknown = run("load-gpt2", "--from", "hub", "--tokenizer", "gpt2")
+    assert unknown.exit_code == 1
+    assert "tokenizer ('gpt2') must be none" in unknown.stderr
