@@ -32,7 +32,7 @@ def planned(stats: CorpusStats = BOOK, free_memory: int = sys.maxsize, **given: 
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("minutes", "distill"), [(1, "off"), (2, "off"), (10, "on"), (60, "on")])
+@pytest.mark.parametrize(("minutes", "distill"), [(1, "off"), (2, "off"), (20, "on"), (60, "on")])
 def test_minutes_that_are_enough_for_many_passes_over_the_text_get_a_teacher(minutes: float, distill: str) -> None:
     settings = planned(minutes=minutes)
     assert settings.training.distill == distill
@@ -79,7 +79,7 @@ def test_what_is_not_training_is_a_part_of_each_phase() -> None:
 
 
 def test_the_times_of_both_kinds_of_steps_are_measured_again() -> None:
-    settings = planned(minutes=10).measured_again(lambda model, config: 2 * seconds_per_step(model, config))
+    settings = planned(minutes=20).measured_again(lambda model, config: 2 * seconds_per_step(model, config))
     assert settings.teacher is not None
     assert (settings.seconds_per_step, settings.teacher.seconds_per_step) == (2 * TAUGHT_STEP, 2 * STEP)
 
@@ -87,21 +87,21 @@ def test_the_times_of_both_kinds_of_steps_are_measured_again() -> None:
 def test_a_teacher_is_counted_in_the_memory_and_given_up_where_it_does_not_fit() -> None:
     alone, taught = planned(minutes=10, distill="off"), planned(minutes=10, distill="on")
     assert taught.memory > alone.memory + 4 * alone.model.n_parameters
-    least = planned(minutes=10, distill="off", micro_batch_size=1, checkpoint_activations="on").memory
-    assert planned(minutes=10, free_memory=least).training.distill == "off"
+    least = planned(minutes=20, distill="off", micro_batch_size=1, checkpoint_activations="on").memory
+    assert planned(minutes=20, free_memory=least).training.distill == "off"
     with pytest.raises(ConfigError, match="takes about"):
-        planned(minutes=10, free_memory=least, distill="on")
+        planned(minutes=20, free_memory=least, distill="on")
 
 
 def test_sharded_weights_have_no_teacher() -> None:
-    assert planned(minutes=10, processes=2).training.distill == "on"
-    assert planned(minutes=10, processes=2, sharding="on").training.distill == "off"
+    assert planned(minutes=20, processes=2).training.distill == "on"
+    assert planned(minutes=20, processes=2, sharding="on").training.distill == "off"
 
 
 def test_the_teacher_has_another_seed_and_no_samples() -> None:
-    config = TrainConfig(minutes=10, seed=2**63 - 1)
+    config = TrainConfig(minutes=20, seed=2**63 - 1)
     assert (teacher_settings(config).seed, teacher_settings(config).sample_every) == (0, 0)
     assert teacher_settings(config.replace(minutes=None, epochs=3)).epochs == pytest.approx(1.5)
     assert teacher_settings(config.replace(minutes=None, steps=1)).steps == 1
-    longer = planned(replace(BOOK, n_tokens=4_000_000, n_bytes=12_000_000), minutes=10)
+    longer = planned(replace(BOOK, n_tokens=4_000_000, n_bytes=12_000_000), minutes=20)
     assert longer.training.distill == "off"
