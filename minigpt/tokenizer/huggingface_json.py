@@ -123,7 +123,7 @@ def _splits_by_character(split: Mapping[str, Any] | None, is_gpt2_tokenizer: boo
     """
     if split is None:
         raise OtherRulesError("its split of the text (pre_tokenizer) must be GPT-2's")
-    steps = list(_flatten(split, "pretokenizers"))
+    steps = list(flat_steps(split, "pretokenizers"))
     plain = [{"add_prefix_space": True, "use_regex": True, **step} for step in steps]  # the defaults
     *first, last = plain or [{"type": None}]
     if last["type"] != "ByteLevel" or len(first) > 1 or any(step["type"] != "Split" for step in first):
@@ -143,11 +143,11 @@ def _splits_by_character(split: Mapping[str, Any] | None, is_gpt2_tokenizer: boo
     raise OtherRulesError(f"its split of the text (pre_tokenizer, by {pattern!r}) must be GPT-2's")
 
 
-def _flatten(step: Mapping[str, Any], inner: str) -> Iterator[Mapping[str, Any]]:
-    """The steps of nested sequences."""
+def flat_steps(step: Mapping[str, Any], inner: str) -> Iterator[Mapping[str, Any]]:
+    """The steps of nested sequences; `inner` is the key of a sequence's steps, such as `normalizers`."""
     if step["type"] == "Sequence":
         for nested in step[inner]:
-            yield from _flatten(nested, inner)
+            yield from flat_steps(nested, inner)
     else:
         yield step
 

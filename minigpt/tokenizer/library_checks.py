@@ -10,6 +10,7 @@ from typing import Any
 
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer.charsmap import check_charsmap
+from minigpt.tokenizer.huggingface_json import flat_steps
 from minigpt.tokenizer.vocabulary import MAX_IDS, check_added_size
 
 _MAX_STEPS = 32  # of a normalizer, pre-tokenizer or decoder
@@ -106,21 +107,13 @@ def _steps(
     step: Mapping[str, Any] | None, inner: str, place: str, allowed: Sequence[str] | None = None
 ) -> Iterator[Mapping[str, Any]]:
     """The steps of nested sequences, a few of the `allowed` kinds."""
-    found = list(_flatten(step, inner)) if step else []
+    found = list(flat_steps(step, inner)) if step else []
     if len(found) > _MAX_STEPS:
         raise TokenizerError(f"its {place} must have at most {_MAX_STEPS} steps")
     for each in found:
         if allowed is not None and each["type"] not in allowed:
             raise TokenizerError(f"its {place} ({each['type']}) must be one of {', '.join(allowed)}")
     return iter(found)
-
-
-def _flatten(step: Mapping[str, Any], inner: str) -> Iterator[Mapping[str, Any]]:
-    if step["type"] == "Sequence":
-        for nested in step[inner]:
-            yield from _flatten(nested, inner)
-    else:
-        yield step
 
 
 def _check_prefix(text: str) -> None:

@@ -6,10 +6,11 @@ leading space is dropped.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from minigpt.errors import TokenizerError
+from minigpt.tokenizer.huggingface_json import flat_steps
 from minigpt.tokenizer.vocabulary import unicode_to_bytes
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -38,7 +39,7 @@ class TokenText:
         self._steps: list[Callable[[str], str]] = [] if decoder else [lambda token: f" {token}"]
         self._in_byte_alphabet = self._has_bytes = False
         is_joined = False
-        for step in _flatten(decoder) if decoder else ():
+        for step in flat_steps(decoder, "decoders") if decoder else ():
             kind = step["type"]
             if kind == "WordPiece":
                 self.drops_first_space = True
@@ -88,11 +89,3 @@ def _word_piece(prefix: str, cleanup: bool) -> Callable[[str], str]:
 
 def _replace(found: str, replacement: str) -> Callable[[str], str]:
     return lambda token: token.replace(found, replacement) if found else token
-
-
-def _flatten(step: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    if step["type"] == "Sequence":
-        for nested in step["decoders"]:
-            yield from _flatten(nested)
-    else:
-        yield step
