@@ -6,7 +6,7 @@ const browser = [
 ];
 // Each is defined by a script, for the later ones.
 const ours = [
-  "page", "inspection", "inspected", "chart", "report", "reading", "api", "branches", "settings", "newCard", "views",
+  "page", "inspection", "inspected", "chart", "report", "reading", "api", "branches", "settings", "newCard", "listenToForm", "views",
 ];
 
 const exported = [ // the page of `minigpt export --to html`, its worker, and the script for node

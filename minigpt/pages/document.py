@@ -4,6 +4,7 @@ import base64
 import hashlib
 import html
 import json
+import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from string import Template
@@ -13,6 +14,13 @@ from typing import Any
 def read_asset(package: str, name: str) -> str:
     """A text file of a package's folder `assets`."""
     return (resources.files(package) / "assets" / name).read_text(encoding="utf-8")
+
+
+def read_body(package: str, name: str) -> str:
+    """The body of a page from a package's assets; `<!-- NAME.html -->` in it stands for that shared file."""
+    return re.sub(
+        r"<!-- (\w+\.html) -->\n", lambda found: read_asset("minigpt.pages", found[1]), read_asset(package, name)
+    )
 
 
 def palette() -> str:

@@ -7,12 +7,12 @@ from typing import Any
 from starlette.responses import Response
 
 from minigpt.pages.color_scale import CIVIDIS
-from minigpt.pages.document import content_policy, document, joined_styles, read_asset, scripts_of, styles_of
+from minigpt.pages.document import content_policy, document, joined_styles, read_body, scripts_of, styles_of
 from minigpt.reports.page import INSPECTION_VIEWS, page_assets
 from minigpt.reports.run_report import SCRIPTS as REPORT_SCRIPTS
 from minigpt.server.request_schemas import COMPLETION
 
-_SHARED = ("page", "reading", *INSPECTION_VIEWS, "branches", "text")
+_SHARED = ("page", "reading", *INSPECTION_VIEWS, "branches", "text", "prompt_form")
 _OWN = ("api", "settings", "views", "playground")
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -65,7 +65,7 @@ def _page() -> tuple[str, str]:
         connects=True,
     )
     data = {"scale": CIVIDIS, "settings": _settings()}
-    body = read_asset("minigpt.server", "playground.html")
+    body = read_body("minigpt.server", "playground.html")
     return document("minigpt", "playground", scripts, styles, data, policy=policy, body=body), policy
 
 

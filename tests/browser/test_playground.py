@@ -415,7 +415,7 @@ def test_script_like_text_is_text(opened: Any) -> None:
         opened.ask(f"document.getElementById('tab-{tab}').click()")
         wait(opened, {"inspect": "document.querySelector('.lens')", "report": "document.querySelector('iframe')"}[tab])
     assert opened.ask("document.querySelectorAll('b').length") == 0
-    assert opened.ask("document.querySelectorAll('body > script:not([id])').length") == 13
+    assert opened.ask("document.querySelectorAll('body > script:not([id])').length") == 14
 
 
 def test_the_policy_refuses_other_scripts_and_other_servers(browser: Any, server: SocketServer) -> None:

@@ -16,12 +16,12 @@ from minigpt.exporters.html.build_wasm import MODULES
 from minigpt.exporters.html.weights import from_arrays, to_arrays
 from minigpt.model.gpt import GPT
 from minigpt.pages.color_scale import CIVIDIS
-from minigpt.pages.document import document, joined_styles, policy_source, read_asset, scripts_of, styles_of
+from minigpt.pages.document import document, joined_styles, policy_source, read_asset, read_body, scripts_of, styles_of
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 _MODULES = resources.files("minigpt.exporters.html")
 # The scripts of the page, with their styles, and those that it hands to its worker as text.
-_SHARED = ("page", "reading", "branches", "text")
+_SHARED = ("page", "reading", "branches", "text", "prompt_form")
 _OWN = ("attending", "writing")
 _STYLES = ("page", "reading", "inspection", "text")
 _ENGINE = (
@@ -97,7 +97,11 @@ def write_page(file: BinaryIO, model: GPT, tokenizer: Tokenizer, text: PageText)
     texts = {"title": text.title, "note": text.note, "prompt": text.prompt}
     data = {"scale": CIVIDIS, "length": length, **texts, **_facts(model, tokenizer)}
     body = "\n".join(
-        [_asset("writing.html"), _inert("engine", map(_asset, _ENGINE)), _inert("worker", [_asset("worker.js")])]
+        [
+            read_body("minigpt.exporters.html", "writing.html"),
+            _inert("engine", map(_asset, _ENGINE)),
+            _inert("worker", [_asset("worker.js")]),
+        ]
     )
     page = document(text.title, "model", scripts, styles, data, policy=policy, body=body)
     before, end, after = page.rpartition("</body>")

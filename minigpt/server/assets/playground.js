@@ -219,17 +219,7 @@
     if (!find("report").hidden) views.showReport(find("model").value);
   });
 
-  // Events
-
-  find("form").addEventListener("submit", (event) => {
-    event.preventDefault();
-    if (!find("continue").disabled) begin();
-  });
-  find("form").addEventListener("invalid", () => { find("settings").open = true; }, true);
-  find("stop").addEventListener("click", stop);
-  document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") stop();
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !find("write").hidden) find("form").requestSubmit();
-  });
+  listenToForm({ begin, stop, isShown: () => !find("write").hidden });
+  status("Asking for the models …");
   loadModels();
 })();

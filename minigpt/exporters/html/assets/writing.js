@@ -100,7 +100,9 @@ const writing = (() => {
     find("continue").disabled = worker === null || vocabulary === null || shown.branch !== null;
   }
 
-  const stop = () => worker?.postMessage({ type: "stop", run: shown.run });
+  function stop() {
+    if (shown.branch !== null) worker.postMessage({ type: "stop", run: shown.run });
+  }
 
   /** Whether the settings are valid; if not, the browser says why. */
   function isValid() {
@@ -156,18 +158,7 @@ const writing = (() => {
     worker.postMessage({ type: "explain", question: ++shown.question, ids: shown.asked });
   }
 
-  // Events
-
-  find("form").addEventListener("submit", (event) => {
-    event.preventDefault();
-    if (!find("continue").disabled) begin();
-  });
-  find("form").addEventListener("invalid", () => { find("settings").open = true; }, true);
-  find("stop").addEventListener("click", stop);
-  document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && shown.branch !== null) stop();
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) find("form").requestSubmit();
-  });
+  listenToForm({ begin, stop });
 
   // The worker
 
