@@ -154,7 +154,7 @@ def train(
             return
         from minigpt.cli.render.console import console
         from minigpt.cli.render.preparation import PreparationDisplay
-        from minigpt.jobs.stages import prepare
+        from minigpt.jobs.start_run import prepare
 
         page = stack.enter_context(Watch(watch_port)) if watch or watch_port is not None else None
         out = console()
@@ -184,7 +184,7 @@ def _plan(request: "Request", *, resume: bool) -> None:
     check_count(processes, request.options.training.device)
     from minigpt.cli.render.console import console
     from minigpt.cli.render.preparation import PreparationDisplay
-    from minigpt.jobs.stages import plan_run
+    from minigpt.jobs.plan_run import plan_run
 
     with PreparationDisplay(console(), plan_to=console(stderr=False)) as display:
         display.follow(plan_run(request, processes, processes, display.progress))
@@ -202,9 +202,10 @@ def _train(
 ) -> None:
     """Trains and draws; ends with the result, or with the state saved and the exit code of the signal."""
     from minigpt.cli.render.training_display import TrainingDisplay
-    from minigpt.jobs import stages
     from minigpt.jobs.events import SpeedChange, Started, TeacherTrained
     from minigpt.jobs.loggers import open_loggers
+    from minigpt.jobs.pages import write_pages
+    from minigpt.jobs.train_job import train_job
     from minigpt.storage.run import Run
     from minigpt.training.clock import Control
     from minigpt.training.events import Finished
@@ -218,7 +219,7 @@ def _train(
         signals = stack.enter_context(signals_as_requests(control, lambda: display.stop() if display else None))
         log_event = stack.enter_context(open_loggers(loggers, job.run, note))
         try:
-            for event in stages.train(job, control=control, world=world):
+            for event in train_job(job, control=control, world=world):
                 if isinstance(event, Started):
                     is_teacher = event.is_teacher
                     run = Run.open(event.directory) if is_teacher else job.run
@@ -246,7 +247,7 @@ def _train(
     try:
         _print_result(job, finished, display, world.size)
     finally:  # even if standard output is closed
-        for text in stages.write_pages(job.run, report=report):
+        for text in write_pages(job.run, report=report):
             note(text)
         if page is not None:
             page.finish()

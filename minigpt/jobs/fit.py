@@ -10,10 +10,13 @@ from typing import Any, TypeVar
 from minigpt.config import TrainConfig
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.jobs.events import Event
+from minigpt.jobs.pages import write_pages
 from minigpt.jobs.plan import Plan
+from minigpt.jobs.plan_run import plan_run
 from minigpt.jobs.request import Request, Sources
 from minigpt.jobs.resume import find_run
-from minigpt.jobs.stages import plan_run, prepare, start_run, train, write_pages
+from minigpt.jobs.start_run import prepare, start_run
+from minigpt.jobs.train_job import train_job
 from minigpt.run_options import RunOptions
 from minigpt.storage.run import read_record
 from minigpt.training.clock import Control
@@ -98,7 +101,7 @@ def _fit(
     unsaved: CheckpointError | None = None
     control = control or Control()
     try:
-        for event in _interruptible(train(job, control=control), control):
+        for event in _interruptible(train_job(job, control=control), control):
             if isinstance(event, Finished):
                 finished = event
             else:

@@ -12,7 +12,7 @@ from minigpt.storage.run import Run
 
 @dataclass(frozen=True)
 class Job:
-    """Everything that `train()` takes. The run is locked.
+    """Everything that `train_job()` takes. The run is locked.
 
     `elapsed` is how much of a budget in minutes the measurements took, in seconds. `planned` is the plan that a new run
     begins with; a resumed run may be on another machine, so it has none.

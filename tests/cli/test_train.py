@@ -152,7 +152,7 @@ def test_a_run_whose_name_was_taken_during_preparation_gets_the_next_name(
         (here / "checkpoints/fox/training.json").write_text("theirs")
         return reading.corpus_record(corpus)
 
-    monkeypatch.setattr("minigpt.jobs.stages.corpus_record", corpus_record)
+    monkeypatch.setattr("minigpt.jobs.start_run.corpus_record", corpus_record)
     result = run("train", "fox.txt", *tiny)
     assert result.exit_code == 0, result.stderr
     assert "another run has just created checkpoints/fox, so this run is fox-2" in result.stderr

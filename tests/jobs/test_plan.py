@@ -11,8 +11,8 @@ from minigpt.config import TrainConfig
 from minigpt.errors import ConfigError
 from minigpt.jobs.events import Event, Planned
 from minigpt.jobs.plan import Plan
+from minigpt.jobs.plan_run import plan_run
 from minigpt.jobs.request import Request
-from minigpt.jobs.stages import plan_run
 from minigpt.run_options import RunOptions
 from minigpt.training.events import Notice
 
@@ -61,7 +61,7 @@ def test_a_plan_notes_that_other_programs_computed_while_it_measured(
     here: Path, monkeypatch: pytest.MonkeyPatch, cores: float, noted: bool
 ) -> None:
     monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
-    monkeypatch.setattr("minigpt.jobs.stages.OtherPrograms.cores", lambda _: cores)
+    monkeypatch.setattr("minigpt.jobs.plan_run.OtherPrograms.cores", lambda _: cores)
     text = str(plan_of(here / "fox.txt", dtype="float32", device="cpu"))
     assert ("this machine is doing other things: other programs used 1.3 cores" in text) == noted
 

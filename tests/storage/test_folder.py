@@ -13,7 +13,7 @@ import torch
 from builders import new_model, new_run
 
 from minigpt.errors import CheckpointError
-from minigpt.jobs.stages import write_pages
+from minigpt.jobs.pages import write_pages
 from minigpt.storage import folder as folder_module
 from minigpt.storage.folder import Folder
 from minigpt.storage.run import LastState, Run

@@ -25,8 +25,8 @@ from fork_server import ForkServer, serve
 
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
-from minigpt.jobs import stages
 from minigpt.jobs.job import Job
+from minigpt.jobs.train_job import train_job
 from minigpt.model.gpt import GPT
 from minigpt.model.lora import load_trained_state
 from minigpt.storage.checkpoint import load_checkpoint
@@ -92,7 +92,7 @@ def train_distilled(folder: Path, corpus: Corpus, settings: dict[str, Any]) -> N
         model = GPT(shape.replace(dropout=0.1))
         run = Run.create(folder, model, corpus.tokenizer, {"training": settings})
     run.lock()
-    for _ in stages.train(Job(model, corpus, config, run, resume=resume)):
+    for _ in train_job(Job(model, corpus, config, run, resume=resume)):
         pass
 
 

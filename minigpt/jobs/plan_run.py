@@ -1,0 +1,160 @@
+"""Planning a run: read the text, measure this machine, choose the settings that were not given."""
+
+import functools
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import torch
+
+from minigpt import device
+from minigpt.config import TrainConfig
+from minigpt.errors import ConfigError
+from minigpt.evaluation import baselines
+from minigpt.jobs.events import Activity, Event, Planned
+from minigpt.jobs.plan import Plan
+from minigpt.jobs.reading import ByteProgress, read_corpus
+from minigpt.jobs.request import Request
+from minigpt.planning import throughput
+from minigpt.planning.corpus_stats import CorpusStats
+from minigpt.planning.distillation import TEACHER_SHARE
+from minigpt.planning.overheads import Overheads
+from minigpt.planning.plan import FINE_TUNED, plan_preset, plan_settings
+from minigpt.planning.planned_settings import PlannedSettings
+from minigpt.planning.throughput import StepTimer
+from minigpt.run_options import RunOptions
+from minigpt.storage.adapter import is_adapter
+from minigpt.storage.checkpoint import Checkpoint, free_name
+from minigpt.threads import TOLERANCE, OtherPrograms
+from minigpt.training.events import Notice
+
+
+def plan_run(
+    request: Request, processes: int = 1, local_processes: int = 1, progress: ByteProgress | None = None
+) -> Generator[Event, None, Plan]:
+    """Reads the text, measures this machine and plans the run; yields the plan, then a notice for each of its notes.
+
+    Raises: MinigptError.
+    """
+    if not request.sources:
+        raise ConfigError("there is no text to train on; give a text file: minigpt train corpus.txt")
+    options, checkpoints = request.options, request.checkpoints
+    target = device.resolve_device(options.training.device)
+    dtype = device.resolve_dtype(options.training.dtype, target)
+    base = yield from _open_base(options, checkpoints)
+    corpus = yield from read_corpus(
+        request.sources, base.tokenizer if base else options.tokenizer, options.reading, progress
+    )
+    corpus.check_loss_on(options.training.loss_on)
+    began, others = time.perf_counter(), OtherPrograms()
+    yield Activity("measuring the baselines on the held-out text")
+    measured = tuple(baselines.cheap_baselines(corpus))
+    yield Activity("measuring this machine")
+    stats, memory = CorpusStats.of(corpus, measured), device.free_memory(target)
+    dtypes: tuple[str, ...] = ()
+    if target.type == "cpu":
+        memory //= local_processes
+        dtypes = ("float32", "bfloat16") if device.multiplies_bfloat16_faster() else ("float32",)
+    elif dtype != torch.float16:  # recorded by name, so that the run keeps it; not float16, which a CPU lacks
+        options = options.with_training(dtype=str(dtype).removeprefix("torch."))
+    measure = functools.partial(throughput.seconds_per_step, device=target, text=corpus, processes=processes)
+    timer = StepTimer(measure, dtypes)
+    preset = options.preset or (
+        FINE_TUNED if base else plan_preset(stats, target.type, memory, options, timer, processes)
+    )
+    settings = plan_settings(
+        stats,
+        options,
+        device_type=target.type,
+        free_memory=memory,
+        preset=preset,
+        base=base.model.config if base else None,
+        timer=timer,
+        processes=processes,
+    )
+    settings = settings.measured_again(measure)
+    _check_minutes(settings, time.perf_counter() - began)
+    if settings.training.minutes is not None:
+        settings = settings.with_overheads(
+            Overheads.measured(
+                settings.model, settings.training, corpus, target.type, settings.seconds_per_step,
+                planning=time.perf_counter() - began,
+            )
+        )  # fmt: skip
+    yield Activity("")
+    directory = checkpoints / free_name(request.run_name, checkpoints)
+    planned = Plan(
+        request=request,
+        directory=directory,
+        corpus=corpus,
+        settings=settings,
+        base=base,
+        device=target,
+        baselines=measured,
+        notes=(*settings.notes, *_notes(request, settings.training, target, directory, others.cores())),
+        seconds=time.perf_counter() - began,
+    )
+    yield Planned(planned)
+    for note in planned.notes:
+        yield Notice(0, note)
+    return planned
+
+
+def _notes(
+    request: Request, training: TrainConfig, target: torch.device, directory: Path, others: float
+) -> Iterator[str]:
+    """Sentences on a speed measured without torch.compile or beside other programs, and on a name already taken.
+
+    `others` is the number of cores that other programs used.
+    """
+    compiles = target.type == "cuda" and training.sharding != "on"
+    if training.compile == "on" or (training.compile == "auto" and compiles):
+        yield "the speed was measured without torch.compile, which may increase it"
+    if target.type == "cpu" and others > TOLERANCE:
+        yield f"this machine is doing other things: other programs used {others:.1f} cores while the speed was measured"
+    if directory.name != request.run_name:
+        yield (
+            f"{request.checkpoints / request.run_name} already exists, so this run is {directory.name}; to continue "
+            f"the existing run: --resume --name {request.run_name}"
+        )
+
+
+def _open_base(options: RunOptions, checkpoints: Path) -> Generator[Event, None, Checkpoint | None]:
+    """The model to fine-tune, if any.
+
+    Raises: CheckpointError; ConfigError for another tokenizer than the model's.
+    """
+    if options.base is None:
+        for name in ("lora", "freeze"):
+            if getattr(options.training, name):
+                raise ConfigError(f"{name} needs --from: the model to fine-tune")
+        return None
+    from minigpt.importers.open_model import find_model, load_model
+
+    path = find_model(options.base, checkpoints)
+    if options.training.lora and is_adapter(path):
+        raise ConfigError(f"from ({options.base}) is an adapter itself; merge it first: minigpt merge {options.base}")
+    # Weights that are compressed are read once, so they need not be copied into memory before.
+    mapped = options.training.base_dtype != "float32"
+    base, notes = load_model(path, "cpu", checkpoints=checkpoints, mapped=mapped)
+    for note in notes:
+        yield Notice(0, f"note: {note}")
+    if options.tokenizer not in (None, base.tokenizer.name):
+        raise ConfigError(
+            f"tokenizer ({options.tokenizer}) cannot be chosen with --from: {base.directory} has its own, "
+            f"{base.tokenizer.name}"
+        )
+    return base
+
+
+def _check_minutes(settings: PlannedSettings, measuring: float) -> None:
+    """Raises ConfigError if the budget, or the teacher's part of it, ends before the first step."""
+    minutes, step, share, whose = settings.training.minutes, settings.seconds_per_step, 1.0, ""
+    if settings.teacher is not None:
+        step, share, whose = settings.teacher.seconds_per_step, TEACHER_SHARE, " of the teacher"
+    needed = (measuring + step) / share
+    if minutes is not None and 60 * minutes < needed:
+        raise ConfigError(
+            f"minutes ({minutes:g}) are over before the first step{whose}: measuring this machine took "
+            f"{measuring:.1f} s, and a step takes {step:.2g} s; give at least {2 * needed / 60:.2g}, or --steps"
+        )

@@ -1,0 +1,127 @@
+"""Starting a training job: plan a new run and create its folder, or resume one."""
+
+import contextlib
+import os
+import platform
+import time
+from collections.abc import Generator
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from minigpt import __version__
+from minigpt.errors import FolderTakenError
+from minigpt.jobs.events import Event
+from minigpt.jobs.job import Job
+from minigpt.jobs.plan import Plan
+from minigpt.jobs.plan_run import plan_run
+from minigpt.jobs.reading import ByteProgress, corpus_record
+from minigpt.jobs.request import Request
+from minigpt.jobs.resume import find_run, resume_run
+from minigpt.model.gpt import GPT
+from minigpt.run_options import RunOptions
+from minigpt.storage.adapter import weights_hash
+from minigpt.storage.checkpoint import Checkpoint, free_name
+from minigpt.storage.run import Run
+from minigpt.storage.run_record import AdapterBase, BaselineRecord, BaselinesRecord, Environment, RunRecord
+from minigpt.storage.runs import next_number
+from minigpt.training.events import Notice
+from minigpt.training.fine_tuning import apply_fine_tuning
+
+
+def prepare(
+    request: Request,
+    *,
+    resume: bool,
+    processes: int = 1,
+    local_processes: int = 1,
+    progress: ByteProgress | None = None,
+) -> Generator[Event, None, Job]:
+    """Makes a job ready: with `resume` the run that the request describes, if there is one, else a new run.
+
+    Of the `processes` that will train, `local_processes` are on this machine.
+    Raises: MinigptError.
+    """
+    directory = find_run(request) if resume else None
+    if directory is not None:
+        return (yield from resume_run(request, directory, progress))
+    if resume:
+        yield Notice(0, "there is no such run yet, so it starts now")
+    planned = yield from plan_run(request, processes, local_processes, progress)
+    return (yield from start_run(planned, processes))
+
+
+def start_run(planned: Plan, processes: int = 1) -> Generator[Event, None, Job]:
+    """Starts the planned run: builds its model, measures the baselines, and creates and locks its folder.
+
+    Raises: CheckpointError if the folder cannot be written.
+    """
+    began = time.perf_counter()
+    request, settings, corpus, base = planned.request, planned.settings, planned.corpus, planned.base
+    torch.manual_seed(settings.training.seed)
+    model = GPT.from_tensors(settings.model, base.model.state_dict()) if base else GPT(settings.model)
+    apply_fine_tuning(model, settings.training)
+    record = RunRecord(
+        minigpt=__version__,
+        torch=torch.__version__,
+        started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        number=next_number(request.checkpoints),
+        device=str(planned.device),
+        environment=_environment(planned.device, processes),
+        sources=request.absolute_sources,
+        asked=RunOptions.of(request.asked),
+        reading=request.options.reading,
+        base=str(base.directory) if base else None,
+        adapter_base=_adapter_base(base) if base and settings.training.lora else None,
+        preset=settings.preset,
+        tokenizer=corpus.tokenizer.name,
+        chat_template=corpus.tokenizer.chat_template,
+        corpus=corpus_record(corpus),
+        baselines=BaselinesRecord(
+            fingerprint=corpus.fingerprint,
+            measured=tuple(BaselineRecord(**asdict(baseline)) for baseline in planned.baselines),
+        ),
+        model=settings.model,
+        training=settings.training,
+        expected=(expected.low, expected.high) if (expected := settings.expected) is not None else None,
+    )
+    directory, run = planned.directory, None
+    while run is None:
+        try:
+            run = Run.create(directory, model, corpus.tokenizer, record)
+        except FolderTakenError:  # since it was planned
+            taken, directory = directory, directory.with_name(free_name(request.run_name, request.checkpoints))
+            yield Notice(0, f"another run has just created {taken}, so this run is {directory.name}")
+    run.lock()
+    elapsed = planned.seconds + time.perf_counter() - began
+    return Job(model, corpus, settings.training, run, resume=False, elapsed=elapsed, planned=settings)
+
+
+def _adapter_base(base: Checkpoint) -> AdapterBase:
+    """The base model as the files of an adapter name it: by its name on the hub, else by its absolute path."""
+    from minigpt.importers.gpt2 import hub_name
+
+    return AdapterBase(name=hub_name(base.directory) or str(base.directory.resolve()), sha256=weights_hash(base.model))
+
+
+def _environment(target: torch.device, processes: int) -> Environment:
+    return Environment(
+        python=platform.python_version(),
+        system=platform.platform(),
+        cpu=_cpu_name(),
+        gpu=torch.cuda.get_device_name(target) if target.type == "cuda" else None,
+        cores=os.cpu_count(),
+        threads=torch.get_num_threads(),
+        processes=processes,
+    )
+
+
+def _cpu_name() -> str:
+    """The processor's name if the system reports it, else its architecture."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()

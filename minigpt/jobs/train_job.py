@@ -1,0 +1,110 @@
+"""Training a job: its teacher first if it has one, then its model."""
+
+import contextlib
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+
+from minigpt import device
+from minigpt.config import TrainConfig
+from minigpt.evaluation.recorded_baselines import recorded_baselines
+from minigpt.jobs.events import SpeedChange, Started, TeacherTrained
+from minigpt.jobs.job import Job
+from minigpt.jobs.speed_monitor import SpeedMonitor
+from minigpt.jobs.teacher import Teacher, keep_with, open_teacher
+from minigpt.storage.run import Run
+from minigpt.training import events, loop
+from minigpt.training.budget import planned_steps
+from minigpt.training.clock import Control
+from minigpt.training.distributed import World
+from minigpt.training.events import Finished, Step
+
+
+def train_job(
+    job: Job, *, control: Control | None = None, world: World | None = None
+) -> Iterator[Started | TeacherTrained | SpeedChange | events.Event]:
+    """Trains the job; yields `Started`, then the events of `minigpt.train()`, and a `SpeedChange` if there is one.
+
+    A distilled job trains its teacher first, unless that has ended already; `Finished` comes once, at the end.
+    Raises: what `minigpt.train()` raises.
+    """
+    if job.config.distill != "on":
+        yield from _train_model(job, None, control, world)
+        return
+    try:
+        teacher = open_teacher(job)
+        if world is not None:
+            world.broadcast_object({"resume": teacher.resume, "is_trained": teacher.is_trained})
+        if not teacher.is_trained and not (yield from _train_teacher(job, teacher, control, world)):
+            return
+        yield from _train_model(replace(job, elapsed=teacher.elapsed), teacher, control, world)
+    finally:  # also if the caller leaves before the model begins
+        job.run.unlock()
+
+
+def _train_teacher(
+    job: Job, teacher: Teacher, control: Control | None, world: World | None
+) -> Generator[Started | TeacherTrained | events.Event, None, bool]:
+    """Trains the teacher to its end; returns whether it has reached that, and was not stopped before.
+
+    Its events are those of training, with `TeacherTrained` instead of `Finished`.
+    """
+    training = loop.train(
+        teacher.model, job.corpus, teacher.config, teacher.run,
+        resume=teacher.resume, control=control, world=world, elapsed=job.elapsed,
+    )  # fmt: skip
+    finished = None
+    try:
+        yield _started(job, teacher.run, teacher.config, resume=teacher.resume)
+        with contextlib.closing(training):
+            for event in training:
+                if isinstance(event, Finished):
+                    finished = event
+                else:
+                    yield event
+    finally:
+        teacher.run.unlock()
+    if finished is None:
+        return False
+    teacher.run.remove_states()
+    yield TeacherTrained(finished)
+    return True
+
+
+def _train_model(
+    job: Job, teacher: Teacher | None, control: Control | None, world: World | None
+) -> Iterator[Started | SpeedChange | events.Event]:
+    """Trains the job's model, with its trained teacher if it has one."""
+    training = loop.train(
+        job.model, job.corpus, job.config, job.run,
+        resume=job.resume, control=control, world=world, elapsed=job.elapsed,
+        teacher=teacher.model if teacher else None,
+    )  # fmt: skip
+    relocations = job.run.relocations
+    try:
+        yield _started(job, job.run, job.config, resume=job.resume)
+        monitor = SpeedMonitor(job.planned) if job.planned is not None else None
+        with contextlib.closing(training):  # so that leaving here stops the training and saves
+            for event in training:
+                if teacher is not None and relocations != job.run.relocations:
+                    relocations = job.run.relocations
+                    keep_with(job.run, teacher, job)
+                yield event
+                if monitor is not None and isinstance(event, Step) and (change := monitor.observe(event)) is not None:
+                    yield change
+    finally:  # also if the caller leaves before the first event of training
+        job.run.unlock()
+
+
+def _started(job: Job, run: Run, config: TrainConfig, *, resume: bool) -> Started:
+    """How the training of `run` starts, which is the job's own or its teacher's."""
+    progress = run.last_progress() if resume else None
+    return Started(
+        directory=run.directory,
+        step=progress["step"] if progress else 0,
+        device=str(device.resolve_device(config.device)),
+        total_steps=planned_steps(config, len(job.corpus.train)),
+        tokens_per_step=job.tokens_per_step,
+        baselines=tuple(recorded_baselines(job.run.record)),
+        scored_text=config.scored_text,
+        is_teacher=run is not job.run,
+    )
