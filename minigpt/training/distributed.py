@@ -104,6 +104,14 @@ class World:
         """The element-wise maximum over all processes: the latest time, a request of any process."""
         return list(values)
 
+    def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        """The tensor of every process, all of one shape."""
+        return [tensor]
+
+    def all_to_all(self, parts: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:  # noqa: ARG002
+        """Sends `parts[r]` to process r; returns what each sends to this process, `sizes[r]` numbers. All are 1-D."""
+        return list(parts)
+
     def broadcast_object(self, value: Any) -> Any:
         """The main process's value, which JSON can represent, on every process."""
         return value

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minigpt.training.distributed import distribute_like, full_tensor, to_local
+from minigpt.training.distributed import World, to_local
+from minigpt.training.muon_processes import FasterWay, own_updates, rows_of_shards, sharded_updates, shared_updates
 
 # Each row is a polynomial a X + b X X^T X + c (X X^T)^2 X, three matrix products. Together they raise small singular
 # values 134-fold. Polynomials that raise them less learn more slowly.
@@ -51,7 +52,7 @@ class Muon(torch.optim.Optimizer):
 
     The root mean square of an update is 0.2 x the learning rate for every shape, about that of AdamW, so one learning
     rate serves both. A group's `parts` splits its matrices along their rows first: queries, keys and values are three
-    matrices. `bfloat16` is for devices that multiply bfloat16 faster.
+    matrices. `bfloat16` is for devices that multiply bfloat16 faster. The processes of a `world` divide the matrices.
     Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks"; Liu et al. 2025, "Muon is
     scalable for LLM training", equation 4 (the scale).
     """
@@ -65,9 +66,11 @@ class Muon(torch.optim.Optimizer):
         weight_decay: float = 0.0,
         parts: int = 1,
         bfloat16: bool = False,
+        world: World | None = None,
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "parts": parts})
-        self.bfloat16 = bfloat16
+        self.bfloat16, self.world = bfloat16, world or World()
+        self.way = FasterWay(self.world)
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
@@ -84,20 +87,32 @@ class Muon(torch.optim.Optimizer):
                 matrix.grad.lerp_(state["momentum"], group["momentum"])  # Nesterov's
                 matrix.mul_(1 - group["lr"] * group["weight_decay"])
                 by_shape[(matrix.shape, group["parts"], group["lr"])].append(matrix)
+        if not by_shape:
+            return
+        device, done = to_local(next(iter(by_shape.values()))[0]).device, 0
+        self.way.start(device)
         for (shape, parts, learning_rate), matrices in by_shape.items():
-            count = max(1, _MAX_NUMBERS // shape.numel())
+            count = max(self.world.size, _MAX_NUMBERS // shape.numel())
             for start in range(0, len(matrices), count):
-                _update(matrices[start : start + count], parts, learning_rate, self.bfloat16)
+                self._update(matrices[start : start + count], parts, learning_rate, done % self.world.size)
+                done += len(matrices[start : start + count])
+        self.way.stop(device)
 
+    def _update(self, matrices: list[Tensor], parts: int, learning_rate: float, first: int) -> None:
+        """Updates matrices of one shape along the orthogonalized momenta that have replaced their gradients.
 
-def _update(matrices: list[Tensor], parts: int, learning_rate: float, bfloat16: bool) -> None:
-    """Updates matrices of one shape along the orthogonalized momenta that have replaced their gradients.
+        `first` is the process that orthogonalizes the first of them.
+        """
+        rows, columns = matrices[0].shape
 
-    With sharded matrices, each process orthogonalizes the full momentum and updates its shard.
-    """
-    stacked = torch.stack([full_tensor(matrix.grad) for matrix in matrices if matrix.grad is not None])
-    pieces = stacked.view(parts * len(matrices), -1, stacked.shape[2])  # (n * parts, rows, columns)
-    updates = orthogonalize(pieces, bfloat16=bfloat16).view(stacked.shape)
-    scale = _SCALE * max(pieces.shape[1:]) ** 0.5
-    own = [to_local(distribute_like(update, matrix)) for update, matrix in zip(updates, matrices, strict=True)]
-    torch._foreach_add_([to_local(matrix) for matrix in matrices], own, alpha=-learning_rate * scale)
+        def compute(momenta: Tensor) -> Tensor:
+            pieces = momenta.view(parts * len(momenta), -1, columns)  # (n * parts, rows, columns)
+            return orthogonalize(pieces, bfloat16=self.bfloat16).view(momenta.shape)
+
+        momenta = [to_local(matrix.grad) for matrix in matrices if matrix.grad is not None]
+        if self.world.is_sharded:
+            updates = sharded_updates(momenta, rows_of_shards(rows, self.world.size), compute, self.world, first)
+        else:
+            updates = (shared_updates if self.way.shares else own_updates)(momenta, compute, self.world, first)
+        scale = _SCALE * max(rows // parts, columns) ** 0.5
+        torch._foreach_add_([to_local(matrix) for matrix in matrices], updates, alpha=-learning_rate * scale)

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from minigpt.config import TrainConfig
+from minigpt.training.distributed import World
 from minigpt.training.muon import Muon
 
 
@@ -33,13 +34,13 @@ def learning_rate(step: int, progress: float, config: TrainConfig) -> float:
 
 
 def build_optimizers(
-    model: nn.Module, config: TrainConfig, dtype: torch.dtype = torch.float32
+    model: nn.Module, config: TrainConfig, dtype: torch.dtype = torch.float32, world: World | None = None
 ) -> list[torch.optim.Optimizer]:
     """The optimizers of `config.optimizer`, with decoupled weight decay on matrices and embeddings, none on vectors.
 
     `adamw` is fused AdamW for all parameters. `muon` is Muon for the matrices inside the blocks, and AdamW for vectors
     and embeddings, because each row of an embedding is learned separately. `dtype` is that of the run's matrix
-    products; weights and optimizer states are float32.
+    products; weights and optimizer states are float32. The processes of a `world` share Muon's work out.
     Source: Kingma and Ba 2015; Loshchilov and Hutter 2019, algorithm 2; `minigpt.training.muon`.
     """
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -65,6 +66,7 @@ def build_optimizers(
                 momentum=config.momentum,
                 weight_decay=config.weight_decay,
                 bfloat16=dtype == torch.bfloat16,
+                world=world,
             )
         )
     return optimizers

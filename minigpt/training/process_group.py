@@ -161,6 +161,16 @@ class ProcessGroup(World):
         dist.all_reduce(figures, op=dist.ReduceOp.MAX)
         return figures.tolist()
 
+    def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        gathered = [torch.empty_like(tensor) for _ in range(self.size)]
+        dist.all_gather(gathered, tensor)
+        return gathered
+
+    def all_to_all(self, parts: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
+        received = parts[0].new_empty(sum(sizes))
+        dist.all_to_all_single(received, torch.cat(list(parts)), list(sizes), [len(part) for part in parts])
+        return list(torch.split(received, list(sizes)))
+
     def broadcast_object(self, value: Any) -> Any:
         text = json.dumps(value).encode() if self.is_main else b""
         (length,) = self.all_reduce_max([len(text)])

@@ -133,7 +133,7 @@ class TrainStep:
         self.loss_model = LossModel(model, teacher, config.distill_weight)
         self.module = world.wrap(self.loss_model)
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.optimizers = build_optimizers(model, config, dtype)
+        self.optimizers = build_optimizers(model, config, dtype, world)
         self.loss_scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
         self.spike_detector = SpikeDetector(config.spike_threshold, device)
         self.notices: list[str] = []

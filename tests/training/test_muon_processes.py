@@ -1,0 +1,127 @@
+"""Muon's updates on several processes, which are threads here: each way against every process computing all of them."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from minigpt.training import muon_processes
+from minigpt.training.distributed import World
+from minigpt.training.muon import orthogonalize
+from minigpt.training.muon_processes import FasterWay, own_updates, rows_of_shards, sharded_updates, shared_updates
+
+
+class Threads:
+    """What the threads that stand for processes exchange."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.sent, self.barrier = size, [None] * size, threading.Barrier(size, timeout=60)
+
+    def exchange(self, rank: int, value: Any) -> list[Any]:
+        """The value of every process."""
+        self.sent[rank] = value
+        self.barrier.wait()
+        values = list(self.sent)
+        self.barrier.wait()
+        return values
+
+    def run(self, function: Callable[[World], Any]) -> list[Any]:
+        """What the function returns on every process."""
+        results: list[Any] = [None] * self.size
+
+        def work(rank: int) -> None:
+            results[rank] = function(ThreadWorld(self, rank))
+
+        threads = [threading.Thread(target=work, args=(rank,)) for rank in range(self.size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return results
+
+
+class ThreadWorld(World):
+    def __init__(self, threads: Threads, rank: int) -> None:
+        self.threads, self.rank, self.size = threads, rank, threads.size
+
+    def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        return [received.clone() for received in self.threads.exchange(self.rank, tensor)]
+
+    def all_to_all(self, parts: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
+        received = [sent[self.rank].clone() for sent in self.threads.exchange(self.rank, parts)]
+        assert [len(part) for part in received] == list(sizes)
+        return received
+
+    def all_reduce_max(self, values: Sequence[float]) -> list[float]:
+        return [max(column) for column in zip(*self.threads.exchange(self.rank, values), strict=True)]
+
+
+def matrices(count: int, rows: int, columns: int) -> list[Tensor]:
+    return list(torch.randn(count, rows, columns, generator=torch.Generator().manual_seed(3)))
+
+
+@pytest.mark.parametrize(("size", "count", "first"), [(2, 4, 0), (3, 5, 2), (4, 2, 3), (1, 3, 0)])
+def test_shared_updates_have_the_bits_of_own_ones(size: int, count: int, first: int) -> None:
+    momenta, threads = matrices(count, 6, 4), Threads(size)
+    own = threads.run(lambda world: own_updates(momenta, orthogonalize, world, first))
+    shared = threads.run(lambda world: shared_updates(momenta, orthogonalize, world, first))
+    alone = orthogonalize(torch.stack(momenta))
+    for mine, received in zip(own, shared, strict=True):
+        assert torch.equal(torch.stack(mine), torch.stack(received))  # the same groups of matrices
+        assert torch.allclose(torch.stack(mine), alone, atol=1e-5)  # other groups
+
+
+def test_each_process_computes_only_its_matrices() -> None:
+    computed: list[int] = []
+
+    def compute(momenta: Tensor) -> Tensor:
+        computed.append(len(momenta))
+        return momenta
+
+    Threads(3).run(lambda world: shared_updates(matrices(5, 4, 4), compute, world, 1))
+    assert sorted(computed) == [1, 2, 2]
+
+
+@pytest.mark.parametrize(("size", "count", "rows"), [(2, 4, 6), (3, 5, 7), (4, 2, 6), (4, 3, 2)])
+def test_sharded_updates_are_the_rows_of_the_full_ones(size: int, count: int, rows: int) -> None:
+    momenta, threads, sizes = matrices(count, rows, 4), Threads(size), rows_of_shards(rows, size)
+    shards = [list(parts) for parts in zip(*(torch.split(momentum, sizes) for momentum in momenta), strict=True)]
+    found = threads.run(lambda world: sharded_updates(shards[world.rank], sizes, orthogonalize, world, 1))
+    full = orthogonalize(torch.stack(momenta))
+    for number in range(count):
+        assert torch.allclose(torch.cat([updates[number] for updates in found]), full[number], atol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "size"), [(6, 2), (7, 3), (6, 4), (2, 4), (9, 4)])
+def test_shards_have_the_rows_of_torch_chunk(rows: int, size: int) -> None:
+    chunks = [len(chunk) for chunk in torch.arange(rows).chunk(size)]
+    assert rows_of_shards(rows, size) == chunks + [0] * (size - len(chunks))
+
+
+@pytest.mark.parametrize("network", [0.1, 10.0])
+def test_all_processes_choose_the_way_that_was_faster_on_the_slowest(
+    monkeypatch: pytest.MonkeyPatch, network: float
+) -> None:
+    clock = threading.local()
+    monkeypatch.setattr(muon_processes, "_now", lambda _: clock.seconds)
+
+    def choose(world: World) -> tuple[bool, list[bool]]:
+        clock.seconds, way, tried = 0.0, FasterWay(world), []
+        while not way.is_chosen:
+            way.start(torch.device("cpu"))
+            tried.append(way.shares)
+            clock.seconds += (network if world.rank == 1 else 0.1) if way.shares else 1.0
+            way.stop(torch.device("cpu"))
+        way.start(torch.device("cpu"))
+        return way.shares, tried
+
+    assert Threads(2).run(choose) == [(network < 1, [True, False] * 3)] * 2
+
+
+def test_one_process_shares_nothing_and_times_nothing() -> None:
+    way = FasterWay(World())
+    assert way.is_chosen
+    assert not way.shares
