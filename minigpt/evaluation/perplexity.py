@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -20,17 +20,26 @@ from minigpt.threads import watch_load
 _BATCH_TOKENS = 8192  # in one forward pass, unless the caller chooses
 _MOST_LOGITS = 2**24  # at once: 64 MB in float32
 
+Item = TypeVar("Item")
 Progress = Callable[[int, int], None]  # windows done, windows in total
 
 
 class World(Protocol):
-    """Several processes that evaluate a text together; this process is `rank` of `size`, from 0."""
+    """Several processes that evaluate a text together; this process is `rank` of `size`, from 0.
+
+    `is_sharded` says whether each holds only a shard of the model.
+    """
 
     rank: int
     size: int
+    is_sharded: bool
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
         """The sum of every process's values."""
+        ...
+
+    def in_step(self, items: Iterator[Item]) -> Iterator[Item | None]:
+        """The items of this process; with a sharded model, then None while another process still has some."""
         ...
 
 
@@ -88,9 +97,14 @@ def evaluate(
     stream = token_array(tokens)
     nats, n_scored, n_bytes = 0.0, 0, 0
     watch_load(torch.get_num_threads())
-    with eval_mode(model), torch.inference_mode():
-        for batch in sliding_windows(stream, context, stride, max_tokens, batch_size, world, progress, scored):
+    is_sharded = world is not None and world.is_sharded  # its gathered weights would become inference tensors
+    with eval_mode(model), torch.no_grad() if is_sharded else torch.inference_mode():
+        batches = sliding_windows(stream, context, stride, max_tokens, batch_size, world, progress, scored)
+        for batch in batches if world is None else world.in_step(batches):
             device = model.token_embedding.weight.device
+            if batch is None:  # this process is done, but a forward pass of a sharded model needs all
+                model.features(torch.zeros(1, 1, dtype=torch.long, device=device))
+                continue
             with autocast(device, dtype):
                 features = model.features(batch.inputs.to(device)).flatten(0, 1)  # (B * T, C)
             targets = batch.targets.flatten()

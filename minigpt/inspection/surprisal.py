@@ -45,9 +45,8 @@ def surprisal_of_weights(run: Run) -> list[dict[str, Any]]:
     best_step = result.best_step if result else _best_step(last)
     lines = {} if best_step is None else {best_step: surprisal(model, ids)}
     if last is not None and last.progress["step"] not in lines:
-        tensors = {name.removeprefix("model."): value for name, value in last.tensors.items()}
         try:
-            model.load_state_dict({name: tensors[name] for name in model.state_dict()})
+            model.load_state_dict({name: last.tensors[f"model.{name}"] for name in model.state_dict()})
         except (KeyError, RuntimeError) as error:
             raise CheckpointError(f"{run.last_path} belongs to another model") from error
         lines[last.progress["step"]] = surprisal(model, ids)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from minigpt.config import GPTConfig
 from minigpt.device import resolve_device
@@ -33,7 +34,7 @@ from minigpt.storage.names import GENERATION_CONFIG as GENERATION_CONFIG
 from minigpt.storage.names import TRAINING as TRAINING
 from minigpt.storage.names import WEIGHTS as WEIGHTS
 from minigpt.storage.run_record import RunRecord
-from minigpt.storage.tensors import TensorFile, save_tensors
+from minigpt.storage.tensors import TensorFile, save_tensors, whole
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 
@@ -79,12 +80,13 @@ def save_checkpoint(
     origin: str | None = None,
     notes: Sequence[str] = (),
     new: bool = False,
+    read: Callable[[Tensor], Tensor] = whole,
 ) -> Path:
     """Saves a model and its tokenizer as a checkpoint; `dtype` is by default that of the weights.
 
     `metadata` goes into the weights' file. `origin`, the source of an imported model, and `notes` about the import go
     into the model card. A new directory appears complete. In an existing one every file is replaced atomically after
-    all are written; a model card that was edited stays.
+    all are written; a model card that was edited stays. For `read` see `save_tensors`.
     Raises: CheckpointError if it cannot be written, FolderTakenError if `new` is set and the directory exists; what
     was there before is then unchanged.
     """
@@ -96,7 +98,7 @@ def save_checkpoint(
         tokenizer.save(building)
         record = _run_record(entries, directory / TRAINING)
         if lora_of(model) is None:
-            save_weights(building, model, metadata, dtype=dtype)
+            save_weights(building, model, metadata, dtype=dtype, read=read)
         else:
             write_adapter_config(building, model, record.adapter_base.name if record and record.adapter_base else None)
             save_trained_weights(building, model, record, metadata)
@@ -143,15 +145,15 @@ def save_weights(
     *,
     dtype: torch.dtype | None = None,
     write_file: Callable[[Path, Content], None] = atomic_write,
+    read: Callable[[Tensor], Tensor] = whole,
 ) -> None:
     """Replaces only the weights of a checkpoint, by `write_file`.
 
     Raises: CheckpointError if they cannot be written.
     """
     # transformers opens only files whose metadata name the framework
-    save_tensors(
-        Path(directory) / WEIGHTS, to_huggingface(model, dtype), {"format": "pt", **(metadata or {})}, write_file
-    )
+    path, all_metadata = Path(directory) / WEIGHTS, {"format": "pt", **(metadata or {})}
+    save_tensors(path, to_huggingface(model, dtype), all_metadata, write_file, read)
 
 
 def save_trained_weights(
@@ -161,13 +163,14 @@ def save_trained_weights(
     metadata: Mapping[str, str] | None = None,
     *,
     write_file: Callable[[Path, Content], None] = atomic_write,
+    read: Callable[[Tensor], Tensor] = whole,
 ) -> None:
     """Replaces only the weights of a run: those of the model, or if it has an adapter only those of the adapter.
 
     Raises: CheckpointError if they cannot be written.
     """
     if lora_of(model) is None:
-        save_weights(directory, model, metadata, write_file=write_file)
+        save_weights(directory, model, metadata, write_file=write_file, read=read)
         return
     base = record.adapter_base if record else None
     hashed = {BASE_SHA256: base.sha256} if base else {}

@@ -17,7 +17,7 @@ or the new one.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ from minigpt.storage.names import ADAPTER_WEIGHTS, LAST, TEACHER
 from minigpt.storage.run_lock import RunLock
 from minigpt.storage.run_log import RunLog
 from minigpt.storage.run_record import FORMAT, RunRecord
-from minigpt.storage.tensors import TensorFile, load_tensors, save_tensors
+from minigpt.storage.tensors import FileTensors, TensorFile, save_tensors, whole
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 _SAFETENSORS, _JSON = re.compile(rb"(?s).{8}\{"), re.compile(rb"\{")
@@ -70,7 +70,7 @@ _STARTS = {  # the files that a run replaces, and how each begins
 class LastState:
     """What resuming needs: named tensors, and the progress as plain values for JSON.
 
-    `file` is where it was read from; errors name it.
+    `file` is where it was read from; errors name it. Its tensors are then read one by one, when they are requested.
     """
 
     tensors: Mapping[str, Tensor]
@@ -175,14 +175,14 @@ class Run:
         """Whether the folder is the one that was locked: False if it was deleted, moved or replaced since then."""
         return self._lock.folder is None or self._lock.folder.is_in_place()
 
-    def relocate(self, model: GPT, tokenizer: Tokenizer, step: int) -> None:
+    def relocate(self, model: GPT, tokenizer: Tokenizer, step: int, read: Callable[[Tensor], Tensor] = whole) -> None:
         """Continues this run in a new folder with these weights, after its own was deleted, moved or replaced.
 
         Raises: CheckpointError if the new folder cannot be created; the run then stays where it is.
         """
         checkpoints = self.directory.parent
         directory = checkpoints / free_name(self.directory.name, checkpoints)
-        save_checkpoint(directory, model, tokenizer, self.record, metadata={"step": str(step)}, new=True)
+        save_checkpoint(directory, model, tokenizer, self.record, metadata={"step": str(step)}, new=True, read=read)
         lock = RunLock(directory)
         lock.acquire()
         self._lock.release()
@@ -255,10 +255,12 @@ class Run:
         without any of the keys in `done` (`loss`, `validation_loss`, `sample`)."""
         self._log.filter(lambda line: line["step"] < step or (line["step"] == step and not done.isdisjoint(line)))
 
-    def save_best(self, model: GPT, step: int, validation_loss: float | None) -> Path:
-        """Replaces the weights at the top of the folder."""
+    def save_best(
+        self, model: GPT, step: int, validation_loss: float | None, read: Callable[[Tensor], Tensor] = whole
+    ) -> Path:
+        """Replaces the weights at the top of the folder; for `read` see `save_tensors`."""
         metadata = {"step": str(step)} | ({} if validation_loss is None else {"validation_loss": str(validation_loss)})
-        save_trained_weights(self.directory, model, self.record, metadata, write_file=self._write_file)
+        save_trained_weights(self.directory, model, self.record, metadata, write_file=self._write_file, read=read)
         return self.weights_path
 
     def best_figures(self) -> tuple[int, float] | None:
@@ -288,11 +290,11 @@ class Run:
             raise CheckpointError(f"{self.directory} was deleted, moved or replaced, and its best weights with it")
         if lora_of(model) is not None:
             return read_trained_state(self.directory, model)
-        return load_checkpoint(self.directory, "cpu").model.state_dict()
+        return load_checkpoint(self.directory, "cpu", mapped=True).model.state_dict()
 
-    def save_last(self, state: LastState) -> Path:
-        """Replaces the state that `--resume` starts from."""
-        return self._save_state(self.last_path, state)
+    def save_last(self, state: LastState, read: Callable[[Tensor], Tensor] = whole) -> Path:
+        """Replaces the state that `--resume` starts from; for `read` see `save_tensors`."""
+        return self._save_state(self.last_path, state, read)
 
     def load_last(self) -> LastState | None:
         """The last saved state, or None if the run ended before its first save."""
@@ -302,9 +304,9 @@ class Run:
         """The progress of the last saved state, without its tensors."""
         return self._progress(self.last_path)
 
-    def save_before_cooldown(self, state: LastState) -> Path:
+    def save_before_cooldown(self, state: LastState, read: Callable[[Tensor], Tensor] = whole) -> Path:
         """Replaces the state that `--resume` with a longer budget starts from."""
-        return self._save_state(self.before_cooldown_path, state)
+        return self._save_state(self.before_cooldown_path, state, read)
 
     def load_before_cooldown(self) -> LastState | None:
         """The state at the start of the cool-down, or None before it."""
@@ -326,15 +328,15 @@ class Run:
                 for path in (self.last_path, self.before_cooldown_path):
                     states.remove(path.name)
 
-    def _save_state(self, path: Path, state: LastState) -> Path:
-        save_tensors(path, state.tensors, {"progress": json.dumps(state.progress)}, self._write_file)
+    def _save_state(self, path: Path, state: LastState, read: Callable[[Tensor], Tensor]) -> Path:
+        save_tensors(path, state.tensors, {"progress": json.dumps(state.progress)}, self._write_file, read)
         return path
 
     def _load_state(self, path: Path) -> LastState | None:
         if not self._has(path):
             return None
-        tensors, metadata = load_tensors(path)
-        return LastState(tensors, _progress_in(metadata, path), path)
+        tensors = FileTensors(path)
+        return LastState(tensors, _progress_in(tensors.metadata, path), path)
 
     def _progress(self, path: Path) -> dict[str, Any] | None:
         if not self._has(path):

@@ -2,7 +2,8 @@
 
 import json
 import mmap
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self
 
@@ -31,21 +32,33 @@ _MAX_HEADER = 16 << 20  # bytes; that of GPT-2 XL with its optimizer's state has
 _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor that needs no gathering."""
+    return tensor
+
+
+def in_file_order(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors in the order in which `save_tensors` writes them: the largest numbers first, so all are aligned."""
+    return dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))
+
+
 def save_tensors(
     path: Path,
     tensors: Mapping[str, Tensor],
     metadata: Mapping[str, str] | None = None,
     write_file: Callable[[Path, Content], None] = atomic_write,
+    read: Callable[[Tensor], Tensor] = whole,
 ) -> None:
     """Writes a safetensors file by `write_file`, by default atomically. Views and GPU tensors are copied one at a time.
 
+    `read` returns the full tensor of one that is sharded; it is called for each, `in_file_order`.
     Raises: CheckpointError, as `atomic_write`.
     Source: https://huggingface.co/docs/safetensors, the format: the header's length, a JSON header, the bytes.
     """
-    ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # keeps every tensor aligned
+    ordered = in_file_order(tensors)
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
-    for name, tensor in ordered:
+    for name, tensor in ordered.items():
         start, end = end, end + tensor.nbytes
         header[name] = {
             "dtype": _DTYPE_NAMES[tensor.dtype],
@@ -57,8 +70,8 @@ def save_tensors(
 
     def write(file: BinaryIO) -> None:
         file.write(len(text).to_bytes(8, "little") + text)
-        for _, tensor in ordered:
-            file.write(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        for tensor in ordered.values():
+            file.write(read(tensor).detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
 
     write_file(path, write)
 
@@ -126,6 +139,11 @@ class TensorFile:
         """Every tensor's name and shape."""
         return {name: entry.shape for name, entry in self._entries.items()}
 
+    @property
+    def specs(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+        """Every tensor's name, dtype and shape."""
+        return {name: (entry.dtype, entry.shape) for name, entry in self._entries.items()}
+
     def read(self, name: str, *, reuse_buffer: bool = False) -> Tensor:
         """One tensor on the CPU; with `reuse_buffer` in memory that the next such read overwrites.
 
@@ -158,6 +176,33 @@ class TensorFile:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class FileTensors(Mapping[str, Tensor]):
+    """The tensors of a safetensors file, each read from it when it is requested; `metadata` is the file's.
+
+    The file is closed with the last reference to this object.
+    Raises: CheckpointError, as `TensorFile`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = TensorFile(path)
+        self.metadata = self._file.metadata
+        weakref.finalize(self, self._file.close)
+
+    @property
+    def specs(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+        """The dtype and the shape of each tensor, from the header."""
+        return self._file.specs
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._file.read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.specs)
+
+    def __len__(self) -> int:
+        return len(self.specs)
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

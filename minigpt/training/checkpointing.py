@@ -8,13 +8,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from minigpt.errors import CheckpointError
-from minigpt.model.lora import load_trained_state, trained_state
+from minigpt.model.lora import load_trained_state, lora_of, trained_state
+from minigpt.storage.huggingface import to_huggingface
 from minigpt.storage.run import LastState, Run
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.training.budget import Budget
 from minigpt.training.distributed import World, distribute_like, to_local
 from minigpt.training.events import Notice, Saved
+from minigpt.training.gathering import Gathering
 from minigpt.training.progress import BestResult, Progress
 from minigpt.training.spike_detection import DivergedError
 from minigpt.training.state import TrainingState, progress_of
@@ -177,8 +181,10 @@ class Checkpointer:
             return None
         self._check_finite()
         self.ensure_folder(progress)
-        model, step = self.world.unsharded_model(self.model), progress.step
-        path = self._write(lambda run: run.save_best(model, step, loss), "the best weights", step)
+        model, step = self.model, progress.step
+        path = self._write(
+            lambda run, read: run.save_best(model, step, loss, read), self._best_tensors(), "the best weights", step
+        )
         return Saved(step, path, "best") if path else None
 
     def save_last(self, progress: Progress, *, again: bool = False) -> Saved | None:
@@ -193,7 +199,7 @@ class Checkpointer:
             return None
         state = self._capture(progress)
         self.saved_seconds = progress.seconds
-        path = self._write(lambda run: run.save_last(state), "the state", progress.step)
+        path = self._write(lambda run, read: run.save_last(state, read), state.tensors, "the state", progress.step)
         if path is None:
             return None
         self.saved_step = progress.step
@@ -209,7 +215,8 @@ class Checkpointer:
         self.ensure_folder(progress)
         state = self._capture(progress)
         self._write(
-            lambda run: run.save_before_cooldown(state),
+            lambda run, read: run.save_before_cooldown(state, read),
+            state.tensors,
             "the state before the cool-down, from which a longer budget would continue,",
             progress.step,
             then="training continues without it",
@@ -226,14 +233,16 @@ class Checkpointer:
         self._check_finite()
         self.saved_step = -1
         progress.restart_losses()
-        model = self.world.unsharded_model(self.model)
+        gathering = Gathering(self._best_tensors(), self.world)
         if self.run is None:
+            gathering.finish()
             return
         before = self.run.directory
         try:
-            self.run.relocate(model, self.tokenizer, progress.step)
+            self.run.relocate(self.model, self.tokenizer, progress.step, gathering.read)
         except CheckpointError as error:
             self.failure = error
+            gathering.finish()
             self.notices.append(f"{before} was deleted, moved or replaced, and no new folder could be made ({error})")
         else:
             self.world.announce("run", str(self.run.directory))
@@ -244,7 +253,11 @@ class Checkpointer:
 
     def _capture(self, progress: Progress) -> LastState:
         self._check_finite()
-        return self.state.capture(progress, self.world.gather)
+        return self.state.capture(progress)
+
+    def _best_tensors(self) -> dict[str, Tensor]:
+        """What `Run.save_best` writes. Adapters are never sharded, so that nothing of them is gathered."""
+        return {} if lora_of(self.model) is not None else to_huggingface(self.model)
 
     def _check_finite(self) -> None:
         bad = any(not parameter.isfinite().all() for parameter in map(to_local, trained_state(self.model).values()))
@@ -253,16 +266,26 @@ class Checkpointer:
             raise DivergedError("weights are NaN or infinite")
 
     def _write(
-        self, write: Callable[[Run], Path], what: str, step: int, then: str = "the next save tries again"
+        self,
+        write: Callable[[Run, Callable[[Tensor], Tensor]], Path],
+        tensors: Mapping[str, Tensor],
+        what: str,
+        step: int,
+        then: str = "the next save tries again",
     ) -> Path | None:
-        """Returns the path that the main process wrote, or None and a notice if it could not be written."""
+        """Returns the path that the main process wrote, or None and a notice if it could not be written.
+
+        The main process reads each of the tensors, which may be sharded, when it writes it.
+        """
         path, self.failure = Path(), None
+        gathering = Gathering(tensors, self.world)
         if self.run is not None:
             try:
                 self.run.flush_log()
-                path = write(self.run)
+                path = write(self.run, gathering.read)
             except CheckpointError as error:
                 self.failure = error
                 self.notices.append(f"{what} of step {step:,} could not be saved ({error}); {self.kept}; {then}")
+        gathering.finish()
         (failed,) = self.world.all_reduce_max([self.failure is not None])
         return None if failed else path

@@ -5,9 +5,9 @@ of everything that the loop decides by, such as a loss, the time or a request to
 `minigpt.training.process_group` has the world of several processes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,8 @@ from minigpt.device import resolve_device
 from minigpt.errors import TrainingError
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import LastState
+
+Item = TypeVar("Item")
 
 
 class ProcessLostError(TrainingError):
@@ -77,9 +79,21 @@ class World:
         """A context for every accumulation step but the last, in which gradients need not be summed yet."""
         return nullcontext()
 
+    def evaluating(self, model: GPT) -> AbstractContextManager[object]:  # noqa: ARG002
+        """A context that all processes enter, in which all call the model equally often, or it is not sharded."""
+        return nullcontext()
+
+    def in_step(self, items: Iterator[Item]) -> Iterator[Item | None]:
+        """The items of this process; with a sharded model, then None while another process still has some."""
+        return items
+
     def unsharded(self, model: GPT) -> AbstractContextManager[object]:  # noqa: ARG002
         """A context that all processes enter, in which each has all weights and can call the model separately."""
         return nullcontext()
+
+    def can_unshard(self, model: GPT) -> bool:  # noqa: ARG002
+        """Whether every process has memory for all weights."""
+        return True
 
     # Failures.
 
@@ -123,10 +137,6 @@ class World:
     def gather(self, tensor: Tensor) -> Tensor:
         """The full tensor on the main process, which saves it; an unspecified one on the others."""
         return tensor
-
-    def unsharded_model(self, model: GPT) -> GPT:
-        """The model with all weights on the main process, which saves it."""
-        return model
 
 
 # A sharded tensor is a DTensor. It is recognized by a method, since importing the class takes most of a second.

@@ -82,9 +82,11 @@ class Evaluator:
         with self._inference():
             return {"passage": ids, "surprise": surprisal(self.model, ids)}
 
-    def sample(self) -> str:
-        """Generates text, from the same prompt and seed each time."""
-        with self._inference():
+    def sample(self) -> str | None:
+        """Generates text, from the same prompt and seed each time; None without memory for all weights."""
+        if not self.world.can_unshard(self.model):
+            return None
+        with self._inference(), self.world.unsharded(self.model):
             # A sample is too short to pay for recording CUDA graphs, which do not support sharded weights either.
             on_cpu = self.model.token_embedding.weight.device.type == "cpu"
             engine = resolve_engine(self.model) if on_cpu else TorchEngine(self.model)
@@ -118,7 +120,7 @@ class Evaluator:
         Raises: TrainingError if memory runs out.
         """
         try:
-            with self.world.unsharded(self.model):
+            with self.world.evaluating(self.model):
                 yield
         except RuntimeError as error:
             if not is_out_of_memory(error):
@@ -192,6 +194,12 @@ class PeriodicEvaluation:
         if not self.budget.sample_is_due(progress):
             return
         prompt, text = self.evaluator.sample_prompt, self.evaluator.sample()
+        if text is None:
+            progress.record_sample()
+            yield Notice(
+                progress.step, f"no sample at step {progress.step:,}: not every process has memory for all weights"
+            )
+            return
         memorization = location = None
         if self.budget.progress_fraction(progress) > 0 and self.checkpointer.world.is_main:
             run_seconds = progress.seconds + self.budget.seconds_left(progress)

@@ -23,7 +23,8 @@ from minigpt.device import free_memory, resolve_device
 from minigpt.errors import ConfigError, DeviceError, MinigptError
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import LastState
-from minigpt.training.distributed import ProcessLostError, World, full_tensor, is_sharded_tensor
+from minigpt.storage.tensors import FileTensors
+from minigpt.training.distributed import Item, ProcessLostError, World, full_tensor, is_sharded_tensor, to_local
 from minigpt.training.memory import activation_bytes, state_bytes
 
 # A process that ends closes its connections, which the others notice at once; the timeout is for one that hangs. It
@@ -95,8 +96,6 @@ class ProcessGroup(World):
             return
         from minigpt.training.fsdp import shard
 
-        for tensor in (*model.parameters(), *model.buffers()):
-            dist.broadcast(tensor.detach(), 0)
         shard(model, device, self.size)
 
     def _fits(self, model: GPT, config: TrainConfig, device: torch.device) -> bool:
@@ -129,6 +128,31 @@ class ProcessGroup(World):
     def no_sync(self, module: nn.Module) -> AbstractContextManager[object]:
         # Sharded gradients are reduced every time, or each process would keep the full ones.
         return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
+
+    def evaluating(self, model: GPT) -> AbstractContextManager[object]:
+        if not self.is_sharded:
+            return nullcontext()
+        from minigpt.training.fsdp import evaluating
+
+        return evaluating(model)
+
+    def in_step(self, items: Iterator[Item]) -> Iterator[Item | None]:
+        if not self.is_sharded:
+            yield from items
+            return
+        item = next(items, None)
+        while self.all_reduce_max([item is not None])[0]:
+            yield item
+            item = next(items, None)
+
+    def can_unshard(self, model: GPT) -> bool:
+        if not self.is_sharded:
+            return True
+        device = to_local(next(model.parameters())).device
+        free = free_memory(device) // (self.local_size if device.type == "cpu" else 1)
+        needed = sum(parameter.nbytes for parameter in model.parameters())
+        (missing,) = self.all_reduce_max([needed - free])
+        return missing <= 0
 
     def unsharded(self, model: GPT) -> AbstractContextManager[object]:
         if not self.is_sharded:
@@ -179,7 +203,11 @@ class ProcessGroup(World):
         return json.loads(data.numpy().tobytes())
 
     def broadcast_state(self, state: LastState | None) -> LastState | None:
-        shapes = state and {name: (str(t.dtype), list(t.shape)) for name, t in state.tensors.items()}
+        shapes = None
+        if state is not None:
+            own = state.tensors
+            specs = own.specs if isinstance(own, FileTensors) else {n: (t.dtype, t.shape) for n, t in own.items()}
+            shapes = {name: (str(dtype), list(shape)) for name, (dtype, shape) in specs.items()}
         received = self.broadcast_object(state and {"progress": state.progress, "shapes": shapes})
         return LastState(_BroadcastTensors(received["shapes"], state), received["progress"]) if received else None
 
@@ -188,12 +216,6 @@ class ProcessGroup(World):
             return tensor
         tensor = full_tensor(tensor.detach())
         return tensor.cpu() if self.is_main else tensor.new_empty(0)
-
-    def unsharded_model(self, model: GPT) -> GPT:
-        if not self.is_sharded:
-            return model
-        tensors = {name: self.gather(tensor) for name, tensor in model.state_dict().items()}
-        return GPT.from_tensors(model.config, tensors) if self.is_main else model
 
     # Failures: through the store, since a process that fails no longer takes part in collective operations.
 

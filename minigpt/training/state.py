@@ -1,6 +1,6 @@
 """Everything that resuming a run needs, captured from a training step and restored to it after it is checked."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,16 +30,16 @@ class TrainingState:
     train_step: TrainStep
     corpus: str
 
-    def capture(self, progress: Progress, gather: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> LastState:
+    def capture(self, progress: Progress) -> LastState:
         """The state as tensors named `model.*`, `optimizer.PARAMETER.*` and `spike_detector.*`, and plain values.
 
-        `gather` returns the full tensor of one that is sharded over several processes.
+        A tensor of a sharded model is a sharded one.
         """
         step = self.train_step
-        tensors = {f"model.{name}": gather(tensor) for name, tensor in trained_state(step.loss_model.model).items()}
+        tensors = {f"model.{name}": tensor for name, tensor in trained_state(step.loss_model.model).items()}
         for name, state in self.optimizer_states().items():
             for key, value in state.items():
-                tensors[f"optimizer.{name}.{key}"] = gather(torch.as_tensor(value))
+                tensors[f"optimizer.{name}.{key}"] = torch.as_tensor(value)
         tensors["spike_detector.statistics"] = step.spike_detector.statistics
         saved_with = SavedWith(step.config.optimizer, self.corpus, step.micro_batch_size, step.loss_scaler.state_dict())
         return LastState(tensors, replace(progress, saved_with=saved_with).to_dict())

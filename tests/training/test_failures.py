@@ -198,8 +198,13 @@ def test_a_learning_rate_lowered_after_a_divergence_is_not_halved_again(corpus: 
 
 
 def test_gradients_of_several_processes_stay_in_ddps_buckets(corpus: Corpus) -> None:
-    world = World()
-    world.size = 2
+    class Two(World):
+        size = 2
+
+        def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+            return [tensor, tensor]
+
+    world = Two()
     for in_buckets, train_step in (
         (True, new_train_step(new_model(), corpus, world)),
         (False, new_train_step(new_model(), corpus)),
@@ -239,7 +244,7 @@ def test_leaving_a_run_that_cannot_be_saved_raises(
     events = train(model, corpus, settings(), run)
     next(event for event in events if isinstance(event, Step) and event.step == 5)
 
-    def disk_full(_: object) -> Path:
+    def disk_full(*_: object) -> Path:
         raise CheckpointError("no space left on device")
 
     monkeypatch.setattr(run, "save_last", disk_full)
@@ -451,7 +456,7 @@ def test_at_interpreter_shutdown_one_failed_save_does_not_prevent_the_others(
         unfinished.append(train(model, corpus, settings(), runs[-1]))
         next(event for event in unfinished[-1] if isinstance(event, Step) and event.step == 5)
 
-    def disk_full(_: object) -> Path:
+    def disk_full(*_: object) -> Path:
         raise CheckpointError("no space left on device")
 
     monkeypatch.setattr(runs[1], "save_last", disk_full)

@@ -355,7 +355,7 @@ def test_log_lines_after_the_last_save_are_not_duplicated_on_resume(corpus: Corp
     for event in events:
         if isinstance(event, Step) and event.step == 8:
             break
-    run.save_last = lambda state: pytest.fail("a killed process saves nothing")  # type: ignore[method-assign]
+    run.save_last = lambda *_: pytest.fail("a killed process saves nothing")  # type: ignore[method-assign]
     with pytest.raises(pytest.fail.Exception):
         events.close()  # type: ignore[attr-defined]
     with run.log_path.open("a") as file:
