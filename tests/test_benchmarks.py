@@ -23,7 +23,18 @@ from minigpt import GPT, GPTConfig, Tokenizer, evaluate
 from minigpt.storage.checkpoint import save_checkpoint
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-NAMES = ("measuring", "peers", "own_loop", "training", "time_to_quality", "scaling", "on_gpu", "generation", "busy")
+NAMES = (
+    "measuring",
+    "peers",
+    "own_loop",
+    "training",
+    "time_to_quality",
+    "scaling",
+    "on_gpu",
+    "generation",
+    "busy",
+    "simulate_scaling",
+)
 
 
 @pytest.fixture
@@ -395,3 +406,34 @@ def test_raw_numbers_are_saved_with_the_machine(load: Any, tmp_path: Path) -> No
     record = json.loads((tmp_path / "raw.json").read_text())
     assert record["results"] == [{"engine": "minigpt"}]
     assert "1 threads" in measuring.describe(record["machine"])
+
+
+def test_a_simulated_step_is_its_computation_and_what_no_computation_hides(load: Any) -> None:
+    simulation = load("simulate_scaling")
+    model = simulation.PRESETS["gpt2"]
+    size = 4 * model.n_parameters
+    training = simulation.Training(model, 524288, 1024, 8, "adamw")
+    slow, fast = (simulation.replace(simulation.H100, gpus=64, between=speed) for speed in (1e6, 1e15))
+    assert simulation.step_time(training, fast).exposed < 0.1 * simulation.step_time(training, fast).compute
+    time = simulation.step_time(training, slow)
+    assert time.compute == simulation.step_time(training, fast).compute
+    sent = 2 * size / 8 * 7 / 8 / 1e6  # each GPU sends its eighth to the other machines, and receives one
+    assert time.exposed == pytest.approx(sent, rel=0.01)
+    one = simulation.step_time(training, simulation.replace(simulation.H100, gpus=1))
+    assert one.exposed == 0
+    assert one.compute == pytest.approx(64 * time.compute)
+
+
+def test_simulated_muon_is_divided_unless_the_network_is_slow(load: Any) -> None:
+    simulation = load("simulate_scaling")
+    model = simulation.PRESETS["gpt2-xl"]
+    assert simulation.muon_flops(model) == pytest.approx(35e12, rel=0.02)
+    adamw, muon = (simulation.Training(model, 524288, 1024, 8, name) for name in ("adamw", "muon"))
+
+    def extra(between: float) -> float:
+        cluster = simulation.replace(simulation.H100, gpus=64, between=between)
+        return simulation.step_time(muon, cluster).update - simulation.step_time(adamw, cluster).update
+
+    alone = simulation.muon_flops(model) / simulation.H100.flops
+    assert extra(1e6) == pytest.approx(alone, rel=0.1)
+    assert extra(1e12) < alone / 2

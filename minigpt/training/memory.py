@@ -32,9 +32,9 @@ def state_bytes(config: GPTConfig, optimizer: str, processes: int = 1, fine_tuni
 
     With the settings of `fine_tuning`, only the weights that they train have gradients and optimizer state.
 
-    With several `processes`, over which the model is sharded (minigpt.training.fsdp), each starts with all weights.
-    In a step it has its shard of everything, and the embeddings and two blocks with their gradients unsharded. In an
-    evaluation it has all weights but no gradients.
+    With several `processes`, over which the model is sharded (minigpt.training.fsdp), the main one starts with all
+    weights. In a step each has its shard of everything, and the embeddings and two blocks with their gradients
+    unsharded.
     """
     if fine_tuning is not None and (fine_tuning.lora or fine_tuning.freeze):
         trained = trained_parameters(config, fine_tuning)
@@ -49,8 +49,7 @@ def state_bytes(config: GPTConfig, optimizer: str, processes: int = 1, fine_tuni
     if processes == 1:
         return state
     gathered = 2 * 4 * (outer + 2 * inner // config.n_layer)
-    weights = 4 * config.n_parameters
-    return max(state // processes + gathered, (state - weights) // processes + weights)
+    return max(state // processes + gathered, 4 * config.n_parameters)
 
 
 def activation_bytes(
