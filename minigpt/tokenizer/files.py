@@ -122,7 +122,11 @@ def read(directory: Path, end_of_text: str | None = None) -> AnyVocabulary:
         merges = [line for line in (version, *lines) if line and not (line is version and line.startswith("#version"))]
     path = directory / pair[0]
     with as_tokenizer_error(path):
-        return _combine(ParsedTokenizer(read_json_value(path), merges, (), False, False), config, end_of_text)
+        vocab = read_json_value(path)
+        if config.options.get("add_prefix_space"):
+            files = {name: read_regular(directory / name) for name in pair}
+            return library_files.read_prefixed(vocab, merges, config, end_of_text, files)
+        return _combine(ParsedTokenizer(vocab, merges, (), False, False), config, end_of_text)
 
 
 def read_chat_template(directory: Path) -> str | None:

@@ -70,6 +70,26 @@ def read_converted(path: Path, config: TokenizerConfig, end_of_text: str | None)
         return _combine(content, config, end_of_text, {path.name: file})
 
 
+def read_prefixed(
+    vocab: dict[str, int], merges: list[str], config: TokenizerConfig, end_of_text: str | None, files: dict[str, bytes]
+) -> LibraryVocabulary:
+    """The tokenizer in a vocab.json and a merges.txt whose config puts a space before every text.
+
+    Raises: TokenizerError if it is damaged.
+    """
+    prefixed = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    content: dict[str, Any] = {
+        "version": "1.0",
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": prefixed,
+        "post_processor": None,
+        "decoder": prefixed,
+        "model": {"type": "BPE", "vocab": vocab, "merges": merges},
+    }
+    return _combine(content, config, end_of_text, files)
+
+
 def write(directory: Path, vocabulary: LibraryVocabulary, chat_template: str | None) -> None:
     """Writes tokenizer.json and tokenizer_config.json, and the files that the tokenizer was made from."""
     directory.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ import pickle
 import re
 import resource
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -237,6 +238,41 @@ def tokenizer(folder: Path) -> Target:
     return Target((*(new / name for name in names), old / "merges.txt", old / "vocab.json"), read)
 
 
+def other_tokenizers(folder: Path) -> Target:
+    from minigpt.tokenizer.tokenizer import Tokenizer
+
+    for name in ("wordpiece", "sentencepiece", "prefixed"):
+        (folder / name).mkdir()
+    (folder / "wordpiece" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n##me\nt\n##h\n##e\n")
+    (folder / "sentencepiece" / "spiece.model").write_bytes(_sentencepiece_model())
+    pair = folder / "prefixed"
+    Tokenizer.train(["the theme of the thesis, the the"], "bpe:262").save(pair)
+    (pair / "tokenizer.json").unlink()
+    (pair / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": True, "eos_token": "<|endoftext|>"}))
+
+    def read(path: Path) -> None:
+        found = Tokenizer.load(path.parent)
+        assert isinstance(found.decode(found.encode("the theme ß")), str)
+
+    files = ("wordpiece/vocab.txt", "sentencepiece/spiece.model", "prefixed/vocab.json", "prefixed/merges.txt")
+    return Target(tuple(folder / file for file in files), read)
+
+
+def _sentencepiece_model() -> bytes:
+    """A Unigram model in the form of SentencePiece's file: a protocol-buffers message with one field 1 per piece."""
+    unknown, control, ordinary = 2, 3, 1
+    pieces = [("<unk>", 0.0, unknown), ("<s>", 0.0, control), ("</s>", 0.0, control)]
+    pieces += [
+        (text, -float(number), ordinary) for number, text in enumerate(("\u2581the", "me", "\u2581", *"theisof"))
+    ]
+    content = b""
+    for text, score, kind in pieces:
+        name = text.encode()
+        piece = b"\x0a" + bytes([len(name)]) + name + b"\x15" + struct.pack("<f", score) + b"\x18" + bytes([kind])
+        content += b"\x0a" + bytes([len(piece)]) + piece
+    return content
+
+
 def config(folder: Path) -> Target:
     model = _model(folder)
     return Target((model / "config.json",), lambda _: _load(model))
@@ -301,7 +337,19 @@ def cache(folder: Path) -> Target:
 
 TARGETS: dict[str, Callable[[Path], Target]] = {
     each.__name__: each
-    for each in (safetensors, pickled, gguf, tensorflow, tokenizer, config, record, log, corpus, cache)
+    for each in (
+        safetensors,
+        pickled,
+        gguf,
+        tensorflow,
+        tokenizer,
+        other_tokenizers,
+        config,
+        record,
+        log,
+        corpus,
+        cache,
+    )
 }
 
 

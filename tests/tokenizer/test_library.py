@@ -125,6 +125,17 @@ def arabic(folder):
     return byte_level(folder, "ar", prefix=True)
 
 
+def portuguese(folder):
+    """GPT-2's oldest two files, with a space before every text, as RoBERTa's descendants have them."""
+    from_json = byte_level(folder, "de", prefix=True)
+    content = json.loads((from_json / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").unlink()
+    put(folder, {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True, "eos_token": "</s>"})
+    (folder / "vocab.json").write_text(json.dumps(content["model"]["vocab"]))
+    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(map(" ".join, content["model"]["merges"])) + "\n")
+    return folder
+
+
 KINDS = {
     chinese: "wordpiece",
     chinese_json: "wordpiece",
@@ -134,6 +145,7 @@ KINDS = {
     korean: "bpe",
     russian: "bpe",
     arabic: "bpe",
+    portuguese: "bpe",
 }
 
 
