@@ -6,34 +6,18 @@ of dropout is seeded for every micro-batch. So a resumed run equals an uninterru
 
 import atexit
 import inspect
-import time
 import weakref
-from collections.abc import Generator, Iterator
-
-import torch
+from collections.abc import Generator
 
 from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
-from minigpt.device import allow_tf32, resolve_dtype
-from minigpt.errors import CheckpointError, ConfigError, TrainingError
+from minigpt.errors import ConfigError
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import Run
-from minigpt.storage.run_record import Result
-from minigpt.training.budget import Budget, planned_steps
-from minigpt.training.checkpointing import Checkpointer
-from minigpt.training.clock import Clock, Control
+from minigpt.training.clock import Control
 from minigpt.training.distributed import World
-from minigpt.training.evaluation import Evaluator, PeriodicEvaluation
-from minigpt.training.events import EndReason, Event, Finished, Notice, Step
-from minigpt.training.memorization import MemorizationMonitor
-from minigpt.training.optimizers import learning_rate
-from minigpt.training.progress import Progress
-from minigpt.training.spike_detection import DivergedError
-from minigpt.training.state import TrainingState
-from minigpt.training.step import StepResult, TrainStep
-
-_MAX_ROLLBACKS = 3
-_STEP_LOG = ("step", "loss", "learning_rate", "gradient_norm", "tokens", "seconds", "tokens_per_second")
+from minigpt.training.events import Event
+from minigpt.training.trainer import Trainer
 
 
 def train(
@@ -72,7 +56,12 @@ def train(
         run.lock()
     try:
         with world.translate_errors():
-            trainer = _Trainer(model, corpus, config, run, resume, control or Control(), world, elapsed, teacher)
+            context = config.context_length or model.config.n_positions
+            config = config.replace(context_length=context)
+            _check_fit(model, corpus, context)
+            _check_teacher(teacher, model, config, context)
+            corpus.check_loss_on(config.loss_on)
+            trainer = Trainer(model, corpus, config, run, resume, control or Control(), world, elapsed, teacher)
     except BaseException:
         if run is not None:
             run.unlock()
@@ -97,286 +86,6 @@ def _close_all() -> None:
                 failures.append(error)
     if failures:
         raise ExceptionGroup("unfinished runs could not be saved", failures)
-
-
-class _Trainer:
-    """The training loop and the parts that it connects."""
-
-    def __init__(
-        self,
-        model: GPT,
-        corpus: Corpus,
-        config: TrainConfig,
-        run: Run | None,
-        resume: bool,
-        control: Control,
-        world: World,
-        elapsed: float,
-        teacher: GPT | None,
-    ) -> None:
-        context = config.context_length or model.config.n_positions
-        self.config = config = config.replace(context_length=context)
-        _check_fit(model, corpus, context)
-        _check_teacher(teacher, model, config, context)
-        corpus.check_loss_on(config.loss_on)
-        device = world.device(config.device)
-        dtype = resolve_dtype(config.dtype, device)
-        allow_tf32(device)
-        model.to(device)
-        if teacher is not None:
-            teacher.to(device)
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)  # fails before CUDA is initialized, which the line above does
-        self.run, self.world = run, world
-        self.train_step = TrainStep(model, corpus, config, device, dtype, world, teacher)
-        self.tokens_per_step = self.train_step.batch_size * context
-        self.budget = Budget(config, planned_steps(config, len(corpus.train)))
-        self.clock = Clock(control, world)
-        self.evaluator = Evaluator(model, corpus, config, dtype, world)
-        state = TrainingState(self.train_step, corpus.fingerprint)
-        self.checkpointer = Checkpointer(run, state, corpus.tokenizer, world)
-        memorization = MemorizationMonitor(corpus)
-        self.evaluation = PeriodicEvaluation(self.evaluator, memorization, self.checkpointer, self.budget, self.clock)
-        (elapsed,) = world.all_reduce_max([elapsed])
-        self.progress = Progress.start(elapsed, config.learning_rate)
-        if resume:
-            if not self.checkpointer.is_saving:
-                raise ConfigError("resume needs a run: give the run that has the last state")
-            restored = self.checkpointer.resume(self.budget)
-            if restored is not None:
-                self._continue_from(restored)
-            memorization.load_log(run.read_log() if run is not None else ())
-        self.clock.start(self.progress.seconds)
-        self._last_result = time.perf_counter()
-
-    def events(self) -> Generator[Event, None, None]:
-        """Trains from the current step to the end of the run."""
-        try:
-            with self.world.translate_errors():
-                yield from self.checkpointer.take_notices(self.progress.step)
-                yield from self._compile()
-                try:
-                    end = yield from self._train()
-                except GeneratorExit:  # the caller left between two events: the state is complete
-                    self._save_at_exit()
-                    raise
-                if end is None:
-                    yield from self._stop()
-                else:
-                    yield self._finish(end)
-                if self.checkpointer.failure is not None:
-                    raise self.checkpointer.failure
-        except TrainingError as error:
-            raise type(error)(f"{error}; {self.checkpointer.kept}") from error
-        finally:
-            if self.run is not None:
-                self.run.unlock()
-
-    def _train(self) -> Generator[Event, None, EndReason | None]:
-        """The training loop; returns why the run has ended, None if a stop was requested."""
-        end: EndReason | None = None
-        while end is None and not self._stop_is_requested():
-            try:
-                spent = self.budget.is_spent(self.progress)
-                pauses = spent or self._something_is_due()
-                if pauses:
-                    yield from self._pending_results()
-                    yield from self.evaluation.evaluate(self.progress)
-                    yield from self.evaluation.sample(self.progress)
-                yield from self._start_cooldown()
-                end = self.budget.end_reason(self.progress, spent=spent)
-                if end is not None or self._save_is_due():
-                    yield from self._save()
-                if pauses:
-                    self._restart_step_timer()
-                if end is None and not self.clock.stop:
-                    yield from self._take_step()
-            except DivergedError as error:
-                yield self._roll_back(error)
-                end = None
-        return end
-
-    def _stop_is_requested(self) -> bool:
-        self.clock.synchronize(self.progress)
-        return self.clock.stop
-
-    def _something_is_due(self) -> bool:
-        budget, progress = self.budget, self.progress
-        return budget.evaluation_is_due(progress) or budget.sample_is_due(progress) or self._save_is_due()
-
-    def _save_is_due(self) -> bool:
-        saved_step, saved_seconds = self.checkpointer.saved_step, self.checkpointer.saved_seconds
-        return self.budget.save_is_due(self.progress, saved_step, saved_seconds, requested=self.clock.save)
-
-    # Steps.
-
-    def _take_step(self) -> Iterator[Event]:
-        progress = self.progress
-        scheduled = learning_rate(progress.step, self.budget.progress_fraction(progress), self.config)
-        results = self.train_step.step(progress.step, scheduled * progress.recovery.learning_rate_factor)
-        progress.count_step(self.tokens_per_step)
-        self.clock.update(progress)
-        notices, self.train_step.notices = self.train_step.notices, []
-        yield from (Notice(progress.step, text) for text in notices)
-        yield from self._record(results)
-
-    def _pending_results(self) -> Iterator[Event]:
-        """Waits for the results of the last steps."""
-        yield from self._record(self.train_step.results())
-
-    def _record(self, results: list[StepResult]) -> list[Event]:
-        """Logs the results of steps and returns their events.
-
-        Raises: DivergedError as `StepResult.check_divergence`.
-        """
-        events: list[Event] = []
-        for result in results:
-            self.progress.record_result(skipped=result.skipped, overflowed=result.overflowed)
-            step = self._step_event(result)
-            self.checkpointer.log(
-                {name: getattr(step, name) for name in _STEP_LOG} | ({"skipped": True} if step.skipped else {})
-            )
-            events.append(step)
-            recovery = self.progress.recovery
-            if step.skipped:
-                reason = f"skipped step {step.step:,}: {result.skip_reason} ({recovery.skipped_steps} skipped so far)"
-                events.append(Notice(step.step, reason))
-            result.check_divergence(recovery.consecutive_skips)
-        return events
-
-    def _step_event(self, result: StepResult) -> Step:
-        progress, now = self.progress, time.perf_counter()
-        tokens_per_second, self._last_result = self.tokens_per_step / (now - self._last_result), now
-        return Step(
-            step=result.step,
-            progress=self.budget.progress_fraction(progress),
-            loss=result.loss,
-            learning_rate=result.learning_rate,
-            gradient_norm=result.gradient_norm,
-            tokens=progress.tokens - (progress.step - result.step) * self.tokens_per_step,
-            seconds=progress.seconds,
-            seconds_left=self.budget.seconds_left(progress),
-            tokens_per_second=tokens_per_second,
-            skipped=result.skipped,
-        )
-
-    def _restart_step_timer(self) -> None:
-        """Excludes the time since the last step from the next step's `tokens_per_second`."""
-        self._last_result = time.perf_counter()
-
-    # The cool-down, saves and rollbacks.
-
-    def _start_cooldown(self) -> Iterator[Event]:
-        """If the learning rate falls from here to the end, saves the state from which a longer budget continues."""
-        progress = self.progress
-        shortened_to = self.budget.early_cooldown(progress)
-        if shortened_to is None and not self.budget.cooldown_is_due(progress):
-            return
-        if shortened_to is not None:
-            progress.shorten_budget(shortened_to)
-            yield Notice(
-                progress.step,
-                f"step {progress.step:,}: validation no longer improves, so the learning-rate cool-down starts now",
-            )
-        yield from self._pending_results()
-        self.checkpointer.save_before_cooldown(progress.with_full_budget())
-        progress.start_cooldown()
-        self._restart_step_timer()
-        yield from self.checkpointer.take_notices(progress.step)
-
-    def _save(self) -> Iterator[Event]:
-        """Saves what resuming needs."""
-        saved = self.checkpointer.save_last(self.progress)
-        self.clock.save = False
-        yield from self.checkpointer.take_notices(self.progress.step)
-        if saved is not None:
-            yield saved
-
-    def _roll_back(self, error: DivergedError) -> Notice:
-        """Continues from the last saved state with half the learning rate.
-
-        Raises: TrainingError if there is none, or after too many rollbacks.
-        """
-        self.clock.synchronize(self.progress)
-        self.train_step.results()
-        self.train_step.zero_gradients()
-        diverged, rollbacks = self.progress, self.progress.recovery.rollbacks
-        restored = self.checkpointer.roll_back() if rollbacks < _MAX_ROLLBACKS else None
-        if restored is None:
-            again = f", also after {rollbacks} rollbacks that each halved the learning rate" if rollbacks else ""
-            warmup = "chosen" if self.config.warmup_steps is None else self.config.warmup_steps
-            raise TrainingError(
-                f"training diverged after step {diverged.step} ({error}){again}; lower --learning-rate, now "
-                f"{self.config.learning_rate:g}, or raise --warmup-steps, now {warmup}"
-            )
-        self._continue_from(restored)
-        self.progress.continue_after(diverged)
-        self.checkpointer.save_last(self.progress, again=True)  # with the lower learning rate
-        self._restart_step_timer()
-        return Notice(
-            self.progress.step,
-            f"training diverged after step {diverged.step:,} ({error}); resumed from step {self.progress.step:,} with "
-            f"{self.progress.recovery.learning_rate_factor:g} of the learning rate",
-        )
-
-    def _continue_from(self, restored: Progress) -> None:
-        self.progress = restored
-        # Earlier versions did not always count tokens.
-        restored.tokens = restored.tokens or restored.step * self.tokens_per_step
-        restored.use_learning_rate(self.config.learning_rate)
-        self.evaluator.record_duration(restored.evaluation.duration)
-
-    # Start and end.
-
-    def _compile(self) -> Iterator[Event]:
-        """Compiles the forward pass if the settings ask for it; if that fails, reports it and continues without."""
-        pays = self.train_step.device.type == "cuda" and not self.world.is_sharded
-        if self.config.compile == "off" or (self.config.compile == "auto" and not pays):
-            return
-        failure = self.train_step.compile()
-        self._restart_step_timer()
-        if failure is not None:
-            yield Notice(self.progress.step, f"torch.compile failed ({failure}); training continues without it")
-
-    def _stop(self) -> Iterator[Event]:
-        """Saves the state at which the run stops; if its last steps diverged, the previous state is kept."""
-        try:
-            yield from self._pending_results()
-            yield from self._save()
-        except DivergedError as error:
-            yield Notice(self.progress.step, f"{error}; not saved: {self.checkpointer.kept}")
-
-    def _save_at_exit(self) -> None:
-        if self.world.size > 1:  # the others do not take part, so that nothing can be saved
-            return
-        for _ in self._stop():
-            pass
-        if self.checkpointer.failure is not None:
-            raise self.checkpointer.failure from None
-
-    def _finish(self, reason: EndReason) -> Finished:
-        """Loads the best weights and evaluates them on the whole validation text."""
-        progress = self.progress
-        is_best = progress.evaluation.is_best and progress.evaluation.step == progress.step
-        if self.checkpointer.is_saving and not is_best:
-            self.checkpointer.load_best()
-        measured = self.evaluator.evaluate_finally()
-        self.clock.synchronize(progress)
-        finished = Finished(
-            step=progress.step,
-            reason=reason,
-            best_step=progress.best.step,
-            validation_loss=measured.loss if measured else None,
-            bits_per_byte=measured.bits_per_byte if measured else None,
-            validation_tokens=measured.tokens if measured else 0,
-            seconds=progress.seconds,
-        )
-        if self.run is not None:
-            try:
-                self.run.update(result=Result(**vars(finished)))
-            except CheckpointError as error:  # raised after the event
-                self.checkpointer.failure = self.checkpointer.failure or error
-        return finished
 
 
 def _check_fit(model: GPT, corpus: Corpus, context: int) -> None:

@@ -5,8 +5,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,85 +19,10 @@ from minigpt.threads import watch_load
 from minigpt.training.distributed import World, full_tensor, to_local
 from minigpt.training.loss import LossModel
 from minigpt.training.memory import checkpoint_blocks, is_out_of_memory
+from minigpt.training.micro_batch import Batches, MicroBatch
 from minigpt.training.optimizers import build_optimizers, set_learning_rate
-from minigpt.training.spike_detection import DivergedError, SpikeDetector
-
-_SKIPS_OF_DIVERGENCE = 5  # skipped steps in a row that mean that training has diverged
-
-
-class Batches(Protocol):
-    """A source of batches: `minigpt.data.corpus.Corpus`, or random tokens to measure speed."""
-
-    def batch(
-        self, step: int, size: int, length: int, seed: int, rows: range, noise: float, bpe_dropout: float,
-        loss_on: str, /,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Inputs and targets of some rows of a step's batch, (B, T) int64 each.
-
-        The fraction `noise` of the inputs is random; `bpe_dropout` is the probability of dropping a merge. Targets that
-        are not of the turns of the role `loss_on` are UNSCORED.
-        """
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """The measurements of one step. `step` counts from 1.
-
-    Units: `loss` nats per token; `gradient_norm` before clipping. `loss_scale` multiplies float16 losses, else None.
-    """
-
-    step: int
-    learning_rate: float
-    loss: float
-    gradient_norm: float
-    skipped: bool
-    loss_scale: float | None = None
-
-    @property
-    def overflowed(self) -> bool:
-        """Whether only the gradient is infinite, since it was too large for its loss scale."""
-        return self.loss_scale is not None and math.isfinite(self.loss) and not math.isfinite(self.gradient_norm)
-
-    @property
-    def skip_reason(self) -> str:
-        """Why the step was skipped, for the user."""
-        if math.isfinite(self.loss) and math.isfinite(self.gradient_norm):
-            return f"loss {self.loss:.4g} is far above the recent losses"
-        return f"loss {self.loss:.4g}, gradient norm {self.gradient_norm:.4g}"
-
-    def check_divergence(self, consecutive_skips: int) -> None:
-        """Raises DivergedError if too many steps in a row were skipped, or if float16 overflows at every loss scale.
-
-        Each overflow halves the loss scale. That may happen many times in a row and is harmless until the scale is
-        below 1.
-        """
-        if self.loss_scale is not None and self.loss_scale < 1:
-            raise DivergedError(f"float16 gradients overflow at every loss scale, now {self.loss_scale:g}")
-        if consecutive_skips >= _SKIPS_OF_DIVERGENCE:
-            raise DivergedError(
-                f"loss {self.loss:.4g}, gradient norm {self.gradient_norm:.4g}; {_SKIPS_OF_DIVERGENCE} steps in a row "
-                f"were skipped at learning rate {self.learning_rate:.3g}"
-            )
-
-
-@dataclass(frozen=True, eq=False)
-class _MicroBatch:
-    """Some rows of a step's batch: inputs and targets, (B, T) int64 each.
-
-    `scored` (N,) int64 are the positions in the flattened targets that count; None if all do.
-    """
-
-    rows: range
-    inputs: Tensor
-    targets: Tensor
-    scored: Tensor | None
-
-    @property
-    def n_scored(self) -> int:
-        """The number of targets that count."""
-        if not self.rows:
-            return 0
-        return self.targets.numel() if self.scored is None else len(self.scored)
+from minigpt.training.spike_detection import SpikeDetector
+from minigpt.training.step_result import StepResult
 
 
 class TrainStep:
@@ -251,7 +174,7 @@ class TrainStep:
     def _accumulate(self, step: int) -> Tensor:
         self.module.train()
         total = torch.zeros((), device=self.device)
-        micro_batches: Iterable[_MicroBatch] = (
+        micro_batches: Iterable[MicroBatch] = (
             self._read(step, self.rows[start : start + self.micro_batch_size])
             for start in range(0, len(self.rows), self.micro_batch_size)
         )
@@ -270,7 +193,7 @@ class TrainStep:
                 total += self._backward(step, batch, n_scored)
         return total
 
-    def _read(self, step: int, rows: range) -> "_MicroBatch":
+    def _read(self, step: int, rows: range) -> MicroBatch:
         """Some rows of the step's batch; without rows, one row that does not count."""
         read, config = rows or self.rows[:1], self.config
         inputs, targets = self.corpus.batch(
@@ -278,9 +201,9 @@ class TrainStep:
             config.loss_on,
         )  # (B, T) twice  # fmt: skip
         scored = None if config.loss_on == "all" else (targets.flatten() != UNSCORED).nonzero().flatten()
-        return _MicroBatch(rows, inputs, targets, scored)
+        return MicroBatch(rows, inputs, targets, scored)
 
-    def _backward(self, step: int, batch: "_MicroBatch", n_scored: Tensor | None) -> Tensor:
+    def _backward(self, step: int, batch: MicroBatch, n_scored: Tensor | None) -> Tensor:
         """Adds the gradient of a micro-batch; returns its share of the step's mean loss, ().
 
         `n_scored` () is the number of scored targets of the step; None if all are scored.

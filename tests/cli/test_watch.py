@@ -158,7 +158,7 @@ def test_the_page_ends_with_a_run_that_fails(
     def diverge(*_: object, **__: object) -> None:
         raise TrainingError("training diverged")
 
-    monkeypatch.setattr("minigpt.training.loop._Trainer._take_step", diverge)
+    monkeypatch.setattr("minigpt.training.trainer.Trainer._take_step", diverge)
     result = run("train", "fox.txt", *tiny, "--watch-port", free_port())
     assert result.exit_code == 1
     browser.join(30)
