@@ -1,6 +1,7 @@
 # make demo: a virtual environment, two minutes of training on a book on a CPU, a sample.
 # make fuzz: a minute of damaged files for every reader, guided by coverage (Linux).
 # make test: a virtual environment, lint, types, the fast tests, on every core a process with one thread.
+# make test-cluster: Slurm and several hosts on this machine, as root on Debian; Ray, Kubernetes' and SkyPilot's examples.
 # make test-serving: other programs' clients and lm-evaluation-harness use `minigpt serve`.
 # make test-isa: the tests of results that depend on rounding, on an x86 processor, with instruction sets switched off.
 # make wasm: the WebAssembly modules of `minigpt export --to html`, from their C; they are in the repository.
@@ -10,7 +11,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-isa test-serving isa-plain isa-avx2 isa-avx512 lint types fuzz wasm clean
+.PHONY: demo test test-cluster test-isa test-serving isa-plain isa-avx2 isa-avx512 lint types fuzz wasm clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -67,6 +68,12 @@ test-serving: $(BIN)/python
 	$(PYTHON) -m venv $(VENV)-serving
 	$(VENV)-serving/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,clients]'
 	OMP_NUM_THREADS=1 $(VENV)-serving/bin/python -m pytest -m serving -W default tests/serving_clients
+
+# The programs come from Debian's packages, installed where this is root. What cannot run here is skipped with its reason.
+CLUSTER_TESTS ?= -m cluster
+test-cluster: $(VENV)/.test
+	tests/cluster/install.sh
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(CLUSTER_TESTS) tests/cluster
 
 fuzz: $(VENV)/.test
 	$(INSTALL) -e '.[plot,test,fuzz]'

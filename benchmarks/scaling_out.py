@@ -84,7 +84,7 @@ def exchange(world: Any, count: int, device: Any, synchronize: Any) -> float:
 
 def measure(job: dict[str, Any], processes: int) -> dict[str, Any]:
     """Runs one measurement with this number of processes; returns the figures of the main process."""
-    from minigpt.training.process_group import rendezvous
+    from minigpt.training.rendezvous import rendezvous
 
     store, environments = rendezvous(processes) if processes > 1 else (None, [{}])
     count = str(job["threads"])

@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from minigpt.cli.options import command_line
-from minigpt.cli.signals import HANGUP, STOPS, handling, signals_as_requests
+from minigpt.cli.signals import STOPS, handling, ignore_sigterm, signals_as_requests
 from minigpt.errors import CheckpointError, ConfigError, DataError, DeviceError, MinigptError, TrainingError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _EXPECTED = {0, *(128 + number for number in STOPS)}  # exit codes of a process 
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # on Windows SIGTERM kills
 _POLL = 0.05  # seconds between two checks of the processes
 _GRACE = 5.0  # seconds for a process to end, and for the cause of a lost connection to show
-_STOPS_TO_KILL = 3  # this many stop signals kill the processes
+_STOPS_TO_KILL = 3  # this many kill the processes: a second and a third can only be Ctrl-C
 
 
 @contextmanager
@@ -47,33 +47,62 @@ def joined_world(request: "Request", *, resume: bool) -> Iterator["World"]:
     process reports an error.
     Raises: ConfigError or DeviceError if this machine cannot run that number of processes.
     """
-    if "WORLD_SIZE" not in os.environ:
+    from minigpt.training.launchers import is_launched
+
+    if not is_launched():
         count, device = _requested_devices(request, resume)
         if count > 1:
             raise typer.Exit(_launch(count, device, request))
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # no warnings of hosts without a name for their address
     from minigpt.training.distributed import ProcessLostError
     from minigpt.training.process_group import init_world
+    from minigpt.training.rendezvous import MainFailedError
 
-    world = init_world()
     try:
-        with _closing(world):
-            _check_devices(world, request, resume)
+        world = init_world(_described(request, resume=resume))
+    except MainFailedError as error:
+        raise typer.Exit(1) from error
+    try:
+        with _closing(world), world.translate_errors():
+            _check_devices(world, request, continues(world, resume=resume))
             yield world
     except ProcessLostError as error:
         if _LAUNCHER in os.environ:
             os._exit(_LOST)  # leaving the process group can hang forever once a process has died
+        ignore_sigterm()
+        if world.is_main and (failure := world.failure_of_others()) is not None:
+            raise TrainingError(failure) from error
         if world.is_main or not world.main_failed():
             raise
         raise typer.Exit(1) from error
     except MinigptError as error:
         if world.is_main or not world.main_failed():
-            world.announce(f"failed/{world.rank}")
-            raise
-        raise typer.Exit(1) from error
+            is_known = world.announce(f"failed/{world.rank}", str(error))
+            if world.is_main or _LAUNCHER in os.environ or not is_known:
+                raise
+        raise typer.Exit(1) from error  # the main process reports the error
     except KeyboardInterrupt as interrupt:
         if world.is_main:
             raise
         raise typer.Exit(128 + signal.SIGINT) from interrupt
+
+
+def continues(world: "World", *, resume: bool) -> bool:
+    """Whether the run continues: as asked for, or because the launcher has started the processes again."""
+    from minigpt.training.launchers import is_restarted
+
+    return resume or is_restarted() or world.attempt > 0
+
+
+def _described(request: "Request", *, resume: bool) -> dict[str, Any]:
+    """What a process is to do, by names with plain values, to be compared with the other processes."""
+    import torch
+
+    from minigpt import __version__
+
+    texts = ", ".join(request.sources)
+    versions = {"minigpt": __version__, "torch": torch.__version__.partition("+")[0]}
+    return versions | request.options.to_dict() | {"text": texts, "name": request.name, "resume": resume}
 
 
 @contextmanager
@@ -182,17 +211,19 @@ def _requested_devices(request: "Request", resume: bool) -> tuple[int, str]:
 
 def _check_devices(world: "World", request: "Request", resume: bool) -> None:
     """Raises ConfigError or DeviceError, before anything slow begins, if these processes cannot train."""
+    from minigpt.training.launchers import placement
+
     with world.translate_errors():  # other machines need not see the folder of the run to resume
         device = world.broadcast_object(_requested_devices(request, resume)[1] if world.is_main else None)
     world.device(device)
     training = request.options.training
     if "batch_size" in request.options.given:
         world.rows(training.batch_size)
-    started = os.environ.get("LOCAL_WORLD_SIZE")
-    if training.devices and started and int(started) != training.devices:
+    place = placement() if training.devices else None
+    if place is not None and place.local_size != training.devices:
         raise ConfigError(
-            f"devices ({training.devices}) cannot be combined with torchrun, which started {started} processes on this "
-            "machine; give one of the two"
+            f"devices ({training.devices}) cannot be combined with {place.launcher}, which started {place.local_size} "
+            "processes on this machine; give one of the two"
         )
 
 
@@ -209,7 +240,7 @@ def _launch(count: int, device: str, request: "Request") -> int:
 
     Raises: TrainingError if one of them died; typer.Exit if it has already reported its error.
     """
-    from minigpt.training.process_group import rendezvous
+    from minigpt.training.rendezvous import rendezvous
 
     check_count(count, device)
     store, environments = rendezvous(count)
@@ -251,7 +282,7 @@ def _forwarding_signals(
                 child.send_signal(number)
 
     def stop(number: int, _: object) -> None:
-        if received and number == HANGUP:
+        if received and number != signal.SIGINT:
             return
         received.append(number)
         joined = store.check([f"joined/{rank}" for rank in range(len(children))])

@@ -60,6 +60,14 @@ def ignore_interrupts() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+def ignore_sigterm() -> None:
+    """Makes SIGTERM do nothing from here on: the process ends by itself, as soon as it has reported its error.
+
+    torchrun and srun send it to all processes when one of them has failed.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
 @contextmanager
 def handling(stop: Handler, save: Handler) -> Iterator[None]:
     """Calls `stop` for Ctrl-C, SIGTERM and SIGHUP and `save` for SIGUSR1, on systems that have them."""
@@ -96,13 +104,13 @@ def ignoring_sigusr1() -> Iterator[None]:
 def signals_as_requests(control: "Control", on_stop: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
     """Turns the first Ctrl-C, SIGTERM or SIGHUP into a request to stop, and SIGUSR1 into a request to save.
 
-    Yields the list of the stop signals received. A second one raises KeyboardInterrupt, except SIGHUP: when a terminal
-    is closed, the shell and the system each send one.
+    Yields the list of the stop signals received. A second Ctrl-C raises KeyboardInterrupt. A second SIGTERM or SIGHUP
+    does nothing: Slurm sends a process several, and when a terminal is closed, the shell and the system each send one.
     """
     received: list[int] = []
 
     def stop(number: int, _: object) -> None:
-        if received and number == HANGUP:
+        if received and number != signal.SIGINT:
             return
         if received:
             raise KeyboardInterrupt

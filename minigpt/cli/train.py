@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from minigpt.cli.completion import complete_from, complete_runs
-from minigpt.cli.launch import check_count, joined_world, share_job, train_with_main
+from minigpt.cli.launch import check_count, continues, joined_world, share_job, train_with_main
 from minigpt.cli.options import CheckpointsOption, command_line, names_of, settings_options
 from minigpt.cli.render.terminal import note, write
 from minigpt.cli.signals import ignoring_sigusr1, signals_as_requests
@@ -162,7 +162,7 @@ def train(
             job = display.follow(
                 prepare(
                     request,
-                    resume=resume,
+                    resume=continues(world, resume=resume),
                     processes=world.size,
                     local_processes=world.local_size,
                     progress=display.progress,

@@ -29,13 +29,15 @@ class World:
     """The processes that train one model together. This class is a world of one process.
 
     `rank` is this process's number; the main process is 0. `local_size` of the `size` processes are on this machine.
-    `is_sharded` says whether each holds only a shard of the model.
+    `is_sharded` says whether each holds only a shard of the model. `attempt` is the number of times that the launcher
+    has restarted the processes.
     """
 
     rank: int = 0
     size: int = 1
     local_size: int = 1
     is_sharded: bool = False
+    attempt: int = 0
 
     def close(self) -> None:
         """Closes the connections to the other processes."""
@@ -97,12 +99,17 @@ class World:
 
     # Failures.
 
-    def announce(self, key: str, text: str = "") -> None:
-        """Stores a value that every process and the launcher can read."""
+    def announce(self, key: str, text: str = "") -> bool:  # noqa: ARG002
+        """Stores a value that every process and the launcher can read; returns whether that was possible."""
+        return False
 
     def main_failed(self) -> bool:
         """Whether the main process failed too, and reports the error: a wrong setting is wrong for all processes."""
         return False
+
+    def failure_of_others(self) -> str | None:
+        """The error message of another process, for the main process to report; None if there is none."""
+        return None
 
     # Collective operations.
 

@@ -1,13 +1,13 @@
 """A world of several processes over torch.distributed, with NCCL for CUDA tensors and gloo for others.
 
-The environment variables of torchrun say which processes there are.
+The environment variables of torchrun or of Slurm say which processes there are.
 """
 
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from inspect import signature
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import GradBucket, PrefixStore, Store, TCPStore
+from torch._C._distributed_c10d import GradBucket, PrefixStore, Store
 from torch.nn.parallel import DistributedDataParallel
 
 from minigpt.config import TrainConfig
@@ -25,13 +25,14 @@ from minigpt.model.gpt import GPT
 from minigpt.storage.run import LastState
 from minigpt.storage.tensors import FileTensors
 from minigpt.training.distributed import Item, ProcessLostError, World, full_tensor, is_sharded_tensor, to_local
+from minigpt.training.launchers import Placement, placement
 from minigpt.training.memory import activation_bytes, state_bytes
+from minigpt.training.rendezvous import close_when_lost, connect, interface_of, join
 
-# A process that ends closes its connections, which the others notice at once; the timeout is for one that hangs. It
-# must be longer than the main process takes to read a large text, for which the others wait.
+# A process that ends closes its connections, which the others notice at once, and `close_when_lost` closes those to a
+# machine that is gone. The timeout is for a process that hangs. It must be longer than the main process takes to read a
+# large text, for which the others wait.
 _TIMEOUT = timedelta(hours=6)
-_JOIN_TIMEOUT = timedelta(minutes=5)  # for all processes to connect
-_LIBUV = os.name != "nt"  # torch has it everywhere but on Windows
 _FAILURE_DELAY = 3.0  # seconds in which an error that all processes have reaches all of them
 
 # torch 2.13 renamed `broadcast_buffers`. Buffers never change: masks, and the compressed weights of a frozen model.
@@ -44,22 +45,35 @@ _DDP_OPTIONS: Any = {_SYNC_BUFFERS: False, "gradient_as_bucket_view": True}
 class ProcessGroup(World):
     """Several processes, of which this is one. Most methods communicate: all must call them in the same order."""
 
-    def __init__(self) -> None:
-        self.rank, self.size = _number("RANK"), _number("WORLD_SIZE")
-        self.local_rank, self.local_size = _number("LOCAL_RANK", self.rank), _number("LOCAL_WORLD_SIZE", self.size)
+    def __init__(self, place: Placement, store: Store, attempt: int) -> None:
+        self.rank, self.size = place.rank, place.size
+        self.local_rank, self.local_size = place.local_rank, place.local_size
+        self.store, self.attempt = store, attempt
         if "OMP_NUM_THREADS" not in os.environ:
-            torch.set_num_threads(max(1, available_cores() // self.local_size))
-        nccl = torch.cuda.is_available() and dist.is_nccl_available()
-        with self.translate_errors():
-            self.store = _store(self.rank)
+            torch.set_num_threads(place.threads or max(1, available_cores() // self.local_size))
+
+    @classmethod
+    def connected(cls, place: Placement, command: Mapping[str, Any]) -> "ProcessGroup":
+        """Connects to the other processes; `init_world` describes the arguments and the errors."""
+        shared = connect(place)
+        close_when_lost()
+        with translated_errors(place.rank, place.size):
+            joined = join(shared, place, command)
+            if place.local_size < place.size and (interface := interface_of(joined.address)) is not None:
+                # Gloo would take the address of the host's name, which is often one that only this machine has.
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+            nccl = torch.cuda.is_available() and dist.is_nccl_available()
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if nccl else "gloo",  # reducing the clock on the CPU does not wait for the GPU
-                store=PrefixStore("group", self.store),
-                rank=self.rank,
-                world_size=self.size,
+                store=PrefixStore("group", joined.store),
+                rank=place.rank,
+                world_size=place.size,
                 timeout=_TIMEOUT,
             )
-        self.announce(f"joined/{self.rank}")
+        close_when_lost()
+        group = cls(place, joined.store, joined.attempt)
+        group.announce(f"joined/{place.rank}")
+        return group
 
     def close(self) -> None:
         dist.destroy_process_group()
@@ -165,15 +179,8 @@ class ProcessGroup(World):
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        try:
+        with translated_errors(self.rank, self.size):
             yield
-        except RuntimeError as error:
-            if isinstance(error, MinigptError) or not _is_connection_error(error):
-                raise
-            raise ProcessLostError(
-                f"process {self.rank + 1} of {self.size} lost the connection to another one, which has ended; continue "
-                "with --resume"
-            ) from error
 
     def all_reduce_sum(self, figures: Tensor) -> Tensor:
         total = figures.clone()
@@ -219,15 +226,33 @@ class ProcessGroup(World):
 
     # Failures: through the store, since a process that fails no longer takes part in collective operations.
 
-    def announce(self, key: str, text: str = "") -> None:
-        with suppress(RuntimeError):  # the process that has the store may have ended
+    def announce(self, key: str, text: str = "") -> bool:
+        try:
             self.store.set(key, text)
+        except RuntimeError:  # the process that has the store may have ended
+            return False
+        return True
 
     def main_failed(self) -> bool:
+        return self._until_failure(lambda: self.store.check(["failed/0"]))
+
+    def failure_of_others(self) -> str | None:
+        failures: list[str] = []
+
+        def found() -> bool:
+            ranks = [rank for rank in range(1, self.size) if self.store.check([f"failed/{rank}"])]
+            failures.extend(self.store.get(f"failed/{rank}").decode() for rank in ranks[:1])
+            return bool(ranks)
+
+        self._until_failure(found)
+        return failures[0] if failures else None
+
+    def _until_failure(self, found: Callable[[], bool]) -> bool:
+        """Whether that is true soon, or the store has ended with its process; an error needs time to reach all."""
         until = time.monotonic() + _FAILURE_DELAY
         while time.monotonic() < until:
             try:
-                if self.store.check(["failed/0"]):
+                if found():
                     return True
             except RuntimeError:  # the main process had the store and has ended
                 return True
@@ -235,14 +260,41 @@ class ProcessGroup(World):
         return False
 
 
-def init_world() -> World:
-    """The world that torchrun's environment variables describe; without them, a world of one process.
+class Adopted(ProcessGroup):
+    """The default group of a program that has initialized torch.distributed, which also closes it."""
 
-    The variables are RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+    @classmethod
+    def of(cls, place: Placement) -> "Adopted":
+        """The group that this process is in.
 
-    Raises: ConfigError if variables are missing; ProcessLostError if other processes do not connect.
+        Raises: ConfigError if the group cannot send tensors of the CPU.
+        """
+        if "gloo" not in (backend := dist.get_backend_config()):
+            raise ConfigError(
+                f"the backend of torch.distributed ({backend}) must include gloo, for tensors on the CPU: initialize "
+                'it with "cpu:gloo,cuda:nccl"'
+            )
+        close_when_lost()
+        return cls(place, PrefixStore("minigpt", dist.distributed_c10d._get_default_store()), 0)
+
+    def close(self) -> None:
+        """Does nothing: the group belongs to the program."""
+
+
+def init_world(command: Mapping[str, Any] | None = None) -> World:
+    """The world that the environment variables of torchrun or srun describe; without them, a world of one process.
+
+    torchrun's are RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. `command` says what the
+    process is to do, by names with values that JSON can represent; it must be the same for all. If the program has
+    initialized torch.distributed already, as Ray Train does, its default group is used.
+
+    Raises: ConfigError if variables are missing, or on rank 0 if another process has another command, and
+    MainFailedError then on the others; ProcessLostError if other processes do not connect.
     """
-    return World() if os.environ.get("WORLD_SIZE", "1") == "1" else ProcessGroup()
+    place = placement()
+    if place is None:
+        return World()
+    return Adopted.of(place) if dist.is_initialized() else ProcessGroup.connected(place, command or {})
 
 
 class _BroadcastTensors(Mapping[str, Tensor]):
@@ -296,42 +348,6 @@ def local_device(name: str, processes: int, rank: int = 0) -> torch.device:
     return torch.device(device.type, rank)
 
 
-def _number(name: str, default: int | None = None) -> int:
-    text = os.environ.get(name)
-    if text is None and default is not None:
-        return default
-    try:
-        return int(text or "")
-    except ValueError as error:
-        raise ConfigError(
-            f"the environment variable {name} ({text or 'absent'}) must be a number, since WORLD_SIZE is set; start "
-            "several processes with --devices or torchrun"
-        ) from error
-
-
-def rendezvous(processes: int) -> tuple[Store, list[dict[str, str]]]:
-    """A store on this machine through which the processes connect, and the environment variables of each."""
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=_LIBUV)
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    shared |= {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
-    own = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
-    return PrefixStore("minigpt/0", store), own
-
-
-def _store(rank: int) -> Store:
-    """The store through which the processes connect: the launcher's if there is one, otherwise that of rank 0."""
-    launched = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    store = TCPStore(
-        os.environ.get("MASTER_ADDR", "127.0.0.1"),
-        _number("MASTER_PORT"),
-        is_master=rank == 0 and not launched,
-        wait_for_workers=False,
-        timeout=_JOIN_TIMEOUT,
-        use_libuv=_LIBUV,
-    )
-    return PrefixStore(f"minigpt/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
-
-
 def _sum_gradients(_: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
     """Sums the gradients of all processes.
 
@@ -340,6 +356,19 @@ def _sum_gradients(_: object, bucket: GradBucket) -> torch.futures.Future[Tensor
     """
     reduced = dist.all_reduce(bucket.buffer(), async_op=True)
     return reduced.get_future().then(lambda done: done.value()[0])
+
+
+@contextmanager
+def translated_errors(rank: int, size: int) -> Iterator[None]:
+    """A context in which a lost connection to another process becomes a ProcessLostError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, MinigptError) or not _is_connection_error(error):
+            raise
+        raise ProcessLostError(
+            f"process {rank + 1} of {size} lost the connection to another one, which has ended; continue with --resume"
+        ) from error
 
 
 def _is_connection_error(error: RuntimeError) -> bool:

@@ -169,7 +169,7 @@ def test_each_process_uses_the_device_of_the_resumed_run(
             taken.append(name)
             raise ConfigError("seen")
 
-    monkeypatch.setattr("minigpt.training.process_group.init_world", OneOfTwo)
+    monkeypatch.setattr("minigpt.training.process_group.init_world", lambda _: OneOfTwo())
     monkeypatch.setenv("WORLD_SIZE", "2")
     for flags in ([], ["--device", "cuda"]):
         assert run("train", "--resume", *flags).stderr == "minigpt: seen\n"
@@ -255,7 +255,7 @@ def test_a_failing_process_exits_without_waiting_for_the_others(
 ) -> None:
     world, at_exit = Several(), []
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr("minigpt.training.process_group.init_world", lambda: world)
+    monkeypatch.setattr("minigpt.training.process_group.init_world", lambda _: world)
     monkeypatch.setattr("minigpt.cli.launch.atexit.register", lambda *call: at_exit.append(call))
     raised = None
     try:

@@ -23,7 +23,8 @@ from minigpt.training.clock import Control
 from minigpt.training.distributed import World
 from minigpt.training.events import Evaluation, Finished, Sample, Saved, Step
 from minigpt.training.loop import train
-from minigpt.training.process_group import init_world, local_device, rendezvous
+from minigpt.training.process_group import init_world, local_device
+from minigpt.training.rendezvous import rendezvous
 
 TEXT = "the quick brown fox jumps over the lazy dog; " * 60
 SHAPE = {"vocab_size": 262, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}

@@ -1,0 +1,223 @@
+"""docs/launchers/slurm.sh on a Slurm cluster of two nodes: jobs that end, are preempted, run out of time or fail."""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from slurm_cluster import Slurm, cluster, missing, wait_until
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "docs" / "launchers" / "slurm.sh"
+OTHER = "process 2 of 2, on node2, has"
+ENDED = ("COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT")
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(missing() is not None, reason=f"there can be no Slurm cluster here: {missing()}"),
+]
+
+
+@pytest.fixture(scope="module")
+def slurm(folder: Path, environment: dict[str, str]) -> Iterator[Slurm]:
+    with cluster(["node1", "node2"], folder, environment, down_after=10) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def idle(slurm: Slurm) -> Iterator[None]:
+    """Every test begins and ends with an idle cluster."""
+    yield
+    slurm.run("scancel", "--user=root")
+    wait_until(slurm.is_idle, slurm.logs)
+
+
+def output(slurm: Slurm, job: str) -> str:
+    path = slurm.folder / f"slurm-{job}.out"
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+def trains(slurm: Slurm, job: str) -> bool:
+    """Whether a job has trained some steps."""
+    return re.search(r"^step +[1-9]\d*/", output(slurm, job), re.MULTILINE) is not None
+
+
+def submit(slurm: Slurm, tiny: list[str], steps: int, *options: str) -> str:
+    """Submits the example of the documentation."""
+    return slurm.submit(*options, str(SCRIPT), *tiny, "--steps", str(steps))
+
+
+def worker(slurm: Slurm, node: str) -> int:
+    """The process that trains on a node."""
+    lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in slurm.hosts.pids(node)}
+    (pid,) = [pid for pid, line in lines.items() if line[1:4] == [b"-m", b"minigpt", b"train"]]
+    return pid
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(slurm: Slurm, tiny: list[str], folder: Path) -> str:
+    """The name of a run of 150 steps on both nodes that nothing interrupts."""
+    job = submit(slurm, tiny, 150)
+    assert slurm.wait(job, *ENDED) == "COMPLETED", output(slurm, job)
+    return f"job-{job}"
+
+
+def test_two_nodes_train_as_two_processes_of_one_machine(
+    slurm: Slurm,
+    uninterrupted: str,
+    tiny: list[str],
+    environment: dict[str, str],
+    check_same: Callable[[str, str], None],
+) -> None:
+    command = ["minigpt", "train", *tiny, "--steps", "150", "--devices", "2", "--name", "own"]
+    subprocess.run(command, env=environment, cwd=slurm.folder, check=True, capture_output=True)
+    check_same(uninterrupted, "own")
+
+
+def test_a_preempted_job_continues_to_the_same_weights(
+    slurm: Slurm,
+    uninterrupted: str,
+    tiny: list[str],
+    saved: Callable[[str], int],
+    check_same: Callable[[str, str], None],
+) -> None:
+    job = submit(slurm, tiny, 150)
+    wait_until(lambda: trains(slurm, job), slurm.logs)
+    urgent = slurm.submit("--partition=urgent", "--nodes=2", "--ntasks=4", "--wrap=true")
+    assert slurm.wait(urgent, *ENDED) == "COMPLETED"
+    assert 0 < saved(f"job-{job}") < 150
+    assert slurm.wait(job, *ENDED) == "COMPLETED", output(slurm, job)
+    assert output(slurm, job).count("stopped at step") == 1
+    assert output(slurm, job).count(f"resuming checkpoints/job-{job} from step") == 1
+    check_same(uninterrupted, f"job-{job}")
+
+
+@pytest.mark.slow
+def test_a_job_that_runs_out_of_time_continues_to_the_same_weights(
+    slurm: Slurm, tiny: list[str], check_same: Callable[[str, str], None]
+) -> None:
+    whole = submit(slurm, tiny, 2000)
+    assert slurm.wait(whole, *ENDED, seconds=900) == "COMPLETED", output(slurm, whole)
+    job = submit(slurm, tiny, 2000, "--time=2", "--signal=B:USR1@90")
+    assert slurm.wait(job, *ENDED, seconds=900) == "COMPLETED", output(slurm, job)
+    assert output(slurm, job).count("stopped at step") >= 1
+    check_same(f"job-{whole}", f"job-{job}")
+
+
+def test_sigusr1_saves_and_a_cancelled_job_saves(slurm: Slurm, tiny: list[str], saved: Callable[[str], int]) -> None:
+    job = submit(slurm, tiny, 100_000)
+    name = f"job-{job}"
+    wait_until(lambda: trains(slurm, job), slurm.logs)
+    slurm.run("scancel", "--signal=USR1", job)
+    wait_until(lambda: saved(name) > 0, slurm.logs)
+    first = saved(name)
+    assert slurm.state(job) == "RUNNING"
+    slurm.run("scancel", job)
+    wait_until(lambda: "stopped at step" in output(slurm, job), slurm.logs)
+    wait_until(slurm.is_idle, slurm.logs)
+    assert slurm.state(job) == "CANCELLED"
+    assert saved(name) > first
+    assert f"stopped at step {saved(name):,} and saved in checkpoints/{name}" in output(slurm, job)
+    assert "Traceback" not in output(slurm, job)
+
+
+def test_a_node_whose_daemon_died_leaves_a_saved_state_that_continues_when_it_is_back(
+    slurm: Slurm,
+    uninterrupted: str,
+    tiny: list[str],
+    saved: Callable[[str], int],
+    check_same: Callable[[str, str], None],
+) -> None:
+    job = submit(slurm, tiny, 150)
+    wait_until(lambda: trains(slurm, job), slurm.logs)
+    pid = worker(slurm, "node2")
+    os.kill(pid, signal.SIGSTOP)  # so that the run does not end before Slurm misses the daemon
+    slurm.stop_node("node2")
+    try:
+        wait_until(lambda: "down*" in slurm.run("sinfo", "-h", "-o", "%t"), slurm.logs)
+        os.kill(pid, signal.SIGCONT)
+        wait_until(lambda: "stopped at step" in output(slurm, job), slurm.logs)
+        assert 0 < saved(f"job-{job}") < 150
+        assert "DUE TO NODE FAILURE" in output(slurm, job)
+    finally:
+        slurm.start_node("node2")
+    assert slurm.wait(job, *ENDED) == "COMPLETED", output(slurm, job)
+    check_same(uninterrupted, f"job-{job}")
+
+
+def test_a_process_that_is_killed_ends_the_job_with_one_line_and_a_saved_state(
+    slurm: Slurm, tiny: list[str], saved: Callable[[str], int]
+) -> None:
+    job = submit(slurm, [*tiny, "--save-every", "5"], 100_000)
+    wait_until(lambda: saved(f"job-{job}") > 5, slurm.logs)
+    os.kill(worker(slurm, "node2"), signal.SIGKILL)
+    assert slurm.wait(job, *ENDED) == "FAILED"
+    (line,) = [line for line in output(slurm, job).splitlines() if line.startswith("minigpt: ")]
+    assert line == (
+        "minigpt: process 1 of 2 lost the connection to another one, which has ended; continue with --resume; the "
+        f"state of step {saved(f'job-{job}')} is kept"
+    )
+
+
+# Wrong input: one line, and all processes end.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ("fox.txt --steps 1$SLURM_PROCID", f"{OTHER} steps (11), and the first process has steps (10); start all"),
+        ("fox-$SLURM_PROCID.txt", f"{OTHER} text (fox-1.txt), and the first process has text (fox-0.txt); start all"),
+        ("nowhere.txt", "nowhere.txt does not exist"),
+        ("fox.txt --batch-size 1", "batch_size (1) must be at least the number of processes (2)"),
+    ],
+    ids=["settings", "texts", "missing", "batch"],
+)
+def test_processes_with_different_commands_end_with_one_line(slurm: Slurm, arguments: str, line: str) -> None:
+    task = shlex.quote(f"minigpt train {arguments} --device cpu")
+    job = slurm.submit("--nodes=2", "--ntasks=2", f"--wrap=srun sh -c {task}")
+    assert slurm.wait(job, *ENDED) == "FAILED"
+    (found,) = [line for line in output(slurm, job).splitlines() if "minigpt: " in line]
+    assert found.startswith(f"minigpt: {line}")
+
+
+def test_a_cache_that_is_not_shared_is_reported_by_the_main_process(slurm: Slurm, tiny: list[str]) -> None:
+    task = shlex.quote(
+        "export MINIGPT_CACHE=/tmp/minigpt-$SLURMD_NODENAME; mkdir -p $MINIGPT_CACHE; "
+        "[ $SLURM_PROCID = 0 ] && mount -t tmpfs none $MINIGPT_CACHE; "
+        f"exec minigpt train {shlex.join(tiny)} --steps 5"
+    )
+    job = slurm.submit("--nodes=2", "--ntasks=2", f"--wrap=srun sh -c {task}")
+    assert slurm.wait(job, *ENDED) == "FAILED"
+    (found,) = [line for line in output(slurm, job).splitlines() if "minigpt: " in line]
+    assert found.startswith("minigpt: process 2 of 2 cannot read the tokens of the text in /tmp/minigpt-node1/")
+    assert "set MINIGPT_CACHE to a folder that all machines share" in found
+
+
+def test_a_second_job_on_a_run_is_refused_with_one_line_and_the_first_continues(
+    slurm: Slurm, tiny: list[str], saved: Callable[[str], int]
+) -> None:
+    command = f"--wrap=srun minigpt train {shlex.join(tiny)} --steps 100000 --save-every 5 --name one --resume"
+    one = slurm.submit("--nodes=2", "--ntasks=2", command)
+    wait_until(lambda: saved("one") > 5, slurm.logs)
+    other = slurm.submit("--nodes=2", "--ntasks=2", command)
+    assert slurm.wait(other, *ENDED) == "FAILED"
+    (line,) = [line for line in output(slurm, other).splitlines() if "minigpt: " in line]
+    assert line.startswith("minigpt: checkpoints/one is being trained by process ")
+    assert " on node1 since " in line
+    step = saved("one")
+    wait_until(lambda: saved("one") > step, slurm.logs)
+    assert slurm.state(one) == "RUNNING"
+
+
+def test_another_number_of_processes_continues_a_run(
+    slurm: Slurm, tiny: list[str], saved: Callable[[str], int]
+) -> None:
+    for tasks, steps in ((2, 10), (4, 20), (1, 30)):
+        train = f"srun minigpt train {shlex.join(tiny)} --steps {steps} --name changing --resume"
+        job = slurm.submit("--nodes=1", f"--ntasks={tasks}", "--overcommit", f"--wrap={train}")
+        assert slurm.wait(job, *ENDED) == "COMPLETED", output(slurm, job)
+        assert saved("changing") == steps

@@ -1,0 +1,177 @@
+"""The environment variables of torchrun and srun, and how processes find each other, in this process."""
+
+import socket
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from torch.distributed import HashStore, Store
+
+from minigpt.errors import ConfigError, MinigptError
+from minigpt.training import rendezvous
+from minigpt.training.launchers import Placement, first_host, is_launched, is_restarted, placement, slurm_port
+from minigpt.training.rendezvous import Joined, MainFailedError, connect, join
+
+# As Slurm 22.05 sets them for the third of three tasks, the second on the second node.
+OF_SRUN = {
+    "SLURM_JOB_ID": "4711",
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "2",
+    "SLURM_LOCALID": "1",
+    "SLURM_GTIDS": "1,2",
+    "SLURM_NTASKS": "3",
+    "SLURM_STEP_NUM_TASKS": "3",
+    "SLURM_STEP_NODELIST": "node[07-08]",
+    "SLURM_CPUS_PER_TASK": "4",
+}
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WORLD_SIZE", "RANK", "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT", *OF_SRUN):
+        monkeypatch.delenv(name, raising=False)
+
+
+def set_all(monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str]) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+
+# Variables.
+
+
+def test_a_task_of_srun_knows_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_all(monkeypatch, OF_SRUN)
+    assert is_launched()
+    assert placement() == Placement(
+        launcher="srun", rank=2, size=3, local_rank=1, local_size=2, host="node07", port=slurm_port(4711, 0), threads=4
+    )
+
+
+def test_torchrun_inside_srun_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_all(monkeypatch, OF_SRUN | {"WORLD_SIZE": "8", "RANK": "5", "MASTER_PORT": "29500", "MASTER_ADDR": "node07"})
+    place = placement()
+    assert place is not None
+    assert (place.launcher, place.rank, place.size, place.port) == ("torchrun", 5, 8, 29500)
+
+
+def test_a_batch_script_without_srun_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_all(monkeypatch, {name: value for name, value in OF_SRUN.items() if "STEP" not in name})
+    assert not is_launched()
+    assert placement() is None
+
+
+def test_a_missing_variable_of_srun_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_all(monkeypatch, OF_SRUN)
+    monkeypatch.delenv("SLURM_LOCALID")
+    with pytest.raises(ConfigError, match=r"SLURM_LOCALID \(absent\) must be a number, since this is one of several"):
+        placement()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "first"),
+    [
+        ("node1", "node1"),
+        ("a,b", "a"),
+        ("gpu[07-09,12],login", "gpu07"),
+        ("rack[3]n[010-020]", "rack3n010"),
+        ("gpu[12,07].cluster.example,b", "gpu12.cluster.example"),
+    ],
+)
+def test_the_first_of_slurms_hosts(hosts: str, first: str) -> None:
+    assert first_host(hosts) == first
+
+
+def test_no_hosts_of_slurm_are_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"SLURM_STEP_NODELIST \(absent\) must name the hosts"):
+        first_host("")
+
+
+def test_ports_of_job_steps_differ_and_are_below_those_of_outgoing_connections() -> None:
+    ports = {slurm_port(job, step) for job in range(4000, 4090) for step in range(5)}
+    assert len(ports) == 90 * 5
+    assert all(20_000 <= slurm_port(job, 3) < 32_768 for job in (0, 1, 99_999_999))
+
+
+@pytest.mark.parametrize("name", ["TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"])
+def test_a_restart_is_recognized(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "0")
+    assert not is_restarted()
+    monkeypatch.setenv(name, "1")
+    assert is_restarted()
+
+
+# The store.
+
+
+def place_of(rank: int, size: int = 3, host: str = "127.0.0.1") -> Placement:
+    return Placement(
+        launcher="torchrun", rank=rank, size=size, local_rank=rank, local_size=size, host=host, port=29_500
+    )
+
+
+def all_join(store: Store, commands: list[dict[str, Any]]) -> dict[int, Joined | MinigptError]:
+    """What `join` returns or raises for processes with these commands, of which the main one comes last."""
+    found: dict[int, Joined | MinigptError] = {}
+
+    def one(rank: int) -> None:
+        try:
+            found[rank] = join(store, place_of(rank, len(commands)), commands[rank])
+        except MinigptError as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in reversed(range(len(commands)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_restarted_processes_join_each_other_in_the_store_of_the_earlier_ones() -> None:
+    store = HashStore()
+    for attempt in range(3):
+        joined = all_join(store, [{"steps": 10}] * 3)
+        assert [joined[rank].attempt for rank in range(3)] == [attempt] * 3  # type: ignore[union-attr]
+        joined[1].store.set("failed/1", f"{attempt}")  # type: ignore[union-attr]
+        assert joined[0].store.get("failed/1") == f"{attempt}".encode()  # type: ignore[union-attr]
+    assert not all_join(store, [{"steps": 10}] * 2)[0].store.check(["failed/1"])  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"steps": 20, "minigpt": "1"}, "has steps (20), and the first process has steps (10)"),
+        ({"minigpt": "1"}, "has no steps, and the first process has steps (10)"),
+        ({"steps": 10, "minigpt": "2"}, "has minigpt (2), and the first process has minigpt (1)"),
+    ],
+)
+def test_another_command_is_refused_by_the_main_process_alone(other: dict[str, Any], message: str) -> None:
+    found = all_join(HashStore(), [{"steps": 10, "minigpt": "1"}, {"steps": 10, "minigpt": "1"}, other])
+    assert isinstance(found[0], ConfigError)
+    assert str(found[0]).startswith("process 3 of 3, on ")
+    assert message in str(found[0])
+    assert isinstance(found[1], MainFailedError)
+    assert isinstance(found[2], MainFailedError)
+
+
+def test_processes_that_do_not_come_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "_JOIN_MINUTES", 0.001)
+    with pytest.raises(MinigptError, match="of 3 processes had not connected: 2, 3"):
+        join(HashStore(), place_of(0), {})
+    with pytest.raises(MinigptError, match=r"process 2 of 3 waited .* for the first one"):
+        join(HashStore(), place_of(1), {})
+
+
+def test_a_host_that_does_not_resolve_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"the host name of the first process \(no such host\) has no address on "):
+        connect(place_of(0, host="no such host"))
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = replace(place_of(0), port=server.getsockname()[1])
+        with pytest.raises(ConfigError, match=rf"port {place.port} of 127.0.0.1 cannot be opened"):
+            connect(place)
