@@ -1,7 +1,8 @@
 # make demo: a virtual environment, two minutes of training on a book on a CPU, a sample.
 # make fuzz: a minute of damaged files for every reader, guided by coverage (Linux).
 # make test: a virtual environment, lint, types, the fast tests, on every core a process with one thread.
-# make test-cluster: Slurm and several hosts on this machine, as root on Debian; Ray, Kubernetes' and SkyPilot's examples.
+# make test-cluster: training on a Slurm cluster and on several hosts, all on this machine, as root on Debian.
+# make test-launchers: the examples for Kubernetes, SkyPilot and Ray Train.
 # make test-serving: other programs' clients and lm-evaluation-harness use `minigpt serve`.
 # make test-isa: the tests of results that depend on rounding, on an x86 processor, with instruction sets switched off.
 # make wasm: the WebAssembly modules of `minigpt export --to html`, from their C; they are in the repository.
@@ -11,7 +12,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-cluster test-isa test-serving isa-plain isa-avx2 isa-avx512 lint types fuzz wasm clean
+.PHONY: demo test test-cluster test-isa test-launchers test-serving isa-plain isa-avx2 isa-avx512 lint types fuzz wasm clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -70,10 +71,17 @@ test-serving: $(BIN)/python
 	OMP_NUM_THREADS=1 $(VENV)-serving/bin/python -m pytest -m serving -W default tests/serving_clients
 
 # The programs come from Debian's packages, installed where this is root. What cannot run here is skipped with its reason.
-CLUSTER_TESTS ?= -m cluster
+# CLUSTER_TESTS="-m 'cluster and not slow'" is the short form, about two minutes; the whole takes about half an hour.
+CLUSTER_TESTS ?= -m cluster --ignore=tests/cluster/test_examples.py
 test-cluster: $(VENV)/.test
 	tests/cluster/install.sh
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(CLUSTER_TESTS) tests/cluster
+
+# Ray and the validators of Kubernetes and SkyPilot have many dependencies of their own, so they get an environment.
+test-launchers: $(BIN)/python
+	$(PYTHON) -m venv $(VENV)-launchers
+	$(VENV)-launchers/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,launchers]'
+	OMP_NUM_THREADS=1 $(VENV)-launchers/bin/python -m pytest -m cluster -W default tests/cluster/test_examples.py
 
 fuzz: $(VENV)/.test
 	$(INSTALL) -e '.[plot,test,fuzz]'
@@ -84,4 +92,4 @@ wasm: | $(BIN)/python
 	$(BIN)/python minigpt/exporters/html/build_wasm.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-serving demo/checkpoints build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-launchers $(VENV)-serving demo/checkpoints build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

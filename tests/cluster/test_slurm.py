@@ -78,6 +78,7 @@ def test_two_nodes_train_as_two_processes_of_one_machine(
     check_same(uninterrupted, "own")
 
 
+@pytest.mark.slow
 def test_a_preempted_job_continues_to_the_same_weights(
     slurm: Slurm,
     uninterrupted: str,
@@ -125,6 +126,7 @@ def test_sigusr1_saves_and_a_cancelled_job_saves(slurm: Slurm, tiny: list[str], 
     assert "Traceback" not in output(slurm, job)
 
 
+@pytest.mark.slow
 def test_a_node_whose_daemon_died_leaves_a_saved_state_that_continues_when_it_is_back(
     slurm: Slurm,
     uninterrupted: str,
@@ -149,6 +151,7 @@ def test_a_node_whose_daemon_died_leaves_a_saved_state_that_continues_when_it_is
     check_same(uninterrupted, f"job-{job}")
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_ends_the_job_with_one_line_and_a_saved_state(
     slurm: Slurm, tiny: list[str], saved: Callable[[str], int]
 ) -> None:
@@ -170,9 +173,9 @@ def test_a_process_that_is_killed_ends_the_job_with_one_line_and_a_saved_state(
     ("arguments", "line"),
     [
         ("fox.txt --steps 1$SLURM_PROCID", f"{OTHER} steps (11), and the first process has steps (10); start all"),
-        ("fox-$SLURM_PROCID.txt", f"{OTHER} text (fox-1.txt), and the first process has text (fox-0.txt); start all"),
-        ("nowhere.txt", "nowhere.txt does not exist"),
-        ("fox.txt --batch-size 1", "batch_size (1) must be at least the number of processes (2)"),
+        pytest.param("fox-$SLURM_PROCID.txt", f"{OTHER} text (fox-1.txt), and the first process has text (fox-0.txt); start all", marks=pytest.mark.slow),
+        pytest.param("nowhere.txt", "nowhere.txt does not exist", marks=pytest.mark.slow),
+        pytest.param("fox.txt --batch-size 1", "batch_size (1) must be at least the number of processes (2)", marks=pytest.mark.slow),
     ],
     ids=["settings", "texts", "missing", "batch"],
 )
@@ -184,6 +187,7 @@ def test_processes_with_different_commands_end_with_one_line(slurm: Slurm, argum
     assert found.startswith(f"minigpt: {line}")
 
 
+@pytest.mark.slow
 def test_a_cache_that_is_not_shared_is_reported_by_the_main_process(slurm: Slurm, tiny: list[str]) -> None:
     task = shlex.quote(
         "export MINIGPT_CACHE=/tmp/minigpt-$SLURMD_NODENAME; mkdir -p $MINIGPT_CACHE; "
@@ -197,6 +201,7 @@ def test_a_cache_that_is_not_shared_is_reported_by_the_main_process(slurm: Slurm
     assert "set MINIGPT_CACHE to a folder that all machines share" in found
 
 
+@pytest.mark.slow
 def test_a_second_job_on_a_run_is_refused_with_one_line_and_the_first_continues(
     slurm: Slurm, tiny: list[str], saved: Callable[[str], int]
 ) -> None:
@@ -213,6 +218,7 @@ def test_a_second_job_on_a_run_is_refused_with_one_line_and_the_first_continues(
     assert slurm.state(one) == "RUNNING"
 
 
+@pytest.mark.slow
 def test_another_number_of_processes_continues_a_run(
     slurm: Slurm, tiny: list[str], saved: Callable[[str], int]
 ) -> None:
