@@ -173,9 +173,9 @@ def test_a_process_that_is_killed_ends_the_job_with_one_line_and_a_saved_state(
     ("arguments", "line"),
     [
         ("fox.txt --steps 1$SLURM_PROCID", f"{OTHER} steps (11), and the first process has steps (10); start all"),
-        pytest.param("fox-$SLURM_PROCID.txt", f"{OTHER} text (fox-1.txt), and the first process has text (fox-0.txt); start all", marks=pytest.mark.slow),
-        pytest.param("nowhere.txt", "nowhere.txt does not exist", marks=pytest.mark.slow),
-        pytest.param("fox.txt --batch-size 1", "batch_size (1) must be at least the number of processes (2)", marks=pytest.mark.slow),
+        ("fox-$SLURM_PROCID.txt", f"{OTHER} text (fox-1.txt), and the first process has text (fox-0.txt); start all"),
+        ("nowhere.txt", "nowhere.txt does not exist"),
+        ("fox.txt --batch-size 1", "batch_size (1) must be at least the number of processes (2)"),
     ],
     ids=["settings", "texts", "missing", "batch"],
 )
