@@ -71,7 +71,7 @@ test-serving: $(BIN)/python
 	OMP_NUM_THREADS=1 $(VENV)-serving/bin/python -m pytest -m serving -W default tests/serving_clients
 
 # The programs come from Debian's packages, installed where this is root. What cannot run here is skipped with its reason.
-# CLUSTER_TESTS="-m 'cluster and not slow'" is the short form, about two minutes; the whole takes about half an hour.
+# CLUSTER_TESTS="-m 'cluster and not slow'" is the short form, one or two minutes; the whole takes about half an hour.
 CLUSTER_TESTS ?= -m cluster --ignore=tests/cluster/test_examples.py
 test-cluster: $(VENV)/.test
 	tests/cluster/install.sh

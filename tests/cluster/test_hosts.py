@@ -124,7 +124,8 @@ def test_two_hosts_train_as_two_processes_of_one(
     check_same(uninterrupted, "two hosts")
 
 
-@pytest.mark.parametrize("killed", ["node2", pytest.param("node1", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", ["node2", "node1"])
 def test_a_killed_process_restarts_the_group_which_resumes_to_the_same_weights(
     start: Callable[..., Group],
     uninterrupted: str,

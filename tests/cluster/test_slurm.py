@@ -1,5 +1,6 @@
 """docs/launchers/slurm.sh on a Slurm cluster of two nodes: jobs that end, are preempted, run out of time or fail."""
 
+import functools
 import os
 import re
 import shlex
@@ -66,6 +67,7 @@ def uninterrupted(slurm: Slurm, tiny: list[str], folder: Path) -> str:
     return f"job-{job}"
 
 
+@pytest.mark.slow
 def test_two_nodes_train_as_two_processes_of_one_machine(
     slurm: Slurm,
     uninterrupted: str,
@@ -168,14 +170,16 @@ def test_a_process_that_is_killed_ends_the_job_with_one_line_and_a_saved_state(
 
 # Wrong input: one line, and all processes end.
 
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
 
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
         ("fox.txt --steps 1$SLURM_PROCID", f"{OTHER} steps (11), and the first process has steps (10); start all"),
-        ("fox-$SLURM_PROCID.txt", f"{OTHER} text (fox-1.txt), and the first process has text (fox-0.txt); start all"),
-        ("nowhere.txt", "nowhere.txt does not exist"),
-        ("fox.txt --batch-size 1", "batch_size (1) must be at least the number of processes (2)"),
+        slow("fox-$SLURM_PROCID.txt", f"{OTHER} text (fox-1.txt), and the first process has text (fox-0.txt); start"),
+        slow("nowhere.txt", "nowhere.txt does not exist"),
+        slow("fox.txt --batch-size 1", "batch_size (1) must be at least the number of processes (2)"),
     ],
     ids=["settings", "texts", "missing", "batch"],
 )
