@@ -4,7 +4,7 @@
 
 The hosts are network namespaces of this machine, which share its cores. Their links are slowed down by the kernel's
 token bucket filter. Every measurement starts new processes, one per host, each with one thread. The loop is
-`minigpt.train` without a run folder. A host's bytes are those of its network interface in the measured steps, with all
+`minigpt.train` with AdamW and without a run folder. A host's bytes are those of its network interface in the measured steps, with all
 headers. The estimate of a step is its time over an unlimited link, plus the bytes that the arithmetic of
 docs/explanation/distributed.md gives, at the speed of the link.
 """
@@ -53,7 +53,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     world, shape = init_world(), Shape(**job["shape"])
-    model, config = own_loop.minigpt_parts(shape, "cpu", sharding=job["sharding"])
+    model, config = own_loop.minigpt_parts(shape, "cpu", sharding=job["sharding"], optimizer="adamw")
     corpus = own_loop.random_corpus(Path(job["data"]), shape.vocabulary)
     done, began, before = 0, 0.0, 0
     for event in train(model, corpus, config, world=world):
@@ -148,8 +148,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="chars-nano", help="the model and the batch [chars-nano]")
     parser.add_argument("--hosts", default="2,4", help="numbers of hosts, separated by commas [2,4]")
+    parser.add_argument("--sharding", default="off,on", help="off (DDP), on (FSDP) or both [off,on]")
     parser.add_argument("--mbit", default="10,100,1000,10000", help="speeds of the links in Mbit/s [10,100,1000,10000]")
-    parser.add_argument("--steps", type=int, default=8, help="measured steps [8]")
+    parser.add_argument("--steps", type=int, default=5, help="measured steps [5]")
     parser.add_argument("--warmup", type=int, default=2, help="unmeasured steps before them [2]")
     parser.add_argument("--rounds", type=int, default=2, help="measurements of each setting [2]")
     parser.add_argument("--json", type=Path, help="write the raw numbers to this file")
@@ -165,7 +166,7 @@ def main() -> None:
     shape, results = SHAPES[options.shape], []
     speeds = [UNLIMITED, *(float(speed) for speed in options.mbit.split(","))]
     counts = [int(count) for count in options.hosts.split(",")]
-    ways = [(count, sharding, mbit) for count in counts for sharding in ("off", "on") for mbit in speeds]
+    ways = [(count, sharding, mbit) for count in counts for sharding in options.sharding.split(",") for mbit in speeds]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         random_tokens(folder / "tokens.bin", shape.vocabulary)
