@@ -4,9 +4,9 @@
 
 The hosts are network namespaces of this machine, which share its cores. Their links are slowed down by the kernel's
 token bucket filter. Every measurement starts new processes, one per host, each with one thread. The loop is
-`minigpt.train` with AdamW and without a run folder. A host's bytes are those of its network interface in the measured steps, with all
-headers. The estimate of a step is its time over an unlimited link, plus the bytes that the arithmetic of
-docs/explanation/distributed.md gives, at the speed of the link.
+`minigpt.train` with AdamW and without a run folder. A host's bytes are those of its network interface in the measured
+steps, with all headers. The estimate of a step is its time over an unlimited link, plus the bytes that the arithmetic
+of docs/explanation/distributed.md gives, at the speed of the link.
 """
 
 import argparse
