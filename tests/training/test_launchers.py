@@ -7,12 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 from torch.distributed import HashStore, Store
 
 from minigpt.errors import ConfigError, MinigptError
 from minigpt.training import rendezvous
 from minigpt.training.launchers import Placement, first_host, is_launched, is_restarted, placement, slurm_port
-from minigpt.training.rendezvous import Joined, MainFailedError, connect, join
+from minigpt.training.process_group import Adopted, init_world
+from minigpt.training.rendezvous import Joined, MainFailedError, close_when_lost, connect, interface_of, join
 
 # As Slurm 22.05 sets them for the third of three tasks, the second on the second node.
 OF_SRUN = {
@@ -175,3 +177,50 @@ def test_a_port_that_is_taken_is_named() -> None:
         place = replace(place_of(0), port=server.getsockname()[1])
         with pytest.raises(ConfigError, match=rf"port {place.port} of 127.0.0.1 cannot be opened"):
             connect(place)
+
+
+# Connections, and groups of other programs.
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only Linux closes connections that are lost")
+def test_connections_are_lost_after_a_minute_without_an_answer() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as here,
+        server.accept()[0] as there,
+    ):
+        close_when_lost()
+        for end in (here, there):
+            assert end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
+            idle, every, times = (
+                end.getsockopt(socket.IPPROTO_TCP, option)
+                for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+            )
+            assert idle + every * times <= 70
+        here.sendall(b"still open")
+        assert there.recv(10) == b"still open"
+
+
+def test_an_interface_is_found_by_its_address() -> None:
+    loopback = interface_of("127.0.0.1")
+    assert loopback is not None
+    assert loopback.startswith(("lo", "Loopback"))
+    assert interface_of("192.0.2.1") is None
+
+
+def test_the_group_of_another_program_is_used_and_not_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_all(monkeypatch, {"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "1"})
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        world = init_world()
+        assert isinstance(world, Adopted)
+        assert world.all_reduce_max([3.0]) == [3.0]
+        assert world.announce("run", "here")
+        world.close()
+        assert dist.is_initialized()
+        monkeypatch.setattr(dist, "get_backend_config", lambda: "cuda:nccl")
+        with pytest.raises(ConfigError, match=r"the backend of torch.distributed \(cuda:nccl\) must include gloo"):
+            init_world()
+    finally:
+        dist.destroy_process_group()
