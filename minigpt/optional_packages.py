@@ -18,6 +18,7 @@ from minigpt.errors import MissingPackageError
 
 # What `pip install` is given for each module that only some features import, as in the extras of pyproject.toml.
 REQUIREMENTS = {
+    "backports.zstd": "backports.zstd>=1.0",
     "ctranslate2": "ctranslate2>=4.4",
     "docx": "python-docx>=1.1",
     "gguf": "gguf>=0.17.1",
@@ -74,7 +75,10 @@ def _sentence(feature: str, modules: Sequence[str], problem: str, instead: str =
 
 
 def _exists(module: str) -> bool:
-    spec = find_spec(module)
+    try:
+        spec = find_spec(module)
+    except ModuleNotFoundError:  # of the package that it is in
+        return False
     # A folder of that name in the working directory, such as W&B's wandb/, is a namespace package without an origin.
     return spec is not None and spec.origin is not None
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from minigpt.data.parquet import read_parquet
 from minigpt.data.records import read_record
 from minigpt.data.source_files import SourceFile, open_source
 from minigpt.data.sources import BLOCK_SIZE, Scan
@@ -23,7 +24,7 @@ _LONGEST_BLOCK = 16 * BLOCK_SIZE  # bytes of a block in a text without line endi
 class Location:
     """A location in a file: the line, counted from 1, and the byte, counted from 0, in the uncompressed file.
 
-    In a `.jsonl` file, `byte` is where the record's line begins.
+    In a `.jsonl` file, `byte` is where the record's line begins. In a `.parquet` file, `line` is the row and `byte` 0.
     """
 
     file: str
@@ -79,6 +80,11 @@ def find_passages(found: Scan, passages: Sequence[str]) -> dict[str, list[Locati
 def blocks(found: Scan) -> Iterator[Block]:
     """The text of all files, unchanged, in blocks of whole lines."""
     for file in found.files:
+        if file.is_parquet:
+            rows = read_parquet(file.path, file.name, found.text_key, found.encoding_errors)
+            for number, record in enumerate(rows, 1):
+                yield Block(file, record.text, number, 0, is_record=True)
+            continue
         with open_source(file) as stream:
             if file.is_json:
                 yield from _records(file, stream, found.text_key)  # type: ignore[arg-type]

@@ -18,12 +18,15 @@ from typing import NamedTuple
 from minigpt.data.documents.read import is_document, read_document
 from minigpt.data.encodings import Recoded, is_utf8, likely_encoding, mend
 from minigpt.data.pipes import read_pipe
+from minigpt.data.zstd import MAGIC as ZSTD_MAGIC
+from minigpt.data.zstd import ZstdDamagedError, open_zstd
 from minigpt.errors import DataError, MinigptError, MissingPackageError
 
 _BLOCK = 2**20  # bytes per read
 _SNIFF_BYTES = 2**16  # bytes that decide whether a file in a folder is text
 _MAX_STREAM = 2**30  # bytes of a pipe, whose text is copied to the folder for temporary files, often kept in memory
-_MAY_HAVE_ZEROS = (b"\x1f\x8b", codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)  # gzip, and UTF-16
+_GZIP_MAGIC = b"\x1f\x8b"
+_MAY_HAVE_ZEROS = (_GZIP_MAGIC, ZSTD_MAGIC, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
 
 
 class Decoding(NamedTuple):
@@ -47,7 +50,17 @@ class SourceFile:
     @property
     def is_json(self) -> bool:
         """Whether the file has a JSON value on each line."""
-        return self.path.name.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson"))
+        return without_compression(self.path.name.lower()).endswith((".jsonl", ".ndjson"))
+
+    @property
+    def is_parquet(self) -> bool:
+        """Whether the file is a table in Apache Parquet's format."""
+        return self.path.suffix.lower() == ".parquet"
+
+
+def without_compression(name: str) -> str:
+    """The name of a file without the ending that says how it is compressed."""
+    return name.removesuffix(".gz").removesuffix(".zst")
 
 
 class FoundFiles(NamedTuple):
@@ -138,7 +151,7 @@ def _in_folder(
             original = file.path.resolve()
             if original in known:
                 found[original] = known[original]
-            elif not file.path.is_file() or not (is_document(file.path) or _looks_like_text(file)):
+            elif not file.path.is_file() or not (is_document(file.path) or file.is_parquet or _looks_like_text(file)):
                 skipped.append(file.name)
                 others += 1
             else:
@@ -151,7 +164,7 @@ def _in_folder(
         raise reason
     if not found:
         among = f" among its {others}" if others else ""
-        raise DataError(f"{folder} has no text file{among}; give a folder with .txt, .md or .jsonl files")
+        raise DataError(f"{folder} has no text file{among}; give a folder with .txt, .md, .jsonl or .parquet files")
     return found
 
 
@@ -211,20 +224,27 @@ def _spool(blocks: Iterable[bytes], name: str, decoding: Decoding = UTF8) -> Sou
 
 @contextlib.contextmanager
 def open_source(file: SourceFile) -> Iterator[BufferedReader | gzip.GzipFile]:
-    """Opens a file for reading its text as UTF-8, decompressed if it is gzipped; turns errors into a DataError.
+    """Opens a file for reading its text as UTF-8, decompressed if it is compressed by gzip or zstd; turns errors into a
+    DataError.
 
     Bytes that are not UTF-8 are read as they are if the file should be UTF-8.
     """
     try:
         with file.path.open("rb") as raw, contextlib.ExitStack() as stack:
             stream: BufferedReader | gzip.GzipFile = raw
-            if raw.peek(2)[:2] == b"\x1f\x8b":
+            if raw.peek(2)[:2] == _GZIP_MAGIC:
                 stream = stack.enter_context(gzip.GzipFile(fileobj=raw))
+            elif raw.peek(4)[:4] == ZSTD_MAGIC:
+                stream = open_zstd(raw, file.name)
             encoding, errors = file.decoding
             yield stream if is_utf8(encoding) else BufferedReader(Recoded(stream, file.name, encoding, errors))
     except EOFError as error:
         raise DataError(
-            f"{file.name} is truncated: its gzip stream ends too early; download or compress it again"
+            f"{file.name} is truncated: its compressed stream ends too early; download or compress it again"
+        ) from error
+    except ZstdDamagedError as error:
+        raise DataError(
+            f"{file.name} cannot be decompressed by zstd ({error}); download or compress it again"
         ) from error
     except (gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{file.name} is damaged: its gzip stream cannot be decompressed ({error})") from error

@@ -13,7 +13,8 @@ from io import BufferedReader
 from pathlib import Path
 
 from minigpt.config import ReadingConfig
-from minigpt.data.records import read_records
+from minigpt.data.parquet import read_parquet
+from minigpt.data.records import Record, read_records
 from minigpt.data.source_files import (
     Decoding,
     SourceFile,
@@ -72,7 +73,8 @@ def scan(
 
     A source is a file, a folder, a glob, or `-` for standard input. Of a folder, all text files are read recursively in
     sorted order, except hidden ones. Files may be documents (see `minigpt.data.documents`), plain text, or `.jsonl`
-    with the text or the conversation under `text_key`, gzipped or not. The literal "<|endoftext|>" separates documents;
+    with the text or the conversation under `text_key`, these compressed by gzip or zstd or not, or `.parquet` with the
+    column `text_key`. The literal "<|endoftext|>" separates documents;
     documents of white space only are skipped.
 
     Raises: DataError for a source that is missing, has no text, or cannot be decoded; ConfigError for an unknown
@@ -115,16 +117,24 @@ def scan(
 def _documents(files: Iterable[SourceFile], text_key: str, encoding_errors: str) -> Iterator[tuple[str, bool, bool]]:
     """The documents of all files, except those of white space only: pieces, and whether each is of a conversation."""
     for file in files:
+        if file.is_parquet:
+            yield from _of_records(file.name, read_parquet(file.path, file.name, text_key, encoding_errors))
+            continue
         with open_source(file) as stream:
-            if not file.is_json:
+            if file.is_json:
+                yield from _of_records(file.name, read_records(file.name, stream, text_key, encoding_errors))
+            else:
                 pieces = _split_documents(_text_blocks(file.name, stream, encoding_errors))
                 yield from ((*piece, False) for piece in _skip_blank(file.name, pieces))
-                continue
-            for text, is_conversation in read_records(file.name, stream, text_key, encoding_errors):
-                if is_conversation:
-                    yield text, True, True
-                else:
-                    yield from ((*piece, False) for piece in _skip_blank(file.name, _split_documents([text])))
+
+
+def _of_records(name: str, records: Iterable[Record]) -> Iterator[tuple[str, bool, bool]]:
+    """The documents of a file's records; a text may have several."""
+    for text, is_conversation in records:
+        if is_conversation:
+            yield text, True, True
+        else:
+            yield from ((*piece, False) for piece in _skip_blank(name, _split_documents([text])))
 
 
 def _split_documents(blocks: Iterable[str]) -> Iterator[Piece]:

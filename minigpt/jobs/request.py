@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from minigpt.data.source_files import without_compression
 from minigpt.errors import ConfigError
 from minigpt.jobs.changes import is_free
 from minigpt.run_options import RunOptions
@@ -67,7 +68,7 @@ class Request:
         if self.name or _is_pipe(self.sources[0]):
             return self.name or "stdin"
         path = Path(self.sources[0]).resolve()
-        plain = path.with_suffix("") if path.suffix == ".gz" else path
+        plain = path.with_name(without_compression(path.name) or path.name)
         stem = plain.name if plain.is_dir() else plain.stem
         return plain_name(stem.strip("*?[].")) or plain_name(path.parent.name) or "run"
 

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import dataclasses
 import functools
+import importlib.util
 import itertools
 import json
 import os
@@ -320,6 +321,26 @@ def corpus(folder: Path) -> Target:
     return Target((path,), lambda _: list(scan(path).pieces()))
 
 
+def zst(folder: Path) -> Target:
+    from minigpt.data.sources import scan
+    from minigpt.data.zstd import _module
+
+    path = folder / "corpus.jsonl.zst"
+    path.write_bytes(_module("it").compress(b'{"text": "one two three"}\n' * 20))
+    return Target((path,), lambda _: list(scan(path).pieces()))
+
+
+def parquet(folder: Path) -> Target:
+    import pyarrow
+    from pyarrow.parquet import write_table
+
+    from minigpt.data.sources import scan
+
+    path = folder / "corpus.parquet"
+    write_table(pyarrow.table({"text": ["one two three", "four"] * 20, "id": list(range(40))}), path)
+    return Target((path,), lambda _: list(scan(path).pieces()))
+
+
 def cache(folder: Path) -> Target:
     from minigpt.data.corpus import Corpus
 
@@ -350,6 +371,11 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
         corpus,
         cache,
     )
+}
+TARGETS |= {
+    each.__name__: each
+    for each, package in ((zst, "backports"), (parquet, "pyarrow"))
+    if importlib.util.find_spec(package) is not None
 }
 
 

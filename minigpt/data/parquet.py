@@ -1,0 +1,150 @@
+"""Reads a column of a `.parquet` file as records, a few rows at a time."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from minigpt.bounded_reading import MAX_LINE
+from minigpt.data.chat_log import CONVERSATION_KEYS
+from minigpt.data.records import Record, read_record
+from minigpt.errors import DataError
+from minigpt.optional_packages import optional_import
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
+
+_ROWS = 256  # per batch
+_BUFFER = 1 << 20  # bytes read at once
+_LARGE, _MAX_RATIO = (
+    1 << 28,
+    200,
+)  # bytes of a column in a row group that must not be this many times what is in the file
+_SHOWN = 10  # columns in an error
+
+
+def read_parquet(
+    path: Path, name: str, key: str, errors: str, row_groups: Sequence[int] | None = None
+) -> Iterator[Record]:
+    """The records in the column `key`, else in "messages" or "conversations", of all row groups or of these.
+
+    Texts are decoded from UTF-8 with `errors`; a list in a row is a conversation. Memory holds one page of the column
+    and a few rows.
+    Raises: DataError for a file that is damaged or has no such column; MissingPackageError without pyarrow.
+    """
+    with _opened(path, name) as file:
+        column = _text_column(file, name, key)
+        yield from _records(
+            file, name, column, errors, range(file.num_row_groups) if row_groups is None else row_groups
+        )
+
+
+def column_bytes(path: Path, name: str, key: str) -> list[int]:
+    """The compressed bytes of the column of the text in each row group.
+
+    Raises: as `read_parquet`.
+    """
+    with _opened(path, name) as file:
+        column = _text_column(file, name, key)
+        return [_chunk(file, group, column).total_compressed_size for group in range(file.num_row_groups)]
+
+
+@contextmanager
+def _opened(path: Path, name: str) -> Iterator["ParquetFile"]:
+    """The open file; errors of pyarrow, which may be of any kind for a damaged file, become a DataError."""
+    with optional_import(f"reading {name}, a Parquet file,", "pyarrow"):
+        from pyarrow import parquet
+    try:
+        texts = [each.name for each in parquet.read_schema(path) if _is_text(each.type)]
+        # As dictionaries, so that a value that is repeated a million times is in memory once.
+        with parquet.ParquetFile(
+            path, read_dictionary=texts, buffer_size=_BUFFER, pre_buffer=False, memory_map=False
+        ) as file:
+            yield file
+    except (DataError, UnicodeDecodeError):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.strerror:
+            raise DataError(f"{name} cannot be read ({error.strerror.lower()})") from error
+        reason = " ".join(str(error).split())[:100] or type(error).__name__
+        raise DataError(f"{name} is damaged, or not a Parquet file ({reason}); download it again") from error
+
+
+def _text_column(file: "ParquetFile", name: str, key: str) -> str:
+    """The name of the column to read.
+
+    Raises: DataError if there is none, or it holds something else than texts or conversations.
+    """
+    from pyarrow import types
+
+    schema = file.schema_arrow
+    column = next((each for each in (key, *CONVERSATION_KEYS) if each in schema.names), None)
+    texts = [each.name for each in schema if _is_text(each.type)]
+    shown = ", ".join(repr(each)[:40] for each in (texts or schema.names)[:_SHOWN]) or "none"
+    what = "its columns of text" if texts else "its columns"
+    if column is None:
+        raise DataError(f"{name} has no column {key!r}; {what}: {shown}; name the column of the text with --text-key")
+    if schema.names.count(column) > 1:
+        raise DataError(f"{name} has several columns {column!r}; rename all but one")
+    kind = schema.field(column).type
+    if not (_is_text(kind) or types.is_list(kind) or types.is_large_list(kind)):
+        raise DataError(
+            f"{name}: column {column!r} holds {str(kind)[:40]}, not texts or conversations; {what}: {shown}; name the "
+            "column of the text with --text-key"
+        )
+    return column
+
+
+def _is_text(kind: Any) -> bool:
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    return any(
+        is_one(kind) for is_one in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    )
+
+
+def _chunk(file: "ParquetFile", group: int, column: str) -> Any:
+    """The metadata of a column in a row group; of a list, of its first leaf."""
+    metadata = file.metadata.row_group(group)
+    chunks = (metadata.column(index) for index in range(metadata.num_columns))
+    return next(chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] == column)
+
+
+def _check_size(file: "ParquetFile", group: int, column: str, name: str) -> None:
+    """Raises DataError for a row group that would take much more memory than the file has bytes."""
+    chunk = _chunk(file, group, column)
+    size = chunk.total_uncompressed_size
+    if size > _LARGE and size > _MAX_RATIO * chunk.total_compressed_size:
+        raise DataError(
+            f"{name}: row group {group + 1} would have {size:,} bytes for {chunk.total_compressed_size:,} in the file; "
+            "write it again with smaller row groups"
+        )
+
+
+def _records(file: "ParquetFile", name: str, column: str, errors: str, groups: Sequence[int]) -> Iterator[Record]:
+    for group in groups:
+        _check_size(file, group, column, name)
+        number = sum(file.metadata.row_group(each).num_rows for each in range(group))
+        for batch in file.iter_batches(_ROWS, row_groups=[group], columns=[column], use_threads=False):
+            for scalar in batch.column(0):
+                number += 1
+                location = f"{name}, row {number}"
+                yield read_record({column: _value(scalar, location, errors)}, column, location)
+
+
+def _value(scalar: Any, location: str, errors: str) -> object:
+    """A value of the column as Python has it; texts are decoded here, since a damaged file may have any bytes."""
+    if not (scalar.is_valid and _is_text(scalar.type)):
+        return scalar.as_py()
+    buffer = (scalar.value if hasattr(scalar, "dictionary") else scalar).as_buffer()
+    if buffer.size > MAX_LINE:
+        raise DataError(f"{location} has {buffer.size:,} bytes; the maximum is {MAX_LINE:,}: cut it into several rows")
+    try:
+        return buffer.to_pybytes().decode("utf-8", errors)
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{location} is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}; correct it, or use "
+            "--encoding-errors replace"
+        ) from error

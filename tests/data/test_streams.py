@@ -1,0 +1,221 @@
+"""Texts as datasets on the hub have them: files compressed by zstd, and tables in Parquet's format."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minigpt import optional_packages
+from minigpt.corpus_report.locations import blocks
+from minigpt.data.sources import scan
+from minigpt.errors import DataError, MissingPackageError
+from minigpt.jobs.request import Request
+
+ROWS = [{"text": f"document {number} " * 3, "id": number} for number in range(700)]
+TEXTS = [row["text"] for row in ROWS]
+
+
+def zstd() -> Any:
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+
+        return zstd
+    return pytest.importorskip("backports.zstd")
+
+
+def parquet_file(path: Path, columns: dict[str, list[Any]], **options: Any) -> Path:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table(columns), path, **options)
+    return path
+
+
+def documents(*paths: Path, **options: str) -> list[str]:
+    text = "".join(piece + "\0" * ends for piece, ends in scan(paths, **options).pieces())
+    return text.split("\0")[:-1]
+
+
+def json_lines(rows: list[dict[str, Any]] = ROWS) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+@pytest.mark.parametrize("name", ["web.jsonl.zst", "web.txt.zst"])
+def test_a_zst_file_is_read_as_if_it_was_decompressed(tmp_path: Path, name: str) -> None:
+    plain = tmp_path / name.removesuffix(".zst")
+    plain.write_bytes(json_lines())
+    half = len(json_lines()) // 2
+    frames = [json_lines()[:half], json_lines()[half:]]  # a file may have several, as pzstd and cat make them
+    path = tmp_path / name
+    path.write_bytes(b"".join(map(zstd().compress, frames)))
+    assert documents(path) == documents(plain)
+    assert scan([path]).content_hash == scan([plain]).content_hash
+    assert Request(sources=(str(path),)).run_name == "web"
+
+
+@pytest.mark.parametrize("cut", [3, 5, 40, 700, -1])
+def test_a_truncated_zst_file_is_an_error_and_not_a_shorter_text(tmp_path: Path, cut: int) -> None:
+    numbers = random.Random(0)
+    text = json_lines([{"text": str(numbers.random())} for _ in range(10_000)])
+    path = tmp_path / "web.jsonl.zst"
+    path.write_bytes(zstd().compress(text)[:cut])
+    with pytest.raises(DataError, match=r"web\.jsonl\.zst is truncated|is not JSON|is not UTF-8"):
+        scan([path])
+
+
+def test_a_damaged_zst_file_is_an_error(tmp_path: Path) -> None:
+    options = {zstd().CompressionParameter.checksum_flag: 1}
+    whole = bytearray(zstd().compress(json_lines(), options=options))
+    whole[-1] ^= 1
+    path = tmp_path / "web.jsonl.zst"
+    path.write_bytes(whole)
+    with pytest.raises(DataError, match=r"^.*web\.jsonl\.zst cannot be decompressed by zstd \(.*[Cc]hecksum"):
+        scan([path])
+
+
+def test_a_zst_file_that_needs_gigabytes_of_memory_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "web.jsonl.zst"
+    with zstd().ZstdFile(path, "w") as file:
+        file.write(json_lines())
+    header = bytearray(path.read_bytes())
+    assert not header[4] & 0x20  # not a single segment, so that the next byte is the size of the window
+    header[5] = (31 - 10) << 3
+    path.write_bytes(header)
+    with pytest.raises(DataError, match=r"cannot be decompressed by zstd \(.*too much memory"):
+        scan([path])
+
+
+@pytest.mark.parametrize(("package", "name"), [("backports.zstd", "a.jsonl.zst"), ("pyarrow", "a.parquet")])
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, name: str
+) -> None:
+    if package == "backports.zstd" and sys.version_info >= (3, 14):
+        pytest.skip("this Python decompresses zstd")
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr(optional_packages, "_exists", lambda module: module != package)
+    path = tmp_path / name
+    path.write_bytes(b"\x28\xb5\x2f\xfd")
+    with pytest.raises(MissingPackageError, match=rf"reading .*{name}, .*needs {package}, which is not installed"):
+        scan([path])
+    with pytest.raises(MissingPackageError, match=package):
+        scan([tmp_path])
+
+
+@pytest.mark.parametrize("options", [{}, {"use_dictionary": False}, {"row_group_size": 100}, {"compression": "gzip"}])
+def test_the_rows_of_a_parquet_file_are_documents(tmp_path: Path, options: dict[str, Any]) -> None:
+    path = parquet_file(tmp_path / "web.parquet", {"id": list(range(700)), "text": TEXTS}, **options)
+    assert documents(path) == TEXTS
+    (tmp_path / "web.jsonl").write_bytes(json_lines())
+    assert scan([path]).content_hash == scan([tmp_path / "web.jsonl"]).content_hash
+    assert len(documents(tmp_path)) == 2 * 700  # a folder has both
+
+
+def test_the_rows_are_located_for_the_corpus_report(tmp_path: Path) -> None:
+    path = parquet_file(tmp_path / "web.parquet", {"text": TEXTS})
+    located = {block.text: str(block.locate(0)) for block in blocks(scan([path]))}
+    assert located[TEXTS[41]] == f"{path}:42 (byte 0)"
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string", "binary", "dictionary"])
+def test_texts_may_have_every_type_that_holds_them(tmp_path: Path, kind: str) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    types = {"string": pyarrow.string(), "large_string": pyarrow.large_string(), "binary": pyarrow.binary()}
+    column = pyarrow.array(["ä", "b", "ä"]).cast(types.get(kind, pyarrow.dictionary(pyarrow.int32(), pyarrow.string())))
+    assert documents(parquet_file(tmp_path / "web.parquet", {"text": column})) == ["ä", "b", "ä"]
+
+
+def test_a_list_of_messages_is_a_conversation(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
+    path = parquet_file(tmp_path / "chat.parquet", {"messages": [messages, messages]})
+    found = scan([path])
+    assert (found.n_documents, found.n_conversations) == (2, 2)
+    (tmp_path / "chat.jsonl").write_bytes(json_lines([{"messages": messages}] * 2))
+    assert documents(path) == documents(tmp_path / "chat.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"content": ["a"], "id": [1]}, r"no column 'text'; its columns of text: 'content'; name the .* --text-key"),
+        ({"id": [1]}, r"no column 'text'; its columns: 'id'; name the column"),
+        (
+            {"text": [1], "content": ["a"]},
+            r"column 'text' holds int64, not texts or c.*; its columns of text: 'cont",
+        ),
+        ({"text": ["a", None]}, r"web\.parquet, row 2: the value of 'text' must be a string or a list .*, not null"),
+        ({"text": [b"a", b"\xff"]}, r"web\.parquet, row 2 is not UTF-8: byte 0 is 0xff; .*--encoding-errors replace"),
+        ({"text": [" ", ""]}, r"web\.parquet contains no text"),
+    ],
+)
+def test_a_table_without_texts_is_an_error_that_names_its_columns(
+    tmp_path: Path, columns: dict[str, list[Any]], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        scan([parquet_file(tmp_path / "web.parquet", columns)])
+
+
+def test_bytes_that_are_not_utf8_can_be_replaced(tmp_path: Path) -> None:
+    path = parquet_file(tmp_path / "web.parquet", {"text": [b"a\xffb"]})
+    assert documents(path, encoding_errors="replace") == ["a\ufffdb"]
+
+
+@pytest.mark.parametrize("cut", [0, 4, 100, -1])
+def test_a_truncated_parquet_file_is_an_error(tmp_path: Path, cut: int) -> None:
+    path = parquet_file(tmp_path / "web.parquet", {"text": TEXTS})
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(DataError, match=r"^\S+web\.parquet is damaged, or not a Parquet file \([^\n]+\); download it"):
+        scan([path])
+
+
+def test_damage_in_the_pages_of_a_parquet_file_is_an_error_or_another_text(tmp_path: Path) -> None:
+    path = parquet_file(tmp_path / "web.parquet", {"text": TEXTS}, compression="zstd")
+    whole = path.read_bytes()
+    refused = 0
+    for place in range(8, 300, 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        try:
+            scan([path])
+        except DataError:
+            refused += 1
+    assert refused > 10
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in kB on Linux")
+@pytest.mark.parametrize("kind", ["zst", "parquet"])
+def test_a_file_that_decompresses_to_gigabytes_takes_little_memory(tmp_path: Path, kind: str) -> None:
+    """2 GB: one line in the zst file, which is refused, and two thousand equal values of 1 MB in the Parquet file."""
+    path = tmp_path / f"bomb.jsonl.{kind}" if kind == "zst" else tmp_path / "bomb.parquet"
+    if kind == "zst":
+        with zstd().ZstdFile(path, "w", level=1) as file:
+            for _ in range(2048):
+                file.write(b"x" * 2**20)
+    else:
+        pyarrow = pytest.importorskip("pyarrow")
+        values = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 2000, pyarrow.int32()), ["x" * 2**20])
+        parquet_file(path, {"text": values})
+        assert path.stat().st_size < 10_000_000
+    program = (
+        "import resource, sys\n"
+        "from minigpt.data.sources import scan\n"
+        "from minigpt.errors import DataError\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "try:\n    print(scan(sys.argv[1]).text_bytes)\n"
+        "except DataError as error:\n    print(error)\n"
+        "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
+    answer, megabytes = done.stdout.splitlines()
+    assert ("line 1 has more than" in answer) if kind == "zst" else answer == str(2000 * 2**20)
+    assert int(megabytes) < 400
+
+
+def test_files_of_mixed_kinds_are_one_text_in_the_order_given(tmp_path: Path) -> None:
+    table = parquet_file(tmp_path / "a.parquet", {"text": ["one"]})
+    packed = tmp_path / "b.txt.zst"
+    packed.write_bytes(zstd().compress(b"two"))
+    plain = tmp_path / "c.txt"
+    plain.write_text("three")
+    assert documents(plain, table, packed) == ["three", "one", "two"]
