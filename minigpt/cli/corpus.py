@@ -11,7 +11,7 @@ import typer
 
 from minigpt.cli.completion import complete_runs
 from minigpt.cli.models import open_model
-from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, names_of, settings_options
+from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, settings_options
 from minigpt.cli.render.terminal import note, write
 from minigpt.config import ReadingConfig
 
@@ -40,7 +40,7 @@ _FORMER_KEYS = {
 }
 
 
-@settings_options((ReadingConfig, names_of(ReadingConfig)))
+@settings_options((ReadingConfig, ("text_key", "encoding", "encoding_errors", "validation_fraction")))
 def corpus(
     given: dict[str, Any],
     texts: Annotated[

@@ -134,7 +134,7 @@ def share_job(world: "World", job: "Job") -> None:
 
 def train_with_main(world: "World") -> None:
     """Receives the job from the main process and trains without output, as every other process does."""
-    from minigpt.data.corpus import Corpus
+    from minigpt.data.open_corpus import open_corpus
     from minigpt.jobs.job import SharedJob
     from minigpt.planning.distillation import teacher_settings
     from minigpt.training.clock import Control
@@ -145,7 +145,7 @@ def train_with_main(world: "World") -> None:
     with world.translate_errors():
         job = SharedJob.from_dict(world.broadcast_object(None))
     try:
-        corpus = Corpus.load(job.corpus)
+        corpus = open_corpus(job.corpus)
     except DataError as error:
         raise DataError(
             f"process {world.rank + 1} of {world.size} cannot read the tokens of the text in {job.corpus}; set "

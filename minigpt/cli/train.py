@@ -95,6 +95,9 @@ def train(
         typer.Option("--allow-change", help="let --resume change the learning rate, the batch, the seed or the text"),
     ] = False,
     plan: Annotated[bool, typer.Option("--plan", help="measure, print the plan, and stop")] = False,
+    prepare_only: Annotated[
+        bool, typer.Option("--prepare", help="tokenize all of the text into the cache, on all cores, and stop")
+    ] = False,
     log: Annotated[
         list[str] | None,
         typer.Option(
@@ -145,6 +148,9 @@ def train(
         allow_change=allow_change,
     )
     check_loggers(log or [])
+    if prepare_only:
+        _prepare(request, alone=not (plan or resume))
+        return
     if plan:
         _plan(request, resume=resume)
         return
@@ -170,6 +176,27 @@ def train(
             )
         share_job(world, job)
         _train(job, checkpoints, out, world, log or [], page, report=not no_report)
+
+
+def _prepare(request: "Request", *, alone: bool) -> None:
+    if not request.sources:
+        raise ConfigError("there is no text to prepare; give a text file: minigpt train corpus.txt --prepare")
+    if not alone:
+        raise ConfigError("--prepare cannot be combined with --plan and --resume; give one of the three")
+    from minigpt.cli.render.console import console
+    from minigpt.cli.render.preparation import PreparationDisplay
+    from minigpt.jobs.reading import read_corpus
+    from minigpt.units import size
+
+    options = request.options
+    if options.base is not None:
+        raise ConfigError("--prepare cannot be combined with --from; --tokenizer names the tokenizer")
+    with PreparationDisplay(console()) as display:
+        corpus = display.follow(
+            read_corpus(request.sources, options.tokenizer, options.reading, display.progress, whole=True)
+        )
+    write(f"{size(corpus.n_train_bytes)} of text, {corpus.n_train_tokens:,} tokens of {corpus.tokenizer.name}")
+    note(f"the tokens are in {corpus.path}")
 
 
 def _plan(request: "Request", *, resume: bool) -> None:

@@ -1,10 +1,11 @@
 """The corpus: a text as memory-mapped training and validation tokens, cached by its content."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +66,7 @@ class Corpus:
     train_speakers: npt.NDArray[np.uint8] | None = None
     validation_speakers: npt.NDArray[np.uint8] | None = None
     damaged_cache: Path | None = None
+    grows: ClassVar[bool] = False  # whether training may have to wait for tokens
 
     @classmethod
     def build(
@@ -181,13 +183,13 @@ class Corpus:
         """
         if bpe_dropout:
             spare = _SPARE + length // 8  # it is rare that a pre-token has fewer tokens than before
-            whole = batches.windows(self.train, step, size, length, seed, rows, lookahead=1 + spare)
+            whole = self._windows(step, size, length, seed, rows, lookahead=1 + spare)
             first = np.uint64(mix_seed(seed, step))
             seeds = first + np.array(batches.select_rows(size, rows), dtype=np.uint64)
             sequences = self.bpe_dropout(whole, seeds, bpe_dropout, length + 1)
         else:
             spare = 0
-            whole = sequences = batches.windows(self.train, step, size, length, seed, rows)
+            whole = sequences = self._windows(step, size, length, seed, rows, lookahead=1)
         inputs, targets = batches.inputs_and_targets(sequences)
         if loss_on != "all":
             if self.train_speakers is None:
@@ -200,6 +202,33 @@ class Corpus:
         if noise:
             inputs = batches.add_noise(inputs, noise, self.tokenizer.vocab_size, step, size, seed, rows)
         return inputs, targets
+
+    def _windows(
+        self, step: int, size: int, length: int, seed: int, rows: slice | range | None, lookahead: int
+    ) -> npt.NDArray[np.int64]:
+        return batches.windows(self.train, step, size, length, seed, rows, lookahead)
+
+    @property
+    def n_train_tokens(self) -> int:
+        """The number of tokens of the training part."""
+        return len(self.train)
+
+    @property
+    def n_train_bytes(self) -> int:
+        """The bytes of the training part."""
+        return self.train_bytes
+
+    def is_ready(self, step: int, size: int, length: int, seed: int) -> bool:  # noqa: ARG002
+        """Whether the tokens that a step needs are there; always, but for a corpus that is still written."""
+        return True
+
+    def shards_done(self) -> str:
+        """How much of the text is tokenized, for a notice."""
+        return "all is tokenized"
+
+    def tokenizing(self) -> AbstractContextManager[None]:
+        """A block in which the rest of the text is tokenized, if it is not all there."""
+        return nullcontext()
 
     def check_loss_on(self, role: str) -> None:
         """Checks that the loss can be measured on this role's turns, or on `all`.

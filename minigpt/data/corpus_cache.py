@@ -93,7 +93,7 @@ def resolve_tokenizer(
     except TokenizerError:
         counter.total += scanned.text_bytes
         tokenizer = Tokenizer.train(_training_texts(spec, scanned, split, counter), spec)
-        with _publish(folder, Tokenizer.load) as temporary:
+        with publish(folder, Tokenizer.load) as temporary:
             tokenizer.save(temporary)
         return tokenizer
 
@@ -127,7 +127,7 @@ def write_corpus(
 
     Raises: DataError if the text has changed since it was scanned; OSError.
     """
-    with _publish(folder, load) as temporary:
+    with publish(folder, load) as temporary:
         pieces = split.apply(scanned.pieces())
         shards = write_shards(pieces, tokenizer, temporary, counter.advance, has_speakers=scanned.has_speakers)
         train, validation = shards["train"], shards["validation"]
@@ -155,7 +155,7 @@ def write_corpus(
 
 
 @contextlib.contextmanager
-def _publish(folder: Path, load: Callable[[Path], object]) -> Iterator[Path]:
+def publish(folder: Path, load: Callable[[Path], object]) -> Iterator[Path]:
     """A temporary folder that is renamed to `folder` on success and deleted on an error.
 
     A `folder` that `load` can read is kept: another process wrote the same content in the meantime.

@@ -34,6 +34,7 @@ _MAX_BLANK = 2**25  # characters of white space before the first other character
 _TEXT_END, _CONVERSATION_END = b"\xff", b"\xfe"  # bytes that never occur in UTF-8
 
 Piece = tuple[str, bool]  # a piece of a document, and whether it is the document's last
+Document = tuple[str, bool, bool]  # a piece, whether it is the last, and whether the document is a conversation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,21 +115,29 @@ def scan(
     )
 
 
-def _documents(files: Iterable[SourceFile], text_key: str, encoding_errors: str) -> Iterator[tuple[str, bool, bool]]:
-    """The documents of all files, except those of white space only: pieces, and whether each is of a conversation."""
+def _documents(files: Iterable[SourceFile], text_key: str, encoding_errors: str) -> Iterator[Document]:
+    """The documents of all files, except those of white space only."""
     for file in files:
         if file.is_parquet:
-            yield from _of_records(file.name, read_parquet(file.path, file.name, text_key, encoding_errors))
+            yield from record_documents(file.name, read_parquet(file.path, file.name, text_key, encoding_errors))
             continue
         with open_source(file) as stream:
-            if file.is_json:
-                yield from _of_records(file.name, read_records(file.name, stream, text_key, encoding_errors))
-            else:
-                pieces = _split_documents(_text_blocks(file.name, stream, encoding_errors))
-                yield from ((*piece, False) for piece in _skip_blank(file.name, pieces))
+            read = json_documents if file.is_json else text_documents
+            yield from read(file.name, stream, text_key, encoding_errors)
 
 
-def _of_records(name: str, records: Iterable[Record]) -> Iterator[tuple[str, bool, bool]]:
+def text_documents(name: str, stream: BufferedReader | gzip.GzipFile, _key: str, errors: str) -> Iterator[Document]:
+    """The documents of a plain text."""
+    pieces = _split_documents(_text_blocks(name, stream, errors))
+    yield from ((*piece, False) for piece in _skip_blank(name, pieces))
+
+
+def json_documents(name: str, stream: BufferedReader | gzip.GzipFile, key: str, errors: str) -> Iterator[Document]:
+    """The documents of a `.jsonl`."""
+    return record_documents(name, read_records(name, stream, key, errors))
+
+
+def record_documents(name: str, records: Iterable[Record]) -> Iterator[Document]:
     """The documents of a file's records; a text may have several."""
     for text, is_conversation in records:
         if is_conversation:

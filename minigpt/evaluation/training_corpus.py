@@ -7,6 +7,7 @@ from pathlib import Path
 
 from minigpt.config import ReadingConfig
 from minigpt.data.corpus import Corpus, corpus_fingerprint
+from minigpt.data.open_corpus import open_corpus
 from minigpt.data.shards import Progress
 from minigpt.data.sources import Scan, scan
 from minigpt.errors import ConfigError, DataError
@@ -27,10 +28,14 @@ def find_training_corpus(checkpoint: Checkpoint, *, fix: str) -> tuple[Corpus, S
     recorded, directory = _Recorded.of(checkpoint), checkpoint.directory
     if recorded is None or not recorded.sources:
         raise ConfigError(f"{directory} does not record what it was trained on; {fix}")
-    names, found = ", ".join(recorded.sources), recorded.scan_again()
+    names = ", ".join(recorded.sources)
+    in_shards = recorded.in_shards()
+    if in_shards is not None:
+        return in_shards, None
+    found = recorded.scan_again()
     folder = recorded.corpus.path or "the cache"  # early runs did not record it
     try:
-        corpus = Corpus.load(folder)
+        corpus = open_corpus(folder)
         if corpus.fingerprint != recorded.corpus.fingerprint:
             raise DataError(f"{folder} contains another corpus")
     except DataError as error:
@@ -108,6 +113,14 @@ class _Recorded:
         if record is None or record.corpus is None or record.reading is None:
             return None
         return cls(record.sources, record.corpus, record.reading, checkpoint.tokenizer)
+
+    def in_shards(self) -> Corpus | None:
+        """The corpus if it is in shards and in the cache; its text is too large to be read again for a comparison."""
+        try:
+            corpus = open_corpus(self.corpus.path or "")
+        except DataError:
+            return None
+        return corpus if corpus.grows and corpus.fingerprint == self.corpus.fingerprint else None
 
     def scan(self, sources: Sequence[str]) -> Scan:
         """Reads these sources with the settings of the run."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from minigpt.data.corpus import Corpus
+from minigpt.data.open_corpus import open_corpus
 from minigpt.errors import CheckpointError, DataError
 from minigpt.inspection.activations import predict
 from minigpt.model.gpt import GPT
@@ -33,7 +33,7 @@ def surprisal_of_weights(run: Run) -> list[dict[str, Any]]:
     recorded = run.record.corpus
     if recorded is None or recorded.path is None:  # as in early runs
         raise DataError("the run's record does not name the folder of its tokens")
-    corpus = Corpus.load(recorded.path)
+    corpus = open_corpus(recorded.path)
     if corpus.fingerprint != recorded.fingerprint:
         raise DataError(f"{recorded.path} now holds another text")
     if len(corpus.validation) < 2:

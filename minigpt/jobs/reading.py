@@ -1,11 +1,13 @@
 """Reads the text of a job as a corpus of tokens."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 from minigpt.config import ReadingConfig
 from minigpt.data.corpus import Corpus
+from minigpt.data.sharded.sharded_corpus import ShardedCorpus
 from minigpt.data.sources import scan
 from minigpt.jobs.events import Activity, Event
+from minigpt.jobs.texts import find_texts, read_in_shards
 from minigpt.planning.plan import plan_tokenizer
 from minigpt.storage.run_record import CorpusRecord
 from minigpt.tokenizer.tokenizer import Tokenizer, requested_vocab_size
@@ -19,13 +21,23 @@ _SHOWN = 3  # files without text that a notice names
 
 
 def read_corpus(
-    sources: Sequence[str], tokenizer: Tokenizer | str | None, reading: ReadingConfig, progress: ByteProgress | None
+    sources: Sequence[str],
+    tokenizer: Tokenizer | str | None,
+    reading: ReadingConfig,
+    progress: ByteProgress | None,
+    *,
+    whole: bool = False,
 ) -> Generator[Event, None, Corpus]:
     """The corpus, from the cache if it is there; the size of the text chooses the tokenizer if it is None.
 
-    Raises: DataError, TokenizerError.
+    Of a text in shards, only the first are tokenized, or with `whole` all.
+    Raises: ConfigError, DataError, TokenizerError.
     """
     wanted = requested_vocab_size(tokenizer) if isinstance(tokenizer, str) else None
+    if read_in_shards(sources, reading):
+        corpus: Corpus = yield from _read_shards(sources, tokenizer, reading, progress, whole=whole)
+        yield from _notices(corpus, wanted)
+        return corpus
     yield Activity("reading the text")
     found = scan(
         list(sources),
@@ -43,6 +55,40 @@ def read_corpus(
     yield Activity("")
     for note in found.notes:
         yield Notice(0, note)
+    yield from _notices(corpus, wanted)
+    return corpus
+
+
+def _read_shards(
+    sources: Sequence[str],
+    tokenizer: Tokenizer | str | None,
+    reading: ReadingConfig,
+    progress: ByteProgress | None,
+    *,
+    whole: bool,
+) -> Generator[Event, None, Corpus]:
+    yield Activity("looking for the files of the text")
+    texts = find_texts(sources, reading)
+    yield Activity("tokenizing" if whole else "tokenizing the first shards", in_bytes=True)
+    corpus = ShardedCorpus.build_in_shards(
+        texts.files,
+        texts.weights,
+        tokenizer or plan_tokenizer(texts.size),
+        text_key=reading.text_key,
+        deduplicate=reading.deduplicate,
+        validation_fraction=reading.validation_fraction,
+        whole=whole,
+        skipped=texts.skipped,
+        progress=progress,
+    )
+    yield Activity("")
+    for note in texts.notes:
+        yield Notice(0, note)
+    return corpus
+
+
+def _notices(corpus: Corpus, wanted: int | None) -> Iterator[Event]:
+    """What the user should know of the text; `wanted` is the size of the vocabulary that was asked for."""
     if corpus.damaged_cache is not None:
         yield Notice(0, f"the cached tokens in {corpus.damaged_cache} were damaged, so the text was tokenized again")
     if corpus.skipped:
@@ -50,7 +96,6 @@ def read_corpus(
         yield Notice(0, f"skipped {count(len(corpus.skipped), 'file')} without text: {shown}")
     if wanted and wanted > corpus.tokenizer.vocab_size:
         yield Notice(0, f"the text is enough for {corpus.tokenizer.vocab_size:,} tokens, not for {wanted:,}")
-    return corpus
 
 
 def corpus_record(corpus: Corpus) -> CorpusRecord:
@@ -58,8 +103,8 @@ def corpus_record(corpus: Corpus) -> CorpusRecord:
     return CorpusRecord(
         fingerprint=corpus.fingerprint,
         path=str(corpus.path),
-        train_bytes=corpus.train_bytes,
+        train_bytes=corpus.n_train_bytes,
         validation_bytes=corpus.validation_bytes,
-        train_tokens=len(corpus.train),
+        train_tokens=corpus.n_train_tokens,
         validation_tokens=len(corpus.validation),
     )

@@ -65,9 +65,10 @@ class Request:
     @property
     def run_name(self) -> str:
         """The name given, or else one from the first text: `data/moby_dick.txt.gz` is moby_dick, a pipe is stdin."""
-        if self.name or _is_pipe(self.sources[0]):
+        first, _ = self._parted(self.sources[0]) if self.sources else ("", "")
+        if self.name or _is_pipe(first):
             return self.name or "stdin"
-        path = Path(self.sources[0]).resolve()
+        path = Path(first).resolve()
         plain = path.with_name(without_compression(path.name) or path.name)
         stem = plain.name if plain.is_dir() else plain.stem
         return plain_name(stem.strip("*?[].")) or plain_name(path.parent.name) or "run"
@@ -75,7 +76,15 @@ class Request:
     @property
     def absolute_sources(self) -> tuple[str, ...]:
         """The texts by absolute path; `-` for a pipe, which cannot be read again."""
-        return tuple("-" if _is_pipe(source) else str(Path(source).resolve()) for source in self.sources)
+        return tuple(
+            "-" if _is_pipe(path) else str(Path(path).resolve()) + weight
+            for path, weight in map(self._parted, self.sources)
+        )
+
+    def _parted(self, source: str) -> tuple[str, str]:
+        """A text and, with the option `mix`, the "=" with its weight."""
+        path, sign, weight = source.rpartition("=") if self.options.reading.mix else ("", "", "")
+        return (path, sign + weight) if sign else (source, "")
 
     @property
     def asked(self) -> dict[str, Any]:

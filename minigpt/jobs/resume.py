@@ -7,6 +7,7 @@ from typing import Any
 
 from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
 from minigpt.data.corpus import Corpus
+from minigpt.data.open_corpus import open_corpus
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.importers.open_model import load_base
 from minigpt.jobs.changes import TEXT, asked_after, changes_in, describe, is_free, refuse
@@ -162,7 +163,7 @@ def _resume(run: Run, request: Request, progress: ByteProgress | None) -> Genera
     elif state is None:
         yield Notice(0, f"{directory} was stopped before its first save, so it starts from the beginning")
     else:
-        _refuse_finished(run, state, config, len(corpus.train))
+        _refuse_finished(run, state, config, corpus.n_train_tokens)
         yield Notice(step, f"resuming {directory} from step {step:,}")
     for change in changes:
         yield Notice(step, describe(change))
@@ -297,4 +298,4 @@ def _read_corpus(
         raise ConfigError(f"{run.directory} read its text from a pipe; give it again to read it with other settings")
     if begun.corpus.path is None:
         raise ConfigError(f"{run.directory} does not record the folder of its tokens; give the text again")
-    return Corpus.load(begun.corpus.path)
+    return open_corpus(begun.corpus.path)

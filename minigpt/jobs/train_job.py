@@ -27,6 +27,13 @@ def train_job(
     A distilled job trains its teacher first, unless that has ended already; `Finished` comes once, at the end.
     Raises: what `minigpt.train()` raises.
     """
+    with job.corpus.tokenizing():
+        yield from _train(job, control, world)
+
+
+def _train(
+    job: Job, control: Control | None, world: World | None
+) -> Iterator[Started | TeacherTrained | SpeedChange | events.Event]:
     if job.config.distill != "on":
         yield from _train_model(job, None, control, world)
         return
@@ -102,7 +109,7 @@ def _started(job: Job, run: Run, config: TrainConfig, *, resume: bool) -> Starte
         directory=run.directory,
         step=progress["step"] if progress else 0,
         device=str(device.resolve_device(config.device)),
-        total_steps=planned_steps(config, len(job.corpus.train)),
+        total_steps=planned_steps(config, job.corpus.n_train_tokens),
         tokens_per_step=job.tokens_per_step,
         baselines=tuple(recorded_baselines(job.run.record)),
         scored_text=config.scored_text,

@@ -1,0 +1,19 @@
+"""Opens a corpus that was built before, in one piece or in shards."""
+
+from contextlib import suppress
+from pathlib import Path
+
+from minigpt.bounded_reading import read_json_value
+from minigpt.data.corpus import Corpus
+from minigpt.data.sharded.sharded_corpus import SHARDED, ShardedCorpus
+
+
+def open_corpus(path: str | Path) -> Corpus:
+    """The corpus in this folder.
+
+    Raises: DataError if there is none, or it is damaged.
+    """
+    with suppress(OSError, ValueError, TypeError, AttributeError):
+        if read_json_value(Path(path) / "corpus.json").get("format") == SHARDED:
+            return ShardedCorpus.open(Path(path))
+    return Corpus.load(path)

@@ -1,0 +1,142 @@
+"""What is decided from the first shards of a text: its size, what is held out, and the tokens of its vocabulary."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from minigpt.data.corpus_cache import publish
+from minigpt.data.sharded.mixture import Mixture
+from minigpt.data.sharded.segments import cut, documents, identity
+from minigpt.data.sharded.store import SHARD_BYTES
+from minigpt.data.sharded.tokenize import document_ends
+from minigpt.data.shards import token_type
+from minigpt.data.source_files import SourceFile
+from minigpt.errors import ConfigError, DataError, TokenizerError
+from minigpt.seeds import mix_seed
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+_ENOUGH_BYTES = 2_000_000  # of validation text, as of a text that is tokenized at once
+_MOST_HELD_OUT = 0.5  # of a text's first shard
+_VOCABULARY_SAMPLE = 50_000_000  # bytes of text that a tokenizer is trained on
+
+
+def totals(mixture: Mixture) -> tuple[int, int, int]:
+    """About how many tokens, bytes and documents there are, from the shards that are complete; exact if all are.
+
+    Raises: DataError if there is no text.
+    """
+    counts = np.zeros(3)
+    for number, store in enumerate(mixture.stores):
+        known = [each for each in mixture.shards(number) if each is not None]
+        own = np.array([[shard.tokens, shard.text_bytes, shard.documents] for shard, _ in known]).sum(axis=0)
+        if not known:
+            names = ", ".join(file.name for file in store.files[:3])
+            contain = "contains" if len(store.files) == 1 else "contain"
+            raise DataError(f"{names} {contain} no text; give a file with text")
+        done = [index for index in range(len(store.segments)) if store.count_of(index) is not None]
+        if len(done) == len(store.segments):
+            counts += own
+            continue
+        complete = [(shard, mask) for shard, mask in known if shard.segment in done]
+        if complete:
+            of_done = sum(store.segments[index].size for index in {shard.segment for shard, _ in complete})
+            own = np.array([[shard.tokens, shard.text_bytes, shard.documents] for shard, _ in complete]).sum(axis=0)
+            counts += own * sum(each.size for each in store.segments) / of_done
+        else:
+            counts += own * max(1.0, store.text_bytes / own[1])
+    tokens, text_bytes, n_documents = counts.tolist()
+    return int(tokens), int(text_bytes), int(n_documents)
+
+
+class HeldOut(NamedTuple):
+    """The documents held out of each text's shards by name, their tokens, and the other tokens of the same shards."""
+
+    left_out: list[dict[str, list[int]]]
+    validation: npt.NDArray[Any]
+    train: npt.NDArray[Any]
+
+
+def hold_out(mixture: Mixture, tokenizer: Tokenizer, text_bytes: int, fraction: float | None) -> HeldOut:
+    """Chooses random documents of the first shard of each text, in proportion to the weights.
+
+    Raises: ConfigError for a fraction that would need more than half of a first shard.
+    """
+    wanted = min(0.1 * text_bytes, _ENOUGH_BYTES) if fraction is None else fraction * text_bytes
+    dtype = token_type(tokenizer.vocab_size)
+    left_out: list[dict[str, list[int]]] = []
+    validation: list[npt.NDArray[Any]] = [np.empty(0, dtype)]
+    train: list[npt.NDArray[Any]] = [np.empty(0, dtype)]
+    for number, (store, weight) in enumerate(zip(mixture.stores, mixture.weights, strict=True)):
+        found = next((each for each in mixture.shards(number) if each is not None), None)
+        assert found is not None
+        shard, mask = found
+        share = wanted * weight / sum(mixture.weights)
+        if fraction is not None and share > _MOST_HELD_OUT * shard.text_bytes:
+            most = _MOST_HELD_OUT * shard.text_bytes * sum(mixture.weights) / weight / text_bytes
+            raise ConfigError(
+                f"validation_fraction ({fraction:g}) is more than the first shard of the text has; give at most "
+                f"{most:.2g}, or --shards off"
+            )
+        tokens = store.read_tokens(shard, tokenizer.vocab_size)
+        ends = document_ends(tokens, tokenizer.end_of_text)
+        starts = np.concatenate([[0], ends[:-1]])
+        chosen = _choose(mask, ends - starts, min(share, _MOST_HELD_OUT * shard.text_bytes), shard.text_bytes, number)
+        left_out.append({shard.name: chosen.tolist()})
+        is_chosen = np.zeros(len(mask), bool)
+        is_chosen[chosen] = True
+        validation += [tokens[starts[document] : ends[document]] for document in chosen]
+        train += [tokens[starts[document] : ends[document]] for document in np.flatnonzero(mask & ~is_chosen)]
+    return HeldOut(left_out, np.concatenate(validation), np.concatenate(train))
+
+
+def _choose(
+    mask: npt.NDArray[np.bool_], lengths: npt.NDArray[np.int64], wanted: float, text_bytes: int, seed: int
+) -> npt.NDArray[np.int64]:
+    """Random documents of about so many bytes, at most half of all, in their order."""
+    candidates = np.flatnonzero(mask)
+    generator = torch.Generator().manual_seed(mix_seed(seed))
+    order = candidates[torch.randperm(len(candidates), generator=generator).numpy()]
+    taken = np.cumsum(lengths[order]) * (text_bytes / max(1, lengths.sum()))
+    count = min(int(np.searchsorted(taken, wanted)) + (wanted > 0), len(order) // 2)
+    return np.sort(order[:count])
+
+
+def sample_tokenizer(
+    spec: str, texts: Sequence[Sequence[SourceFile]], weights: Sequence[float], text_key: str, root: Path
+) -> Tokenizer:
+    """The tokenizer with this name; `chars` and `bpe:N` are trained on 50 MB of random parts of the texts, and cached.
+
+    Raises: TokenizerError for an unknown name; DataError; OSError.
+    """
+    if spec in ("gpt2", "bytes"):
+        return Tokenizer.named(spec)
+    content = [[[*identity(file), *file.decoding] for file in files] for files in texts]
+    key = hashlib.sha256(json.dumps(["sample", spec, content, list(weights), text_key]).encode()).hexdigest()
+    folder = root / "tokenizers" / key[:32]
+    try:
+        return Tokenizer.load(folder)
+    except TokenizerError:
+        tokenizer = Tokenizer.train(_sample(texts, weights, text_key, key), spec)
+        with publish(folder, Tokenizer.load) as temporary:
+            tokenizer.save(temporary)
+        return tokenizer
+
+
+def _sample(texts: Sequence[Sequence[SourceFile]], weights: Sequence[float], text_key: str, key: str) -> Iterator[str]:
+    for files, weight in zip(texts, weights, strict=True):
+        left = _VOCABULARY_SAMPLE * weight / sum(weights)
+        segments = cut(files, text_key, SHARD_BYTES // 4)
+        for segment in sorted(segments, key=lambda each: hashlib.sha256(f"{key} {each}".encode()).digest()):
+            for text, _ in documents(files[segment.file], segment, text_key):
+                yield text
+                left -= len(text)
+                if left <= 0:
+                    break
+            if left <= 0:
+                break

@@ -1,0 +1,195 @@
+"""Cuts files into segments that are tokenized independently, and reads the documents of one."""
+
+import hashlib
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from io import BufferedReader
+from typing import Any, Literal
+
+from minigpt.data.encodings import is_utf8
+from minigpt.data.parquet import column_bytes, read_parquet
+from minigpt.data.source_files import SourceFile, open_source
+from minigpt.data.sources import Document, Piece, json_documents, record_documents, text_documents
+from minigpt.data.zstd import MAGIC as ZSTD_MAGIC
+from minigpt.errors import DataError
+from minigpt.tokenizer.vocabulary import END_OF_TEXT
+
+LONGEST_DOCUMENT = 2**18  # characters; a longer document becomes several, so that it can be shuffled and held out
+COMPRESSION = 3  # bytes of text for a byte of a compressed file, where it is not known
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_SEARCHED = 2**20  # bytes after a cut in which a boundary is looked for
+_SAMPLES, _SAMPLE_SIZE = 64, 4096  # blocks of a file that identify it, and their bytes
+_END = END_OF_TEXT.encode()
+_LINE = re.compile(rb"\S(?=[\r\n])")
+_CUT = re.compile(r"(?s).*\S(?=\s)")
+
+Kind = Literal["bytes", "rows", "file"]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of a file: bytes `start` to `end`, these row groups of a table, or the file as a whole.
+
+    `size` is the number of its bytes in the file.
+    """
+
+    file: int
+    kind: Kind
+    start: int
+    end: int
+    size: int
+
+
+def cut(files: Sequence[SourceFile], text_key: str, size: int) -> list[Segment]:
+    """The segments of files, of about `size` bytes of text each where a file can be read from the middle.
+
+    Raises: DataError for a file that cannot be read.
+    """
+    segments = []
+    for index, file in enumerate(files):
+        length = _length(file)
+        if file.is_parquet:
+            segments += _row_groups(index, column_bytes(file.path, file.name, text_key), size // COMPRESSION)
+        elif is_compressed(file) or not is_utf8(file.decoding.encoding):
+            segments.append(Segment(index, "file", 0, length, length))
+        else:
+            ends = [*range(size, length - size // 2, size), length]
+            segments += [
+                Segment(index, "bytes", start, end, end - start)
+                for start, end in zip([0, *ends[:-1]], ends, strict=True)
+            ]
+    return segments
+
+
+def _row_groups(index: int, sizes: Sequence[int], size: int) -> list[Segment]:
+    segments, start, taken = [], 0, 0
+    for group, group_size in enumerate(sizes):
+        taken += group_size
+        if taken >= size or group == len(sizes) - 1:
+            segments.append(Segment(index, "rows", start, group + 1, max(1, taken)))
+            start, taken = group + 1, 0
+    return segments
+
+
+def text_bytes(files: Sequence[SourceFile], segments: Iterable[Segment]) -> int:
+    """About how many bytes of text these segments have."""
+    return sum(
+        each.size * (COMPRESSION if each.kind == "rows" or is_compressed(files[each.file]) else 1) for each in segments
+    )
+
+
+def identity(file: SourceFile) -> list[object]:
+    """What a file is recognized by: its size and a hash of 64 blocks of it, of all of it if it is short."""
+    length, digest = _length(file), hashlib.sha256()
+    try:
+        with file.path.open("rb") as stream:
+            for number in range(_SAMPLES):
+                stream.seek(max(0, length - _SAMPLE_SIZE) * number // (_SAMPLES - 1))
+                digest.update(stream.read(_SAMPLE_SIZE))
+    except OSError as error:
+        raise DataError(f"{file.name} cannot be read ({(error.strerror or str(error)).lower()})") from error
+    return [length, digest.hexdigest()]
+
+
+def documents(file: SourceFile, segment: Segment, text_key: str) -> Iterator[Piece]:
+    """The documents of a segment, except those of white space only; long ones in several parts.
+
+    Raises: DataError if the file cannot be read as what its name says.
+    """
+    return _parts(_documents(file, segment, text_key))
+
+
+def _documents(file: SourceFile, segment: Segment, text_key: str) -> Iterator[Piece]:
+    errors = file.decoding.errors
+    if segment.kind == "rows":
+        groups = range(segment.start, segment.end)
+        records = read_parquet(file.path, file.name, text_key, errors, groups)
+        yield from _plain(record_documents(file.name, records))
+        return
+    with open_source(file) as whole:
+        stream, name = whole, file.name
+        if segment.kind == "bytes":
+            start, end = (_boundary(whole, file, offset) for offset in (segment.start, segment.end))
+            stream = BufferedReader(_Range(whole, start, end), 2**17)
+            name = f"{file.name} (from byte {start:,})" if start else file.name
+        read = json_documents if file.is_json else text_documents
+        yield from _plain(read(name, stream, text_key, errors))
+
+
+def _plain(found: Iterable[Document]) -> Iterator[Piece]:
+    for text, ends, _ in found:
+        yield text, ends
+
+
+def _parts(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Documents of at most about LONGEST_DOCUMENT characters, as one piece each; cut at white space if possible."""
+    buffer = ""
+    for piece, ends in pieces:
+        buffer += piece
+        while len(buffer) > LONGEST_DOCUMENT:
+            found = _CUT.match(buffer, LONGEST_DOCUMENT // 2, LONGEST_DOCUMENT)
+            at = found.end() if found else LONGEST_DOCUMENT
+            yield buffer[:at], True
+            buffer = buffer[at:]
+        if ends:
+            if buffer and not buffer.isspace():
+                yield buffer, True
+            buffer = ""
+
+
+def _boundary(stream: Any, file: SourceFile, offset: int) -> int:
+    """The first place from `offset` on where a file may be cut: after a document, else after a line, else a character.
+
+    A `.jsonl` is cut after a line. A line or a document that begins before a cut belongs to the segment before.
+    """
+    length = _length(file)
+    if offset == 0 or offset >= length:
+        return min(offset, length)
+    stream.seek(offset - 1)
+    if file.is_json:
+        while (rest := stream.readline(_SEARCHED)) and not rest.endswith(b"\n"):  # may be the end of a line only
+            pass
+        return int(stream.tell())
+    before = min(offset, len(_END))  # a cut must not be within the name of an end
+    stream.seek(offset - before)
+    block = stream.read(_SEARCHED)
+    if (at := block.find(_END)) >= 0:
+        return offset - before + at + len(_END)
+    block = block[before - 1 :]
+    if line := _LINE.search(block):
+        return offset - 1 + line.end()
+    at = 1
+    while at < len(block) and block[at] & 0xC0 == 0x80:
+        at += 1
+    return offset - 1 + at
+
+
+class _Range(io.RawIOBase):
+    """Some bytes of a file as a stream."""
+
+    def __init__(self, stream: Any, start: int, end: int) -> None:
+        stream.seek(start)
+        self._stream, self._left = stream, end - start
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        block = self._stream.read(min(len(buffer), self._left))
+        buffer[: len(block)] = block
+        self._left -= len(block)
+        return len(block)
+
+
+def is_compressed(file: SourceFile) -> bool:
+    """Whether a file is compressed by gzip or zstd, judged by its first bytes."""
+    with file.path.open("rb") as stream:
+        head = stream.read(4)
+    return head.startswith((_GZIP_MAGIC, ZSTD_MAGIC))
+
+
+def _length(file: SourceFile) -> int:
+    return file.path.stat().st_size

@@ -1,0 +1,240 @@
+"""A corpus whose tokens are in shards, which may still be written while a model trains on them."""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from minigpt.bounded_reading import read_json_value
+from minigpt.data.batches import select_rows
+from minigpt.data.corpus import Corpus
+from minigpt.data.corpus_cache import cache_root
+from minigpt.data.sharded.first_shards import hold_out, sample_tokenizer, totals
+from minigpt.data.sharded.mixture import Mixture
+from minigpt.data.sharded.order import MixtureOrder, shares
+from minigpt.data.sharded.store import Store, write_json
+from minigpt.data.sharded.workers import Workers
+from minigpt.data.shards import Progress, token_type
+from minigpt.data.source_files import SourceFile
+from minigpt.errors import ConfigError, DataError
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+SHARDED = 2  # the format of corpus.json
+HELD_OUT = "documents of the first shards"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ShardedCorpus(Corpus):
+    """A corpus in shards. `train` is a sample, the first shard of each text; batches come from all of the text.
+
+    `total_tokens` and `total_bytes` are the training part of the whole text, estimated from its first shards unless
+    these are all. `left_out` are the documents of shards, by name, that are held out.
+    """
+
+    grows: ClassVar[bool] = True
+    mixture: Mixture
+    total_tokens: int
+    total_bytes: int
+    left_out: tuple[Mapping[str, list[int]], ...]
+    _workers: list[Workers] = field(default_factory=list)
+
+    @classmethod
+    def build_in_shards(
+        cls,
+        texts: Sequence[Sequence[SourceFile]],
+        weights: Sequence[float],
+        tokenizer: Tokenizer | str,
+        *,
+        text_key: str = "text",
+        deduplicate: bool = False,
+        validation_fraction: float | None = None,
+        cache: str | Path | None = None,
+        whole: bool = False,
+        skipped: Sequence[str] = (),
+        progress: Progress | None = None,
+    ) -> Self:
+        """Tokenizes the first shards of texts, each of some files, or with `whole` all; or opens what is cached.
+
+        Raises: DataError for files that cannot be read, and for a cache that cannot be written; ConfigError;
+        TokenizerError.
+        """
+        shares(weights)
+        root = cache_root(cache)
+        try:
+            if isinstance(tokenizer, str):
+                tokenizer = sample_tokenizer(tokenizer, texts, weights, text_key, root)
+            stores = [Store.create(root, files, text_key, tokenizer) for files in texts]
+            names = [store.folder.name for store in stores]
+            key = [SHARDED, names, [float(weight) for weight in weights], deduplicate, validation_fraction]
+            fingerprint = hashlib.sha256(json.dumps(key).encode()).hexdigest()
+            folder = root / "corpora" / fingerprint[:32]
+            mixture = Mixture.create(folder, stores, weights, deduplicate=deduplicate)
+            tokenizer.save(folder)
+            with Workers(mixture, _cores(), first=not whole) as workers:
+                workers.wait(progress)
+            try:
+                return cls.open(folder)
+            except DataError:
+                sources = tuple(file.name for files in texts for file in files)
+                _describe(mixture, tokenizer, fingerprint, validation_fraction, sources, skipped)
+                return cls.open(folder)
+        except OSError as error:
+            raise DataError(
+                f"the tokens cannot be written to {root} ({(error.strerror or str(error)).lower()}); "
+                "free some space there or set MINIGPT_CACHE to another folder"
+            ) from error
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Opens a corpus in shards.
+
+        Raises: DataError if there is none, or it is damaged.
+        """
+        try:
+            record = read_json_value(folder / "corpus.json")
+            if record.pop("format") != SHARDED:
+                raise ValueError("another format")
+            tokenizer = Tokenizer.load(folder)
+            dtype = token_type(tokenizer.vocab_size)
+            hashes = record.pop("token_hashes")
+            left_out = tuple(record.pop("left_out"))
+            mixture = Mixture.load(folder)
+            if len(left_out) != len(mixture.stores):
+                raise ValueError("another number of texts")
+            sources, skipped = tuple(record.pop("sources")), tuple(record.pop("skipped"))
+            return cls(
+                path=folder,
+                tokenizer=tokenizer,
+                mixture=mixture,
+                left_out=left_out,
+                sources=sources,
+                skipped=skipped,
+                train=_checked(folder / "train.bin", dtype, hashes["train"]),
+                validation=_checked(folder / "validation.bin", dtype, hashes["validation"]),
+                **record,
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"{folder} is not a complete corpus; build it again from its text") from error
+
+    @property
+    def n_train_tokens(self) -> int:
+        """About how many tokens the training part of the whole text has."""
+        return self.total_tokens
+
+    @property
+    def n_train_bytes(self) -> int:
+        """About how many bytes it has."""
+        return self.total_bytes
+
+    @cached_property
+    def order(self) -> MixtureOrder:
+        """The order of the training sequences."""
+        order = MixtureOrder(self.mixture, self.tokenizer.end_of_text, self.tokenizer.vocab_size, self.left_out)
+        silence = order.check
+
+        def check() -> None:
+            if self._workers:
+                self._workers[0].are_running()
+            else:
+                silence()
+
+        order.check = check
+        return order
+
+    def is_ready(self, step: int, size: int, length: int, seed: int) -> bool:
+        """Whether the shards that a step needs are there.
+
+        Raises: DataError if they never will be.
+        """
+        ready = self.order.is_ready(range(step * size, (step + 1) * size), length, seed)
+        if not ready:
+            self.order.check()
+        return ready
+
+    def shards_done(self) -> str:
+        """How much of the text is tokenized, for a notice."""
+        done, total = self.mixture.done_bytes()
+        return f"{done / 1e6:,.0f} of about {total / 1e6:,.0f} MB are tokenized"
+
+    def tokenizing(self) -> AbstractContextManager[None]:
+        """A block in which the rest of the text is tokenized beside other work."""
+        return nullcontext() if self.mixture.is_complete() else self._tokenizing()
+
+    @contextlib.contextmanager
+    def _tokenizing(self) -> Iterator[None]:
+        with Workers(self.mixture, _cores(), nice=True) as workers:
+            self._workers.append(workers)
+            try:
+                yield
+            finally:
+                self._workers.clear()
+
+    def _windows(
+        self, step: int, size: int, length: int, seed: int, rows: slice | range | None, lookahead: int
+    ) -> npt.NDArray[np.int64]:
+        sequences = [step * size + row for row in select_rows(size, rows)]
+        return self.order.windows(sequences, length, lookahead, seed)
+
+    def _not_a_chat_log(self, role: str) -> ConfigError:
+        return ConfigError(f"loss_on ({role}) needs a text that is tokenized at once; add --shards off, or give all")
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _checked(path: Path, dtype: np.dtype[Any], token_hash: str) -> npt.NDArray[Any]:
+    tokens = np.fromfile(path, dtype)
+    if hashlib.sha256(tokens.data).hexdigest() != token_hash:
+        raise ValueError(f"{path} is damaged")
+    return tokens
+
+
+def _describe(
+    mixture: Mixture,
+    tokenizer: Tokenizer,
+    fingerprint: str,
+    validation_fraction: float | None,
+    sources: Sequence[str],
+    skipped: Sequence[str],
+) -> None:
+    """Chooses what is held out of the first shards, and writes the description of the corpus."""
+    total_tokens, total_bytes, n_documents = totals(mixture)
+    chosen = hold_out(mixture, tokenizer, total_bytes, validation_fraction)
+    hashes = {}
+    for part, tokens in (("train", chosen.train), ("validation", chosen.validation)):
+        path = mixture.folder / f"{part}.bin"
+        temporary = path.with_name(f".{path.name}.partial")
+        tokens.tofile(temporary)
+        temporary.replace(path)
+        hashes[part] = hashlib.sha256(tokens.data).hexdigest()
+    lengths = tokenizer.token_lengths
+    validation_bytes = int(lengths[chosen.validation].sum())
+    write_json(
+        mixture.folder / "corpus.json",
+        {
+            "format": SHARDED,
+            "train_bytes": int(lengths[chosen.train].sum()),
+            "validation_bytes": validation_bytes,
+            "total_tokens": max(1, total_tokens - len(chosen.validation)),
+            "total_bytes": max(1, total_bytes - validation_bytes),
+            "n_documents": n_documents,
+            "held_out": HELD_OUT if len(chosen.validation) else "nothing",
+            "validation_fraction": validation_fraction or 0.0,
+            "sources": list(sources),
+            "skipped": list(skipped),
+            "source_hash": fingerprint,
+            "fingerprint": fingerprint,
+            "left_out": chosen.left_out,
+            "token_hashes": hashes,
+        },
+    )

@@ -1,0 +1,229 @@
+"""The token shards of one text on disk: which there will be, in which order, and which are there.
+
+`store.json` names the files of the text and their segments. A segment gives one shard, or several if it is a file that
+can only be read from its beginning. A shard is complete when its `.json` is there, a segment when its `.done` is there;
+both are written by renaming. So whatever ends a process, the next one continues with what is missing.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from minigpt.bounded_reading import read_json_value
+from minigpt.data.sharded.segments import Segment, cut, identity, text_bytes
+from minigpt.data.shards import token_type
+from minigpt.data.source_files import Decoding, SourceFile
+from minigpt.errors import DataError
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+SHARD_BYTES = 2**24  # of text in a shard, about
+_MOST_SHARDS = 4096  # of a text; beyond that they become larger
+_FORMAT = 1
+_LARGEST_SHARD = 2**28
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A complete shard: its number among those of its segment, and its counts. `token_hash` is the SHA-256 of its
+    tokens."""
+
+    segment: int
+    number: int
+    tokens: int
+    documents: int
+    text_bytes: int
+    token_hash: str
+
+    @property
+    def name(self) -> str:
+        """The name of its files without their endings."""
+        return shard_name(self.segment, self.number)
+
+
+def shard_name(segment: int, number: int) -> str:
+    """The name of a shard's files without their endings."""
+    return f"{segment:06d}-{number:05d}"
+
+
+class Store:
+    """The folder of a text's shards."""
+
+    def __init__(self, folder: Path) -> None:
+        """Opens the folder.
+
+        Raises: DataError if it has no complete description.
+        """
+        self.folder = folder
+        try:
+            record = read_json_value(folder / "store.json")
+            if record["format"] != _FORMAT:
+                raise ValueError("another format")
+            self.text_key: str = record["text_key"]
+            self.shard_bytes: int = record["shard_bytes"]
+            self.files = tuple(
+                SourceFile(Path(each["path"]), each["name"], Decoding(*each["decoding"])) for each in record["files"]
+            )
+            self.changed_at = tuple(each["changed_at"] for each in record["files"])
+            self.segments = tuple(Segment(*each) for each in record["segments"])
+            self.text_bytes: int = record["text_bytes"]
+            self._found: dict[tuple[int, int], Shard] = {}  # complete shards and segments stay so
+            self._counts: dict[int, int] = {}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{folder} is not a complete list of shards; delete the folder") from error
+
+    @classmethod
+    def create(cls, root: Path, files: Sequence[SourceFile], text_key: str, tokenizer: Tokenizer) -> Self:
+        """The store of these files for this tokenizer: the one that there is, or a new one.
+
+        Raises: DataError for a file that cannot be read; OSError.
+        """
+        size = max(SHARD_BYTES, sum(file.path.stat().st_size for file in files) // _MOST_SHARDS)
+        size = min(size, _LARGEST_SHARD)
+        content = [[*identity(file), file.is_json, file.is_parquet, *file.decoding] for file in files]
+        key = hashlib.sha256(json.dumps([_FORMAT, size, text_key, content, tokenizer.fingerprint]).encode()).hexdigest()
+        folder = root / "shards" / key[:32]
+        folder.mkdir(parents=True, exist_ok=True)
+        segments = cut(files, text_key, size)
+        segments_in_order = sorted(segments, key=lambda each: _random_place(key, each))
+        write_json(
+            folder / "store.json",
+            {
+                "format": _FORMAT,
+                "text_key": text_key,
+                "shard_bytes": size,
+                "files": [
+                    {
+                        "path": str(file.path.resolve()),
+                        "name": file.name,
+                        "decoding": list(file.decoding),
+                        "changed_at": file.path.stat().st_mtime_ns,
+                    }
+                    for file in files
+                ],
+                "segments": [list(asdict(each).values()) for each in segments_in_order],
+                "text_bytes": text_bytes(files, segments),
+            },
+        )
+        return cls(folder)
+
+    def check_unchanged(self, segment: Segment) -> None:
+        """Raises DataError if the file of a segment has changed since the folder was created."""
+        file = self.files[segment.file]
+        try:
+            changed_at = file.path.stat().st_mtime_ns
+        except OSError as error:
+            raise DataError(f"{file.name} cannot be read ({(error.strerror or str(error)).lower()})") from error
+        if changed_at != self.changed_at[segment.file]:
+            raise DataError(f"{file.name} changed while it was tokenized; run the command again")
+
+    # Files.
+
+    def tokens_path(self, name: str) -> Path:
+        """The file of a shard's tokens, a raw array."""
+        return self.folder / f"{name}.bin"
+
+    def hashes_path(self, name: str) -> Path:
+        """The file of the hashes of a shard's documents, 64 bits each."""
+        return self.folder / f"{name}.hashes"
+
+    def lock_path(self, segment: int) -> Path:
+        """The file that the process which tokenizes a segment locks."""
+        return self.folder / f"{segment:06d}.lock"
+
+    def find(self, segment: int, number: int) -> Shard | None:
+        """A shard if it is complete."""
+        if (segment, number) in self._found:
+            return self._found[segment, number]
+        name = shard_name(segment, number)
+        path = self.folder / f"{name}.json"
+        if not path.exists():
+            return None
+        try:
+            shard = Shard(segment, number, **read_json_value(path))
+            if self.tokens_path(name).stat().st_size and self.hashes_path(name).stat().st_size == 8 * shard.documents:
+                self._found[segment, number] = shard
+                return shard
+        except (OSError, ValueError, TypeError):
+            pass
+        return None
+
+    def record(self, shard: Shard) -> None:
+        """Marks a shard as complete; its files must be on disk."""
+        values = asdict(shard)
+        write_json(self.folder / f"{shard.name}.json", {name: values[name] for name in values if name not in _IN_NAME})
+
+    def count_of(self, segment: int) -> int | None:
+        """The number of shards of a segment that is complete."""
+        path = self.folder / f"{segment:06d}.done"
+        if segment not in self._counts and path.exists():
+            with suppress(ValueError):
+                self._counts[segment] = int(path.read_text())
+        return self._counts.get(segment)
+
+    def finish(self, segment: int, count: int) -> None:
+        """Marks a segment as complete."""
+        _replace(self.folder / f"{segment:06d}.done", f"{count}\n".encode())
+
+    def is_done(self, segment: int) -> bool:
+        """Whether a segment is complete, with all of its shards."""
+        count = self.count_of(segment)
+        return count is not None and all(self.find(segment, number) for number in range(count))
+
+    def shards(self) -> Iterator[Shard | None]:
+        """The shards in their order as far as they are known; then None if others follow."""
+        for segment in range(len(self.segments)):
+            count, number = self.count_of(segment), 0
+            while count is None or number < count:
+                shard = self.find(segment, number)
+                yield shard
+                if shard is None:
+                    return
+                number += 1
+
+    def read_tokens(self, shard: Shard, vocab_size: int) -> npt.NDArray[Any]:
+        """The memory-mapped tokens of a shard.
+
+        Raises: DataError if they are not those that were written.
+        """
+        path, dtype = self.tokens_path(shard.name), token_type(vocab_size)
+        try:
+            if path.stat().st_size != shard.tokens * dtype.itemsize:
+                raise ValueError("another size")
+            tokens: npt.NDArray[Any] = np.memmap(path, dtype=dtype, mode="r")
+            if hashlib.sha256(tokens.data).hexdigest() != shard.token_hash:
+                raise ValueError("another hash")
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"the tokens in {path} are damaged; delete {shard.name}.json beside it and run the command again"
+            ) from error
+        return tokens
+
+
+_IN_NAME = ("segment", "number")
+
+
+def _random_place(key: str, segment: Segment) -> bytes:
+    """A place of a segment in the order, which depends only on the files and how they are read."""
+    return hashlib.sha256(f"{key} {segment.file} {segment.start}".encode()).digest()
+
+
+def write_json(path: Path, value: object) -> None:
+    """Writes a JSON file by renaming, so that it is there as a whole or not at all."""
+    _replace(path, (json.dumps(value) + "\n").encode())
+
+
+def _replace(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

@@ -1,0 +1,108 @@
+"""The texts of a job as files, and whether they are tokenized in shards."""
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from minigpt.config import ReadingConfig
+from minigpt.data.documents.read import is_document
+from minigpt.data.sharded.segments import COMPRESSION, is_compressed
+from minigpt.data.source_files import Decoding, SourceFile, find_files
+from minigpt.errors import ConfigError, DataError
+
+IN_SHARDS = 512_000_000  # bytes of text from which on `shards auto` means on
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The files of each text, and its weight."""
+
+    files: tuple[tuple[SourceFile, ...], ...]
+    weights: tuple[float, ...]
+    skipped: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """About how many bytes of text they have."""
+        return sum(text_size(file) for files in self.files for file in files)
+
+
+def weighted(sources: Sequence[str], *, mix: bool) -> list[tuple[str, float]]:
+    """The texts and their weights: with `mix`, each source ends in one, as in web/=3.
+
+    Raises: ConfigError for a source without a weight, and for a weight that is not a number above 0.
+    """
+    if not mix:
+        return [(source, 1.0) for source in sources]
+    found = []
+    for source in sources:
+        text, sign, given = source.rpartition("=")
+        if not sign or not text:
+            raise ConfigError(f"mix needs a weight for each text, as in {source.rstrip('=')}=3; {source} has none")
+        try:
+            weight = float(given)
+        except ValueError:
+            weight = math.nan
+        if not (math.isfinite(weight) and weight > 0):
+            raise ConfigError(f"mix: the weight of {text} is {given!r}; it must be a number above 0, as in {text}=3")
+        found.append((text, weight))
+    return found
+
+
+def read_in_shards(sources: Sequence[str], reading: ReadingConfig) -> bool:
+    """Whether these texts are tokenized in shards: if the settings say so, or by their size without reading them."""
+    if reading.shards != "auto":
+        return reading.shards == "on"
+    if reading.mix or reading.deduplicate:
+        return True
+    return not any(map(_is_pipe, sources)) and sum(map(_size_of, sources)) >= IN_SHARDS
+
+
+def find_texts(sources: Sequence[str], reading: ReadingConfig) -> Texts:
+    """The files of the texts, for shards.
+
+    Raises: DataError for a text that is missing, or cannot be read from the middle of the job: a pipe or a document.
+    """
+    decoding = Decoding(reading.encoding, reading.encoding_errors)
+    pairs = weighted(sources, mix=reading.mix)
+    files, skipped, notes = [], [], []
+    for source, _ in pairs:
+        if _is_pipe(source):
+            raise DataError(f"{source} is a pipe, which cannot be read in shards; write the text to a file")
+        found = find_files([source], decoding)
+        for file in found.files:
+            if is_document(file.path.with_name(os.path.basename(file.name))):  # noqa: PTH119
+                raise DataError(
+                    f"{file.name} is a document, which cannot be read in shards; save it as plain text, or give "
+                    "--shards off without --mix and --deduplicate"
+                )
+        files.append(tuple(found.files))
+        skipped += found.skipped
+        notes += found.notes
+    weights = [weight for _, weight in pairs]
+    if not reading.mix:  # one text
+        files, weights = [tuple(file for each in files for file in each)], [1.0]
+    return Texts(tuple(files), tuple(weights), tuple(skipped), tuple(notes))
+
+
+def text_size(file: SourceFile) -> int:
+    """About how many bytes of text a file has."""
+    return file.path.stat().st_size * (COMPRESSION if file.is_parquet or is_compressed(file) else 1)
+
+
+def _is_pipe(source: str) -> bool:
+    return source == "-" or (os.path.exists(source) and not os.path.isdir(source) and not os.path.isfile(source))  # noqa: PTH110, PTH112, PTH113
+
+
+def _size_of(source: str) -> int:
+    """The bytes of the files of a source, as far as they can be counted without opening them."""
+    if os.path.isfile(source):  # noqa: PTH113
+        return os.path.getsize(source)  # noqa: PTH202
+    return sum(
+        os.path.getsize(path)  # noqa: PTH202
+        for folder, _, names in os.walk(source)
+        for name in names
+        if os.path.isfile(path := os.path.join(folder, name))  # noqa: PTH113, PTH118
+    )
