@@ -7,6 +7,7 @@ each locks a segment, writes its shards and takes the next. They end when the pr
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -115,7 +116,10 @@ class Workers:
         for process in self._processes:
             process.kill()  # what is half written is written again
         for process in self._processes:
-            process.communicate()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
 
     def are_running(self) -> bool:
         """Whether one of them still works.
@@ -123,8 +127,11 @@ class Workers:
         Raises: DataError if one has failed, with its reason.
         """
         for process in self._processes:
-            if process.poll():
-                said = process.stdout.read() if process.stdout and not process.stdout.closed else ""
+            if process.poll() is None or process.stdout is None or process.stdout.closed:
+                continue
+            with process.stdout as output:
+                said = output.read()
+            if said or process.returncode:
                 raise DataError(_reason(said, process.returncode))
         return any(process.poll() is None for process in self._processes)
 
@@ -167,14 +174,14 @@ def _beating(folder: Path) -> Iterator[None]:
 
     def follow_parent() -> None:
         sys.stdin.read()
-        os._exit(0)
+        os.kill(os.getpid(), signal.SIGTERM)  # what is half written is written again
 
     for target in (beat, follow_parent):
         threading.Thread(target=target, daemon=True).start()
     yield
 
 
-def _main(folder: str, number: str, threads: str, first: str, nice: str) -> int:
+def _main(folder: str, number: str, threads: str, first: str, nice: str) -> None:
     if hasattr(os, "nice"):
         os.nice(int(nice))
     with _beating(Path(folder)):
@@ -183,9 +190,7 @@ def _main(folder: str, number: str, threads: str, first: str, nice: str) -> int:
             tokenize(mixture, Tokenizer.load(folder), int(number), int(threads), first=first == "1")
         except MinigptError as error:
             sys.stdout.write(json.dumps({"error": str(error)}))
-            return 1
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(_main(*sys.argv[1:]))
+    _main(*sys.argv[1:])

@@ -1,0 +1,104 @@
+"""Runs on a text in shards: they end with the same weights whenever its shards were there."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import minigpt
+from minigpt.config import ReadingConfig
+from minigpt.data.sharded import store
+from minigpt.errors import ConfigError, DataError
+from minigpt.jobs.texts import find_texts, read_in_shards, weighted
+
+SMALL = {"n_layer": 1, "n_head": 1, "n_embd": 8, "context_length": 16, "batch_size": 8, "tokenizer": "bytes"}
+WORDS = ["one", "two", "three", "four", "five", "six", "seven"]
+
+
+@pytest.fixture
+def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(store, "SHARD_BYTES", 2000)
+    numbers = random.Random(0)
+    path = tmp_path / "web.jsonl"
+    rows = ({"text": f"{number} " + " ".join(numbers.choices(WORDS, k=15))} for number in range(900))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_a_resumed_run_on_a_text_that_is_still_tokenized_has_the_same_weights(
+    text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = []
+    for name, stops in (("whole", ()), ("stopped", (40, 170))):
+        monkeypatch.setenv("MINIGPT_CACHE", str(text.parent / f"cache of {name}"))
+        for stop in (*stops, None):
+            resume = bool(stops) and stop != stops[0]
+            settings: dict[str, Any] = {} if resume else {**SMALL, "shards": "on"}
+            events = minigpt.fit(
+                text, name=name, checkpoints=text.parent / "checkpoints", report=False, resume=resume, steps=300,
+                **settings,
+            )  # fmt: skip
+            for event in events:
+                if isinstance(event, minigpt.Step) and event.step == stop:
+                    break
+        weights.append(load_file(text.parent / "checkpoints" / name / "model.safetensors"))
+    record = json.loads((text.parent / "checkpoints" / "stopped" / "training.json").read_text())
+    assert record["reading"]["shards"] == "on"
+    assert weights[0].keys() == weights[1].keys()
+    assert all(np.array_equal(weights[0][each], weights[1][each]) for each in weights[0])
+
+
+def test_the_size_of_the_text_decides_unless_the_settings_do(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not read_in_shards([str(text)], ReadingConfig())
+    assert read_in_shards([str(text)], ReadingConfig(shards="on"))
+    assert read_in_shards([str(text)], ReadingConfig(deduplicate=True))
+    monkeypatch.setattr("minigpt.jobs.texts.IN_SHARDS", 1000)
+    assert read_in_shards([str(text)], ReadingConfig())
+    assert read_in_shards([str(text.parent)], ReadingConfig())
+    assert not read_in_shards([str(text)], ReadingConfig(shards="off"))
+    assert not read_in_shards(["-"], ReadingConfig())
+
+
+def test_the_texts_of_a_mixture_have_weights() -> None:
+    assert weighted(["web/=3", "a=b.txt=0.5"], mix=True) == [("web/", 3.0), ("a=b.txt", 0.5)]
+    assert weighted(["a=b.txt"], mix=False) == [("a=b.txt", 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("web/", r"^mix needs a weight for each text, as in web/=3; web/ has none$"),
+        ("=3", r"^mix needs a weight for each text"),
+        ("web/=0", r"^mix: the weight of web/ is '0'; it must be a number above 0, as in web/=3$"),
+        ("web/=-1", r"is '-1'; it must be a number above 0"),
+        ("web/=much", r"is 'much'; it must be a number above 0"),
+        ("web/=nan", r"is 'nan'; it must be"),
+        ("web/=inf", r"is 'inf'; it must be"),
+        ("web/=", r"is ''; it must be"),
+    ],
+)
+def test_a_weight_that_is_none_is_an_error(source: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        weighted([source, "books/=1"], mix=True)
+
+
+def test_what_needs_shards_cannot_be_had_without() -> None:
+    with pytest.raises(ConfigError, match=r"^shards \(off\) cannot be combined with deduplicate"):
+        ReadingConfig(deduplicate=True, shards="off")
+
+
+def test_a_pipe_a_document_and_an_empty_folder_cannot_be_read_in_shards(tmp_path: Path) -> None:
+    reading = ReadingConfig(shards="on")
+    with pytest.raises(DataError, match=r"^- is a pipe, which cannot be read in shards; write the text to a file$"):
+        find_texts(["-"], reading)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"empty has no text file; give a folder with"):
+        find_texts([str(tmp_path / "empty")], reading)
+    pytest.importorskip("lxml")
+    (tmp_path / "page.html").write_text("<p>text</p>")
+    with pytest.raises(DataError, match=r"page\.html is a document, which cannot be read in shards; save it as plain"):
+        find_texts([str(tmp_path / "page.html")], reading)
