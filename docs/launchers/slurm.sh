@@ -17,8 +17,7 @@ export MINIGPT_CACHE="$PWD/minigpt-cache"
 
 save_and_requeue() {
     scancel --signal=TERM "$SLURM_JOB_ID"   # to the processes of srun, which save and end
-    wait "$training"
-    scontrol requeue "$SLURM_JOB_ID"
+    wait "$training" || scontrol requeue "$SLURM_JOB_ID"   # unless it has just finished
 }
 trap save_and_requeue USR1
 trap '' TERM   # at scancel and preemption: the processes get the signal, too, and save

@@ -101,14 +101,18 @@ def test_a_preempted_job_continues_to_the_same_weights(
 
 @pytest.mark.slow
 def test_a_job_that_runs_out_of_time_continues_to_the_same_weights(
-    slurm: Slurm, tiny: list[str], check_same: Callable[[str, str], None]
+    slurm: Slurm, uninterrupted: str, tiny: list[str], check_same: Callable[[str, str], None]
 ) -> None:
-    whole = submit(slurm, tiny, 2000)
-    assert slurm.wait(whole, *ENDED, seconds=900) == "COMPLETED", output(slurm, whole)
-    job = submit(slurm, tiny, 2000, "--time=2", "--signal=B:USR1@90")
-    assert slurm.wait(job, *ENDED, seconds=900) == "COMPLETED", output(slurm, job)
-    assert output(slurm, job).count("stopped at step") >= 1
-    check_same(f"job-{whole}", f"job-{job}")
+    job = submit(slurm, tiny, 150, "--time=3", "--signal=B:USR1@90")
+    wait_until(lambda: trains(slurm, job), slurm.logs)
+    pid = worker(slurm, "node2")
+    os.kill(pid, signal.SIGSTOP)  # so that the run does not end before its time is over
+    wait_until(lambda: slurm.seconds(job) > 125, slurm.logs, 240)  # Slurm looks at the time twice a minute
+    os.kill(pid, signal.SIGCONT)
+    assert slurm.wait(job, *ENDED) == "COMPLETED", output(slurm, job)
+    assert output(slurm, job).count("stopped at step") == 1
+    assert output(slurm, job).count(f"resuming checkpoints/job-{job} from step") == 1
+    check_same(uninterrupted, f"job-{job}")
 
 
 def test_sigusr1_saves_and_a_cancelled_job_saves(slurm: Slurm, tiny: list[str], saved: Callable[[str], int]) -> None:

@@ -122,8 +122,16 @@ class Slurm:
 
     def state(self, job: str) -> str:
         """The state of a job as Slurm names it, such as RUNNING or COMPLETED."""
+        return self._field(job, "JobState")
+
+    def seconds(self, job: str) -> int:
+        """The seconds for which a job has run."""
+        hours, minutes, seconds = self._field(job, "RunTime").split(":")
+        return 3600 * int(hours) + 60 * int(minutes) + int(seconds)
+
+    def _field(self, job: str, name: str) -> str:
         words = self.run("scontrol", "show", "job", job).split()
-        return next((word.removeprefix("JobState=") for word in words if word.startswith("JobState=")), "")
+        return next((word.removeprefix(f"{name}=") for word in words if word.startswith(f"{name}=")), "")
 
     def wait(self, job: str, *states: str, seconds: float = 300) -> str:
         """Waits until the job is in one of the states; returns it."""
