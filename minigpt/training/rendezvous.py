@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 import socket
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -210,10 +211,9 @@ def close_when_lost() -> None:
     Otherwise a process waits for hours if the network fails, or a machine without ending its connections. A machine
     whose processes are busy, or stopped, still answers. Only Linux lists the connections of a process.
     """
-    folder = Path("/proc/self/fd")
-    if not (folder.exists() and hasattr(socket, "TCP_USER_TIMEOUT")):
+    if sys.platform != "linux":
         return
-    for entry in list(folder.iterdir()):
+    for entry in list(Path("/proc/self/fd").iterdir()):
         with contextlib.suppress(OSError), _duplicate(int(entry.name)) as connection:
             if connection.type == socket.SOCK_STREAM and connection.family in (socket.AF_INET, socket.AF_INET6):
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -13,7 +13,7 @@ import torch
 from minigpt.data.corpus_cache import publish
 from minigpt.data.sharded.mixture import Mixture
 from minigpt.data.sharded.segments import cut, documents, identity
-from minigpt.data.sharded.store import SHARD_BYTES
+from minigpt.data.sharded.store import SHARD_BYTES, Shard, Store
 from minigpt.data.sharded.tokenize import document_ends
 from minigpt.data.shards import token_type
 from minigpt.data.source_files import SourceFile
@@ -26,32 +26,43 @@ _MOST_HELD_OUT = 0.5  # of a text's first shard
 _VOCABULARY_SAMPLE = 50_000_000  # bytes of text that a tokenizer is trained on
 
 
-def totals(mixture: Mixture) -> tuple[int, int, int]:
-    """About how many tokens, bytes and documents there are, from the shards that are complete; exact if all are.
+def totals(mixture: Mixture, tokenizer: Tokenizer) -> tuple[int, int, int]:
+    """About how many tokens, bytes and documents there are without duplicates, from the complete shards; exact if all
+    are complete.
 
     Raises: DataError if there is no text.
     """
     counts = np.zeros(3)
     for number, store in enumerate(mixture.stores):
         known = [each for each in mixture.shards(number) if each is not None]
-        own = np.array([[shard.tokens, shard.text_bytes, shard.documents] for shard, _ in known]).sum(axis=0)
         if not known:
             names = ", ".join(file.name for file in store.files[:3])
             contain = "contains" if len(store.files) == 1 else "contain"
             raise DataError(f"{names} {contain} no text; give a file with text")
+        sizes = [(shard, np.array(_kept_size(store, shard, mask, tokenizer))) for shard, mask in known]
+        own = sum(size for _, size in sizes)
         done = [index for index in range(len(store.segments)) if store.count_of(index) is not None]
         if len(done) == len(store.segments):
             counts += own
             continue
-        complete = [(shard, mask) for shard, mask in known if shard.segment in done]
+        complete = [(shard, size) for shard, size in sizes if shard.segment in done]
         if complete:
             of_done = sum(store.segments[index].size for index in {shard.segment for shard, _ in complete})
-            own = np.array([[shard.tokens, shard.text_bytes, shard.documents] for shard, _ in complete]).sum(axis=0)
-            counts += own * sum(each.size for each in store.segments) / of_done
+            counts += sum(size for _, size in complete) * sum(each.size for each in store.segments) / of_done
         else:
-            counts += own * max(1.0, store.text_bytes / own[1])
+            counts += own * max(1.0, store.text_bytes / sum(shard.text_bytes for shard, _ in known))
     tokens, text_bytes, n_documents = counts.tolist()
     return int(tokens), int(text_bytes), int(n_documents)
+
+
+def _kept_size(store: Store, shard: Shard, mask: npt.NDArray[np.bool_], tokenizer: Tokenizer) -> tuple[int, int, int]:
+    """The tokens, bytes and number of the documents of a shard that are kept."""
+    if mask.all():
+        return shard.tokens, shard.text_bytes, shard.documents
+    tokens = store.read_tokens(shard, tokenizer.vocab_size)
+    lengths = np.diff(document_ends(tokens, tokenizer.end_of_text), prepend=0)  # (documents,)
+    kept = tokens[np.repeat(mask, lengths)]
+    return len(kept), int(tokenizer.token_lengths[kept].sum()), int(mask.sum())
 
 
 class HeldOut(NamedTuple):

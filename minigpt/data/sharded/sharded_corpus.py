@@ -208,7 +208,7 @@ def _describe(
     skipped: Sequence[str],
 ) -> None:
     """Chooses what is held out of the first shards, and writes the description of the corpus."""
-    total_tokens, total_bytes, n_documents = totals(mixture)
+    total_tokens, total_bytes, n_documents = totals(mixture, tokenizer)
     chosen = hold_out(mixture, tokenizer, total_bytes, validation_fraction)
     hashes = {}
     for part, tokens in (("train", chosen.train), ("validation", chosen.validation)):

@@ -1,0 +1,72 @@
+"""`minigpt train` with texts in shards: --mix, --deduplicate, --prepare, and their wrong use."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minigpt.storage.run import Run
+
+
+@pytest.fixture
+def texts(here: Path, no_curves: None) -> Path:
+    """Two texts of 300 documents, of which the second has each twice."""
+    (here / "web.jsonl").write_text("\n".join(json.dumps({"text": f"the web has page {n}"}) for n in range(300)))
+    (here / "books.jsonl").write_text("\n".join(json.dumps({"text": f"once upon a time {n // 2}"}) for n in range(300)))
+    return here
+
+
+def test_a_mix_names_its_texts_with_their_weights_and_resumes(texts: Path, run: Any, tiny: list[str]) -> None:
+    command = ["train", "--mix", "web.jsonl=3", "books.jsonl=1", *tiny, "--name", "mixed"]
+    result = run(*command)
+    assert result.exit_code == 0, result.output
+    record = Run.open(texts / "checkpoints/mixed").record
+    assert [Path(source).name for source in record.sources] == ["web.jsonl=3", "books.jsonl=1"]
+    assert run("train", "--resume", "--name", "mixed", "--steps", "8").exit_code == 0
+    assert run("evaluate", "mixed", "--held-out").exit_code == 0
+
+
+def test_prepared_tokens_are_those_that_training_reads(texts: Path, run: Any, tiny: list[str]) -> None:
+    prepared = run("train", "web.jsonl", "--prepare", "--shards", "on", "--tokenizer", "bytes")
+    assert prepared.exit_code == 0, prepared.output
+    assert not (texts / "checkpoints").exists()
+    before = shards(texts)
+    assert before
+    assert run("train", "web.jsonl", "--shards", "on", *tiny).exit_code == 0
+    assert shards(texts) == before
+
+
+def shards(folder: Path) -> dict[Path, int]:
+    """The tokens in the cache, and when each file was written."""
+    return {path: path.stat().st_mtime_ns for path in (folder / "cache" / "shards").glob("*/*.bin")}
+
+
+def test_equal_documents_are_dropped_on_request(texts: Path, run: Any, tiny: list[str]) -> None:
+    sizes = {}
+    for name, more in (("all", ["--shards", "on"]), ("once", ["--deduplicate"])):
+        assert run("train", "books.jsonl", *more, *tiny, "--name", name).exit_code == 0
+        corpus = Run.open(texts / "checkpoints" / name).record.corpus
+        assert corpus is not None
+        sizes[name] = corpus.train_tokens
+    assert sizes["once"] < 0.7 * sizes["all"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--mix", "web.jsonl=0"], "the weight of web.jsonl is '0'; it must be a number above 0"),
+        (["--mix", "web.jsonl=-1"], "the weight of web.jsonl is '-1'; it must be a number above 0"),
+        (["--mix", "web.jsonl=inf"], "it must be a number above 0"),
+        (["--mix", "web.jsonl=1", "film.txt=1"], "film.txt does not exist"),
+        (["--prepare"], "there is no text to prepare"),
+    ],
+)
+def test_wrong_use_is_one_line_and_leaves_nothing(
+    texts: Path, run: Any, tiny: list[str], arguments: list[str], message: str
+) -> None:
+    result = run("train", *arguments, *tiny)
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert not (texts / "checkpoints").exists()
