@@ -42,7 +42,7 @@
 #error "packed int8 weights need a little-endian processor: of four weights, the first is in the lowest byte"
 #endif
 
-enum { LANES = 16, BLOCK = 64, STREAMS = 8, SUMS = 4096, MAX_ROWS = 128 };
+enum { LANES = 16, BLOCK = 64, STREAMS = 8, SUMS = 4096, CHUNK = 256, MAX_ROWS = 128 };
 enum { BY_ROWS, BY_COLUMNS, INT8 };
 enum { OUT_OF_MEMORY = 1, OUT_OF_RANGE };
 
@@ -160,12 +160,17 @@ static inline i32x8 dot4_avx2(i32x8 sum, const uint8_t *w, const int8_t *a) {
     __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(activations), _mm256_sign_epi8(weights, activations));
     return (i32x8)_mm256_add_epi32((__m256i)sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
+static inline i32x8 dot2_avx2(i32x8 sum, i32x8 w, i32x8 a) {
+    return (i32x8)_mm256_add_epi32((__m256i)sum, _mm256_madd_epi16((__m256i)w, (__m256i)a));
+}
 #define ISA avx2
 #define PARTS 2
 #define ROWS 4
 #define PANELS 1
 #define WEIGHT_OFFSET 0
 #define DOT4 dot4_avx2
+#define DOT2 dot2_avx2
+#define WIDE_ROWS 6
 #define MULTIPLY_ADD(a, b, sum) ((floats_avx2)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(sum)))
 #include "kernels.h"
 END_TARGET
