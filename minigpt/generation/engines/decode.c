@@ -53,6 +53,13 @@ typedef int32_t i32x8 __attribute__((vector_size(32)));
 typedef int32_t i32x4 __attribute__((vector_size(16)));
 typedef uint32_t u32x16 __attribute__((vector_size(64)));
 
+/* A vector of the lanes i, j, k, l of a and b, of which b's are 4 to 7. */
+#if defined(__clang__)
+#define SHUFFLE(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
+#else
+#define SHUFFLE(a, b, i, j, k, l) __builtin_shuffle(a, b, (i32x4){i, j, k, l})
+#endif
+
 /* The matrix of y = x W^T + bias: (in) -> (out). int8 weights are stored in panels of 16 outputs,
  * (out / 16, in / 4, 16, 4), with 128 added to each and a `scale` for each output. In this form `out` is rounded up
  * to a multiple of 16 and `in` to a multiple of 4. */

@@ -32,12 +32,25 @@ static inline NAME(floats) NAME(load)(const float *p) {
 
 static inline void NAME(store)(float *p, NAME(floats) v) { memcpy(p, &v, sizeof v); }
 
-/* The sum of 16 lanes. */
-static inline float NAME(total)(const NAME(floats) *parts) {
+/* The sums of the first, second, third and fourth lane of each of 4 quarters of 16 lanes. */
+static inline f32x4 NAME(fold)(const NAME(floats) *parts) {
     f32x4 quarters[4];
     memcpy(quarters, parts, sizeof quarters);
-    f32x4 sum = (quarters[0] + quarters[1]) + (quarters[2] + quarters[3]);
+    return (quarters[0] + quarters[1]) + (quarters[2] + quarters[3]);
+}
+
+/* The sum of 16 lanes. */
+static inline float NAME(total)(const NAME(floats) *parts) {
+    f32x4 sum = NAME(fold)(parts);
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+/* The sums of the lanes of four vectors, each as in total. */
+static inline f32x4 NAME(four_totals)(const f32x4 *rows) {
+    f32x4 low = SHUFFLE(rows[0], rows[1], 0, 4, 1, 5), low2 = SHUFFLE(rows[2], rows[3], 0, 4, 1, 5);
+    f32x4 high = SHUFFLE(rows[0], rows[1], 2, 6, 3, 7), high2 = SHUFFLE(rows[2], rows[3], 2, 6, 3, 7);
+    return (SHUFFLE(low, low2, 0, 1, 4, 5) + SHUFFLE(low, low2, 2, 3, 6, 7)) +
+           (SHUFFLE(high, high2, 0, 1, 4, 5) + SHUFFLE(high, high2, 2, 3, 6, 7));
 }
 
 /* The larger value of each lane; b if one is NaN. */
@@ -48,9 +61,10 @@ static inline NAME(floats) NAME(larger)(NAME(floats) a, NAME(floats) b) {
 
 static inline NAME(floats) NAME(broadcast)(float x) { return x - (NAME(floats)){0}; }
 
-/* The sum of n products. `fused` is a constant: whether each is added in one instruction, with one rounding. */
-static inline __attribute__((always_inline)) float NAME(add_products)(
-    const float *a, const float *b, int64_t n, const int fused) {
+/* Adds n / LANES * LANES products into 16 lanes; returns their number. `fused` is a constant: whether each is added in
+ * one instruction, with one rounding. */
+static inline __attribute__((always_inline)) int64_t NAME(add_lanes)(
+    NAME(floats) *lanes, const float *a, const float *b, int64_t n, const int fused) {
     NAME(floats) sums[2 * PARTS] = {{0}};
 #define ADD(p, at) \
     sums[p] = fused ? MULTIPLY_ADD(NAME(load)(a + at), NAME(load)(b + at), sums[p]) \
@@ -61,8 +75,16 @@ static inline __attribute__((always_inline)) float NAME(add_products)(
     for (; i + LANES <= n; i += LANES)
         for (int p = 0; p < PARTS; p++) ADD(p, i + p * WIDTH);
 #undef ADD
-    for (int p = 0; p < PARTS; p++) sums[p] += sums[PARTS + p];
-    float sum = NAME(total)(sums);
+    for (int p = 0; p < PARTS; p++) lanes[p] = sums[p] + sums[PARTS + p];
+    return i;
+}
+
+/* The sum of n products. */
+static inline __attribute__((always_inline)) float NAME(add_products)(
+    const float *a, const float *b, int64_t n, const int fused) {
+    NAME(floats) lanes[PARTS];
+    int64_t i = NAME(add_lanes)(lanes, a, b, n, fused);
+    float sum = NAME(total)(lanes);
     for (; i < n; i++) sum += a[i] * b[i];
     return sum;
 }
@@ -122,10 +144,20 @@ static void NAME(gelu)(float *x, int64_t n) {
  * for `length` floats, rounded up to a multiple of LANES. */
 static void NAME(attend)(
     float *y, const float *q, const float *keys, const float *values, int64_t length, int64_t width, float *scores) {
-    int64_t padded = (length + LANES - 1) / LANES * LANES, d = 0;
+    int64_t padded = (length + LANES - 1) / LANES * LANES, d = 0, s = 0;
     float scale = 1 / sqrtf((float)width), highest = -INFINITY;
-    for (int64_t s = 0; s < length; s++) scores[s] = NAME(dot)(q, keys + s * width, width) * scale;
-    for (int64_t s = length; s < padded; s++) scores[s] = -INFINITY;
+    for (; width % LANES == 0 && s + 4 <= length; s += 4) { /* the same sums as below, four at a time */
+        f32x4 folded[4];
+        for (int k = 0; k < 4; k++) {
+            NAME(floats) lanes[PARTS];
+            NAME(add_lanes)(lanes, q, keys + (s + k) * width, width, 0);
+            folded[k] = NAME(fold)(lanes);
+        }
+        f32x4 four = NAME(four_totals)(folded) * scale;
+        memcpy(scores + s, &four, sizeof four);
+    }
+    for (; s < length; s++) scores[s] = NAME(dot)(q, keys + s * width, width) * scale;
+    for (; s < padded; s++) scores[s] = -INFINITY;
     NAME(floats) maxima = NAME(load)(scores), totals[PARTS] = {{0}};
     for (int64_t s = WIDTH; s < padded; s += WIDTH) maxima = NAME(larger)(maxima, NAME(load)(scores + s));
     for (int j = 0; j < WIDTH; j++) highest = maxima[j] > highest ? maxima[j] : highest;
@@ -318,6 +350,7 @@ static inline __attribute__((always_inline)) void NAME(tile)(
  * since these are the even and the odd bytes of 32 bits. */
 
 typedef int16_t NAME(shorts) __attribute__((vector_size(WIDTH * sizeof(int32_t))));
+typedef uint16_t NAME(unsigned_shorts) __attribute__((vector_size(WIDTH * sizeof(int32_t))));
 
 /* The inputs of the block that begins at `begin`. */
 static inline int64_t NAME(block_inputs)(int64_t begin, int64_t inputs) {
@@ -331,9 +364,9 @@ static void NAME(widen_weights)(NAME(integers) *wide, const uint8_t *panel, int6
         for (int64_t i = 0; i < half; i++) {
             NAME(integers) fours;
             memcpy(&fours, panel + i * sizeof fours, sizeof fours);
-            NAME(shorts) bytes = (NAME(shorts))(fours ^ (int32_t)0x80808080);
-            wide[i] = (NAME(integers))(bytes << 8 >> 8);
-            wide[half + i] = (NAME(integers))(bytes >> 8);
+            NAME(unsigned_shorts) bytes = (NAME(unsigned_shorts))(fours ^ (int32_t)0x80808080);
+            wide[i] = (NAME(integers))((NAME(shorts))(bytes << 8) >> 8);
+            wide[half + i] = (NAME(integers))((NAME(shorts))bytes >> 8);
         }
     }
 }
@@ -345,8 +378,10 @@ static void NAME(widen_activations)(int32_t *wide, const int8_t *values, int64_t
         for (int64_t i = 0; i < half; i++) {
             uint32_t four;
             memcpy(&four, values + 4 * i, sizeof four);
-            wide[i] = ((int32_t)(four << 24) >> 24 & 0xffff) | ((int32_t)(four << 8) >> 24 << 16);
-            wide[half + i] = ((int32_t)(four << 16) >> 24 & 0xffff) | ((int32_t)four >> 24 << 16);
+            uint32_t first = (int32_t)(four << 24) >> 24, second = (int32_t)(four << 16) >> 24;
+            uint32_t third = (int32_t)(four << 8) >> 24, fourth = (int32_t)four >> 24;
+            wide[i] = (int32_t)((first & 0xffff) | third << 16);
+            wide[half + i] = (int32_t)((second & 0xffff) | fourth << 16);
         }
     }
 }
@@ -412,7 +447,7 @@ static void NAME(multiply_wide)(float *y, const Quantized *x, int64_t rows, cons
 /* Outputs [from, to) of y = x W^T + bias from int8 weights; `from` is a multiple of LANES. */
 static void NAME(multiply_int8)(float *y, const Quantized *x, int64_t rows, const Matrix *m, int64_t from, int64_t to) {
 #ifdef DOT2
-    if (rows >= 2 * WIDE_ROWS) {
+    if (rows >= 4 * WIDE_ROWS) { /* for fewer rows, widening the weights takes longer than it saves */
         NAME(multiply_wide)(y, x, rows, m, from, to);
         return;
     }

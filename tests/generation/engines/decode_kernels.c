@@ -192,6 +192,18 @@ static void quantize_rows(int64_t rows, int64_t out, int64_t n) {
     free(x), release_quantized(q);
 }
 
+/* Many rows have the same bits as each of them alone. */
+static void check_rows_alone(const float *y, const Quantized *q, int64_t rows, const Matrix *m) {
+    float *alone = numbers(m->out, 0);
+    for (int64_t r = 0; r < rows; r++) {
+        Quantized one = {q->values + r * q->stride, q->scales + r * q->blocks, q->offsets + r * q->blocks, q->stride,
+                         q->blocks};
+        kernels->multiply_int8(alone, &one, 1, m, 0, m->out);
+        if (memcmp(alone, y + r * m->out, m->out * sizeof *alone)) worst = INFINITY;
+    }
+    free(alone);
+}
+
 /* The products are exact in integers, so only the sum over the blocks, the scales and the bias round. */
 static void multiply_int8(int64_t rows, int64_t out, int64_t in) {
     Matrix m = matrix(out, in, BY_ROWS), p = packed(&m);
@@ -200,6 +212,7 @@ static void multiply_int8(int64_t rows, int64_t out, int64_t in) {
     int64_t half = out / 2 / LANES * LANES; /* two threads' parts */
     kernels->multiply_int8(y, &q, rows, &p, 0, half);
     kernels->multiply_int8(y, &q, rows, &p, half, out);
+    check_rows_alone(y, &q, rows, &p);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t o = 0; o < out; o++) {
             double exact = p.bias ? p.bias[o] : 0, size = fabs(exact);
@@ -224,6 +237,7 @@ int main(void) {
     static const int64_t lengths[] = {1, 3, 15, 16, 17, 31, 32, 33, 64, 65, 127, 200, 768};
     static const int64_t shapes[][3] = {/* rows, outputs, inputs */
         {1, 1, 1}, {2, 5, 3}, {3, 16, 4}, {4, 17, 64}, {5, 37, 65}, {6, 64, 63}, {7, 101, 130}, {13, 48, 192}, {1, 70, 300},
+        {24, 37, 257}, {29, 64, 520}, {128, 33, 330},
     };
     static const struct { const char *name; void (*check)(int64_t, int64_t, int64_t); } products[] = {
         {"multiply_rows", multiply_rows}, {"multiply_columns", multiply_columns}, {"pack", pack},

@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 SOURCES = Path(native.__file__).parent
 ARM_COMPILER = "aarch64-linux-gnu-gcc"
 WARNINGS = ["-Wall", "-Wextra", "-Wno-psabi", "-Werror"]
-OPTIMIZED = ["-O3", "-fno-math-errno"]  # as in setup.py
+OPTIMIZED = ["-O3", "-fno-math-errno", "-ffp-contract=off"]  # as in setup.py
 SANITIZED = ["-g", "-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all"]
 # What compilers say without their libraries.
 NOT_INSTALLED = ("cannot find", "No such file or directory", "'omp.h' file not found")
