@@ -1,4 +1,4 @@
-"""Reads a named pipe as blocks of bytes, and does not wait forever for a program that writes to it."""
+"""Recognizes pipes, and reads a named pipe without waiting forever for a program that writes to it."""
 
 import select
 import time
@@ -9,6 +9,11 @@ from minigpt.bounded_reading import open_without_waiting
 from minigpt.errors import DataError
 
 _PATIENCE = 0.5  # seconds
+
+
+def is_pipe(source: str) -> bool:
+    """Whether a source can be read only once: standard input, or a named pipe as in <(…)."""
+    return source == "-" or Path(source).is_fifo()
 
 
 def read_pipe(path: Path, block_size: int) -> Iterator[bytes]:

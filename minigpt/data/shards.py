@@ -46,6 +46,11 @@ class Shard:
     speaker_hash: str = ""
 
 
+def usable_cores() -> int:
+    """The number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def token_type(vocab_size: int) -> np.dtype[Any]:
     """The smallest unsigned type that holds every id, in little-endian byte order as on disk."""
     return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
@@ -104,9 +109,7 @@ def write_shards(
     `advance` is called with the bytes of each encoded chunk.
     Raises: OSError if the folder cannot be written; TokenizerError if an imported tokenizer cannot encode the text.
     """
-    workers = min(
-        _MAX_WORKERS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    workers = min(_MAX_WORKERS, usable_cores())
     if has_speakers and not tokenizer.is_lossless:
         raise TokenizerError(
             f"a chat log needs a tokenizer whose tokens are the whole text, which {tokenizer.name} is not"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from minigpt.data.pipes import is_pipe
 from minigpt.data.source_files import without_compression
 from minigpt.errors import ConfigError
 from minigpt.jobs.changes import is_free
@@ -66,7 +67,7 @@ class Request:
     def run_name(self) -> str:
         """The name given, or else one from the first text: `data/moby_dick.txt.gz` is moby_dick, a pipe is stdin."""
         first, _ = self._parted(self.sources[0]) if self.sources else ("", "")
-        if self.name or _is_pipe(first):
+        if self.name or is_pipe(first):
             return self.name or "stdin"
         path = Path(first).resolve()
         plain = path.with_name(without_compression(path.name) or path.name)
@@ -77,7 +78,7 @@ class Request:
     def absolute_sources(self) -> tuple[str, ...]:
         """The texts by absolute path; `-` for a pipe, which cannot be read again."""
         return tuple(
-            "-" if _is_pipe(path) else str(Path(path).resolve()) + weight
+            "-" if is_pipe(path) else str(Path(path).resolve()) + weight
             for path, weight in map(self._parted, self.sources)
         )
 
@@ -90,7 +91,3 @@ class Request:
     def asked(self) -> dict[str, Any]:
         """The options that a resumed run is compared with, by name."""
         return {name: value for name, value in self.options.to_dict().items() if not is_free(name)}
-
-
-def _is_pipe(source: str) -> bool:
-    return source == "-" or Path(source).is_fifo()  # a FIFO, as in <(…)

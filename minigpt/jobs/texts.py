@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from minigpt.config import ReadingConfig
 from minigpt.data.documents.read import is_document
+from minigpt.data.pipes import is_pipe
 from minigpt.data.sharded.segments import COMPRESSION, is_compressed
 from minigpt.data.source_files import Decoding, SourceFile, find_files
 from minigpt.errors import ConfigError, DataError
@@ -57,7 +58,7 @@ def read_in_shards(sources: Sequence[str], reading: ReadingConfig) -> bool:
         return reading.shards == "on"
     if reading.mix or reading.deduplicate:
         return True
-    return not any(map(_is_pipe, sources)) and sum(map(_size_of, sources)) >= IN_SHARDS
+    return not any(map(is_pipe, sources)) and sum(map(_size_of, sources)) >= IN_SHARDS
 
 
 def find_texts(sources: Sequence[str], reading: ReadingConfig) -> Texts:
@@ -69,7 +70,7 @@ def find_texts(sources: Sequence[str], reading: ReadingConfig) -> Texts:
     pairs = weighted(sources, mix=reading.mix)
     files, skipped, notes = [], [], []
     for source, _ in pairs:
-        if _is_pipe(source):
+        if is_pipe(source):
             raise DataError(f"{source} is a pipe, which cannot be read in shards; write the text to a file")
         found = find_files([source], decoding)
         for file in found.files:
@@ -90,10 +91,6 @@ def find_texts(sources: Sequence[str], reading: ReadingConfig) -> Texts:
 def text_size(file: SourceFile) -> int:
     """About how many bytes of text a file has."""
     return file.path.stat().st_size * (COMPRESSION if file.is_parquet or is_compressed(file) else 1)
-
-
-def _is_pipe(source: str) -> bool:
-    return source == "-" or (os.path.exists(source) and not os.path.isdir(source) and not os.path.isfile(source))  # noqa: PTH110, PTH112, PTH113
 
 
 def _size_of(source: str) -> int:

@@ -92,8 +92,9 @@ class FasterWay:
 
     @property
     def is_chosen(self) -> bool:
-        """Whether the steps were timed."""
-        return self.world.size == 1 or len(self.seconds[False]) == _TRIALS
+        """Whether the steps were timed, or there is only one way: with one process, or with sharded weights."""
+        only_one_way = self.world.size == 1 or self.world.is_sharded
+        return only_one_way or len(self.seconds[False]) == _TRIALS
 
     def start(self, device: torch.device) -> None:
         """Before the updates of a step."""

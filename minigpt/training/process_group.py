@@ -24,6 +24,7 @@ from minigpt.errors import ConfigError, DeviceError, MinigptError
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import LastState
 from minigpt.storage.tensors import FileTensors
+from minigpt.threads import usable_cpus
 from minigpt.training.distributed import Item, ProcessLostError, World, full_tensor, is_sharded_tensor, to_local
 from minigpt.training.launchers import Placement, placement
 from minigpt.training.memory import activation_bytes, state_bytes
@@ -120,7 +121,11 @@ class ProcessGroup(World):
             needed += weights  # accumulated gradients are separate from the reduced ones
         on_cpu = device.type == "cpu"
         needed += activation_bytes(model.config, config.context_length or 1, 1, checkpointing=True, on_cpu=on_cpu)
-        free = free_memory(device) // (self.local_size if on_cpu else 1)
+        return self._is_free(needed, device)
+
+    def _is_free(self, needed: int, device: torch.device) -> bool:
+        """Whether every process has so many bytes of memory free."""
+        free = free_memory(device) // (self.local_size if device.type == "cpu" else 1)
         (missing,) = self.all_reduce_max([needed - free])
         return missing <= 0
 
@@ -162,11 +167,8 @@ class ProcessGroup(World):
     def can_unshard(self, model: GPT) -> bool:
         if not self.is_sharded:
             return True
-        device = to_local(next(model.parameters())).device
-        free = free_memory(device) // (self.local_size if device.type == "cpu" else 1)
         needed = sum(parameter.nbytes for parameter in model.parameters())
-        (missing,) = self.all_reduce_max([needed - free])
-        return missing <= 0
+        return self._is_free(needed, to_local(next(model.parameters())).device)
 
     def unsharded(self, model: GPT) -> AbstractContextManager[object]:
         if not self.is_sharded:
@@ -323,7 +325,7 @@ class _BroadcastTensors(Mapping[str, Tensor]):
 
 def available_cores() -> int:
     """The number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(usable_cpus())
 
 
 def local_device(name: str, processes: int, rank: int = 0) -> torch.device:

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import torch
-from thread_world import Threads
+from thread_world import Threads, ThreadWorld
 from torch import Tensor
 
 from minigpt.training import muon_processes
@@ -75,7 +75,10 @@ def test_all_processes_choose_the_way_that_was_faster_on_the_slowest(
     assert Threads(2).run(choose) == [(network < 1, [True, False] * 3)] * 2
 
 
-def test_one_process_shares_nothing_and_times_nothing() -> None:
+def test_one_process_and_sharded_weights_time_nothing() -> None:
     way = FasterWay(World())
     assert way.is_chosen
     assert not way.shares
+    sharded = ThreadWorld(Threads(2), 0)
+    sharded.is_sharded = True
+    assert FasterWay(sharded).is_chosen

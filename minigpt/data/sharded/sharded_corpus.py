@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from minigpt.data.sharded.mixture import Mixture
 from minigpt.data.sharded.order import MixtureOrder, shares
 from minigpt.data.sharded.store import Store, write_json
 from minigpt.data.sharded.workers import Workers
-from minigpt.data.shards import Progress, token_type
+from minigpt.data.shards import Progress, token_type, usable_cores
 from minigpt.data.source_files import SourceFile
 from minigpt.errors import ConfigError, DataError
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -79,7 +78,7 @@ class ShardedCorpus(Corpus):
             folder = root / "corpora" / fingerprint[:32]
             mixture = Mixture.create(folder, stores, weights, deduplicate=deduplicate)
             tokenizer.save(folder)
-            with Workers(mixture, _cores(), first=not whole) as workers:
+            with Workers(mixture, usable_cores(), first=not whole) as workers:
                 workers.wait(progress)
             try:
                 return cls.open(folder)
@@ -171,7 +170,7 @@ class ShardedCorpus(Corpus):
 
     @contextlib.contextmanager
     def _tokenizing(self) -> Iterator[None]:
-        with Workers(self.mixture, _cores(), nice=True) as workers:
+        with Workers(self.mixture, usable_cores(), nice=True) as workers:
             self._workers.append(workers)
             try:
                 yield
@@ -186,10 +185,6 @@ class ShardedCorpus(Corpus):
 
     def _not_a_chat_log(self, role: str) -> ConfigError:
         return ConfigError(f"loss_on ({role}) needs a text that is tokenized at once; add --shards off, or give all")
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _checked(path: Path, dtype: np.dtype[Any], token_hash: str) -> npt.NDArray[Any]:
