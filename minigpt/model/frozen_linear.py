@@ -13,7 +13,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from minigpt.model.gpt import GPT
 
-_ROWS = 64  # that are converted at one time
+_COMPRESSED_ROWS, _EXPANDED_ROWS = 64, 256  # that are converted at one time: small temporary tensors, fast loops
 _LARGEST = 127  # of int8, so that the range is symmetric
 
 
@@ -35,8 +35,8 @@ class FrozenLinear(nn.Module):
         # What stays is allocated before what is temporary and small, so that no gaps remain in the allocator's memory.
         stored = torch.empty(matrix.shape, dtype=getattr(torch, dtype), device=matrix.device)  # (out, in)
         scale = torch.ones(len(matrix), 1, device=matrix.device) if dtype == "int8" else None  # (out, 1)
-        for start in range(0, len(matrix), _ROWS):
-            rows = slice(start, start + _ROWS)
+        for start in range(0, len(matrix), _COMPRESSED_ROWS):
+            rows = slice(start, start + _COMPRESSED_ROWS)
             if scale is None:
                 stored[rows] = matrix[rows]
             else:
@@ -70,7 +70,12 @@ def _expand_in_buffer(weight: Tensor, scale: Tensor | None, dtype: torch.dtype) 
     if buffer is None or buffer.numel() < weight.numel():
         buffer = buffers[key] = torch.empty(weight.numel(), dtype=dtype, device=weight.device)
     matrix = buffer[: weight.numel()].view(weight.shape)
-    return matrix.copy_(weight) if scale is None else torch.mul(weight, scale, out=matrix)
+    for start in range(0, len(weight), _EXPANDED_ROWS):
+        rows = slice(start, start + _EXPANDED_ROWS)
+        matrix[rows].copy_(weight[rows])
+        if scale is not None:
+            matrix[rows].mul_(scale[rows])  # torch.mul would convert all of `weight` in new memory first
+    return matrix
 
 
 class _Product(torch.autograd.Function):

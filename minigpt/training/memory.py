@@ -40,7 +40,7 @@ def state_bytes(config: GPTConfig, optimizer: str, processes: int = 1, fine_tuni
         trained = trained_parameters(config, fine_tuning)
         adapter = trained if fine_tuning.lora else 0
         saved = {"float32": 0, "bfloat16": 2, "int8": 3}[fine_tuning.base_dtype] if fine_tuning.lora else 0
-        expanded = 2 * 16 * config.n_embd**2 if saved else 0  # the largest matrix, and the product of its scales
+        expanded = 16 * config.n_embd**2 if saved else 0  # the largest matrix
         base = 4 * config.n_parameters - saved * config.n_inner_parameters + expanded
         return base + 4 * adapter + 12 * trained  # with Muon a little less
     inner = config.n_inner_parameters
