@@ -344,6 +344,32 @@ def test_the_adapter_of_a_run_is_exported_to_gguf_in_f32_only(tmp_path: Path, ba
     assert export_model(folder, "gguf", output=tmp_path / "adapter.gguf").parity[0].difference < 1e-4
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["every layer", "ranks, alphas and rsLoRA"])
+def test_llama_cpp_computes_with_the_adapter(peft: Any, tmp_path: Path, kind: str) -> None:
+    llama_cpp = pytest.importorskip("llama_cpp")
+    shape = GPTConfig(vocab_size=257, n_positions=64, n_embd=64, n_layer=2, n_head=4, dropout=0.0)
+    base = save_base(tmp_path / "base", shape)
+    folder = tmp_path / "adapter"
+    of_peft(peft, base, folder, **OF_PEFT[kind])
+    export_model(base, "gguf", dtype="f32", output=tmp_path / "base.gguf")
+    export_model(folder, "gguf", output=tmp_path / "adapter.gguf")
+    ids = ids_for(shape)[0].tolist()
+    logits = []
+    for adapter in (None, str(tmp_path / "adapter.gguf")):
+        llama = llama_cpp.Llama(
+            str(tmp_path / "base.gguf"), lora_path=adapter, n_ctx=64, logits_all=True, type_k=0, type_v=0, verbose=False
+        )
+        llama.eval(ids)
+        logits.append(torch.tensor(llama.scores[: len(ids)]))
+    expected = [load_model(path, "cpu").checkpoint.model(torch.tensor([ids]))[0] for path in (base, folder)]
+    spread = expected[1].std()
+    assert (expected[0] - expected[1]).abs().max() > 0.5 * spread  # the adapter changes the logits
+    for found, own in zip(logits, expected, strict=True):
+        assert (found - own).abs().max() < 0.01 * spread  # llama.cpp's GELU is a float16 table
+
+
 def edit(folder: Path, **options: Any) -> None:
     path = folder / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | options))
