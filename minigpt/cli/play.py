@@ -9,6 +9,7 @@ from minigpt.cli.render.terminal import note, write
 from minigpt.cli.session import SESSION_SETTINGS, InteractiveSession, typed_lines
 from minigpt.cli.signals import forget_interrupts
 from minigpt.config import SamplingConfig
+from minigpt.errors import MinigptError
 from minigpt.units import count
 
 if TYPE_CHECKING:
@@ -83,10 +84,9 @@ class Session(InteractiveSession):
         before = self.text
         if typed and before and not before.endswith("\n"):
             typed = "\n" + typed
-        self.turns.append((typed, ""))
-        if len(self.turns) > 1:
+        if self.turns:
             self.next_seed()
-        self._write()
+        self._write([*self.turns, (typed, "")])
 
     def retry(self) -> None:
         """Replaces the model's text of the last turn, with other random numbers."""
@@ -94,8 +94,8 @@ class Session(InteractiveSession):
             note("there is nothing to retry yet; type some text first")
             return
         self.next_seed()
-        self.turns[-1] = (self.turns[-1][0], "")
-        self._write()
+        *earlier, (typed, _) = self.turns
+        self._write([*earlier, (typed, "")])
 
     def undo(self) -> None:
         """Removes the last turn."""
@@ -106,11 +106,15 @@ class Session(InteractiveSession):
         rest = f"the text now ends with {self.text[-40:]!r}" if self.turns else "the text is now empty"
         note(f"removed {count(len(typed + written), 'character')}; {rest}")
 
-    def _write(self) -> None:
-        """Lets the model continue the text until it ends or Ctrl-C stops it."""
+    def _write(self, turns: list[tuple[str, str]]) -> None:
+        """Lets the model continue the text of these turns until it ends or Ctrl-C stops it.
+
+        Raises: MinigptError if it cannot; if it has not written anything, the turns before are kept.
+        """
         from minigpt.generation.streaming import generate_pieces
 
-        typed, written = self.turns[-1]
+        before, self.turns = self.turns, turns
+        typed, written = turns[-1]
         try:
             for piece in generate_pieces(self.engine, self.tokenizer, [self.text], self.config):
                 write(piece.text, end="")
@@ -120,4 +124,8 @@ class Session(InteractiveSession):
             forget_interrupts()
             note(" [stopped]")
             return
+        except MinigptError:
+            if not written:
+                self.turns = before
+            raise
         write("")

@@ -117,3 +117,28 @@ def test_a_model_without_a_tokenizer_takes_ids(here: Path, run: Run, no_curves: 
     unknown = run("load-gpt2", "--from", "hub", "--tokenizer", "gpt2")
     assert unknown.exit_code == 1
     assert "tokenizer ('gpt2') must be none" in unknown.stderr
+
+
+def test_play_continues_a_chinese_text_and_saves_it(chinese: Path, run: Run) -> None:
+    run("load-gpt2", "--from", "hub", "--name", "zh")
+    played = run(
+        "play", "zh", "--max-new-tokens", "6", "--seed", "1", "--device", "cpu",
+        stdin="今天\n/retry\n天气\n/undo\n/save out.txt\n",
+    )  # fmt: skip
+    assert played.exit_code == 0
+    text = (chinese / "out.txt").read_text(encoding="utf-8")
+    assert text.startswith("今天")
+    assert "天气" not in text
+    shown = played.stdout.replace("> ", "").splitlines()
+    assert text.removeprefix("今天") == shown[1]  # the second answer, after /retry
+
+
+def test_play_takes_ids_and_forgets_a_line_that_is_none(here: Path, run: Run) -> None:
+    put_model(here / "hub", 40)
+    run("load-gpt2", "--from", "hub", "--name", "bare", "--tokenizer", "none")
+    played = run("play", "bare", "--max-new-tokens", "3", "--device", "cpu", stdin="hello\n3 4\n/show\nx y\n5\n/show\n")
+    assert played.exit_code == 0
+    assert played.stderr.count("this model has no tokenizer, so its text must be token ids") == 2
+    *_, first, second = played.stdout.replace("> ", "").strip().splitlines()
+    assert first.startswith("3 4 ")
+    assert second.startswith("5 ")

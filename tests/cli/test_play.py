@@ -55,6 +55,19 @@ def test_retry_replaces_the_text_of_a_turn_and_undo_removes_the_turn() -> None:
     assert session.turns == before[:1]
 
 
+def test_a_turn_that_cannot_be_written_changes_nothing() -> None:
+    session = new_session()
+    session.run(iter(["Once"]))
+    before = session.turns[:]
+    bad = session.config.replace(logit_bias=("\N{SNOWMAN}\N{SNOWMAN}=3",))
+    good, session.config = session.config, bad
+    session.run(iter(["more", "/retry", "/continue"]))
+    assert session.turns == before
+    session.config = good
+    session.run(iter(["more"]))
+    assert len(session.turns) == 2
+
+
 def test_settings_are_changed_by_name_and_a_wrong_one_is_one_line_and_no_change(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
