@@ -7,7 +7,7 @@ Needs `pip install peft transformers[torch]` for the peers; a missing peer is re
 
 All engines start from the same weights and read the same text with the same tokenizer, the same number of sequences per
 step, and as many steps. The result is measured on the held-out text by `minigpt.evaluate`, on the weights that each
-engine ends with; minigpt's are the best of its own evaluations, as a user gets them. minigpt chooses its learning rate;
+engine ends with; minigpt ends with the best weights that its evaluations found. minigpt chooses its learning rate;
 the peers have the rates of `--peer-rates`, in turn: 5e-5 is the Trainer's default, 2e-4 is usual for adapters. The
 Trainer reads 128-token blocks in random order, decays linearly, and clips at norm 1, as its example `run_clm.py` does.
 
