@@ -98,7 +98,7 @@ class RunOptions:
         return {name: value for name in SHAPE_NAMES if (value := getattr(self, name)) is not None}
 
 
-_OF_LORA = {"lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "base_dtype"}
+_OF_LORA = {"lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "lora_embedding", "base_dtype"}
 SHAPE_NAMES = ("n_layer", "n_head", "n_embd", "dropout")
 _TRAINING_NAMES, _READING_NAMES = (
     frozenset(TrainConfig.__dataclass_fields__),

@@ -72,6 +72,8 @@ def info(
         adapter = _adapter(directory)
         base, rank, alpha = adapter["base"], adapter["rank"], adapter["alpha"]
         rows = {"adapter": f"LoRA of rank {rank}, alpha {alpha:g}, of {_short_path(base or 'an unnamed model')}"} | rows
+        if adapter["replaced"]:
+            rows["adapter"] += f"; it replaces the base's {', '.join(some_of(adapter['replaced']))}"
         rows["parameters"] += f" with the base model, {adapter['parameters']:,} of them the adapter's"
     out.print(facts(_short_path(str(directory)), rows))
     if run is None:
@@ -99,6 +101,7 @@ def _adapter(directory: Path) -> dict[str, Any]:
         "alpha": max(layer.alpha for layer in layers),
         "layers": len(layers),
         "parameters": sum(layer.a.numel() + layer.b.numel() for layer in layers),
+        "replaced": sorted(adapter.replaced),
     }
 
 

@@ -91,6 +91,11 @@ class TrainConfig(Settings):
         f"layers with an adapter, separated by commas: {', '.join(LORA_TARGETS)}, or all",
         group="Fine-tuning",
     )
+    lora_embedding: bool | None = setting(
+        None,
+        "with --lora: train the token embedding too, all of it; by default in models narrower than 256",
+        group="Fine-tuning",
+    )
     freeze: int = setting(
         0,
         "with --from: number of lower blocks that are not trained, with the embeddings; they need no backward pass",
@@ -215,6 +220,11 @@ class TrainConfig(Settings):
                 )
         if self.lora and self.sharding == "on":
             raise ConfigError("lora cannot be combined with sharding (on): an adapter is small; omit --sharding")
+        if self.lora_embedding and self.freeze:
+            raise ConfigError(
+                f"lora_embedding (on) cannot be combined with freeze ({self.freeze}): a trained embedding needs the "
+                "backward pass of every block; omit one of them"
+            )
         for name, value in (("lora", self.lora and "on"), ("freeze", self.freeze), ("sharding", self.sharding)):
             if self.distill == "on" and value not in (None, False, 0, "auto", "off"):
                 raise ConfigError(f"distill (on) cannot be combined with {name} ({value}); omit one of them")

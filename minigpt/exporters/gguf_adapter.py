@@ -24,15 +24,18 @@ def write_gguf_adapter(file: BinaryIO, adapter: Adapter, config: GPTConfig, name
     """Writes an adapter of a model of this shape into an open named file.
 
     llama.cpp scales every product by alpha / r, with one alpha; a layer with another scale has it in its matrix B.
-    Raises: CheckpointError for an adapter with DoRA or biases, which GGUF cannot express; OSError.
+    Raises: CheckpointError for an adapter with DoRA or whole tensors, which GGUF cannot express; OSError.
     """
     import gguf
 
     for layer in adapter.layers.values():
         if layer.magnitude is not None:
             raise CheckpointError(f"{adapter.directory} uses DoRA, which GGUF adapters do not have; merge it first")
-    if adapter.biases:
-        raise CheckpointError(f"{adapter.directory} changes biases, which GGUF adapters do not have; merge it first")
+    if adapter.replaced:
+        raise CheckpointError(
+            f"{adapter.directory} replaces {next(iter(adapter.replaced))!r}, and GGUF adapters only add to matrices; "
+            "merge it first"
+        )
     writer = gguf.GGUFWriter(file.name, gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH.GPT2])
     writer.add_type(gguf.GGUFType.ADAPTER)
     writer.add_name(name)

@@ -19,9 +19,9 @@ from minigpt.errors import CheckpointError
 from minigpt.importers.hub import is_hub_name
 from minigpt.importers.torch_file import TorchTensors, open_torch
 from minigpt.model.gpt import GPT
-from minigpt.storage.adapter import BASE_SHA256, weights_hash
+from minigpt.storage.adapter import BASE_SHA256, EMBEDDING, HEAD, weights_hash
 from minigpt.storage.files import exists, read_json
-from minigpt.storage.huggingface import TensorSource, linear_layers, plain_name, stored_tensors
+from minigpt.storage.huggingface import PREFIX, TensorSource, linear_layers, plain_name, stored_tensors
 from minigpt.storage.json_record import is_integer, is_number, mapping, quoted
 from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, CONFIG, WEIGHTS
 from minigpt.storage.tensors import TensorFile
@@ -34,11 +34,14 @@ _NAMES = {
         "a": rf"{_LAYER}\.lora_A\.(?:default\.)?weight",
         "b": rf"{_LAYER}\.lora_B\.(?:default\.)?weight",
         "magnitude": rf"{_LAYER}\.lora_magnitude_vector(?:\.default)?(?:\.weight)?",
-        "bias": r"(?P<layer>.+?)(?:\.base_layer)?\.bias",
     }.items()
 }
+_WHOLE = re.compile(r"(?P<module>.+?)(?:\.base_layer|\.modules_to_save(?:\.default)?)?\.(?P<kind>weight|bias)")
 # Options of adapter_config.json that are honored, and those that do not change the adapted model's function.
-_HONORED = {"peft_type", "r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora", "bias"}
+_HONORED = {
+    "alpha_pattern", "bias", "lora_alpha", "modules_to_save", "peft_type", "r", "rank_pattern", "use_dora",
+    "use_rslora",
+}  # fmt: skip
 _WITHOUT_EFFECT = {
     "auto_mapping", "base_model_name_or_path", "ensure_weight_tying", "eva_config",
     "exclude_modules", "fan_in_fan_out", "inference_mode", "init_lora_weights", "layers_pattern", "layers_to_transform",
@@ -70,16 +73,17 @@ class AdapterLayer:
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter as it was read: its layers and biases by Hugging Face's names without prefix.
+    """An adapter as it was read: its layers, and the tensors that replace the base's, by Hugging Face's names.
 
-    `base` is the name or path of its base model, `base_sha256` the hash of the base, None if it is not recorded.
+    The names have no prefix. `base` is the name or path of its base model, `base_sha256` the hash of the base, None if
+    it is not recorded.
     """
 
     directory: Path
     base: str | None
     base_sha256: str | None
     layers: Mapping[str, AdapterLayer]
-    biases: Mapping[str, Tensor]
+    replaced: Mapping[str, Tensor]
 
 
 def read_adapter(directory: Path) -> Adapter:
@@ -92,29 +96,56 @@ def read_adapter(directory: Path) -> Adapter:
     _check_options(options, path)
     tensors, metadata = _read_tensors(directory)
     parts: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
-    biases: dict[str, Tensor] = {}
+    replaced: dict[str, Tensor] = {}
     for full, tensor in tensors.items():
         name = plain_name(full.removeprefix("base_model."))
         for kind, pattern in _NAMES.items():
             if match := pattern.fullmatch(name):
-                if kind == "bias" and options.get("bias", "none") != "none":
-                    biases[match["layer"]] = tensor.float()
-                    break
-                if kind != "bias":
-                    parts[match["layer"]][kind] = tensor.float()
-                    break
+                parts[match["layer"]][kind] = tensor.float()
+                break
         else:
-            raise CheckpointError(
-                f"{directory} changes {name!r}, which is not supported: an adapter must be of the linear layers in "
-                "GPT-2's blocks; merge it with peft"
-            )
+            replaced[_replaced_name(name, options, directory)] = tensor.float()
+    _drop_head(replaced, directory)
     layers = {name: _layer(name, given, options, directory) for name, given in parts.items()}
     if not layers:
         raise CheckpointError(f"{directory} has an adapter without tensors; copy it again")
     base = options.get("base_model_name_or_path")
     return Adapter(
-        directory, base if isinstance(base, str) and base else None, metadata.get(BASE_SHA256), layers, biases
+        directory, base if isinstance(base, str) and base else None, metadata.get(BASE_SHA256), layers, replaced
     )
+
+
+def _replaced_name(name: str, options: Mapping[str, Any], directory: Path) -> str:
+    """The name in the base model of a tensor that was trained whole: a bias, or one of `modules_to_save`.
+
+    Raises: CheckpointError for any other tensor.
+    """
+    if match := _WHOLE.fullmatch(name):
+        module, kind = match["module"], match["kind"]
+        saved = options.get("modules_to_save") or ()
+        # peft takes the head off this list when it ties it to the embedding.
+        is_saved = module == HEAD or any(f".{PREFIX}{module}".endswith(f".{each}") for each in saved)
+        if is_saved or (kind == "bias" and options.get("bias", "none") != "none"):
+            return f"{module}.{kind}"
+    raise CheckpointError(
+        f"{directory} changes {name!r}, which is not supported: an adapter must be of the linear layers in GPT-2's "
+        "blocks; merge it with peft"
+    )
+
+
+def _drop_head(replaced: dict[str, Tensor], directory: Path) -> None:
+    """Removes the output head, which in GPT-2 is the token embedding.
+
+    Raises: CheckpointError if the adapter has another head than embedding.
+    """
+    head, embedding = replaced.pop(f"{HEAD}.weight", None), replaced.get(f"{EMBEDDING}.weight")
+    if head is None and embedding is None:
+        return
+    if head is None or embedding is None or not torch.equal(head, embedding):
+        raise CheckpointError(
+            f"{directory} has a token embedding ({EMBEDDING}) that differs from its output head ({HEAD}), and in GPT-2 "
+            f"they are one matrix; train it with modules_to_save {[EMBEDDING, HEAD]} and ensure_weight_tying"
+        )
 
 
 def _check_options(options: Mapping[str, Any], path: Path) -> None:
@@ -137,6 +168,9 @@ def _check_options(options: Mapping[str, Any], path: Path) -> None:
         raise CheckpointError(f"lora_alpha ({quoted(options['lora_alpha'])}) in {path} must be a number")
     if options.get("bias", "none") not in ("none", "all", "lora_only"):
         raise CheckpointError(f"bias ({quoted(options['bias'])}) in {path} must be none, all or lora_only")
+    saved = options.get("modules_to_save") or []
+    if not isinstance(saved, list) or not all(isinstance(each, str) for each in saved):
+        raise CheckpointError(f"modules_to_save ({quoted(saved)}) in {path} must be a list of names")
     for name in ("rank_pattern", "alpha_pattern"):
         for pattern, value in mapping(options.get(name) or {}, f"{name} in {path}").items():
             if not is_number(value):
@@ -261,12 +295,9 @@ def merged(base: GPT, adapter: Adapter) -> GPT:
                 raise CheckpointError(f"{adapter.directory}: lora_magnitude_vector of {stored!r} has another shape")
             changed *= (layer.magnitude / changed.norm(dim=1))[:, None]
         state[f"{names[stored]}.weight"] = changed
-    own_names = {each.stored_name: each.name for each in stored_tensors(base.config)}
-    for stored, bias in adapter.biases.items():
-        name = own_names.get(f"{stored}.bias", "")
-        if name not in state or state[name].shape != bias.shape:
-            raise CheckpointError(
-                f"{adapter.directory} is not an adapter for this model: its bias of {stored!r} does not fit"
-            )
-        state[name] = bias
+    own = {each.stored_name: each for each in stored_tensors(base.config)}
+    for stored, tensor in adapter.replaced.items():
+        if stored not in own or own[stored].shape != tuple(tensor.shape):
+            raise CheckpointError(f"{adapter.directory} is not an adapter for this model: its {stored!r} does not fit")
+        state[own[stored].name] = tensor.t() if own[stored].transposed else tensor
     return GPT.from_tensors(base.config, state).eval()

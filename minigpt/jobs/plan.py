@@ -146,10 +146,12 @@ class Plan:
         """Which weights are trained, if not all of them."""
         training, n_trained = self.training, trained_parameters(self.model, self.training)
         if training.lora:
-            what = f"an adapter (LoRA) of rank {training.lora_rank}, {n_trained:,} parameters"
+            embedding = " and the token embedding" if training.lora_embedding else ""
+            what = f"an adapter (LoRA) of rank {training.lora_rank}{embedding}, {n_trained:,} parameters"
             if training.base_dtype != "float32":
                 what += f"; the base model in {training.base_dtype}"
-            return [PlanRow("trained", what, "--lora-rank --lora-alpha --lora-targets --base-dtype --no-lora")]
+            options = "--lora-rank --lora-alpha --lora-targets --lora-embedding --base-dtype --no-lora"
+            return [PlanRow("trained", what, options)]
         if training.freeze:
             what = f"{n_trained:,} parameters; {count(training.freeze, 'lower block')} and the embeddings are frozen"
             return [PlanRow("trained", what, "--freeze")]

@@ -22,7 +22,8 @@ _SUBLAYERS = {"qkv_proj": "attention", "out_proj": "attention", "up_proj": "mlp"
 class LoRA:
     """The shape of an adapter: which matrices of which blocks it changes, by matrices of which rank.
 
-    `targets` are names of linear layers, such as "qkv_proj"; the blocks below `first_block` have no adapter.
+    `targets` are names of linear layers, such as "qkv_proj"; the blocks below `first_block` have no adapter. With
+    `embedding` the token embedding, which is also the output head, is trained too, all of it.
     """
 
     rank: int
@@ -30,6 +31,7 @@ class LoRA:
     dropout: float
     targets: tuple[str, ...]
     first_block: int = 0
+    embedding: bool = False
 
     @property
     def scale(self) -> float:
@@ -64,6 +66,7 @@ class LoRALinear(nn.Module):
 def add_lora(model: GPT, lora: LoRA) -> None:
     """Freezes the model and gives its target layers an adapter, in place. A is drawn from torch's global generator."""
     model.requires_grad_(False)
+    model.token_embedding.requires_grad_(lora.embedding)
     for block in list(model.blocks)[lora.first_block :]:
         for target in lora.targets:
             sublayer = block.get_submodule(_SUBLAYERS[target])
@@ -83,7 +86,7 @@ def lora_of(model: GPT) -> LoRA | None:
 
 
 def trained_state(model: GPT) -> dict[str, Tensor]:
-    """What training changes: the tensors of the adapter, or of a model without one the whole `state_dict`."""
+    """What training changes: the adapter's tensors, with the token embedding if it is trained, or else all weights."""
     if lora_of(model) is None:
         return model.state_dict()
     return {name: parameter.detach() for name, parameter in model.named_parameters() if parameter.requires_grad}

@@ -11,6 +11,7 @@ from minigpt.run_options import RunOptions
 
 _CPU_STEP, _GPU_STEP = 1024, 16_384  # tokens in a batch
 _TOKENS_PER_FEATURE = 4  # in a batch, with Muon on a CPU
+_NARROW = 256  # below this width an adapter is trained together with the token embedding
 
 
 def batch_and_optimizer(
@@ -24,7 +25,9 @@ def batch_and_optimizer(
     fine_tuning: bool,
     lora: bool = False,
 ) -> dict[str, Any]:
-    """The batch size, the optimizer, the learning rate and the patience, except the ones that the user gave.
+    """The batch size, the optimizer, the learning rate, the patience, and the weights that `lora` trains.
+
+    The ones that the user gave are omitted.
 
     A batch has about 1k tokens on a CPU and 16k on a GPU, and at most an eighth of the text. With Muon on a CPU it has
     at least four tokens per feature: orthogonalization costs width^3, the gradients cost width^2 times tokens, and in a
@@ -40,6 +43,7 @@ def batch_and_optimizer(
         "batch_size": max(processes, 1, round(step_tokens / context)),
         "optimizer": optimizer,
         "learning_rate": _learning_rate(model.n_embd, optimizer, fine_tuning=fine_tuning, lora=lora),
+        "lora_embedding": (model.n_embd < _NARROW and not options.training.freeze) if lora else None,
         "patience": 5 if stats.n_tokens < 20_000_000 else 0,
     }
     return {name: value for name, value in chosen.items() if name not in given}

@@ -136,9 +136,10 @@ def plan_settings(
     except TooLargeError as error:
         if base is None or options.training.lora is not None or options.training.freeze:
             raise
+        smallest = options.with_training(lora=True, lora_embedding=False)
         adapted = plan_settings(
-            stats, options.with_training(lora=True), device_type=device_type, free_memory=free_memory, preset=preset,
-            base=base, timer=timer, processes=processes,
+            stats, smallest, device_type=device_type, free_memory=free_memory, preset=preset, base=base, timer=timer,
+            processes=processes,
         )  # fmt: skip
         why = (
             f"only an adapter of rank {adapted.training.lora_rank} is trained (--lora): training all weights takes "

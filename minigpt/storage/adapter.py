@@ -5,7 +5,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
-from minigpt.model.lora import lora_layers, lora_of
+from minigpt.model.lora import LoRA, lora_layers, lora_of
 from minigpt.storage.files import atomic_json, atomic_write, exists
 from minigpt.storage.folder import Content
 from minigpt.storage.huggingface import PREFIX, linear_layers, stored_tensors
@@ -23,7 +23,8 @@ from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, WEIGHTS
 from minigpt.storage.tensors import TensorFile, save_tensors
 
 BASE_SHA256 = "base_sha256"  # key in the metadata of an adapter's tensors: the `weights_hash` of its base
-_PEFT = "base_model.model." + PREFIX  # before the name of every layer
+EMBEDDING, HEAD = "wte", "lm_head"  # transformers' names of the token embedding, which are one matrix in GPT-2
+_PEFT = "base_model.model."  # before the name of every tensor
 
 
 def is_adapter(directory: Path) -> bool:
@@ -54,13 +55,20 @@ def adapter_config(model: GPT, base: str | None) -> dict[str, Any]:
         "layers_pattern": None if blocks is None else "h",
         "fan_in_fan_out": True,  # transformers' GPT-2 stores the transpose of torch's linear layers
         "bias": "none",
-        "modules_to_save": None,
+        **_embedding_config(lora),
         "rank_pattern": {},
         "alpha_pattern": {},
         "use_rslora": False,
         "use_dora": False,
         "init_lora_weights": True,
     }
+
+
+def _embedding_config(lora: LoRA) -> dict[str, Any]:
+    """What makes peft use the trained embedding in both places, since transformers names it twice."""
+    if not lora.embedding:
+        return {"modules_to_save": None}
+    return {"modules_to_save": [EMBEDDING, HEAD], "ensure_weight_tying": True}
 
 
 def _paths(model: GPT) -> list[str]:
@@ -87,11 +95,7 @@ def save_adapter(
 
     Raises: CheckpointError if they cannot be written.
     """
-    stored = linear_layers(model.config)
-    tensors = {}
-    for name, layer in lora_layers(model):
-        for key, tensor in (("lora_A", layer.lora_a), ("lora_B", layer.lora_b)):
-            tensors[f"{_PEFT}{stored[name]}.{key}.weight"] = tensor.detach()
+    tensors = {stored: parameter.detach() for stored, _, parameter in _stored_parameters(model)}
     save_tensors(directory / ADAPTER_WEIGHTS, tensors, {"format": "pt", **(metadata or {})}, write_file)
 
 
@@ -100,19 +104,33 @@ def read_trained_state(directory: Path, model: GPT) -> dict[str, Tensor]:
 
     Raises: CheckpointError if the file is missing or damaged, or of an adapter of another shape.
     """
-    stored, path = linear_layers(model.config), directory / ADAPTER_WEIGHTS
-    state = {}
+    path, state = directory / ADAPTER_WEIGHTS, {}
     with TensorFile(path) as file:
         shapes = file.shapes
-        for name, layer in lora_layers(model):
-            for key, own in (("lora_A", layer.lora_a), ("lora_B", layer.lora_b)):
-                full = f"{_PEFT}{stored[name]}.{key}.weight"
-                if shapes.get(full) != tuple(own.shape):
-                    raise CheckpointError(
-                        f"{full!r} in {path} has shape {shapes.get(full)}, expected {tuple(own.shape)}; copy it again"
-                    )
-                state[f"{name}.{key.lower()}"] = file.read(full).float()
+        for stored, name, parameter in _stored_parameters(model):
+            if shapes.get(stored) != tuple(parameter.shape):
+                raise CheckpointError(
+                    f"{stored!r} in {path} has shape {shapes.get(stored)}, expected {tuple(parameter.shape)}; copy it "
+                    "again"
+                )
+            if name not in state:
+                state[name] = file.read(stored).float()
     return state
+
+
+def _stored_parameters(model: GPT) -> Iterator[tuple[str, str, Tensor]]:
+    """Every trained tensor: its name in the file, its name in `trained_state`, and itself.
+
+    A trained embedding is stored twice, as peft does it: a version that does not tie the two would keep the base's
+    output head.
+    """
+    stored = linear_layers(model.config)
+    for name, layer in lora_layers(model):
+        for key, parameter in (("lora_A", layer.lora_a), ("lora_B", layer.lora_b)):
+            yield f"{_PEFT}{PREFIX}{stored[name]}.{key}.weight", f"{name}.{key.lower()}", parameter
+    if (lora := lora_of(model)) is not None and lora.embedding:
+        for stored_name in (f"{PREFIX}{EMBEDDING}", HEAD):
+            yield f"{_PEFT}{stored_name}.weight", "token_embedding.weight", model.token_embedding.weight
 
 
 def weights_hash(model: GPT) -> str:

@@ -108,11 +108,13 @@ def _introduction(config: GPTConfig, record: RunRecord | None, origin: str | Non
     version = f" {record.minigpt}" if record.minigpt else ""
     text = " on the text below" if record.sources or record.corpus else ""
     if record.adapter_base and record.training:
+        parts = f"LoRA, rank {record.training.lora_rank}"
+        if record.training.lora_embedding:
+            parts += ", with the token embedding"
         return (
-            f"An adapter (LoRA, rank {record.training.lora_rank}) of {_code(_public_name(record.adapter_base.name))}, "
-            "a "
-            f"language model with GPT-2's architecture and {config.n_parameters:,} parameters, trained with "
-            f"minigpt{version}{text}. The base model is not in this folder."
+            f"An adapter ({parts}) of {_code(_public_name(record.adapter_base.name))}, a language model with GPT-2's "
+            f"architecture and {config.n_parameters:,} parameters, trained with minigpt{version}{text}. The base model "
+            "is not in this folder."
         )
     start = f"fine-tuned from {_code(_base_name(record.base))}" if record.base else "trained from scratch"
     return f"{what}, {start} with minigpt{version}{text}."

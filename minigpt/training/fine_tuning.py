@@ -1,5 +1,7 @@
 """Which weights of a model are trained: all, those above frozen blocks, or those of an adapter."""
 
+from torch import nn
+
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.errors import ConfigError
 from minigpt.model.frozen_linear import compress_linear_layers
@@ -22,6 +24,8 @@ def apply_fine_tuning(model: GPT, config: TrainConfig) -> None:
     if config.lora and config.base_dtype != "float32":
         compress_linear_layers(model, config.base_dtype)
     if config.lora:
+        if trains_embedding(config):  # it may be read from a file that is mapped into memory
+            model.token_embedding.weight = nn.Parameter(model.token_embedding.weight.detach().clone())
         add_lora(model, lora_shape(config))
 
 
@@ -33,6 +37,7 @@ def lora_shape(config: TrainConfig) -> LoRA:
         dropout=config.lora_dropout,
         targets=config.adapted_layers,
         first_block=config.freeze,
+        embedding=trains_embedding(config),
     )
 
 
@@ -44,12 +49,25 @@ def check_fine_tuning(model: GPTConfig, config: TrainConfig) -> None:
         raise ConfigError(f"lora_rank ({config.lora_rank}) must be at most the model's width ({model.n_embd})")
 
 
+def trains_embedding(config: TrainConfig) -> bool:
+    """Whether these settings train the token embedding, which is also the output head."""
+    return bool(config.lora_embedding) if config.lora else not config.freeze
+
+
 def trained_parameters(model: GPTConfig, config: TrainConfig) -> int:
     """The number of weights that these settings train."""
-    c, blocks = model.n_embd, model.n_layer - config.freeze
+    c = model.n_embd
     if config.lora:
-        ends = {"qkv_proj": c + 3 * c, "out_proj": c + c, "up_proj": c + 4 * c, "down_proj": 4 * c + c}
-        return blocks * config.lora_rank * sum(ends[target] for target in config.adapted_layers)
+        return adapter_parameters(model, config) + model.vocab_size * c * trains_embedding(config)
     if not config.freeze:
         return model.n_parameters
-    return blocks * (12 * c * c + 13 * c) + 2 * c
+    return (model.n_layer - config.freeze) * (12 * c * c + 13 * c) + 2 * c
+
+
+def adapter_parameters(model: GPTConfig, config: TrainConfig) -> int:
+    """The number of weights that an adapter adds to the model; 0 without one."""
+    if not config.lora:
+        return 0
+    c = model.n_embd
+    ends = {"qkv_proj": c + 3 * c, "out_proj": c + c, "up_proj": c + 4 * c, "down_proj": 4 * c + c}
+    return (model.n_layer - config.freeze) * config.lora_rank * sum(ends[target] for target in config.adapted_layers)

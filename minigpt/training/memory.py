@@ -7,7 +7,7 @@ from torch.utils.checkpoint import checkpoint
 
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.model.gpt import GPT
-from minigpt.training.fine_tuning import trained_parameters
+from minigpt.training.fine_tuning import adapter_parameters, trained_parameters, trains_embedding
 from minigpt.training.loss import CUDA_HEAD_ROWS, HEAD_ROWS
 
 # The messages of torch on a CPU, on a CPU under Windows, and on MPS (two).
@@ -37,12 +37,11 @@ def state_bytes(config: GPTConfig, optimizer: str, processes: int = 1, fine_tuni
     unsharded.
     """
     if fine_tuning is not None and (fine_tuning.lora or fine_tuning.freeze):
-        trained = trained_parameters(config, fine_tuning)
-        adapter = trained if fine_tuning.lora else 0
         saved = {"float32": 0, "bfloat16": 2, "int8": 3}[fine_tuning.base_dtype] if fine_tuning.lora else 0
         expanded = 16 * config.n_embd**2 if saved else 0  # the largest matrix
         base = 4 * config.n_parameters - saved * config.n_inner_parameters + expanded
-        return base + 4 * adapter + 12 * trained  # with Muon a little less
+        added = 4 * adapter_parameters(config, fine_tuning)
+        return base + added + 12 * trained_parameters(config, fine_tuning)  # with Muon a little less
     inner = config.n_inner_parameters
     outer = config.n_parameters - inner
     state = 4 * (4 * outer + (3 if optimizer == "muon" else 4) * inner)
@@ -74,7 +73,7 @@ def activation_bytes(
     if fine_tuning is not None and fine_tuning.lora and on_cpu:
         kept += _ADAPTER_GAPS
     frozen = 0 if fine_tuning is None else fine_tuning.freeze
-    head_is_frozen = fine_tuning is not None and bool(fine_tuning.lora or fine_tuning.freeze)
+    head_is_frozen = fine_tuning is not None and not trains_embedding(fine_tuning)
     layers = config.n_layer - frozen
     blocks = layers + kept if checkpointing else kept * layers
     features = 4 * sequences * context * config.n_embd * (blocks + 3)

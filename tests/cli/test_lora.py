@@ -46,13 +46,40 @@ def test_the_run_is_a_folder_of_peft(letters: None) -> None:
     assert (config["peft_type"], config["r"], config["lora_alpha"], config["fan_in_fan_out"]) == ("LORA", 3, 32, True)
     assert config["base_model_name_or_path"] == str(FOX.resolve())
     tensors, metadata = load_tensors(LETTERS / "adapter_model.safetensors")
-    assert len(tensors) == 2 * 4  # of one block
+    names = {name.removeprefix("base_model.model.") for name in tensors}
+    assert {name for name in names if ".lora_" not in name} == {"transformer.wte.weight", "lm_head.weight"}
+    assert len(names) == 2 * 4 + 2  # two matrices for each of the four of one block
+    assert (config["modules_to_save"], config["ensure_weight_tying"]) == (["wte", "lm_head"], True)
     assert len(metadata["base_sha256"]) == 64
     states, _ = load_tensors(LETTERS / "last" / "state.safetensors")
     assert sum(tensor.numel() for name, tensor in states.items() if name.startswith("model.")) == sum(
-        tensor.numel() for tensor in tensors.values()
+        tensor.numel() for name, tensor in tensors.items() if not name.endswith("lm_head.weight")
     ), "the base model is not saved again"
-    assert "library_name: peft" in (LETTERS / "README.md").read_text()
+    card = (LETTERS / "README.md").read_text()
+    assert "library_name: peft" in card
+    assert "An adapter (LoRA, rank 3, with the token embedding) of `fox`" in card
+
+
+def test_the_embedding_stays_as_it_was_if_it_is_not_to_be_trained(base: None, run: Run) -> None:
+    plans = [run("train", *LORA, "--plan", *options).stdout for options in ([], ["--no-lora-embedding"])]
+    assert ["and the token embedding" in plan for plan in plans] == [True, False]
+    assert run("train", *LORA, "--no-lora-embedding").exit_code == 0
+    tensors, _ = load_tensors(LETTERS / "adapter_model.safetensors")
+    assert len(tensors) == 2 * 4
+    assert config_of(LETTERS)["modules_to_save"] is None
+    assert json.loads(run("info", "letters", "--json").stdout)["adapter"]["replaced"] == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_a_trained_embedding_is_that_of_the_merged_model(base: None, run: Run, dtype: str) -> None:
+    assert run("train", *LORA, "--base-dtype", dtype).exit_code == 0
+    assert run("merge", "letters").exit_code == 0
+    before, _ = load_tensors(FOX / "model.safetensors")
+    adapter, _ = load_tensors(LETTERS / "adapter_model.safetensors")
+    after, _ = load_tensors(Path("checkpoints/letters-merged/model.safetensors"))
+    name = "transformer.wte.weight"
+    assert after[name].equal(adapter[f"base_model.model.{name}"])
+    assert not after[name].equal(before[name])
 
 
 def test_the_base_model_is_not_changed(base: None, run: Run) -> None:
@@ -100,7 +127,13 @@ def test_a_run_with_damaged_best_weights_is_resumed_from_its_state(letters: None
 
 
 @pytest.mark.parametrize(
-    "change", [["--lora-rank", "4", "--lora"], ["--no-lora"], ["--freeze", "0", "--lora-targets", "qkv_proj", "--lora"]]
+    "change",
+    [
+        ["--lora-rank", "4", "--lora"],
+        ["--no-lora"],
+        ["--freeze", "0", "--lora-targets", "qkv_proj", "--lora"],
+        ["--no-lora-embedding", "--lora"],
+    ],
 )
 def test_the_adapter_cannot_change_on_resume(letters: None, run: Run, change: list[str]) -> None:
     before = kept(LETTERS)
@@ -114,8 +147,9 @@ def test_every_command_opens_the_run(letters: None, run: Run) -> None:
     assert "with the base model" in " ".join(run("info", "letters").stdout.split())
     assert json.loads(run("info", "letters", "--json").stdout)["adapter"] == {
         "base": str(FOX.resolve()), "rank": 3, "alpha": 32.0, "layers": 4,
-        "parameters": 3 * (16 + 48 + 16 + 16 + 16 + 64 + 64 + 16),
+        "parameters": 3 * (16 + 48 + 16 + 16 + 16 + 64 + 64 + 16), "replaced": ["wte.weight"],
     }  # fmt: skip
+    assert "it replaces the base's wte.weight" in " ".join(run("info", "letters").stdout.split())
     held_out = run("evaluate", "letters", "--held-out")
     assert held_out.exit_code == 0, held_out.output
     last = RunFolder.open(LETTERS).record.result
@@ -172,6 +206,11 @@ def test_a_merged_adapter_can_be_adapted_again_and_an_unmerged_one_not(letters: 
         (["--lora"], "lora needs --from"),
         (["--freeze", "1"], "freeze needs --from"),
         (["--from", "fox", "--freeze", "1"], "freeze (1) must be below the model's number of blocks (1)"),
+        (["--from", "fox", "--lora-embedding"], "lora_embedding (True) needs --lora"),
+        (
+            ["--from", "fox", "--lora", "--lora-embedding", "--freeze", "1"],
+            "lora_embedding (on) cannot be combined with",
+        ),
         (["--from", "fox", "--lora", "--sharding", "on"], "lora cannot be combined with sharding (on)"),
     ],
 )

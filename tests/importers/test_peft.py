@@ -1,5 +1,6 @@
 """LoRA adapters of peft open here and those of minigpt open in peft, with the same logits; damaged ones are refused."""
 
+import copy
 import json
 import re
 import shutil
@@ -47,6 +48,8 @@ OF_PEFT: dict[str, dict[str, Any]] = {
     "DoRA": {"target_modules": ALL, "use_dora": True},
     "all biases": {"target_modules": ["c_attn"], "bias": "all"},
     "biases of the adapted layers": {"target_modules": ALL, "bias": "lora_only"},
+    "whole modules": {"target_modules": ["c_attn"], "modules_to_save": ["ln_f", "wpe", "ln_1", "mlp.c_fc"]},
+    "the embedding": {"target_modules": ["c_attn"], "modules_to_save": ["wte", "lm_head"], "ensure_weight_tying": True},
     "without fan_in_fan_out": {"target_modules": ["c_attn"], "fan_in_fan_out": False},
 }  # fmt: skip
 
@@ -73,6 +76,8 @@ def adapted(base: Path, **settings: Any) -> GPT:
     for _, layer in lora_layers(model):
         layer.lora_a.data.normal_(0, 0.3, generator=generator)
         layer.lora_b.data.normal_(0, 0.3, generator=generator)
+    if settings.get("lora_embedding"):
+        model.token_embedding.weight.data.normal_(0, 0.3, generator=generator)
     return model.eval()
 
 
@@ -95,7 +100,8 @@ def of_peft(peft: Any, base: Path, folder: Path, **options: Any) -> Any:
     """peft's model with an adapter whose every trained tensor is random, saved in a folder."""
     from transformers import GPT2LMHeadModel
 
-    settings = {"r": 4, "lora_alpha": 6, "fan_in_fan_out": True, "task_type": "CAUSAL_LM"} | options
+    settings = {"r": 4, "lora_alpha": 6, "fan_in_fan_out": True, "task_type": "CAUSAL_LM"}
+    settings |= copy.deepcopy(options)  # peft changes the list of modules to save
     model = peft.get_peft_model(GPT2LMHeadModel.from_pretrained(base), peft.LoraConfig(**settings)).eval()
     generator = torch.Generator().manual_seed(3)
     for name, parameter in model.named_parameters():
@@ -142,8 +148,9 @@ OWN = {
         {"lora_rank": 3, "lora_alpha": 5.5, "lora_dropout": 0.5},
         {"lora_rank": 2, "lora_targets": "down_proj,qkv_proj"},
         {"lora_rank": 1, "lora_targets": "out_proj"},
+        {"lora_embedding": True},
     ],
-    ids=["defaults", "rank and alpha", "two layers", "one layer"],
+    ids=["defaults", "rank and alpha", "two layers", "one layer", "the embedding"],
 )
 def test_peft_opens_an_adapter_of_minigpt_with_the_same_logits(
     peft: Any, tmp_path: Path, shape: str, settings: dict[str, Any]
@@ -202,7 +209,12 @@ def test_an_adapter_in_a_pickled_file_opens(peft: Any, tmp_path: Path, base: Pat
     ("options", "message"),
     [
         ({"target_modules": ["c_attn", "wte"]}, "changes 'wte.lora_embedding_A', which is not supported"),
-        ({"target_modules": ["c_attn"], "modules_to_save": ["ln_f"]}, "modules_to_save (['ln_f'])"),
+        ({"target_modules": ["c_attn"], "modules_to_save": ["wte"]}, "has a token embedding (wte) that differs from"),
+        (
+            {"target_modules": ["c_attn"], "modules_to_save": ["wte", "lm_head"]},
+            "differs from its output head (lm_head)",
+        ),
+        ({"target_modules": ["c_attn"], "trainable_token_indices": [1]}, "trainable_token_indices ([1])"),
         ({"target_modules": ["c_attn"], "lora_bias": True}, "lora_bias (True)"),
         ({"target_modules": ["c_attn"], "init_lora_weights": "pissa"}, "init_lora_weights ('pissa')"),
     ],
@@ -329,10 +341,19 @@ def test_an_adapter_as_gguf_has_the_scale_of_every_layer(peft: Any, tmp_path: Pa
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("kind", "word"), [("DoRA", "DoRA"), ("all biases", "biases")])
-def test_what_gguf_adapters_do_not_have_is_refused(peft: Any, tmp_path: Path, base: Path, kind: str, word: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("DoRA", "uses DoRA, which GGUF adapters do not have; merge it first"),
+        ("all biases", r"replaces '.*\.bias', and GGUF adapters only add to matrices; merge it first"),
+        ("the embedding", r"replaces 'wte\.weight', and GGUF adapters only add to matrices; merge it first"),
+    ],
+)
+def test_what_gguf_adapters_do_not_have_is_refused(
+    peft: Any, tmp_path: Path, base: Path, kind: str, message: str
+) -> None:
     of_peft(peft, base, tmp_path / "adapter", **OF_PEFT[kind])
-    with pytest.raises(CheckpointError, match=f"{word}, which GGUF adapters do not have; merge it first"):
+    with pytest.raises(CheckpointError, match=message):
         export_model(tmp_path / "adapter", "gguf", output=tmp_path / "adapter.gguf")
     assert not (tmp_path / "adapter.gguf").exists()
 
@@ -390,6 +411,8 @@ def forget_hash(folder: Path) -> None:
         ({"r": 5}, "but its adapter_config.json says 5"),
         ({"lora_alpha": "high"}, "lora_alpha ('high') in"),
         ({"bias": "some"}, "bias ('some') in"),
+        ({"modules_to_save": "wte"}, "modules_to_save ('wte') in"),
+        ({"modules_to_save": [1]}, "modules_to_save ([1]) in"),
         ({"use_qalora": True}, "use_qalora (True) in"),
         ({"of_the_future": {"x": 1}}, "of_the_future ({'x': 1}) in"),
         ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens ([1]) in"),

@@ -50,6 +50,15 @@ def test_only_the_adapter_is_trained_and_saved() -> None:
     assert [name for name, _ in lora_layers(model)] == layers
 
 
+def test_the_token_embedding_is_trained_and_saved_with_the_adapter_if_asked() -> None:
+    model = adapted(lora_embedding=True)
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad and "lora" not in name}
+    assert trained == {"token_embedding.weight"}
+    assert "token_embedding.weight" in trained_state(model)
+    LossModel(model)(IDS, IDS.flip(1)).backward()
+    assert model.token_embedding.weight.grad.abs().sum() > 0
+
+
 def test_a_model_without_an_adapter_is_saved_whole() -> None:
     model = random_model()
     assert lora_of(model) is None
@@ -66,7 +75,14 @@ def test_a_saved_adapter_is_loaded_into_another_copy_of_the_model() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"lora": True}, {"lora": True, "lora_targets": "down_proj", "freeze": 2}, {"freeze": 1}, {"freeze": 2}, {}],
+    [
+        {"lora": True},
+        {"lora": True, "lora_embedding": True},
+        {"lora": True, "lora_targets": "down_proj", "freeze": 2},
+        {"freeze": 1},
+        {"freeze": 2},
+        {},
+    ],
 )
 def test_the_number_of_trained_parameters_is_counted_without_a_model(settings: dict[str, Any]) -> None:
     model, config = random_model(n_layer=3), TrainConfig(lora_rank=5, **settings)
@@ -139,7 +155,7 @@ def test_the_adapted_layers_are_in_the_order_of_computation() -> None:
     assert len(TrainConfig().adapted_layers) == 4
 
 
-@pytest.mark.parametrize("settings", [{}, {"base_dtype": "int8"}, {"freeze": 1}])
+@pytest.mark.parametrize("settings", [{}, {"base_dtype": "int8"}, {"freeze": 1}, {"lora_embedding": True}])
 def test_recomputed_activations_give_the_same_gradients(settings: dict[str, Any]) -> None:
     gradients = []
     for recompute in (False, True):

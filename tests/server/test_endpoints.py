@@ -140,7 +140,7 @@ def test_a_bad_template_is_one_sentence(template: str) -> None:
 
 def test_metrics_count_requests_and_tokens() -> None:
     with new_client("tiny") as client:
-        client.post("/v1/completions", json={"prompt": "abc", "max_tokens": 5, "n": 2})
+        client.post("/v1/completions", json={"prompt": "abc", "max_tokens": 5, "n": 2, "logit_bias": {"256": -100}})
         client.get("/no such path")
         text = client.get("/metrics").text
     lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))

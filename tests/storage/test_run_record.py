@@ -42,8 +42,8 @@ def test_a_record_that_an_earlier_version_wrote_opens_and_is_written_unchanged_b
     assert record.environment is not None
     assert record.environment.gpu is None
     fine_tuning = {
-        "lora": None, "lora_rank": 16, "lora_alpha": 32.0, "lora_dropout": 0.0, "lora_targets": "all", "freeze": 0,
-        "base_dtype": "float32",
+        "lora": None, "lora_rank": 16, "lora_alpha": 32.0, "lora_dropout": 0.0, "lora_targets": "all",
+        "lora_embedding": None, "freeze": 0, "base_dtype": "float32",
     }  # fmt: skip
     distillation = {"distill": "auto", "distill_weight": 0.5}
     # Settings that did not exist then, with their defaults.

@@ -43,7 +43,7 @@ SETTINGS = {
     "eval_tokens": 100, "sample_every": 12, "save_every": 2, "token_noise": 0.1, "bpe_dropout": 0.2,
     "device": "cpu",
 }  # fmt: skip
-LORA = {"optimizer": "adamw", "lora": True, "lora_rank": 3, "lora_dropout": 0.1, "freeze": 1}
+LORA = {"optimizer": "adamw", "lora": True, "lora_rank": 3, "lora_dropout": 0.1, "lora_embedding": True}
 KINDS = {optimizer: {"optimizer": optimizer} for optimizer in OPTIMIZERS} | {
     "an adapter": LORA,
     "a teacher": {"optimizer": "muon", "distill": "on"},

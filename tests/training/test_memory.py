@@ -92,15 +92,20 @@ def test_the_estimated_activations_of_a_fine_tune_are_what_autograd_saves(
 
 def test_a_frozen_head_has_no_gradient_in_the_estimate() -> None:
     shape = GPTConfig(vocab_size=1000, n_positions=64, n_embd=64, n_layer=2, n_head=4)
-    config = TrainConfig(lora=True)
-    saved = activation_bytes(shape, 64, 1, on_cpu=False) - activation_bytes(
-        shape, 64, 1, on_cpu=False, fine_tuning=config
-    )
-    assert saved == 4 * 1000 * 64
+    whole = activation_bytes(shape, 64, 1, on_cpu=False)
+    cases = (({"freeze": 0}, 0), ({"lora": True}, 4 * 1000 * 64), ({"lora": True, "lora_embedding": True}, 0))
+    for settings, saved in cases:
+        assert whole - activation_bytes(shape, 64, 1, on_cpu=False, fine_tuning=TrainConfig(**settings)) == saved
 
 
 @pytest.mark.parametrize(
-    "settings", [{"lora": True}, {"lora": True, "lora_targets": "up_proj", "freeze": 1}, {"freeze": 1}]
+    "settings",
+    [
+        {"lora": True},
+        {"lora": True, "lora_embedding": True},
+        {"lora": True, "lora_targets": "up_proj", "freeze": 1},
+        {"freeze": 1},
+    ],
 )
 def test_the_estimated_state_of_a_fine_tune_is_what_the_optimizer_holds(settings: dict[str, Any]) -> None:
     shape = GPTConfig(vocab_size=300, n_positions=64, n_embd=64, n_layer=3, n_head=4)
