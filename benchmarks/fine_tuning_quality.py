@@ -43,6 +43,7 @@ MINIGPT: dict[str, dict[str, Any]] = {
     "minigpt, adapter, rank 4": {"lora": True, "lora_rank": 4},
     "minigpt, adapter, rank 16": {"lora": True},
     "minigpt, adapter, rank 64": {"lora": True, "lora_rank": 64},
+    "minigpt, adapter, rank 16, without the embedding": {"lora": True, "lora_embedding": False},
     "minigpt, adapter, rank 16, Muon": {"lora": True, "optimizer": "muon"},
     "minigpt, adapter, rank 16, int8 base": {"lora": True, "base_dtype": "int8"},
 }

@@ -42,29 +42,43 @@ def batch_and_optimizer(
     chosen: dict[str, Any] = {
         "batch_size": max(processes, 1, round(step_tokens / context)),
         "optimizer": optimizer,
-        "learning_rate": _learning_rate(model.n_embd, optimizer, fine_tuning=fine_tuning, lora=lora),
-        "lora_embedding": (model.n_embd < _NARROW and not options.training.freeze) if lora else None,
+        "learning_rate": _learning_rate(model.n_embd, optimizer, fine_tuning=fine_tuning),
         "patience": 5 if stats.n_tokens < 20_000_000 else 0,
     }
+    if lora:
+        chosen |= _adapter(model.n_embd, options.training)
     return {name: value for name, value in chosen.items() if name not in given}
 
 
-def _learning_rate(width: int, optimizer: str, *, fine_tuning: bool, lora: bool) -> float:
-    """The peak learning rate; wider models get a smaller one.
+def _learning_rate(width: int, optimizer: str, *, fine_tuning: bool) -> float:
+    """The peak learning rate; wider models get a smaller one."""
+    if fine_tuning:
+        return _fine_tuning_rate(width, 1, most=1e-3)
+    peak, power = (8e-3, 0.5) if optimizer == "muon" else (3e-3, 0.75)
+    return float(f"{peak * (128 / max(128, width)) ** power:.3g}")
 
-    For fine-tuning it is the usual 5e-5 at GPT-2 small's width of 768, and 7e-4 at 128, near 1e-3, the best of four
-    measured there; a power of the width connects the two. An adapter needs about ten times the rate, whatever its
-    rank, because its factor is divided by the rank.
+
+def _fine_tuning_rate(width: int, factor: float, most: float) -> float:
+    """`factor` times the learning rate at which all weights of a pretrained model are trained.
+
+    That is the usual 5e-5 at GPT-2 small's width of 768, and 7e-4 at 128, near 1e-3, the best of four measured there; a
+    power of the width connects the two.
+    """
+    return float(f"{min(most, factor * 5e-5 * (768 / width) ** 1.5):.3g}")
+
+
+def _adapter(width: int, config: TrainConfig) -> dict[str, Any]:
+    """Whether an adapter has the token embedding trained with it, and the learning rate.
+
+    An adapter needs about ten times the rate of all weights, whatever its rank, because its factor is divided by the
+    rank. Together with the embedding, whose weights are changed directly, a quarter of that is best.
     Source: Schulman et al. 2025, "LoRA Without Regret" (the tenfold rate).
     """
-    if lora:
-        rate = min(5e-3, 5e-4 * (768 / width) ** 1.5)
-    elif fine_tuning:
-        rate = min(1e-3, 5e-5 * (768 / width) ** 1.5)
-    else:
-        peak, power = (8e-3, 0.5) if optimizer == "muon" else (3e-3, 0.75)
-        rate = peak * (128 / max(128, width)) ** power
-    return float(f"{rate:.3g}")
+    embedding = config.lora_embedding
+    if embedding is None:
+        embedding = width < _NARROW and not config.freeze
+    rate = _fine_tuning_rate(width, 2.5, most=1e-3) if embedding else _fine_tuning_rate(width, 10, most=5e-3)
+    return {"lora_embedding": embedding, "learning_rate": rate}
 
 
 def eval_tokens(seen: float) -> int:

@@ -282,6 +282,28 @@ def test_a_smaller_model_is_fine_tuned_with_a_larger_learning_rate(width: int, r
     assert made.training.learning_rate == pytest.approx(rate, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("width", "options", "embedding", "rate"),
+    [
+        (128, {}, True, 1e-3),
+        (192, {}, True, 1e-3),
+        (128, {"lora_embedding": False}, False, 5e-3),
+        (128, {"freeze": 1}, False, 5e-3),
+        (256, {}, False, 2.6e-3),
+        (768, {}, False, 5e-4),
+        (768, {"lora_embedding": True}, True, 1.25e-4),
+        (768, {"lora_embedding": True, "learning_rate": 0.5}, True, 0.5),
+    ],
+)
+def test_the_embedding_is_trained_with_the_adapter_of_a_narrow_model_at_a_smaller_learning_rate(
+    width: int, options: dict[str, Any], embedding: bool, rate: float
+) -> None:
+    base = PRESETS["gpt2"].replace(n_embd=width, n_head=1)
+    made = planned(base=base, preset="", minutes=5, lora=True, **options)
+    assert made.training.lora_embedding is embedding
+    assert made.training.learning_rate == pytest.approx(rate, rel=0.01)
+
+
 def test_the_vocabulary_size_grows_with_the_text() -> None:
     sizes = (1000, 40_000, 300_000, 1_115_394, 3_262_608, 10**8, 10**9)
     assert [plan_tokenizer(size) for size in sizes] == [
