@@ -55,7 +55,8 @@ def play(
     checkpoint = open_model(model, checkpoints, device, dtype=dtype)
     engine = open_engine(checkpoint.model, quantize, compiled=compiled)
     note(f"{checkpoint.directory} · {checkpoint.model.config.n_parameters:,} parameters · {engine.description}")
-    note("Type some text and press Enter: the model continues it. /help lists the commands, Ctrl-D quits.")
+    what = "token ids, such as 3 4," if checkpoint.tokenizer.name.startswith("none:") else "some text"
+    note(f"Type {what} and press Enter: the model continues it. /help lists the commands, Ctrl-D quits.")
     Session(engine, checkpoint.tokenizer, config).run(typed_lines())
 
 

@@ -138,6 +138,7 @@ def test_play_takes_ids_and_forgets_a_line_that_is_none(here: Path, run: Run) ->
     run("load-gpt2", "--from", "hub", "--name", "bare", "--tokenizer", "none")
     played = run("play", "bare", "--max-new-tokens", "3", "--device", "cpu", stdin="hello\n3 4\n/show\nx y\n5\n/show\n")
     assert played.exit_code == 0
+    assert "Type token ids, such as 3 4, and press Enter" in " ".join(played.stderr.split())
     assert played.stderr.count("this model has no tokenizer, so its text must be token ids") == 2
     *_, first, second = played.stdout.replace("> ", "").strip().splitlines()
     assert first.startswith("3 4 ")
