@@ -68,7 +68,10 @@ def _expand_in_buffer(weight: Tensor, scale: Tensor | None, dtype: torch.dtype) 
     key, buffers = f"{weight.device} {dtype}", vars(_buffers)
     buffer: Tensor | None = buffers.get(key)
     if buffer is None or buffer.numel() < weight.numel():
-        buffer = buffers[key] = torch.empty(weight.numel(), dtype=dtype, device=weight.device)
+        with torch.inference_mode(
+            False
+        ):  # an evaluation may be the first to need it, and training could not write into it
+            buffer = buffers[key] = torch.empty(weight.numel(), dtype=dtype, device=weight.device)
     matrix = buffer[: weight.numel()].view(weight.shape)
     for start in range(0, len(weight), _EXPANDED_ROWS):
         rows = slice(start, start + _EXPANDED_ROWS)

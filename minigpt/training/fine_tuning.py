@@ -1,7 +1,5 @@
 """Which weights of a model are trained: all, those above frozen blocks, or those of an adapter."""
 
-from torch import nn
-
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.errors import ConfigError
 from minigpt.model.frozen_linear import compress_linear_layers
@@ -24,8 +22,6 @@ def apply_fine_tuning(model: GPT, config: TrainConfig) -> None:
     if config.lora and config.base_dtype != "float32":
         compress_linear_layers(model, config.base_dtype)
     if config.lora:
-        if trains_embedding(config):  # it may be read from a file that is mapped into memory
-            model.token_embedding.weight = nn.Parameter(model.token_embedding.weight.detach().clone())
         add_lora(model, lora_shape(config))
 
 

@@ -1,11 +1,13 @@
 """Frozen layers in int8 and bfloat16: how close they are, their gradients, and what they keep in memory."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import pytest
 import torch
 import torch.nn.functional as F
 from builders import random_model
+from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from minigpt.config import TrainConfig
@@ -77,6 +79,19 @@ def test_a_matrix_is_expanded_in_memory_that_is_used_again(*, autocast: bool) ->
             frozen(x).sum().backward()
     largest = max(event.cpu_memory_usage for event in profiler.events())
     assert 0 < largest < frozen.weight.numel()
+
+
+def test_training_can_follow_an_evaluation_that_was_the_first_to_expand_a_matrix() -> None:
+    frozen, x = FrozenLinear(torch.nn.Linear(4, 6), "int8"), torch.ones(1, 4, requires_grad=True)
+
+    def evaluate_and_train() -> Tensor:
+        with torch.inference_mode():
+            frozen(x)
+        frozen(x).sum().backward()
+        return x.grad
+
+    with ThreadPoolExecutor(1) as pool:  # a new thread has no buffers yet
+        assert pool.submit(evaluate_and_train).result().shape == (1, 4)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "bfloat16"])

@@ -22,6 +22,7 @@ from minigpt.storage.run import Run
 from minigpt.training.clock import Control
 from minigpt.training.distributed import World
 from minigpt.training.events import Evaluation, Finished, Sample, Saved, Step
+from minigpt.training.fine_tuning import apply_fine_tuning
 from minigpt.training.loop import train
 from minigpt.training.process_group import init_world, local_device
 from minigpt.training.rendezvous import rendezvous
@@ -66,13 +67,14 @@ def result(case: Case, folder: Path, world: World) -> dict[str, Any]:
     corpus = Corpus.build([folder / "fox.txt"], "bpe:262", cache=folder / "cache")
     torch.manual_seed(world.rank)  # only the initial weights of the main process are used
     model = GPT(GPTConfig(**SHAPE, dropout=case["dropout"]))
+    config = TrainConfig(**case["settings"])
+    apply_fine_tuning(model, config)
     control, run = Control(), None
     if case["run"] and world.is_main:
         path = folder / case["run"]
         run = Run.open(path) if case["resume"] else Run.create(path, model, corpus.tokenizer, {})
         refuse(run, case["refused"])
     found: dict[str, Any] = {"losses": [], "figures": [], "saved": [], "sample": None}
-    config = TrainConfig(**case["settings"])
     for event in train(model, corpus, config, run, resume=case["resume"], control=control, world=world):
         if isinstance(event, Step):
             found["losses"].append(event.loss)
@@ -145,6 +147,17 @@ TWO = {
         sample_every=25,
     ),
     "sharded, uneven": case(steps=50, batch_size=7, micro_batch_size=3, sharding="on", sample_every=25),
+    "an adapter and the embedding": case(
+        steps=20,
+        batch_size=7,
+        micro_batch_size=2,
+        lora=True,
+        lora_rank=3,
+        lora_embedding=True,
+        dropout=0.1,
+        lora_dropout=0.1,
+    ),
+    "an adapter of an int8 model": case(steps=20, batch_size=8, lora=True, lora_rank=3, base_dtype="int8"),
     "sharded, failing saves": case(
         run="refused", steps=9, batch_size=4, eval_every=3, save_every=100, sharding="on", refused=2
     ),
@@ -174,7 +187,15 @@ def two(folder: Path) -> dict[str, Any]:
     return on_processes(2, TWO | CONTINUED, folder)
 
 
-@pytest.mark.parametrize("name", ["DDP, accumulated, with dropout", "sharded, uneven"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "DDP, accumulated, with dropout",
+        "sharded, uneven",
+        "an adapter and the embedding",
+        "an adapter of an int8 model",
+    ],
+)
 def test_two_processes_train_like_one(two: dict[str, Any], folder: Path, name: str) -> None:
     check_equal(two[name], result(TWO[name], folder, World()))
 
