@@ -19,17 +19,12 @@ from functools import cache
 import psutil
 import torch
 
+from minigpt.cores import available_cores, usable_cpus
+
 _INTERVAL = 0.25  # seconds between two measurements
 _MEASUREMENTS = 4  # their mean counts, so that a program that computes for a moment does not change the threads
 TOLERANCE = 0.25  # cores that other programs may use while all threads compute and spin
 _WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # if one is set, the user has chosen
-
-
-def usable_cpus() -> list[int]:
-    """The indices of the logical processors on which this process may run."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
 
 
 class OtherPrograms:
@@ -99,7 +94,7 @@ class ShortWaits:
 
     @staticmethod
     def _hold(parallel: Callable[[int], None], created: threading.Event, end: threading.Event) -> None:
-        parallel(len(usable_cpus()) + 1)  # OpenMP keeps them for this thread's next parallel region, and until it ends
+        parallel(available_cores() + 1)  # OpenMP keeps them for this thread's next parallel region, and until it ends
         created.set()
         end.wait()
 
@@ -131,7 +126,7 @@ class LoadMonitor:
     ) -> None:
         self.threads = threads  # of this process while the machine is quiet
         self._others = others or OtherPrograms().cores
-        self._cores = cores or len(usable_cpus())
+        self._cores = cores or available_cores()
         self._waits = waits or ShortWaits()
         self._used: deque[float] = deque(maxlen=_MEASUREMENTS)
 

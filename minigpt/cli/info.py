@@ -100,7 +100,8 @@ def _adapter(directory: Path) -> dict[str, Any]:
         "rank": max(layer.rank for layer in layers),
         "alpha": max(layer.alpha for layer in layers),
         "layers": len(layers),
-        "parameters": sum(layer.a.numel() + layer.b.numel() for layer in layers),
+        "parameters": sum(layer.a.numel() + layer.b.numel() for layer in layers)
+        + sum(tensor.numel() for tensor in adapter.replaced.values()),
         "replaced": sorted(adapter.replaced),
     }
 

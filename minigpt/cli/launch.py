@@ -229,7 +229,8 @@ def _check_devices(world: "World", request: "Request", resume: bool) -> None:
 
 def check_count(count: int, device: str) -> None:
     """Raises ConfigError or DeviceError if `count` processes cannot train on that device of this machine."""
-    from minigpt.training.process_group import available_cores, local_device
+    from minigpt.cores import available_cores
+    from minigpt.training.process_group import local_device
 
     if count > 1 and local_device(device, count).type == "cpu" and count > available_cores():
         raise DeviceError(f"devices ({count}) must be at most {available_cores()}, the cores of this machine")

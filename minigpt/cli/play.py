@@ -85,8 +85,6 @@ class Session(InteractiveSession):
         before = self.text
         if typed and before and not before.endswith("\n"):
             typed = "\n" + typed
-        if self.turns:
-            self.next_seed()
         self._write([*self.turns, (typed, "")])
 
     def retry(self) -> None:
@@ -94,7 +92,6 @@ class Session(InteractiveSession):
         if not self.turns:
             note("there is nothing to retry yet; type some text first")
             return
-        self.next_seed()
         *earlier, (typed, _) = self.turns
         self._write([*earlier, (typed, "")])
 
@@ -108,13 +105,16 @@ class Session(InteractiveSession):
         note(f"removed {count(len(typed + written), 'character')}; {rest}")
 
     def _write(self, turns: list[tuple[str, str]]) -> None:
-        """Lets the model continue the text of these turns until it ends or Ctrl-C stops it.
+        """Lets the model continue the text of these turns until it ends or Ctrl-C stops it, with the next seed.
 
-        Raises: MinigptError if it cannot; if it has not written anything, the turns before are kept.
+        Raises: MinigptError if it cannot; if it has not written anything, the turns and the seed are those before.
         """
         from minigpt.generation.streaming import generate_pieces
 
-        before, self.turns = self.turns, turns
+        before, config = self.turns, self.config
+        if before:
+            self.next_seed()
+        self.turns = turns
         typed, written = turns[-1]
         try:
             for piece in generate_pieces(self.engine, self.tokenizer, [self.text], self.config):
@@ -127,6 +127,6 @@ class Session(InteractiveSession):
             return
         except MinigptError:
             if not written:
-                self.turns = before
+                self.turns, self.config = before, config
             raise
         write("")

@@ -93,7 +93,8 @@ class TrainConfig(Settings):
     )
     lora_embedding: bool | None = setting(
         None,
-        "with --lora: train the token embedding too, all of it; by default in models narrower than 256",
+        "with --lora: train the token embedding too, all of it; by default in models narrower than 256, without "
+        "--freeze, and if it fits into memory",
         group="Fine-tuning",
     )
     freeze: int = setting(

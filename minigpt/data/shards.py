@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
+from minigpt.cores import available_cores
 from minigpt.data.split import Part
 from minigpt.data.transcript import Speakers, SpeakerTracker
 from minigpt.errors import TokenizerError
@@ -44,11 +45,6 @@ class Shard:
     text_bytes: int = 0
     token_hash: str = ""
     speaker_hash: str = ""
-
-
-def usable_cores() -> int:
-    """The number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def token_type(vocab_size: int) -> np.dtype[Any]:
@@ -109,7 +105,7 @@ def write_shards(
     `advance` is called with the bytes of each encoded chunk.
     Raises: OSError if the folder cannot be written; TokenizerError if an imported tokenizer cannot encode the text.
     """
-    workers = min(_MAX_WORKERS, usable_cores())
+    workers = min(_MAX_WORKERS, available_cores())
     if has_speakers and not tokenizer.is_lossless:
         raise TokenizerError(
             f"a chat log needs a tokenizer whose tokens are the whole text, which {tokenizer.name} is not"

@@ -34,7 +34,7 @@ def write_gguf_adapter(file: BinaryIO, adapter: Adapter, config: GPTConfig, name
     if adapter.replaced:
         raise CheckpointError(
             f"{adapter.directory} replaces {next(iter(adapter.replaced))!r}, and GGUF adapters only add to matrices; "
-            "merge it first"
+            f"merge it first: minigpt merge {adapter.directory}"
         )
     writer = gguf.GGUFWriter(file.name, gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH.GPT2])
     writer.add_type(gguf.GGUFType.ADAPTER)

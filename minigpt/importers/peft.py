@@ -124,12 +124,12 @@ def _replaced_name(name: str, options: Mapping[str, Any], directory: Path) -> st
         module, kind = match["module"], match["kind"]
         saved = options.get("modules_to_save") or ()
         # peft takes the head off this list when it ties it to the embedding.
-        is_saved = module == HEAD or any(f".{PREFIX}{module}".endswith(f".{each}") for each in saved)
+        is_saved = module == HEAD or any(f"{each}." in f"{PREFIX}{module}." for each in saved)
         if is_saved or (kind == "bias" and options.get("bias", "none") != "none"):
             return f"{module}.{kind}"
     raise CheckpointError(
-        f"{directory} changes {name!r}, which is not supported: an adapter must be of the linear layers in GPT-2's "
-        "blocks; merge it with peft"
+        f"{directory} changes {name!r}, which is not supported: an adapter may add to the linear layers of GPT-2's "
+        "blocks, and replace the modules that its modules_to_save names; merge it with peft"
     )
 
 

@@ -72,6 +72,8 @@ def plan_run(
         timer=timer,
         processes=processes,
     )
+    if settings.training.lora and base is not None and is_adapter(base.directory):
+        raise ConfigError(f"from ({options.base}) is an adapter itself; merge it first: minigpt merge {options.base}")
     settings = settings.measured_again(measure)
     _check_minutes(settings, time.perf_counter() - began)
     if settings.training.minutes is not None:
@@ -132,8 +134,6 @@ def _open_base(options: RunOptions, checkpoints: Path) -> Generator[Event, None,
     from minigpt.importers.open_model import find_model, load_model
 
     path = find_model(options.base, checkpoints)
-    if options.training.lora and is_adapter(path):
-        raise ConfigError(f"from ({options.base}) is an adapter itself; merge it first: minigpt merge {options.base}")
     # Weights that are compressed are read once, so they need not be copied into memory before.
     mapped = options.training.base_dtype != "float32"
     base, notes = load_model(path, "cpu", checkpoints=checkpoints, mapped=mapped)

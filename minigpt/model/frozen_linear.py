@@ -73,11 +73,13 @@ def _expand_in_buffer(weight: Tensor, scale: Tensor | None, dtype: torch.dtype) 
         ):  # an evaluation may be the first to need it, and training could not write into it
             buffer = buffers[key] = torch.empty(weight.numel(), dtype=dtype, device=weight.device)
     matrix = buffer[: weight.numel()].view(weight.shape)
-    for start in range(0, len(weight), _EXPANDED_ROWS):
+    if scale is None:
+        return matrix.copy_(weight)
+    if weight.device.type != "cpu":
+        return torch.mul(weight, scale, out=matrix)
+    for start in range(0, len(weight), _EXPANDED_ROWS):  # torch.mul would convert all of `weight` in new memory first
         rows = slice(start, start + _EXPANDED_ROWS)
-        matrix[rows].copy_(weight[rows])
-        if scale is not None:
-            matrix[rows].mul_(scale[rows])  # torch.mul would convert all of `weight` in new memory first
+        matrix[rows].copy_(weight[rows]).mul_(scale[rows])
     return matrix
 
 

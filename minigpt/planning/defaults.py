@@ -42,11 +42,12 @@ def batch_and_optimizer(
     chosen: dict[str, Any] = {
         "batch_size": max(processes, 1, round(step_tokens / context)),
         "optimizer": optimizer,
-        "learning_rate": _learning_rate(model.n_embd, optimizer, fine_tuning=fine_tuning),
         "patience": 5 if stats.n_tokens < 20_000_000 else 0,
     }
     if lora:
-        chosen |= _adapter(model.n_embd, options.training)
+        chosen |= _adapter_settings(model.n_embd, options.training)
+    else:
+        chosen["learning_rate"] = _learning_rate(model.n_embd, optimizer, fine_tuning=fine_tuning)
     return {name: value for name, value in chosen.items() if name not in given}
 
 
@@ -67,11 +68,11 @@ def _fine_tuning_rate(width: int, factor: float, most: float) -> float:
     return float(f"{min(most, factor * 5e-5 * (768 / width) ** 1.5):.3g}")
 
 
-def _adapter(width: int, config: TrainConfig) -> dict[str, Any]:
+def _adapter_settings(width: int, config: TrainConfig) -> dict[str, Any]:
     """Whether an adapter has the token embedding trained with it, and the learning rate.
 
     An adapter needs about ten times the rate of all weights, whatever its rank, because its factor is divided by the
-    rank. Together with the embedding, whose weights are changed directly, a quarter of that is best.
+    rank. Together with the embedding, whose weights are changed directly, a fifth to a quarter of that was best.
     Source: Schulman et al. 2025, "LoRA Without Regret" (the tenfold rate).
     """
     embedding = config.lora_embedding

@@ -134,12 +134,18 @@ def plan_settings(
     try:
         config, memory = fit_memory(model, config, free_memory, device_type, processes, notes)
     except TooLargeError as error:
+        if config.lora_embedding and "lora_embedding" not in options.given:
+            adapter = plan_settings(
+                stats, options.with_training(lora_embedding=False), device_type=device_type, free_memory=free_memory,
+                preset=preset, base=base, timer=timer, processes=processes,
+            )  # fmt: skip
+            why = "the token embedding is not trained with the adapter, to fit into memory (--lora-embedding)"
+            return replace(adapter, notes=(why, *adapter.notes))
         if base is None or options.training.lora is not None or options.training.freeze:
             raise
-        smallest = options.with_training(lora=True, lora_embedding=False)
         adapted = plan_settings(
-            stats, smallest, device_type=device_type, free_memory=free_memory, preset=preset, base=base, timer=timer,
-            processes=processes,
+            stats, options.with_training(lora=True), device_type=device_type, free_memory=free_memory, preset=preset,
+            base=base, timer=timer, processes=processes,
         )  # fmt: skip
         why = (
             f"only an adapter of rank {adapted.training.lora_rank} is trained (--lora): training all weights takes "

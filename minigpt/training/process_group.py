@@ -19,12 +19,12 @@ from torch._C._distributed_c10d import GradBucket, PrefixStore, Store
 from torch.nn.parallel import DistributedDataParallel
 
 from minigpt.config import TrainConfig
+from minigpt.cores import available_cores
 from minigpt.device import free_memory, resolve_device
 from minigpt.errors import ConfigError, DeviceError, MinigptError
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import LastState
 from minigpt.storage.tensors import FileTensors
-from minigpt.threads import usable_cpus
 from minigpt.training.distributed import Item, ProcessLostError, World, full_tensor, is_sharded_tensor, to_local
 from minigpt.training.launchers import Placement, placement
 from minigpt.training.memory import activation_bytes, state_bytes
@@ -321,11 +321,6 @@ class _BroadcastTensors(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.shapes)
-
-
-def available_cores() -> int:
-    """The number of CPU cores that this process may use."""
-    return len(usable_cpus())
 
 
 def local_device(name: str, processes: int, rank: int = 0) -> torch.device:

@@ -18,11 +18,11 @@ from click.testing import Result
 from torch.distributed import HashStore
 
 from minigpt.cli.launch import _describe_saved_state, joined_world
+from minigpt.cores import available_cores
 from minigpt.errors import ConfigError, TrainingError
 from minigpt.jobs.request import Request
 from minigpt.storage.run import Run
 from minigpt.training.distributed import World
-from minigpt.training.process_group import available_cores
 
 CHECKPOINTS = Path("checkpoints")
 LONG = ["train", "fox.txt", "--steps", "100000", "--patience", "0", "--sample-every", "0"]
@@ -128,7 +128,7 @@ def begun_on_two(run: Callable[..., Result], here: Path, tiny: list[str], monkey
     folder.update(training=folder.record.training.replace(devices=2))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr("minigpt.training.process_group.available_cores", lambda: 2)
+    monkeypatch.setattr("minigpt.cores.available_cores", lambda: 2)
 
 
 class Started:
@@ -196,7 +196,7 @@ def test_processes_that_do_not_train_yet_ignore_sigusr1(
 ) -> None:
     before = signal.getsignal(signal.SIGUSR1)
     monkeypatch.setattr("minigpt.cli.launch.subprocess.Popen", Started)
-    monkeypatch.setattr("minigpt.training.process_group.available_cores", lambda: 2)
+    monkeypatch.setattr("minigpt.cores.available_cores", lambda: 2)
     monkeypatch.setattr(Started, "handlers", [])
     assert run("train", "fox.txt", *tiny, "--devices", "2").exit_code == 0
     assert Started.handlers == [signal.SIG_IGN, signal.SIG_IGN]
@@ -220,7 +220,7 @@ def test_a_process_that_cannot_be_started_ends_the_others(
         wait = Started.kill
 
     monkeypatch.setattr("minigpt.cli.launch.subprocess.Popen", Second)
-    monkeypatch.setattr("minigpt.training.process_group.available_cores", lambda: 2)
+    monkeypatch.setattr("minigpt.cores.available_cores", lambda: 2)
     monkeypatch.setattr(Started, "handlers", [])
     with pytest.raises(OSError, match="no more processes"):
         run("train", "fox.txt", *tiny, "--devices", "2")

@@ -143,11 +143,25 @@ def test_the_adapter_cannot_change_on_resume(letters: None, run: Run, change: li
     assert kept(LETTERS) == before
 
 
+def test_a_run_from_before_the_embedding_could_be_trained_is_resumed_without(base: None, run: Run) -> None:
+    options = [*LORA, "--no-lora-embedding"]
+    assert run("train", *options).exit_code == 0
+    record = json.loads((LETTERS / "training.json").read_text())
+    for settings in (record["training"], record["asked"]):
+        settings.pop("lora_embedding", None)
+    (LETTERS / "training.json").write_text(json.dumps(record))
+    same = ["--lora", "--no-lora-embedding"]
+    resumed = run("train", "--resume", "--name", "letters", "--steps", "9", *same)
+    assert resumed.exit_code == 0, resumed.output
+    refused = run("train", "--resume", "--name", "letters", "--steps", "12", "--lora", "--lora-embedding")
+    assert "lora_embedding (True) cannot change on --resume: checkpoints/letters has False" in refused.stderr
+
+
 def test_every_command_opens_the_run(letters: None, run: Run) -> None:
     assert "with the base model" in " ".join(run("info", "letters").stdout.split())
     assert json.loads(run("info", "letters", "--json").stdout)["adapter"] == {
         "base": str(FOX.resolve()), "rank": 3, "alpha": 32.0, "layers": 4,
-        "parameters": 3 * (16 + 48 + 16 + 16 + 16 + 64 + 64 + 16), "replaced": ["wte.weight"],
+        "parameters": 3 * (16 + 48 + 16 + 16 + 16 + 64 + 64 + 16) + 257 * 16, "replaced": ["wte.weight"],
     }  # fmt: skip
     assert "it replaces the base's wte.weight" in " ".join(run("info", "letters").stdout.split())
     held_out = run("evaluate", "letters", "--held-out")
@@ -187,9 +201,19 @@ def test_merging_gives_a_whole_model_that_continues_in_the_same_way(letters: Non
     )
 
 
-def test_a_merged_adapter_can_be_adapted_again_and_an_unmerged_one_not(letters: None, run: Run) -> None:
+def test_a_merged_adapter_can_be_adapted_again_and_an_unmerged_one_not(
+    letters: None, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refused = run("train", *[option if option != "fox" else "letters" for option in LORA], "--name", "second")
-    assert refused.stderr == ("minigpt: from (letters) is an adapter itself; merge it first: minigpt merge letters\n")
+    message = "minigpt: from (letters) is an adapter itself; merge it first: minigpt merge letters\n"
+    assert refused.stderr.endswith(message)
+    with monkeypatch.context() as context:  # also if all weights were to be trained, and do not fit
+        context.setattr("minigpt.device.free_memory", lambda _: 160_000)
+        refused = run(
+            "train", "letters.txt", "--from", "letters", "--steps", "2", "--device", "cpu", "--name", "second"
+        )
+    assert (refused.exit_code, refused.stderr.endswith(message)) == (1, True)
+    assert not Path("checkpoints/second").exists()
     run("merge", "letters")
     again = run("train", *[option if option != "fox" else "letters-merged" for option in LORA], "--name", "second")
     assert again.exit_code == 0, again.output
@@ -249,7 +273,10 @@ def test_lora_is_chosen_only_where_training_all_weights_does_not_fit_and_that_is
     planned = run("train", *options, "--plan")
     assert planned.exit_code == 0, planned.output
     assert "an adapter (LoRA) of rank 16" in planned.stdout
-    assert "only an adapter of rank 16 is trained (--lora): training all weights takes about" in planned.output
+    output = " ".join(planned.output.split())
+    assert "only an adapter of rank 16 is trained (--lora): training all weights takes about" in output
+    assert "the token embedding is not trained with the adapter, to fit into memory (--lora-embedding)" in output
+    assert "rank 16 and the token embedding" not in output
     refused = run("train", *options, "--no-lora")
     assert refused.exit_code == 1
     assert "GB are free" in refused.stderr

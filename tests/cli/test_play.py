@@ -57,12 +57,14 @@ def test_retry_replaces_the_text_of_a_turn_and_undo_removes_the_turn() -> None:
 
 def test_a_turn_that_cannot_be_written_changes_nothing() -> None:
     session = new_session()
+    session.config = session.config.replace(seed=3)
     session.run(iter(["Once"]))
     before = session.turns[:]
     bad = session.config.replace(logit_bias=("\N{SNOWMAN}\N{SNOWMAN}=3",))
     good, session.config = session.config, bad
     session.run(iter(["more", "/retry", "/continue"]))
     assert session.turns == before
+    assert session.config == bad, "the next turn has the seed that it would have had"
     session.config = good
     session.run(iter(["more"]))
     assert len(session.turns) == 2

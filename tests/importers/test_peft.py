@@ -49,6 +49,7 @@ OF_PEFT: dict[str, dict[str, Any]] = {
     "all biases": {"target_modules": ["c_attn"], "bias": "all"},
     "biases of the adapted layers": {"target_modules": ALL, "bias": "lora_only"},
     "whole modules": {"target_modules": ["c_attn"], "modules_to_save": ["ln_f", "wpe", "ln_1", "mlp.c_fc"]},
+    "modules of modules": {"target_modules": ["c_attn"], "modules_to_save": ["mlp"]},
     "the embedding": {"target_modules": ["c_attn"], "modules_to_save": ["wte", "lm_head"], "ensure_weight_tying": True},
     "without fan_in_fan_out": {"target_modules": ["c_attn"], "fan_in_fan_out": False},
 }  # fmt: skip

@@ -61,6 +61,7 @@ def test_the_size_of_the_text_decides_unless_the_settings_do(text: Path, monkeyp
     assert read_in_shards([str(text.parent)], ReadingConfig())
     assert not read_in_shards([str(text)], ReadingConfig(shards="off"))
     assert not read_in_shards(["-"], ReadingConfig())
+    assert not read_in_shards(["x" * 300], ReadingConfig())  # a text instead of its name; reading it says so
 
 
 def test_the_texts_of_a_mixture_have_weights() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minigpt.bounded_reading import read_json_value
+from minigpt.cores import available_cores
 from minigpt.data.batches import select_rows
 from minigpt.data.corpus import Corpus
 from minigpt.data.corpus_cache import cache_root
@@ -22,7 +23,7 @@ from minigpt.data.sharded.mixture import Mixture
 from minigpt.data.sharded.order import MixtureOrder, shares
 from minigpt.data.sharded.store import Store, write_json
 from minigpt.data.sharded.workers import Workers
-from minigpt.data.shards import Progress, token_type, usable_cores
+from minigpt.data.shards import Progress, token_type
 from minigpt.data.source_files import SourceFile
 from minigpt.errors import ConfigError, DataError
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -78,7 +79,7 @@ class ShardedCorpus(Corpus):
             folder = root / "corpora" / fingerprint[:32]
             mixture = Mixture.create(folder, stores, weights, deduplicate=deduplicate)
             tokenizer.save(folder)
-            with Workers(mixture, usable_cores(), first=not whole) as workers:
+            with Workers(mixture, available_cores(), first=not whole) as workers:
                 workers.wait(progress)
             try:
                 return cls.open(folder)
@@ -170,7 +171,7 @@ class ShardedCorpus(Corpus):
 
     @contextlib.contextmanager
     def _tokenizing(self) -> Iterator[None]:
-        with Workers(self.mixture, usable_cores(), nice=True) as workers:
+        with Workers(self.mixture, available_cores(), nice=True) as workers:
             self._workers.append(workers)
             try:
                 yield
