@@ -23,12 +23,13 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "config": "errors settings",
         "run_options": "errors config",
         "device": "errors config",
-        "threads": "",
+        "cores": "",
+        "threads": "cores",
         "pages": "",
         "model": "errors config device",
         "foundations": "errors model",
         "tokenizer": "errors seeds bounded_reading config",
-        "data": "errors optional_packages seeds bounded_reading config device tokenizer",
+        "data": "errors optional_packages seeds bounded_reading cores config device tokenizer",
         "storage": "errors bounded_reading settings config run_options device model tokenizer data",
         "importers": "errors optional_packages bounded_reading config device model tokenizer storage",
         "generation": "errors seeds config device threads model tokenizer",
@@ -39,7 +40,9 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         ),
         "inspection": "errors optional_packages pages config device model tokenizer data storage evaluation",
         "corpus_report": "errors config model tokenizer data evaluation",
-        "training": "errors seeds config device threads model tokenizer data storage generation evaluation inspection",
+        "training": (
+            "errors seeds cores config device threads model tokenizer data storage generation evaluation inspection"
+        ),
         "planning": "errors config run_options device model tokenizer data storage evaluation training",
         "reports": "errors optional_packages units pages config model tokenizer data storage evaluation inspection",
         # The server shows a model's inspection and its run's report, so it is above the rooms that make them.
@@ -49,9 +52,9 @@ MAY_IMPORT: Mapping[str, set[str]] = {
             "storage importers generation evaluation corpus_report training planning reports"
         ),
         "cli": (
-            "errors optional_packages units bounded_reading settings config run_options device model tokenizer data "
-            "storage importers exporters pages generation server evaluation inspection corpus_report training planning "
-            "reports jobs"
+            "errors optional_packages units bounded_reading settings cores config run_options device model tokenizer "
+            "data storage importers exporters pages generation server evaluation inspection corpus_report training "
+            "planning reports jobs"
         ),
         "__main__": "cli",
     }.items()
@@ -62,6 +65,7 @@ STDLIB_ONLY = {
     "minigpt.optional_packages",
     "minigpt.bounded_reading",
     "minigpt.settings",
+    "minigpt.cores",
     "minigpt.config",
     "minigpt.run_options",
 }
