@@ -216,7 +216,8 @@ def fit_expectation(rows: list[dict]) -> None:
     from minigpt.config import GPTConfig
 
     def figures(row: dict) -> list[float]:
-        return [1.0, math.log(row["entropy"]), -math.log(row["train_bytes"] / 1e6), (row["tokens"] / 1e6) ** -0.5]
+        trained = (row["tokens"] / 1e6) ** -0.5 / row["entropy"]
+        return [1.0, math.log(row["entropy"]), -math.log(row["train_bytes"] / 1e6), trained]
 
     texts = sorted({row["text"] for row in rows})
     of_text = np.array([texts.index(row["text"]) for row in rows])
@@ -270,7 +271,7 @@ def fit_continuation(rows: list[dict], trained: float) -> None:
     off = sorted(
         abs(
             math.log(long["bits_per_byte"] / short["bits_per_byte"])
-            - trained * ((long["tokens"] / 1e6) ** -0.5 - (short["tokens"] / 1e6) ** -0.5)
+            - trained * ((long["tokens"] / 1e6) ** -0.5 - (short["tokens"] / 1e6) ** -0.5) / long["entropy"]
         )
         for short, long in pairs
     )

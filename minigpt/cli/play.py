@@ -107,6 +107,7 @@ class Session(InteractiveSession):
     def _write(self, turns: list[tuple[str, str]]) -> None:
         """Lets the model continue the text of these turns until it ends or Ctrl-C stops it, with the next seed.
 
+        If a turn is to be replaced and the model is stopped before it has written anything, the old turn is kept.
         Raises: MinigptError if it cannot; if it has not written anything, the turns and the seed are those before.
         """
         from minigpt.generation.streaming import generate_pieces
@@ -122,6 +123,8 @@ class Session(InteractiveSession):
                 written += piece.text
                 self.turns[-1] = (typed, written)
         except KeyboardInterrupt:
+            if not written and len(turns) == len(before):
+                self.turns = before
             forget_interrupts()
             note(" [stopped]")
             return

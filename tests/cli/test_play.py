@@ -115,6 +115,19 @@ def test_ctrl_c_stops_the_model_and_keeps_what_it_wrote(monkeypatch: pytest.Monk
     assert len(session.turns) == 2
 
 
+def test_a_retry_that_is_stopped_before_its_first_word_keeps_the_old_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = new_session()
+    session.run(iter(["Once", "more"]))
+    before = session.text
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(play, "write", stop)
+    session.run(iter(["/retry"]))
+    assert session.text == before
+
+
 def test_save_writes_the_whole_text_and_a_missing_folder_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
