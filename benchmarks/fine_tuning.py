@@ -44,6 +44,10 @@ MINIGPT = {
     "minigpt, all weights": {},
     "minigpt, upper half": {"freeze": 0.5},
     "minigpt, adapter": {"lora": True},
+    "minigpt, adapter, bfloat16 products": {
+        "lora": True,
+        "dtype": "bfloat16",
+    },  # where the CPU has them, as the plan does
     "minigpt, adapter, bfloat16 base": {"lora": True, "base_dtype": "bfloat16"},
     "minigpt, adapter, int8 base": {"lora": True, "base_dtype": "int8"},
 }
@@ -121,7 +125,8 @@ def _minigpt(job: dict[str, Any], watch: Stopwatch | None = None) -> int:
             ids = torch.randint(shape.vocab_size, (size, length + 1), generator=torch.Generator().manual_seed(step))
             return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
 
-    step = TrainStep(model, Tokens(), config, torch.device("cpu"), torch.float32, World())
+    dtype = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
+    step = TrainStep(model, Tokens(), config, torch.device("cpu"), dtype, World())
     number = 0
     while step.step(number, LEARNING_RATE) and watch and not watch.step():
         number += 1
