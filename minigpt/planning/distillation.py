@@ -10,9 +10,9 @@ from minigpt.config import TrainConfig
 GAIN = 0.975  # of the bits per byte that the same time without a teacher reaches
 TEACHER_SHARE = 0.35  # of a budget in minutes
 _TEACHER_LENGTH = 0.5  # of a budget in steps or epochs, which is the length of the model's own training
-# Passes over the text in the budget. A teacher was 3.7 % better at 18 and 2.5 % at 10.6 on one text; on another, at 11
-# passes, it was even after three minutes and 2.4 % worse after two.
-_PASSES = 13.0
+# Passes over the text and tokens, of the budget without a teacher. A teacher gained 2.5 % with 11 passes and 3.3
+# million tokens, was even with 11 and 1.6 million, and cost 2.4 % with 8 and 1.2 million (13 and 2 million expected).
+_PASSES, _TOKENS = 10.5, 2_500_000
 
 
 def teacher_settings(config: TrainConfig) -> TrainConfig:
@@ -28,13 +28,13 @@ def teacher_settings(config: TrainConfig) -> TrainConfig:
     return config.replace(distill="off", seed=seed, sample_every=0, **length)
 
 
-def pays(config: TrainConfig, passes: float) -> bool:
-    """Whether a teacher is expected to pay, if the budget is enough for so many passes over the text without one.
+def pays(config: TrainConfig, tokens: float, passes: float) -> bool:
+    """Whether a teacher is expected to pay, if the budget without one is enough for so many tokens and passes.
 
     A length in steps or epochs is what the user wants the model to train for, so nothing is added to it.
     """
     may = not config.lora and not config.freeze and config.sharding != "on"
-    return may and config.minutes is not None and passes >= _PASSES
+    return may and config.minutes is not None and passes >= _PASSES and tokens >= _TOKENS
 
 
 @dataclass(frozen=True)

@@ -177,7 +177,7 @@ def plan_settings(
         distilled = replace(planned, seconds_per_step=timer(model, config).seconds)
         planned = distilled.with_teacher(timing.seconds)
         seen = planned.tokens_seen
-    elif base is None and options.training.distill == "auto" and pays(config, seen / stats.n_tokens):
+    elif base is None and options.training.distill == "auto" and pays(config, seen, seen / stats.n_tokens):
         try:
             distilled = plan_settings(
                 stats, options.with_training(distill="on"), device_type=device_type, free_memory=free_memory,

@@ -40,6 +40,13 @@ def test_minutes_that_are_enough_for_many_passes_over_the_text_get_a_teacher(min
     assert settings.is_usual
 
 
+@pytest.mark.parametrize(("n_tokens", "minutes", "distill"), [(60_000, 2, "off"), (60_000, 20, "on")])
+def test_many_passes_over_few_tokens_get_no_teacher(n_tokens: int, minutes: float, distill: str) -> None:
+    settings = planned(replace(BOOK, n_tokens=n_tokens, n_bytes=3 * n_tokens), minutes=minutes)
+    assert settings.tokens_without_teacher / n_tokens > 15
+    assert settings.training.distill == distill
+
+
 @pytest.mark.parametrize("given", [{"steps": 100_000}, {"epochs": 50}, {"minutes": 30, "distill": "off"}])
 def test_a_length_in_steps_or_epochs_gets_no_teacher_unless_it_is_asked_for(given: dict[str, Any]) -> None:
     assert planned(**given).training.distill == "off"
