@@ -68,9 +68,8 @@ def _expand_in_buffer(weight: Tensor, scale: Tensor | None, dtype: torch.dtype) 
     key, buffers = f"{weight.device} {dtype}", vars(_buffers)
     buffer: Tensor | None = buffers.get(key)
     if buffer is None or buffer.numel() < weight.numel():
-        with torch.inference_mode(
-            False
-        ):  # an evaluation may be the first to need it, and training could not write into it
+        # An evaluation may be the first to need it, and training could not write into an inference tensor.
+        with torch.inference_mode(False):
             buffer = buffers[key] = torch.empty(weight.numel(), dtype=dtype, device=weight.device)
     matrix = buffer[: weight.numel()].view(weight.shape)
     if scale is None:
