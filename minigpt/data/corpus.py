@@ -222,6 +222,10 @@ class Corpus:
         """Whether the tokens that a step needs are there; always, but for a corpus that is still written."""
         return True
 
+    def snapshot(self) -> Self:
+        """The corpus with the tokens that are there now; its batches never wait for others."""
+        return self
+
     def shards_done(self) -> str:
         """How much of the text is tokenized, for a notice."""
         return "all is tokenized"

@@ -57,7 +57,9 @@ def plan_run(
         dtypes = ("float32", "bfloat16") if device.multiplies_bfloat16_faster() else ("float32",)
     elif dtype != torch.float16:  # recorded by name, so that the run keeps it; not float16, which a CPU lacks
         options = options.with_training(dtype=str(dtype).removeprefix("torch."))
-    measure = functools.partial(throughput.seconds_per_step, device=target, text=corpus, processes=processes)
+    # No process tokenizes the rest of the text now, which would slow the measured steps; so none may wait for it.
+    text = corpus.snapshot()
+    measure = functools.partial(throughput.seconds_per_step, device=target, text=text, processes=processes)
     timer = StepTimer(measure, dtypes)
     preset = options.preset or (
         FINE_TUNED if base else plan_preset(stats, target.type, memory, options, timer, processes)

@@ -310,6 +310,38 @@ def test_the_sequences_do_not_depend_on_how_far_the_text_is_tokenized(tmp_path: 
     assert np.array_equal(order_of(growing).windows(range(1200, 1500), 32, 4, 7), expected[1200:])
 
 
+def never() -> None:
+    raise AssertionError("waited")
+
+
+def test_a_frozen_order_repeats_the_shards_that_are_there_and_never_waits(tmp_path: Path) -> None:
+    mixture = mixture_of(tmp_path, write_text(tmp_path / "web.jsonl", 900))
+    tokenize(mixture, BYTES, first=True)
+    growing = order_of(mixture)
+    frozen = growing.frozen()
+    frozen.check = never
+    (text,) = frozen.texts
+    epoch = text.n_tokens // 32
+    assert growing.is_ready(range(epoch), 32, 7)
+    assert not growing.is_ready([epoch], 32, 7)
+    expected = growing.windows(range(epoch), 32, 4, 7)
+    assert np.array_equal(frozen.windows(range(3 * epoch), 32, 4, 7), np.concatenate(3 * [expected]))
+    tokenize(Mixture.load(mixture.folder), BYTES)
+    assert np.array_equal(frozen.windows(range(epoch, 2 * epoch), 32, 4, 7), expected)
+
+
+def test_a_frozen_order_reads_another_text_for_one_that_has_only_duplicates_so_far(tmp_path: Path) -> None:
+    paths = write_text(tmp_path / "web.jsonl", 900), tmp_path / "copy.jsonl"
+    paths[1].write_bytes(paths[0].read_bytes())
+    mixture = mixture_of(tmp_path, *paths, deduplicate=True)
+    tokenize(mixture, BYTES, first=True)
+    found = order_of(mixture)
+    assert min(text.n_tokens for text in found.texts) == 0
+    frozen = found.frozen()
+    frozen.check = never
+    assert frozen.windows(range(200), 32, 4, 7).shape == (200, 36)
+
+
 def test_each_text_has_its_share_whatever_its_size(tmp_path: Path) -> None:
     paths = write_text(tmp_path / "web.jsonl", 30), write_text(tmp_path / "books.jsonl", 300)
     mixture = mixture_of(tmp_path, *paths, weights=(3, 1))

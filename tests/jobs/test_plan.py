@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from minigpt.config import TrainConfig
+from minigpt.data.sharded.sharded_corpus import ShardedCorpus
 from minigpt.errors import ConfigError
 from minigpt.jobs.events import Event, Planned
 from minigpt.jobs.plan import Plan
@@ -64,6 +65,24 @@ def test_a_plan_notes_that_other_programs_computed_while_it_measured(
     monkeypatch.setattr("minigpt.jobs.plan_run.OtherPrograms.cores", lambda _: cores)
     text = str(plan_of(here / "fox.txt", dtype="float32", device="cpu"))
     assert ("this machine is doing other things: other programs used 1.3 cores" in text) == noted
+
+
+def test_a_plan_measures_the_speed_on_the_shards_that_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def waited(_: object) -> None:
+        raise AssertionError("waited for shards that no process writes")
+
+    monkeypatch.setattr("minigpt.data.sharded.order._Silence.check", waited)
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for number in range(40):  # each is a shard; the first eight have fewer tokens than a step
+        (texts / f"{number}.txt").write_text(f"{number} " + "a few words of a short text. " * 5)
+    shape = {"n_layer": 1, "n_head": 1, "n_embd": 8, "context_length": 16}
+    plan = plan_of(texts, shards="on", steps=5, batch_size=200, dtype="float32", **shape)
+    assert isinstance(plan.corpus, ShardedCorpus)
+    assert not plan.corpus.order.is_ready(range(200), 16, 0)  # training waits for the others
+    assert plan.settings.seconds_per_step > 0
 
 
 def test_the_steps_of_a_budget_in_minutes_are_fewer_than_its_time_has(

@@ -8,6 +8,7 @@ fast the rest is tokenized. No token is copied or moved.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import lru_cache
 from typing import Any
 
@@ -74,6 +75,7 @@ class TextOrder:
         self._held_out: Mapping[str, list[int]] = {}
         self._sizes: list[int] = []  # tokens of each shard that are trained on
         self.is_complete = False
+        self._is_frozen = False
         self._group = lru_cache(maxsize=2)(self._read_group)
         self._counts = lru_cache(maxsize=4)(self._count)
 
@@ -100,6 +102,13 @@ class TextOrder:
                 self._sizes.append(self._size(shard, mask))
         self.is_complete = True
 
+    def frozen(self) -> "TextOrder":
+        """A copy with the shards known now: it ignores later ones, and repeats the first epoch of these."""
+        copied = TextOrder(self._mixture, self._store, self._end_of_text, self._vocab_size)
+        copied._known, copied._sizes = list(self._known), list(self._sizes)
+        copied.is_complete = copied._is_frozen = True
+        return copied
+
     def _size(self, shard: Shard, mask: Mask) -> int:
         if mask.all():
             return shard.tokens
@@ -114,6 +123,11 @@ class TextOrder:
         """The number of shards that are there."""
         return len(self._known)
 
+    @property
+    def n_tokens(self) -> int:
+        """The number of tokens of the known shards that are trained on."""
+        return sum(self._sizes)
+
     def locate(self, sequence: int, length: int, seed: int) -> tuple[int, int, int] | None:
         """The epoch, group and window of a sequence; None if it is not known yet.
 
@@ -122,6 +136,8 @@ class TextOrder:
         epoch = 0
         while True:
             counts, ends = self._counts(epoch, length, seed, len(self._known), self.is_complete)
+            if self._is_frozen and len(ends) and ends[-1]:
+                sequence %= int(ends[-1])
             if len(ends) and sequence < ends[-1]:
                 group = int(np.searchsorted(ends, sequence, side="right"))
                 return epoch, group, sequence - int(ends[group] - counts[group])
@@ -177,6 +193,15 @@ class MixtureOrder:
         self._counts = shares(mixture.weights)
         self._block = lru_cache(maxsize=2)(self._draw_block)
         self.check: Callable[[], object] = _Silence(mixture).check
+
+    def frozen(self) -> "MixtureOrder":
+        """A copy that repeats the sequences known now and never waits for others."""
+        copied = copy(self)
+        copied.texts = [text.frozen() for text in self.texts]
+        readable = [text for text in copied.texts if text.n_tokens]
+        if readable:  # the first shards of a text may have only duplicates of other texts
+            copied.texts = [text if text.n_tokens else readable[0] for text in copied.texts]
+        return copied
 
     def is_ready(self, sequences: Sequence[int], length: int, seed: int) -> bool:
         """Whether the shards that these sequences need are there.

@@ -5,7 +5,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -46,6 +46,7 @@ class ShardedCorpus(Corpus):
     total_bytes: int
     left_out: tuple[Mapping[str, list[int]], ...]
     _workers: list[Workers] = field(default_factory=list)
+    _frozen: MixtureOrder | None = None  # of a snapshot
 
     @classmethod
     def build_in_shards(
@@ -138,6 +139,8 @@ class ShardedCorpus(Corpus):
     @cached_property
     def order(self) -> MixtureOrder:
         """The order of the training sequences."""
+        if self._frozen is not None:
+            return self._frozen
         order = MixtureOrder(self.mixture, self.tokenizer.end_of_text, self.tokenizer.vocab_size, self.left_out)
         silence = order.check
 
@@ -159,6 +162,10 @@ class ShardedCorpus(Corpus):
         if not ready:
             self.order.check()
         return ready
+
+    def snapshot(self) -> Self:
+        """A copy that has the shards known now; its batches repeat them and never wait for others."""
+        return replace(self, _frozen=self.order.frozen())
 
     def shards_done(self) -> str:
         """How much of the text is tokenized, for a notice."""
