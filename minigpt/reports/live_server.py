@@ -5,9 +5,11 @@ a page of another site could otherwise read it through a name that it points her
 stream of server-sent events, on which it gets the parts of its data that have changed.
 """
 
+import contextlib
 import errno
 import json
 import os
+import socket
 import threading
 import time
 from http.server import BaseHTTPRequestHandler
@@ -94,12 +96,14 @@ class _Server(TCPServer):
 
     def __init__(self, port: int) -> None:
         self._free = threading.BoundedSemaphore(_MOST_CONNECTIONS)
+        self.idle: set[socket.socket] = set()  # connections that have not asked for a page yet
         super().__init__((_ADDRESS, port), _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._free.acquire(blocking=False):
             self.shutdown_request(request)
             return
+        self.idle.add(request)
         threading.Thread(target=self._answer, args=(request, client_address), name="live page", daemon=True).start()
 
     def _answer(self, request: Any, client_address: Any) -> None:
@@ -110,8 +114,19 @@ class _Server(TCPServer):
         except Exception as error:  # reported by the training thread
             self.owner.failure = self.owner.failure or error
         finally:
+            self.idle.discard(request)
             self.shutdown_request(request)
             self._free.release()
+
+    def server_close(self) -> None:
+        """Closes the address, and connections that a browser has opened in advance for its next request.
+
+        Otherwise that request would get the page of this run after another run has begun at the address.
+        """
+        super().server_close()
+        for connection in list(self.idle):
+            with contextlib.suppress(OSError):  # the browser has closed it
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -122,6 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
+        self.server.idle.discard(self.connection)
         name = self.headers.get("Host", "").rsplit(":", 1)[0]
         run = self.server.owner.run
         if name not in _HOSTS:

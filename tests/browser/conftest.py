@@ -3,9 +3,11 @@
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+PATIENCE = 60  # seconds
 # Chromium reads commands from descriptor 3 and writes answers to 4; each ends with a NUL.
 LAUNCH = """import os, sys
 reading, writing = int(sys.argv[1]), int(sys.argv[2])
@@ -41,29 +44,50 @@ class Browser:
         )
         os.close(to_browser)
         os.close(from_browser)
-        self._received, self._number, self._session = b"", 0, None
-        self.errors: list[str] = []  # errors and console messages since the page was opened
-        self._loaded = False
-        target = self._call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self._call(f"{domain}.enable")
-        self.requests: list[str] = []
+        self._received, self._number = b"", 0
+        self._target: str | None = None
+        self._session: str | None = None
+        self._new_tab()
 
     def open(self, path: Path, *, width: int = 1400, height: int = 1000, dark: bool = False) -> None:
         """Opens a file, in light or dark mode, and waits until it has loaded."""
         self.visit(path.as_uri(), width=width, height=height, dark=dark)
 
     def visit(self, address: str, *, width: int = 1400, height: int = 1000, dark: bool = False) -> None:
-        """Opens an address, in light or dark mode, and waits until it has loaded."""
+        """Opens an address in a new tab, in light or dark mode, and waits until it has loaded."""
+        self._new_tab()
         self.resize(width, height)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._call("Emulation.setEmulatedMedia", features=[scheme])
-        self._loaded, self.errors, self.requests = False, [], []
-        self._call("Page.navigate", url=address)
-        while not self._loaded:
-            self._receive()
+        opened = self._call("Page.navigate", url=address)
+        assert "errorText" not in opened, (address, opened["errorText"])
+        self._visited = opened["loaderId"]
+        self._wait_until(lambda: self._visited in self._loaded, f"{address} has not loaded")
         self.ask("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+
+    def wait_for_reload(self) -> None:
+        """Waits until the page that was visited has loaded itself again."""
+        self._wait_until(lambda: self._loaded[-1] != self._visited, "the page has not loaded itself again")
+
+    def _new_tab(self) -> None:
+        """Opens an empty tab and closes the one before.
+
+        In the same tab, a page that loads itself again at this moment would take the place of the next page.
+        """
+        before, self._session = self._target, None
+        self._target = self._call("Target.createTarget", url="about:blank")["targetId"]
+        if before is not None:
+            self._call("Target.closeTarget", targetId=before)
+        session = self._call("Target.attachToTarget", targetId=self._target, flatten=True)["sessionId"]
+        self._session = session
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self._call(f"{domain}.enable")
+        self.errors: list[str] = []  # errors and console messages of the tab
+        self.requests: list[str] = []
+        self._loaded: list[str] = []  # the loader identifiers of the documents that have loaded
+        self._visited = ""
+        self._call("Page.setLifecycleEventsEnabled", enabled=True)
+        self._call("Page.bringToFront")  # a hidden page does not draw, and the live page does not change
 
     def resize(self, width: int, height: int = 1000) -> None:
         """Changes the size of the window."""
@@ -137,6 +161,14 @@ class Browser:
                 result: dict[str, Any] = answer["result"]
                 return result
 
+    def _wait_until(self, condition: Callable[[], bool], otherwise: str) -> None:
+        """Receives events until the condition is true."""
+        until = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < until, otherwise
+            if b"\0" in self._received or select.select([self._in], [], [], 1)[0]:
+                self._receive()
+
     def _receive(self) -> dict[str, Any]:
         """The next message; records the events that it holds."""
         while b"\0" not in self._received:
@@ -145,9 +177,11 @@ class Browser:
             self._received += more
         raw, self._received = self._received.split(b"\0", 1)
         message: dict[str, Any] = json.loads(raw)
+        if message.get("sessionId") != self._session:  # of a tab that is closed
+            return message
         match message.get("method"), message.get("params", {}):
-            case "Page.loadEventFired", _:
-                self._loaded = True
+            case "Page.lifecycleEvent", {"name": "load", "frameId": self._target, "loaderId": loader}:
+                self._loaded.append(loader)
             case "Runtime.exceptionThrown", params:
                 self.errors.append(params["exceptionDetails"].get("exception", {}).get("description", "an error"))
             case "Runtime.consoleAPICalled", params:

@@ -14,12 +14,12 @@ from firefox import Firefox, find_firefox
 
 from minigpt.config import SamplingConfig
 from minigpt.exporters.html.page import PageText, read_page, write_page
-from minigpt.generation.engines import native
 from minigpt.generation.engines.native import NativeEngine
 from minigpt.generation.streaming import generate_pieces
+from minigpt.native import compiled
 from minigpt.tokenizer.tokenizer import Tokenizer
 
-pytestmark = pytest.mark.skipif(native.library() is None, reason="decode.c is not compiled")
+pytestmark = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
 
 HOSTILE = "A <model> </script>\u2028\"'"
 MODEL = new_model(scale=10, vocab_size=257, n_positions=32, n_embd=64, n_head=4)
@@ -313,12 +313,18 @@ def test_writing_stops_at_once_and_goes_on(opened: Any) -> None:
     opened.ask("document.getElementById('prompt').value = 'hello'")  # the model ends this text after 2,903 tokens
     opened.ask("document.getElementById('setting-temperature').value = '0'")
     opened.ask("document.getElementById('setting-count').value = '50000'")
+    # The page itself presses the button: from here, on a slow connection, the text could end first.
+    opened.ask(
+        """new MutationObserver((_, observer) => {
+            if (document.querySelectorAll('.piece').length <= 3) return
+            observer.disconnect()
+            document.getElementById('stop').click()
+        }).observe(document.body, { childList: true, subtree: true })"""
+    )
     opened.ask("document.getElementById('continue').click()")
-    wait(opened, "document.querySelectorAll('.piece').length > 3")
-    opened.ask("document.getElementById('stop').click()")
     finish(opened)
     before = count(opened)
-    assert before < 2903
+    assert 3 < before < 2903
     opened.ask("document.getElementById('setting-count').value = '7'")
     opened.ask("[...document.querySelectorAll('.buttons button')].find(e => e.textContent === 'Write more').click()")
     finish(opened)

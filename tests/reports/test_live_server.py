@@ -1,5 +1,6 @@
 """The server of a run's page: this machine only, GET only, few connections, and an end that waits for no browser."""
 
+import contextlib
 import http.client
 import json
 import re
@@ -257,3 +258,13 @@ def test_a_second_run_takes_the_place_of_the_first_and_open_pages_learn_it(serve
     assert event["data"]["run"] != live["run"]  # so that the page loads itself again
     assert event["data"]["parts"]["name"] == "vixen"
     assert "<title>vixen</title>" in read(server)[1]
+
+
+def test_a_connection_opened_in_advance_gets_no_page_of_a_run_that_has_ended(server: LiveServer) -> None:
+    address = server._http.server_address[:2]
+    with socket.create_connection(address, timeout=20) as early:
+        read(server)  # the connections are accepted in their order
+        server.close()
+        with contextlib.suppress(OSError):
+            early.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert early.recv(1000) == b""
