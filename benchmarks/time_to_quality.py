@@ -95,8 +95,8 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
 def minigpt_run(arguments: list[str], text: Path, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Runs `minigpt train`; evaluates its best weights on the whole validation part, and returns the loss curve too.
 
-    The seconds of the curve count training steps only. A step that follows an evaluation or a save is counted as one
-    median step.
+    The seconds of the curve count training steps only, those of a teacher too. A step that follows an evaluation or a
+    save is counted as one median step.
     """
     from minigpt import Corpus, evaluate, load_checkpoint
 
@@ -107,7 +107,7 @@ def minigpt_run(arguments: list[str], text: Path, folder: Path, given: argparse.
     run_worker([*command, *arguments, *device], given.threads, MINIGPT_CACHE=str(folder / "cache"))
     process_seconds = time.perf_counter() - began
     record = json.loads((folder / "run" / "training.json").read_text(encoding="utf-8"))
-    lines = (folder / "run" / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    log, of_teacher = read_log(folder / "run" / "log.jsonl"), read_log(folder / "run" / "teacher" / "log.jsonl")
     corpus = Corpus.load(record["corpus"]["path"])
     model = load_checkpoint(folder / "run", given.device).model
     context = record["training"]["context_length"]
@@ -116,7 +116,7 @@ def minigpt_run(arguments: list[str], text: Path, folder: Path, given: argparse.
     return {
         "nats": measured.loss * measured.tokens,
         "bits_per_byte": measured.bits_per_byte,
-        "curve": training_curve([json.loads(line) for line in lines], measured.tokens),
+        "curve": training_curve(log, measured.tokens, sum(seconds_of_steps(of_teacher))),
         "process_seconds": process_seconds,
         "result": record["result"],
         "model": record["model"],
@@ -124,15 +124,26 @@ def minigpt_run(arguments: list[str], text: Path, folder: Path, given: argparse.
     }
 
 
-def training_curve(log: list[dict[str, Any]], tokens: int) -> list[Point]:
-    """The evaluations in a minigpt log, each with the seconds that the steps before it took."""
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The lines of a run's log; none if there is no such file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def seconds_of_steps(log: list[dict[str, Any]]) -> list[float]:
+    """The seconds of each step in a minigpt log; a step that follows something else counts as one median step."""
     own = {b["step"]: b["seconds"] - a["seconds"] for a, b in itertools.pairwise(log) if "loss" in a and "loss" in b}
     usual = median(own.values()) or 0.0
+    return [own.get(line["step"], usual) for line in log if "loss" in line]
+
+
+def training_curve(log: list[dict[str, Any]], tokens: int, before: float = 0.0) -> list[Point]:
+    """The evaluations in a minigpt log, each with the seconds that the steps until then took, and those `before`."""
+    steps = iter(seconds_of_steps(log))
     curve: list[Point] = []
-    seconds = 0.0
+    seconds = before
     for line in log:
         if "loss" in line:
-            seconds += own.get(line["step"], usual)
+            seconds += next(steps)
         elif "validation_loss" in line:
             curve.append((line["step"], seconds, line["validation_loss"] * tokens))
     return curve

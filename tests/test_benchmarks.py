@@ -372,7 +372,10 @@ def test_the_seconds_of_a_training_curve_exclude_evaluations(load: Any) -> None:
     log += [{"step": 1, "loss": 4.0, "seconds": 7.0}, {"step": 2, "loss": 3.0, "seconds": 8.0}]
     log += [{"step": 2, "validation_loss": 3.0, "seconds": 50.0}, {"step": 3, "loss": 3.0, "seconds": 52.0}]
     log += [{"step": 4, "loss": 3.0, "seconds": 53.0}, {"step": 4, "validation_loss": 2.0, "seconds": 90.0}]
-    assert load("time_to_quality").training_curve(log, 10) == [(0, 0.0, 40.0), (2, 2.0, 30.0), (4, 4.0, 20.0)]
+    bench = load("time_to_quality")
+    assert bench.training_curve(log, 10) == [(0, 0.0, 40.0), (2, 2.0, 30.0), (4, 4.0, 20.0)]
+    before = sum(bench.seconds_of_steps(log))  # of a teacher
+    assert [seconds for _, seconds, _ in bench.training_curve(log, 10, before)] == [before, before + 2, before + 4]
 
 
 def test_the_recipes_table_shows_when_nanogpts_final_loss_is_reached(load: Any) -> None:

@@ -240,19 +240,21 @@ def _train(
     control, finished = Control(), None
     unsaved: CheckpointError | None = None
     display: TrainingDisplay | None = None
-    is_teacher = False
     with ExitStack() as stack:
         shown = stack.enter_context(ExitStack())
         signals = stack.enter_context(signals_as_requests(control, lambda: display.stop() if display else None))
-        log_event = stack.enter_context(open_loggers(loggers, job.run, note))
+        logged = stack.enter_context(ExitStack())
         try:
             for event in train_job(job, control=control, world=world):
                 if isinstance(event, Started):
-                    is_teacher = event.is_teacher
-                    run = Run.open(event.directory) if is_teacher else job.run
+                    run = Run.open(event.directory) if event.is_teacher else job.run
+                    title = job.run.directory.name + ("-teacher" if event.is_teacher else "")
+                    logged.close()  # a distilled run starts twice
+                    required = display is None  # nothing is trained yet
+                    log_event = logged.enter_context(open_loggers(loggers, run, note, title, required=required))
                     if page is not None:
                         page.start(run, job.corpus.tokenizer, event.total_steps)
-                    shown.close()  # a distilled run starts twice
+                    shown.close()
                     display = shown.enter_context(TrainingDisplay.of(event, out))
                     display.read_log(run.read_log())  # without the lines that the resumed run writes again
                     continue
@@ -260,8 +262,8 @@ def _train(
                 display.show(event)
                 if page is not None:
                     page.show(event)
-                if not (is_teacher or isinstance(event, SpeedChange | TeacherTrained)):
-                    log_event(event)
+                if not isinstance(event, SpeedChange):
+                    log_event(event.finished if isinstance(event, TeacherTrained) else event)
                 finished = event if isinstance(event, Finished) else None
         except CheckpointError as error:  # the end could not be saved
             if finished is None:

@@ -29,12 +29,12 @@ def check_loggers(names: Iterable[str]) -> None:
 
 @contextmanager
 def open_loggers(
-    names: Iterable[str], run: "Run", report: Callable[[str], None]
+    names: Iterable[str], run: "Run", report: Callable[[str], None], title: str, *, required: bool = True
 ) -> Iterator[Callable[["Event"], None]]:
     """Yields a function that writes an event to each of the loggers named, `tensorboard` and `wandb`.
 
-    `report` is called with a sentence on each logger that fails.
-    Raises: ConfigError if one cannot start.
+    `report` is called with a sentence on each logger that fails. `title` is the run's name in Weights & Biases.
+    Raises: ConfigError if one cannot start. If none is `required`, that is reported too.
     """
     names = dict.fromkeys(names)
     check_loggers(names)
@@ -50,7 +50,12 @@ def open_loggers(
 
     try:
         for name in names:
-            loggers[name] = _start(name, run)
+            try:
+                loggers[name] = _start(name, run, title)
+            except ConfigError as error:
+                if required:
+                    raise
+                report(f"{error}; training continues without it")
         yield lambda event: attempt(lambda logger: logger.write(event))
     finally:
         attempt(lambda logger: logger.close())
@@ -61,8 +66,8 @@ class _Logger:
 
     start_hint = "reinstall it"  # what to do if it cannot start
 
-    def __init__(self, run: "Run") -> None:
-        self.run = run
+    def __init__(self, run: "Run", title: str) -> None:
+        self.run, self.title = run, title
         self._relocations = run.relocations
         self._next_step: int | None = None
 
@@ -137,10 +142,10 @@ class _TensorBoardLogger(_Logger):
     A run that is resumed or rolls back opens another file, which hides the later steps of the earlier files.
     """
 
-    def __init__(self, run: "Run") -> None:
+    def __init__(self, run: "Run", title: str) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        super().__init__(run)
+        super().__init__(run, title)
         self._open: Callable[..., Any] = SummaryWriter
         self._writer: Any = None
 
@@ -176,16 +181,16 @@ class _WandbLogger(_Logger):
 
     start_hint = "log in by `wandb login`, or set WANDB_MODE=offline"
 
-    def __init__(self, run: "Run") -> None:
-        super().__init__(run)
+    def __init__(self, run: "Run", title: str) -> None:
+        super().__init__(run, title)
         self._wandb = importlib.import_module("wandb")
-        self._id = re.sub(r"[^\w-]+", "-", f"{run.directory.name}-{run.record.started or ''}")[:128]
+        self._id = re.sub(r"[^\w-]+", "-", f"{title}-{run.record.started or ''}")[:128]
         self.open_again()
 
     def open_again(self) -> None:
         self._run = self._wandb.init(
             project=os.environ.get("WANDB_PROJECT", "minigpt"),
-            name=self.run.directory.name,
+            name=self.title,
             id=self._id,
             resume="allow",
             config=self.run.record.to_dict(),
@@ -205,9 +210,9 @@ class _WandbLogger(_Logger):
 _LOGGERS: dict[str, type[_Logger]] = {"tensorboard": _TensorBoardLogger, "wandb": _WandbLogger}
 
 
-def _start(name: str, run: "Run") -> _Logger:
+def _start(name: str, run: "Run", title: str) -> _Logger:
     try:
-        return _LOGGERS[name](run)
+        return _LOGGERS[name](run, title)
     except Exception as error:  # the packages document no exceptions
         raise ConfigError(f"--log {name} cannot start ({_reason(error)}); {_LOGGERS[name].start_hint}") from error
 

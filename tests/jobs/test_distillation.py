@@ -2,12 +2,14 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fake_wandb import Wandb
 from typer.testing import CliRunner
 
 import minigpt
@@ -210,3 +212,42 @@ def test_the_report_shows_both_phases(here: Path) -> None:
     assert data["teacher"]["validation"]["step"] == [0, 2, 3]
     assert data["teacher"]["state"] == "finished after 3 steps"
     assert [table["title"] for table in data["tables"]][-1] == "Teacher"
+
+
+def train_with(wandb: Wandb, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Trains fox on the command line with this logger; returns what it printed on stderr, on one line."""
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in SETTINGS.items()]
+    result = CliRunner().invoke(app, ["train", "fox.txt", "--name", "fox", "--no-report", "--log", "wandb", *options])
+    assert result.exit_code == 0, result.output
+    return " ".join(result.stderr.split())
+
+
+def test_the_teacher_is_logged_as_a_separate_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = Wandb()
+    train_with(wandb, monkeypatch)
+    assert [run["name"] for run in wandb.runs] == ["fox-teacher", "fox"]
+    trained = [step for step, metrics in wandb.logged if "train/loss" in metrics]
+    assert trained == [*range(1, TEACHER_STEPS + 1), *range(1, SETTINGS["steps"] + 1)]
+    best = [step for step, metrics in wandb.logged if "best/bits_per_byte" in metrics]
+    assert best == [TEACHER_STEPS, SETTINGS["steps"]]
+    assert wandb.finished == 2
+
+
+def test_a_logger_that_cannot_start_again_after_the_teacher_ends_no_training(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wandb = Wandb()
+    start = wandb.init
+
+    def init(*, name: str, **given: Any) -> Wandb:
+        if name == "fox":
+            raise RuntimeError("no network")
+        return start(name=name, **given)
+
+    monkeypatch.setattr(wandb, "init", init)
+    printed = train_with(wandb, monkeypatch)
+    assert "--log wandb cannot start (no network); log in by" in printed
+    assert "; training continues without it" in printed
+    assert [run["name"] for run in wandb.runs] == ["fox-teacher"]
+    assert Run.open(here / "checkpoints" / "fox").record.result is not None

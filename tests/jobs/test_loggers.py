@@ -4,14 +4,12 @@ import importlib.util
 import math
 import shutil
 import sys
-import types
-from collections.abc import Callable, Iterable, Iterator
-from importlib.machinery import ModuleSpec
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from builders import new_model, new_run
+from fake_wandb import Wandb
 
 from minigpt.config import TrainConfig
 from minigpt.errors import ConfigError, MissingPackageError
@@ -43,38 +41,10 @@ def run(tmp_path: Path) -> Run:
 def log_events(name: str, run: Run, events: Iterable[Event]) -> list[str]:
     """Logs the events as one process does; returns the failures that it reported."""
     reports: list[str] = []
-    with open_loggers([name], run, reports.append) as write:
+    with open_loggers([name], run, reports.append, run.directory.name) as write:
         for event in events:
             write(event)
     return reports
-
-
-class Wandb(types.ModuleType):
-    """A fake of the package that records its calls."""
-
-    def __init__(self) -> None:
-        super().__init__("wandb")
-        self.__spec__ = ModuleSpec("wandb", None, origin="here")
-        self.runs: list[dict[str, Any]] = []
-        self.logged: list[tuple[int, dict[str, Any]]] = []
-        self.finished = 0
-        self.fail: Callable[[], None] = lambda: None
-
-    def init(self, **arguments: Any) -> "Wandb":
-        self.fail()
-        self.runs.append(arguments)
-        return self
-
-    def log(self, figures: dict[str, Any], step: int) -> None:
-        self.fail()
-        self.logged.append((step, figures))
-
-    def finish(self) -> None:
-        self.finished += 1
-
-    @staticmethod
-    def Html(text: str) -> str:  # noqa: N802
-        return text
 
 
 @pytest.fixture
@@ -132,7 +102,7 @@ def test_a_logger_that_fails_is_reported_once_and_training_continues(run: Run, w
         raise OSError("no network\nand a long story")
 
     reports: list[str] = []
-    with open_loggers(["wandb", "wandb"], run, reports.append) as write:
+    with open_loggers(["wandb", "wandb"], run, reports.append, run.directory.name) as write:
         write(step(1))
         wandb.fail = fail
         write(step(2))
@@ -167,7 +137,7 @@ def test_after_the_folder_was_lost_wandb_continues_the_same_run_in_the_new_one(
     locked: Run, wandb: Wandb, is_replaced: bool
 ) -> None:
     before = locked.directory
-    with open_loggers(["wandb"], locked, pytest.fail) as write:
+    with open_loggers(["wandb"], locked, pytest.fail, locked.directory.name) as write:
         write(step(1))
         lose_folder(locked, is_replaced=is_replaced)
         write(step(2))  # the next save finds that the folder is lost
@@ -187,13 +157,13 @@ def test_a_logger_that_cannot_start_closes_those_already_started(
     run: Run, wandb: Wandb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Broken(_Logger):
-        def __init__(self, _: Run) -> None:
+        def __init__(self, _: Run, title: str) -> None:
             raise RuntimeError("no room")
 
     monkeypatch.setitem(_LOGGERS, "json", Broken)  # a module that exists
     with (
         pytest.raises(ConfigError, match=r"--log json cannot start \(no room\)"),
-        open_loggers(["wandb", "json"], run, pytest.fail),
+        open_loggers(["wandb", "json"], run, pytest.fail, run.directory.name),
     ):
         pass
     assert (len(wandb.runs), wandb.finished) == (1, 1)
@@ -273,7 +243,7 @@ def test_a_run_that_rolls_back_shows_every_step_once(run: Run) -> None:
 @pytest.mark.parametrize("is_replaced", [False, True])
 def test_after_the_folder_was_lost_tensorboard_continues_in_the_new_one(locked: Run, is_replaced: bool) -> None:
     before = locked.directory
-    with open_loggers(["tensorboard"], locked, pytest.fail) as write:
+    with open_loggers(["tensorboard"], locked, pytest.fail, locked.directory.name) as write:
         write(step(1, 1.0))
         lose_folder(locked, is_replaced=is_replaced)
         write(step(2, 2.0))
@@ -289,7 +259,7 @@ def test_after_the_folder_was_lost_tensorboard_continues_in_the_new_one(locked: 
 
 @real
 def test_the_steps_before_a_save_are_on_disk(run: Run) -> None:
-    with open_loggers(["tensorboard"], run, pytest.fail) as write:
+    with open_loggers(["tensorboard"], run, pytest.fail, run.directory.name) as write:
         write(Saved(0, run.directory, "last"))
         write(step(1, 1.0))
         write(Saved(1, run.directory, "last"))
