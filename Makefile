@@ -19,11 +19,11 @@ $(BIN)/python:
 		{ echo "minigpt needs Python 3.11 or newer; $(PYTHON) is older: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: pyproject.toml setup.py constraints.txt $(wildcard minigpt/generation/engines/*.[ch]) | $(BIN)/python
+$(VENV)/.demo: pyproject.toml setup.py constraints.txt $(wildcard minigpt/native/*.[ch]) | $(BIN)/python
 	$(INSTALL) -e '.[plot]'
 	@touch $@
 
-$(VENV)/.test: pyproject.toml setup.py constraints.txt $(wildcard minigpt/generation/engines/*.[ch]) | $(BIN)/python
+$(VENV)/.test: pyproject.toml setup.py constraints.txt $(wildcard minigpt/native/*.[ch]) | $(BIN)/python
 	$(INSTALL) -e '.[plot,test]'
 	@touch $@ $(VENV)/.demo
 
@@ -41,9 +41,9 @@ demo: $(VENV)/.demo
 test: $(VENV)/.test lint types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical
 
-# The settings reach PyTorch's own kernels, oneDNN, MKL and decode.c, in this order; then the number of threads.
-ISA_TESTS ?= tests/model tests/foundations tests/generation tests/importers tests/exporters tests/inspection \
-	tests/storage tests/training
+# The settings reach PyTorch's own kernels, oneDNN, MKL and our C code, in this order; then the number of threads.
+ISA_TESTS ?= tests/model tests/native tests/foundations tests/generation tests/importers tests/exporters \
+	tests/inspection tests/storage tests/training
 isa-plain: SETTINGS = ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2 \
 	MINIGPT_CPU_ISA=plain OMP_NUM_THREADS=1
 isa-avx2: SETTINGS = ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 \

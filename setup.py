@@ -1,6 +1,6 @@
-"""Compiles decode.c if there is a C compiler; without one, minigpt installs without it and generates with PyTorch.
+"""Compiles the C code of minigpt/native if there is a C compiler; without one, minigpt installs and uses PyTorch.
 
-The result is a library that minigpt/generation/engines/native.py loads with ctypes. It is not a Python module and
+The result is a library that minigpt/native/compiled.py loads with ctypes. It is not a Python module and
 includes no header of Python, so one wheel per platform serves every Python. A record beside it says how it was
 compiled, or why it was not.
 """
@@ -22,8 +22,10 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
-SOURCES = ["minigpt/generation/engines/decode.c", "minigpt/generation/engines/kernels.h"]
-RECORD = "_decode_build.json"
+FOLDER = "minigpt/native"
+UNITS = [f"{FOLDER}/decode.c", f"{FOLDER}/training.c"]
+HEADERS = [f"{FOLDER}/{name}.h" for name in ("kernels", "platform", "training_kernels", "vectors")]
+RECORD = "_native_build.json"
 
 
 class Flags(NamedTuple):
@@ -64,7 +66,7 @@ def flags_of(platform: str = sys.platform, *, openmp: bool) -> Flags:
 
 
 def compile_library(target: Path, work: Path, platform: str = sys.platform) -> dict[str, str]:
-    """Compiles decode.c to `target`, with OpenMP if possible; `work` is a folder for the object file.
+    """Compiles the C code to `target`, with OpenMP if possible; `work` is a folder for the object files.
 
     Returns: two reasons, empty on success: `error`, why there is no library; `openmp_error`, why it uses one core.
     """
@@ -79,15 +81,18 @@ def compile_library(target: Path, work: Path, platform: str = sys.platform) -> d
 
 
 def _compile(target: Path, work: Path, compiler: list[str], flags: Flags) -> str:
-    """Why decode.c could not be compiled with these flags; empty if it was."""
-    # native.py compares it with the sources beside the library, so that it never loads an outdated one.
-    fingerprint = hashlib.sha256(b"".join((ROOT / source).read_bytes() for source in SOURCES)).hexdigest()
+    """Why the C code could not be compiled with these flags; empty if it was."""
+    # compiled.py compares it with the sources beside the library, so that it never loads an outdated one.
+    contents = ((ROOT / source).read_bytes() for source in sorted([*UNITS, *HEADERS]))
+    fingerprint = hashlib.sha256(b"".join(contents)).hexdigest()
     linked = work / f"linked{target.suffix}"
     machine = _words("ARCHFLAGS")
     defined = [*_words("CPPFLAGS"), f'-DSOURCES="{fingerprint}"']
-    compiling = [*flags.compile, *machine, *_words("CFLAGS"), *defined, "-c", SOURCES[0], "-o", str(work / "decode.o")]
-    linking = [str(work / "decode.o"), *flags.link, *machine, *_words("LDFLAGS"), "-o", str(linked)]
-    error = _run([*compiler, *compiling]) or _run([*compiler, *linking])
+    compiling = [*compiler, *flags.compile, *machine, *_words("CFLAGS"), *defined, "-c"]
+    objects = {unit: str(work / Path(unit).with_suffix(".o").name) for unit in UNITS}
+    errors = (_run([*compiling, unit, "-o", target]) for unit, target in objects.items())
+    linking = [*compiler, *objects.values(), *flags.link, *machine, *_words("LDFLAGS"), "-o", str(linked)]
+    error = next(filter(None, errors), "") or _run(linking)
     if not error:
         linked.replace(target)
     return error
@@ -110,8 +115,8 @@ def _run(command: list[str]) -> str:
     return f"{command[0]}: {reasons[0].strip()[:200] if reasons else f'exit status {done.returncode}'}"
 
 
-class BuildDecode(build_ext):
-    """Compiles decode.c and writes the record of it; a failure does not end the installation."""
+class BuildNative(build_ext):
+    """Compiles the C code and writes the record of it; a failure does not end the installation."""
 
     def build_extension(self, ext: Extension) -> None:
         target, work = Path(self.get_ext_fullpath(ext.name)).absolute(), Path(self.build_temp).absolute()
@@ -143,6 +148,6 @@ class PlatformWheel(bdist_wheel):
 
 if __name__ == "__main__":
     setup(
-        ext_modules=[Extension("minigpt.generation.engines._decode", SOURCES[:1], depends=SOURCES[1:], optional=True)],
-        cmdclass={"build_ext": BuildDecode, "bdist_wheel": PlatformWheel},
+        ext_modules=[Extension("minigpt.native._native", UNITS, depends=HEADERS, optional=True)],
+        cmdclass={"build_ext": BuildNative, "bdist_wheel": PlatformWheel},
     )

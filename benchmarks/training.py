@@ -8,10 +8,10 @@ reported and skipped. On a CPU `nanogpt-compiled` also needs a C++ compiler.
 Every measurement runs in a separate process, and each round measures all engines in turn. If the speed of the machine
 drifts, it affects all engines, so compare ratios within a round. All engines use the same shape, batch, threads and
 random tokens. On a CPU they compute in float32, except the `bf16` engines: `minigpt train` chooses bfloat16 on a CPU
-if it is faster. On CUDA all use bfloat16. minigpt runs `minigpt.train` with its defaults and without a run folder,
-so it does not evaluate, sample, log or save. nanoGPT keeps its advantages: no biases, and it reads the loss only every
-tenth step. Memory is the peak resident set size on a CPU and torch's peak allocation on CUDA; "above imports" excludes
-the memory in use before the model is built.
+if it is faster. `minigpt-bf16-pytorch` is minigpt without its C code. On CUDA all use bfloat16. minigpt runs
+`minigpt.train` with its defaults and without a run folder, so it does not evaluate, sample, log or save. nanoGPT
+keeps its advantages: no biases, and it reads the loss only every tenth step. Memory is the peak resident set size on
+a CPU and torch's peak allocation on CUDA; "above imports" excludes the memory in use before the model is built.
 
 "Outside" is the fraction of minigpt's step that is not forward, backward, clipping or update. It is measured in one
 process, which alternates steps of minigpt's loop with steps of a bare loop over the same model, loss and optimizer on
@@ -52,6 +52,7 @@ from measuring import (
 
 SHAPES = {
     "chars-nano": Shape(4, 4, 128, context=64, batch=12, vocabulary=65),
+    "bpe-nano": Shape(4, 4, 128, context=128, batch=8, vocabulary=4096),  # what minigpt plans for a small text
     "chars-mini": Shape(6, 6, 384, context=256, batch=16, vocabulary=65),
     "bpe-mini": Shape(6, 6, 384, context=256, batch=16, vocabulary=50257),
     "gpt2": Shape(12, 12, 768, context=512, batch=1, vocabulary=50257),
@@ -63,6 +64,7 @@ ENGINES = (
     "minigpt-adamw",
     "minigpt-bf16",
     "minigpt-adamw-bf16",
+    "minigpt-bf16-pytorch",
     "nanogpt",
     "nanogpt-compiled",
     "transformers",
@@ -105,6 +107,10 @@ def measure_engine(
     if engine.startswith("minigpt"):
         import own_loop
 
+        if "pytorch" in engine:
+            from minigpt.native import compiled
+
+            vars(compiled)["library"] = lambda: None
         options = {
             part: value
             for mark, part, value in (

@@ -26,14 +26,15 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "cores": "",
         "threads": "cores",
         "pages": "",
-        "model": "errors config device",
+        "native": "errors",
+        "model": "errors config device native",
         "foundations": "errors model",
         "tokenizer": "errors seeds bounded_reading config",
         "data": "errors optional_packages seeds bounded_reading cores config device tokenizer",
         "storage": "errors bounded_reading settings config run_options device model tokenizer data",
         "importers": "errors optional_packages bounded_reading config device model tokenizer storage",
-        "generation": "errors seeds config device threads model tokenizer",
-        "exporters": "errors optional_packages pages config device model tokenizer storage importers generation",
+        "generation": "errors seeds config device threads model native tokenizer",
+        "exporters": "errors optional_packages pages config device model native tokenizer storage importers generation",
         "evaluation": (
             "errors optional_packages units bounded_reading config device threads model tokenizer data storage "
             "importers"
@@ -41,7 +42,8 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "inspection": "errors optional_packages pages config device model tokenizer data storage evaluation",
         "corpus_report": "errors config model tokenizer data evaluation",
         "training": (
-            "errors seeds cores config device threads model tokenizer data storage generation evaluation inspection"
+            "errors seeds cores config device threads model native tokenizer data storage generation evaluation "
+            "inspection"
         ),
         "planning": "errors config run_options device model tokenizer data storage evaluation training",
         "reports": "errors optional_packages units pages config model tokenizer data storage evaluation inspection",
@@ -53,8 +55,8 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         ),
         "cli": (
             "errors optional_packages units bounded_reading settings cores config run_options device model tokenizer "
-            "data storage importers exporters pages generation server evaluation inspection corpus_report training "
-            "planning reports jobs"
+            "data storage importers exporters pages native generation server evaluation inspection corpus_report "
+            "training planning reports jobs"
         ),
         "__main__": "cli",
     }.items()

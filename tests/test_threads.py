@@ -12,8 +12,8 @@ import torch
 from builders import random_model
 
 from minigpt import threads
-from minigpt.generation.engines import native
 from minigpt.generation.engines.native import NativeEngine
+from minigpt.native import compiled
 from minigpt.threads import LoadMonitor, OtherPrograms, ShortWaits
 
 TASKS = Path("/proc/self/task")
@@ -144,7 +144,7 @@ def test_the_users_own_choice_of_waiting_stays(variable: str, monkeypatch: pytes
     assert not waits.are_on
 
 
-@pytest.mark.skipif(native.library() is None, reason="decode.c is not compiled")
+@pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
 @pytest.mark.parametrize("quantization", ["none", "int8"])
 def test_logits_do_not_depend_on_the_number_of_threads(quantization: str) -> None:
     model, before = random_model(n_embd=64, n_head=4, vocab_size=300), torch.get_num_threads()

@@ -63,12 +63,12 @@ def open_engine(model: "GPT", quantize: Literal["auto", "none", "int8"], *, comp
 
     Raises: ConfigError if the engine supports no int8, or cannot be compiled.
     """
-    from minigpt.generation.engines import native
     from minigpt.generation.engines.resolve import resolve_engine
+    from minigpt.native.compiled import uses_one_core, why_unavailable
 
-    if native.why_unavailable() and model.token_embedding.weight.device.type == "cpu":
-        note(f"PyTorch generates the text, several times slower than compiled code: {native.why_unavailable()}")
-    elif (reason := native.uses_one_core()) and model.token_embedding.weight.device.type == "cpu":
+    if why_unavailable() and model.token_embedding.weight.device.type == "cpu":
+        note(f"PyTorch generates the text, several times slower than compiled code: {why_unavailable()}")
+    elif (reason := uses_one_core()) and model.token_embedding.weight.device.type == "cpu":
         note(f"compiled code generates the text on one core, because its compiler has no OpenMP ({reason})")
     return resolve_engine(model, quantize, compiled=compiled)
 

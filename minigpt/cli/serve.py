@@ -116,8 +116,8 @@ def _load(
     from minigpt.device import free_memory
     from minigpt.generation.batching.batch import Batch
     from minigpt.generation.capacity import slot_bytes
-    from minigpt.generation.engines import native
     from minigpt.generation.engines.resolve import resolve_slots
+    from minigpt.native import compiled
     from minigpt.server.served_model import ServedModel
 
     checkpoint = open_model(str(path), checkpoints, device, dtype=dtype)
@@ -129,8 +129,8 @@ def _load(
             f"max_batch ({config.max_batch}) texts of {name} need {config.max_batch * each / 1e9:.1f} GB for keys and "
             f"values, but {free / 1e9:.1f} GB are free; {max(1, fitting)} would fit"
         )
-    if native.why_unavailable() and target.type == "cpu":
-        note(f"PyTorch generates one text after another: {native.why_unavailable()}")
+    if compiled.why_unavailable() and target.type == "cpu":
+        note(f"PyTorch generates one text after another: {compiled.why_unavailable()}")
     engine = resolve_slots(model, config.max_batch, quantize)
     batch = Batch(engine, checkpoint.tokenizer, prefix_cache_bytes=config.prefix_cache * 1_000_000)
     return ServedModel(name, int(path.stat().st_mtime), batch, checkpoint.tokenizer.chat_template, path)

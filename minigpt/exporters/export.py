@@ -29,11 +29,11 @@ from minigpt.exporters.html.page import PageText, check_page, read_page, write_p
 from minigpt.exporters.modelfile import modelfile_path, write_modelfile
 from minigpt.exporters.onnx import write_onnx
 from minigpt.exporters.parity import TEXT, Parity, Run, Tokenize, compare, reference_of
-from minigpt.generation.engines import native
 from minigpt.generation.engines.native import NativeEngine
 from minigpt.importers.open_model import is_checkpoint, load_model
 from minigpt.importers.peft import Adapter, find_base, merged, read_adapter
 from minigpt.model.gpt import GPT
+from minigpt.native import compiled
 from minigpt.optional_packages import optional_import
 from minigpt.storage.adapter import is_adapter
 from minigpt.storage.checkpoint import (
@@ -200,8 +200,8 @@ class _ExportJob:
             self.notes.append(f"the page's own code was not checked: {error}")
             return
         self.check("node", lambda _: answer.logits, lambda _: answer.text_ids[0])
-        if native.library() is None:
-            self.notes.append(f"not compared with `minigpt generate --quantize int8`: {native.why_unavailable()}")
+        if compiled.library() is None:
+            self.notes.append(f"not compared with `minigpt generate --quantize int8`: {compiled.why_unavailable()}")
             return
         quantized = replace(self.reference, logits=_quantized_logits(self.model, self.reference.ids))
         found = compare("node beside --quantize int8", lambda _: answer.logits, quantized)

@@ -8,7 +8,9 @@ from torch import Tensor, nn
 
 from minigpt.config import GPTConfig
 from minigpt.errors import ConfigError
+from minigpt.model.fused import causal_softmax
 from minigpt.model.kv_cache import LayerCache
+from minigpt.native import operations
 
 # Up to this many positions, PyTorch's fused kernel takes 1.5 to 5 times as long as the formula in bfloat16 on a CPU,
 # because its backward pass consists of small products. For longer sequences the formula's (T, T) weights cost more.
@@ -44,6 +46,7 @@ def attend_causally(
 ) -> Tensor:
     """Computes the result of `attend` for the last T of S positions, with PyTorch's fused kernel if that is faster.
 
+    In bfloat16 on a CPU, compiled C code computes the weights of up to 512 positions, if there is any.
     `mask` is the causal mask for all n_positions; `padding` is the number of unused positions at the start of each row.
     Shapes: query (B, H, T, D); key and value (B, H, S, D); mask (n_positions, n_positions); padding (B,) int64;
     result (B, H, T, D).
@@ -56,7 +59,10 @@ def attend_causally(
         rows = None if t == 1 else mask[s - t : s, :s]  # (T, S)
         return F.scaled_dot_product_attention(query, key, value, attn_mask=rows, dropout_p=dropout)
     if t <= _FORMULA_POSITIONS and query.dtype == torch.bfloat16 and query.device.type == "cpu":
-        return attend(query, key, value, mask[:t, :t], dropout)[0]
+        if not operations.fits(query):
+            return attend(query, key, value, mask[:t, :t], dropout)[0]
+        weights = causal_softmax(query @ key.transpose(-2, -1), 1 / math.sqrt(query.shape[-1]))  # (B, H, T, T)
+        return F.dropout(weights, dropout, training=dropout > 0) @ value
     return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
 
 

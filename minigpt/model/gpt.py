@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from minigpt.config import GPTConfig
 from minigpt.model.attention import CausalSelfAttention, causal_mask, check_length
+from minigpt.model.fused import gelu
 from minigpt.model.kv_cache import KVCache, LayerCache
 
 
@@ -30,7 +31,7 @@ class MLP(nn.Module):
         self.gelu_form = "tanh" if config.activation_function == "gelu_new" else "none"
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = F.gelu(self.up_proj(x), approximate=self.gelu_form)  # (B, T, 4C)
+        hidden = gelu(self.up_proj(x), self.gelu_form)  # (B, T, 4C)
         return self.residual_dropout(self.down_proj(hidden))  # (B, T, C)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from minigpt.model.gpt import GPT
+from minigpt.native import operations
 
 HEAD_ROWS = 1024  # tokens with logits in memory at one time
 CUDA_HEAD_ROWS = 4096  # the same on CUDA: every slice of rows adds to all of the head's gradient, which takes time
@@ -19,7 +20,7 @@ _CUDA_ALIGNMENT = 128  # tokens: tensor cores multiply whole tiles, and GPT-2's 
 
 
 class LogitsGradient(Protocol):
-    """`overwrite_with_gradient`, `fused_gradient`, or its compiled form."""
+    """`overwrite_with_gradient`, `fused_gradient` or its compiled form, or `cross_entropy_` in C."""
 
     def __call__(
         self, logits: Tensor, targets: Tensor, vocab_size: int, teacher: Tensor | None = None, weight: float = 0.0, /
@@ -120,6 +121,9 @@ def head_plan(
     """The plan for a device. A compiled gradient reads all rows at once, because it makes no copies of the logits."""
     gradient = compiled_gradient or overwrite_with_gradient
     if device_type != "cuda":
+        is_bfloat16_on_cpu = device_type == "cpu" and dtype == torch.bfloat16
+        if is_bfloat16_on_cpu and compiled_gradient is None and operations.are_faster():
+            return HeadPlan(HEAD_ROWS, HEAD_ROWS, pads_vocabulary=False, gradient=operations.cross_entropy_)
         slice_rows = max(1, _CACHED_LOGITS // vocab_size) if device_type == "cpu" else HEAD_ROWS
         return HeadPlan(HEAD_ROWS, slice_rows, pads_vocabulary=False, gradient=gradient)
     # A float16 sum over more rows could overflow in the gradient of a frequent token.

@@ -15,8 +15,9 @@ import torch
 from builders import new_model
 
 from minigpt.config import GPTConfig
-from minigpt.generation.engines import native, resolve
+from minigpt.generation.engines import resolve
 from minigpt.model.gpt import GPT
+from minigpt.native import compiled
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint, save_weights
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -228,7 +229,7 @@ def test_a_random_seed_is_reported_and_repeats_the_text(run: Any) -> None:
 
 def test_a_missing_compiler_is_reported_in_one_line(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     save_model("one")
-    monkeypatch.setattr(native, "_library", lambda: "there is no compiler")
+    monkeypatch.setattr(compiled, "_library", lambda: "there is no compiler")
     notes = run("generate", "abc", *SHORT).stderr.splitlines()
     assert notes[0] == "PyTorch generates the text, several times slower than compiled code: there is no compiler"
     assert "cpu, float32, PyTorch" in notes[1]
@@ -237,14 +238,14 @@ def test_a_missing_compiler_is_reported_in_one_line(run: Any, monkeypatch: pytes
 def test_an_instruction_set_that_the_processor_lacks_is_reported_in_one_line(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if native.library() is None:
+    if compiled.library() is None:
         pytest.skip("minigpt was installed without a C compiler")
     save_model("one")
-    monkeypatch.setattr(native, "_library", native._library.__wrapped__)
+    monkeypatch.setattr(compiled, "_library", compiled._library.__wrapped__)
     with monkeypatch.context() as environment:
         environment.setenv("MINIGPT_CPU_ISA", "mmx")
         result = run("generate", "abc", *SHORT)
-    native.library()  # selects the default again
+    compiled.library()  # selects the default again
     assert result.exit_code == 1
     assert result.stderr.startswith("minigpt: MINIGPT_CPU_ISA is 'mmx'; on this processor it can be: ")
     assert len(result.stderr.splitlines()) == 1
@@ -253,7 +254,7 @@ def test_an_instruction_set_that_the_processor_lacks_is_reported_in_one_line(
 def test_int8_weights_can_be_chosen_and_are_the_default_of_a_large_model(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if native.library() is None:
+    if compiled.library() is None:
         pytest.skip("minigpt was installed without a C compiler")
     save_model("one")
     engines = {}

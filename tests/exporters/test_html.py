@@ -20,16 +20,16 @@ from minigpt.exporters.export import export_model
 from minigpt.exporters.html import build_wasm
 from minigpt.exporters.html.page import PageText, check_page, read_page, write_page
 from minigpt.generation.decoding import Decoder
-from minigpt.generation.engines import native
 from minigpt.generation.engines.native import NativeEngine
 from minigpt.generation.healing import encode_prompt
 from minigpt.generation.sampling import Sampler, uniform
 from minigpt.model.gpt import GPT
+from minigpt.native import compiled
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-needs_decode = pytest.mark.skipif(native.library() is None, reason="decode.c is not compiled")
+needs_decode = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
 
 CORPUS = "“It’s naïve — really”, he said… 日本語 と 日曜日, 1234½ Привет 🙂🙃 ▁▂▃\t\n" * 8
 TEXTS = [

@@ -15,7 +15,6 @@ from minigpt.errors import ConfigError
 from minigpt.generation import decoding
 from minigpt.generation.constraint import TextConstraint
 from minigpt.generation.decoding import Decoder
-from minigpt.generation.engines import native
 from minigpt.generation.engines.cuda_graphs import GraphEngine
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
@@ -24,13 +23,14 @@ from minigpt.generation.sampling import Sampler
 from minigpt.generation.speculative import DraftModel, PromptLookup, SpeedupMonitor
 from minigpt.generation.streaming import generate_pieces, generate_text
 from minigpt.model.gpt import GPT
+from minigpt.native import compiled
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 TEXT = "朝起きると窓の外は雨だった。Ein Wörterbuch über Bäume, 電車の中で café 🐋🐋🐋 und naïve Grüße, 雨だった。" * 4
 BYTES = Tokenizer.named("bytes")
 TOKENIZERS = {"bytes": BYTES, "bpe": Tokenizer.train([TEXT], "bpe:300"), "chars": Tokenizer.train([TEXT], "chars")}
-needs_native = pytest.mark.skipif(native.library() is None, reason="decode.c is not compiled")
+needs_native = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
 every_engine = pytest.mark.parametrize(
     "kind",
     ["torch", "graph", pytest.param("native", marks=needs_native), pytest.param("int8", marks=needs_native)],

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.errors import ConfigError, GenerationError
 from minigpt.generation.decoding import Decoder, generate, generate_uncached, visible_tokens, window_moves, window_start
-from minigpt.generation.engines import native
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
 from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.sampling import Sampler
 from minigpt.model.gpt import GPT
+from minigpt.native import compiled
 
-needs_native = pytest.mark.skipif(native.library() is None, reason="decode.c is not compiled")
+needs_native = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
 every_engine = pytest.mark.parametrize("kind", ["torch", pytest.param("native", marks=needs_native)])
 
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.generation import decoding
-from minigpt.generation.engines import native
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
 from minigpt.generation.engines.pytorch import TorchEngine
@@ -17,6 +16,7 @@ from minigpt.generation.healing import encode_prompt
 from minigpt.generation.speculative import PromptLookup, SpeedupMonitor
 from minigpt.generation.streaming import Piece, generate_pieces
 from minigpt.model.gpt import GPT
+from minigpt.native import compiled
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 NAMES = ("area", "width", "height", "border", "corner", "center")
@@ -30,7 +30,7 @@ CODE = "".join(
 BPE = Tokenizer.train([CODE], "bpe:400")
 GPT2 = Tokenizer.named("gpt2")
 BYTES = Tokenizer.named("bytes")
-needs_native = pytest.mark.skipif(native.library() is None, reason="decode.c is not compiled")
+needs_native = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ from torch import Tensor
 from minigpt.config import SamplingConfig
 from minigpt.generation import decoding
 from minigpt.generation.decoding import Decoder, generate_uncached
-from minigpt.generation.engines import native
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
 from minigpt.generation.engines.pytorch import TorchEngine
@@ -25,9 +24,10 @@ from minigpt.generation.speculative import (
 )
 from minigpt.generation.streaming import generate_pieces
 from minigpt.model.gpt import GPT
+from minigpt.native import compiled
 from minigpt.tokenizer.tokenizer import Tokenizer
 
-needs_native = pytest.mark.skipif(native.library() is None, reason="decode.c is not compiled")
+needs_native = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
 every_engine = pytest.mark.parametrize(
     "kind", ["torch", pytest.param("native", marks=needs_native), pytest.param("int8", marks=needs_native)]
 )
@@ -361,5 +361,5 @@ def test_drafting_changes_no_token_with_the_callers_processors(
 
 def test_engines_whose_logits_depend_on_the_number_of_tokens_get_no_drafter_by_default() -> None:
     assert default_drafter(TorchEngine(new_model())) is None
-    if native.library() is not None:
+    if compiled.library() is not None:
         assert isinstance(default_drafter(NativeEngine(new_model())), PromptLookup)

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.errors import ConfigError
 from minigpt.generation.decoding import GeneratedToken
-from minigpt.generation.engines import native
 from minigpt.generation.engines.resolve import resolve_engine
 from minigpt.generation.healing import encode_prompt
 from minigpt.generation.sampling import Sampler
 from minigpt.generation.streaming import Piece, bits_per_byte, generate_pieces, generate_text
 from minigpt.model.gpt import GPT
+from minigpt.native import compiled
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 BYTES = Tokenizer.named("bytes")
@@ -249,7 +249,7 @@ def test_the_models_mode_is_restored_even_if_the_caller_stops_early(beams: int) 
     assert model.training
 
 
-@pytest.mark.skipif(native.library() is None, reason="decode.c is not compiled")
+@pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
 def test_the_compiled_engine_generates_the_same_text() -> None:
     config = SamplingConfig(max_new_tokens=40, temperature=1.0, seed=2, samples=2)
     model = small_model(seed=2)

@@ -1,6 +1,6 @@
-"""Checks an installed minigpt: `minigpt generate` runs a random model, with the compiled decode.c.
+"""Checks an installed minigpt: `minigpt generate` runs a random model, with the compiled C code.
 
-cibuildwheel runs it on each wheel. Exit status 1: minigpt works, but without decode.c; the reason is printed.
+cibuildwheel runs it on each wheel. Exit status 1: minigpt works, but without the C code; the reason is printed.
 """
 
 import subprocess
@@ -12,12 +12,12 @@ from pathlib import Path
 import torch
 
 from minigpt import GPT, GPTConfig, Tokenizer, save_checkpoint
-from minigpt.generation.engines import native
+from minigpt.native import compiled
 
 
 def main() -> str:
-    """Why decode.c is not used; empty if it is."""
-    assert Path(native.__file__).is_relative_to(sysconfig.get_path("platlib")), native.__file__
+    """Why the C code is not used; empty if it is."""
+    assert Path(compiled.__file__).is_relative_to(sysconfig.get_path("platlib")), compiled.__file__
     with tempfile.TemporaryDirectory() as folder:
         torch.manual_seed(0)
         model = GPT(GPTConfig(vocab_size=257, n_positions=32, n_embd=16, n_layer=1, n_head=2))
@@ -27,8 +27,8 @@ def main() -> str:
         done = subprocess.run([minigpt, "generate", "Once", *options], capture_output=True, check=True)
         sys.stderr.buffer.write(done.stderr)
         assert done.stdout.startswith(b"Once"), done.stdout
-        assert (b"compiled for" in done.stderr) == (native.library() is not None)
-    return native.why_unavailable()
+        assert (b"compiled for" in done.stderr) == (compiled.library() is not None)
+    return compiled.why_unavailable()
 
 
 if __name__ == "__main__":

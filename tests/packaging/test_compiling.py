@@ -76,6 +76,13 @@ def test_on_windows_openmp_is_inside_and_moves_of_vectors_need_no_aligned_stack(
     assert flags.link == ["-shared", "-static", "-fopenmp"]
 
 
+def test_the_sources_are_those_that_the_library_is_compared_with() -> None:
+    from minigpt.native.compiled import SOURCES
+
+    assert sorted(Path(source).name for source in (*setup.UNITS, *setup.HEADERS)) == list(SOURCES)
+    assert {path.name for path in (ROOT / setup.FOLDER).glob("*.[ch]")} == set(SOURCES)
+
+
 # The compiler
 
 
@@ -109,9 +116,12 @@ def test_the_users_flags_are_added(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     for name in ("CFLAGS", "CPPFLAGS", "LDFLAGS", "ARCHFLAGS"):
         monkeypatch.setenv(name, f"-{name} '-two words'")
     assert setup.compile_library(tmp_path / "x.so", tmp_path, "linux") == {"error": "", "openmp_error": ""}
-    compiling, linking = Path(f"{compiler}.log").read_text().splitlines()
-    assert [name in compiling for name in ("-CFLAGS", "-CPPFLAGS", "-ARCHFLAGS -two words", "-LDFLAGS")] == [1, 1, 1, 0]
-    assert [name in linking for name in ("-CFLAGS", "-CPPFLAGS", "-ARCHFLAGS -two words", "-LDFLAGS")] == [0, 0, 1, 1]
+    *compiling, linking = Path(f"{compiler}.log").read_text().splitlines()
+    assert len(compiling) == len(setup.UNITS)
+    names = ("-CFLAGS", "-CPPFLAGS", "-ARCHFLAGS -two words", "-LDFLAGS")
+    for line in compiling:
+        assert [name in line for name in names] == [1, 1, 1, 0]
+    assert [name in linking for name in names] == [0, 0, 1, 1]
     assert (tmp_path / "x.so").read_text() == "library\n"
 
 
@@ -153,15 +163,15 @@ def test_building_in_place_replaces_the_library_and_the_record(monkeypatch: pyte
     pytest.importorskip("setuptools", minversion="77")
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
-    engines = tmp_path / "minigpt" / "generation" / "engines"
-    engines.mkdir(parents=True)
-    for name in ("decode.c", "kernels.h"):
-        shutil.copy(ROOT / "minigpt" / "generation" / "engines" / name, engines)
+    folder = tmp_path / "minigpt" / "native"
+    folder.mkdir(parents=True)
+    for source in (*setup.UNITS, *setup.HEADERS):
+        shutil.copy(ROOT / source, folder)
     shutil.copy(ROOT / "minigpt" / "__init__.py", tmp_path / "minigpt")
     works, fails = program(tmp_path / "works", WRITES_OUTPUT), program(tmp_path / "fails", "exit 1")
-    library, record = engines / f"_decode{'.dll' if os.name == 'nt' else '.so'}", engines / "_decode_build.json"
+    library, record = folder / f"_native{'.dll' if os.name == 'nt' else '.so'}", folder / "_native_build.json"
     for compiler in (works, fails, works):
-        earlier = engines / f"_decode.cpython-311{library.suffix}"
+        earlier = folder / f"_native.cpython-311{library.suffix}"
         earlier.touch()
         monkeypatch.setenv("CC", str(compiler))
         command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
@@ -177,32 +187,34 @@ def test_building_in_place_replaces_the_library_and_the_record(monkeypatch: pyte
 @posix
 @pytest.mark.slow
 def test_the_library_for_windows_needs_only_the_systems_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from minigpt.native.compiled import FUNCTIONS
+
     monkeypatch.setenv("CC", need("x86_64-w64-mingw32-gcc"))
-    library = tmp_path / "_decode.dll"
+    library = tmp_path / "_native.dll"
     assert setup.compile_library(library, tmp_path, "win32") == {"error": "", "openmp_error": ""}
     table = subprocess.run(
         [need("x86_64-w64-mingw32-objdump"), "--private-headers", library], capture_output=True, text=True, check=True
     ).stdout
     assert set(re.findall(r"DLL Name: (.*)", table)) == {"KERNEL32.dll", "msvcrt.dll"}
-    for function in ("minigpt_sources", "minigpt_use", "minigpt_pack", "minigpt_step"):
+    for function in ("minigpt_sources", *FUNCTIONS):
         assert re.search(rf"\b{function}$", table, re.MULTILINE)
 
 
 @posix
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["decode_kernels", "decode_shapes"])
+@pytest.mark.parametrize("program", ["decode_kernels", "decode_shapes", "training_kernels"])
 def test_the_code_for_windows_computes_correctly(program: str, tmp_path: Path) -> None:
     """Run by wine, on the instruction sets of this processor."""
-    from minigpt.generation.engines import native
+    from minigpt.native import compiled
 
     flags, binary = setup.flags_of("win32", openmp=True), tmp_path / f"{program}.exe"
-    source = ROOT / "tests" / "generation" / "engines" / f"{program}.c"
-    engines = ROOT / "minigpt" / "generation" / "engines"
-    command = [need("x86_64-w64-mingw32-gcc"), *flags.compile, f"-I{engines}", source, "-static", "-o", binary]
+    source = ROOT / "tests" / "native" / f"{program}.c"
+    folder = ROOT / "minigpt" / "native"
+    command = [need("x86_64-w64-mingw32-gcc"), *flags.compile, f"-I{folder}", source, "-static", "-o", binary]
     subprocess.run(command, check=True, capture_output=True)
     environment = {**os.environ, "WINEPREFIX": str(tmp_path / "wine"), "WINEDEBUG": "-all", "DISPLAY": ""}
     done = subprocess.run([need("wine64"), binary], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    library = native.library()
-    expected = {"plain", *(native.instruction_sets(library) if library else [])}
+    library = compiled.library()
+    expected = {"plain", *(compiled.instruction_sets(library) if library else [])}
     assert {line.split()[0] for line in done.stdout.splitlines()} >= expected

@@ -93,12 +93,12 @@ def test_the_wheel_contains_the_package_and_nothing_else(wheel: Path) -> None:
     sources = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "minigpt").rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith("_decode")
+        if path.is_file() and "__pycache__" not in path.parts and not path.name.endswith((".so", "_build.json"))
     }
     information = f"minigpt_lm-{facts['Version']}.dist-info"
-    engines = "minigpt/generation/engines"
+    folder = "minigpt/native"
     assert {name for name in names if not name.startswith(f"{information}/")} == {
-        *sources, f"{engines}/_decode.so", f"{engines}/_decode_build.json",
+        *sources, f"{folder}/_native.so", f"{folder}/_native_build.json",
     }  # fmt: skip
     assert {f"{information}/licenses/LICENSE", f"{information}/entry_points.txt"} <= names
     assert (facts["Name"], facts["License-Expression"], facts["Requires-Python"]) == ("minigpt-lm", "MIT", ">=3.11")
@@ -141,7 +141,7 @@ def test_without_a_working_compiler_minigpt_installs_and_says_why_it_is_slower(
     else:
         if shutil.which("cc") is None:
             pytest.skip("no C compiler")
-        with (checkout / "minigpt" / "generation" / "engines" / "decode.c").open("a") as source:
+        with (checkout / "minigpt" / "native" / "decode.c").open("a") as source:
             source.write("not C\n")
         reason = "decode.c:"
     done = run(install(checkout, **environment), CHECK)

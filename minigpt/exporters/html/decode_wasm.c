@@ -7,7 +7,7 @@
 
 /* Weights have no offset in this memory, and are at least -127, so that they can be negated. */
 #define STORED_SIGN 0
-#include "../../generation/engines/decode.c"
+#include "../../native/decode.c"
 
 #include <wasm_simd128.h>
 
@@ -37,7 +37,7 @@ static inline i32x4 dot4_wasm(i32x4 sum, const uint8_t *w, const int8_t *a) {
 #define WEIGHT_OFFSET 0
 #define DOT4 dot4_wasm
 #define MULTIPLY_ADD(a, b, sum) ((sum) + (a) * (b))
-#include "../../generation/engines/kernels.h"
+#include "../../native/kernels.h"
 
 /* Memory grows from the end of the module's own data and is never given back, except the buffers of the last step. */
 

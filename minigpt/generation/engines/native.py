@@ -2,33 +2,23 @@
 
 import contextlib
 import ctypes
-import hashlib
-import json
 import mmap
-import os
 import sys
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from minigpt.errors import ConfigError
 from minigpt.model.attention import check_length
 from minigpt.model.gpt import GPT, Block
 from minigpt.model.kv_cache import KVCache
+from minigpt.native import compiled
 from minigpt.threads import watch_load
 
 # As in decode.c: the forms of a matrix, the errors of minigpt_step, and the outputs in one int8 panel.
 _BY_ROWS, _BY_COLUMNS, _INT8 = range(3)
 _OUT_OF_MEMORY, _OUT_OF_RANGE = 1, 2
 _LANES = 16
-# What setup.py compiles; in a checkout there may be another one, whose name has the version of Python, from before.
-_LIBRARY = "_decode*.dll" if sys.platform == "win32" else "_decode*.so"
-_RECORD = "_decode_build.json"
-_INSTRUCTION_SETS = ("avx512-vnni", "avx2", "neon-dotprod", "plain")
-_INSTRUCTIONS = "MINIGPT_CPU_ISA"  # environment variable: the instruction set to use instead of the processor's best
 # The longest float32 prompt, in ids, that decode.c reads faster than PyTorch, as measured with GPT-2 small's shape.
 _SHORT_PROMPT = {"avx512-vnni": 128, "avx2": 32, "neon-dotprod": 16, "plain": 16}
 
@@ -66,112 +56,6 @@ class _Rows(ctypes.Structure):
     ]  # fmt: skip
 
 
-def library() -> ctypes.CDLL | None:
-    """The compiled decode.c; None if it cannot be used, for the reason that `why_unavailable` gives.
-
-    Raises: ConfigError if MINIGPT_CPU_ISA names an instruction set that the processor lacks.
-    """
-    loaded = _library()
-    return None if isinstance(loaded, str) else loaded
-
-
-def why_unavailable() -> str:
-    """Why the compiled decode.c cannot be used, and what to do; empty if it can."""
-    loaded = _library()
-    return loaded if isinstance(loaded, str) else ""
-
-
-def uses_one_core() -> str:
-    """Why the compiled decode.c has no OpenMP, so that it uses one core; empty if it has, or if there is none."""
-    return "" if library() is None else _build_record().get("openmp_error", "")
-
-
-def _build_record() -> dict[str, str]:
-    """What setup.py says about its attempt to compile decode.c; empty if it did not run."""
-    try:
-        record = json.loads((Path(__file__).parent / _RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
-
-
-@cache
-def _library() -> ctypes.CDLL | str:
-    here = Path(__file__).parent
-    paths = sorted(here.glob(_LIBRARY))
-    if not paths:
-        error = _build_record().get("error")
-        failed = f"the C compiler failed when minigpt was installed ({error})" if error else "decode.c is not compiled"
-        return f"{failed}; install gcc or clang, then reinstall minigpt"
-    usable = [loaded for path in paths if (loaded := _load(str(path))) is not None]
-    if not usable:
-        return f"{paths[0].name} needs OpenMP; install libgomp or libomp"
-    loaded = next((library for library in usable if _is_current(library, here)), None)
-    if loaded is None:
-        return "decode.c has changed since it was compiled; reinstall minigpt"
-    loaded.minigpt_use.restype = ctypes.c_char_p
-    loaded.minigpt_use.argtypes = [ctypes.c_char_p]
-    loaded.minigpt_selected.restype = ctypes.c_char_p
-    loaded.minigpt_selected.argtypes = []
-    loaded.minigpt_pack.restype = None
-    loaded.minigpt_pack.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(_Matrix), ctypes.c_int]
-    loaded.minigpt_step.restype = ctypes.c_int
-    loaded.minigpt_step.argtypes = [
-        ctypes.POINTER(_Model), ctypes.POINTER(_Rows), ctypes.c_void_p, ctypes.c_int,
-    ]  # fmt: skip
-    if use(loaded) is None:
-        possible = ", ".join(instruction_sets(loaded))
-        raise ConfigError(f"{_INSTRUCTIONS} is {os.environ[_INSTRUCTIONS]!r}; on this processor it can be: {possible}")
-    return loaded
-
-
-def _is_current(loaded: ctypes.CDLL, sources: Path) -> bool:
-    """Whether the library was compiled from these sources, so that the structures above have the layout it expects."""
-    try:
-        compiled_from = loaded.minigpt_sources
-    except AttributeError:
-        return False
-    compiled_from.restype = ctypes.c_char_p
-    content = b"".join((sources / name).read_bytes() for name in ("decode.c", "kernels.h"))
-    return bool(compiled_from() == hashlib.sha256(content).hexdigest().encode())
-
-
-def _load(path: str) -> ctypes.CDLL | None:
-    """Loads the library with PyTorch's OpenMP, so that they share one thread pool, else with gcc's or clang's."""
-    pytorchs = sorted(map(str, (Path(torch.__file__).parent / "lib").glob("lib*omp*")))
-    for openmp in ("", *pytorchs, "libgomp.so.1", "libomp.so.5"):  # "": PyTorch's is visible to every library
-        try:
-            if openmp:
-                ctypes.CDLL(openmp, ctypes.RTLD_GLOBAL)
-            return ctypes.CDLL(path)
-        except OSError:
-            continue
-    return None
-
-
-def use(loaded: ctypes.CDLL, instructions: str | None = None) -> str | None:
-    """Selects the named instruction set; returns its name, or None if the processor lacks it.
-
-    The default is that in MINIGPT_CPU_ISA; without it, the processor's best.
-    """
-    instructions = instructions or os.environ.get(_INSTRUCTIONS) or None
-    name: bytes | None = loaded.minigpt_use(None if instructions is None else os.fsencode(instructions))
-    return None if name is None else name.decode()
-
-
-def selected(loaded: ctypes.CDLL) -> str:
-    """The instruction set that is in use."""
-    name: bytes = loaded.minigpt_selected()
-    return name.decode()
-
-
-def instruction_sets(loaded: ctypes.CDLL) -> list[str]:
-    """The instruction sets that the processor has, best first; selects the default one."""
-    found = [name for name in _INSTRUCTION_SETS if use(loaded, name)]
-    use(loaded)
-    return found
-
-
 def _allocate(size: int) -> Tensor:
     """Memory of `size` bytes, (size,) uint8, in huge pages if the system has them.
 
@@ -199,7 +83,7 @@ class NativeEngine:
     """
 
     def __init__(self, model: GPT, quantization: str = "none") -> None:
-        loaded = library()
+        loaded = compiled.library()
         assert loaded is not None
         self.model, self.quantization, self._library = model, quantization, loaded
         self._referenced: list[object] = []  # what the structures point to
@@ -222,8 +106,8 @@ class NativeEngine:
     @property
     def description(self) -> str:
         weights = "float32" if self.quantization == "none" else self.quantization
-        cores = " on one core" if uses_one_core() else ""
-        return f"cpu, {weights}, compiled for {selected(self._library)}{cores}"
+        cores = " on one core" if compiled.uses_one_core() else ""
+        return f"cpu, {weights}, compiled for {compiled.selected(self._library)}{cores}"
 
     @property
     def device(self) -> torch.device:
@@ -246,7 +130,9 @@ class NativeEngine:
         self._lengths = [len(prompt) for prompt in prompts]
         logits = torch.empty(len(prompts), self.model.config.vocab_size)
         # The choice depends on each prompt's own length, so that its logits do not depend on the other prompts.
-        short_prompt = _SHORT_PROMPT[selected(self._library)] if self.quantization == "none" else self.n_positions
+        short_prompt = (
+            _SHORT_PROMPT[compiled.selected(self._library)] if self.quantization == "none" else self.n_positions
+        )
         long = [row for row, prompt in enumerate(prompts) if len(prompt) > short_prompt]
         short = [row for row in range(len(prompts)) if row not in long]
         for row in long:
@@ -291,7 +177,9 @@ class NativeEngine:
         count = columns.shape[1]
         arguments = _Rows(ids, positions, sequences, count, count - n_logits)
         threads = self._load.thread_count(torch.get_num_threads())
-        error = self._library.minigpt_step(self._model, arguments, logits.data_ptr(), threads)
+        error = self._library.minigpt_step(
+            ctypes.byref(self._model), ctypes.byref(arguments), logits.data_ptr(), threads
+        )
         if error == _OUT_OF_MEMORY:
             raise MemoryError("out of memory for the buffers of a decode step")
         if error == _OUT_OF_RANGE:
@@ -336,7 +224,7 @@ class NativeEngine:
             return matrix
         packed, self._free = self._free.tensor_split([_packed_size(weight)])
         scale = torch.zeros(-(-out // _LANES) * _LANES)
-        self._library.minigpt_pack(packed.data_ptr(), scale.data_ptr(), matrix, torch.get_num_threads())
+        self._library.minigpt_pack(packed.data_ptr(), scale.data_ptr(), ctypes.byref(matrix), torch.get_num_threads())
         self._referenced += [packed, scale]
         return _Matrix(packed.data_ptr(), scale.data_ptr(), matrix.bias, width, out, _INT8)
 

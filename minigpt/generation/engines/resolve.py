@@ -5,7 +5,6 @@ from typing import Literal
 import torch
 
 from minigpt.errors import ConfigError
-from minigpt.generation.engines import native
 from minigpt.generation.engines.cuda_graphs import GraphEngine
 from minigpt.generation.engines.cuda_slots import CudaSlots
 from minigpt.generation.engines.engine import Engine
@@ -16,6 +15,7 @@ from minigpt.generation.engines.slots import SlotEngine
 from minigpt.generation.engines.torch_slots import TorchSlots
 from minigpt.model.gpt import GPT
 from minigpt.model.lora import lora_of
+from minigpt.native.compiled import library, why_unavailable
 
 Quantization = Literal["auto", "none", "int8"]
 
@@ -27,7 +27,7 @@ def resolve_engine(model: GPT, quantization: Quantization = "none", *, compiled:
 
     | model                                                                | engine         |
     |----------------------------------------------------------------------|----------------|
-    | float32 on a CPU with GPT-2's form of GELU, if decode.c is compiled  | `NativeEngine` |
+    | float32 on a CPU with GPT-2's form of GELU, with compiled C code     | `NativeEngine` |
     | on CUDA                                                              | `GraphEngine`  |
     | any other                                                            | `TorchEngine`  |
 
@@ -76,8 +76,8 @@ def _resolve_quantization(model: GPT, quantization: Quantization) -> tuple[Liter
 def _native_obstacle(model: GPT) -> str:
     """Why decode.c cannot run this model; empty if it can."""
     weight = model.token_embedding.weight
-    if native.library() is None:
-        return native.why_unavailable()
+    if library() is None:
+        return why_unavailable()
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
         return f"the weights are {str(weight.dtype).removeprefix('torch.')} on {weight.device}"
     if lora_of(model) is not None:

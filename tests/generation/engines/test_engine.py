@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from minigpt.errors import ConfigError
-from minigpt.generation.engines import cuda_graphs, native, resolve
+from minigpt.generation.engines import cuda_graphs, resolve
 from minigpt.generation.engines.cuda_graphs import GraphEngine, Replay
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
@@ -19,8 +19,9 @@ from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.engines.resolve import resolve_engine
 from minigpt.model.gpt import GPT
 from minigpt.model.kv_cache import KVCache
+from minigpt.native import compiled
 
-needs_native = pytest.mark.skipif(native.library() is None, reason="decode.c is not compiled")
+needs_native = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
 every_engine = pytest.mark.parametrize(
     "kind", ["torch", "graph", pytest.param("native", marks=needs_native), pytest.param("int8", marks=needs_native)]
 )
@@ -360,7 +361,7 @@ def test_auto_chooses_int8_for_large_models_that_decode_c_runs(monkeypatch: pyte
 
 
 def test_pytorch_runs_every_model_if_decode_c_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_library", lambda: "there is no compiler")
+    monkeypatch.setattr(compiled, "_library", lambda: "there is no compiler")
     engine = resolve_engine(small_model())
     assert isinstance(engine, TorchEngine)
     assert engine.description == "cpu, float32, PyTorch"

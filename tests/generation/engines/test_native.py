@@ -14,14 +14,14 @@ from torch import Tensor
 
 from minigpt.config import PRESETS, GPTConfig
 from minigpt.errors import ConfigError
-from minigpt.generation.engines import native
 from minigpt.generation.engines.native import NativeEngine
 from minigpt.generation.engines.resolve import resolve_engine
 from minigpt.model.gpt import GPT
+from minigpt.native import compiled
 
-needs_native = pytest.mark.skipif(native.library() is None, reason="decode.c is not compiled")
+needs_native = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
 Use = Callable[[str], None]
-SOURCES = Path(native.__file__).parent
+FOLDER = Path(compiled.__file__).parent
 
 # Difficult shapes: widths that are not multiples of 4, 16 or 64, vocabularies that are not multiples of 16, and size 1.
 SHAPES = [
@@ -34,21 +34,21 @@ SHAPES = [
 every_shape = pytest.mark.parametrize("config", SHAPES, ids=lambda config: f"{config.n_embd}x{config.n_head}")
 
 
-SETS = native.instruction_sets(loaded) if (loaded := native.library()) else []
+SETS = compiled.instruction_sets(loaded) if (loaded := compiled.library()) else []
 every_set = pytest.mark.parametrize("instructions", SETS)
 
 
 @pytest.fixture
 def use() -> Iterator[Use]:
     """Selects an instruction set until the end of the test."""
-    library = native.library()
+    library = compiled.library()
     assert library is not None
 
     def choose(name: str) -> None:
-        assert native.use(library, name) == name
+        assert compiled.use(library, name) == name
 
     yield choose
-    native.use(library)
+    compiled.use(library)
 
 
 def scaled_model(config: GPTConfig, seed: int = 0) -> GPT:
@@ -391,10 +391,10 @@ def test_int8_hardly_changes_the_distribution_of_a_trained_model() -> None:
 
 @needs_native
 def test_an_instruction_set_that_the_processor_lacks_is_not_selected() -> None:
-    library = native.library()
+    library = compiled.library()
     assert library is not None
-    best = native.use(library)
-    assert native.use(library, "mmx") is None
+    best = compiled.use(library)
+    assert compiled.use(library, "mmx") is None
     assert best in SETS
     assert NativeEngine(scaled_model(SHAPES[1])).description == f"cpu, float32, compiled for {best}"
 
@@ -404,14 +404,14 @@ def test_an_instruction_set_that_the_processor_lacks_is_not_selected() -> None:
 def test_the_environment_chooses_the_instruction_set(
     use: Use, monkeypatch: pytest.MonkeyPatch, chosen: str, used: str
 ) -> None:
-    monkeypatch.setattr(native, "_library", native._library.__wrapped__)
+    monkeypatch.setattr(compiled, "_library", compiled._library.__wrapped__)
     monkeypatch.setenv("MINIGPT_CPU_ISA", chosen)
     assert NativeEngine(scaled_model(SHAPES[1])).description == f"cpu, float32, compiled for {used}"
 
 
 @needs_native
 def test_a_wrong_instruction_set_in_the_environment_is_an_error(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_library", native._library.__wrapped__)
+    monkeypatch.setattr(compiled, "_library", compiled._library.__wrapped__)
     monkeypatch.setenv("MINIGPT_CPU_ISA", "sse9")
     expected = f"MINIGPT_CPU_ISA is 'sse9'; on this processor it can be: {', '.join(SETS)}"
     with pytest.raises(ConfigError, match=f"^{re.escape(expected)}$"):
@@ -422,19 +422,19 @@ def test_a_wrong_instruction_set_in_the_environment_is_an_error(use: Use, monkey
 def test_the_library_is_unavailable_without_a_compiled_file(
     record: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "_decode_build.json").write_text(record)
-    monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
-    monkeypatch.setattr(native, "_library", native._library.__wrapped__)
-    assert native.library() is None
-    assert native.uses_one_core() == ""
-    assert native.why_unavailable() == "decode.c is not compiled; install gcc or clang, then reinstall minigpt"
+    (tmp_path / "_native_build.json").write_text(record)
+    monkeypatch.setattr(compiled, "__file__", str(tmp_path / "compiled.py"))
+    monkeypatch.setattr(compiled, "_library", compiled._library.__wrapped__)
+    assert compiled.library() is None
+    assert compiled.uses_one_core() == ""
+    assert compiled.why_unavailable() == "the C code is not compiled; install gcc or clang, then reinstall minigpt"
 
 
 def test_why_the_compiler_failed_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "_decode_build.json").write_text('{"error": "cc: no space left", "openmp_error": ""}')
-    monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
-    monkeypatch.setattr(native, "_library", native._library.__wrapped__)
-    assert native.why_unavailable() == (
+    (tmp_path / "_native_build.json").write_text('{"error": "cc: no space left", "openmp_error": ""}')
+    monkeypatch.setattr(compiled, "__file__", str(tmp_path / "compiled.py"))
+    monkeypatch.setattr(compiled, "_library", compiled._library.__wrapped__)
+    assert compiled.why_unavailable() == (
         "the C compiler failed when minigpt was installed (cc: no space left); install gcc or clang, then reinstall"
         " minigpt"
     )
@@ -442,29 +442,30 @@ def test_why_the_compiler_failed_is_said(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 @needs_native
 def test_a_library_without_openmp_says_that_it_uses_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_build_record", lambda: {"error": "", "openmp_error": ""})
+    monkeypatch.setattr(compiled, "_build_record", lambda: {"error": "", "openmp_error": ""})
     engine = NativeEngine(scaled_model(SHAPES[1]))
     assert not engine.description.endswith("on one core")
-    monkeypatch.setattr(native, "_build_record", lambda: {"error": "", "openmp_error": "clang: 'omp.h' file not found"})
+    monkeypatch.setattr(
+        compiled, "_build_record", lambda: {"error": "", "openmp_error": "clang: 'omp.h' file not found"}
+    )
     assert engine.description.endswith(" on one core")
-    assert native.uses_one_core() == "clang: 'omp.h' file not found"
+    assert compiled.uses_one_core() == "clang: 'omp.h' file not found"
 
 
 @needs_native
 def test_the_library_is_unavailable_if_its_sources_have_changed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert native.why_unavailable() == ""
-    for name in ("native.py", "decode.c", "kernels.h", *(path.name for path in SOURCES.glob("_decode*"))):
-        shutil.copy(SOURCES / name, tmp_path)
-    monkeypatch.setattr(native, "_library", native._library.__wrapped__)
-    monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
-    (tmp_path / "_decode.another.so").write_text("of an earlier version, and damaged")
-    assert native.library() is not None
+    assert compiled.why_unavailable() == ""
+    for name in ("compiled.py", *compiled.SOURCES, *(path.name for path in FOLDER.glob("_native*"))):
+        shutil.copy(FOLDER / name, tmp_path)
+    monkeypatch.setattr(compiled, "_library", compiled._library.__wrapped__)
+    monkeypatch.setattr(compiled, "__file__", str(tmp_path / "compiled.py"))
+    assert compiled.library() is not None
     with (tmp_path / "kernels.h").open("a") as header:
         header.write("\n")
-    assert native.library() is None
-    assert native.why_unavailable() == "decode.c has changed since it was compiled; reinstall minigpt"
+    assert compiled.library() is None
+    assert compiled.why_unavailable() == "the C code has changed since it was compiled; reinstall minigpt"
 
 
 @needs_native
@@ -475,10 +476,10 @@ def test_the_library_is_unavailable_without_openmp(monkeypatch: pytest.MonkeyPat
         tried.append(path)
         raise OSError("undefined symbol: GOMP_parallel")
 
-    monkeypatch.setattr(native.ctypes, "CDLL", refuse)
-    monkeypatch.setattr(native, "_library", native._library.__wrapped__)
-    assert native.library() is None
-    assert "needs OpenMP" in native.why_unavailable()
+    monkeypatch.setattr(compiled.ctypes, "CDLL", refuse)
+    monkeypatch.setattr(compiled, "_library", compiled._library.__wrapped__)
+    assert compiled.library() is None
+    assert "needs OpenMP" in compiled.why_unavailable()
     assert any("libgomp" in path for path in tried)
 
 
@@ -497,8 +498,8 @@ def test_pytorchs_openmp_is_loaded_if_it_is_not_visible_else_gccs(
         loaded.append(path)
         return path
 
-    monkeypatch.setattr(native.torch, "__file__", str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(native.ctypes, "CDLL", load)
-    assert native._load("decode") == "decode"
+    monkeypatch.setattr(compiled.torch, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(compiled.ctypes, "CDLL", load)
+    assert compiled._load("decode") == "decode"
     expected = [str(tmp_path / "lib" / name) for name in bundled] or ["libgomp.so.1"]
     assert loaded == [*expected, "decode"]

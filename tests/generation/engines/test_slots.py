@@ -9,16 +9,16 @@ from torch import Tensor
 
 from minigpt.config import GPTConfig
 from minigpt.errors import ConfigError
-from minigpt.generation.engines import native
 from minigpt.generation.engines.cuda_slots import CudaSlots
 from minigpt.generation.engines.native_slots import NativeSlots
 from minigpt.generation.engines.resolve import resolve_slots
 from minigpt.generation.engines.slots import Chunk, SlotEngine
 from minigpt.generation.engines.torch_slots import TorchSlots
 from minigpt.model.gpt import GPT
+from minigpt.native import compiled
 
-needs_native = pytest.mark.skipif(native.library() is None, reason="decode.c is not compiled")
-SETS = native.instruction_sets(loaded) if (loaded := native.library()) else []
+needs_native = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
+SETS = compiled.instruction_sets(loaded) if (loaded := compiled.library()) else []
 # Widths and vocabularies that fill no tile of the kernels.
 SHAPE = GPTConfig(vocab_size=101, n_positions=40, n_embd=66, n_layer=2, n_head=3)
 
@@ -26,14 +26,14 @@ SHAPE = GPTConfig(vocab_size=101, n_positions=40, n_embd=66, n_layer=2, n_head=3
 @pytest.fixture
 def use() -> Iterator[Callable[[str], None]]:
     """Selects an instruction set until the end of the test."""
-    library = native.library()
+    library = compiled.library()
     assert library is not None
 
     def choose(name: str) -> None:
-        assert native.use(library, name) == name
+        assert compiled.use(library, name) == name
 
     yield choose
-    native.use(library)
+    compiled.use(library)
 
 
 def some_model(columns: bool = False) -> GPT:
@@ -87,7 +87,7 @@ def test_the_bits_of_a_row_do_not_depend_on_how_it_is_divided(form: str, size: i
 
 def new_engines() -> list[SlotEngine]:
     engines: list[SlotEngine] = [TorchSlots(some_model(), 3), CudaSlots(some_model(), 3)]
-    return [*engines, NativeSlots(some_model(), 3)] if native.library() is not None else engines
+    return [*engines, NativeSlots(some_model(), 3)] if compiled.library() is not None else engines
 
 
 @pytest.mark.parametrize("engine", new_engines(), ids=lambda engine: type(engine).__name__)
@@ -140,8 +140,7 @@ def test_a_step_of_fixed_shape_does_not_touch_slots_that_read_nothing() -> None:
 
 
 def test_the_engine_fits_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "library", lambda: None)
-    monkeypatch.setattr(native, "why_unavailable", lambda: "no compiler")
+    monkeypatch.setattr(compiled, "_library", lambda: "no compiler")
     assert type(resolve_slots(some_model(), 2, "auto")) is TorchSlots
     with pytest.raises(ConfigError, match="no compiler"):
         resolve_slots(some_model(), 2, "int8")

@@ -2,37 +2,11 @@
  *
  * At batch size 1 every token reads every weight once, so the memory's bandwidth limits the speed. All threads read
  * the weights at once and in order. float32 weights are used in place (in a mapped file or a PyTorch tensor); int8
- * weights are packed once by minigpt_pack. native.py calls these functions through ctypes. Tests compare the logits
+ * weights are packed once by minigpt_pack. NativeEngine calls these functions through ctypes. Tests compare the logits
  * with those of minigpt/model/gpt.py. The arithmetic is in kernels.h.
  */
 
-#include <math.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#elif defined(__aarch64__)
-#include <arm_neon.h>
-#if defined(__linux__)
-#include <sys/auxv.h>
-#endif
-#if !defined(__clang__) /* gcc declares the intrinsic for every target */
-#define HAVE_DOTPROD
-#define DOTPROD "arch=armv8.2-a+dotprod"
-#elif defined(__ARM_FEATURE_DOTPROD)
-#define HAVE_DOTPROD
-#define DOTPROD "dotprod"
-#endif
-#endif
-#ifdef _OPENMP
-#include <omp.h>
-#define THREAD omp_get_thread_num()
-#define THREADS omp_get_num_threads()
-#else
-#define THREAD 0
-#define THREADS 1
-#endif
+#include "platform.h"
 
 #ifndef STORED_SIGN
 #define STORED_SIGN 0x80 /* packed weights have 128 added, which is their highest bit flipped */
@@ -42,23 +16,14 @@
 #error "packed int8 weights need a little-endian processor: of four weights, the first is in the lowest byte"
 #endif
 
-enum { LANES = 16, BLOCK = 64, STREAMS = 8, SUMS = 4096, CHUNK = 256, MAX_ROWS = 128 };
+enum { BLOCK = 64, STREAMS = 8, SUMS = 4096, CHUNK = 256, MAX_ROWS = 128 };
 enum { BY_ROWS, BY_COLUMNS, INT8 };
 enum { OUT_OF_MEMORY = 1, OUT_OF_RANGE };
 
 typedef float f32x16 __attribute__((vector_size(64)));
-typedef float f32x4 __attribute__((vector_size(16)));
 typedef int32_t i32x16 __attribute__((vector_size(64)));
 typedef int32_t i32x8 __attribute__((vector_size(32)));
-typedef int32_t i32x4 __attribute__((vector_size(16)));
 typedef uint32_t u32x16 __attribute__((vector_size(64)));
-
-/* A vector of the lanes i, j, k, l of a and b, of which b's are 4 to 7. */
-#if defined(__clang__)
-#define SHUFFLE(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
-#else
-#define SHUFFLE(a, b, i, j, k, l) __builtin_shuffle(a, b, (i32x4){i, j, k, l})
-#endif
 
 /* The matrix of y = x W^T + bias: (in) -> (out). int8 weights are stored in panels of 16 outputs,
  * (out / 16, in / 4, 16, 4), with 128 added to each and a `scale` for each output. In this form `out` is rounded up
@@ -146,15 +111,6 @@ static inline i32x4 dot4_plain(i32x4 sum, const uint8_t *w, const int8_t *a) {
 #define MULTIPLY_ADD(a, b, sum) ((sum) + (a) * (b))
 #include "kernels.h"
 
-#if defined(__clang__)
-#define BEGIN_TARGET(text) PRAGMA(clang attribute push(__attribute__((target(text))), apply_to = function))
-#define END_TARGET PRAGMA(clang attribute pop)
-#else
-#define BEGIN_TARGET(text) PRAGMA(GCC push_options) PRAGMA(GCC target(text))
-#define END_TARGET PRAGMA(GCC pop_options)
-#endif
-#define PRAGMA(...) _Pragma(#__VA_ARGS__)
-
 #if defined(__x86_64__)
 
 BEGIN_TARGET("avx2,fma")
@@ -230,6 +186,7 @@ static const struct { const char *name; const Kernels *kernels; } SETS[] = {
 };
 enum { N_SETS = sizeof SETS / sizeof *SETS };
 
+/* Whether the processor has the named instruction set. */
 static int has(const char *name) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
@@ -251,7 +208,7 @@ static const Kernels *kernels;
 #define SOURCES "unknown"
 #endif
 
-/* The SHA-256 of the sources, decode.c and kernels.h, which setup.py passes to the compiler. */
+/* The SHA-256 of the sources in this folder, which setup.py passes to the compiler. */
 const char *minigpt_sources(void) { return SOURCES; }
 
 /* Selects the named instruction set, or the processor's best for NULL. Returns its name, or NULL if unsupported. */

@@ -1,7 +1,7 @@
-"""decode.c compiles without a warning, keeps to its memory, and computes correctly on every instruction set.
+"""The C code compiles without a warning, keeps to its memory, and computes correctly on every instruction set.
 
-The programs decode_shapes.c and decode_kernels.c include it. They run on this processor and on an emulated 64-bit ARM
-processor.
+The programs decode_shapes.c, decode_kernels.c and training_kernels.c include it. They run on this processor and on an
+emulated 64-bit ARM processor.
 """
 
 import ctypes
@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from minigpt.generation.engines import native
+from minigpt.generation.engines import native as engine
+from minigpt.native import compiled
 
 HERE = Path(__file__).parent
-SOURCES = Path(native.__file__).parent
+SOURCES = Path(compiled.__file__).parent
 ARM_COMPILER = "aarch64-linux-gnu-gcc"
 WARNINGS = ["-Wall", "-Wextra", "-Wno-psabi", "-Werror"]
 OPTIMIZED = ["-O3", "-fno-math-errno", "-ffp-contract=off"]  # as in setup.py
@@ -25,7 +26,7 @@ SANITIZED = ["-g", "-fsanitize=address,undefined,float-cast-overflow", "-fno-san
 # What compilers say without their libraries.
 NOT_INSTALLED = ("cannot find", "No such file or directory", "'omp.h' file not found")
 
-# The emulated processors, and the instruction sets that decode.c finds on them.
+# The emulated processors, and the instruction sets that decode.c finds on them; training.c has only plain C there.
 ARM = {"cortex-a53": {"plain"}, "cortex-a76": {"plain", "neon-dotprod"}}
 
 Build = Callable[..., Path]
@@ -42,8 +43,8 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
     """Compiles a program in this folder, once for each combination of arguments."""
 
     @cache
-    def compiled(compiler: str, program: str, *flags: str) -> Path:
-        binary = tmp_path_factory.mktemp("decode") / program
+    def compile_program(compiler: str, program: str, *flags: str) -> Path:
+        binary = tmp_path_factory.mktemp("programs") / program
         command = [need(compiler), "-fopenmp", *WARNINGS, *flags, f"-I{SOURCES}", HERE / f"{program}.c", "-o", binary]
         built = subprocess.run([*command, "-lm"], capture_output=True, text=True, check=False)
         if any(text in built.stderr for text in NOT_INSTALLED):
@@ -51,7 +52,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
         assert built.returncode == 0, built.stderr
         return binary
 
-    return compiled
+    return compile_program
 
 
 def run(*command: str | Path) -> list[str]:
@@ -63,33 +64,36 @@ def run(*command: str | Path) -> list[str]:
 
 def instruction_sets() -> set[str]:
     """Those of this processor, as the compiled engine finds them."""
-    library = native.library()
-    return {"plain", *(native.instruction_sets(library) if library else [])}
+    library = compiled.library()
+    return {"plain", *(compiled.instruction_sets(library) if library else [])}
 
 
 def sets_in(lines: list[str]) -> set[str]:
     return {line.split()[0] for line in lines}
 
 
-def test_the_sanitizers_find_no_error_at_difficult_shapes_on_any_instruction_set(build: Build) -> None:
-    assert sets_in(run(build("gcc", "decode_shapes", "-O0", *SANITIZED))) >= instruction_sets()
+@pytest.mark.parametrize("program", ["decode_shapes", "training_kernels"])
+def test_the_sanitizers_find_no_error_at_difficult_shapes_on_any_instruction_set(build: Build, program: str) -> None:
+    assert sets_in(run(build("gcc", program, "-O0", *SANITIZED))) >= instruction_sets()
 
 
-def test_every_kernel_of_every_instruction_set_has_only_rounding_errors(build: Build) -> None:
-    assert sets_in(run(build("gcc", "decode_kernels", *OPTIMIZED))) >= instruction_sets()
+@pytest.mark.parametrize("program", ["decode_kernels", "training_kernels"])
+def test_every_kernel_of_every_instruction_set_has_only_rounding_errors(build: Build, program: str) -> None:
+    assert sets_in(run(build("gcc", program, *OPTIMIZED))) >= instruction_sets()
 
 
-@pytest.mark.parametrize("program", ["decode_shapes", "decode_kernels"])
+@pytest.mark.parametrize("program", ["decode_shapes", "decode_kernels", "training_kernels"])
 @pytest.mark.parametrize("processor", ARM)
 def test_the_kernels_compute_the_same_on_64_bit_arm(build: Build, processor: str, program: str) -> None:
     emulator = need("qemu-aarch64-static", "qemu-aarch64")
     binary = build(ARM_COMPILER, program, *OPTIMIZED, "-static")
-    assert sets_in(run(emulator, "-cpu", processor, binary)) == ARM[processor]
+    expected = {"plain"} if program == "training_kernels" else ARM[processor]
+    assert sets_in(run(emulator, "-cpu", processor, binary)) == expected
 
 
 def test_the_structures_have_the_same_layout_in_python_and_c(build: Build) -> None:
     expected = []
-    for kind in (native._Matrix, native._Layer, native._Model, native._Rows):
+    for kind in (engine._Matrix, engine._Layer, engine._Model, engine._Rows):
         name = kind.__name__.removeprefix("_")
         expected.append(f"{name} {ctypes.sizeof(kind)}")
         fields = [(field[0], getattr(kind, field[0])) for field in kind._fields_]
@@ -99,11 +103,20 @@ def test_the_structures_have_the_same_layout_in_python_and_c(build: Build) -> No
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang", ARM_COMPILER])
 @pytest.mark.parametrize("flags", [("-O1", "-fopenmp"), ("-fsyntax-only", "-Wno-unknown-pragmas")], ids=" ".join)
-def test_the_source_compiles_without_a_warning(compiler: str, flags: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("unit", ["decode.c", "training.c"])
+def test_the_source_compiles_without_a_warning(
+    compiler: str, flags: tuple[str, ...], unit: str, tmp_path: Path
+) -> None:
     command = [need(compiler), "-std=c11", "-D_DEFAULT_SOURCE", *WARNINGS, *flags, "-fPIC", "-c"]
     done = subprocess.run(
-        [*command, SOURCES / "decode.c", "-o", tmp_path / "decode.o"], capture_output=True, text=True, check=False
+        [*command, SOURCES / unit, "-o", tmp_path / "unit.o"], capture_output=True, text=True, check=False
     )
     if any(text in done.stderr for text in NOT_INSTALLED):  # clang may lack OpenMP
         pytest.skip(f"{compiler}'s libraries are not installed: {done.stderr.splitlines()[0]}")
     assert done.returncode == 0, done.stderr
+
+
+def test_what_was_compiled_is_used() -> None:
+    """Otherwise the tests that need the C code are skipped."""
+    if compiled._build_record().get("error") == "":
+        assert compiled.why_unavailable() == ""

@@ -1,4 +1,4 @@
-/* Runs decode.c with difficult shapes in exactly as much memory as each needs; test_decode_c.py compiles it, with
+/* Runs decode.c with difficult shapes in exactly as much memory as each needs; test_c_code.py compiles it, with
  * sanitizers too. With an argument it prints the sizes and offsets of the structures that native.py mirrors.
  */
 

@@ -1,0 +1,55 @@
+"""GELU and causal attention weights with their gradients, in C where a CPU trains in bfloat16."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from minigpt.native import operations
+
+
+def gelu(x: Tensor, approximate: str) -> Tensor:
+    """`F.gelu`: the exact function for "none", GPT-2's for "tanh"."""
+    if approximate == "tanh" and operations.fits(x):
+        return _GELU.apply(x)  # type: ignore[no-untyped-call]
+    return F.gelu(x, approximate=approximate)
+
+
+def causal_softmax(scores: Tensor, scale: float) -> Tensor:
+    """The weights softmax(scale · scores) of the keys up to each query; overwrites the scores.
+
+    They must be what `operations.fits` accepts.
+    Shapes: (..., T, T) -> (..., T, T).
+    """
+    return _CausalSoftmax.apply(scores, scale)  # type: ignore[no-untyped-call]
+
+
+class _GELU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return operations.gelu(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return operations.gelu_gradient(gradient, x)
+
+
+class _CausalSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, scale: float) -> Tensor:
+        weights = operations.causal_softmax_(scores, scale)
+        ctx.mark_dirty(scores)
+        ctx.save_for_backward(weights)
+        ctx.scale = scale
+        return weights
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (weights,) = ctx.saved_tensors
+        return operations.causal_softmax_gradient(gradient, weights, ctx.scale), None

@@ -1,0 +1,143 @@
+"""Finds and loads the compiled C code of this folder, and chooses its instruction set."""
+
+import ctypes
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from minigpt.errors import ConfigError
+
+# In the order in which setup.py hashes them.
+SOURCES = ("decode.c", "kernels.h", "platform.h", "training.c", "training_kernels.h", "vectors.h")
+_LIBRARY = "_native.dll" if sys.platform == "win32" else "_native.so"
+_RECORD = "_native_build.json"
+_INSTRUCTION_SETS = ("avx512-vnni", "avx2", "neon-dotprod", "plain")
+_INSTRUCTIONS = "MINIGPT_CPU_ISA"  # environment variable: the instruction set to use instead of the processor's best
+
+_ADDRESS, _COUNT, _FLOAT, _THREADS = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
+FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {  # result and arguments, as in decode.c and training.c
+    "minigpt_use": (ctypes.c_char_p, [ctypes.c_char_p]),
+    "minigpt_selected": (ctypes.c_char_p, []),
+    "minigpt_pack": (None, [_ADDRESS, _ADDRESS, _ADDRESS, _THREADS]),
+    "minigpt_step": (ctypes.c_int, [_ADDRESS, _ADDRESS, _ADDRESS, _THREADS]),
+    "minigpt_training_use": (None, [ctypes.c_char_p]),
+    "minigpt_has_openmp": (ctypes.c_int, []),
+    "minigpt_gelu": (None, [_ADDRESS, _ADDRESS, _COUNT, _THREADS]),
+    "minigpt_gelu_gradient": (None, [_ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _THREADS]),
+    "minigpt_causal_softmax": (None, [_ADDRESS, _COUNT, _COUNT, _FLOAT, _ADDRESS, _THREADS]),
+    "minigpt_causal_softmax_gradient": (None, [_ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _COUNT, _FLOAT, _THREADS]),
+    "minigpt_cross_entropy": (
+        ctypes.c_int,
+        [_ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _COUNT, _COUNT, _FLOAT, _ADDRESS, _ADDRESS, _ADDRESS, _THREADS],
+    ),
+}
+
+
+def library() -> ctypes.CDLL | None:
+    """The compiled C code; None if it cannot be used, for the reason that `why_unavailable` gives.
+
+    Raises: ConfigError if MINIGPT_CPU_ISA names an instruction set that the processor lacks.
+    """
+    loaded = _library()
+    return None if isinstance(loaded, str) else loaded
+
+
+def why_unavailable() -> str:
+    """Why the compiled C code cannot be used, and what to do; empty if it can."""
+    loaded = _library()
+    return loaded if isinstance(loaded, str) else ""
+
+
+def uses_one_core() -> str:
+    """Why the compiled C code has no OpenMP, so that it uses one core; empty if it has, or if there is none."""
+    return "" if library() is None else _build_record().get("openmp_error", "")
+
+
+def _build_record() -> dict[str, str]:
+    """What setup.py says about its attempt to compile the C code; empty if it did not run."""
+    try:
+        record = json.loads((Path(__file__).parent / _RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+@cache
+def _library() -> ctypes.CDLL | str:
+    here = Path(__file__).parent
+    path = here / _LIBRARY
+    if not path.exists():
+        error = _build_record().get("error")
+        failed = (
+            f"the C compiler failed when minigpt was installed ({error})" if error else "the C code is not compiled"
+        )
+        return f"{failed}; install gcc or clang, then reinstall minigpt"
+    loaded = _load(str(path))
+    if loaded is None:
+        return f"{path.name} needs OpenMP; install libgomp or libomp"
+    if not _is_current(loaded, here):
+        return "the C code has changed since it was compiled; reinstall minigpt"
+    for name, (result, arguments) in FUNCTIONS.items():
+        function = getattr(loaded, name)
+        function.restype, function.argtypes = result, arguments
+    if use(loaded) is None:
+        possible = ", ".join(instruction_sets(loaded))
+        raise ConfigError(f"{_INSTRUCTIONS} is {os.environ[_INSTRUCTIONS]!r}; on this processor it can be: {possible}")
+    return loaded
+
+
+def _is_current(loaded: ctypes.CDLL, sources: Path) -> bool:
+    """Whether the library was compiled from these sources, so that it has the functions that are expected."""
+    try:
+        compiled_from = loaded.minigpt_sources
+    except AttributeError:
+        return False
+    compiled_from.restype = ctypes.c_char_p
+    content = b"".join((sources / name).read_bytes() for name in SOURCES)
+    return bool(compiled_from() == hashlib.sha256(content).hexdigest().encode())
+
+
+def _load(path: str) -> ctypes.CDLL | None:
+    """Loads the library with PyTorch's OpenMP, so that they share one thread pool, else with gcc's or clang's."""
+    pytorchs = sorted(map(str, (Path(torch.__file__).parent / "lib").glob("lib*omp*")))
+    for openmp in ("", *pytorchs, "libgomp.so.1", "libomp.so.5"):  # "": PyTorch's is visible to every library
+        try:
+            if openmp:
+                ctypes.CDLL(openmp, ctypes.RTLD_GLOBAL)
+            return ctypes.CDLL(path)
+        except OSError:
+            continue
+    return None
+
+
+def use(loaded: ctypes.CDLL, instructions: str | None = None) -> str | None:
+    """Selects the named instruction set; returns its name, or None if the processor lacks it.
+
+    The default is that in MINIGPT_CPU_ISA; without it, the processor's best.
+    """
+    instructions = instructions or os.environ.get(_INSTRUCTIONS) or None
+    name: bytes | None = loaded.minigpt_use(None if instructions is None else os.fsencode(instructions))
+    if name is None:
+        return None
+    loaded.minigpt_training_use(name)
+    return name.decode()
+
+
+def selected(loaded: ctypes.CDLL) -> str:
+    """The instruction set that is in use."""
+    name: bytes = loaded.minigpt_selected()
+    return name.decode()
+
+
+def instruction_sets(loaded: ctypes.CDLL) -> list[str]:
+    """The instruction sets that the processor has, best first; selects the default one."""
+    found = [name for name in _INSTRUCTION_SETS if use(loaded, name)]
+    use(loaded)
+    return found

@@ -1,0 +1,114 @@
+"""Operations of a training step in C (training.c): GELU, causal softmax and cross entropy in bfloat16 on a CPU.
+
+They compute in float32 and round their results once. In float32 they would gain two percent of a step, so that only
+bfloat16 has them.
+"""
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from minigpt.native import compiled
+
+_LANES = 16  # as in platform.h
+_PARALLEL = 2**15  # numbers from which several threads are faster than one
+
+
+def fits(x: Tensor) -> bool:
+    """Whether the functions below can compute with `x`, and are faster than PyTorch."""
+    if x.dtype != torch.bfloat16 or x.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    return type(x) is Tensor and are_faster()  # a tensor of another type may have no memory
+
+
+def are_faster() -> bool:
+    """Whether the C code is there and uses as many threads as PyTorch."""
+    loaded = compiled.library()
+    return loaded is not None and bool(torch.get_num_threads() == 1 or loaded.minigpt_has_openmp())
+
+
+def gelu(x: Tensor) -> Tensor:
+    """GPT-2's GELU of every number: (...) -> (...)."""
+    x = x.contiguous()
+    y = torch.empty_like(x)
+    _loaded().minigpt_gelu(y.data_ptr(), x.data_ptr(), x.numel(), _threads(x))
+    return y
+
+
+def gelu_gradient(gradient: Tensor, x: Tensor) -> Tensor:
+    """The gradient with respect to `x` from that with respect to GELU(x): (...) twice -> (...)."""
+    x, gradient = x.contiguous(), gradient.contiguous()
+    result = torch.empty_like(x)
+    _loaded().minigpt_gelu_gradient(
+        result.data_ptr(), gradient.data_ptr(), x.data_ptr(), x.numel(), _threads(x)
+    )  # fmt: skip
+    return result
+
+
+def causal_softmax_(scores: Tensor, scale: float) -> Tensor:
+    """Overwrites contiguous scores (..., T, T) with the weights softmax(scale · scores) of the keys up to the query."""
+    assert scores.is_contiguous()
+    t, threads = scores.shape[-1], _threads(scores)
+    buffer = torch.empty(threads, _padded(t), dtype=torch.float32, device=scores.device)
+    _loaded().minigpt_causal_softmax(
+        scores.data_ptr(), scores.numel() // max(1, t * t), t, scale, buffer.data_ptr(), threads
+    )
+    return scores
+
+
+def causal_softmax_gradient(gradient: Tensor, weights: Tensor, scale: float) -> Tensor:
+    """The gradient of the scores from that of the weights, which are contiguous: (..., T, T) twice -> (..., T, T)."""
+    assert weights.is_contiguous()
+    assert weights.shape == gradient.shape
+    t, gradient = weights.shape[-1], gradient.contiguous()
+    result = torch.empty_like(weights)
+    _loaded().minigpt_causal_softmax_gradient(
+        result.data_ptr(), gradient.data_ptr(), weights.data_ptr(), weights.numel() // max(1, t * t), t, scale,
+        _threads(weights),
+    )  # fmt: skip
+    return result
+
+
+def cross_entropy_(
+    logits: Tensor, targets: Tensor, vocab_size: int, teacher: Tensor | None = None, weight: float = 0.0
+) -> Tensor:
+    """Returns the summed cross entropy of some rows, (), and overwrites their logits with its gradient.
+
+    With the logits of a `teacher`, its distribution has this `weight` in the targets. Columns from `vocab_size` on keep
+    their values. Both matrices have contiguous rows at the same distance.
+    Shapes: logits and teacher (n, V), targets (n, 1) int64.
+    Raises: IndexError if a target is not below `vocab_size`.
+    """
+    assert fits(logits)
+    assert logits.stride(1) == 1
+    assert vocab_size <= logits.shape[1]
+    assert targets.dtype == torch.int64
+    assert len(targets) == len(logits)
+    assert teacher is None or (teacher.dtype, teacher.stride()) == (logits.dtype, logits.stride())
+    n, threads = len(logits), _threads(logits)
+    targets = targets.contiguous()
+    losses, totals = torch.empty(2, n, dtype=torch.float32, device=logits.device)
+    buffer = torch.empty(threads, 2, _padded(vocab_size), dtype=torch.float32, device=logits.device)
+    failed = _loaded().minigpt_cross_entropy(
+        logits.data_ptr(), None if teacher is None else teacher.data_ptr(), targets.data_ptr(), n, vocab_size,
+        logits.stride(0), weight if teacher is not None else 0.0, losses.data_ptr(), totals.data_ptr(),
+        buffer.data_ptr(), threads,
+    )  # fmt: skip
+    if failed:
+        raise IndexError(f"a target is outside the vocabulary of {vocab_size} tokens")
+    return (losses + totals.log_()).sum()
+
+
+def _loaded() -> ctypes.CDLL:
+    loaded = compiled.library()
+    assert loaded is not None
+    return loaded
+
+
+def _threads(x: Tensor) -> int:
+    return torch.get_num_threads() if x.numel() >= _PARALLEL else 1
+
+
+def _padded(n: int) -> int:
+    return -(-n // _LANES) * _LANES

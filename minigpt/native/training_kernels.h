@@ -1,0 +1,182 @@
+/* The arithmetic of training.c for one instruction set, which training.c has named in ISA and PARTS; see vectors.h.
+ *
+ * Numbers are bfloat16 in memory, which is the upper half of a float, and floats in between. All instruction sets add the
+ * same floats in the same order, so that they give the same bits.
+ */
+
+#include "vectors.h"
+
+typedef uint16_t NAME(halves) __attribute__((vector_size(WIDTH * sizeof(uint16_t))));
+typedef uint32_t NAME(words) __attribute__((vector_size(WIDTH * sizeof(uint32_t))));
+
+static inline NAME(floats) NAME(widen)(const uint16_t *p) {
+    NAME(halves) upper;
+    memcpy(&upper, p, sizeof upper);
+    return (NAME(floats))(__builtin_convertvector(upper, NAME(words)) << 16);
+}
+
+/* Rounds to the nearest bfloat16, half to even. A NaN that arithmetic has made stays one: its lower bits are 0. */
+static inline void NAME(narrow)(uint16_t *p, NAME(floats) v) {
+    NAME(words) bits = (NAME(words))v;
+    bits = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    NAME(halves) upper = __builtin_convertvector(bits, NAME(halves));
+    memcpy(p, &upper, sizeof upper);
+}
+
+/* `v`, the vector from index i on of n numbers, with `rest` in its lanes beyond them. */
+static inline NAME(floats) NAME(limit)(NAME(floats) v, int64_t i, int64_t n, float rest) {
+    if (n - i >= WIDTH) return v;
+    NAME(integers) lanes, last = (NAME(integers)){0} + (int32_t)(n > i ? n - i : 0);
+    for (int j = 0; j < WIDTH; j++) lanes[j] = j;
+    NAME(integers) inside = lanes < last;
+    return (NAME(floats))(((NAME(integers))v & inside) | ((NAME(integers))NAME(broadcast)(rest) & ~inside));
+}
+
+/* The vector from index i on of the `room` numbers x, with 0 in its lanes beyond them. */
+static inline NAME(floats) NAME(read)(const uint16_t *x, int64_t i, int64_t room) {
+    if (room - i >= WIDTH) return NAME(widen)(x + i);
+    uint16_t lanes[WIDTH];
+    for (int64_t j = 0; j < WIDTH; j++) lanes[j] = i + j < room ? x[i + j] : 0;
+    return NAME(widen)(lanes);
+}
+
+/* Writes the vector from index i on of the `room` numbers y; its lanes beyond them are dropped. */
+static inline void NAME(write)(uint16_t *y, int64_t i, int64_t room, NAME(floats) v) {
+    if (room - i >= WIDTH) {
+        NAME(narrow)(y + i, v);
+        return;
+    }
+    uint16_t lanes[WIDTH];
+    NAME(narrow)(lanes, v);
+    for (int64_t j = 0; i + j < room; j++) y[i + j] = lanes[j];
+}
+
+/* 1 / (1 + e^(-2u)), with u = sqrt(2/pi) (x + 0.044715 x^3): GPT-2's GELU is x times that. */
+static inline NAME(floats) NAME(gate)(NAME(floats) x) {
+    NAME(floats) u = 0.79788456f * (x + 0.044715f * x * x * x);
+    return 1.0f / (1.0f + NAME(exponential)(-2.0f * u));
+}
+
+/* y = GELU(x). */
+static void NAME(gelu)(uint16_t *y, const uint16_t *x, int64_t n) {
+    for (int64_t i = 0; i < n; i += WIDTH) {
+        NAME(floats) v = NAME(read)(x, i, n);
+        NAME(write)(y, i, n, v * NAME(gate)(v));
+    }
+}
+
+/* dx = dy GELU'(x), with GELU' = g + x g (1 - g) 2u' and the gate g. Below about -1e12 it is not 0, because the smallest
+ * gate is 6e-39. */
+static void NAME(gelu_gradient)(uint16_t *dx, const uint16_t *dy, const uint16_t *x, int64_t n) {
+    for (int64_t i = 0; i < n; i += WIDTH) {
+        NAME(floats) v = NAME(read)(x, i, n), gate = NAME(gate)(v);
+        NAME(floats) slope = 2.0f * 0.79788456f * (1.0f + 3.0f * 0.044715f * v * v);
+        NAME(write)(dx, i, n, NAME(read)(dy, i, n) * (gate + v * gate * (1.0f - gate) * slope));
+    }
+}
+
+/* The largest lane. */
+static inline float NAME(highest)(NAME(floats) v) {
+    f32x4 quarters[WIDTH / 4];
+    memcpy(quarters, &v, sizeof v);
+    for (int k = 1; k < WIDTH / 4; k++) {
+        i32x4 first = quarters[0] > quarters[k];
+        quarters[0] = (f32x4)(((i32x4)quarters[0] & first) | ((i32x4)quarters[k] & ~first));
+    }
+    float highest = quarters[0][0];
+    for (int j = 1; j < 4; j++) highest = quarters[0][j] > highest ? quarters[0][j] : highest;
+    return highest;
+}
+
+/* The exponentials of `scale` times the first n of the `room` numbers x, minus their largest. `y` has room for n, rounded
+ * up to LANES. */
+static inline void NAME(exponentials)(
+    float *y, const uint16_t *x, int64_t n, int64_t room, float scale, float *largest, NAME(floats) *totals) {
+    NAME(floats) maxima = NAME(broadcast)(-INFINITY);
+    for (int64_t i = 0; i < n; i += LANES)
+        for (int p = 0; p < PARTS; p++) {
+            int64_t at = i + p * WIDTH;
+            NAME(floats) scaled = NAME(limit)(NAME(read)(x, at, room) * scale, at, n, -INFINITY);
+            maxima = NAME(larger)(maxima, scaled);
+            NAME(store)(y + at, scaled);
+        }
+    *largest = NAME(highest)(maxima);
+    for (int p = 0; p < PARTS; p++) totals[p] = NAME(broadcast)(0);
+    for (int64_t i = 0; i < n; i += LANES)
+        for (int p = 0; p < PARTS; p++) {
+            NAME(floats) one = NAME(exponential)(NAME(load)(y + i + p * WIDTH) - *largest);
+            totals[p] += one;
+            NAME(store)(y + i + p * WIDTH, one);
+        }
+}
+
+/* The first n of the `room` numbers x become softmax(scale x), the others 0. */
+static void NAME(softmax)(uint16_t *x, int64_t n, int64_t room, float scale, float *buffer) {
+    float largest;
+    NAME(floats) totals[PARTS];
+    NAME(exponentials)(buffer, x, n, room, scale, &largest, totals);
+    float inverse = 1 / NAME(total)(totals);
+    int64_t i = 0;
+    for (; i < n; i += WIDTH) NAME(write)(x, i, room, NAME(limit)(NAME(load)(buffer + i) * inverse, i, n, 0));
+    if (i < room) memset(x + i, 0, (room - i) * sizeof *x);
+}
+
+/* The gradient of y = softmax(scale x) with respect to x: dx = y (dy - sum(y dy)) scale. From the n-th of the `room`
+ * numbers on, y is 0, and dx becomes 0. */
+static void NAME(softmax_gradient)(
+    uint16_t *dx, const uint16_t *dy, const uint16_t *y, int64_t n, int64_t room, float scale) {
+    NAME(floats) sums[PARTS] = {{0}};
+    for (int64_t i = 0; i < n; i += LANES)
+        for (int p = 0; p < PARTS; p++) {
+            int64_t at = i + p * WIDTH;
+            sums[p] += NAME(read)(y, at, room) * NAME(limit)(NAME(read)(dy, at, room), at, n, 0);
+        }
+    float sum = NAME(total)(sums);
+    int64_t i = 0;
+    for (; i < n; i += WIDTH) {
+        NAME(floats) difference = NAME(limit)(NAME(read)(dy, i, room) - sum, i, n, 0);
+        NAME(write)(dx, i, room, NAME(read)(y, i, room) * difference * scale);
+    }
+    if (i < room) memset(dx + i, 0, (room - i) * sizeof *dx);
+}
+
+/* Overwrites n logits with softmax(logits) - (1 - weight) onehot(target) - weight softmax(teacher), the gradient of the
+ * cross entropy, which is *loss + ln(*total). Without a teacher, the weight is 0. */
+static void NAME(cross_entropy)(
+    uint16_t *logits, const uint16_t *teacher, int64_t target, int64_t n, float weight, float *loss, float *total,
+    float *buffer) {
+    int64_t padded = (n + LANES - 1) / LANES * LANES;
+    float largest, largest_of_teacher, target_logit, share = 0;
+    float *soft = buffer + padded;
+    NAME(floats) totals[PARTS], products[PARTS] = {{0}};
+    NAME(exponentials)(buffer, logits, n, n, 1, &largest, totals);
+    *total = NAME(total)(totals);
+    target_logit = NAME(read)(logits, target, n)[0];
+    *loss = largest - (1 - weight) * target_logit;
+    if (teacher) {
+        NAME(exponentials)(soft, teacher, n, n, 1, &largest_of_teacher, totals);
+        for (int64_t i = 0; i < n; i += LANES)
+            for (int p = 0; p < PARTS; p++)
+                products[p] += NAME(load)(soft + i + p * WIDTH) * NAME(read)(logits, i + p * WIDTH, n);
+        share = weight / NAME(total)(totals);
+        *loss -= share * NAME(total)(products);
+    }
+    buffer[target] -= (1 - weight) * *total;
+    float inverse = 1 / *total;
+    for (int64_t i = 0; i < n; i += WIDTH) {
+        NAME(floats) gradient = NAME(load)(buffer + i) * inverse;
+        if (teacher) gradient -= NAME(load)(soft + i) * share;
+        NAME(write)(logits, i, n, gradient);
+    }
+}
+
+static const Kernels NAME(kernels) = {
+    NAME(gelu), NAME(gelu_gradient), NAME(softmax), NAME(softmax_gradient), NAME(cross_entropy),
+};
+
+#undef NAME
+#undef JOIN
+#undef JOIN_
+#undef ISA
+#undef PARTS
+#undef WIDTH

@@ -1,0 +1,61 @@
+/* Vectors of floats for one instruction set. A file that includes this one has defined
+ *   ISA    the suffix of this instruction set's functions
+ *   PARTS  the registers that hold 16 lanes
+ * A loop keeps 16 lanes in PARTS vectors of the register's size. One vector of 16 lanes, which the compilers also accept,
+ * passes through memory in each iteration where a register is smaller.
+ */
+
+#define JOIN_(a, b) a##_##b
+#define JOIN(a, b) JOIN_(a, b)
+#define NAME(f) JOIN(f, ISA)
+#define WIDTH (LANES / PARTS)
+
+typedef int32_t NAME(integers) __attribute__((vector_size(WIDTH * sizeof(int32_t))));
+typedef float NAME(floats) __attribute__((vector_size(WIDTH * sizeof(float))));
+
+static inline NAME(floats) NAME(load)(const float *p) {
+    NAME(floats) v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static inline void NAME(store)(float *p, NAME(floats) v) { memcpy(p, &v, sizeof v); }
+
+/* The sums of the first, second, third and fourth lane of each of 4 quarters of 16 lanes. */
+static inline f32x4 NAME(fold)(const NAME(floats) *parts) {
+    f32x4 quarters[4];
+    memcpy(quarters, parts, sizeof quarters);
+    return (quarters[0] + quarters[1]) + (quarters[2] + quarters[3]);
+}
+
+/* The sum of 16 lanes. */
+static inline float NAME(total)(const NAME(floats) *parts) {
+    f32x4 sum = NAME(fold)(parts);
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+/* The larger value of each lane; b if one is NaN. */
+static inline NAME(floats) NAME(larger)(NAME(floats) a, NAME(floats) b) {
+    NAME(integers) first = a > b;
+    return (NAME(floats))(((NAME(integers))a & first) | ((NAME(integers))b & ~first));
+}
+
+static inline NAME(floats) NAME(broadcast)(float x) { return x - (NAME(floats)){0}; }
+
+/* e^x with a relative error of about 2e-7: x = k ln 2 + r, so e^x = 2^k e^r, with a polynomial for e^r over
+ * |r| <= ln 2 / 2. Source: Cephes. */
+static inline NAME(floats) NAME(exponential)(NAME(floats) x) {
+    x = NAME(larger)((NAME(floats)){0} - 87.0f, x);
+    x = -NAME(larger)((NAME(floats)){0} - 88.0f, -x);
+    const float round = 12582912.0f; /* 1.5 * 2^23: adding it leaves no bits for a fraction */
+    NAME(floats) k = (x * 1.44269504f + round) - round;
+    NAME(floats) r = x - k * 0.693359375f + k * 2.12194440e-4f;
+    NAME(floats) p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    NAME(integers) exponent = (__builtin_convertvector(k, NAME(integers)) + 127) << 23;
+    return p * (NAME(floats))exponent;
+}

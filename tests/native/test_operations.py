@@ -1,0 +1,224 @@
+"""The training step's operations in C: the results and gradients of PyTorch in float64, on every instruction set."""
+
+import math
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from minigpt import GPT, GPTConfig
+from minigpt.model import attention
+from minigpt.model.attention import causal_mask
+from minigpt.model.fused import causal_softmax, gelu
+from minigpt.native import compiled, operations
+from minigpt.training.loss import LossModel, SoftTargets, head_plan, next_token_loss, overwrite_with_gradient
+
+pytestmark = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
+
+SETS = compiled.instruction_sets(loaded) if (loaded := compiled.library()) else []
+ROUNDING = {"rtol": 2**-7, "atol": 1e-5}  # of a bfloat16 result that is rounded once; the terms here are about 1
+
+
+@pytest.fixture(params=SETS, autouse=True)
+def instruction_set(request: pytest.FixtureRequest) -> Iterator[None]:
+    library = compiled.library()
+    assert library is not None
+    compiled.use(library, request.param)
+    yield
+    compiled.use(library)
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
+
+
+def gradients(compute: Callable[[Tensor], Tensor], x: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """The result and the gradient with respect to `x`, as float64."""
+    x = x.clone().requires_grad_()
+    y = compute(x)
+    y.backward(gradient.to(y.dtype))
+    assert x.grad is not None
+    return y.detach().double(), x.grad.double()
+
+
+@pytest.mark.parametrize("shape", [(1,), (3, 7, 5), (40, 1001)])
+def test_gelu_and_its_gradient_are_those_of_pytorch(shape: tuple[int, ...]) -> None:
+    x, gradient = 3 * numbers(*shape), numbers(*shape, seed=1)
+    found = gradients(lambda x: gelu(x, "tanh"), x, gradient)
+    exact = gradients(lambda x: F.gelu(x, approximate="tanh"), x.double(), gradient)
+    torch.testing.assert_close(found, exact, **ROUNDING)
+
+
+@pytest.mark.parametrize("length", [1, 5, 16, 33, 130])
+def test_causal_attention_and_its_gradient_are_those_of_the_formula(length: int) -> None:
+    scores, gradient = 4 * numbers(2, 3, length, length), numbers(2, 3, length, length, seed=1)
+    mask = causal_mask(length)
+
+    def formula(scores: Tensor) -> Tensor:
+        return (scores * 0.3).masked_fill(~mask, -math.inf).softmax(dim=-1)
+
+    found = gradients(lambda x: causal_softmax(x * 1, 0.3), scores, gradient)  # `* 1`: it overwrites its argument
+    exact = gradients(formula, scores.double(), gradient)
+    assert not found[0][..., ~mask].any()
+    assert not found[1][..., ~mask].any()
+    torch.testing.assert_close(found[0], exact[0], rtol=2**-8, atol=1e-6)
+    torch.testing.assert_close(found[1], exact[1], rtol=2**-7, atol=2e-3)  # the weights were rounded before
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("vocab_size", [2, 65, 300])
+def test_the_loss_and_its_gradient_are_those_of_pytorch(weight: float, vocab_size: int) -> None:
+    logits, teacher = 3 * numbers(9, vocab_size + 6), 3 * numbers(9, vocab_size + 6, seed=1)
+    targets = torch.arange(9)[:, None] % vocab_size
+    exact_logits, exact_teacher = logits.float(), teacher.float()
+    exact = overwrite_with_gradient(exact_logits, targets, vocab_size, exact_teacher, weight)
+    found = operations.cross_entropy_(logits, targets, vocab_size, teacher, weight)
+    torch.testing.assert_close(found, exact, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(logits[:, :vocab_size].float(), exact_logits[:, :vocab_size], **ROUNDING)
+    logits = 3 * numbers(9, vocab_size)
+    exact_logits = logits.float()
+    exact = overwrite_with_gradient(exact_logits, targets, vocab_size)
+    torch.testing.assert_close(operations.cross_entropy_(logits, targets, vocab_size), exact, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(logits.float(), exact_logits, **ROUNDING)
+
+
+@pytest.mark.parametrize("target", [-1, -100, 65])
+def test_a_target_outside_the_vocabulary_is_an_error(target: int) -> None:
+    with pytest.raises(IndexError, match=r"^a target is outside the vocabulary of 65 tokens$"):
+        operations.cross_entropy_(numbers(2, 65), torch.tensor([[1], [target]]), 65)
+
+
+def test_the_number_of_threads_changes_no_bit(threads: Callable[[int], None]) -> None:
+    x, scores, logits = numbers(50, 1100), numbers(3, 4, 70, 70), numbers(40, 1500)
+    targets = torch.arange(40)[:, None]
+    results = []
+    for count in (1, 2, 3):
+        threads(count)
+        gradient = logits.clone()
+        results.append([
+            operations.gelu(x), operations.gelu_gradient(x, x), operations.causal_softmax_(scores.clone(), 0.5),
+            operations.causal_softmax_gradient(scores, scores, 0.5),
+            operations.cross_entropy_(gradient, targets, 1500), gradient,
+        ])  # fmt: skip
+    for other in results[1:]:
+        assert all(map(torch.equal, results[0], other))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_not_finite_stays_so(value: float) -> None:
+    """Training finds out that it diverged."""
+    x = torch.full((1, 40), value, dtype=torch.bfloat16)
+    assert not operations.gelu(x).isfinite().any()
+    assert operations.causal_softmax_(x.expand(40, 40).clone(), 1.0).isnan()[causal_mask(40)].all()
+    assert not operations.cross_entropy_(x.clone(), torch.tensor([[3]]), 40).isfinite()
+    for column in (0, 5, 17, 39):
+        logits = numbers(1, 40)
+        logits[0, column] = value
+        assert not operations.cross_entropy_(logits, torch.tensor([[3]]), 40).isfinite()
+        assert not logits.isfinite().all()
+
+
+def model(**settings: float) -> GPT:
+    torch.manual_seed(0)
+    return GPT(GPTConfig(vocab_size=70, n_positions=24, n_embd=32, n_layer=2, n_head=4, **settings))  # type: ignore[arg-type]
+
+
+def training_gradients(module: LossModel) -> tuple[Tensor, list[Tensor]]:
+    ids = torch.arange(3 * 24).reshape(3, 24) * 31 % 70
+    torch.manual_seed(1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        result = module(ids, ids.roll(-1, 1))
+    module.zero_grad()
+    result.backward()
+    return result.detach(), [p.grad.clone() for p in module.model.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("with_teacher", [False, True])
+def test_a_model_has_the_gradients_that_it_has_without_the_c_code(
+    dropout: float, with_teacher: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    student = model(dropout=dropout)
+    module = LossModel(student, model() if with_teacher else None, 0.5).train()
+    found, fast = training_gradients(module)
+    used = []
+    monkeypatch.setattr(operations, "fits", lambda x: used.append(x.shape))
+    monkeypatch.setattr(compiled, "library", lambda: None)
+    exact, plain = training_gradients(module)
+    assert len(used) == 2 * (4 if with_teacher else 2)  # GELU and attention in every block
+    torch.testing.assert_close(found, exact, rtol=2e-3, atol=0)
+    for one, other in zip(fast, plain, strict=True):
+        assert (one - other).norm() <= 0.02 * other.norm()
+    assert any(not torch.equal(one, other) for one, other in zip(fast, plain, strict=True))
+
+
+def test_only_bfloat16_on_a_cpu_uses_the_c_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert operations.fits(numbers(2))
+    assert not operations.fits(numbers(2).float())
+    assert not operations.fits(numbers(2).to("meta"))
+    assert head_plan("cpu", torch.bfloat16, 65).gradient is operations.cross_entropy_
+    for device, dtype in (("cpu", torch.float32), ("cpu", torch.float16), ("cuda", torch.bfloat16)):
+        assert head_plan(device, dtype, 65).gradient is overwrite_with_gradient
+    assert not operations.fits(torch.nn.Parameter(numbers(2)))
+    monkeypatch.setattr(compiled, "library", lambda: types.SimpleNamespace(minigpt_has_openmp=lambda: 0))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    assert operations.fits(numbers(2))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert not operations.fits(numbers(2))
+    monkeypatch.setattr(compiled, "library", lambda: None)
+    assert not operations.fits(numbers(2))
+    assert head_plan("cpu", torch.bfloat16, 65).gradient is overwrite_with_gradient
+
+
+def test_long_sequences_and_exact_gelu_are_left_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, short, long = numbers(3, 5), numbers(1, 1, 512, 8), numbers(1, 1, 513, 8)
+    calls = []
+    monkeypatch.setattr(attention, "causal_softmax", lambda scores, scale: calls.append(scores.shape) or scores)
+    monkeypatch.setattr(operations, "gelu", pytest.fail)
+    assert torch.equal(gelu(x, "none"), F.gelu(x))
+    for query in (short, long):
+        attention.attend_causally(query, query, query, causal_mask(513))
+    assert calls == [(1, 1, 512, 512)]
+
+
+def test_another_default_dtype_changes_nothing() -> None:
+    scores, logits, targets = numbers(2, 30, 30), numbers(3, 65), torch.tensor([[1], [2], [3]])
+
+    def results() -> tuple[Tensor, Tensor]:
+        weights = operations.causal_softmax_(scores.clone(), 0.5)
+        return weights, operations.cross_entropy_(logits.clone(), targets, 65)
+
+    expected = results()
+    before = torch.get_default_dtype()
+    for dtype in (torch.bfloat16, torch.float64):
+        torch.set_default_dtype(dtype)
+        try:
+            found = results()
+        finally:
+            torch.set_default_dtype(before)
+        assert all(map(torch.equal, found, expected))
+
+
+def test_soft_targets_of_a_narrower_teacher_reach_the_c_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, head = numbers(1, 6, 16).float(), numbers(65, 16, seed=1).float()
+    soft = SoftTargets(numbers(6, 8, seed=2).float(), numbers(65, 8, seed=3).float(), 0.5)
+    targets = torch.arange(6)[None]
+    used: list[Any] = []
+    cross_entropy = operations.cross_entropy_
+    monkeypatch.setattr(operations, "cross_entropy_", lambda *given: used.append(given) or cross_entropy(*given))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = next_token_loss(features, head, targets, None, None, soft)
+    assert [given[3].shape for given in used] == [(6, 65)]
+    exact = next_token_loss(features, head, targets, None, None, soft)
+    torch.testing.assert_close(found, exact, rtol=1e-2, atol=0)
