@@ -28,6 +28,8 @@ from minigpt.storage.checkpoint import Checkpoint, free_name
 from minigpt.threads import TOLERANCE, OtherPrograms
 from minigpt.training.events import Notice
 
+_LAST_MEASUREMENT = 1.0  # seconds, of the steps that were chosen
+
 
 def plan_run(
     request: Request, processes: int = 1, local_processes: int = 1, progress: ByteProgress | None = None
@@ -76,7 +78,7 @@ def plan_run(
     )
     if settings.training.lora and base is not None and is_adapter(base.directory):
         raise ConfigError(f"from ({options.base}) is an adapter itself; merge it first: minigpt merge {options.base}")
-    settings = settings.measured_again(measure)
+    settings = settings.measured_again(functools.partial(measure, seconds=_LAST_MEASUREMENT))
     _check_minutes(settings, time.perf_counter() - began)
     if settings.training.minutes is not None:
         settings = settings.with_overheads(

@@ -10,6 +10,8 @@ from minigpt.planning.overheads import Overheads
 from minigpt.planning.scaling_law import relative_loss
 from minigpt.planning.throughput import Measure
 
+_DISTURBED = 1.2  # times as long as the same steps a moment before or after
+
 
 @dataclass(frozen=True)
 class PlannedSettings:
@@ -84,13 +86,16 @@ class PlannedSettings:
     def measured_again(self, measure: Measure) -> "PlannedSettings":
         """A copy with the time of a step as measured again, with the settings that were chosen after the first time.
 
-        Without dropout and noise the settings are the same, and the shorter of both times counts.
+        Without dropout and noise the settings are the same, and both times count. If they differ much, another program
+        slowed one of them down, so the shorter one counts.
         """
 
         def seconds(training: TrainConfig, before: float) -> float:
             again = measure(self.model, training)
-            changed = self.model.dropout or self.training.bpe_dropout or self.training.token_noise
-            return again if changed else min(again, before)
+            if self.model.dropout or self.training.bpe_dropout or self.training.token_noise:
+                return again
+            is_disturbed = max(again, before) > _DISTURBED * min(again, before)
+            return min(again, before) if is_disturbed else (again + before) / 2
 
         teacher = self.teacher
         if teacher is not None:

@@ -3,8 +3,9 @@
 import functools
 import gc
 import math
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -143,13 +144,11 @@ def seconds_per_step(
 ) -> float:
     """Seconds that one optimizer step takes on this machine, without torch.compile.
 
-    The lower quartile of the steps that fit into about `seconds`, without the first if there are others: other programs
-    slow a step down, and none makes it faster. The steps train on `text`, by default on random tokens; those of a
-    distilled model have a teacher. With several
-    `processes`, one of them takes its share of the batch. A step that would take long or need more memory than is free
-    is measured with fewer sequences, layers and tokens: the time of the gradients is scaled by their arithmetic, and
-    that of the update, which does not depend on sequences and tokens, by the layers. torch's random state stays as it
-    was.
+    The median of the steps that fit into about `seconds`, without the first if there are others. The steps train on
+    `text`, by default on random tokens; those of a distilled model have a teacher. With several `processes`, one of
+    them takes its share of the batch. A step that would take long or need more memory than is free is measured with
+    fewer sequences, layers and tokens: the time of the gradients is scaled by their arithmetic, and that of the update,
+    which does not depend on sequences and tokens, by the layers. torch's random state stays as it was.
 
     Raises: TrainingError if even that needs more memory than there is.
     """
@@ -172,7 +171,7 @@ def seconds_per_step(
         torch.set_rng_state(state)
         gc.collect()  # what torch imports for its first optimizer keeps references to the frames, and so to the model
     rest = took[1:] or took
-    gradients, update = (_lower_quartile(each) for each in zip(*rest, strict=True))
+    gradients, update = (statistics.median(each) for each in zip(*rest, strict=True))
     return scale * gradients + model.n_layer / small.n_layer * update
 
 
@@ -193,10 +192,6 @@ def evaluation_seconds(model: GPTConfig, config: TrainConfig, corpus: Corpus, st
     began = time.perf_counter()
     measured = evaluate(untrained, corpus.validation, context=context, max_tokens=tokens)
     return (time.perf_counter() - began) / measured.tokens
-
-
-def _lower_quartile(values: Sequence[float]) -> float:
-    return sorted(values)[len(values) // 4]
 
 
 def _timed_steps(

@@ -91,6 +91,14 @@ def test_the_times_of_both_kinds_of_steps_are_measured_again() -> None:
     assert (settings.seconds_per_step, settings.teacher.seconds_per_step) == (2 * TAUGHT_STEP, 2 * STEP)
 
 
+@pytest.mark.parametrize(("again", "expected"), [(1.1, 1.05), (0.9, 0.95), (2.0, 1.0), (0.5, 0.5)])
+def test_both_times_of_the_same_steps_count_unless_one_was_disturbed(again: float, expected: float) -> None:
+    settings = planned(steps=100, distill="off")
+    assert not settings.training.bpe_dropout
+    measured = settings.measured_again(lambda model, config: again * seconds_per_step(model, config))
+    assert measured.seconds_per_step == pytest.approx(expected * STEP)
+
+
 def test_a_teacher_is_counted_in_the_memory_and_given_up_where_it_does_not_fit() -> None:
     alone, taught = planned(minutes=10, distill="off"), planned(minutes=10, distill="on")
     assert taught.memory > alone.memory + 4 * alone.model.n_parameters
