@@ -82,12 +82,15 @@ def table(rows: list[dict]) -> str:
     inside = 0
     for row in rows:
         expected, found = row["expected"], row["bits_per_byte"]
-        is_inside = expected is not None and expected[0] <= found <= expected[1]
-        inside += is_inside
-        shown = "nothing" if expected is None else f"{expected[0]:.2f}–{expected[1]:.2f}"
+        if expected is None:
+            shown, verdict = "nothing", ""
+        else:
+            is_inside = expected[0] <= found <= expected[1]
+            shown, verdict = f"{expected[0]:.2f}–{expected[1]:.2f}", "" if is_inside else "outside"
+            inside += is_inside
         lines.append(
             f"| {row['text']} | {row['minutes']:g} | {row['speed']} | {row['model']} | {row['planned_steps']:,} | "
-            f"{row['steps']:,} | {shown} | {found:.2f} | {'' if is_inside else 'outside'} |"
+            f"{row['steps']:,} | {shown} | {found:.2f} | {verdict} |"
         )
     said = sum(row["expected"] is not None for row in rows)
     return "\n".join([*lines, "", f"{inside} of {said} inside the expected range"])

@@ -19,9 +19,18 @@ from minigpt.errors import CheckpointError
 from minigpt.importers.hub import is_hub_name
 from minigpt.importers.torch_file import TorchTensors, open_torch
 from minigpt.model.gpt import GPT
-from minigpt.storage.adapter import BASE_SHA256, EMBEDDING, HEAD, weights_hash
+from minigpt.storage.adapter import BASE_SHA256, weights_hash
 from minigpt.storage.files import exists, read_json
-from minigpt.storage.huggingface import PREFIX, TensorSource, linear_layers, plain_name, stored_tensors
+from minigpt.storage.huggingface import (
+    EMBEDDING_MODULE,
+    HEAD,
+    HEAD_MODULE,
+    PREFIX,
+    TensorSource,
+    linear_layers,
+    plain_name,
+    stored_tensors,
+)
 from minigpt.storage.json_record import is_integer, is_number, mapping, quoted
 from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, CONFIG, WEIGHTS
 from minigpt.storage.tensors import TensorFile
@@ -124,7 +133,7 @@ def _replaced_name(name: str, options: Mapping[str, Any], directory: Path) -> st
         module, kind = match["module"], match["kind"]
         saved = options.get("modules_to_save") or ()
         # peft takes the head off this list when it ties it to the embedding.
-        is_saved = module == HEAD or any(f"{each}." in f"{PREFIX}{module}." for each in saved)
+        is_saved = module == HEAD_MODULE or any(f"{each}." in f"{PREFIX}{module}." for each in saved)
         if is_saved or (kind == "bias" and options.get("bias", "none") != "none"):
             return f"{module}.{kind}"
     raise CheckpointError(
@@ -138,13 +147,14 @@ def _drop_head(replaced: dict[str, Tensor], directory: Path) -> None:
 
     Raises: CheckpointError if the adapter has another head than embedding.
     """
-    head, embedding = replaced.pop(f"{HEAD}.weight", None), replaced.get(f"{EMBEDDING}.weight")
+    head, embedding = replaced.pop(HEAD, None), replaced.get(f"{EMBEDDING_MODULE}.weight")
     if head is None and embedding is None:
         return
     if head is None or embedding is None or not torch.equal(head, embedding):
         raise CheckpointError(
-            f"{directory} has a token embedding ({EMBEDDING}) that differs from its output head ({HEAD}), and in GPT-2 "
-            f"they are one matrix; train it with modules_to_save {[EMBEDDING, HEAD]} and ensure_weight_tying"
+            f"{directory} has a token embedding ({EMBEDDING_MODULE}) that differs from its output head ({HEAD_MODULE})"
+            ", and in GPT-2 they are one matrix; train it with modules_to_save "
+            f"{[EMBEDDING_MODULE, HEAD_MODULE]} and ensure_weight_tying"
         )
 
 

@@ -25,6 +25,7 @@ _ADDRESS, _COUNT, _FLOAT, _THREADS = ctypes.c_void_p, ctypes.c_int64, ctypes.c_f
 FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {  # result and arguments, as in decode.c and training.c
     "minigpt_use": (ctypes.c_char_p, [ctypes.c_char_p]),
     "minigpt_selected": (ctypes.c_char_p, []),
+    "minigpt_is_amd": (ctypes.c_int, []),
     "minigpt_pack": (None, [_ADDRESS, _ADDRESS, _ADDRESS, _THREADS]),
     "minigpt_step": (ctypes.c_int, [_ADDRESS, _ADDRESS, _ADDRESS, _THREADS]),
     "minigpt_training_use": (None, [ctypes.c_char_p]),

@@ -16,7 +16,8 @@
 #error "packed int8 weights need a little-endian processor: of four weights, the first is in the lowest byte"
 #endif
 
-enum { BLOCK = 64, STREAMS = 8, SUMS = 4096, CHUNK = 256, MAX_ROWS = 128 };
+enum { BLOCK = 64, STREAMS = 8, SUMS = 4096, CHUNK = 256, MAX_ROWS = 128, MAX_FLOAT_ROWS = 512 };
+enum { TILED = 32, INPUTS = 256, AHEAD = 32 }; /* of many rows with float32 weights by columns */
 enum { BY_ROWS, BY_COLUMNS, INT8 };
 enum { OUT_OF_MEMORY = 1, OUT_OF_RANGE };
 
@@ -101,6 +102,7 @@ static inline float int8_scale(int32_t largest, float *inverse) {
 #define PARTS 4
 #define ROWS 2
 #define PANELS 1
+#define FLOAT_ROWS 2
 #define WEIGHT_OFFSET 0
 static inline i32x4 dot4_plain(i32x4 sum, const uint8_t *w, const int8_t *a) {
     for (int j = 0; j < 4; j++)
@@ -134,6 +136,7 @@ static inline i32x8 dot2_avx2(i32x8 sum, i32x8 w, i32x8 a) {
 #define DOT4 dot4_avx2
 #define DOT2 dot2_avx2
 #define WIDE_ROWS 6
+#define FLOAT_ROWS 6
 #define MULTIPLY_ADD(a, b, sum) ((floats_avx2)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(sum)))
 #include "kernels.h"
 END_TARGET
@@ -148,6 +151,7 @@ static inline i32x16 dot4_vnni(i32x16 sum, const uint8_t *w, const int8_t *a) {
 #define PARTS 1
 #define ROWS 6
 #define PANELS 2
+#define FLOAT_ROWS 12
 #define WEIGHT_OFFSET 128
 #define DOT4 dot4_vnni
 #define MULTIPLY_ADD(a, b, sum) ((floats_vnni)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(sum)))
@@ -169,6 +173,7 @@ static inline i32x4 dot4_dotprod(i32x4 sum, const uint8_t *w, const int8_t *a) {
 #define PANELS 1
 #define WEIGHT_OFFSET 0
 #define DOT4 dot4_dotprod
+#define FLOAT_ROWS 6
 #define MULTIPLY_ADD(a, b, sum) ((floats_dotprod)vfmaq_f32((float32x4_t)(sum), (float32x4_t)(a), (float32x4_t)(b)))
 #include "kernels.h"
 END_TARGET
@@ -226,6 +231,16 @@ const char *minigpt_selected(void) {
     for (int i = 0; i < N_SETS; i++)
         if (SETS[i].kernels == kernels) return SETS[i].name;
     return NULL;
+}
+
+/* Whether AMD made the processor. */
+int minigpt_is_amd(void) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    return __builtin_cpu_is("amd") != 0;
+#else
+    return 0;
+#endif
 }
 
 /* Packs float32 weights, stored by rows or by columns, to int8 panels: an output's largest weight becomes 127 `scale`.
@@ -389,7 +404,7 @@ static int64_t lay_out(Work *w, char *memory, const Model *m, int64_t rows, int 
     return used;
 }
 
-/* Reads `rows->count` ids, at most MAX_ROWS at a time, appends them to the cache, and writes logits of shape
+/* Reads `rows->count` ids, at most MAX_ROWS or MAX_FLOAT_ROWS at a time, appends them to the cache, and writes logits of shape
  * (count - logits_from, vocab_size). Returns 0; OUT_OF_MEMORY if there is no memory for the buffers; OUT_OF_RANGE if
  * an id or a position is outside its embedding. */
 int minigpt_step(const Model *m, const Rows *rows, float *logits, int threads) {
@@ -398,7 +413,8 @@ int minigpt_step(const Model *m, const Rows *rows, float *logits, int threads) {
         if (rows->ids[r] < 0 || rows->ids[r] >= m->vocab_size || rows->positions[r] < 0 ||
             rows->positions[r] >= m->n_positions)
             return OUT_OF_RANGE;
-    int64_t at_once = rows->count < MAX_ROWS ? rows->count : MAX_ROWS;
+    int64_t most = m->head.form == INT8 ? MAX_ROWS : MAX_FLOAT_ROWS;
+    int64_t at_once = rows->count < most ? rows->count : most;
     char *memory = malloc(lay_out(&w, NULL, m, at_once, threads) + 64);
     if (memory == NULL) return OUT_OF_MEMORY;
     lay_out(&w, memory + (64 - (uintptr_t)memory % 64) % 64, m, at_once, threads);

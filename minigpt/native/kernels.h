@@ -6,6 +6,7 @@
  *   DOT4(sum, w, a)   sum[j] plus the products of 16 / PARTS x 4 weights with 4 activations, in integers
  *   DOT2(sum, w, a)   optional: sum[j] plus the products of two 16-bit weights with two activations
  *   WIDE_ROWS         the rows whose sums fit into the registers together with DOT2
+ *   FLOAT_ROWS        the rows whose sums with PANELS panels of floats fit into the registers
  *   WEIGHT_OFFSET     what DOT4 leaves added to the weights: 128 or 0
  *   MULTIPLY_ADD(a, b, sum)  sum + a * b of vectors, rounded once where the processor can
  *
@@ -84,6 +85,28 @@ static void NAME(gelu)(float *x, int64_t n) {
     }
 }
 
+/* A query's products with KEYS keys, whose sums fit into the registers together, in the order of add_lanes, and folded.
+ * `width` is a multiple of LANES. */
+#define KEYS (PARTS < 4 ? 4 / PARTS : 1)
+static inline __attribute__((always_inline)) void NAME(fold_scores)(
+    f32x4 *folded, const float *q, const float *keys, int64_t width) {
+    NAME(floats) sums[KEYS][2 * PARTS] = {{{0}}};
+#define ADD(p) \
+    NAME(floats) part = NAME(load)(q + i + p * WIDTH); \
+    for (int k = 0; k < KEYS; k++) sums[k][p] += part * NAME(load)(keys + k * width + i + p * WIDTH)
+    int64_t i = 0;
+    for (; i + 2 * LANES <= width; i += 2 * LANES)
+        for (int p = 0; p < 2 * PARTS; p++) { ADD(p); }
+    for (; i < width; i += LANES)
+        for (int p = 0; p < PARTS; p++) { ADD(p); }
+#undef ADD
+    for (int k = 0; k < KEYS; k++) {
+        NAME(floats) lanes[PARTS];
+        for (int p = 0; p < PARTS; p++) lanes[p] = sums[k][p] + sums[k][PARTS + p];
+        folded[k] = NAME(fold)(lanes);
+    }
+}
+
 /* One query's attention to the `length` positions of one head: y = softmax(q K^T / sqrt(width)) V. `scores` has room
  * for `length` floats, rounded up to a multiple of LANES. */
 static void NAME(attend)(
@@ -92,11 +115,7 @@ static void NAME(attend)(
     float scale = 1 / sqrtf((float)width), highest = -INFINITY;
     for (; width % LANES == 0 && s + 4 <= length; s += 4) { /* the same sums as below, four at a time */
         f32x4 folded[4];
-        for (int k = 0; k < 4; k++) {
-            NAME(floats) lanes[PARTS];
-            NAME(add_lanes)(lanes, q, keys + (s + k) * width, width, 0);
-            folded[k] = NAME(fold)(lanes);
-        }
+        for (int k = 0; k < 4; k += KEYS) NAME(fold_scores)(folded + k, q, keys + (s + k) * width, width);
         f32x4 four = NAME(four_totals)(folded) * scale;
         memcpy(scores + s, &four, sizeof four);
     }
@@ -165,6 +184,47 @@ static inline __attribute__((always_inline)) void NAME(add_columns)(
             for (int i = 0; i < inputs; i++) y[r * out + o] += x[r * m->in + i] * weight[i * out + o];
 }
 
+/* `rows` rows and PANELS panels of y += the products of `inputs` inputs with their weights, (inputs, PANELS * 16). All
+ * sums are in registers: `rows` is a constant. */
+static inline __attribute__((always_inline)) void NAME(float_tile)(
+    const int rows, float *y, const float *x, const Matrix *m, const float *weights, int64_t inputs) {
+    enum { VECTORS = PANELS * PARTS };
+    NAME(floats) sums[FLOAT_ROWS * VECTORS];
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < VECTORS; v++) sums[r * VECTORS + v] = NAME(load)(y + r * m->out + v * WIDTH);
+    for (int64_t i = 0; i < inputs; i++, weights += PANELS * LANES) {
+        NAME(floats) loaded[VECTORS];
+        for (int v = 0; v < VECTORS; v++) loaded[v] = NAME(load)(weights + v * WIDTH);
+        for (int r = 0; r < rows; r++) {
+            NAME(floats) one = NAME(broadcast)(x[r * m->in + i]);
+            for (int v = 0; v < VECTORS; v++)
+                sums[r * VECTORS + v] = MULTIPLY_ADD(one, loaded[v], sums[r * VECTORS + v]);
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < VECTORS; v++) NAME(store)(y + r * m->out + v * WIDTH, sums[r * VECTORS + v]);
+}
+
+/* Many rows of y += x W^T for PANELS panels of outputs, with W stored by columns. The weights of INPUTS inputs are copied
+ * first, so that they are next to each other; those of AHEAD inputs later are fetched from memory meanwhile. The floats
+ * are added in the same order as in add_columns. */
+static void NAME(add_tiles)(float *y, const float *x, int64_t rows, const Matrix *m, int64_t from) {
+    float weights[INPUTS * PANELS * LANES];
+    for (int64_t begin = 0; begin < m->in; begin += INPUTS) {
+        int64_t inputs = m->in - begin < INPUTS ? m->in - begin : INPUTS, row = 0;
+        for (int64_t i = 0; i < inputs; i++) {
+            const float *row = (const float *)m->weight + (begin + i) * m->out + from;
+            for (int64_t o = 0; o < PANELS * LANES; o += LANES) __builtin_prefetch(row + AHEAD * m->out + o, 0, 2);
+            memcpy(weights + i * PANELS * LANES, row, PANELS * LANES * sizeof(float));
+        }
+#define TILE(rows) NAME(float_tile)(rows, y + row * m->out + from, x + row * m->in + begin, m, weights, inputs)
+        for (; row + FLOAT_ROWS <= rows; row += FLOAT_ROWS) TILE(FLOAT_ROWS);
+        for (; FLOAT_ROWS > 4 && row + 4 <= rows; row += 4) TILE(4);
+        for (; row < rows; row++) TILE(1);
+#undef TILE
+    }
+}
+
 /* The same as multiply_rows with W stored by columns, (in, out), as in a Hugging Face file. For many rows, the outputs
  * are divided into blocks, so that the sums of all rows stay in the cache. */
 static void NAME(multiply_columns)(float *y, const float *x, int64_t rows, const Matrix *m, int64_t from, int64_t to) {
@@ -172,6 +232,8 @@ static void NAME(multiply_columns)(float *y, const float *x, int64_t rows, const
     block = block < 2 * LANES ? 2 * LANES : block;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t o = from; o < to; o++) y[r * m->out + o] = m->bias ? m->bias[o] : 0;
+    if (rows >= TILED) /* for fewer rows, copying the weights takes longer than it saves */
+        for (; from + PANELS * LANES <= to; from += PANELS * LANES) NAME(add_tiles)(y, x, rows, m, from);
     for (; from < to; from += block) {
         int64_t end = from + block < to ? from + block : to, i = 0;
         if (rows >= 16) /* half as often, each row's sums are loaded and stored; fewer rows are faster with 8 streams */
@@ -424,6 +486,8 @@ static const Kernels NAME(kernels) = {
 #undef DOT4
 #undef DOT2
 #undef WIDE_ROWS
+#undef FLOAT_ROWS
+#undef KEYS
 #undef MULTIPLY_ADD
 #undef WEIGHT_OFFSET
 #undef PARTS

@@ -14,7 +14,7 @@ _TOKENS_PER_FEATURE = 4  # in a batch, with Muon on a CPU
 _NARROW = 256  # below this width an adapter is trained together with the token embedding
 
 
-def batch_and_optimizer(
+def optimization_settings(
     options: RunOptions,
     model: GPTConfig,
     context: int,

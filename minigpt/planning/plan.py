@@ -11,7 +11,7 @@ from dataclasses import replace
 from minigpt.config import PRESETS, GPTConfig, TrainConfig, preset_config
 from minigpt.errors import ConfigError, MinigptError
 from minigpt.planning.corpus_stats import CorpusStats
-from minigpt.planning.defaults import against_overfitting, batch_and_optimizer, eval_tokens
+from minigpt.planning.defaults import against_overfitting, eval_tokens, optimization_settings
 from minigpt.planning.distillation import pays
 from minigpt.planning.memory_fit import TooLargeError, fit_memory
 from minigpt.planning.planned_settings import PlannedSettings
@@ -112,7 +112,7 @@ def plan_settings(
             "and this one does not; give 0"
         )
     check_fine_tuning(model, options.training)
-    chosen = batch_and_optimizer(
+    chosen = optimization_settings(
         options, model, context, stats, device_type, processes,
         fine_tuning=base is not None, lora=bool(options.training.lora),
     )  # fmt: skip

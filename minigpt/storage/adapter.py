@@ -18,12 +18,11 @@ from minigpt.model.gpt import GPT
 from minigpt.model.lora import LoRA, lora_layers, lora_of
 from minigpt.storage.files import atomic_json, atomic_write, exists
 from minigpt.storage.folder import Content
-from minigpt.storage.huggingface import PREFIX, linear_layers, stored_tensors
+from minigpt.storage.huggingface import EMBEDDING_MODULE, HEAD_MODULE, PREFIX, linear_layers, stored_tensors
 from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, WEIGHTS
 from minigpt.storage.tensors import TensorFile, save_tensors
 
 BASE_SHA256 = "base_sha256"  # key in the metadata of an adapter's tensors: the `weights_hash` of its base
-EMBEDDING, HEAD = "wte", "lm_head"  # transformers' names of the token embedding, which are one matrix in GPT-2
 _PEFT = "base_model.model."  # before the name of every tensor
 
 
@@ -68,7 +67,7 @@ def _embedding_config(lora: LoRA) -> dict[str, Any]:
     """What makes peft use the trained embedding in both places, since transformers names it twice."""
     if not lora.embedding:
         return {"modules_to_save": None}
-    return {"modules_to_save": [EMBEDDING, HEAD], "ensure_weight_tying": True}
+    return {"modules_to_save": [EMBEDDING_MODULE, HEAD_MODULE], "ensure_weight_tying": True}
 
 
 def _paths(model: GPT) -> list[str]:
@@ -129,7 +128,7 @@ def _stored_parameters(model: GPT) -> Iterator[tuple[str, str, Tensor]]:
         for key, parameter in (("lora_A", layer.lora_a), ("lora_B", layer.lora_b)):
             yield f"{_PEFT}{PREFIX}{stored[name]}.{key}.weight", f"{name}.{key.lower()}", parameter
     if (lora := lora_of(model)) is not None and lora.embedding:
-        for stored_name in (f"{PREFIX}{EMBEDDING}", HEAD):
+        for stored_name in (f"{PREFIX}{EMBEDDING_MODULE}", HEAD_MODULE):
             yield f"{_PEFT}{stored_name}.weight", "token_embedding.weight", model.token_embedding.weight
 
 

@@ -15,7 +15,8 @@ from minigpt.model.gpt import GPT
 
 PREFIX = "transformer."  # GPT2LMHeadModel saves every name with it; OpenAI's files on the hub have none
 _PREFIXES = re.compile(r"((_orig_mod|module|model|transformer)\.)+")  # of torch.compile, DDP and other wrappers
-HEAD = "lm_head.weight"
+EMBEDDING_MODULE, HEAD_MODULE = "wte", "lm_head"  # transformers' modules, which share one matrix in GPT-2
+HEAD = f"{HEAD_MODULE}.weight"
 # A language model may have these heads as well, and does not need them to generate.
 _UNUSED_HEADS = ("multiple_choice_head.", "v_head.")
 # A model with one of these heads predicts something other than the next token.

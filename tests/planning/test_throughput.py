@@ -168,6 +168,14 @@ def test_the_time_of_the_gradients_scales_with_arithmetic_and_that_of_the_update
         assert seconds_per_step(model, config, CPU) == pytest.approx(expected)
 
 
+def test_the_time_is_the_median_of_the_steps_after_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    took = iter([(0.3, 0.1), (0.3, 0.03), (0.1, 0.02), (0.2, 0.05)])
+    monkeypatch.setattr(TrainStep, "timed_step", lambda *_: next(took))
+    monkeypatch.setattr(throughput, "peak", lambda *_: Peak(1e18, "made up"))
+    config = TrainConfig(steps=1, context_length=8, batch_size=4)
+    assert seconds_per_step(TINY, config, CPU, seconds=1.0) == pytest.approx(0.2 + 0.03)
+
+
 @pytest.mark.parametrize("ours", [True, False])
 def test_running_out_of_memory_while_measuring_is_one_sentence(monkeypatch: pytest.MonkeyPatch, ours: bool) -> None:
     def runs_out(*_: object) -> None:

@@ -36,6 +36,7 @@ static inline i32x4 dot4_wasm(i32x4 sum, const uint8_t *w, const int8_t *a) {
 #define PANELS 1
 #define WEIGHT_OFFSET 0
 #define DOT4 dot4_wasm
+#define FLOAT_ROWS 2
 #define MULTIPLY_ADD(a, b, sum) ((sum) + (a) * (b))
 #include "../../native/kernels.h"
 

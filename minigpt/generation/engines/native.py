@@ -19,8 +19,10 @@ from minigpt.threads import watch_load
 _BY_ROWS, _BY_COLUMNS, _INT8 = range(3)
 _OUT_OF_MEMORY, _OUT_OF_RANGE = 1, 2
 _LANES = 16
-# The longest float32 prompt, in ids, that decode.c reads faster than PyTorch, as measured with GPT-2 small's shape.
-_SHORT_PROMPT = {"avx512-vnni": 128, "avx2": 32, "neon-dotprod": 16, "plain": 16}
+# The longest float32 prompt, in ids, that decode.c reads faster than PyTorch, as measured with GPT-2 small's shape. On
+# AMD's processors PyTorch's matrix products are slower; the limits there are for weights by columns, as in a file.
+_LONGEST_PROMPT = {"avx512-vnni": 128, "avx2": 32, "neon-dotprod": 16, "plain": 16}
+_LONGEST_PROMPT_ON_AMD = _LONGEST_PROMPT | {"avx512-vnni": 2**31, "avx2": 512}
 
 
 class _Matrix(ctypes.Structure):
@@ -78,8 +80,8 @@ def _packed_size(weight: Tensor) -> int:
 class NativeEngine:
     """An `Engine` that runs decode.c.
 
-    It uses float32 weights in place and packs int8 weights once. It shares the memory of a `KVCache`, so that PyTorch,
-    whose matrix products reach the processor's peak, can read long float32 prompts.
+    It uses float32 weights in place and packs int8 weights once. It shares the memory of a `KVCache`, so that PyTorch
+    can read long float32 prompts where it is faster.
     """
 
     def __init__(self, model: GPT, quantization: str = "none") -> None:
@@ -130,10 +132,8 @@ class NativeEngine:
         self._lengths = [len(prompt) for prompt in prompts]
         logits = torch.empty(len(prompts), self.model.config.vocab_size)
         # The choice depends on each prompt's own length, so that its logits do not depend on the other prompts.
-        short_prompt = (
-            _SHORT_PROMPT[compiled.selected(self._library)] if self.quantization == "none" else self.n_positions
-        )
-        long = [row for row, prompt in enumerate(prompts) if len(prompt) > short_prompt]
+        longest = self._longest_prompt()
+        long = [row for row, prompt in enumerate(prompts) if len(prompt) > longest]
         short = [row for row in range(len(prompts)) if row not in long]
         for row in long:
             logits[row] = self._read_with_pytorch(row, prompts[row])
@@ -185,6 +185,14 @@ class NativeEngine:
         if error == _OUT_OF_RANGE:
             raise IndexError("an id is outside the vocabulary, or a position outside the context")
         return logits
+
+    def _longest_prompt(self) -> int:
+        """The longest prompt, in ids, that decode.c reads and not PyTorch."""
+        if self.quantization != "none":
+            return self.n_positions
+        by_columns = self._layers[0].qkv_proj.form == _BY_COLUMNS
+        longest = _LONGEST_PROMPT_ON_AMD if by_columns and self._library.minigpt_is_amd() else _LONGEST_PROMPT
+        return longest[compiled.selected(self._library)]
 
     def _read_with_pytorch(self, row: int, prompt: Sequence[int]) -> Tensor:
         view = self._cache.row(row)

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -100,6 +101,42 @@ def assert_near(found: Tensor, expected: Tensor, tolerance: float) -> None:
 
 
 @needs_native
+@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize(
+    ("instructions", "is_amd", "longest"),
+    [
+        ("avx512-vnni", False, 128),
+        ("avx512-vnni", True, 200),
+        ("avx2", True, 200),
+        ("avx2", False, 32),
+        ("plain", True, 16),
+    ],
+)
+def test_pytorch_reads_the_prompts_that_it_reads_faster(
+    monkeypatch: pytest.MonkeyPatch, columns: bool, instructions: str, is_amd: bool, longest: int
+) -> None:
+    model = scaled_model(SHAPES[0].replace(n_positions=200))
+    engine = NativeEngine(by_columns(model) if columns else model)
+    steps: list[int] = []
+    read = engine.step
+
+    def step(rows: Tensor, n_logits: int) -> Tensor:
+        steps.append(len(rows))
+        return read(rows, n_logits)
+
+    library = SimpleNamespace(
+        minigpt_is_amd=lambda: is_amd, minigpt_selected=instructions.encode, minigpt_step=engine._library.minigpt_step
+    )
+    monkeypatch.setattr(engine, "_library", library)
+    monkeypatch.setattr(engine, "step", step)
+    if is_amd and not columns:
+        longest = {"avx512-vnni": 128, "avx2": 32}.get(instructions, longest)
+    for length in {longest, min(longest + 1, 200)}:
+        engine.start([some_ids(model.config, length)])
+    assert steps == [longest]
+
+
+@needs_native
 @every_set
 @every_shape
 @pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
@@ -109,6 +146,15 @@ def test_float32_logits_are_those_of_pytorch(use: Use, instructions: str, config
     expected = exact(model, ids)
     found = logits(NativeEngine(by_columns(model) if columns else model), ids)
     assert_near(found, expected, 2e-6)
+
+
+@needs_native
+@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
+def test_a_prompt_may_be_longer_than_the_rows_that_are_computed_at_once(columns: bool) -> None:
+    model = scaled_model(GPTConfig(vocab_size=37, n_positions=600, n_embd=48, n_layer=2, n_head=3))
+    ids = some_ids(model.config)
+    expected = exact(model, ids)
+    assert_near(logits(NativeEngine(by_columns(model) if columns else model), ids), expected, 2e-6)
 
 
 @needs_native
