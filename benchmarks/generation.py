@@ -224,7 +224,24 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     for _ in range(2):
         began = time.perf_counter()
         first.append(times(generate(LONG_PROMPT, 1), began)[0])
-    return {"tokens_per_second": (len(at) - 1) / (at[-1] - at[0]), "first_token": at[0], "long_prompt": min(first)}
+    speed = (len(at) - 1) / (at[-1] - at[0])
+    return {
+        "tokens_per_second": speed,
+        "first_token": at[0],
+        "long_prompt": min(first),
+        "prompts": prompts(job, generate),
+    }
+
+
+def prompts(job: dict[str, Any], generate: Callable[[list[int], int], Any]) -> dict[str, float]:
+    """The seconds to the first token after prompts of the lengths that `--prompts` gives: the shorter of two each."""
+    found: dict[str, float] = {}
+    for length in job["prompts"]:
+        for _ in range(2):
+            began = time.perf_counter()
+            took = times(generate(list(range(1000, 1000 + length)), 1), began)[0]
+            found[str(length)] = min(took, found.get(str(length), took))
+    return found
 
 
 # The models, built once.
@@ -324,6 +341,7 @@ def report(results: list[dict[str, Any]], engines: list[str]) -> str:
             values.append(100 * own["tokens_per_second"] * size / limit["bandwidth"] if own and limit else None)
         return values
 
+    lengths = next((list(result["prompts"]) for result in found.values() if "prompts" in result), [])
     for engine in engines:
         own = [found.get((turn, engine)) for turn in rounds]
         rows.append([
@@ -332,8 +350,10 @@ def report(results: list[dict[str, Any]], engines: list[str]) -> str:
             spread(ratios(engine, "transformers-float32"), ".2f"),
             spread(of_limit(engine), ".0f"),
             spread([r and 1e3 * r["long_prompt"] for r in own], ".0f"),
+            *(spread([r and 1e3 * r["prompts"][length] for r in own], ".0f") for length in lengths),
         ])  # fmt: skip
-    header = ["engine", "tokens/s", "× transformers", "% of the limit", f"first token, {N_LONG}-token prompt, ms"]
+    header = ["engine", "tokens/s", "× transformers", "% of the limit"]
+    header += [f"first token, {length}-token prompt, ms" for length in (N_LONG, *lengths)]
     bandwidth = spread(
         [found[turn, BANDWIDTH]["bandwidth"] / 1e9 for turn in rounds if (turn, BANDWIDTH) in found], ".1f"
     )
@@ -416,6 +436,7 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES, metavar="ENGINE")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=N_NEW, help="new tokens, 128 in the published figures")
+    parser.add_argument("--prompts", type=int, nargs="*", default=[], help="lengths of other prompts to read, too")
     parser.add_argument("--start", action="store_true", help="measure the start-up time instead")
     parser.add_argument(
         "--quality", type=Path, nargs=2, metavar=("MODEL", "TEXT"), help="measure what int8 costs instead"
@@ -445,7 +466,7 @@ def main() -> None:
             for engine in (BANDWIDTH, *engines):
                 job = {
                     "engine": engine, "folder": str(folder), "threads": arguments.threads, "tokens": arguments.tokens,
-                    "nanogpt": str(arguments.nanogpt),
+                    "nanogpt": str(arguments.nanogpt), "prompts": arguments.prompts,
                 }  # fmt: skip
                 try:
                     figures = run_job(__file__, job, arguments.threads)

@@ -404,9 +404,9 @@ static int64_t lay_out(Work *w, char *memory, const Model *m, int64_t rows, int 
     return used;
 }
 
-/* Reads `rows->count` ids, at most MAX_ROWS or MAX_FLOAT_ROWS at a time, appends them to the cache, and writes logits of shape
- * (count - logits_from, vocab_size). Returns 0; OUT_OF_MEMORY if there is no memory for the buffers; OUT_OF_RANGE if
- * an id or a position is outside its embedding. */
+/* Reads `rows->count` ids, at most MAX_ROWS or MAX_FLOAT_ROWS at a time, appends them to the cache, and writes logits of
+ * shape (count - logits_from, vocab_size). Returns 0; OUT_OF_MEMORY if there is no memory for the buffers; OUT_OF_RANGE
+ * if an id or a position is outside its embedding. */
 int minigpt_step(const Model *m, const Rows *rows, float *logits, int threads) {
     Work w;
     for (int64_t r = 0; r < rows->count; r++)

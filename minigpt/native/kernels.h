@@ -213,9 +213,9 @@ static void NAME(add_tiles)(float *y, const float *x, int64_t rows, const Matrix
     for (int64_t begin = 0; begin < m->in; begin += INPUTS) {
         int64_t inputs = m->in - begin < INPUTS ? m->in - begin : INPUTS, row = 0;
         for (int64_t i = 0; i < inputs; i++) {
-            const float *row = (const float *)m->weight + (begin + i) * m->out + from;
-            for (int64_t o = 0; o < PANELS * LANES; o += LANES) __builtin_prefetch(row + AHEAD * m->out + o, 0, 2);
-            memcpy(weights + i * PANELS * LANES, row, PANELS * LANES * sizeof(float));
+            const float *source = (const float *)m->weight + (begin + i) * m->out + from;
+            for (int64_t o = 0; o < PANELS * LANES; o += LANES) __builtin_prefetch(source + AHEAD * m->out + o, 0, 2);
+            memcpy(weights + i * PANELS * LANES, source, PANELS * LANES * sizeof(float));
         }
 #define TILE(rows) NAME(float_tile)(rows, y + row * m->out + from, x + row * m->in + begin, m, weights, inputs)
         for (; row + FLOAT_ROWS <= rows; row += FLOAT_ROWS) TILE(FLOAT_ROWS);
