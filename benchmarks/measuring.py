@@ -111,12 +111,14 @@ class WorkerError(Exception):
 def run_worker(command: Sequence[str], threads: int, limit: float | None = None, **environment: str) -> str:
     """Runs a command with this number of threads, and for at most `limit` seconds; returns its stdout.
 
+    The command ends with this process, if that is interrupted or terminated.
     Raises: WorkerError.
     """
     count = str(threads)
     variables = os.environ | {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count} | environment
     # Files, since the end of a pipe comes only when the worker's own children have ended too.
     with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
+        before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         process = subprocess.Popen(command, stdout=stdout, stderr=stderr, env=variables, start_new_session=True)
         try:
             code: int | None = process.wait(limit)
@@ -125,6 +127,7 @@ def run_worker(command: Sequence[str], threads: int, limit: float | None = None,
         finally:
             if process.poll() is None:
                 _kill_all(process)
+            signal.signal(signal.SIGTERM, before)
         stdout.seek(0)
         stderr.seek(0)
         printed, lines = stdout.read(), [line.strip() for line in stderr if line.strip()]

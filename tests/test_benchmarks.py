@@ -4,6 +4,7 @@ import importlib
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -102,6 +103,22 @@ def test_a_worker_that_takes_too_long_is_ended_with_its_children_and_what_it_pri
     assert caught.value.stdout == "one\n"
     time.sleep(3)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM")
+def test_a_worker_ends_with_a_benchmark_that_is_terminated(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    worker = f"import pathlib, time; pathlib.Path({str(begun)!r}).touch(); time.sleep(100)"
+    script = f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r}); import measuring\n"
+    script += f"measuring.run_worker([sys.executable, '-c', {worker!r}], 1)"
+    with subprocess.Popen([sys.executable, "-c", script]) as benchmark:
+        deadline = time.perf_counter() + 60
+        while not begun.exists() and time.perf_counter() < deadline:
+            time.sleep(0.02)
+        (child,) = psutil.Process(benchmark.pid).children()
+        benchmark.terminate()
+    assert benchmark.returncode == 128 + signal.SIGTERM
+    assert not _computes(child.pid)
 
 
 # The benchmark for a GPU.
