@@ -220,28 +220,22 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     times(generate(PROMPT, 8), 0.0)  # a warm-up
     began = time.perf_counter()
     at = times(generate(PROMPT, job["tokens"]), began)
-    first = []
-    for _ in range(2):
-        began = time.perf_counter()
-        first.append(times(generate(LONG_PROMPT, 1), began)[0])
-    speed = (len(at) - 1) / (at[-1] - at[0])
+    prompts = {str(length): first_token(generate, list(range(1000, 1000 + length))) for length in job["prompts"]}
     return {
-        "tokens_per_second": speed,
+        "tokens_per_second": (len(at) - 1) / (at[-1] - at[0]),
         "first_token": at[0],
-        "long_prompt": min(first),
-        "prompts": prompts(job, generate),
+        "long_prompt": first_token(generate, LONG_PROMPT),
+        "prompts": prompts,
     }
 
 
-def prompts(job: dict[str, Any], generate: Callable[[list[int], int], Any]) -> dict[str, float]:
-    """The seconds to the first token after prompts of the lengths that `--prompts` gives: the shorter of two each."""
-    found: dict[str, float] = {}
-    for length in job["prompts"]:
-        for _ in range(2):
-            began = time.perf_counter()
-            took = times(generate(list(range(1000, 1000 + length)), 1), began)[0]
-            found[str(length)] = min(took, found.get(str(length), took))
-    return found
+def first_token(generate: Callable[[list[int], int], Any], prompt: list[int]) -> float:
+    """The seconds to the first token after a prompt: the shorter of two times."""
+    took = []
+    for _ in range(2):
+        began = time.perf_counter()
+        took.append(times(generate(prompt, 1), began)[0])
+    return min(took)
 
 
 # The models, built once.
