@@ -18,6 +18,7 @@
 
 enum { BLOCK = 64, STREAMS = 8, SUMS = 4096, CHUNK = 256, MAX_ROWS = 128, MAX_FLOAT_ROWS = 512 };
 enum { TILED = 32, INPUTS = 256, AHEAD = 32 }; /* of many rows with float32 weights by columns */
+enum { QUERIES = 32, TOGETHER = 8 };        /* of one sequence, whose attention is computed together */
 enum { BY_ROWS, BY_COLUMNS, INT8 };
 enum { OUT_OF_MEMORY = 1, OUT_OF_RANGE };
 
@@ -61,7 +62,7 @@ typedef struct {
 typedef struct {
     void (*layer_norm)(float *, const float *, const float *, const float *, int64_t, float);
     void (*gelu)(float *, int64_t);
-    void (*attend)(float *, const float *, const float *, const float *, int64_t, int64_t, float *);
+    void (*attend)(float *, const float *, int64_t, int64_t, const float *, const float *, int64_t, int64_t, float *, int64_t);
     void (*multiply_rows)(float *, const float *, int64_t, const Matrix *, int64_t, int64_t);
     void (*multiply_columns)(float *, const float *, int64_t, const Matrix *, int64_t, int64_t);
     void (*pack)(uint8_t *, float *, const Matrix *, int64_t);
@@ -260,7 +261,7 @@ typedef struct {
     float *normed;        /* (rows, C), also attention's output */
     float *qkv;           /* (rows, 3C) */
     float *hidden;        /* (rows, 4C) */
-    float *scores;        /* (threads, n_positions rounded up to LANES) */
+    float *scores;        /* (threads, scores_size) */
     Quantized narrow, wide; /* `normed` and `hidden` in int8 */
 } Work;
 
@@ -334,11 +335,20 @@ static void multiply(float *y, const float *x, const Quantized *all, int64_t sta
 #pragma omp barrier
 }
 
+static int64_t rounded(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
+
+/* The number of rows that a thread computes the attention of, one group after the other. */
+static int64_t group_size(int64_t rows) { return rows / 4 + 1 < QUERIES ? rows / 4 + 1 : QUERIES; }
+
+/* The floats that a thread needs for the scores of a group and for 16 keys. */
+static int64_t scores_size(const Model *m, int64_t rows) {
+    return group_size(rows) * rounded(m->n_positions) + m->n_embd / m->n_head * LANES;
+}
+
 /* Writes the new keys and values to the cache, then computes the attention of each row from `first` on to the positions
  * up to its own. */
 static void attention(const Model *m, const Layer *layer, const Rows *rows, int64_t first, Work *w) {
     int64_t c = m->n_embd, width = c / m->n_head;
-    int64_t padded = (m->n_positions + LANES - 1) / LANES * LANES;
 #pragma omp for schedule(static) collapse(2)
     for (int64_t r = 0; r < rows->count; r++)
         for (int64_t h = 0; h < m->n_head; h++) {
@@ -347,12 +357,22 @@ static void attention(const Model *m, const Layer *layer, const Rows *rows, int6
             memcpy(layer->keys + at, key, width * sizeof *key);
             memcpy(layer->values + at, key + c, width * sizeof *key);
         }
+    int64_t rest = rows->count - first, size = group_size(rest), groups = (rest + size - 1) / size;
+    float *scores = w->scores + THREAD * scores_size(m, rows->count);
 #pragma omp for schedule(static) collapse(2)
     for (int64_t h = 0; h < m->n_head; h++)
-        for (int64_t r = first; r < rows->count; r++) {
-            int64_t start = (rows->sequences[r] * m->n_head + h) * m->n_positions * width;
-            kernels->attend(w->normed + r * c + h * width, w->qkv + r * 3 * c + h * width, layer->keys + start,
-                            layer->values + start, rows->positions[r] + 1, width, w->scores + THREAD * padded);
+        for (int64_t g = 0; g < groups; g++) {
+            int64_t r = first + g * size, end = r + size < rows->count ? r + size : rows->count;
+            for (int64_t queries; r < end; r += queries) {
+                int64_t sequence = rows->sequences[r], position = rows->positions[r];
+                for (queries = 1; r + queries < end; queries++)
+                    if (rows->sequences[r + queries] != sequence || rows->positions[r + queries] != position + queries)
+                        break;
+                int64_t start = (sequence * m->n_head + h) * m->n_positions * width;
+                kernels->attend(w->normed + r * c + h * width, w->qkv + r * 3 * c + h * width, queries, c,
+                                layer->keys + start, layer->values + start, position + 1, width, scores,
+                                rounded(m->n_positions));
+            }
         }
 }
 
@@ -391,7 +411,7 @@ static int64_t lay_out(Work *w, char *memory, const Model *m, int64_t rows, int 
     w->normed = take(memory, &used, rows * c * f);
     w->qkv = take(memory, &used, rows * 3 * c * f);
     w->hidden = take(memory, &used, rows * 4 * c * f);
-    w->scores = take(memory, &used, threads * ((m->n_positions + LANES - 1) / LANES * LANES) * f);
+    w->scores = take(memory, &used, threads * scores_size(m, rows) * f);
     Quantized *both[] = {&w->narrow, &w->wide};
     for (int i = 0; i < 2; i++) {
         int64_t width = i ? 4 * c : c;

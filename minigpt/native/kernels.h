@@ -107,20 +107,11 @@ static inline __attribute__((always_inline)) void NAME(fold_scores)(
     }
 }
 
-/* One query's attention to the `length` positions of one head: y = softmax(q K^T / sqrt(width)) V. `scores` has room
- * for `length` floats, rounded up to a multiple of LANES. */
-static void NAME(attend)(
-    float *y, const float *q, const float *keys, const float *values, int64_t length, int64_t width, float *scores) {
-    int64_t padded = (length + LANES - 1) / LANES * LANES, d = 0, s = 0;
-    float scale = 1 / sqrtf((float)width), highest = -INFINITY;
-    for (; width % LANES == 0 && s + 4 <= length; s += 4) { /* the same sums as below, four at a time */
-        f32x4 folded[4];
-        for (int k = 0; k < 4; k += KEYS) NAME(fold_scores)(folded + k, q, keys + (s + k) * width, width);
-        f32x4 four = NAME(four_totals)(folded) * scale;
-        memcpy(scores + s, &four, sizeof four);
-    }
-    for (; s < length; s++) scores[s] = NAME(dot)(q, keys + s * width, width) * scale;
-    for (; s < padded; s++) scores[s] = -INFINITY;
+/* scores = e^(scores - their largest) of `length` scores; returns their sum. The room is rounded up to LANES. */
+static float NAME(exponentials)(float *scores, int64_t length) {
+    int64_t padded = (length + LANES - 1) / LANES * LANES;
+    float highest = -INFINITY;
+    for (int64_t s = length; s < padded; s++) scores[s] = -INFINITY;
     NAME(floats) maxima = NAME(load)(scores), totals[PARTS] = {{0}};
     for (int64_t s = WIDTH; s < padded; s += WIDTH) maxima = NAME(larger)(maxima, NAME(load)(scores + s));
     for (int j = 0; j < WIDTH; j++) highest = maxima[j] > highest ? maxima[j] : highest;
@@ -130,7 +121,22 @@ static void NAME(attend)(
             totals[p] += weights;
             NAME(store)(scores + s + p * WIDTH, weights);
         }
-    float sum = NAME(total)(totals);
+    return NAME(total)(totals);
+}
+
+/* One query's attention to the `length` positions of one head: y = softmax(q K^T / sqrt(width)) V. */
+static void NAME(attend_once)(
+    float *y, const float *q, const float *keys, const float *values, int64_t length, int64_t width, float *scores) {
+    int64_t d = 0, s = 0;
+    float scale = 1 / sqrtf((float)width);
+    for (; width % LANES == 0 && s + 4 <= length; s += 4) { /* the same sums as below, four at a time */
+        f32x4 folded[4];
+        for (int k = 0; k < 4; k += KEYS) NAME(fold_scores)(folded + k, q, keys + (s + k) * width, width);
+        f32x4 four = NAME(four_totals)(folded) * scale;
+        memcpy(scores + s, &four, sizeof four);
+    }
+    for (; s < length; s++) scores[s] = NAME(dot)(q, keys + s * width, width) * scale;
+    float sum = NAME(exponentials)(scores, length);
     for (; d + 4 * LANES <= width; d += 4 * LANES) {
         NAME(floats) sums[4 * PARTS] = {{0}};
         for (int64_t s = 0; s < length; s++)
@@ -148,6 +154,117 @@ static void NAME(attend)(
         for (int64_t s = 0; s < length; s++) a += scores[s] * values[s * width + d];
         y[d] = a / sum;
     }
+}
+
+/* The transpose of `count` keys, (width, LANES); the last key also fills the columns from `count` on. */
+static void NAME(transpose_keys)(float *columns, const float *keys, int64_t count, int64_t width) {
+    for (int64_t s = 0; s < LANES; s += 4) {
+        const float *rows[4];
+        for (int k = 0; k < 4; k++) rows[k] = keys + (s + k < count ? s + k : count - 1) * width;
+        for (int64_t d = 0; d < width; d += 4) {
+            f32x4 a, b, c, e;
+            memcpy(&a, rows[0] + d, sizeof a);
+            memcpy(&b, rows[1] + d, sizeof b);
+            memcpy(&c, rows[2] + d, sizeof c);
+            memcpy(&e, rows[3] + d, sizeof e);
+            f32x4 low = SHUFFLE(a, b, 0, 4, 1, 5), low2 = SHUFFLE(c, e, 0, 4, 1, 5);
+            f32x4 high = SHUFFLE(a, b, 2, 6, 3, 7), high2 = SHUFFLE(c, e, 2, 6, 3, 7);
+            f32x4 turned[4] = {SHUFFLE(low, low2, 0, 1, 4, 5), SHUFFLE(low, low2, 2, 3, 6, 7),
+                               SHUFFLE(high, high2, 0, 1, 4, 5), SHUFFLE(high, high2, 2, 3, 6, 7)};
+            for (int k = 0; k < 4; k++) memcpy(columns + (d + k) * LANES + s, turned + k, sizeof a);
+        }
+    }
+}
+
+/* A query's products with LANES keys, times `scale`. The keys are the lanes here, but each key's products are added in
+ * the order of add_lanes and total. */
+static inline __attribute__((always_inline)) void NAME(column_scores)(
+    float *scores, const float *q, const float *columns, const int64_t width, float scale) {
+    for (int p = 0; p < PARTS; p++) {
+        NAME(floats) folded[4], quarters[4], sums[2];
+#define PRODUCT(i) (q[i] * NAME(load)(columns + (i) * LANES + p * WIDTH))
+        PRAGMA(GCC unroll 4)
+        for (int j = 0; j < 4; j++) {
+            for (int k = 0; k < 4; k++) {
+                int64_t i = 4 * k + j;
+                sums[0] = PRODUCT(i);
+                sums[1] = width > LANES ? PRODUCT(i + LANES) : (NAME(floats)){0};
+                for (i += 2 * LANES; i + LANES < width; i += 2 * LANES) {
+                    sums[0] += PRODUCT(i);
+                    sums[1] += PRODUCT(i + LANES);
+                }
+                if (i < width) sums[0] += PRODUCT(i);
+                quarters[k] = sums[0] + sums[1];
+            }
+            folded[j] = (quarters[0] + quarters[1]) + (quarters[2] + quarters[3]);
+        }
+#undef PRODUCT
+        NAME(store)(scores + p * WIDTH, ((folded[0] + folded[1]) + (folded[2] + folded[3])) * scale);
+    }
+}
+
+/* The outputs y of `queries` queries += the values of positions [from, to) times their scores, for `vectors` vectors of
+ * columns. */
+#define VALUES 4
+static inline __attribute__((always_inline)) void NAME(add_values)(
+    const int queries, const int vectors, float *y, int64_t stride, const float *scores, int64_t padded,
+    const float *values, int64_t from, int64_t to, int64_t width) {
+    NAME(floats) sums[2][VALUES];
+    for (int r = 0; r < queries; r++)
+        for (int v = 0; v < vectors; v++) sums[r][v] = NAME(load)(y + r * stride + v * WIDTH);
+    for (int64_t s = from; s < to; s++)
+        for (int v = 0; v < vectors; v++) {
+            NAME(floats) value = NAME(load)(values + s * width + v * WIDTH);
+            for (int r = 0; r < queries; r++) sums[r][v] += scores[r * padded + s] * value;
+        }
+    for (int r = 0; r < queries; r++)
+        for (int v = 0; v < vectors; v++) NAME(store)(y + r * stride + v * WIDTH, sums[r][v]);
+}
+
+/* The attention of `queries` queries of one sequence and head, the first of which attends to `length` positions and each
+ * other to one more. Each has the same bits as alone. All queries read a block of keys or values while it is in the
+ * cache. */
+static void NAME(attend)(
+    float *y, const float *q, int64_t queries, int64_t c, const float *keys, const float *values, int64_t length,
+    int64_t width, float *scores, int64_t padded) {
+    if (queries < TOGETHER || width % LANES) {
+        for (int64_t r = 0; r < queries; r++)
+            NAME(attend_once)(y + r * c, q + r * 3 * c, keys, values, length + r, width, scores);
+        return;
+    }
+    float scale = 1 / sqrtf((float)width), sums[QUERIES], *columns = scores + queries * padded;
+    int64_t all = length + queries - 1;
+    for (int64_t s = 0; s < all; s += LANES) {
+        NAME(transpose_keys)(columns, keys + s * width, all - s < LANES ? all - s : LANES, width);
+        for (int64_t r = s < length ? 0 : s - length + 1; r < queries; r++)
+            if (width == 64)
+                NAME(column_scores)(scores + r * padded + s, q + r * 3 * c, columns, 64, scale);
+            else
+                NAME(column_scores)(scores + r * padded + s, q + r * 3 * c, columns, width, scale);
+    }
+    for (int64_t r = 0; r < queries; r++) {
+        sums[r] = NAME(exponentials)(scores + r * padded, length + r);
+        memset(y + r * c, 0, width * sizeof *y);
+    }
+    for (int64_t from = 0; from < all; from += BLOCK)
+        for (int64_t pair, r = 0; r < queries; r += 1 + pair) {
+            int64_t end = from + BLOCK, to = length + r < end ? length + r : end, d = 0;
+            pair = PARTS < 4 && r + 1 < queries && from < to; /* their sums fit into the registers together */
+#define ADD(n, vectors, row, first, last) \
+    NAME(add_values)(n, vectors, y + (row) * c + d, c, scores + (row) * padded, padded, values + d, first, last, width)
+#define ADD_BOTH(vectors) \
+    if (pair) { \
+        ADD(2, vectors, r, from, to); \
+        if (to < end) ADD(1, vectors, r + 1, to, to + 1); \
+    } else if (from < to) \
+        ADD(1, vectors, r, from, to)
+            for (; d + VALUES * WIDTH <= width; d += VALUES * WIDTH) { ADD_BOTH(VALUES); }
+            for (; d < width; d += LANES) { ADD_BOTH(PARTS); }
+#undef ADD_BOTH
+#undef ADD
+        }
+    for (int64_t r = 0; r < queries; r++)
+        for (int64_t d = 0; d < width; d += WIDTH) NAME(store)(y + r * c + d, NAME(load)(y + r * c + d) / sums[r]);
 }
 
 /* Columns [from, to) of y = x W^T + bias for every row of x, with W stored by rows, (out, in), by dot products. */
@@ -488,6 +605,7 @@ static const Kernels NAME(kernels) = {
 #undef WIDE_ROWS
 #undef FLOAT_ROWS
 #undef KEYS
+#undef VALUES
 #undef MULTIPLY_ADD
 #undef WEIGHT_OFFSET
 #undef PARTS

@@ -69,9 +69,9 @@ static void gelu(int64_t n) {
     free(x), free(y);
 }
 
-static void attend(int64_t length, int64_t width) {
-    float *q = numbers(width, 3), *keys = numbers(length * width, 1), *values = numbers(length * width, 1);
-    float *y = numbers(width, 0), *scores = numbers((length + LANES - 1) / LANES * LANES, 0);
+/* The output y of a query's attention to `length` positions. */
+static void check_attention(
+    const float *y, const float *q, const float *keys, const float *values, int64_t length, int64_t width) {
     double *weights = malloc(length * sizeof *weights), highest = -INFINITY, total = 0, moved = 0;
     for (int64_t s = 0; s < length; s++) {
         double dot = 0, size = 0, scale = 1 / sqrt((double)width);
@@ -87,7 +87,6 @@ static void attend(int64_t length, int64_t width) {
         moved = larger(moved, U * (highest - weights[s]));
         total += weights[s] = exp(weights[s] - highest);
     }
-    kernels->attend(y, q, keys, values, length, width, scores);
     double relative = 2 * of_exponential(3 * moved) + GAMMA(2 * length + LANES); /* of a weight and of their sum */
     for (int64_t d = 0; d < width; d++) {
         double exact = 0, size = 0;
@@ -97,7 +96,22 @@ static void attend(int64_t length, int64_t width) {
         }
         check(y[d], exact, relative * size);
     }
-    free(q), free(keys), free(values), free(y), free(scores), free(weights);
+    free(weights);
+}
+
+/* Queries together; each must have the same bits as alone. */
+static void attend(int64_t length, int64_t queries, int64_t width) {
+    int64_t all = length + queries - 1, padded = rounded(all);
+    float *q = numbers(queries * 3 * width, 3), *keys = numbers(all * width, 1), *values = numbers(all * width, 1);
+    float *y = numbers(queries * width, 0), *alone = numbers(width, 0), *scores = numbers(queries * padded + width * LANES, 0);
+    kernels->attend(y, q, queries, width, keys, values, length, width, scores, padded);
+    for (int64_t r = 0; r < queries; r++) {
+        const float *query = q + r * 3 * width;
+        check_attention(y + r * width, query, keys, values, length + r, width);
+        kernels->attend(alone, query, 1, width, keys, values, length + r, width, scores, padded);
+        if (memcmp(alone, y + r * width, width * sizeof *y)) worst = INFINITY;
+    }
+    free(q), free(keys), free(values), free(y), free(alone), free(scores);
 }
 
 static Matrix matrix(int64_t out, int64_t in, int64_t form) {
@@ -242,6 +256,7 @@ static void report(const char *set, const char *kernel) {
 int main(void) {
     static const int64_t lengths[] = {1, 3, 15, 16, 17, 31, 32, 33, 64, 65, 127, 200, 768};
     static const int64_t widths[] = {1, 3, 7, 15, 16, 31, 48, 63, 64, 127, 128};
+    static const int64_t queries[] = {1, 2, 9, 20}; /* the last two together */
     static const int64_t shapes[][3] = {/* rows, outputs, inputs */
         {1, 1, 1}, {2, 5, 3}, {3, 16, 4}, {4, 17, 64}, {5, 37, 65}, {6, 64, 63}, {7, 101, 130}, {13, 48, 192}, {1, 70, 300},
         {24, 37, 257}, {29, 64, 520}, {32, 80, 300}, {47, 97, 64}, {128, 33, 330},
@@ -250,6 +265,7 @@ int main(void) {
         {"multiply_rows", multiply_rows}, {"multiply_columns", multiply_columns}, {"pack", pack},
         {"quantize", quantize_rows}, {"multiply_int8", multiply_int8},
     };
+    enum { QUERY_COUNTS = sizeof queries / sizeof *queries };
     enum { LENGTHS = sizeof lengths / sizeof *lengths, WIDTHS = sizeof widths / sizeof *widths, SHAPES = sizeof shapes / sizeof *shapes };
     for (int set = 0; set < N_SETS; set++) {
         const char *name = minigpt_use(SETS[set].name);
@@ -260,7 +276,8 @@ int main(void) {
         for (int i = 0; i < LENGTHS; i++) gelu(lengths[i]);
         report(name, "gelu");
         for (int i = 0; i < LENGTHS; i++)
-            for (int j = 0; j < WIDTHS; j++) attend(lengths[i], widths[j]);
+            for (int j = 0; j < WIDTHS; j++)
+                for (int k = 0; k < QUERY_COUNTS; k++) attend(lengths[i], queries[k], widths[j]);
         report(name, "attend");
         for (size_t p = 0; p < sizeof products / sizeof *products; p++) {
             for (int i = 0; i < SHAPES; i++) products[p].check(shapes[i][0], shapes[i][1], shapes[i][2]);

@@ -47,7 +47,8 @@ enum { LAYERS = 2, SEQUENCES = 2, FORMS = 4 };
 /* Whether one of a step's buffers, which are in one allocation, is smaller than it must be or not aligned. */
 static int too_small(const Model *m, int64_t rows, int threads) {
     Work w;
-    int64_t c = m->n_embd, bytes = lay_out(&w, NULL, m, rows, threads), scores = (m->n_positions + 15) / 16 * 16;
+    int64_t c = m->n_embd, bytes = lay_out(&w, NULL, m, rows, threads), group = rows / 4 + 1;
+    int64_t scores = (group < 32 ? group : 32) * ((m->n_positions + 15) / 16 * 16) + c / m->n_head * 16;
     char *memory = malloc(bytes), *end = memory + bytes;
     lay_out(&w, memory, m, rows, threads);
     char *begins[] = {(char *)w.x, (char *)w.added, (char *)w.normed, (char *)w.qkv, (char *)w.hidden, (char *)w.scores,

@@ -38,6 +38,14 @@ def random_model(config: GPTConfig | None = None, *, seed: int = 0, std: float =
     return model.eval()
 
 
+def by_columns(model: GPT) -> GPT:
+    """The same model with its matrices stored by columns, as in a Hugging Face file."""
+    for name, parameter in model.named_parameters():
+        if name.endswith("proj.weight"):
+            parameter.data = parameter.data.t().contiguous().t()
+    return model
+
+
 def assert_same_model(found: GPT, expected: GPT) -> None:
     """The models have the same shape and the same weights, bit for bit.
 

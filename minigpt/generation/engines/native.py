@@ -19,10 +19,11 @@ from minigpt.threads import watch_load
 _BY_ROWS, _BY_COLUMNS, _INT8 = range(3)
 _OUT_OF_MEMORY, _OUT_OF_RANGE = 1, 2
 _LANES = 16
-# The longest float32 prompt, in ids, that decode.c reads faster than PyTorch, as measured with GPT-2 small's shape. On
-# AMD's processors PyTorch's matrix products are slower; the limits there are for weights by columns, as in a file.
+# The longest float32 prompt, in ids, that decode.c reads faster than PyTorch, measured with GPT-2 small's shape: with
+# weights by columns, as in a file, on Intel's and on AMD's processors, and with weights by rows.
 _LONGEST_PROMPT = {"avx512-vnni": 128, "avx2": 32, "neon-dotprod": 16, "plain": 16}
 _LONGEST_PROMPT_ON_AMD = _LONGEST_PROMPT | {"avx512-vnni": 2**31, "avx2": 512}
+_LONGEST_PROMPT_BY_ROWS = 8
 
 
 class _Matrix(ctypes.Structure):
@@ -190,8 +191,9 @@ class NativeEngine:
         """The longest prompt, in ids, that decode.c reads and not PyTorch."""
         if self.quantization != "none":
             return self.n_positions
-        by_columns = self._layers[0].qkv_proj.form == _BY_COLUMNS
-        longest = _LONGEST_PROMPT_ON_AMD if by_columns and self._library.minigpt_is_amd() else _LONGEST_PROMPT
+        if self._layers[0].qkv_proj.form == _BY_ROWS:
+            return _LONGEST_PROMPT_BY_ROWS
+        longest = _LONGEST_PROMPT_ON_AMD if self._library.minigpt_is_amd() else _LONGEST_PROMPT
         return longest[compiled.selected(self._library)]
 
     def _read_with_pytorch(self, row: int, prompt: Sequence[int]) -> Tensor:

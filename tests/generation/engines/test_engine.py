@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders import random_model
+from builders import by_columns, random_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -38,7 +38,7 @@ def build(kind: str, model: GPT) -> Engine:
         return TorchEngine(model.double())
     if kind == "graph":
         return GraphEngine(model.double())
-    return NativeEngine(model, "int8" if kind == "int8" else "none")
+    return NativeEngine(by_columns(model), "int8" if kind == "int8" else "none")
 
 
 def assert_same(kind: str, found: Tensor, expected: Tensor) -> None:
