@@ -23,8 +23,8 @@ class EvaluationState(JsonRecord):
 
     `step` is -1 before the first. `seconds` is when it ended and `duration` how long it took. `is_best` says that it
     gave the best weights. `lowest_loss` is the lowest since the run started or returned to before its cool-down;
-    `without_improvement` counts the evaluations in a row that did not lower it, `mean_loss` is the mean of their losses,
-    and `is_falling` says that the last of them is below that mean.
+    `without_improvement` counts the evaluations in a row that did not lower it, `mean_loss` is the mean of their
+    losses, and `is_falling` says that the last of them is below that mean.
     """
 
     step: int = number(-1, min=-1)
