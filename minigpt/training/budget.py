@@ -70,12 +70,8 @@ class Budget:
         return self.progress_fraction(progress) >= 1
 
     def has_stopped_improving(self, progress: Progress) -> bool:
-        """Whether `patience` evaluations in a row have not lowered the validation loss, and it is not falling again.
-
-        After an evaluation that was low by chance, the loss may need more than that to reach it again.
-        """
-        last = progress.evaluation
-        return 0 < (self.config.patience or 0) <= last.without_improvement and not last.is_falling
+        """Whether `patience` evaluations in a row have not lowered the validation loss."""
+        return 0 < (self.config.patience or 0) <= progress.evaluation.without_improvement
 
     def end_reason(self, progress: Progress, *, spent: bool) -> EndReason | None:
         """The reason why the run ends here, given whether its budget is `spent`; None if it does not end."""

@@ -23,8 +23,7 @@ class EvaluationState(JsonRecord):
 
     `step` is -1 before the first. `seconds` is when it ended and `duration` how long it took. `is_best` says that it
     gave the best weights. `lowest_loss` is the lowest since the run started or returned to before its cool-down;
-    `without_improvement` counts the evaluations in a row that did not lower it, `mean_loss` is the mean of their
-    losses, and `is_falling` says that the last of them is below that mean.
+    `without_improvement` counts the evaluations in a row that did not lower it.
     """
 
     step: int = number(-1, min=-1)
@@ -33,8 +32,6 @@ class EvaluationState(JsonRecord):
     is_best: bool = False
     lowest_loss: float | None = None
     without_improvement: int = 0
-    mean_loss: float = 0.0
-    is_falling: bool = False
 
 
 @dataclass(frozen=True)
@@ -161,17 +158,13 @@ class Progress(JsonRecord):
         """Records an evaluation that ended now and began at `started` seconds of the run."""
         last = self.evaluation
         lower = loss is None or last.lowest_loss is None or loss < last.lowest_loss
-        count = last.without_improvement
-        mean = 0.0 if loss is None or lower else (count * last.mean_loss + loss) / (count + 1)
         self.evaluation = EvaluationState(
             step=self.step,
             seconds=self.seconds,
             duration=self.seconds - started,
             is_best=is_best,
             lowest_loss=loss if lower else last.lowest_loss,
-            without_improvement=0 if lower else count + 1,
-            mean_loss=mean,
-            is_falling=loss is not None and loss < mean,
+            without_improvement=0 if lower else last.without_improvement + 1,
         )
         if is_best:
             self.best = BestResult(loss, self.step)
@@ -211,8 +204,9 @@ class Progress(JsonRecord):
         return replace(self, budget=replace(self.budget, shortened_to=None))
 
     def start_cooldown(self) -> None:
-        """Records that the learning rate falls from here to the end."""
+        """Records that the learning rate falls from here to the end. Early stopping counts from here again."""
         self.budget = replace(self.budget, cooldown_step=self.step)
+        self.evaluation = replace(self.evaluation, without_improvement=0)
 
     def restart_before_cooldown(self, best: BestResult | None) -> None:
         """Continues from before a cool-down; `best` is the best result of that cool-down, if its weights are kept."""

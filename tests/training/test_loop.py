@@ -490,6 +490,14 @@ def test_a_run_that_no_longer_improves_cools_down_before_it_stops(corpus: Corpus
     assert next(event for event in events if isinstance(event, Step)).step == cooling.step + 1
 
 
+def test_a_cool_down_that_starts_on_schedule_is_not_stopped_by_the_evaluations_before_it(corpus: Corpus) -> None:
+    # No step changes a weight, so no evaluation improves; the fifth of them is at step 10, where the cool-down starts.
+    config = settings(steps=20, learning_rate=1e-30, eval_every=2, patience=5, schedule="trapezoid", cooldown=0.5)
+    last = list(train(new_model(), corpus, config))[-1]
+    assert isinstance(last, Finished)
+    assert (last.step, last.reason) == (20, "length")
+
+
 def test_log_lines_have_the_documented_fields(corpus: Corpus, tmp_path: Path) -> None:
     model = new_model(dropout=0.1)
     run = new_run(tmp_path / "run", model, corpus.tokenizer)
