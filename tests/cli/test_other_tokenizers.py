@@ -136,7 +136,10 @@ def test_play_continues_a_chinese_text_and_saves_it(chinese: Path, run: Run) -> 
 def test_play_takes_ids_and_forgets_a_line_that_is_none(here: Path, run: Run) -> None:
     put_model(here / "hub", 40)
     run("load-gpt2", "--from", "hub", "--name", "bare", "--tokenizer", "none")
-    played = run("play", "bare", "--max-new-tokens", "3", "--device", "cpu", stdin="hello\n3 4\n/show\nx y\n5\n/show\n")
+    played = run(
+        "play", "bare", "--max-new-tokens", "3", "--min-new-tokens", "3", "--device", "cpu",
+        stdin="hello\n3 4\n/show\nx y\n5\n/show\n",
+    )  # fmt: skip
     assert played.exit_code == 0
     assert "Type token ids, such as 3 4, and press Enter" in " ".join(played.stderr.split())
     assert played.stderr.count("this model has no tokenizer, so its text must be token ids") == 2
