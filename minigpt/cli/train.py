@@ -350,11 +350,10 @@ def _speed(job: "Job", display: "TrainingDisplay", processes: int) -> str:
 
     if not display.training_seconds:
         return "no step was taken"
-    assert job.config.context_length is not None
     most = peak(display.device, resolve_dtype(job.config.dtype, display.device))
     if processes > 1 and display.device.type == "cuda":  # on a CPU they share what was measured
         most = Peak(processes * most.flops, f"{processes} times {most.source}")
-    per_token = float(job.model.config.flops_per_token(job.config.context_length))
+    per_token = float(job.config.flops_per_token(job.model.config))
     if job.config.distill == "on":
         per_token *= 4 / 3  # the teacher's forward pass
     return speed(display.steps * display.tokens_per_step / display.training_seconds, per_token, most)

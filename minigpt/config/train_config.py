@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from minigpt.config.gpt_config import GPTConfig
 from minigpt.errors import ConfigError
 from minigpt.settings import Settings, setting
 
@@ -120,6 +121,14 @@ class TrainConfig(Settings):
         "BPE-dropout: fraction of merges dropped at random each time training text is tokenized",
         min=0,
         below=1,
+        group="Optimization",
+    )
+    sampled_softmax: int = setting(
+        0,
+        "tokens of the vocabulary that the softmax of a training step contains on average, a new sample in each step; "
+        "0 for all",
+        min=0,
+        max=2**31,
         group="Optimization",
     )
     weight_decay: float = setting(0.1, "decoupled weight decay of matrices", min=0, group="Optimization")
@@ -242,6 +251,15 @@ class TrainConfig(Settings):
     def scored_text(self) -> str:
         """What the losses are measured on, if that is not all of the text: "of the assistant's turns only"."""
         return scored_text_of(self.loss_on)
+
+    def flops_per_token(self, model: GPTConfig) -> int:
+        """Floating-point operations to train `model` on one token, as `GPTConfig.flops_per_token` counts them.
+
+        Of a vocabulary that is sampled, only the sample counts. A teacher is not counted.
+        """
+        if 0 < self.sampled_softmax < model.vocab_size:
+            model = model.replace(vocab_size=self.sampled_softmax)
+        return model.flops_per_token(self.context_length or model.n_positions)
 
     @property
     def sequences_per_step(self) -> int:

@@ -36,6 +36,7 @@ from minigpt.tokenizer.tokenizer import Tokenizer, requested_vocab_size
 
 _PARTS: tuple[Part, ...] = get_args(Part)
 
+_COUNTED = 2**22  # tokens, to know how frequent each is
 _SPARE = 8  # tokens read after a window for BPE-dropout, which may give fewer tokens
 
 
@@ -207,6 +208,14 @@ class Corpus:
         self, step: int, size: int, length: int, seed: int, rows: slice | range | None, lookahead: int
     ) -> npt.NDArray[np.int64]:
         return batches.windows(self.train, step, size, length, seed, rows, lookahead)
+
+    def token_counts(self, vocab_size: int) -> Tensor:
+        """How often each of the first `vocab_size` ids is in `train`, (V,) int64; of a long text, in a part of it.
+
+        The part is evenly spaced and always the same.
+        """
+        part = self.train[:: -(-len(self.train) // _COUNTED)]
+        return torch.from_numpy(np.bincount(part, minlength=vocab_size))
 
     @property
     def n_train_tokens(self) -> int:

@@ -113,6 +113,7 @@ class Plan:
                 f"{training.optimizer}, learning rate {training.learning_rate:g}",
                 "--optimizer --learning-rate",
             ),
+            *self._softmax_rows(),
             PlanRow("schedule", training.schedule, "--schedule --cooldown"),
             PlanRow("length", self._length(), "--minutes --steps --epochs"),
             PlanRow("", self._other_lengths(), ""),
@@ -156,6 +157,14 @@ class Plan:
             what = f"{n_trained:,} parameters; {count(training.freeze, 'lower block')} and the embeddings are frozen"
             return [PlanRow("trained", what, "--freeze")]
         return []
+
+    def _softmax_rows(self) -> list[PlanRow]:
+        """How much of the vocabulary a training step compares its targets with, if not all of it."""
+        sampled, vocab_size = self.training.sampled_softmax, self.model.vocab_size
+        if not 0 < sampled < vocab_size:
+            return []
+        what = f"about {sampled:,} of {vocab_size:,} tokens, sampled in each training step"
+        return [PlanRow("softmax", what, "--sampled-softmax")]
 
     def _teacher_rows(self) -> list[PlanRow]:
         teacher = self.settings.teacher

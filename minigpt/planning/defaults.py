@@ -11,6 +11,8 @@ from minigpt.run_options import RunOptions
 
 _CPU_STEP, _GPU_STEP = 1024, 16_384  # tokens in a batch
 _TOKENS_PER_FEATURE = 4  # in a batch, with Muon on a CPU
+_SAMPLED_FROM = 4096  # tokens of the vocabulary: a smaller one is a small part of the arithmetic
+_SAMPLE = 2048  # tokens in the softmax of a step, or an eighth of a very large vocabulary
 _NARROW = 256  # below this width an adapter is trained together with the token embedding
 
 
@@ -25,7 +27,8 @@ def optimization_settings(
     fine_tuning: bool,
     lora: bool = False,
 ) -> dict[str, Any]:
-    """The batch size, the optimizer, the learning rate, the patience, and the weights that `lora` trains.
+    """The batch size, the optimizer, the learning rate, the patience, the size of samples of the vocabulary, and the
+    weights that `lora` trains.
 
     The ones that the user gave are omitted.
 
@@ -44,6 +47,8 @@ def optimization_settings(
         "optimizer": optimizer,
         "patience": 5 if stats.n_tokens < 20_000_000 else 0,
     }
+    if device_type == "cpu" and not fine_tuning and stats.vocab_size >= _SAMPLED_FROM:
+        chosen["sampled_softmax"] = max(_SAMPLE, stats.vocab_size // 8)
     if lora:
         chosen |= _adapter_settings(model.n_embd, options.training)
     else:
@@ -82,12 +87,14 @@ def _adapter_settings(width: int, config: TrainConfig) -> dict[str, Any]:
     return {"lora_embedding": embedding, "learning_rate": rate}
 
 
-def eval_tokens(seen: float) -> int:
+def eval_tokens(seen: float, model: GPTConfig, config: TrainConfig) -> int:
     """Validation tokens per evaluation, so that twenty evaluations take about 3 % of the time.
 
-    `seen` is the number of tokens trained on; evaluating a token takes a third of the time of training on it.
+    `seen` is the number of tokens trained on. Evaluating a token takes a third of the time of training on it, and more
+    if only training samples the vocabulary.
     """
-    return int(min(200_000, max(4096, 0.0045 * seen)))
+    trained = config.flops_per_token(model) / config.replace(sampled_softmax=0).flops_per_token(model)
+    return int(min(200_000, max(4096, 0.0045 * trained * seen)))
 
 
 def against_overfitting(

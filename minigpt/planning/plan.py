@@ -192,7 +192,7 @@ def plan_settings(
             f"distill_weight ({config.distill_weight:g}) needs a teacher, and none is trained here; give --distill on"
         )
     if "eval_tokens" not in options.given:
-        config = config.replace(eval_tokens=eval_tokens(seen))
+        config = config.replace(eval_tokens=eval_tokens(seen, model, config))
     if base is not None:
         return replace(planned, training=config)
     model, config = against_overfitting(model, config, options, stats, seen)

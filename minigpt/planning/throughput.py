@@ -133,6 +133,9 @@ class _RandomTokens:
         ids = torch.randint(self.vocab_size, (len(rows), length + 1))
         return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
 
+    def token_counts(self, vocab_size: int) -> Tensor:
+        return torch.ones(vocab_size, dtype=torch.int64)
+
 
 def seconds_per_step(
     model: GPTConfig,
@@ -218,8 +221,7 @@ def _affordable(
     layers = model.n_layer
 
     def work(model: GPTConfig, config: TrainConfig) -> float:
-        context = config.context_length or model.n_positions
-        return model.flops_per_token(context) * config.batch_size * context
+        return config.flops_per_token(model) * config.batch_size * (config.context_length or model.n_positions)
 
     def needs(model: GPTConfig, config: TrainConfig) -> int:
         context = config.context_length or model.n_positions

@@ -1,7 +1,7 @@
 """The next-token loss through the tied head, computed without keeping the logits of a whole batch."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
 import torch
@@ -11,6 +11,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from minigpt.model.gpt import GPT
 from minigpt.native import operations
+from minigpt.training.sampled_softmax import SampledHead
 
 HEAD_ROWS = 1024  # tokens with logits in memory at one time
 CUDA_HEAD_ROWS = 4096  # the same on CUDA: every slice of rows adds to all of the head's gradient, which takes time
@@ -78,17 +79,20 @@ class LossModel(nn.Module):
         if self.model.token_embedding.weight.is_cuda:
             self.logits_gradient = torch.compile(fused_gradient)
 
-    def forward(self, inputs: Tensor, targets: Tensor, scored: Tensor | None = None) -> Tensor:
+    def forward(
+        self, inputs: Tensor, targets: Tensor, scored: Tensor | None = None, corrections: Tensor | None = None
+    ) -> Tensor:
         """The mean loss in nats per token: (B, T) int64 twice -> ().
 
         `scored` (N,) int64 are the positions in the flattened targets that count, by default all. Without any, it is 0.
+        With the `corrections` (V,) of a sample of the vocabulary, the loss is that of a sampled softmax.
         """
         features, head = self.features(inputs), self.model.token_embedding.weight
         soft = self._soft_targets(inputs, scored)
         if scored is not None:
             features = features.flatten(0, 1).index_select(0, scored)[None]  # (1, N, C)
             targets = targets.flatten().index_select(0, scored)[None]
-        return next_token_loss(features, head, targets, self.logits_gradient, None, soft)
+        return next_token_loss(features, head, targets, self.logits_gradient, None, soft, corrections)
 
     def _soft_targets(self, inputs: Tensor, scored: Tensor | None) -> SoftTargets | None:
         """What the teacher predicts after each position, or after the scored ones; None without a teacher."""
@@ -138,21 +142,27 @@ def next_token_loss(
     compiled_gradient: LogitsGradient | None = None,
     plan: HeadPlan | None = None,
     soft: SoftTargets | None = None,
+    corrections: Tensor | None = None,
 ) -> Tensor:
     """The mean loss of the targets under the tied head. Unit: nats per token.
 
     `plan` is by default that of `head_plan` for the features' device. With `soft` targets it is the cross entropy
     against a mixture of the true token, with the weight 1 - w, and the teacher's distribution, with the weight w. Its
     gradient is that of (1 - w) cross entropy + w KL(teacher, student), from which it differs by a constant.
-    Source: Hinton et al. 2015, "Distilling the knowledge in a neural network", at temperature 1.
+    With `corrections`, as from `TokenSampler`, only the tokens of a sample and the targets have logits, and the loss
+    is an estimate: on average, the sum of its exponentials is that over the vocabulary.
+    Source: Hinton et al. 2015, "Distilling the knowledge in a neural network", at temperature 1; Jean et al. 2015, "On
+    using very large target vocabulary for neural machine translation", section 3 (the sample).
 
-    Shapes: features (B, T, C), head (V, C), targets (B, T) int64 -> ().
+    Shapes: features (B, T, C), head (V, C), targets (B, T) int64, corrections (V,) -> ().
     """
     kind = features.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else features.dtype
-    plan = plan or head_plan(kind, dtype, len(head), compiled_gradient)
+    # A compiled gradient would be compiled again for each sample's size.
+    plan = plan or head_plan(kind, dtype, len(head), compiled_gradient if corrections is None else None)
     flat, flat_targets = features.flatten(0, 1), targets.flatten()
-    return _HeadAndLoss.apply(flat, head, flat_targets, dtype, plan, soft)  # type: ignore[no-untyped-call]
+    sampled = None if corrections is None else SampledHead.of(flat_targets, corrections)
+    return _HeadAndLoss.apply(flat, head, flat_targets, dtype, plan, soft, sampled)  # type: ignore[no-untyped-call]
 
 
 class _HeadAndLoss(torch.autograd.Function):
@@ -161,17 +171,22 @@ class _HeadAndLoss(torch.autograd.Function):
     The gradient of the cross entropy with respect to the logits is softmax(logits) - onehot(target). So each slice
     overwrites its logits with their gradient, multiplies it with the features and the weights, and is done. Only
     (N, C) and (V, C) are kept, never (N, V), which for 50,257 tokens is most of a small model's memory. A frozen head
-    has no gradient. A teacher's logits exist for the same rows at the same time.
+    has no gradient. A teacher's logits exist for the same rows at the same time. With a `sampled` head, V is the number
+    of its tokens, and the others have a gradient of 0.
     Matrix products are in `dtype`; the gradient of the weights is summed in float32.
     """
 
     @staticmethod
     def forward(
         ctx: FunctionCtx, features: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype, plan: HeadPlan,
-        soft: SoftTargets | None,
+        soft: SoftTargets | None, sampled: SampledHead | None,
     ) -> Tensor:  # fmt: skip
         """Shapes: features (N, C), weight (V, C), targets (N,) int64 -> ()."""
-        trains_head = ctx.needs_input_grad[1]  # type: ignore[attr-defined]
+        trains_head, all_tokens = ctx.needs_input_grad[1], len(weight)  # type: ignore[attr-defined]
+        if sampled is not None:
+            weight, targets = weight.index_select(0, sampled.ids), sampled.targets
+            if soft is not None:
+                soft = replace(soft, head=soft.head.index_select(0, sampled.ids))
         n, vocab_size = features.shape[0], weight.shape[0]
         features, head = features.to(dtype), weight.to(dtype)
         if plan.pads_vocabulary:
@@ -184,12 +199,17 @@ class _HeadAndLoss(torch.autograd.Function):
         for start in range(0, n, plan.rows):
             x, target = features[start : start + plan.rows], targets[start : start + plan.rows, None]
             logits = torch.mm(x, head.t(), out=buffer[: len(x)])  # (rows, V)
+            if sampled is not None:
+                sampled.correct_(logits[:, :vocab_size], target)
             slices = zip(torch.split(logits, plan.slice_rows), torch.split(target, plan.slice_rows), strict=True)
             if teacher is None or soft is None:
                 for logits_slice, target_slice in slices:
                     total += plan.gradient(logits_slice, target_slice, vocab_size)
             else:
-                soft_slices = torch.split(teacher.of_rows(start, len(x)), plan.slice_rows)
+                soft_logits = teacher.of_rows(start, len(x))
+                if sampled is not None:
+                    sampled.correct_(soft_logits[:, :vocab_size], target)
+                soft_slices = torch.split(soft_logits, plan.slice_rows)
                 for (logits_slice, target_slice), soft_slice in zip(slices, soft_slices, strict=True):
                     total += plan.gradient(logits_slice, target_slice, vocab_size, soft_slice, soft.weight)
             torch.mm(logits, head, out=feature_gradient[start : start + plan.rows])
@@ -202,6 +222,7 @@ class _HeadAndLoss(torch.autograd.Function):
         if weight_gradient is not None:
             weight_gradient = weight_gradient[:vocab_size]
         ctx.gradients = feature_gradient, weight_gradient, n  # type: ignore[attr-defined]
+        ctx.rows = None if sampled is None else (sampled.ids, all_tokens)  # type: ignore[attr-defined]
         return total / max(1, n)
 
     @staticmethod
@@ -212,7 +233,10 @@ class _HeadAndLoss(torch.autograd.Function):
         # Divided only here: float16 gradients divided before the loss scale multiplies them would vanish.
         scale = gradient / max(1, n)
         head = None if weight_gradient is None else weight_gradient.mul_(scale)
-        return feature_gradient.float() * scale, head, None, None, None, None
+        if head is not None and ctx.rows is not None:  # type: ignore[attr-defined]
+            ids, all_tokens = ctx.rows  # type: ignore[attr-defined]
+            head = head.new_zeros(all_tokens, head.shape[1]).index_copy_(0, ids, head)
+        return feature_gradient.float() * scale, head, None, None, None, None, None
 
 
 class _TeacherLogits:

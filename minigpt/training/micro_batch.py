@@ -19,6 +19,9 @@ class Batches(Protocol):
         are not of the turns of the role `loss_on` are UNSCORED.
         """
 
+    def token_counts(self, vocab_size: int) -> Tensor:
+        """How often each of the first `vocab_size` ids is in a part of the training tokens, (V,) int64."""
+
 
 @dataclass(frozen=True, eq=False)
 class MicroBatch:

@@ -21,6 +21,7 @@ from minigpt.training.loss import LossModel
 from minigpt.training.memory import checkpoint_blocks, is_out_of_memory
 from minigpt.training.micro_batch import Batches, MicroBatch
 from minigpt.training.optimizers import build_optimizers, set_learning_rate
+from minigpt.training.sampled_softmax import TokenSampler
 from minigpt.training.spike_detection import SpikeDetector
 from minigpt.training.step_result import StepResult
 
@@ -55,6 +56,10 @@ class TrainStep:
         world.shard(model, config, device)
         self.loss_model = LossModel(model, teacher, config.distill_weight)
         self.module = world.wrap(self.loss_model)
+        self.sampler: TokenSampler | None = None
+        if 0 < config.sampled_softmax < model.config.vocab_size:
+            counts = corpus.token_counts(model.config.vocab_size)
+            self.sampler = TokenSampler(counts, config.sampled_softmax, config.seed)
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizers = build_optimizers(model, config, dtype, world)
         self.loss_scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
@@ -185,12 +190,13 @@ class TrainStep:
             n_scored = self.world.all_reduce_sum(torch.tensor(own, device=self.device)).clamp(min=1)  # ()
         own_steps = -(-len(self.rows) // self.micro_batch_size)
         accumulation_steps = self.world.accumulation_steps(own_steps)
+        corrections = None if self.sampler is None else self._to_device(self.sampler.corrections(step))  # (V,)
         batches = iter(micro_batches)
         for number in range(accumulation_steps):
             # Without rows, this process only takes part in the communication: it computes one row with weight 0.
             batch = next(batches, None) or self._read(step, self.rows[:0])
             with self.world.no_sync(self.module) if number < accumulation_steps - 1 else nullcontext():
-                total += self._backward(step, batch, n_scored)
+                total += self._backward(step, batch, n_scored, corrections)
         return total
 
     def _read(self, step: int, rows: range) -> MicroBatch:
@@ -203,16 +209,17 @@ class TrainStep:
         scored = None if config.loss_on == "all" else (targets.flatten() != UNSCORED).nonzero().flatten()
         return MicroBatch(rows, inputs, targets, scored)
 
-    def _backward(self, step: int, batch: MicroBatch, n_scored: Tensor | None) -> Tensor:
+    def _backward(self, step: int, batch: MicroBatch, n_scored: Tensor | None, corrections: Tensor | None) -> Tensor:
         """Adds the gradient of a micro-batch; returns its share of the step's mean loss, ().
 
-        `n_scored` () is the number of scored targets of the step; None if all are scored.
+        `n_scored` () is the number of scored targets of the step; None if all are scored. `corrections` (V,) are those
+        of the step's sample of the vocabulary, if there is one.
         """
         inputs, targets = self._to_device(batch.inputs), self._to_device(batch.targets)
-        scored = () if batch.scored is None else (self._to_device(batch.scored),)
+        scored = None if batch.scored is None else self._to_device(batch.scored)
         torch.manual_seed(mix_seed(self.config.seed, step, batch.rows.start))  # the dropout of this micro-batch
         with autocast(self.device, self.dtype):
-            loss = self.module(inputs, targets, *scored)  # ()
+            loss = self.module(inputs, targets, scored, corrections)  # ()
         weight = len(batch.rows) / self.batch_size if n_scored is None else batch.n_scored / n_scored
         share = loss * weight
         self.loss_scaler.scale(share).backward()

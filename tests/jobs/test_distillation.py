@@ -1,6 +1,7 @@
 """Distilled runs: a teacher first, then the model that learns from it; stopped, resumed, moved and refused."""
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -196,10 +197,11 @@ def test_train_in_python_takes_a_teacher_of_any_shape_with_the_same_vocabulary(h
 
 def test_the_command_line_says_both_phases_and_what_is_kept(here: Path) -> None:
     flags = [text for name, value in SETTINGS.items() for text in (f"--{name.replace('_', '-')}", str(value))]
-    result = CliRunner().invoke(app, ["train", "fox.txt", *flags])
+    result = CliRunner().invoke(app, ["train", "fox.txt", "--sampled-softmax", "50", *flags])
     assert result.exit_code == 0, result.output
     printed = " ".join(result.output.split())
     assert "trains a teacher for 0:0" in printed
+    assert re.search(r"softmax about 50 of [\d,]+ tokens, sampled in each training step --sampled-softmax", printed)
     assert "the teacher is trained (3 steps in " in printed
     assert "in last/ and teacher/ for --resume" in printed
     record = json.loads((here / "checkpoints/fox/training.json").read_text())

@@ -12,6 +12,7 @@ from minigpt.config import PRESETS, GPTConfig, TrainConfig
 from minigpt.errors import ConfigError, TrainingError
 from minigpt.planning import plan as planning
 from minigpt.planning.corpus_stats import CorpusStats
+from minigpt.planning.defaults import eval_tokens
 from minigpt.planning.plan import plan_preset, plan_settings, plan_tokenizer
 from minigpt.planning.planned_settings import PlannedSettings
 from minigpt.planning.throughput import StepTimer
@@ -113,6 +114,34 @@ def test_a_muon_step_on_a_cpu_has_at_least_four_tokens_per_feature(preset: str, 
     assert planned(preset=preset).tokens_per_step == tokens
     assert planned(preset=preset, optimizer="adamw").tokens_per_step == 1024
     assert planned(preset=preset, device_type="cuda").tokens_per_step == 16_384
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "given", "sampled"),
+    [
+        (2048, {}, 0),
+        (4096, {}, 2048),
+        (16_384, {}, 2048),
+        (50_257, {}, 6282),
+        (16_384, {"sampled_softmax": 0}, 0),
+        (16_384, {"sampled_softmax": 500}, 500),
+        (16_384, {"device_type": "cuda"}, 0),
+        (16_384, {"base": PRESETS["nano"]}, 0),
+    ],
+)
+def test_a_new_model_with_a_large_vocabulary_is_trained_with_a_sample_of_it_on_a_cpu(
+    vocab_size: int, given: dict[str, Any], sampled: int
+) -> None:
+    assert planned(replace(BOOK, vocab_size=vocab_size), **given).training.sampled_softmax == sampled
+
+
+def test_the_sample_is_a_part_of_the_arithmetic_of_training_and_of_no_evaluation() -> None:
+    shape = PRESETS["nano"].replace(vocab_size=16_384)
+    exact, sampled = (TrainConfig(context_length=64, sampled_softmax=size) for size in (0, 2048))
+    assert exact.flops_per_token(shape) == shape.flops_per_token(64)
+    assert sampled.flops_per_token(shape) == shape.replace(vocab_size=2048).flops_per_token(64)
+    assert TrainConfig(sampled_softmax=20_000).flops_per_token(shape) == shape.flops_per_token(128)
+    assert eval_tokens(4e6, shape, sampled) < 0.5 * eval_tokens(4e6, shape, exact)
 
 
 def test_given_settings_are_kept() -> None:

@@ -144,9 +144,12 @@ TWO = {
         dropout=0.1,
         token_noise=0.2,
         bpe_dropout=0.2,
+        sampled_softmax=60,
         sample_every=25,
     ),
-    "sharded, uneven": case(steps=50, batch_size=7, micro_batch_size=3, sharding="on", sample_every=25),
+    "sharded, uneven": case(
+        steps=50, batch_size=7, micro_batch_size=3, sharding="on", sampled_softmax=60, sample_every=25
+    ),
     "an adapter and the embedding": case(
         steps=20,
         batch_size=7,

@@ -46,7 +46,7 @@ SETTINGS = {
 LORA = {"optimizer": "adamw", "lora": True, "lora_rank": 3, "lora_dropout": 0.1, "lora_embedding": True}
 KINDS = {optimizer: {"optimizer": optimizer} for optimizer in OPTIMIZERS} | {
     "an adapter": LORA,
-    "a teacher": {"optimizer": "muon", "distill": "on"},
+    "a teacher and a sampled softmax": {"optimizer": "muon", "distill": "on", "sampled_softmax": 100},
 }
 SHORT = SETTINGS | {"steps": 2, "eval_every": 1, "sample_every": 0, "save_every": 1}
 CLOCK = {
@@ -275,7 +275,7 @@ def test_a_run_killed_at_random_moments_equals_an_uninterrupted_one(forker: Fork
 
 
 @pytest.mark.parametrize("every", [29, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", ["muon", "an adapter", "a teacher"])
+@pytest.mark.parametrize("kind", ["muon", "an adapter", "a teacher and a sampled softmax"])
 def test_a_run_killed_in_any_call_that_writes_to_disk_equals_an_uninterrupted_one(
     forker: Forker, kind: str, every: int
 ) -> None:
