@@ -8,7 +8,7 @@ from minigpt.data.sharded.sharded_corpus import ShardedCorpus
 from minigpt.data.sources import scan
 from minigpt.jobs.events import Activity, Event
 from minigpt.jobs.texts import find_texts, read_in_shards
-from minigpt.planning.plan import plan_tokenizer
+from minigpt.planning.vocabulary import plan_tokenizer
 from minigpt.storage.run_record import CorpusRecord
 from minigpt.tokenizer.tokenizer import Tokenizer, requested_vocab_size
 from minigpt.training.events import Notice
@@ -26,11 +26,12 @@ def read_corpus(
     reading: ReadingConfig,
     progress: ByteProgress | None,
     *,
+    choose: Callable[[int], str] = plan_tokenizer,
     whole: bool = False,
 ) -> Generator[Event, None, Corpus]:
-    """The corpus, from the cache if it is there; the size of the text chooses the tokenizer if it is None.
+    """The corpus, from the cache if it is there; if the tokenizer is None, `choose` names one for the size of the text.
 
-    Of a text in shards, only the first are tokenized, or with `whole` all.
+    Of a text in shards, only the first are tokenized, or with `whole` all; their tokenizer depends on their size only.
     Raises: ConfigError, DataError, TokenizerError.
     """
     wanted = requested_vocab_size(tokenizer) if isinstance(tokenizer, str) else None
@@ -45,10 +46,11 @@ def read_corpus(
         encoding=reading.encoding,
         encoding_errors=reading.encoding_errors,
     )
+    tokenizer = tokenizer or choose(found.text_bytes)
     yield Activity("tokenizing", in_bytes=True)
     corpus = Corpus.build(
         found,
-        tokenizer or plan_tokenizer(found.text_bytes),
+        tokenizer,
         validation_fraction=reading.validation_fraction,
         progress=progress,
     )

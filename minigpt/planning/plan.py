@@ -21,10 +21,10 @@ from minigpt.training.fine_tuning import check_fine_tuning
 
 FINE_TUNED = "fine-tuned"  # instead of a preset's name, if the model to fine-tune gives the shape
 DEFAULT_MINUTES = 5.0
-_BYTES_PER_TOKEN = 370  # of text for each token of the vocabulary: best or nearly so for 1 MB and 3 MB of text
 _MEASURING = 0.1  # the most that measuring takes of a budget in minutes, as a fraction
 _MAX_PARAMETERS = 8  # in the blocks, per byte of text
-_CANDIDATES = ("nano", "micro", "mini", "small", "gpt2", "gpt2-medium")  # from the smallest up
+SMALLEST_PRESET = "nano"
+_CANDIDATES = (SMALLEST_PRESET, "micro", "mini", "small", "gpt2", "gpt2-medium")  # from the smallest up
 _FINE_TUNING_CONTEXT = 256
 _SHORT_CONTEXT, _SHORT_RUN = 64, 1_500_000  # tokens: in so short a run, twice as many sequences teach more
 _TINY = 20_000  # tokens: training on fewer takes seconds, so the length is in steps
@@ -36,19 +36,6 @@ LEARNING = {  # the options that change what a model learns
     if field.metadata["group"] in ("Model", "Batch", "Optimization", "Fine-tuning")
 } - {"micro_batch_size", "distill"} | {"tokenizer", "from"}
 _TRAINING = 0.85  # of a budget in minutes, the part that steps take, until the rest is measured
-
-
-def plan_tokenizer(text_bytes: int) -> str:
-    """The tokenizer for a text of that size: one token per 370 bytes of text, rounded to a power of two.
-
-    A small model gets much of its knowledge from its vocabulary, which costs only rows of the head. Below 30 kB there
-    is too little text to learn merges from; above 300 MB the 50,257 tokens of GPT-2 are best.
-    """
-    if text_bytes < 30_000:
-        return "bytes"
-    if text_bytes >= 300_000_000:
-        return "gpt2"
-    return f"bpe:{min(16_384, max(512, 2 ** round(math.log2(text_bytes / _BYTES_PER_TOKEN))))}"
 
 
 def plan_preset(

@@ -13,7 +13,7 @@ from minigpt.errors import ConfigError, TrainingError
 from minigpt.planning import plan as planning
 from minigpt.planning.corpus_stats import CorpusStats
 from minigpt.planning.defaults import eval_tokens
-from minigpt.planning.plan import plan_preset, plan_settings, plan_tokenizer
+from minigpt.planning.plan import plan_preset, plan_settings
 from minigpt.planning.planned_settings import PlannedSettings
 from minigpt.planning.throughput import StepTimer
 from minigpt.run_options import RunOptions
@@ -331,13 +331,6 @@ def test_the_embedding_is_trained_with_the_adapter_of_a_narrow_model_at_a_smalle
     made = planned(base=base, preset="", minutes=5, lora=True, **options)
     assert made.training.lora_embedding is embedding
     assert made.training.learning_rate == pytest.approx(rate, rel=0.01)
-
-
-def test_the_vocabulary_size_grows_with_the_text() -> None:
-    sizes = (1000, 40_000, 300_000, 1_115_394, 3_262_608, 10**8, 10**9)
-    assert [plan_tokenizer(size) for size in sizes] == [
-        "bytes", "bpe:512", "bpe:1024", "bpe:4096", "bpe:8192", "bpe:16384", "gpt2"
-    ]  # fmt: skip
 
 
 def test_evaluations_take_a_small_share_of_a_run() -> None:

@@ -1,0 +1,60 @@
+"""Chooses the tokenizer of a new model, from the size of the text and how often the model will read it.
+
+docs/experiments.md has the measurements.
+"""
+
+import math
+import sys
+
+from minigpt.planning.corpus_stats import CorpusStats
+from minigpt.planning.plan import SMALLEST_PRESET, plan_settings
+from minigpt.planning.throughput import Measure, StepTimer
+from minigpt.run_options import RunOptions
+
+_READ_OFTEN, _READ_SELDOM = 370, 185  # bytes of text for each token of the vocabulary
+_OFTEN = 8.0  # passes over the text
+_LEAST, _MOST = 512, 16_384  # tokens of the vocabulary
+_SUPPOSED = CorpusStats(n_tokens=250_000, n_bytes=1_000_000, vocab_size=8192, entropy=None)  # of a text, to read it
+_SHORT_CONTEXT = 64
+
+
+def plan_tokenizer(text_bytes: int, passes: float = math.inf) -> str:
+    """The tokenizer for a text of that size that is read so often: one token per 370 bytes of text, or per 185 if it is
+    read less than eight times, rounded to a power of two.
+
+    A small model gets much of its knowledge from its vocabulary, but memorizes rare tokens of a text that it reads
+    often. Below 30 kB there is too little text to learn merges from; above 300 MB the 50,257 tokens of GPT-2 are
+    best.
+    """
+    if text_bytes < 30_000:
+        return "bytes"
+    if text_bytes >= 300_000_000:
+        return "gpt2"
+    per_token = _READ_OFTEN if passes >= _OFTEN else _READ_SELDOM
+    return f"bpe:{min(_MOST, max(_LEAST, 2 ** round(math.log2(text_bytes / per_token))))}"
+
+
+def choose_tokenizer(text_bytes: int, options: RunOptions, device_type: str, dtype: str, measure: Measure) -> str:
+    """The tokenizer for a text of that size and the length of the run, which trains in `dtype`.
+
+    Measures the speed of the machine if the choice depends on it.
+    Raises: what `measure` raises.
+    """
+    choices = {plan_tokenizer(text_bytes, passes) for passes in (1, math.inf)}
+    if len(choices) == 1:
+        return choices.pop()
+    return plan_tokenizer(text_bytes, expected_passes(text_bytes, options, device_type, dtype, measure))
+
+
+def expected_passes(text_bytes: int, options: RunOptions, device_type: str, dtype: str, measure: Measure) -> float:
+    """About how often the preset that the user gave, else the smallest one, reads a text of that size."""
+    given: dict[str, object] = {"distill": "off", "dtype": dtype}
+    if "context_length" not in options.given:
+        given["context_length"] = _SHORT_CONTEXT
+    planned = plan_settings(
+        _SUPPOSED, options.with_training(**given), device_type=device_type, free_memory=sys.maxsize,
+        preset=options.preset or SMALLEST_PRESET, timer=StepTimer(measure),
+    )  # fmt: skip
+    if options.training.epochs is not None:
+        return options.training.epochs
+    return planned.tokens_seen * _SUPPOSED.n_bytes / _SUPPOSED.n_tokens / text_bytes
