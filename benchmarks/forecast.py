@@ -29,7 +29,7 @@ def expected_of(row: dict) -> list[float] | None:
     n_tokens = round(row["train_bytes"] / row["bytes_per_token"])
     stats = CorpusStats(n_tokens, row["train_bytes"], row["vocabulary"], row["entropy"])
     model = GPTConfig(n_layer=row["layers"], n_embd=row["width"], n_head=1)
-    found = expected_range(model, row["tokens"], stats)
+    found = expected_range(model, row["tokens"], stats, sampled=bool(row.get("sampled_softmax")))
     return None if found is None else [found.low, found.high]
 
 

@@ -38,7 +38,9 @@ SETTINGS = (
     "dtype",
     "seed",
 )
-OPTIONAL = {"patience": 0, "eval_tokens": 1000, "eval_every": 10**9, "token_noise": 0.0}  # as in the first experiments
+OPTIONAL = {  # as in the first experiments
+    "patience": 0, "eval_tokens": 1000, "eval_every": 10**9, "token_noise": 0.0, "sampled_softmax": 0,
+}  # fmt: skip
 FLOPS = {128: 125e9, 192: 140e9, 384: 232e9, 512: 260e9, 768: 300e9}  # a second, at speed 1, by the model's width
 TRAINING = 0.88  # of the minutes
 
@@ -55,7 +57,7 @@ def known() -> dict[tuple, dict]:
 
 def seconds_per_step(speed: float, model, config) -> float:
     """The seconds of a step on an invented machine; at speed 1 it is one core of a Xeon with AMX, in bfloat16."""
-    flops = model.flops_per_token(config.context_length) * config.sequences_per_step * config.context_length
+    flops = config.flops_per_token(model) * config.sequences_per_step * config.context_length
     return flops / FLOPS[min(FLOPS, key=lambda width: abs(width - model.n_embd))] / speed
 
 
@@ -65,17 +67,19 @@ def planned(path: Path, minutes: float, speed: float, seed: int) -> dict:
     from minigpt.planning.corpus_stats import CorpusStats
     from minigpt.planning.plan import plan_preset, plan_settings
     from minigpt.planning.throughput import StepTimer
+    from minigpt.planning.vocabulary import choose_tokenizer
     from minigpt.run_options import RunOptions
 
-    options = RunOptions.of({"minutes": minutes})
-    reading = read_corpus((str(path),), None, options.reading, None)
+    options, measure = RunOptions.of({"minutes": minutes}), functools.partial(seconds_per_step, speed)
+    choose = functools.partial(choose_tokenizer, options=options, device_type="cpu", dtype="bfloat16", measure=measure)
+    reading = read_corpus((str(path),), None, options.reading, None, choose=choose)
     try:
         while True:
             next(reading)
     except StopIteration as end:
         corpus = end.value
     stats = CorpusStats.of(corpus, [])
-    timer = StepTimer(functools.partial(seconds_per_step, speed), ("float32",))
+    timer = StepTimer(measure, ("float32",))
     preset = plan_preset(stats, "cpu", 2**34, options, timer)
     plan = plan_settings(stats, options, device_type="cpu", free_memory=2**34, preset=preset, timer=timer)
     config = plan.training
@@ -90,6 +94,7 @@ def planned(path: Path, minutes: float, speed: float, seed: int) -> dict:
         "dropout": plan.model.dropout,
         "bpe_dropout": config.bpe_dropout,
         "token_noise": config.token_noise,
+        "sampled_softmax": config.sampled_softmax,
         "patience": config.patience,
         "eval_tokens": config.eval_tokens,
         "eval_every": None,
@@ -217,7 +222,8 @@ def fit_expectation(rows: list[dict]) -> None:
 
     def figures(row: dict) -> list[float]:
         trained = (row["tokens"] / 1e6) ** -0.5 / row["entropy"]
-        return [1.0, math.log(row["entropy"]), -math.log(row["train_bytes"] / 1e6), trained]
+        sampled = float(bool(row.get("sampled_softmax")))
+        return [1.0, math.log(row["entropy"]), -math.log(row["train_bytes"] / 1e6), trained, sampled]
 
     texts = sorted({row["text"] for row in rows})
     of_text = np.array([texts.index(row["text"]) for row in rows])
@@ -236,8 +242,9 @@ def fit_expectation(rows: list[dict]) -> None:
     for text in range(len(texts)):
         is_text = of_text == text
         off[is_text] = terms[is_text] @ solve(~is_text) - bits[is_text]
-    scale, entropy, text_size, trained = solve(np.ones(len(rows), bool))
-    print(f"SCALE, ENTROPY, TEXT, TRAINED = {math.exp(scale):.3f}, {entropy:.3f}, {text_size:.3f}, {trained:.3f}")
+    scale, entropy, text_size, trained, sampled = solve(np.ones(len(rows), bool))
+    print(f"SCALE, ENTROPY, TEXT, TRAINED = {math.exp(scale):.3f}, {entropy:.3f}, {text_size:.3f}, {trained:.3f}\n"
+          f"SAMPLED = {math.exp(sampled):.3f}")  # fmt: skip
     order = np.argsort(abs(off))
     share = np.cumsum(of_row[order]) / len(texts)
     within = {part: abs(off)[order][np.searchsorted(share, part)] for part in (0.5, 0.8, 0.9)}

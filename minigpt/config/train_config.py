@@ -252,12 +252,16 @@ class TrainConfig(Settings):
         """What the losses are measured on, if that is not all of the text: "of the assistant's turns only"."""
         return scored_text_of(self.loss_on)
 
+    def samples(self, vocab_size: int) -> bool:
+        """Whether the softmax of a training step contains a sample of a vocabulary of that size."""
+        return 0 < self.sampled_softmax < vocab_size
+
     def flops_per_token(self, model: GPTConfig) -> int:
         """Floating-point operations to train `model` on one token, as `GPTConfig.flops_per_token` counts them.
 
         Of a vocabulary that is sampled, only the sample counts. A teacher is not counted.
         """
-        if 0 < self.sampled_softmax < model.vocab_size:
+        if self.samples(model.vocab_size):
             model = model.replace(vocab_size=self.sampled_softmax)
         return model.flops_per_token(self.context_length or model.n_positions)
 

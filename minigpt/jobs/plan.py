@@ -160,10 +160,10 @@ class Plan:
 
     def _softmax_rows(self) -> list[PlanRow]:
         """How much of the vocabulary a training step compares its targets with, if not all of it."""
-        sampled, vocab_size = self.training.sampled_softmax, self.model.vocab_size
-        if not 0 < sampled < vocab_size:
+        training, vocab_size = self.training, self.model.vocab_size
+        if not training.samples(vocab_size):
             return []
-        what = f"about {sampled:,} of {vocab_size:,} tokens, sampled in each training step"
+        what = f"about {training.sampled_softmax:,} of {vocab_size:,} tokens, sampled in each training step"
         return [PlanRow("softmax", what, "--sampled-softmax")]
 
     def _teacher_rows(self) -> list[PlanRow]:

@@ -16,6 +16,7 @@ from minigpt.config import GPTConfig
 from minigpt.planning.corpus_stats import CorpusStats
 
 SCALE, ENTROPY, TEXT, TRAINED = 0.637, 1.359, 0.043, 0.236
+SAMPLED = 1.0  # of the bits per byte, with a sampled softmax
 SPREAD = 0.1  # in the logarithm: nine of ten texts were this near to a fit to the others; 51 texts are few
 LEAST_ENTROPY, MOST_ENTROPY = 1.2, 3.2  # a little outside the experiments; noise and tables have others
 EXPERIMENTS = {  # their bounds: millions of tokens, megabytes, passes over the text, millions of parameters
@@ -44,15 +45,19 @@ class ExpectedRange:
         return f"{self.low:.2f}–{self.high:.2f}"
 
 
-def expected_range(model: GPTConfig, tokens: float, stats: CorpusStats) -> ExpectedRange | None:
+def expected_range(
+    model: GPTConfig, tokens: float, stats: CorpusStats, *, sampled: bool = False
+) -> ExpectedRange | None:
     """The expected range after training on `tokens` tokens of a text; wider outside the range of the experiments.
 
-    None if nothing was held out, for a text that is no prose or code, and far outside the range of the experiments.
+    `sampled` says that training samples the vocabulary, which then is large for the text. None if nothing was held out,
+    for a text that is no prose or code, and far outside the range of the experiments.
     """
     outside = _outside_experiments(model, tokens, stats)
     if outside is None or stats.entropy is None:
         return None
     center = SCALE * stats.entropy**ENTROPY * (stats.n_bytes / 1e6) ** -TEXT * _trained(tokens, stats.entropy)
+    center *= SAMPLED if sampled else 1.0
     factor = math.exp(SPREAD * (1 + outside / 2))
     return ExpectedRange(center / factor, center * factor)
 

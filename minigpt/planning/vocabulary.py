@@ -6,6 +6,7 @@ docs/experiments.md has the measurements.
 import math
 import sys
 
+from minigpt.errors import ConfigError
 from minigpt.planning.corpus_stats import CorpusStats
 from minigpt.planning.plan import SMALLEST_PRESET, plan_settings
 from minigpt.planning.throughput import Measure, StepTimer
@@ -14,7 +15,7 @@ from minigpt.run_options import RunOptions
 _READ_OFTEN, _READ_SELDOM = 370, 185  # bytes of text for each token of the vocabulary
 _OFTEN = 8.0  # passes over the text
 _LEAST, _MOST = 512, 16_384  # tokens of the vocabulary
-_SUPPOSED = CorpusStats(n_tokens=250_000, n_bytes=1_000_000, vocab_size=8192, entropy=None)  # of a text, to read it
+_BYTES_PER_TOKEN, _VOCABULARY = 4.0, 8192  # of the text, before it has a tokenizer
 _SHORT_CONTEXT = 64
 
 
@@ -47,14 +48,21 @@ def choose_tokenizer(text_bytes: int, options: RunOptions, device_type: str, dty
 
 
 def expected_passes(text_bytes: int, options: RunOptions, device_type: str, dtype: str, measure: Measure) -> float:
-    """About how often the preset that the user gave, else the smallest one, reads a text of that size."""
+    """About how often the preset that the user gave, else the smallest one, reads a text of that size.
+
+    Infinite for options that cannot be combined; the plan of the run, which knows the tokens, then says why.
+    """
+    if options.training.epochs is not None:
+        return options.training.epochs
     given: dict[str, object] = {"distill": "off", "dtype": dtype}
     if "context_length" not in options.given:
         given["context_length"] = _SHORT_CONTEXT
-    planned = plan_settings(
-        _SUPPOSED, options.with_training(**given), device_type=device_type, free_memory=sys.maxsize,
-        preset=options.preset or SMALLEST_PRESET, timer=StepTimer(measure),
-    )  # fmt: skip
-    if options.training.epochs is not None:
-        return options.training.epochs
-    return planned.tokens_seen * _SUPPOSED.n_bytes / _SUPPOSED.n_tokens / text_bytes
+    stats = CorpusStats(round(text_bytes / _BYTES_PER_TOKEN), text_bytes, _VOCABULARY, entropy=None)
+    try:
+        planned = plan_settings(
+            stats, options.with_training(**given), device_type=device_type, free_memory=sys.maxsize,
+            preset=options.preset or SMALLEST_PRESET, timer=StepTimer(measure),
+        )  # fmt: skip
+    except ConfigError:
+        return math.inf
+    return planned.tokens_seen / stats.n_tokens

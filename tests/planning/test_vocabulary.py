@@ -1,5 +1,6 @@
 """The tokenizer that is chosen for a new model, on invented machines."""
 
+import math
 from typing import Any
 
 import pytest
@@ -70,6 +71,11 @@ def test_the_machine_is_measured_once_and_only_if_the_choice_depends_on_it() -> 
     assert measured == []
     choose_tokenizer(10**6, RunOptions.of({"distill": "on"}), "cpu", "bfloat16", tokens_per_second(1e4, measured))
     assert [(config.dtype, config.distill) for config in measured] == [("bfloat16", "off")]
+
+
+def test_options_that_cannot_be_combined_are_left_to_the_plan_of_the_run() -> None:
+    given = RunOptions.of({"batch_size": 10_000, "context_length": 1000, "minutes": 1})
+    assert expected_passes(10**6, given, "cpu", "float32", tokens_per_second(1e4)) == math.inf
 
 
 def test_a_given_preset_is_the_one_that_is_measured() -> None:
