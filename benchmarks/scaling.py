@@ -46,7 +46,7 @@ TRAINING = 0.88  # of the minutes
 
 
 def key(row: dict) -> tuple:
-    return tuple(row[name] for name in SETTINGS)
+    return tuple(row.get(name) for name in SETTINGS)
 
 
 def known() -> dict[tuple, dict]:

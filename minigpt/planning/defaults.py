@@ -11,8 +11,9 @@ from minigpt.run_options import RunOptions
 
 _CPU_STEP, _GPU_STEP = 1024, 16_384  # tokens in a batch
 _TOKENS_PER_FEATURE = 4  # in a batch, with Muon on a CPU
+READ_OFTEN = 8.0  # passes over the text, from which a small vocabulary and the exact softmax are better
 _SAMPLED_FROM = 4096  # tokens of the vocabulary: a smaller one is a small part of the arithmetic
-_SAMPLE = 2048  # tokens in the softmax of a step, or an eighth of a very large vocabulary
+SAMPLE = 2048  # tokens in the softmax of a step, or an eighth of a very large vocabulary
 _NARROW = 256  # below this width an adapter is trained together with the token embedding
 
 
@@ -48,7 +49,7 @@ def optimization_settings(
         "patience": 5 if stats.n_tokens < 20_000_000 else 0,
     }
     if device_type == "cpu" and not fine_tuning and stats.vocab_size >= _SAMPLED_FROM:
-        chosen["sampled_softmax"] = max(_SAMPLE, stats.vocab_size // 8)
+        chosen["sampled_softmax"] = max(SAMPLE, stats.vocab_size // 8)
     if lora:
         chosen |= _adapter_settings(model.n_embd, options.training)
     else:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from minigpt.config import PRESETS, GPTConfig, TrainConfig, preset_config
 from minigpt.errors import ConfigError, MinigptError
 from minigpt.planning.corpus_stats import CorpusStats
-from minigpt.planning.defaults import against_overfitting, eval_tokens, optimization_settings
+from minigpt.planning.defaults import READ_OFTEN, against_overfitting, eval_tokens, optimization_settings
 from minigpt.planning.distillation import pays
 from minigpt.planning.memory_fit import TooLargeError, fit_memory
 from minigpt.planning.planned_settings import PlannedSettings
@@ -160,6 +160,16 @@ def plan_settings(
             free_memory=free_memory, preset=preset, timer=timer, processes=processes,
         )  # fmt: skip
         return replace(short, is_usual=planned.is_usual)
+    if (
+        "sampled_softmax" not in options.given
+        and config.samples(model.vocab_size)
+        and seen >= READ_OFTEN * stats.n_tokens
+    ):
+        exact = plan_settings(
+            stats, options.with_training(sampled_softmax=0), device_type=device_type, free_memory=free_memory,
+            preset=preset, base=base, timer=timer, processes=processes,
+        )  # fmt: skip
+        return replace(exact, is_usual=planned.is_usual)
     if distills:
         distilled = replace(planned, seconds_per_step=timer(model, config).seconds)
         planned = distilled.with_teacher(timing.seconds)

@@ -8,12 +8,12 @@ import sys
 
 from minigpt.errors import ConfigError
 from minigpt.planning.corpus_stats import CorpusStats
+from minigpt.planning.defaults import READ_OFTEN, SAMPLE
 from minigpt.planning.plan import SMALLEST_PRESET, plan_settings
 from minigpt.planning.throughput import Measure, StepTimer
 from minigpt.run_options import RunOptions
 
-_READ_OFTEN, _READ_SELDOM = 370, 185  # bytes of text for each token of the vocabulary
-_OFTEN = 8.0  # passes over the text
+_IF_OFTEN, _IF_SELDOM = 370, 185  # bytes of text for each token of the vocabulary, if the text is read so often
 _LEAST, _MOST = 512, 16_384  # tokens of the vocabulary
 _BYTES_PER_TOKEN, _VOCABULARY = 4.0, 8192  # of the text, before it has a tokenizer
 _SHORT_CONTEXT = 64
@@ -31,7 +31,7 @@ def plan_tokenizer(text_bytes: int, passes: float = math.inf) -> str:
         return "bytes"
     if text_bytes >= 300_000_000:
         return "gpt2"
-    per_token = _READ_OFTEN if passes >= _OFTEN else _READ_SELDOM
+    per_token = _IF_OFTEN if passes >= READ_OFTEN else _IF_SELDOM
     return f"bpe:{min(_MOST, max(_LEAST, 2 ** round(math.log2(text_bytes / per_token))))}"
 
 
@@ -55,8 +55,8 @@ def expected_passes(text_bytes: int, options: RunOptions, device_type: str, dtyp
     if options.training.epochs is not None:
         return options.training.epochs
     given: dict[str, object] = {"distill": "off", "dtype": dtype}
-    if "context_length" not in options.given:
-        given["context_length"] = _SHORT_CONTEXT
+    usual = {"context_length": _SHORT_CONTEXT, "sampled_softmax": SAMPLE if device_type == "cpu" else 0}
+    given |= {name: value for name, value in usual.items() if name not in options.given}
     stats = CorpusStats(round(text_bytes / _BYTES_PER_TOKEN), text_bytes, _VOCABULARY, entropy=None)
     try:
         planned = plan_settings(

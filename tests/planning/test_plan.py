@@ -127,12 +127,18 @@ def test_a_muon_step_on_a_cpu_has_at_least_four_tokens_per_feature(preset: str, 
         (16_384, {"sampled_softmax": 500}, 500),
         (16_384, {"device_type": "cuda"}, 0),
         (16_384, {"base": PRESETS["nano"]}, 0),
+        (16_384, {"minutes": 60}, 0),
+        (16_384, {"minutes": 60, "sampled_softmax": 500}, 500),
+        (16_384, {"epochs": 7.9, "minutes": None}, 2048),
+        (16_384, {"epochs": 8.0, "minutes": None}, 0),
     ],
 )
-def test_a_new_model_with_a_large_vocabulary_is_trained_with_a_sample_of_it_on_a_cpu(
+def test_a_new_model_with_a_large_vocabulary_samples_it_on_a_cpu_if_the_text_is_read_seldom(
     vocab_size: int, given: dict[str, Any], sampled: int
 ) -> None:
-    assert planned(replace(BOOK, vocab_size=vocab_size), **given).training.sampled_softmax == sampled
+    made = planned(replace(BOOK, vocab_size=vocab_size), **({"minutes": 1} | given))
+    assert made.training.sampled_softmax == sampled
+    assert made.is_usual == (not {"sampled_softmax", "base"} & given.keys())
 
 
 def test_the_sample_is_a_part_of_the_arithmetic_of_training_and_of_no_evaluation() -> None:
