@@ -13,6 +13,7 @@ from minigpt.errors import ConfigError, TrainingError
 from minigpt.planning import plan as planning
 from minigpt.planning.corpus_stats import CorpusStats
 from minigpt.planning.defaults import eval_tokens
+from minigpt.planning.expectation import expected_range
 from minigpt.planning.plan import plan_preset, plan_settings
 from minigpt.planning.planned_settings import PlannedSettings
 from minigpt.planning.throughput import StepTimer
@@ -195,6 +196,16 @@ def test_expected_bits_per_byte_fall_with_time_and_rise_with_entropy() -> None:
     assert expected[-1] is not None
     assert harder.low > expected[-1].low
     assert harder.high > expected[-1].high
+
+
+def test_a_run_with_a_sampled_softmax_is_expected_to_end_four_percent_lower() -> None:
+    large = replace(BOOK, vocab_size=8192)
+    made = planned(large, minutes=1, timer=machine(1e11))
+    assert made.training.sampled_softmax == 2048
+    assert made.expected is not None
+    exact = expected_range(made.model, made.tokens_seen, large)
+    assert exact is not None
+    assert (made.expected.low, made.expected.high) == pytest.approx((0.96 * exact.low, 0.96 * exact.high))
 
 
 @pytest.mark.parametrize(
