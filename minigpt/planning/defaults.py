@@ -11,7 +11,7 @@ from minigpt.run_options import RunOptions
 
 _CPU_STEP, _GPU_STEP = 1024, 16_384  # tokens in a batch
 _TOKENS_PER_FEATURE = 4  # in a batch, with Muon on a CPU
-READ_OFTEN = 8.0  # passes over the text, from which a small vocabulary and the exact softmax are better
+READ_OFTEN = 7.0  # passes over the text, from which a small vocabulary and the exact softmax are better
 _SAMPLED_FROM = 4096  # tokens of the vocabulary: a smaller one is a small part of the arithmetic
 SAMPLE = 2048  # tokens in the softmax of a step, or an eighth of a very large vocabulary
 _NARROW = 256  # below this width an adapter is trained together with the token embedding

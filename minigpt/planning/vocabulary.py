@@ -21,7 +21,7 @@ _SHORT_CONTEXT = 64
 
 def plan_tokenizer(text_bytes: int, passes: float = math.inf) -> str:
     """The tokenizer for a text of that size that is read so often: one token per 370 bytes of text, or per 185 if it is
-    read less than eight times, rounded to a power of two.
+    read less than seven times, rounded to a power of two.
 
     A small model gets much of its knowledge from its vocabulary, but memorizes rare tokens of a text that it reads
     often. Below 30 kB there is too little text to learn merges from; above 300 MB the 50,257 tokens of GPT-2 are
