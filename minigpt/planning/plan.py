@@ -26,7 +26,7 @@ _MAX_PARAMETERS = 8  # in the blocks, per byte of text
 SMALLEST_PRESET = "nano"
 _CANDIDATES = (SMALLEST_PRESET, "micro", "mini", "small", "gpt2", "gpt2-medium")  # from the smallest up
 _FINE_TUNING_CONTEXT = 256
-_SHORT_CONTEXT, _SHORT_RUN = 64, 1_500_000  # tokens: in so short a run, twice as many sequences teach more
+SHORT_CONTEXT, _SHORT_RUN = 64, 1_500_000  # tokens: in so short a run, twice as many sequences teach more
 _TINY = 20_000  # tokens: training on fewer takes seconds, so the length is in steps
 _MIN_BYTES = 300_000  # of text, and of text learned from: for less, the smallest model is chosen
 LEARNING = {  # the options that change what a model learns
@@ -154,9 +154,9 @@ def plan_settings(
         is_usual=base is None and not options.given & LEARNING,
     )
     seen = planned.tokens_seen
-    if base is None and "context_length" not in options.given and context > _SHORT_CONTEXT and seen < _SHORT_RUN:
+    if base is None and "context_length" not in options.given and context > SHORT_CONTEXT and seen < _SHORT_RUN:
         short = plan_settings(
-            stats, options.with_training(context_length=_SHORT_CONTEXT), device_type=device_type,
+            stats, options.with_training(context_length=SHORT_CONTEXT), device_type=device_type,
             free_memory=free_memory, preset=preset, timer=timer, processes=processes,
         )  # fmt: skip
         return replace(short, is_usual=planned.is_usual)
@@ -167,7 +167,7 @@ def plan_settings(
     ):
         exact = plan_settings(
             stats, options.with_training(sampled_softmax=0), device_type=device_type, free_memory=free_memory,
-            preset=preset, base=base, timer=timer, processes=processes,
+            preset=preset, timer=timer, processes=processes,
         )  # fmt: skip
         return replace(exact, is_usual=planned.is_usual)
     if distills:

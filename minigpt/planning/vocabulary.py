@@ -9,14 +9,13 @@ import sys
 from minigpt.errors import ConfigError
 from minigpt.planning.corpus_stats import CorpusStats
 from minigpt.planning.defaults import READ_OFTEN, SAMPLE
-from minigpt.planning.plan import SMALLEST_PRESET, plan_settings
+from minigpt.planning.plan import SHORT_CONTEXT, SMALLEST_PRESET, plan_settings
 from minigpt.planning.throughput import Measure, StepTimer
 from minigpt.run_options import RunOptions
 
 _IF_OFTEN, _IF_SELDOM = 370, 185  # bytes of text for each token of the vocabulary, if the text is read so often
 _LEAST, _MOST = 512, 16_384  # tokens of the vocabulary
 _BYTES_PER_TOKEN, _VOCABULARY = 4.0, 8192  # of the text, before it has a tokenizer
-_SHORT_CONTEXT = 64
 
 
 def plan_tokenizer(text_bytes: int, passes: float = math.inf) -> str:
@@ -55,7 +54,7 @@ def expected_passes(text_bytes: int, options: RunOptions, device_type: str, dtyp
     if options.training.epochs is not None:
         return options.training.epochs
     given: dict[str, object] = {"distill": "off", "dtype": dtype}
-    usual = {"context_length": _SHORT_CONTEXT, "sampled_softmax": SAMPLE if device_type == "cpu" else 0}
+    usual = {"context_length": SHORT_CONTEXT, "sampled_softmax": SAMPLE if device_type == "cpu" else 0}
     given |= {name: value for name, value in usual.items() if name not in options.given}
     stats = CorpusStats(round(text_bytes / _BYTES_PER_TOKEN), text_bytes, _VOCABULARY, entropy=None)
     try:
