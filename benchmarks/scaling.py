@@ -40,6 +40,7 @@ SETTINGS = (
 )
 OPTIONAL = {  # as in the first experiments
     "patience": 0, "eval_tokens": 1000, "eval_every": 10**9, "token_noise": 0.0, "sampled_softmax": 0,
+    "spelling_features": False, "embedding_weight_decay": 0.1,
 }  # fmt: skip
 FLOPS = {128: 125e9, 192: 140e9, 384: 232e9, 512: 260e9, 768: 300e9}  # a second, at speed 1, by the model's width
 TRAINING = 0.88  # of the minutes
@@ -67,12 +68,10 @@ def planned(path: Path, minutes: float, speed: float, seed: int) -> dict:
     from minigpt.planning.corpus_stats import CorpusStats
     from minigpt.planning.plan import plan_preset, plan_settings
     from minigpt.planning.throughput import StepTimer
-    from minigpt.planning.vocabulary import choose_tokenizer
     from minigpt.run_options import RunOptions
 
     options, measure = RunOptions.of({"minutes": minutes}), functools.partial(seconds_per_step, speed)
-    choose = functools.partial(choose_tokenizer, options=options, device_type="cpu", dtype="bfloat16", measure=measure)
-    reading = read_corpus((str(path),), None, options.reading, None, choose=choose)
+    reading = read_corpus((str(path),), None, options.reading, None)
     try:
         while True:
             next(reading)
@@ -95,6 +94,8 @@ def planned(path: Path, minutes: float, speed: float, seed: int) -> dict:
         "bpe_dropout": config.bpe_dropout,
         "token_noise": config.token_noise,
         "sampled_softmax": config.sampled_softmax,
+        "spelling_features": bool(config.spelling_features),
+        "embedding_weight_decay": config.embedding_weight_decay,
         "patience": config.patience,
         "eval_tokens": config.eval_tokens,
         "eval_every": None,

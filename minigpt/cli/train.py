@@ -185,20 +185,15 @@ def _prepare(request: "Request", *, alone: bool) -> None:
         raise ConfigError("--prepare cannot be combined with --plan and --resume; give one of the three")
     from minigpt.cli.render.console import console
     from minigpt.cli.render.preparation import PreparationDisplay
-    from minigpt.device import resolve_device
-    from minigpt.jobs.plan_run import tokenizer_choice
     from minigpt.jobs.reading import read_corpus
     from minigpt.units import size
 
     options = request.options
     if options.base is not None:
         raise ConfigError("--prepare cannot be combined with --from; --tokenizer names the tokenizer")
-    choose = tokenizer_choice(options, resolve_device(options.training.device))
     with PreparationDisplay(console()) as display:
         corpus = display.follow(
-            read_corpus(
-                request.sources, options.tokenizer, options.reading, display.progress, choose=choose, whole=True
-            )
+            read_corpus(request.sources, options.tokenizer, options.reading, display.progress, whole=True)
         )
     write(f"{size(corpus.n_train_bytes)} of text, {corpus.n_train_tokens:,} tokens of {corpus.tokenizer.name}")
     note(f"the tokens are in {corpus.path}")

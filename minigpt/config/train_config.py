@@ -131,7 +131,15 @@ class TrainConfig(Settings):
         max=2**31,
         group="Optimization",
     )
+    spelling_features: bool | None = setting(
+        None,
+        "tokens with the same word, beginning or ending share a part of their embedding's updates",
+        group="Optimization",
+    )
     weight_decay: float = setting(0.1, "decoupled weight decay of matrices", min=0, group="Optimization")
+    embedding_weight_decay: float | None = setting(
+        None, "decoupled weight decay of the embeddings; by default --weight-decay", min=0, group="Optimization"
+    )
     beta1: float = setting(
         0.9, "AdamW's beta1: decay of the gradient's running mean", min=0, below=1, group="Optimization"
     )
@@ -238,6 +246,8 @@ class TrainConfig(Settings):
         for name, value in (("lora", self.lora and "on"), ("freeze", self.freeze), ("sharding", self.sharding)):
             if self.distill == "on" and value not in (None, False, 0, "auto", "off"):
                 raise ConfigError(f"distill (on) cannot be combined with {name} ({value}); omit one of them")
+        if self.spelling_features and self.sharding == "on":
+            raise ConfigError("spelling_features cannot be combined with sharding (on); omit one of them")
         if self.freeze and self.sharding == "on":
             raise ConfigError(f"freeze ({self.freeze}) cannot be combined with sharding (on); omit one of them")
 

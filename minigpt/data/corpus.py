@@ -32,6 +32,7 @@ from minigpt.data.transcript import CHAT_TEMPLATE, ROLES, speaker_number
 from minigpt.errors import ConfigError, DataError
 from minigpt.seeds import mix_seed
 from minigpt.tokenizer.bpe_dropout import BPEDropout
+from minigpt.tokenizer.spelling import SpellingFeatures
 from minigpt.tokenizer.tokenizer import Tokenizer, requested_vocab_size
 
 _PARTS: tuple[Part, ...] = get_args(Part)
@@ -216,6 +217,10 @@ class Corpus:
         """
         part = self.train[:: -(-len(self.train) // _COUNTED)]
         return torch.from_numpy(np.bincount(part, minlength=vocab_size))
+
+    def spelling_features(self, vocab_size: int) -> SpellingFeatures:
+        """What the spellings of the first `vocab_size` tokens have in common."""
+        return SpellingFeatures.of(self.tokenizer, vocab_size)
 
     @property
     def n_train_tokens(self) -> int:

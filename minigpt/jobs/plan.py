@@ -113,6 +113,7 @@ class Plan:
                 f"{training.optimizer}, learning rate {training.learning_rate:g}",
                 "--optimizer --learning-rate",
             ),
+            *self._embedding_rows(),
             *self._softmax_rows(),
             PlanRow("schedule", training.schedule, "--schedule --cooldown"),
             PlanRow("length", self._length(), "--minutes --steps --epochs"),
@@ -157,6 +158,17 @@ class Plan:
             what = f"{n_trained:,} parameters; {count(training.freeze, 'lower block')} and the embeddings are frozen"
             return [PlanRow("trained", what, "--freeze")]
         return []
+
+    def _embedding_rows(self) -> list[PlanRow]:
+        """How the embeddings are trained, if not as everything else."""
+        training, rows = self.training, []
+        if training.embedding_weight_decay not in (None, training.weight_decay):
+            what = f"weight decay {training.embedding_weight_decay:g}"
+            rows.append(PlanRow("embeddings", what, "--embedding-weight-decay"))
+        if training.spelling_features:
+            what = "tokens of like spelling share updates"
+            rows.append(PlanRow("" if rows else "embeddings", what, "--no-spelling-features"))
+        return rows
 
     def _softmax_rows(self) -> list[PlanRow]:
         """How much of the vocabulary a training step compares its targets with, if not all of it."""

@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import torch
@@ -22,14 +22,12 @@ from minigpt.planning.overheads import Overheads
 from minigpt.planning.plan import FINE_TUNED, plan_preset, plan_settings
 from minigpt.planning.planned_settings import PlannedSettings
 from minigpt.planning.throughput import StepTimer
-from minigpt.planning.vocabulary import choose_tokenizer
 from minigpt.run_options import RunOptions
 from minigpt.storage.adapter import is_adapter
 from minigpt.storage.checkpoint import Checkpoint, free_name
 from minigpt.threads import TOLERANCE, OtherPrograms
 from minigpt.training.events import Notice
 
-_FIRST_MEASUREMENT = 0.2  # seconds, to know how often the text will be read
 _LAST_MEASUREMENT = 1.0  # seconds, of the steps that were chosen
 
 
@@ -51,7 +49,6 @@ def plan_run(
         base.tokenizer if base else options.tokenizer,
         options.reading,
         progress,
-        choose=tokenizer_choice(options, target, processes),
     )
     corpus.check_loss_on(options.training.loss_on)
     began, others = time.perf_counter(), OtherPrograms()
@@ -110,22 +107,6 @@ def plan_run(
     for note in planned.notes:
         yield Notice(0, note)
     return planned
-
-
-def tokenizer_choice(options: RunOptions, target: torch.device, processes: int = 1) -> Callable[[int], str]:
-    """The function that names the tokenizer for a text of so many bytes, if the user gave none."""
-    dtype = options.training.dtype
-    if dtype == "auto" and target.type == "cpu":
-        dtype = "bfloat16" if device.multiplies_bfloat16_faster() else "float32"
-    return functools.partial(
-        choose_tokenizer,
-        options=options,
-        device_type=target.type,
-        dtype=dtype,
-        measure=functools.partial(
-            throughput.seconds_per_step, device=target, processes=processes, seconds=_FIRST_MEASUREMENT
-        ),
-    )
 
 
 def _notes(

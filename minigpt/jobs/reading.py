@@ -26,12 +26,11 @@ def read_corpus(
     reading: ReadingConfig,
     progress: ByteProgress | None,
     *,
-    choose: Callable[[int], str] = plan_tokenizer,
     whole: bool = False,
 ) -> Generator[Event, None, Corpus]:
-    """The corpus, from the cache if it is there; if the tokenizer is None, `choose` names one for the size of the text.
+    """The corpus, from the cache if it is there; if the tokenizer is None, one is chosen for the size of the text.
 
-    Of a text in shards, only the first are tokenized, or with `whole` all; their tokenizer depends on their size only.
+    Of a text in shards, only the first are tokenized, or with `whole` all.
     Raises: ConfigError, DataError, TokenizerError.
     """
     wanted = requested_vocab_size(tokenizer) if isinstance(tokenizer, str) else None
@@ -46,7 +45,7 @@ def read_corpus(
         encoding=reading.encoding,
         encoding_errors=reading.encoding_errors,
     )
-    tokenizer = tokenizer or choose(found.text_bytes)
+    tokenizer = tokenizer or plan_tokenizer(found.text_bytes)
     yield Activity("tokenizing", in_bytes=True)
     corpus = Corpus.build(
         found,

@@ -14,6 +14,9 @@ _TOKENS_PER_FEATURE = 4  # in a batch, with Muon on a CPU
 READ_OFTEN = 7.0  # passes over the text, from which a small vocabulary and the exact softmax are better
 _SAMPLED_FROM = 4096  # tokens of the vocabulary: a smaller one is a small part of the arithmetic
 SAMPLE = 2048  # tokens in the softmax of a step, or an eighth of a very large vocabulary
+_FEW_TOKENS = 20_000_000  # of a text: a longer one is not read to the end in an hour, or by a large model
+_DECAY_PER_PASS, _MOST_DECAY = 0.1, 1.0  # the embeddings' weight decay, for each pass over the text
+_BPE_DROPOUT = ((6, 0.02), (9, 0.03), (13, 0.05))  # from so many passes over the text
 _NARROW = 256  # below this width an adapter is trained together with the token embedding
 
 
@@ -46,10 +49,12 @@ def optimization_settings(
     chosen: dict[str, Any] = {
         "batch_size": max(processes, 1, round(step_tokens / context)),
         "optimizer": optimizer,
-        "patience": 5 if stats.n_tokens < 20_000_000 else 0,
+        "patience": 5 if stats.n_tokens < _FEW_TOKENS else 0,
     }
     if device_type == "cpu" and not fine_tuning and stats.vocab_size >= _SAMPLED_FROM:
         chosen["sampled_softmax"] = max(SAMPLE, stats.vocab_size // 8)
+    if device_type == "cpu" and not fine_tuning and options.training.sharding != "on":
+        chosen["spelling_features"] = stats.has_merges and stats.n_tokens < _FEW_TOKENS
     if lora:
         chosen |= _adapter_settings(model.n_embd, options.training)
     else:
@@ -105,15 +110,19 @@ def against_overfitting(
     stats: CorpusStats,
     seen: float,
 ) -> tuple[GPTConfig, TrainConfig]:
-    """The settings with a choice of BPE-dropout, token noise and dropout, except the ones that the user gave.
+    """The settings with a choice of the embeddings' weight decay, BPE-dropout, token noise and dropout, except the ones
+    that the user gave.
 
     `seen` is the number of tokens trained on. A text that is seen often gets BPE-dropout, or token noise if its
     tokenizer has no merges to drop. Dropout grows with the epochs and with the parameters per byte of text. It is
     smaller next to noise: in every measurement noise was better than dropout, and worse together with it.
     """
     given, epochs = options.given, seen / stats.n_tokens
+    if not {"embedding_weight_decay", "weight_decay"} & given:
+        decay = min(_MOST_DECAY, max(config.weight_decay, _DECAY_PER_PASS * epochs))
+        config = config.replace(embedding_weight_decay=float(f"{decay:.2g}"))
     if "bpe_dropout" not in given and stats.has_merges:
-        config = config.replace(bpe_dropout=0.0 if epochs < 3.5 else 0.03 if epochs < 8 else 0.05)
+        config = config.replace(bpe_dropout=max((rate for least, rate in _BPE_DROPOUT if epochs >= least), default=0.0))
     if "token_noise" not in given and not stats.has_merges:
         config = config.replace(token_noise=0.1 if epochs >= 5 else 0.0)
     if "dropout" not in given:

@@ -39,7 +39,9 @@ def fit_memory(
 
     may_shard = config.sharding == "auto" and not config.lora and not config.freeze and config.distill != "on"
     if may_shard and needs(1, recompute=True) > free_memory and processes > 1:
-        config, shards = config.replace(sharding="on"), processes
+        if config.spelling_features:
+            notes.append("spelling features need whole weights, so they are not used")
+        config, shards = config.replace(sharding="on", spelling_features=False), processes
     recompute = config.checkpoint_activations == "on"
     while (needed := needs(micro_batch, recompute)) > free_memory:
         if micro_batch > 1 and config.micro_batch_size is None:

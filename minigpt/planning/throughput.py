@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from minigpt.device import allow_tf32, free_memory, resolve_dtype
 from minigpt.errors import TrainingError
 from minigpt.evaluation.perplexity import evaluate
 from minigpt.model.gpt import GPT
+from minigpt.tokenizer.spelling import SpellingFeatures
 from minigpt.training.distributed import World
 from minigpt.training.fine_tuning import apply_fine_tuning
 from minigpt.training.memory import activation_bytes, is_out_of_memory, state_bytes
@@ -31,6 +33,7 @@ _DATA_SHEETS = {
 }  # fmt: skip
 _OTHERS = {"Laptop", "Ti", "D", "MIG"}
 _EVALUATING = 0.3  # seconds
+_FEATURES, _FEATURES_PER_TOKEN = 0.7, 6  # of spelling, for each token of the vocabulary, as in English texts
 _WORTHWHILE = 1.1  # times as fast as float32: for less, bfloat16 is not worth its rounding
 
 Measure = Callable[[GPTConfig, TrainConfig], float]
@@ -135,6 +138,11 @@ class _RandomTokens:
 
     def token_counts(self, vocab_size: int) -> Tensor:
         return torch.ones(vocab_size, dtype=torch.int64)
+
+    def spelling_features(self, vocab_size: int) -> SpellingFeatures:
+        count = max(1, int(_FEATURES * vocab_size))
+        tokens, features = np.divmod(np.arange(vocab_size * _FEATURES_PER_TOKEN), _FEATURES_PER_TOKEN)
+        return SpellingFeatures.from_pairs(tokens, (7919 * tokens + features) % count, vocab_size, count)
 
 
 def seconds_per_step(

@@ -17,6 +17,10 @@ _OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "MPS backend out
 # with 124M parameters, in numbers per feature and block.
 _ADAPTER_GAPS = 5
 
+# For each number of the token embedding: an update, and for the features of spelling, of which there are fewer, a
+# gradient and AdamW's two numbers.
+_FEATURE_NUMBERS = 4
+
 
 def checkpoint_blocks(model: GPT) -> None:
     """Makes every block keep only its input and recompute the rest in the backward pass, with the same dropout.
@@ -45,6 +49,8 @@ def state_bytes(config: GPTConfig, optimizer: str, processes: int = 1, fine_tuni
     inner = config.n_inner_parameters
     outer = config.n_parameters - inner
     state = 4 * (4 * outer + (3 if optimizer == "muon" else 4) * inner)
+    if fine_tuning is not None and fine_tuning.spelling_features:
+        state += 4 * _FEATURE_NUMBERS * config.vocab_size * config.n_embd
     if processes == 1:
         return state
     gathered = 2 * 4 * (outer + 2 * inner // config.n_layer)

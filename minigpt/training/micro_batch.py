@@ -5,6 +5,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from minigpt.tokenizer.spelling import SpellingFeatures
+
 
 class Batches(Protocol):
     """A source of batches: `minigpt.data.corpus.Corpus`, or random tokens to measure speed."""
@@ -21,6 +23,9 @@ class Batches(Protocol):
 
     def token_counts(self, vocab_size: int) -> Tensor:
         """How often each of the first `vocab_size` ids is in a part of the training tokens, (V,) int64."""
+
+    def spelling_features(self, vocab_size: int) -> SpellingFeatures:
+        """What the spellings of the first `vocab_size` tokens have in common."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,10 +13,12 @@ from minigpt.storage.json_record import is_number, quoted
 from minigpt.storage.run import LastState
 from minigpt.training.distributed import distribute_like
 from minigpt.training.progress import Progress, SavedWith
+from minigpt.training.spelling_updates import FEATURE_STATES
 from minigpt.training.step import TrainStep
 
 # What AdamW and Muon keep for a parameter, and nothing before the first step.
-_OPTIMIZER_STATES: tuple[set[str], ...] = (set(), {"step", "exp_avg", "exp_avg_sq"}, {"momentum"})
+_ADAM = {"step", "exp_avg", "exp_avg_sq"}
+_OPTIMIZER_STATES: tuple[set[str], ...] = (set(), _ADAM, _ADAM | set(FEATURE_STATES), {"momentum"})
 _LOSS_SCALER = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
 
 
@@ -56,7 +58,7 @@ class TrainingState:
             optimizer.state.clear()
         model = step.loss_model.model
         present, parameters, states = trained_state(model), dict(model.named_parameters()), self.optimizer_states()
-        detector = step.spike_detector
+        detector, features = step.spike_detector, step.feature_vectors
         weights: dict[str, Tensor] = {}
         for full_name, value in state.tensors.items():
             kind, _, name = full_name.partition(".")
@@ -68,7 +70,11 @@ class TrainingState:
                 detector.statistics = value.to(detector.statistics.device)
             elif saved_with.optimizer == step.config.optimizer:
                 parameter_name, _, key = name.rpartition(".")
-                like = detector.statistics[0] if key == "step" else parameters.get(parameter_name)
+                if key in FEATURE_STATES and features is None:
+                    continue  # this run does not use spelling features
+                like = {"step": detector.statistics[0], **dict.fromkeys(FEATURE_STATES, features)}.get(
+                    key, parameters.get(parameter_name)
+                )
                 _check_tensor(state, full_name, value, like if parameter_name in parameters else None)
                 states[parameter_name][key] = distribute_like(value, parameters[parameter_name])
         if missing := sorted(present.keys() - weights.keys()):

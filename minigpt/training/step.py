@@ -22,6 +22,7 @@ from minigpt.training.memory import checkpoint_blocks, is_out_of_memory
 from minigpt.training.micro_batch import Batches, MicroBatch
 from minigpt.training.optimizers import build_optimizers, set_learning_rate
 from minigpt.training.sampled_softmax import TokenSampler
+from minigpt.training.spelling_updates import SpellingAdamW
 from minigpt.training.spike_detection import SpikeDetector
 from minigpt.training.step_result import StepResult
 
@@ -61,7 +62,10 @@ class TrainStep:
             counts = corpus.token_counts(model.config.vocab_size)
             self.sampler = TokenSampler(counts, config.sampled_softmax, config.seed)
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.optimizers = build_optimizers(model, config, dtype, world)
+        features = None
+        if config.spelling_features:
+            features = corpus.spelling_features(model.config.vocab_size)
+        self.optimizers = build_optimizers(model, config, dtype, world, features)
         self.loss_scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
         self.spike_detector = SpikeDetector(config.spike_threshold, device)
         self.notices: list[str] = []
@@ -127,6 +131,14 @@ class TrainStep:
         copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
         copied.record(torch.cuda.current_stream(self.device))
         return step, learning_rate, host, copied
+
+    @property
+    def feature_vectors(self) -> Tensor | None:
+        """The shape of the vectors of spelling features, (F, C) without memory; None if there are none."""
+        optimizer = self.optimizers[0]
+        if not isinstance(optimizer, SpellingAdamW):
+            return None
+        return torch.empty(optimizer.n_features, optimizer.embedding.shape[1], device="meta")
 
     # Gradients.
 

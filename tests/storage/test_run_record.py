@@ -48,7 +48,8 @@ def test_a_record_that_an_earlier_version_wrote_opens_and_is_written_unchanged_b
     distillation = {"distill": "auto", "distill_weight": 0.5}
     # Settings that did not exist then, with their defaults.
     reading = {"encoding": "utf-8", "mix": False, "deduplicate": False, "shards": "auto"}
-    training = {"loss_on": "all", "sampled_softmax": 0, **distillation, **fine_tuning}
+    optimization = {"sampled_softmax": 0, "spelling_features": None, "embedding_weight_decay": None}
+    training = {"loss_on": "all", **optimization, **distillation, **fine_tuning}
     newer = {"reading": reading, "training": training}
     expected = entries | {name: entries[name] | settings for name, settings in newer.items()}
     assert record.to_dict() == expected | {"chat_template": None, "number": None, "adapter_base": None}

@@ -146,6 +146,7 @@ TWO = {
         bpe_dropout=0.2,
         sampled_softmax=60,
         sample_every=25,
+        spelling_features=True,
     ),
     "sharded, uneven": case(
         steps=50, batch_size=7, micro_batch_size=3, sharding="on", sampled_softmax=60, sample_every=25

@@ -46,7 +46,12 @@ SETTINGS = {
 LORA = {"optimizer": "adamw", "lora": True, "lora_rank": 3, "lora_dropout": 0.1, "lora_embedding": True}
 KINDS = {optimizer: {"optimizer": optimizer} for optimizer in OPTIMIZERS} | {
     "an adapter": LORA,
-    "a teacher and a sampled softmax": {"optimizer": "muon", "distill": "on", "sampled_softmax": 100},
+    "a teacher and a sampled softmax": {
+        "optimizer": "muon",
+        "distill": "on",
+        "sampled_softmax": 100,
+        "spelling_features": True,
+    },
 }
 SHORT = SETTINGS | {"steps": 2, "eval_every": 1, "sample_every": 0, "save_every": 1}
 CLOCK = {

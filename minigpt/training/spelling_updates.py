@@ -1,0 +1,70 @@
+"""AdamW for a token embedding whose tokens learn from each other where their spellings have something in common.
+
+A token that is rare in the text has few gradients, and learns little but the places where it was seen. Most rare tokens
+are spelled like others: " Walked" has the word of " walked", the beginning of " walks", the ending of " talked".
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from minigpt.tokenizer.spelling import SpellingFeatures
+
+FEATURE_STATES = ("feature_exp_avg", "feature_exp_avg_sq")  # of an optimizer's state, (F, C) each
+
+
+class SpellingAdamW(torch.optim.AdamW):
+    """AdamW for the token embedding (V, C) and other parameters, with updates that tokens of like spelling share.
+
+    Think of a token's vector as its own vector plus one for each of its features, E + M Z with the features' sparse
+    (V, F) matrix M and their vectors Z (F, C). Adam trains both: the gradient of Z is M^T times that of the embedding.
+    The sum is all that a model needs, so only the sum is stored, and the model is a GPT-2 at every step.
+    Source: Bojanowski et al. 2017, "Enriching word vectors with subword information", section 3.2 (the sum); Kingma and
+    Ba 2015, algorithm 1 (both updates).
+    """
+
+    def __init__(self, params: Iterable[Any], embedding: Tensor, features: SpellingFeatures, **settings: Any) -> None:
+        super().__init__(params, **settings)
+        self.embedding, device = embedding, embedding.device
+        self._of_tokens = _Rows(features.features, features.token_starts, device)
+        self._of_features = _Rows(features.tokens, features.feature_starts, device)
+        self.n_features = features.count
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Updates the parameters that have a gradient."""
+        gradient = self.embedding.grad
+        loss = super().step(closure)
+        if gradient is not None:
+            self._step_features(gradient)
+        return loss
+
+    def _step_features(self, gradient: Tensor) -> None:
+        """Adds the features' update to the embedding, whose gradient is (V, C) and whose own update is done."""
+        group = next(group for group in self.param_groups if any(each is self.embedding for each in group["params"]))
+        state = self.state[self.embedding]
+        summed = self._of_features.sum(gradient)  # (F, C)
+        for name in FEATURE_STATES:
+            if name not in state:
+                state[name] = torch.zeros_like(summed)
+        (beta1, beta2), (mean, square) = group["betas"], (state[name] for name in FEATURE_STATES)
+        mean.lerp_(summed, 1 - beta1)
+        square.mul_(beta2).addcmul_(summed, summed, value=1 - beta2)
+        step = float(state["step"])
+        size = group["lr"] / (1 - beta1**step)
+        update = summed.copy_(square).sqrt_().div_((1 - beta2**step) ** 0.5).add_(group["eps"]).reciprocal_().mul_(mean)
+        self.embedding.add_(self._of_tokens.sum(update), alpha=-size)
+
+
+class _Rows:
+    """A sparse matrix of zeros and ones by its rows, (n, m)."""
+
+    def __init__(self, columns: Any, starts: Any, device: torch.device) -> None:
+        self._columns, self._starts = (torch.from_numpy(each).to(device) for each in (columns, starts))
+
+    def sum(self, vectors: Tensor) -> Tensor:
+        """The product with vectors, the sum of those in each row: (m, C) -> (n, C)."""
+        return F.embedding_bag(self._columns, vectors, self._starts, mode="sum")

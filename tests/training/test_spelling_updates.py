@@ -1,0 +1,87 @@
+"""SpellingAdamW: tokens of like spelling share a part of their embedding's updates."""
+
+import numpy as np
+import pytest
+import torch
+
+from minigpt import GPT, GPTConfig, TrainConfig
+from minigpt.errors import ConfigError
+from minigpt.tokenizer.spelling import SpellingFeatures
+from minigpt.training.optimizers import build_optimizers
+from minigpt.training.spelling_updates import FEATURE_STATES, SpellingAdamW
+
+_PAIRS = [(0, 0), (1, 0), (1, 1), (2, 1), (4, 1)]  # of a token and a feature
+
+
+def features() -> SpellingFeatures:
+    tokens, numbers = np.array(_PAIRS).T
+    return SpellingFeatures.from_pairs(tokens, numbers, 5, 2)
+
+
+def test_the_embedding_is_that_of_a_token_and_its_features_both_trained_by_adam() -> None:
+    torch.manual_seed(0)
+    settings = {"lr": 0.01, "betas": (0.8, 0.9), "weight_decay": 0.0}
+    own, vectors = torch.randn(5, 3, requires_grad=True), torch.zeros(2, 3, requires_grad=True)
+    matrix = torch.zeros(5, 2)
+    for token, feature in _PAIRS:
+        matrix[token, feature] = 1
+    embedding = own.detach().clone().requires_grad_()
+    explicit = torch.optim.AdamW([own, vectors], **settings)
+    shared = SpellingAdamW([{"params": [embedding]}], embedding, features(), **settings)
+    for _ in range(5):
+        gradient = torch.randn(5, 3)
+        gradient[3:] = 0
+        (own + matrix @ vectors).backward(gradient)
+        explicit.step()
+        explicit.zero_grad()
+        embedding.grad = gradient
+        shared.step()
+        torch.testing.assert_close(embedding.detach(), (own + matrix @ vectors).detach())
+
+
+def test_a_token_without_gradient_moves_with_those_of_like_spelling_only() -> None:
+    embedding = torch.zeros(5, 3, requires_grad=True)
+    optimizer = SpellingAdamW([embedding], embedding, features(), lr=0.1, weight_decay=0.0)
+    embedding.grad = torch.zeros(5, 3)
+    embedding.grad[2] = 1.0  # which has feature 1, like the tokens 1 and 4
+    optimizer.step()
+    assert (embedding[[0, 3]] == 0).all()
+    torch.testing.assert_close(embedding[[1, 4]].detach(), torch.full((2, 3), -0.1))
+    torch.testing.assert_close(embedding[2].detach(), torch.full((3,), -0.2))
+
+
+@pytest.mark.parametrize("name", ["muon", "adamw"])
+def test_the_embeddings_have_a_weight_decay_of_their_own(name: str) -> None:
+    model = GPT(GPTConfig(vocab_size=5, n_positions=8, n_embd=8, n_layer=1, n_head=2))
+    config = TrainConfig(steps=1, weight_decay=0.5, embedding_weight_decay=2.0, learning_rate=0.1, optimizer=name)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    for optimizer in build_optimizers(model, config, features=features()):
+        optimizer.step()
+    for name, parameter in model.named_parameters():
+        kept = 1.0 if parameter.dim() < 2 else 0.8 if "embedding" in name else 0.95
+        torch.testing.assert_close(parameter.detach(), kept * before[name])
+
+
+def test_a_vocabulary_without_common_spellings_has_plain_adamw() -> None:
+    model = GPT(GPTConfig(vocab_size=5, n_positions=8, n_embd=8, n_layer=1, n_head=2))
+    none = SpellingFeatures.from_pairs(np.zeros(0, int), np.zeros(0, int), 5, 0)
+    with_features, without = (
+        build_optimizers(model, TrainConfig(steps=1), features=each)[0] for each in (features(), none)
+    )
+    assert isinstance(with_features, SpellingAdamW)
+    assert not isinstance(without, SpellingAdamW)
+
+
+def test_features_need_whole_weights() -> None:
+    with pytest.raises(ConfigError, match=r"^spelling_features cannot be combined with sharding \(on\); omit one of"):
+        TrainConfig(steps=1, spelling_features=True, sharding="on")
+
+
+def test_the_state_of_the_features_is_that_of_the_embedding() -> None:
+    embedding = torch.zeros(5, 3, requires_grad=True)
+    optimizer = SpellingAdamW([embedding], embedding, features(), lr=0.1)
+    embedding.grad = torch.ones(5, 3)
+    optimizer.step()
+    assert {optimizer.state[embedding][name].shape for name in FEATURE_STATES} == {(2, 3)}
