@@ -11,9 +11,8 @@ from minigpt.run_options import RunOptions
 
 _CPU_STEP, _GPU_STEP = 1024, 16_384  # tokens in a batch
 _TOKENS_PER_FEATURE = 4  # in a batch, with Muon on a CPU
-READ_OFTEN = 7.0  # passes over the text, from which a small vocabulary and the exact softmax are better
 _SAMPLED_FROM = 4096  # tokens of the vocabulary: a smaller one is a small part of the arithmetic
-SAMPLE = 2048  # tokens in the softmax of a step, or an eighth of a very large vocabulary
+_SAMPLE = 2048  # tokens in the softmax of a step, or an eighth of a very large vocabulary
 _FEW_TOKENS = 20_000_000  # of a text: a longer one is not read to the end in an hour, or by a large model
 _DECAY_PER_PASS, _MOST_DECAY = 0.1, 1.0  # the embeddings' weight decay, for each pass over the text
 _BPE_DROPOUT = ((6, 0.02), (9, 0.03), (13, 0.05))  # from so many passes over the text
@@ -52,7 +51,7 @@ def optimization_settings(
         "patience": 5 if stats.n_tokens < _FEW_TOKENS else 0,
     }
     if device_type == "cpu" and not fine_tuning and stats.vocab_size >= _SAMPLED_FROM:
-        chosen["sampled_softmax"] = max(SAMPLE, stats.vocab_size // 8)
+        chosen["sampled_softmax"] = max(_SAMPLE, stats.vocab_size // 8)
     if device_type == "cpu" and not fine_tuning and options.training.sharding != "on":
         chosen["spelling_features"] = stats.has_merges and stats.n_tokens < _FEW_TOKENS
     if lora:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from minigpt.config import PRESETS, GPTConfig, TrainConfig, preset_config
 from minigpt.errors import ConfigError, MinigptError
 from minigpt.planning.corpus_stats import CorpusStats
-from minigpt.planning.defaults import READ_OFTEN, against_overfitting, eval_tokens, optimization_settings
+from minigpt.planning.defaults import against_overfitting, eval_tokens, optimization_settings
 from minigpt.planning.distillation import pays
 from minigpt.planning.memory_fit import TooLargeError, fit_memory
 from minigpt.planning.planned_settings import PlannedSettings
@@ -23,10 +23,9 @@ FINE_TUNED = "fine-tuned"  # instead of a preset's name, if the model to fine-tu
 DEFAULT_MINUTES = 5.0
 _MEASURING = 0.1  # the most that measuring takes of a budget in minutes, as a fraction
 _MAX_PARAMETERS = 8  # in the blocks, per byte of text
-SMALLEST_PRESET = "nano"
-_CANDIDATES = (SMALLEST_PRESET, "micro", "mini", "small", "gpt2", "gpt2-medium")  # from the smallest up
+_CANDIDATES = ("nano", "micro", "mini", "small", "gpt2", "gpt2-medium")  # from the smallest up
 _FINE_TUNING_CONTEXT = 256
-SHORT_CONTEXT, _SHORT_RUN = 64, 1_500_000  # tokens: in so short a run, twice as many sequences teach more
+_SHORT_CONTEXT, _SHORT_RUN = 64, 1_500_000  # tokens: in so short a run, twice as many sequences teach more
 _TINY = 20_000  # tokens: training on fewer takes seconds, so the length is in steps
 _MIN_BYTES = 300_000  # of text, and of text learned from: for less, the smallest model is chosen
 LEARNING = {  # the options that change what a model learns
@@ -154,22 +153,12 @@ def plan_settings(
         is_usual=base is None and not options.given & LEARNING,
     )
     seen = planned.tokens_seen
-    if base is None and "context_length" not in options.given and context > SHORT_CONTEXT and seen < _SHORT_RUN:
+    if base is None and "context_length" not in options.given and context > _SHORT_CONTEXT and seen < _SHORT_RUN:
         short = plan_settings(
-            stats, options.with_training(context_length=SHORT_CONTEXT), device_type=device_type,
+            stats, options.with_training(context_length=_SHORT_CONTEXT), device_type=device_type,
             free_memory=free_memory, preset=preset, timer=timer, processes=processes,
         )  # fmt: skip
         return replace(short, is_usual=planned.is_usual)
-    if (
-        "sampled_softmax" not in options.given
-        and config.samples(model.vocab_size)
-        and seen >= READ_OFTEN * stats.n_tokens
-    ):
-        exact = plan_settings(
-            stats, options.with_training(sampled_softmax=0), device_type=device_type, free_memory=free_memory,
-            preset=preset, timer=timer, processes=processes,
-        )  # fmt: skip
-        return replace(exact, is_usual=planned.is_usual)
     if distills:
         distilled = replace(planned, seconds_per_step=timer(model, config).seconds)
         planned = distilled.with_teacher(timing.seconds)

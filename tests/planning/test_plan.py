@@ -128,13 +128,11 @@ def test_a_muon_step_on_a_cpu_has_at_least_four_tokens_per_feature(preset: str, 
         (16_384, {"sampled_softmax": 500}, 500),
         (16_384, {"device_type": "cuda"}, 0),
         (16_384, {"base": PRESETS["nano"]}, 0),
-        (16_384, {"minutes": 60}, 0),
+        (16_384, {"minutes": 60}, 2048),
         (16_384, {"minutes": 60, "sampled_softmax": 500}, 500),
-        (16_384, {"epochs": 6.9, "minutes": None}, 2048),
-        (16_384, {"epochs": 7.0, "minutes": None}, 0),
     ],
 )
-def test_a_new_model_with_a_large_vocabulary_samples_it_on_a_cpu_if_the_text_is_read_seldom(
+def test_a_new_model_with_a_large_vocabulary_samples_it_on_a_cpu(
     vocab_size: int, given: dict[str, Any], sampled: int
 ) -> None:
     made = planned(replace(BOOK, vocab_size=vocab_size), **({"minutes": 1} | given))
@@ -251,8 +249,55 @@ def test_a_text_seen_many_times_gets_bpe_dropout_and_then_dropout() -> None:
     assert often.model.dropout > 0
     assert often.training.bpe_dropout == 0.05
     assert often.training.token_noise == 0
-    assert planned(minutes=2).training.bpe_dropout == 0.03
     assert planned(minutes=100, bpe_dropout=0.0).training.token_noise == 0  # not replaced by another kind of noise
+
+
+@pytest.mark.parametrize(("epochs", "rate"), [(5.9, 0.0), (6, 0.02), (8.9, 0.02), (9, 0.03), (12.9, 0.03), (13, 0.05)])
+def test_bpe_dropout_grows_with_the_passes_over_the_text(epochs: float, rate: float) -> None:
+    assert planned(epochs=epochs).training.bpe_dropout == rate
+
+
+@pytest.mark.parametrize(
+    ("given", "decay"),
+    [
+        ({"epochs": 0.5}, 0.1),
+        ({"epochs": 4.04}, 0.4),
+        ({"epochs": 9.5}, 0.95),
+        ({"epochs": 30}, 1.0),
+        ({"epochs": 30, "weight_decay": 0.2}, None),
+        ({"epochs": 30, "embedding_weight_decay": 0.3}, 0.3),
+        ({"epochs": 30, "base": PRESETS["nano"]}, None),
+    ],
+)
+def test_the_embeddings_decay_more_the_more_often_the_text_is_read(given: dict[str, Any], decay: float | None) -> None:
+    assert planned(**given).training.embedding_weight_decay == decay
+
+
+@pytest.mark.parametrize(
+    ("stats", "given", "features"),
+    [
+        (BOOK, {}, True),
+        (BOOK, {"spelling_features": False}, False),
+        (BOOK, {"device_type": "cuda"}, None),
+        (BOOK, {"device_type": "cuda", "spelling_features": True}, True),
+        (BOOK, {"base": PRESETS["nano"]}, None),
+        (BOOK, {"sharding": "on", "processes": 2}, None),
+        (replace(BOOK, has_merges=False), {}, False),
+        (replace(BOOK, n_tokens=10**8, n_bytes=4 * 10**8), {}, False),
+    ],
+)
+def test_a_new_model_of_a_small_text_shares_updates_by_spelling_on_a_cpu(
+    stats: CorpusStats, given: dict[str, Any], features: bool | None
+) -> None:
+    assert planned(stats, **given).training.spelling_features == features
+
+
+def test_weights_that_are_sharded_for_lack_of_memory_do_without_spelling_features() -> None:
+    options: dict[str, Any] = {"preset": "gpt2-medium", "processes": 4, "minutes": 10}
+    whole = planned(**options)
+    sharded = planned(**options, free_memory=whole.memory * 2 // 3)
+    assert (sharded.training.sharding, sharded.training.spelling_features) == ("on", False)
+    assert "spelling features need whole weights, so they are not used" in sharded.notes
 
 
 def test_a_tokenizer_without_merges_gets_token_noise_and_refuses_bpe_dropout() -> None:

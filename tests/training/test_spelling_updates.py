@@ -1,12 +1,21 @@
 """SpellingAdamW: tokens of like spelling share a part of their embedding's updates."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from builders import new_model, new_run
 
-from minigpt import GPT, GPTConfig, TrainConfig
+from minigpt.config import GPTConfig, TrainConfig
+from minigpt.data.corpus import Corpus
 from minigpt.errors import ConfigError
+from minigpt.model.gpt import GPT
+from minigpt.storage.checkpoint import load_checkpoint
+from minigpt.storage.run import Run
 from minigpt.tokenizer.spelling import SpellingFeatures
+from minigpt.training.loop import train
 from minigpt.training.optimizers import build_optimizers
 from minigpt.training.spelling_updates import FEATURE_STATES, SpellingAdamW
 
@@ -51,7 +60,7 @@ def test_a_token_without_gradient_moves_with_those_of_like_spelling_only() -> No
 
 
 @pytest.mark.parametrize("name", ["muon", "adamw"])
-def test_the_embeddings_have_a_weight_decay_of_their_own(name: str) -> None:
+def test_the_embeddings_have_a_weight_decay_of_their_own(name: Any) -> None:
     model = GPT(GPTConfig(vocab_size=5, n_positions=8, n_embd=8, n_layer=1, n_head=2))
     config = TrainConfig(steps=1, weight_decay=0.5, embedding_weight_decay=2.0, learning_rate=0.1, optimizer=name)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
@@ -85,3 +94,38 @@ def test_the_state_of_the_features_is_that_of_the_embedding() -> None:
     embedding.grad = torch.ones(5, 3)
     optimizer.step()
     assert {optimizer.state[embedding][name].shape for name in FEATURE_STATES} == {(2, 3)}
+
+
+@pytest.mark.parametrize(("first", "second"), [(True, False), (False, True), (True, True)])
+def test_a_run_may_be_resumed_with_or_without_features(tmp_path: Path, first: bool, second: bool) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("The quick fox walked; the lazy dog talked, walks, talks. Walked and Talked! " * 60)
+    corpus = Corpus.build(path, "bpe:300", cache=tmp_path / "cache")
+    settings: dict[str, Any] = {
+        "batch_size": 4,
+        "context_length": 8,
+        "learning_rate": 1e-2,
+        "device": "cpu",
+        "schedule": "constant",
+    }
+    config = TrainConfig(steps=4, spelling_features=first, **settings)
+    run = new_run(tmp_path / "run", new_model(vocab_size=corpus.tokenizer.vocab_size), corpus.tokenizer)
+    list(train(run_model(run), corpus, config, run))
+    assert has_features(run) == first
+    list(train(run_model(run), corpus, config.replace(steps=8, spelling_features=second), run, resume=True))
+    assert has_features(run) == second
+    last = run.load_last()
+    assert last is not None
+    assert last.progress["step"] == 8
+
+
+def run_model(run: Run) -> GPT:
+    return load_checkpoint(run.directory, "cpu").model
+
+
+def has_features(run: Run) -> bool:
+    last = run.load_last()
+    assert last is not None
+    names = [name for name in last.tensors if name.rpartition(".")[2] in FEATURE_STATES]
+    assert len(names) in (0, len(FEATURE_STATES))
+    return bool(names)
