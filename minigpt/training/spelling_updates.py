@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.optim.adamw import adamw
 
 from minigpt.tokenizer.spelling import SpellingFeatures
 
@@ -50,13 +51,14 @@ class SpellingAdamW(torch.optim.AdamW):
         for name in FEATURE_STATES:
             if name not in state:
                 state[name] = torch.zeros_like(summed)
-        (beta1, beta2), (mean, square) = group["betas"], (state[name] for name in FEATURE_STATES)
-        mean.lerp_(summed, 1 - beta1)
-        square.mul_(beta2).addcmul_(summed, summed, value=1 - beta2)
-        step = float(state["step"])
-        size = group["lr"] / (1 - beta1**step)
-        update = summed.copy_(square).sqrt_().div_((1 - beta2**step) ** 0.5).add_(group["eps"]).reciprocal_().mul_(mean)
-        self.embedding.add_(self._of_tokens.sum(update), alpha=-size)
+        mean, square = (state[name] for name in FEATURE_STATES)
+        update, (beta1, beta2) = torch.zeros_like(summed), group["betas"]  # (F, C)
+        adamw(
+            [update], [summed], [mean], [square], [], [state["step"] - 1],  # which adamw adds again
+            fused=group["fused"], amsgrad=False, beta1=beta1, beta2=beta2, lr=group["lr"], weight_decay=0.0,
+            eps=group["eps"], maximize=False,
+        )  # fmt: skip
+        self.embedding.add_(self._of_tokens.sum(update))
 
 
 class _Rows:
