@@ -22,7 +22,7 @@ from minigpt.training.fine_tuning import check_fine_tuning
 FINE_TUNED = "fine-tuned"  # instead of a preset's name, if the model to fine-tune gives the shape
 DEFAULT_MINUTES = 5.0
 _MEASURING = 0.1  # the most that measuring takes of a budget in minutes, as a fraction
-_MAX_PARAMETERS = 8  # in the blocks, per byte of text
+_MAX_PARAMETERS = 2  # in the blocks, per byte of text
 _CANDIDATES = ("nano", "micro", "mini", "small", "gpt2", "gpt2-medium")  # from the smallest up
 _FINE_TUNING_CONTEXT = 256
 _SHORT_CONTEXT, _SHORT_RUN = 64, 1_500_000  # tokens: in so short a run, twice as many sequences teach more
@@ -43,8 +43,8 @@ def plan_preset(
     """The preset with the fewest expected bits per byte within the budget.
 
     Presets are measured from the smallest up. The search ends at a preset that is expected to be worse than the one
-    before, has more than 8 parameters per byte of text (no experiment had), needs longer than 5 minutes for a budget in
-    steps, or cannot be planned, mostly for lack of memory. It also ends after a tenth of a budget in minutes.
+    before, has more than 2 parameters per byte of text (with 2.6 it memorized the text), needs longer than 5 minutes for
+    a budget in steps, or cannot be planned, mostly for lack of memory. It also ends after a tenth of a budget in minutes.
     """
     best, least, began = "", math.inf, time.perf_counter()
     for name in _CANDIDATES:

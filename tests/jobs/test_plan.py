@@ -139,6 +139,17 @@ def test_a_plan_says_when_the_run_will_be_done_however_long_it_is(
     assert re.search(expected, str(plan_of(here / "fox.txt", dtype="float32", **given)))
 
 
+def test_a_plan_says_how_the_embeddings_are_trained(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    given: dict[str, Any] = {"dtype": "float32", "tokenizer": "bpe:300"}
+    often = str(plan_of(here / "fox.txt", epochs=30, **given))
+    assert re.search(r"embeddings +weight decay 1 +--embedding-weight-decay\n +tokens of like spelling share", often)
+    once = str(plan_of(here / "fox.txt", epochs=1, **given))
+    assert re.search(r"embeddings +tokens of like spelling share updates +--no-spelling-features", once)
+    plain = str(plan_of(here / "fox.txt", epochs=1, spelling_features=False, **given))
+    assert "embeddings" not in plain
+
+
 def test_a_model_too_wide_for_any_machine_is_refused_for_lack_of_memory(here: Path) -> None:
     with pytest.raises(ConfigError, match=r"takes about .* GB, but"):
         plan_of(here / "fox.txt", dtype="float32", n_embd=10**9, steps=3)
