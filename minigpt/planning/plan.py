@@ -43,8 +43,9 @@ def plan_preset(
     """The preset with the fewest expected bits per byte within the budget.
 
     Presets are measured from the smallest up. The search ends at a preset that is expected to be worse than the one
-    before, has more than 2 parameters per byte of text (with 2.6 it memorized the text), needs longer than 5 minutes for
-    a budget in steps, or cannot be planned, mostly for lack of memory. It also ends after a tenth of a budget in minutes.
+    before, has more than 2 parameters per byte of text (with 2.6 it memorized the text), needs longer than 5 minutes
+    for a budget in steps, or cannot be planned, mostly for lack of memory. It also ends after a tenth of a budget in
+    minutes.
     """
     best, least, began = "", math.inf, time.perf_counter()
     for name in _CANDIDATES:

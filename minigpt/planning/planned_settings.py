@@ -71,9 +71,13 @@ class PlannedSettings:
 
     @property
     def relative_loss(self) -> float:
-        """The expected bits per byte at the end, divided by the text's entropy, by the scaling law."""
+        """The expected bits per byte at the end, divided by the text's entropy, by the scaling law.
+
+        A teacher's gain is not part of it: otherwise a small model that has one would be preferred to a larger one that
+        has none yet in the same time.
+        """
         seen = self.tokens_without_teacher * self.stats.n_bytes / self.stats.n_tokens
-        return relative_loss(self.model, seen, self.stats.n_bytes) * (GAIN if self.teacher else 1.0)
+        return relative_loss(self.model, seen, self.stats.n_bytes)
 
     @property
     def expected(self) -> ExpectedRange | None:

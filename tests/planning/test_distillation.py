@@ -64,7 +64,7 @@ def test_a_teacher_takes_a_part_of_the_minutes_and_the_model_s_steps_take_longer
     assert alone.expected is not None
     assert taught.expected is not None
     assert taught.expected.low == pytest.approx(GAIN * alone.expected.low)
-    assert taught.relative_loss == pytest.approx(GAIN * alone.relative_loss)
+    assert taught.relative_loss == pytest.approx(alone.relative_loss)
 
 
 def test_a_length_in_steps_is_that_of_the_model_and_the_teacher_takes_half_as_many_before() -> None:
