@@ -200,14 +200,14 @@ def test_expected_bits_per_byte_fall_with_time_and_rise_with_entropy() -> None:
     assert harder.high > expected[-1].high
 
 
-def test_a_run_with_a_sampled_softmax_is_expected_to_end_four_percent_lower() -> None:
+def test_a_run_with_a_sampled_softmax_is_expected_to_end_six_percent_lower() -> None:
     large = replace(BOOK, vocab_size=8192)
     made = planned(large, minutes=1, timer=machine(1e11))
     assert made.training.sampled_softmax == 2048
     assert made.expected is not None
     exact = expected_range(made.model, made.tokens_seen, large)
     assert exact is not None
-    assert (made.expected.low, made.expected.high) == pytest.approx((0.96 * exact.low, 0.96 * exact.high))
+    assert (made.expected.low, made.expected.high) == pytest.approx((0.943 * exact.low, 0.943 * exact.high))
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,9 @@ def test_a_text_seen_many_times_gets_bpe_dropout_and_then_dropout() -> None:
     assert planned(minutes=100, bpe_dropout=0.0).training.token_noise == 0  # not replaced by another kind of noise
 
 
-@pytest.mark.parametrize(("epochs", "rate"), [(4.4, 0.0), (4.5, 0.02), (8.9, 0.02), (9, 0.03), (12.9, 0.03), (13, 0.05)])
+@pytest.mark.parametrize(
+    ("epochs", "rate"), [(4.4, 0.0), (4.5, 0.02), (8.9, 0.02), (9, 0.03), (12.9, 0.03), (13, 0.05)]
+)
 def test_bpe_dropout_grows_with_the_passes_over_the_text(epochs: float, rate: float) -> None:
     assert planned(epochs=epochs).training.bpe_dropout == rate
 
