@@ -112,12 +112,12 @@ def against_overfitting(
     """The settings with a choice of the embeddings' weight decay, BPE-dropout, token noise and dropout, except the ones
     that the user gave.
 
-    `seen` is the number of tokens trained on. A text that is seen often gets BPE-dropout, or token noise if its
-    tokenizer has no merges to drop. Dropout grows with the epochs and with the parameters per byte of text. It is
+    `seen` is the number of tokens trained on. A text that is seen often gets more weight decay and BPE-dropout, or token
+    noise if its tokenizer has no merges to drop. Dropout grows with the epochs and with the parameters per byte of text. It is
     smaller next to noise: in every measurement noise was better than dropout, and worse together with it.
     """
     given, epochs = options.given, seen / stats.n_tokens
-    if not {"embedding_weight_decay", "weight_decay"} & given:
+    if stats.has_merges and not {"embedding_weight_decay", "weight_decay"} & given:
         decay = min(_MOST_DECAY, max(config.weight_decay, _DECAY_PER_PASS * epochs))
         config = config.replace(embedding_weight_decay=float(f"{decay:.2g}"))
     if "bpe_dropout" not in given and stats.has_merges:

@@ -311,6 +311,7 @@ def test_a_tokenizer_without_merges_gets_token_noise_and_refuses_bpe_dropout() -
     often = planned(bytes_only, minutes=100)
     assert often.training.bpe_dropout == 0
     assert often.training.token_noise == 0.1
+    assert often.training.embedding_weight_decay is None
     with pytest.raises(ConfigError, match=r"bpe_dropout \(0\.1\) needs a tokenizer that merges bytes, bpe:N or gpt2"):
         planned(bytes_only, bpe_dropout=0.1)
 
