@@ -112,9 +112,10 @@ def against_overfitting(
     """The settings with a choice of the embeddings' weight decay, BPE-dropout, token noise and dropout, except the ones
     that the user gave.
 
-    `seen` is the number of tokens trained on. A text that is seen often gets more weight decay and BPE-dropout, or token
-    noise if its tokenizer has no merges to drop. Dropout grows with the epochs and with the parameters per byte of text. It is
-    smaller next to noise: in every measurement noise was better than dropout, and worse together with it.
+    `seen` is the number of tokens trained on. A text that is seen often gets more weight decay and BPE-dropout, or
+    token noise if its tokenizer has no merges to drop. Dropout grows with the epochs and with the parameters per byte
+    of text. It is smaller next to noise: in every measurement noise was better than dropout, and worse together with
+    it.
     """
     given, epochs = options.given, seen / stats.n_tokens
     if stats.has_merges and not {"embedding_weight_decay", "weight_decay"} & given:
