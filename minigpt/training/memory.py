@@ -18,7 +18,7 @@ _OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "MPS backend out
 _ADAPTER_GAPS = 5
 
 # For each number of the token embedding: an update, and for the features of spelling, of which there are fewer, a
-# gradient and AdamW's two numbers.
+# gradient, an update and AdamW's two numbers.
 _FEATURE_NUMBERS = 4
 
 

@@ -15,7 +15,9 @@ from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run
 from minigpt.tokenizer.spelling import SpellingFeatures
+from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.training.loop import train
+from minigpt.training.memory import state_bytes
 from minigpt.training.optimizers import build_optimizers
 from minigpt.training.spelling_updates import FEATURE_STATES, SpellingAdamW
 
@@ -94,6 +96,17 @@ def test_the_state_of_the_features_is_that_of_the_embedding() -> None:
     embedding.grad = torch.ones(5, 3)
     optimizer.step()
     assert {optimizer.state[embedding][name].shape for name in FEATURE_STATES} == {(2, 3)}
+
+
+def test_the_estimated_memory_is_enough_for_the_features_of_a_text() -> None:
+    tokenizer = Tokenizer.train(["She walked. He Walked, walks; WALKED talked talks.\n" * 20], "bpe:300")
+    shape = GPTConfig(vocab_size=tokenizer.vocab_size, n_positions=8, n_embd=8, n_layer=1, n_head=2)
+    count = SpellingFeatures.of(tokenizer, tokenizer.vocab_size).count
+    with_features, without = (
+        state_bytes(shape, "muon", fine_tuning=TrainConfig(steps=1, spelling_features=each)) for each in (True, False)
+    )
+    numbers = 4 * count + tokenizer.vocab_size  # of features: gradient, update, two moments; of tokens: the update
+    assert with_features - without >= 4 * 8 * numbers
 
 
 @pytest.mark.parametrize(("first", "second"), [(True, False), (False, True), (True, True)])
