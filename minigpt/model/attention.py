@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from minigpt.config import GPTConfig
 from minigpt.errors import ConfigError
-from minigpt.model.fused import causal_softmax
+from minigpt.model.fused import causal_attention, causal_softmax
 from minigpt.model.kv_cache import LayerCache
 from minigpt.native import operations
 
@@ -96,16 +96,20 @@ class CausalSelfAttention(nn.Module):
     def forward(self, x: Tensor, cache: LayerCache | None = None, *, last_only: bool = False) -> Tensor:
         """Attention of T new positions to themselves and to those in the cache: (B, T, C) -> (B, T, C).
 
-        With `last_only`, only of the last of them: (B, T, C) -> (B, 1, C).
+        With `last_only`, only of the last of them: (B, T, C) -> (B, 1, C). Without a cache, compiled C code computes
+        all heads in float32 on a CPU, if there is any.
         """
-        query, key, value = self.project(x)  # 3 x (B, H, T, D)
+        dropout = self.dropout if self.training else 0.0
+        qkv = self.qkv_proj(x)  # (B, T, 3C)
+        if cache is None and not last_only and not dropout and operations.attention_fits(qkv, self.n_head):
+            return self.residual_dropout(self.out_proj(causal_attention(qkv, self.n_head)))
+        query, key, value = self.split_heads(qkv)  # 3 x (B, H, T, D)
         if last_only:
             query = query[:, :, -1:]  # (B, H, 1, D)
         padding = None
         if cache is not None:
             key, value = cache.append(key, value)  # 2 x (B, H, S, D)
             padding = cache.padding
-        dropout = self.dropout if self.training else 0.0
         return self.merge(attend_causally(query, key, value, self.mask, padding, dropout))
 
     def forward_with_weights(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,8 +121,12 @@ class CausalSelfAttention(nn.Module):
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The queries, keys and values of every head: (B, T, C) -> three of (B, H, T, D)."""
-        b, t, c = x.shape
-        q, k, v = self.qkv_proj(x).split(c, dim=2)  # 3 x (B, T, C)
+        return self.split_heads(self.qkv_proj(x))
+
+    def split_heads(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The projections of all heads, head by head: (B, T, 3C) -> three of (B, H, T, D)."""
+        b, t, c = *qkv.shape[:2], qkv.shape[2] // 3
+        q, k, v = torch.split(qkv, c, dim=2)  # 3 x (B, T, C)
         q, k, v = (part.view(b, t, self.n_head, c // self.n_head).transpose(1, 2) for part in (q, k, v))
         return q, k, v  # 3 x (B, H, T, D)
 

@@ -1,4 +1,4 @@
-"""GELU and causal attention weights with their gradients, in C where a CPU trains in bfloat16."""
+"""GELU and causal attention with their gradients, in C on a CPU."""
 
 from typing import Any
 
@@ -24,6 +24,14 @@ def causal_softmax(scores: Tensor, scale: float) -> Tensor:
     Shapes: (..., T, T) -> (..., T, T).
     """
     return _CausalSoftmax.apply(scores, scale)  # type: ignore[no-untyped-call]
+
+
+def causal_attention(qkv: Tensor, n_head: int) -> Tensor:
+    """Causal attention of every head, from the queries, keys and values of all: (B, T, 3C) -> (B, T, C).
+
+    They must be what `operations.attention_fits` accepts.
+    """
+    return _CausalAttention.apply(qkv, n_head)  # type: ignore[no-untyped-call]
 
 
 class _GELU(torch.autograd.Function):
@@ -53,3 +61,16 @@ class _CausalSoftmax(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (weights,) = ctx.saved_tensors
         return operations.causal_softmax_gradient(gradient, weights, ctx.scale), None
+
+
+class _CausalAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, n_head: int) -> Tensor:
+        y, logs = operations.attention(qkv, n_head)
+        ctx.save_for_backward(qkv, logs)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return operations.attention_gradient(gradient, *ctx.saved_tensors), None

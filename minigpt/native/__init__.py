@@ -1,1 +1,1 @@
-"""C code for a CPU: the decode step, and three operations of a training step."""
+"""C code for a CPU: the decode step, and some operations of a training step."""

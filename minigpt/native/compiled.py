@@ -15,13 +15,27 @@ import torch
 from minigpt.errors import ConfigError
 
 # In the order in which setup.py hashes them.
-SOURCES = ("decode.c", "kernels.h", "platform.h", "training.c", "training_kernels.h", "vectors.h")
+SOURCES = (
+    "attention_kernels.h",
+    "decode.c",
+    "kernels.h",
+    "platform.h",
+    "training.c",
+    "training_kernels.h",
+    "vectors.h",
+)
 _LIBRARY = "_native.dll" if sys.platform == "win32" else "_native.so"
 _RECORD = "_native_build.json"
 _INSTRUCTION_SETS = ("avx512-vnni", "avx2", "neon-dotprod", "plain")
 _INSTRUCTIONS = "MINIGPT_CPU_ISA"  # environment variable: the instruction set to use instead of the processor's best
 
-_ADDRESS, _COUNT, _FLOAT, _THREADS = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
+_ADDRESS, _COUNT, _FLOAT, _THREADS, _CHOICE = (
+    ctypes.c_void_p,
+    ctypes.c_int64,
+    ctypes.c_float,
+    ctypes.c_int,
+    ctypes.c_int,
+)
 FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {  # result and arguments, as in decode.c and training.c
     "minigpt_use": (ctypes.c_char_p, [ctypes.c_char_p]),
     "minigpt_selected": (ctypes.c_char_p, []),
@@ -30,14 +44,17 @@ FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {  # result and arguments, 
     "minigpt_step": (ctypes.c_int, [_ADDRESS, _ADDRESS, _ADDRESS, _THREADS]),
     "minigpt_training_use": (None, [ctypes.c_char_p]),
     "minigpt_has_openmp": (ctypes.c_int, []),
-    "minigpt_gelu": (None, [_ADDRESS, _ADDRESS, _COUNT, _THREADS]),
-    "minigpt_gelu_gradient": (None, [_ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _THREADS]),
+    "minigpt_gelu": (None, [_CHOICE, _ADDRESS, _ADDRESS, _COUNT, _THREADS]),
+    "minigpt_gelu_gradient": (None, [_CHOICE, _ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _THREADS]),
     "minigpt_causal_softmax": (None, [_ADDRESS, _COUNT, _COUNT, _FLOAT, _ADDRESS, _THREADS]),
     "minigpt_causal_softmax_gradient": (None, [_ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _COUNT, _FLOAT, _THREADS]),
     "minigpt_cross_entropy": (
         ctypes.c_int,
-        [_ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _COUNT, _COUNT, _FLOAT, _ADDRESS, _ADDRESS, _ADDRESS, _THREADS],
+        [_CHOICE, *[_ADDRESS] * 3, *[_COUNT] * 3, _FLOAT, *[_ADDRESS] * 3, _THREADS],
     ),
+    "minigpt_attention_buffer": (_COUNT, [_COUNT, _COUNT, _CHOICE]),
+    "minigpt_attention": (None, [*[_ADDRESS] * 3, *[_COUNT] * 4, _ADDRESS, _THREADS]),
+    "minigpt_attention_gradient": (None, [*[_ADDRESS] * 4, *[_COUNT] * 4, _ADDRESS, _THREADS]),
 }
 
 

@@ -1,7 +1,7 @@
-"""Operations of a training step in C (training.c): GELU, causal softmax and cross entropy in bfloat16 on a CPU.
+"""Operations of a training step on a CPU in C (training.c): GELU, causal attention and the cross entropy.
 
-They compute in float32 and round their results once. In float32 they would gain two percent of a step, so that only
-bfloat16 has them.
+Those in bfloat16 compute in float32 and round their results once. In float32, attention is one operation; in bfloat16,
+whose matrix products are PyTorch's, only its weights are.
 """
 
 import ctypes
@@ -13,13 +13,24 @@ from minigpt.native import compiled
 
 _LANES = 16  # as in platform.h
 _PARALLEL = 2**15  # numbers from which several threads are faster than one
+_DTYPES = {torch.bfloat16: 0, torch.float32: 1}  # as in training.c
+_ATTENTION_POSITIONS = 1024  # the gradient needs 8 bytes per pair of positions and thread
 
 
 def fits(x: Tensor) -> bool:
     """Whether the functions below can compute with `x`, and are faster than PyTorch."""
-    if x.dtype != torch.bfloat16 or x.device.type != "cpu" or torch.compiler.is_compiling():
+    if x.dtype not in _DTYPES or x.device.type != "cpu" or torch.compiler.is_compiling():
         return False
-    return type(x) is Tensor and are_faster()  # a tensor of another type may have no memory
+    # A tensor of another type, or under torch.func's transforms, may have no memory.
+    return type(x) is Tensor and not torch._C._are_functorch_transforms_active() and are_faster()
+
+
+def attention_fits(qkv: Tensor, n_head: int) -> bool:
+    """Whether `attention` can compute with queries, keys and values (B, T, 3C), and is faster than PyTorch."""
+    t, c = qkv.shape[1], qkv.shape[2] // 3
+    if qkv.dtype != torch.float32 or t > _ATTENTION_POSITIONS or c // n_head % _LANES:
+        return False
+    return fits(qkv)
 
 
 def are_faster() -> bool:
@@ -32,7 +43,7 @@ def gelu(x: Tensor) -> Tensor:
     """GPT-2's GELU of every number: (...) -> (...)."""
     x = x.contiguous()
     y = torch.empty_like(x)
-    _loaded().minigpt_gelu(y.data_ptr(), x.data_ptr(), x.numel(), _threads(x))
+    _loaded().minigpt_gelu(_DTYPES[x.dtype], y.data_ptr(), x.data_ptr(), x.numel(), _threads(x))
     return y
 
 
@@ -41,9 +52,43 @@ def gelu_gradient(gradient: Tensor, x: Tensor) -> Tensor:
     x, gradient = x.contiguous(), gradient.contiguous()
     result = torch.empty_like(x)
     _loaded().minigpt_gelu_gradient(
-        result.data_ptr(), gradient.data_ptr(), x.data_ptr(), x.numel(), _threads(x)
+        _DTYPES[x.dtype], result.data_ptr(), gradient.data_ptr(), x.data_ptr(), x.numel(), _threads(x)
     )  # fmt: skip
     return result
+
+
+def attention(qkv: Tensor, n_head: int) -> tuple[Tensor, Tensor]:
+    """Causal attention from the queries, keys and values of all heads, which `attention_fits`.
+
+    Returns the heads' results side by side, and what the gradient needs: (B, T, 3C) -> (B, T, C), (B, H, T).
+    """
+    qkv = qkv.contiguous()
+    b, t, c = *qkv.shape[:2], qkv.shape[2] // 3
+    y, logs = qkv.new_empty(b, t, c), qkv.new_empty(b, n_head, t)
+    buffer, threads = _attention_buffer(qkv, n_head, gradient=False)
+    _loaded().minigpt_attention(
+        y.data_ptr(), logs.data_ptr(), qkv.data_ptr(), b, t, n_head, c // n_head, buffer.data_ptr(), threads
+    )
+    return y, logs
+
+
+def attention_gradient(gradient: Tensor, qkv: Tensor, logs: Tensor) -> Tensor:
+    """The gradient of `qkv` from that of the heads' results: (B, T, C), (B, T, 3C), (B, H, T) -> (B, T, 3C)."""
+    qkv, gradient = qkv.contiguous(), gradient.contiguous()
+    (b, t, c), n_head = gradient.shape, logs.shape[1]
+    result = torch.empty_like(qkv)
+    buffer, threads = _attention_buffer(qkv, n_head, gradient=True)
+    _loaded().minigpt_attention_gradient(
+        result.data_ptr(), gradient.data_ptr(), logs.data_ptr(), qkv.data_ptr(), b, t, n_head, c // n_head,
+        buffer.data_ptr(), threads,
+    )  # fmt: skip
+    return result
+
+
+def _attention_buffer(qkv: Tensor, n_head: int, *, gradient: bool) -> tuple[Tensor, int]:
+    """The memory of all threads, and their number."""
+    t, width, threads = qkv.shape[1], qkv.shape[2] // 3 // n_head, _threads(qkv)
+    return qkv.new_empty(threads * _loaded().minigpt_attention_buffer(t, width, gradient)), threads
 
 
 def causal_softmax_(scores: Tensor, scale: float) -> Tensor:
@@ -91,8 +136,8 @@ def cross_entropy_(
     losses, totals = torch.empty(2, n, dtype=torch.float32, device=logits.device)
     buffer = torch.empty(threads, 2, _padded(vocab_size), dtype=torch.float32, device=logits.device)
     failed = _loaded().minigpt_cross_entropy(
-        logits.data_ptr(), None if teacher is None else teacher.data_ptr(), targets.data_ptr(), n, vocab_size,
-        logits.stride(0), weight if teacher is not None else 0.0, losses.data_ptr(), totals.data_ptr(),
+        _DTYPES[logits.dtype], logits.data_ptr(), None if teacher is None else teacher.data_ptr(), targets.data_ptr(),
+        n, vocab_size, logits.stride(0), weight if teacher is not None else 0.0, losses.data_ptr(), totals.data_ptr(),
         buffer.data_ptr(), threads,
     )  # fmt: skip
     if failed:

@@ -1,37 +1,53 @@
-/* Three operations of a training step on a CPU in bfloat16: GELU, the softmax of causal attention, and the cross entropy
- * with its gradient. PyTorch needs several passes over memory for the last two, and computes the first more slowly.
+/* Operations of a training step on a CPU: GELU and the cross entropy with its gradient in bfloat16 and float32, the softmax
+ * of causal attention in bfloat16, and causal attention in float32. PyTorch needs several passes over memory for most of
+ * them, and computes GELU more slowly.
  *
  * Matrix products, which PyTorch computes at about the processor's peak, are half of a small model's step; these
  * operations were a quarter of it. minigpt/native/operations.py calls these functions through ctypes. The arithmetic is in
- * training_kernels.h. Shapes are in C order; `threads` is the number of OpenMP threads.
+ * training_kernels.h and attention_kernels.h. Shapes are in C order; `threads` is the number of OpenMP threads.
  */
 
 #include "platform.h"
 
 enum { CHUNK = 4096, QUERIES = 16 }; /* numbers or rows that a thread computes at once */
+enum { BFLOAT16, FLOAT32, DTYPES };  /* as in operations.py */
+enum { QUERY_ROWS = 6, STEP = 32 };  /* of attention: the rows of a tile, and what a matrix's row length is a multiple of */
+
+static inline int64_t size_of(const int dtype) { return dtype == FLOAT32 ? sizeof(float) : sizeof(uint16_t); }
+static inline const char *at(const void *x, int64_t i, const int dtype) { return (const char *)x + i * size_of(dtype); }
+static inline int64_t padded_length(int64_t length) { return (length + STEP - 1) / STEP * STEP; }
 
 typedef struct {
-    void (*gelu)(uint16_t *, const uint16_t *, int64_t);
-    void (*gelu_gradient)(uint16_t *, const uint16_t *, const uint16_t *, int64_t);
+    void (*gelu[DTYPES])(void *, const void *, int64_t);
+    void (*gelu_gradient[DTYPES])(void *, const void *, const void *, int64_t);
+    void (*cross_entropy[DTYPES])(void *, const void *, int64_t, int64_t, float, float *, float *, float *);
     void (*softmax)(uint16_t *, int64_t, int64_t, float, float *);
     void (*softmax_gradient)(uint16_t *, const uint16_t *, const uint16_t *, int64_t, int64_t, float);
-    void (*cross_entropy)(uint16_t *, const uint16_t *, int64_t, int64_t, float, float *, float *, float *);
+    void (*attend_head)(
+        float *, int64_t, float *, const float *, const float *, const float *, int64_t, int64_t, int64_t, float,
+        float *);
+    void (*attend_head_gradient)(
+        float *, float *, float *, const float *, int64_t, const float *, const float *, const float *, const float *,
+        int64_t, int64_t, int64_t, float, float *);
 } Kernels;
 
 #define ISA plain
 #define PARTS 4
+#define MULTIPLY_ADD(a, b, sum) ((sum) + (a) * (b))
 #include "training_kernels.h"
 
 #if defined(__x86_64__)
 BEGIN_TARGET("avx2,fma")
 #define ISA avx2
 #define PARTS 2
+#define MULTIPLY_ADD(a, b, sum) ((floats_avx2)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(sum)))
 #include "training_kernels.h"
 END_TARGET
 
 BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma")
 #define ISA avx512
 #define PARTS 1
+#define MULTIPLY_ADD(a, b, sum) ((floats_avx512)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(sum)))
 #include "training_kernels.h"
 END_TARGET
 #endif
@@ -59,18 +75,20 @@ int minigpt_has_openmp(void) {
 }
 
 /* y = GELU(x) for n numbers. */
-void minigpt_gelu(uint16_t *y, const uint16_t *x, int64_t n, int threads) {
-    (void)threads;
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t i = 0; i < n; i += CHUNK) kernels->gelu(y + i, x + i, n - i < CHUNK ? n - i : CHUNK);
-}
-
-/* dx = dy GELU'(x) for n numbers. */
-void minigpt_gelu_gradient(uint16_t *dx, const uint16_t *dy, const uint16_t *x, int64_t n, int threads) {
+void minigpt_gelu(int dtype, void *y, const void *x, int64_t n, int threads) {
     (void)threads;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < n; i += CHUNK)
-        kernels->gelu_gradient(dx + i, dy + i, x + i, n - i < CHUNK ? n - i : CHUNK);
+        kernels->gelu[dtype]((void *)at(y, i, dtype), at(x, i, dtype), n - i < CHUNK ? n - i : CHUNK);
+}
+
+/* dx = dy GELU'(x) for n numbers. */
+void minigpt_gelu_gradient(int dtype, void *dx, const void *dy, const void *x, int64_t n, int threads) {
+    (void)threads;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t i = 0; i < n; i += CHUNK)
+        kernels->gelu_gradient[dtype](
+            (void *)at(dx, i, dtype), at(dy, i, dtype), at(x, i, dtype), n - i < CHUNK ? n - i : CHUNK);
 }
 
 /* The attention weights softmax(scale scores), in place, (heads, length, length): query t attends to keys 0 to t, and
@@ -101,16 +119,58 @@ void minigpt_causal_softmax_gradient(
  * teacher's, begins `stride` numbers after the one before. `buffer` has room for `threads` x 2 x (vocab_size rounded up to
  * 16) floats. Returns 0, or 1 if a target is outside the vocabulary. */
 int minigpt_cross_entropy(
-    uint16_t *logits, const uint16_t *teacher, const int64_t *targets, int64_t rows, int64_t vocab_size, int64_t stride,
-    float weight, float *losses, float *totals, float *buffer, int threads) {
+    int dtype, void *logits, const void *teacher, const int64_t *targets, int64_t rows, int64_t vocab_size,
+    int64_t stride, float weight, float *losses, float *totals, float *buffer, int threads) {
     int64_t padded = (vocab_size + LANES - 1) / LANES * LANES;
     (void)threads;
     for (int64_t r = 0; r < rows; r++)
         if (targets[r] < 0 || targets[r] >= vocab_size) return 1;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t r = 0; r < rows; r++)
-        kernels->cross_entropy(
-            logits + r * stride, teacher ? teacher + r * stride : NULL, targets[r], vocab_size, weight, losses + r,
-            totals + r, buffer + THREAD * 2 * padded);
+        kernels->cross_entropy[dtype](
+            (void *)at(logits, r * stride, dtype), teacher ? at(teacher, r * stride, dtype) : NULL, targets[r],
+            vocab_size, weight, losses + r, totals + r, buffer + THREAD * 2 * padded);
     return 0;
+}
+
+/* The floats that a thread's buffer needs for attention, and for its gradient. */
+int64_t minigpt_attention_buffer(int64_t length, int64_t width, int gradient) {
+    int64_t padded = padded_length(length);
+    return 2 * length * width + (gradient ? 2 * (width + length) : width + QUERY_ROWS) * padded;
+}
+
+/* Causal attention: y (batch, length, heads x width) from the queries, keys and values of all heads in qkv (batch, length,
+ * 3 x heads x width), with scores divided by sqrt(width), a multiple of 16. logs (batch, heads, length) is what the
+ * gradient needs. `buffer` has room for `threads` x minigpt_attention_buffer floats. */
+void minigpt_attention(
+    float *y, float *logs, const float *qkv, int64_t batch, int64_t length, int64_t heads, int64_t width, float *buffer,
+    int threads) {
+    int64_t c = heads * width, room = minigpt_attention_buffer(length, width, 0);
+    float scale = 1 / sqrtf((float)width);
+    (void)threads;
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+    for (int64_t i = 0; i < batch * heads; i++) {
+        int64_t first = i / heads * length, column = i % heads * width;
+        const float *q = qkv + first * 3 * c + column;
+        kernels->attend_head(
+            y + first * c + column, c, logs + i * length, q, q + c, q + 2 * c, 3 * c, length, width, scale,
+            buffer + THREAD * room);
+    }
+}
+
+/* The gradient dqkv from dy, with qkv and `logs` as in minigpt_attention. */
+void minigpt_attention_gradient(
+    float *dqkv, const float *dy, const float *logs, const float *qkv, int64_t batch, int64_t length, int64_t heads,
+    int64_t width, float *buffer, int threads) {
+    int64_t c = heads * width, room = minigpt_attention_buffer(length, width, 1);
+    float scale = 1 / sqrtf((float)width);
+    (void)threads;
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+    for (int64_t i = 0; i < batch * heads; i++) {
+        int64_t first = i / heads * length, column = i % heads * width, from = first * 3 * c + column;
+        const float *q = qkv + from;
+        kernels->attend_head_gradient(
+            dqkv + from, dqkv + from + c, dqkv + from + 2 * c, dy + first * c + column, c, logs + i * length, q, q + c,
+            q + 2 * c, 3 * c, length, width, scale, buffer + THREAD * room);
+    }
 }

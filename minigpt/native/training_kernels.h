@@ -1,7 +1,10 @@
-/* The arithmetic of training.c for one instruction set, which training.c has named in ISA and PARTS; see vectors.h.
+/* The arithmetic of training.c for one instruction set. training.c has defined
+ *   ISA, PARTS                as in vectors.h
+ *   MULTIPLY_ADD(a, b, sum)   sum + a * b of vectors, rounded once where the processor can
  *
- * Numbers are bfloat16 in memory, which is the upper half of a float, and floats in between. All instruction sets add the
- * same floats in the same order, so that they give the same bits.
+ * In memory, numbers are floats or bfloat16, which is the upper half of a float; a constant `dtype` says which. In between
+ * they are floats. Except in attention_kernels.h, all instruction sets add the same floats in the same order, so that they
+ * give the same bits.
  */
 
 #include "vectors.h"
@@ -33,22 +36,22 @@ static inline NAME(floats) NAME(limit)(NAME(floats) v, int64_t i, int64_t n, flo
 }
 
 /* The vector from index i on of the `room` numbers x, with 0 in its lanes beyond them. */
-static inline NAME(floats) NAME(read)(const uint16_t *x, int64_t i, int64_t room) {
-    if (room - i >= WIDTH) return NAME(widen)(x + i);
-    uint16_t lanes[WIDTH];
-    for (int64_t j = 0; j < WIDTH; j++) lanes[j] = i + j < room ? x[i + j] : 0;
-    return NAME(widen)(lanes);
+static inline NAME(floats) NAME(read)(const void *x, int64_t i, int64_t room, const int dtype) {
+    const char *p = at(x, i, dtype);
+    float lanes[WIDTH] = {0}; /* of floats, or the first half of it of bfloat16 */
+    if (room - i < WIDTH) p = room > i ? memcpy(lanes, p, (room - i) * size_of(dtype)) : (const char *)lanes;
+    return dtype == FLOAT32 ? NAME(load)((const float *)p) : NAME(widen)((const uint16_t *)p);
 }
 
 /* Writes the vector from index i on of the `room` numbers y; its lanes beyond them are dropped. */
-static inline void NAME(write)(uint16_t *y, int64_t i, int64_t room, NAME(floats) v) {
-    if (room - i >= WIDTH) {
-        NAME(narrow)(y + i, v);
-        return;
-    }
-    uint16_t lanes[WIDTH];
-    NAME(narrow)(lanes, v);
-    for (int64_t j = 0; i + j < room; j++) y[i + j] = lanes[j];
+static inline void NAME(write)(void *y, int64_t i, int64_t room, NAME(floats) v, const int dtype) {
+    float lanes[WIDTH];
+    void *p = room - i < WIDTH ? (void *)lanes : (void *)at(y, i, dtype);
+    if (dtype == FLOAT32)
+        NAME(store)(p, v);
+    else
+        NAME(narrow)(p, v);
+    if (p == lanes && room > i) memcpy((void *)at(y, i, dtype), lanes, (room - i) * size_of(dtype));
 }
 
 /* 1 / (1 + e^(-2u)), with u = sqrt(2/pi) (x + 0.044715 x^3): GPT-2's GELU is x times that. */
@@ -58,20 +61,21 @@ static inline NAME(floats) NAME(gate)(NAME(floats) x) {
 }
 
 /* y = GELU(x). */
-static void NAME(gelu)(uint16_t *y, const uint16_t *x, int64_t n) {
+static inline __attribute__((always_inline)) void NAME(gelu_of)(void *y, const void *x, int64_t n, const int dtype) {
     for (int64_t i = 0; i < n; i += WIDTH) {
-        NAME(floats) v = NAME(read)(x, i, n);
-        NAME(write)(y, i, n, v * NAME(gate)(v));
+        NAME(floats) v = NAME(read)(x, i, n, dtype);
+        NAME(write)(y, i, n, v * NAME(gate)(v), dtype);
     }
 }
 
 /* dx = dy GELU'(x), with GELU' = g + x g (1 - g) 2u' and the gate g. Below about -1e12 it is not 0, because the smallest
  * gate is 6e-39. */
-static void NAME(gelu_gradient)(uint16_t *dx, const uint16_t *dy, const uint16_t *x, int64_t n) {
+static inline __attribute__((always_inline)) void NAME(gelu_gradient_of)(
+    void *dx, const void *dy, const void *x, int64_t n, const int dtype) {
     for (int64_t i = 0; i < n; i += WIDTH) {
-        NAME(floats) v = NAME(read)(x, i, n), gate = NAME(gate)(v);
+        NAME(floats) v = NAME(read)(x, i, n, dtype), gate = NAME(gate)(v);
         NAME(floats) slope = 2.0f * 0.79788456f * (1.0f + 3.0f * 0.044715f * v * v);
-        NAME(write)(dx, i, n, NAME(read)(dy, i, n) * (gate + v * gate * (1.0f - gate) * slope));
+        NAME(write)(dx, i, n, NAME(read)(dy, i, n, dtype) * (gate + v * gate * (1.0f - gate) * slope), dtype);
     }
 }
 
@@ -90,15 +94,16 @@ static inline float NAME(highest)(NAME(floats) v) {
 
 /* The exponentials of `scale` times the first n of the `room` numbers x, minus their largest. `y` has room for n, rounded
  * up to LANES. */
-static inline void NAME(exponentials)(
-    float *y, const uint16_t *x, int64_t n, int64_t room, float scale, float *largest, NAME(floats) *totals) {
+static inline __attribute__((always_inline)) void NAME(exponentials)(
+    float *y, const void *x, int64_t n, int64_t room, float scale, float *largest, NAME(floats) *totals,
+    const int dtype) {
     NAME(floats) maxima = NAME(broadcast)(-INFINITY);
     for (int64_t i = 0; i < n; i += LANES)
         for (int p = 0; p < PARTS; p++) {
-            int64_t at = i + p * WIDTH;
-            NAME(floats) scaled = NAME(limit)(NAME(read)(x, at, room) * scale, at, n, -INFINITY);
+            int64_t from = i + p * WIDTH;
+            NAME(floats) scaled = NAME(limit)(NAME(read)(x, from, room, dtype) * scale, from, n, -INFINITY);
             maxima = NAME(larger)(maxima, scaled);
-            NAME(store)(y + at, scaled);
+            NAME(store)(y + from, scaled);
         }
     *largest = NAME(highest)(maxima);
     for (int p = 0; p < PARTS; p++) totals[p] = NAME(broadcast)(0);
@@ -114,10 +119,11 @@ static inline void NAME(exponentials)(
 static void NAME(softmax)(uint16_t *x, int64_t n, int64_t room, float scale, float *buffer) {
     float largest;
     NAME(floats) totals[PARTS];
-    NAME(exponentials)(buffer, x, n, room, scale, &largest, totals);
+    NAME(exponentials)(buffer, x, n, room, scale, &largest, totals, BFLOAT16);
     float inverse = 1 / NAME(total)(totals);
     int64_t i = 0;
-    for (; i < n; i += WIDTH) NAME(write)(x, i, room, NAME(limit)(NAME(load)(buffer + i) * inverse, i, n, 0));
+    for (; i < n; i += WIDTH)
+        NAME(write)(x, i, room, NAME(limit)(NAME(load)(buffer + i) * inverse, i, n, 0), BFLOAT16);
     if (i < room) memset(x + i, 0, (room - i) * sizeof *x);
 }
 
@@ -128,36 +134,37 @@ static void NAME(softmax_gradient)(
     NAME(floats) sums[PARTS] = {{0}};
     for (int64_t i = 0; i < n; i += LANES)
         for (int p = 0; p < PARTS; p++) {
-            int64_t at = i + p * WIDTH;
-            sums[p] += NAME(read)(y, at, room) * NAME(limit)(NAME(read)(dy, at, room), at, n, 0);
+            int64_t from = i + p * WIDTH;
+            NAME(floats) gradient = NAME(limit)(NAME(read)(dy, from, room, BFLOAT16), from, n, 0);
+            sums[p] += NAME(read)(y, from, room, BFLOAT16) * gradient;
         }
     float sum = NAME(total)(sums);
     int64_t i = 0;
     for (; i < n; i += WIDTH) {
-        NAME(floats) difference = NAME(limit)(NAME(read)(dy, i, room) - sum, i, n, 0);
-        NAME(write)(dx, i, room, NAME(read)(y, i, room) * difference * scale);
+        NAME(floats) difference = NAME(limit)(NAME(read)(dy, i, room, BFLOAT16) - sum, i, n, 0);
+        NAME(write)(dx, i, room, NAME(read)(y, i, room, BFLOAT16) * difference * scale, BFLOAT16);
     }
     if (i < room) memset(dx + i, 0, (room - i) * sizeof *dx);
 }
 
 /* Overwrites n logits with softmax(logits) - (1 - weight) onehot(target) - weight softmax(teacher), the gradient of the
  * cross entropy, which is *loss + ln(*total). Without a teacher, the weight is 0. */
-static void NAME(cross_entropy)(
-    uint16_t *logits, const uint16_t *teacher, int64_t target, int64_t n, float weight, float *loss, float *total,
-    float *buffer) {
+static inline __attribute__((always_inline)) void NAME(cross_entropy_of)(
+    void *logits, const void *teacher, int64_t target, int64_t n, float weight, float *loss, float *total, float *buffer,
+    const int dtype) {
     int64_t padded = (n + LANES - 1) / LANES * LANES;
     float largest, largest_of_teacher, target_logit, share = 0;
     float *soft = buffer + padded;
     NAME(floats) totals[PARTS], products[PARTS] = {{0}};
-    NAME(exponentials)(buffer, logits, n, n, 1, &largest, totals);
+    NAME(exponentials)(buffer, logits, n, n, 1, &largest, totals, dtype);
     *total = NAME(total)(totals);
-    target_logit = NAME(read)(logits, target, n)[0];
+    target_logit = NAME(read)(logits, target, n, dtype)[0];
     *loss = largest - (1 - weight) * target_logit;
     if (teacher) {
-        NAME(exponentials)(soft, teacher, n, n, 1, &largest_of_teacher, totals);
+        NAME(exponentials)(soft, teacher, n, n, 1, &largest_of_teacher, totals, dtype);
         for (int64_t i = 0; i < n; i += LANES)
             for (int p = 0; p < PARTS; p++)
-                products[p] += NAME(load)(soft + i + p * WIDTH) * NAME(read)(logits, i + p * WIDTH, n);
+                products[p] += NAME(load)(soft + i + p * WIDTH) * NAME(read)(logits, i + p * WIDTH, n, dtype);
         share = weight / NAME(total)(totals);
         *loss -= share * NAME(total)(products);
     }
@@ -166,12 +173,34 @@ static void NAME(cross_entropy)(
     for (int64_t i = 0; i < n; i += WIDTH) {
         NAME(floats) gradient = NAME(load)(buffer + i) * inverse;
         if (teacher) gradient -= NAME(load)(soft + i) * share;
-        NAME(write)(logits, i, n, gradient);
+        NAME(write)(logits, i, n, gradient, dtype);
     }
 }
 
+#define FOR_DTYPE(name, dtype) \
+    static void NAME(gelu_##name)(void *y, const void *x, int64_t n) { NAME(gelu_of)(y, x, n, dtype); } \
+    static void NAME(gelu_gradient_##name)(void *dx, const void *dy, const void *x, int64_t n) { \
+        NAME(gelu_gradient_of)(dx, dy, x, n, dtype); \
+    } \
+    static void NAME(cross_entropy_##name)( \
+        void *logits, const void *teacher, int64_t target, int64_t n, float weight, float *loss, float *total, \
+        float *buffer) { \
+        NAME(cross_entropy_of)(logits, teacher, target, n, weight, loss, total, buffer, dtype); \
+    }
+FOR_DTYPE(bfloat16, BFLOAT16)
+FOR_DTYPE(float32, FLOAT32)
+#undef FOR_DTYPE
+
+#include "attention_kernels.h"
+
 static const Kernels NAME(kernels) = {
-    NAME(gelu), NAME(gelu_gradient), NAME(softmax), NAME(softmax_gradient), NAME(cross_entropy),
+    {NAME(gelu_bfloat16), NAME(gelu_float32)},
+    {NAME(gelu_gradient_bfloat16), NAME(gelu_gradient_float32)},
+    {NAME(cross_entropy_bfloat16), NAME(cross_entropy_float32)},
+    NAME(softmax),
+    NAME(softmax_gradient),
+    NAME(attend_head),
+    NAME(attend_head_gradient),
 };
 
 #undef NAME
@@ -180,3 +209,4 @@ static const Kernels NAME(kernels) = {
 #undef ISA
 #undef PARTS
 #undef WIDTH
+#undef MULTIPLY_ADD

@@ -125,8 +125,8 @@ def head_plan(
     """The plan for a device. A compiled gradient reads all rows at once, because it makes no copies of the logits."""
     gradient = compiled_gradient or overwrite_with_gradient
     if device_type != "cuda":
-        is_bfloat16_on_cpu = device_type == "cpu" and dtype == torch.bfloat16
-        if is_bfloat16_on_cpu and compiled_gradient is None and operations.are_faster():
+        compiles = device_type == "cpu" and dtype in (torch.bfloat16, torch.float32)
+        if compiles and compiled_gradient is None and operations.are_faster():
             return HeadPlan(HEAD_ROWS, HEAD_ROWS, pads_vocabulary=False, gradient=operations.cross_entropy_)
         slice_rows = max(1, _CACHED_LOGITS // vocab_size) if device_type == "cpu" else HEAD_ROWS
         return HeadPlan(HEAD_ROWS, slice_rows, pads_vocabulary=False, gradient=gradient)

@@ -40,11 +40,35 @@ def orthogonalize(matrices: Tensor, *, bfloat16: bool = False) -> Tensor:
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)  # prevents underflow and overflow
     gram = x @ x.mT  # (n, rows, rows)
     scale = gram.abs().sum(2, keepdim=True).clamp(min=1e-12).rsqrt() / _SAFETY  # (n, rows, 1)
-    x = x * scale
-    for number, (a, b, c) in enumerate(_POLYNOMIALS):
-        gram = x @ x.mT if number else gram * scale * scale.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    x, gram = x * scale, gram * scale * scale.mT
+    iterate = _through_gram_matrix if x.dtype == torch.float32 and x.shape[2] > x.shape[1] else _iterated
+    x = iterate(x, gram)
     return (x.mT if tall else x).to(matrices.dtype)
+
+
+def _iterated(x: Tensor, gram: Tensor) -> Tensor:
+    """The polynomials of X, one after the other, from X and X X^T: (n, rows, columns), (n, rows, rows)."""
+    for number, (a, b, c) in enumerate(_POLYNOMIALS):
+        gram = x @ x.mT if number else gram
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x
+
+
+def _through_gram_matrix(x: Tensor, gram: Tensor) -> Tensor:
+    """The same with two products of X's size instead of six, and more of (rows, rows).
+
+    A polynomial is P X with P = a I + b G + c G^2 and G = X X^T, so the next G is P G P, and the result is the product
+    of all P with X. Rounding errors of G stay in it: in float32 they are small, in bfloat16 the polynomials diverge.
+    """
+    product = None
+    for number, (a, b, c) in enumerate(_POLYNOMIALS):
+        p = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        p.diagonal(dim1=1, dim2=2).add_(a)
+        product = p if product is None else p @ product
+        if number < len(_POLYNOMIALS) - 1:
+            gram = p @ gram @ p
+    assert product is not None
+    return product @ x
 
 
 class Muon(torch.optim.Optimizer):

@@ -3,7 +3,8 @@
  * fraction of its bound, and fails if one is above 1, or if another instruction set gives other bits.
  *
  * Rounding to the nearest bfloat16 changes a result by at most 2^-8 of it. The arithmetic in float32 adds an error of at
- * most 1e-5 of the terms that the result is a sum of.
+ * most 1e-5 of the terms that the result is a sum of. Attention has other bits on each instruction set, because its
+ * products are fused with their sums where the processor can.
  */
 
 #include <stdio.h>
@@ -12,82 +13,92 @@
 static uint32_t state;
 static double worst; /* the largest error so far, as a fraction of its bound */
 static uint64_t bits; /* of all results so far */
-static int failed;
+static int failed, dtype; /* `dtype` is that of all numbers */
 
-static float float_of(uint16_t x) {
-    uint32_t b = (uint32_t)x << 16;
+static void *room(int64_t count) { return malloc(count * size_of(dtype)); }
+
+static float number(const void *x, int64_t i) {
+    if (dtype == FLOAT32) return ((const float *)x)[i];
+    uint32_t b = (uint32_t)((const uint16_t *)x)[i] << 16;
     float f;
     memcpy(&f, &b, sizeof f);
     return f;
 }
 
-/* `count` bfloat16 numbers up to `size`, with a few large ones. */
-static uint16_t *numbers(int64_t count, double size) {
-    uint16_t *p = malloc(count * sizeof *p);
+/* `count` numbers up to `size`, with a few large ones. */
+static void *numbers(int64_t count, double size) {
+    void *p = room(count);
     for (int64_t i = 0; i < count; i++) {
         state = state * 1664525 + 1013904223;
         float f = (float)(((double)(state >> 8) / (1 << 24) - 0.5) * 2 * size * (state % 37 ? 1 : 30));
         uint32_t b;
         memcpy(&b, &f, sizeof b);
-        p[i] = (uint16_t)(b >> 16);
+        if (dtype == FLOAT32)
+            ((float *)p)[i] = f;
+        else
+            ((uint16_t *)p)[i] = (uint16_t)(b >> 16);
     }
     return p;
 }
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
-static void check(uint16_t found, double exact, double terms) {
-    double error = fabs(float_of(found) - exact) / (0x1p-8 * fabs(exact) + 1e-5 * terms + 1e-37);
+/* Compares number i of `found`, of which `exact` is the value, a sum of terms of this size. */
+static void check(const void *found, int64_t i, double exact, double terms) {
+    double rounding = dtype == FLOAT32 ? 0 : 0x1p-8;
+    double error = fabs(number(found, i) - exact) / (rounding * fabs(exact) + 1e-5 * terms + 1e-37);
+    uint32_t these = 0;
     if (!(error <= worst)) worst = error; /* NaN too */
-    bits = bits * 31 + found;
+    memcpy(&these, at(found, i, dtype), size_of(dtype));
+    bits = bits * 31 + these;
 }
 
 static double gate(double x) { return 1 / (1 + exp(-2 * sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x))); }
 
 static void gelu(int64_t n) {
-    uint16_t *x = numbers(n, 3), *dy = numbers(n, 1), *y = malloc(n * sizeof *y);
-    minigpt_gelu(y, x, n, 2);
-    for (int64_t i = 0; i < n; i++) check(y[i], float_of(x[i]) * gate(float_of(x[i])), fabs(float_of(x[i])));
-    minigpt_gelu_gradient(y, dy, x, n, 2);
+    void *x = numbers(n, 3), *dy = numbers(n, 1), *y = room(n);
+    minigpt_gelu(dtype, y, x, n, 2);
+    for (int64_t i = 0; i < n; i++) check(y, i, number(x, i) * gate(number(x, i)), fabs(number(x, i)));
+    minigpt_gelu_gradient(dtype, y, dy, x, n, 2);
     for (int64_t i = 0; i < n; i++) {
-        double v = float_of(x[i]), g = gate(v), du = sqrt(2 / 3.14159265358979323846) * (1 + 3 * 0.044715 * v * v);
+        double v = number(x, i), g = gate(v), du = sqrt(2 / 3.14159265358979323846) * (1 + 3 * 0.044715 * v * v);
         double slope = fabs(v * g * (1 - g) * 2 * du);
-        check(y[i], float_of(dy[i]) * (g + v * g * (1 - g) * 2 * du), fabs(float_of(dy[i])) * (1 + slope));
+        check(y, i, number(dy, i) * (g + v * g * (1 - g) * 2 * du), fabs(number(dy, i)) * (1 + slope));
     }
     free(x), free(dy), free(y);
 }
 
 static void softmax(int64_t length) {
     int64_t heads = 3, count = heads * length * length;
-    uint16_t *x = numbers(count, 2), *y = malloc(count * sizeof *y), *dy = numbers(count, 1), *dx = malloc(count * sizeof *dx);
+    void *x = numbers(count, 2), *y = room(count), *dy = numbers(count, 1), *dx = room(count);
     float *buffer = malloc(2 * ((length + 15) / 16 * 16) * sizeof *buffer);
     double scale = 0.25;
-    memcpy(y, x, count * sizeof *y);
+    memcpy(y, x, count * size_of(dtype));
     minigpt_causal_softmax(y, heads, length, (float)scale, buffer, 2);
     minigpt_causal_softmax_gradient(dx, dy, y, heads, length, (float)scale, 2);
     for (int64_t row = 0; row < heads * length; row++) {
-        int64_t keys = row % length + 1, at = row * length;
+        int64_t keys = row % length + 1, first = row * length;
         double largest = -INFINITY, total = 0, sum = 0, size = 0;
-        for (int64_t k = 0; k < keys; k++) largest = larger(largest, scale * float_of(x[at + k]));
+        for (int64_t k = 0; k < keys; k++) largest = larger(largest, scale * number(x, first + k));
         for (int64_t k = 0; k < keys; k++) {
-            total += exp(scale * float_of(x[at + k]) - largest);
-            sum += (double)float_of(y[at + k]) * float_of(dy[at + k]);
-            size += fabs((double)float_of(y[at + k]) * float_of(dy[at + k]));
+            total += exp(scale * number(x, first + k) - largest);
+            sum += (double)number(y, first + k) * number(dy, first + k);
+            size += fabs((double)number(y, first + k) * number(dy, first + k));
         }
         for (int64_t k = 0; k < length; k++) {
-            double weight = k < keys ? exp(scale * float_of(x[at + k]) - largest) / total : 0, p = float_of(y[at + k]);
-            check(y[at + k], weight, weight);
-            check(dx[at + k], p * (float_of(dy[at + k]) - sum) * scale, p * (fabs(float_of(dy[at + k])) + size) * scale);
+            double weight = k < keys ? exp(scale * number(x, first + k) - largest) / total : 0, p = number(y, first + k);
+            check(y, first + k, weight, weight);
+            check(dx, first + k, p * (number(dy, first + k) - sum) * scale, p * (fabs(number(dy, first + k)) + size) * scale);
         }
     }
     free(x), free(y), free(dy), free(dx), free(buffer);
 }
 
 /* The distribution of n logits. */
-static void distribution(double *p, const uint16_t *logits, int64_t n, double *log_total) {
+static void distribution(double *p, const void *logits, int64_t n, double *log_total) {
     double largest = -INFINITY, total = 0;
-    for (int64_t i = 0; i < n; i++) largest = larger(largest, float_of(logits[i]));
-    for (int64_t i = 0; i < n; i++) p[i] = exp(float_of(logits[i]) - largest);
+    for (int64_t i = 0; i < n; i++) largest = larger(largest, number(logits, i));
+    for (int64_t i = 0; i < n; i++) p[i] = exp(number(logits, i) - largest);
     for (int64_t i = 0; i < n; i++) total += p[i];
     for (int64_t i = 0; i < n; i++) p[i] /= total;
     *log_total = largest + log(total);
@@ -95,31 +106,99 @@ static void distribution(double *p, const uint16_t *logits, int64_t n, double *l
 
 static void cross_entropy(int64_t n, int with_teacher) {
     int64_t rows = 5, stride = n + 3, count = (rows - 1) * stride + n, targets[5];
-    uint16_t *logits = numbers(count, 2), *teacher = numbers(count, 2), *gradient = malloc(count * sizeof *gradient);
+    void *logits = numbers(count, 2), *teacher = numbers(count, 2), *gradient = room(count);
     float losses[5], totals[5], *buffer = malloc(2 * 2 * ((n + 15) / 16 * 16) * sizeof *buffer);
     double *p = malloc(n * sizeof *p), *q = malloc(n * sizeof *q), weight = with_teacher ? 0.375 : 0, ignored;
     for (int64_t r = 0; r < rows; r++) targets[r] = r * (n - 1) / 4;
-    memcpy(gradient, logits, count * sizeof *gradient);
+    memcpy(gradient, logits, count * size_of(dtype));
     if (minigpt_cross_entropy(
-            gradient, with_teacher ? teacher : NULL, targets, rows, n, stride, (float)weight, losses, totals, buffer, 2))
+            dtype, gradient, with_teacher ? teacher : NULL, targets, rows, n, stride, (float)weight, losses, totals, buffer,
+            2))
         worst = INFINITY;
     for (int64_t r = 0; r < rows; r++) {
         double log_total, sum = 0, size = 0;
-        distribution(p, logits + r * stride, n, &log_total);
-        distribution(q, teacher + r * stride, n, &ignored);
+        distribution(p, at(logits, r * stride, dtype), n, &log_total);
+        distribution(q, at(teacher, r * stride, dtype), n, &ignored);
         for (int64_t i = 0; i < n; i++) {
             double goal = (1 - weight) * (i == targets[r]) + weight * q[i];
-            sum += goal * float_of(logits[r * stride + i]), size += goal * fabs(float_of(logits[r * stride + i]));
-            check(gradient[r * stride + i], p[i] - goal, p[i] + goal);
+            sum += goal * number(logits, r * stride + i), size += goal * fabs(number(logits, r * stride + i));
+            check(gradient, r * stride + i, p[i] - goal, p[i] + goal);
         }
         double error = fabs(losses[r] + log(totals[r]) - (log_total - sum)) / (1e-5 * (1 + size + fabs(log_total)));
         if (!(error <= worst)) worst = error;
         for (int64_t i = n; i < stride && r < rows - 1; i++)
-            if (gradient[r * stride + i] != logits[r * stride + i]) worst = INFINITY; /* the padding is not written */
+            if (number(gradient, r * stride + i) != number(logits, r * stride + i)) worst = INFINITY; /* the padding is not written */
     }
     targets[2] = n; /* outside the vocabulary */
-    if (!minigpt_cross_entropy(gradient, NULL, targets, rows, n, stride, 0, losses, totals, buffer, 2)) worst = INFINITY;
+    if (!minigpt_cross_entropy(dtype, gradient, NULL, targets, rows, n, stride, 0, losses, totals, buffer, 2)) worst = INFINITY;
     free(logits), free(teacher), free(gradient), free(buffer), free(p), free(q);
+}
+
+/* Attention of two sequences and heads in float32, and its gradient. */
+static void attention(int64_t length, int64_t width) {
+    enum { BATCH = 2, HEADS = 2 };
+    int64_t c = HEADS * width, n = BATCH * length * c;
+    int64_t size = minigpt_attention_buffer(length, width, 0), gradient_size = minigpt_attention_buffer(length, width, 1);
+    float *qkv = numbers(3 * n, 1), *dy = numbers(n, 1), *y = room(n), *dqkv = room(3 * n);
+    float *logs = room(BATCH * HEADS * length), *buffer = room(2 * size), *gradient_buffer = room(2 * gradient_size);
+    double *p = malloc(length * length * sizeof *p), *ds = malloc(length * length * sizeof *ds);
+    double *size_of_ds = malloc(length * length * sizeof *ds), scale = 1 / sqrt(width);
+    double *size_of_p = malloc(length * length * sizeof *p);
+    minigpt_attention(y, logs, qkv, BATCH, length, HEADS, width, buffer, 2);
+    minigpt_attention_gradient(dqkv, dy, logs, qkv, BATCH, length, HEADS, width, gradient_buffer, 2);
+    for (int64_t i = 0; i < BATCH * HEADS; i++) {
+        int64_t row = i / HEADS * length, column = i % HEADS * width;
+#define Q(t, d) (double)qkv[(row + (t)) * 3 * c + column + (d)]
+#define K(t, d) (double)qkv[(row + (t)) * 3 * c + c + column + (d)]
+#define V(t, d) (double)qkv[(row + (t)) * 3 * c + 2 * c + column + (d)]
+#define DY(t, d) (double)dy[(row + (t)) * c + column + (d)]
+        for (int64_t t = 0; t < length; t++) {
+            double largest = -INFINITY, total = 0, sum = 0, terms = 0, most = 1;
+            for (int64_t s = 0; s <= t; s++) {
+                double score = 0, one = 0;
+                for (int64_t d = 0; d < width; d++) score += Q(t, d) * K(s, d), one += fabs(Q(t, d) * K(s, d));
+                p[t * length + s] = score * scale;
+                largest = larger(largest, score * scale), most = larger(most, one * scale);
+            }
+            for (int64_t s = 0; s <= t; s++) total += p[t * length + s] = exp(p[t * length + s] - largest);
+            for (int64_t s = 0; s <= t; s++) {
+                double product = 0, one = 0;
+                p[t * length + s] /= total;
+                for (int64_t d = 0; d < width; d++) product += DY(t, d) * V(s, d), one += fabs(DY(t, d) * V(s, d));
+                ds[t * length + s] = product, size_of_ds[t * length + s] = one;
+                sum += p[t * length + s] * product, terms += p[t * length + s] * one;
+            }
+            for (int64_t s = 0; s < length; s++) {
+                double weight = s > t ? p[t * length + s] = 0 : p[t * length + s];
+                ds[t * length + s] = s > t ? 0 : weight * (ds[t * length + s] - sum) * scale;
+                /* An error of a score changes its weight by as much; the smallest weight is e^-87. */
+                size_of_ds[t * length + s] =
+                    s > t ? 0 : weight * (size_of_ds[t * length + s] + terms) * scale * most + 1e-28;
+                size_of_p[t * length + s] = weight * most + 1e-28;
+            }
+            for (int64_t d = 0; d < width; d++) {
+                double exact = 0, one = 0;
+                for (int64_t s = 0; s <= t; s++)
+                    exact += p[t * length + s] * V(s, d), one += size_of_p[t * length + s] * fabs(V(s, d));
+                check(y, (row + t) * c + column + d, exact, one);
+            }
+        }
+        for (int64_t t = 0; t < length; t++)
+            for (int64_t d = 0; d < width; d++) {
+                double dq = 0, dk = 0, dv = 0, q_terms = 0, k_terms = 0, v_terms = 0;
+                for (int64_t s = 0; s < length; s++) {
+                    dq += ds[t * length + s] * K(s, d), q_terms += size_of_ds[t * length + s] * fabs(K(s, d));
+                    dk += ds[s * length + t] * Q(s, d), k_terms += size_of_ds[s * length + t] * fabs(Q(s, d));
+                    dv += p[s * length + t] * DY(s, d), v_terms += size_of_p[s * length + t] * fabs(DY(s, d));
+                }
+                int64_t at = (row + t) * 3 * c + column + d;
+                check(dqkv, at, dq, q_terms);
+                check(dqkv, at + c, dk, k_terms);
+                check(dqkv, at + 2 * c, dv, v_terms);
+            }
+    }
+    free(qkv), free(dy), free(y), free(dqkv), free(logs), free(buffer), free(gradient_buffer), free(p), free(ds);
+    free(size_of_ds), free(size_of_p);
 }
 
 static void report(const char *set, const char *kernel) {
@@ -147,14 +226,23 @@ int main(void) {
         minigpt_training_use(sets[set].name);
         if (kernels != sets[set].kernels) return 2;
         state = 1, bits = 0;
-        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) gelu(lengths[i]);
-        gelu(2 * CHUNK + 5);
-        report(sets[set].name, "gelu");
+        for (dtype = 0; dtype < DTYPES; dtype++) {
+            for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) gelu(lengths[i]);
+            gelu(2 * CHUNK + 5);
+            report(sets[set].name, dtype == FLOAT32 ? "gelu_float32" : "gelu");
+            for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+                for (int with_teacher = 0; with_teacher < 2; with_teacher++) cross_entropy(lengths[i], with_teacher);
+            report(sets[set].name, dtype == FLOAT32 ? "cross_entropy_float32" : "cross_entropy");
+        }
+        dtype = BFLOAT16;
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) softmax(lengths[i]);
         report(sets[set].name, "softmax");
+        uint64_t same_everywhere = bits;
+        dtype = FLOAT32;
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
-            for (int with_teacher = 0; with_teacher < 2; with_teacher++) cross_entropy(lengths[i], with_teacher);
-        report(sets[set].name, "cross_entropy");
+            for (int64_t width = 16; width <= 48; width += 16) attention(lengths[i], width);
+        report(sets[set].name, "attention");
+        bits = same_everywhere;
         if (first && bits != first) {
             printf("%s gives other bits\n", sets[set].name);
             failed = 1;

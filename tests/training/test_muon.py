@@ -64,6 +64,16 @@ def test_the_scale_of_a_matrix_makes_no_difference(size: float) -> None:
     torch.testing.assert_close(orthogonalize(matrices * size), orthogonalize(matrices), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(3, 32, 128), (3, 128, 32)])
+def test_rounding_errors_stay_small_where_singular_values_differ_by_five_orders(shape: tuple[int, ...]) -> None:
+    """Through X X^T in float32 if they are not square, as here, and one polynomial after the other in float64."""
+    noise = torch.randn(shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    u, _, v = torch.linalg.svd(noise, full_matrices=False)
+    matrices = u @ torch.diag(torch.logspace(0, -5, 32).double()) @ v
+    exact, found = orthogonalize(matrices), orthogonalize(matrices.float())
+    assert (found - exact).norm() / exact.norm() < 1e-4
+
+
 def test_bfloat16_gives_almost_the_same_matrices() -> None:
     matrices = torch.randn(3, 128, 96, generator=torch.Generator().manual_seed(5))
     exact, rounded = orthogonalize(matrices), orthogonalize(matrices, bfloat16=True)

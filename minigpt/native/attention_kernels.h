@@ -1,0 +1,145 @@
+/* Causal attention of one head and its gradient, in float32, for one instruction set; included by training_kernels.h.
+ *
+ * A query attends to the keys up to its own position, so half of each (length, length) matrix is never computed. Products
+ * are tiles whose sums stay in the registers. Sources: Vaswani et al. 2017, equation 1; Dao et al. 2022, "FlashAttention",
+ * appendix B.2 (the gradient).
+ *
+ * Below, q, k, v and y are rows of `width` floats, one per position; `width` is a multiple of LANES. Where an argument
+ * ends in _stride, its rows begin that many floats apart. `padded` is the length rounded up to STEP, the row length of
+ * the matrices (length, padded).
+ */
+
+enum { NAME(TILE) = 2 * WIDTH }; /* columns of a tile; STEP is a multiple of it */
+
+/* `rows` x `vectors` vectors of c = the sum over k < depth of column k of A times row k of B, with A's element (r, k) at
+ * a[r * a_row + k * a_column]. `rows` and `vectors` are constants: the sums fit into the registers. */
+static inline __attribute__((always_inline)) void NAME(tile)(
+    const int rows, const int vectors, float *c, int64_t c_stride, const float *a, int64_t a_row, int64_t a_column,
+    const float *b, int64_t b_stride, int64_t depth) {
+    NAME(floats) sums[QUERY_ROWS][2] = {{{0}}};
+    for (int64_t k = 0; k < depth; k++) {
+        NAME(floats) loaded[2];
+        for (int v = 0; v < vectors; v++) loaded[v] = NAME(load)(b + k * b_stride + v * WIDTH);
+        for (int r = 0; r < rows; r++) {
+            NAME(floats) one = NAME(broadcast)(a[r * a_row + k * a_column]);
+            for (int v = 0; v < vectors; v++) sums[r][v] = MULTIPLY_ADD(one, loaded[v], sums[r][v]);
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vectors; v++) NAME(store)(c + r * c_stride + v * WIDTH, sums[r][v]);
+}
+
+/* The same for up to QUERY_ROWS rows and n columns, a multiple of WIDTH. */
+static void NAME(multiply)(
+    int64_t rows, int64_t n, float *c, int64_t c_stride, const float *a, int64_t a_row, int64_t a_column,
+    const float *b, int64_t b_stride, int64_t depth) {
+    for (int64_t j = 0, wide; j < n; j += wide ? 2 * WIDTH : WIDTH) {
+        wide = n - j >= 2 * WIDTH;
+        if (rows == QUERY_ROWS && wide)
+            NAME(tile)(QUERY_ROWS, 2, c + j, c_stride, a, a_row, a_column, b + j, b_stride, depth);
+        else
+            for (int64_t r = 0; r < rows; r++) {
+                float *to = c + r * c_stride + j;
+                if (wide)
+                    NAME(tile)(1, 2, to, 0, a + r * a_row, 0, a_column, b + j, b_stride, depth);
+                else
+                    NAME(tile)(1, 1, to, 0, a + r * a_row, 0, a_column, b + j, b_stride, depth);
+            }
+    }
+}
+
+/* Copies rows that begin `stride` floats apart to (length, width): such rows often share few sets of the first-level
+ * cache. */
+static void NAME(gather)(float *to, const float *rows, int64_t stride, int64_t length, int64_t width) {
+    for (int64_t t = 0; t < length; t++) memcpy(to + t * width, rows + t * stride, width * sizeof *to);
+}
+
+/* The transpose of `length` rows, (width, padded); the columns from `length` on become 0. */
+static void NAME(transpose)(float *columns, const float *rows, int64_t stride, int64_t length, int64_t width) {
+    int64_t padded = padded_length(length);
+    for (int64_t d = 0; d < width; d += 8)
+        for (int64_t t = 0; t < padded; t++)
+            for (int i = 0; i < 8; i++) columns[(d + i) * padded + t] = t < length ? rows[t * stride + d + i] : 0;
+}
+
+/* e^(scale x - shift) of the first `count` numbers x, and 0 for those up to `end`, a multiple of WIDTH; returns the sum. */
+static float NAME(shifted_exponentials)(float *x, int64_t count, int64_t end, float scale, float shift) {
+    NAME(floats) totals[PARTS] = {{0}};
+    for (int64_t i = 0; i < end; i += WIDTH) {
+        NAME(floats) v = NAME(exponential)(NAME(load)(x + i) * scale - shift);
+        if (count - i < WIDTH) v = NAME(limit)(v, i, count, 0);
+        totals[0] += v;
+        NAME(store)(x + i, v);
+    }
+    return NAME(total)(totals);
+}
+
+/* y = softmax(scale q k^T) v. logs[t] is the logarithm of the sum of query t's exponentials. The buffer has room for
+ * attention_buffer floats. */
+static void NAME(attend_head)(
+    float *y, int64_t y_stride, float *logs, const float *q, const float *k, const float *v, int64_t stride,
+    int64_t length, int64_t width, float scale, float *buffer) {
+    int64_t padded = padded_length(length);
+    float *keys = buffer, *weights = keys + width * padded, *values = weights + QUERY_ROWS * padded;
+    NAME(transpose)(keys, k, stride, length, width);
+    NAME(gather)(values, v, stride, length, width);
+    for (int64_t t = 0; t < length; t += QUERY_ROWS) {
+        int64_t rows = length - t < QUERY_ROWS ? length - t : QUERY_ROWS;
+        int64_t visible = t + rows, end = (visible + NAME(TILE) - 1) / NAME(TILE) * NAME(TILE);
+        NAME(multiply)(rows, end, weights, padded, q + t * stride, stride, 1, keys, padded, width);
+        for (int64_t r = 0; r < rows; r++) {
+            float *row = weights + r * padded;
+            NAME(floats) maxima = NAME(broadcast)(-INFINITY);
+            for (int64_t i = 0; i <= t + r; i += WIDTH) {
+                NAME(floats) scores = NAME(load)(row + i);
+                if (t + r + 1 - i < WIDTH) scores = NAME(limit)(scores, i, t + r + 1, -INFINITY);
+                maxima = NAME(larger)(maxima, scores);
+            }
+            float largest = NAME(highest)(maxima) * scale;
+            float total = NAME(shifted_exponentials)(row, t + r + 1, end, scale, largest);
+            logs[t + r] = largest + logf(total);
+            for (int64_t i = 0; i < end; i += WIDTH) NAME(store)(row + i, NAME(load)(row + i) * (1 / total));
+        }
+        NAME(multiply)(rows, width, y + t * y_stride, y_stride, weights, padded, 1, values, width, visible);
+    }
+}
+
+/* The gradients dq, dk and dv of y = softmax(scale q k^T) v from that of y, which is dy. The weights P are computed again
+ * from q, k and `logs`; the scores have the gradient S = P (dy v^T - sum(P dy v^T)) scale. */
+static void NAME(attend_head_gradient)(
+    float *dq, float *dk, float *dv, const float *dy, int64_t y_stride, const float *logs, const float *q,
+    const float *k, const float *v, int64_t stride, int64_t length, int64_t width, float scale, float *buffer) {
+    int64_t padded = padded_length(length);
+    float *keys = buffer, *values = keys + width * padded;
+    float *weights = values + width * padded, *scores = weights + length * padded;
+    float *gathered = scores + length * padded; /* k, then q */
+    float *outputs = gathered + length * width; /* dy */
+    NAME(transpose)(keys, k, stride, length, width);
+    NAME(transpose)(values, v, stride, length, width);
+    NAME(gather)(gathered, k, stride, length, width);
+    NAME(gather)(outputs, dy, y_stride, length, width);
+    for (int64_t t = 0; t < length; t += QUERY_ROWS) {
+        int64_t rows = length - t < QUERY_ROWS ? length - t : QUERY_ROWS;
+        int64_t visible = t + rows, end = (visible + NAME(TILE) - 1) / NAME(TILE) * NAME(TILE);
+        float *p = weights + t * padded, *s = scores + t * padded;
+        NAME(multiply)(rows, end, p, padded, q + t * stride, stride, 1, keys, padded, width);
+        NAME(multiply)(rows, end, s, padded, outputs + t * width, width, 1, values, padded, width);
+        for (int64_t r = 0; r < rows; r++, p += padded, s += padded) {
+            NAME(shifted_exponentials)(p, t + r + 1, end, scale, logs[t + r]);
+            NAME(floats) sums[PARTS] = {{0}};
+            for (int64_t i = 0; i < end; i += WIDTH) sums[0] += NAME(load)(p + i) * NAME(load)(s + i);
+            float sum = NAME(total)(sums);
+            for (int64_t i = 0; i < end; i += WIDTH)
+                NAME(store)(s + i, NAME(load)(p + i) * (NAME(load)(s + i) - sum) * scale);
+        }
+        NAME(multiply)(rows, width, dq + t * stride, stride, scores + t * padded, padded, 1, gathered, width, visible);
+    }
+    NAME(gather)(gathered, q, stride, length, width);
+    for (int64_t t = 0; t < length; t += QUERY_ROWS) { /* keys and values from t on, and the queries that see them */
+        int64_t rows = length - t < QUERY_ROWS ? length - t : QUERY_ROWS, first = t * padded + t;
+        NAME(multiply)(
+            rows, width, dk + t * stride, stride, scores + first, 1, padded, gathered + t * width, width, length - t);
+        NAME(multiply)(
+            rows, width, dv + t * stride, stride, weights + first, 1, padded, outputs + t * width, width, length - t);
+    }
+}
