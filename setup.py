@@ -24,7 +24,10 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).parent
 FOLDER = "minigpt/native"
 UNITS = [f"{FOLDER}/decode.c", f"{FOLDER}/training.c"]
-HEADERS = [f"{FOLDER}/{name}.h" for name in ("attention_kernels", "kernels", "platform", "training_kernels", "vectors")]
+HEADERS = [
+    f"{FOLDER}/{name}.h"
+    for name in ("attention_kernels", "kernels", "orthogonalization_kernels", "platform", "training_kernels", "vectors")
+]
 RECORD = "_native_build.json"
 
 

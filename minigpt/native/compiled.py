@@ -19,6 +19,7 @@ SOURCES = (
     "attention_kernels.h",
     "decode.c",
     "kernels.h",
+    "orthogonalization_kernels.h",
     "platform.h",
     "training.c",
     "training_kernels.h",
@@ -55,6 +56,11 @@ FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {  # result and arguments, 
     "minigpt_attention_buffer": (_COUNT, [_COUNT, _COUNT, _CHOICE]),
     "minigpt_attention": (None, [*[_ADDRESS] * 3, *[_COUNT] * 4, _ADDRESS, _THREADS]),
     "minigpt_attention_gradient": (None, [*[_ADDRESS] * 4, *[_COUNT] * 4, _ADDRESS, _THREADS]),
+    "minigpt_orthogonalization_buffer": (_COUNT, [_COUNT, _COUNT]),
+    "minigpt_orthogonalize": (
+        None,
+        [*[_ADDRESS] * 2, *[_COUNT] * 3, _ADDRESS, _COUNT, _FLOAT, _ADDRESS, _THREADS],
+    ),
 }
 
 

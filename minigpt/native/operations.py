@@ -1,10 +1,11 @@
-"""Operations of a training step on a CPU in C (training.c): GELU, causal attention and the cross entropy.
+"""Operations of a training step on a CPU in C: GELU, causal attention, the cross entropy, Muon's orthogonalization.
 
-Those in bfloat16 compute in float32 and round their results once. In float32, attention is one operation; in bfloat16,
-whose matrix products are PyTorch's, only its weights are.
+They are in training.c. Those in bfloat16 compute in float32 and round their results once. In float32, attention is one
+operation; in bfloat16, whose matrix products are PyTorch's, only its weights are.
 """
 
 import ctypes
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ _LANES = 16  # as in platform.h
 _PARALLEL = 2**15  # numbers from which several threads are faster than one
 _DTYPES = {torch.bfloat16: 0, torch.float32: 1}  # as in training.c
 _ATTENTION_POSITIONS = 1024  # the gradient needs 8 bytes per pair of positions and thread
+_ORTHOGONALIZED_ROWS = 1024  # of the shorter side; a thread needs 20 bytes per pair of them, and more
 
 
 def fits(x: Tensor) -> bool:
@@ -31,6 +33,13 @@ def attention_fits(qkv: Tensor, n_head: int) -> bool:
     if qkv.dtype != torch.float32 or t > _ATTENTION_POSITIONS or c // n_head % _LANES:
         return False
     return fits(qkv)
+
+
+def orthogonalization_fits(matrices: Tensor) -> bool:
+    """Whether `orthogonalize` can compute with matrices (n, rows, columns), and is faster than PyTorch."""
+    if matrices.dtype != torch.float32 or min(matrices.shape[1:]) > _ORTHOGONALIZED_ROWS:
+        return False
+    return torch.get_num_threads() <= 2 * len(matrices) and fits(matrices)  # each has one thread
 
 
 def are_faster() -> bool:
@@ -111,6 +120,23 @@ def causal_softmax_gradient(gradient: Tensor, weights: Tensor, scale: float) -> 
     _loaded().minigpt_causal_softmax_gradient(
         result.data_ptr(), gradient.data_ptr(), weights.data_ptr(), weights.numel() // max(1, t * t), t, scale,
         _threads(weights),
+    )  # fmt: skip
+    return result
+
+
+def orthogonalize(matrices: Tensor, polynomials: Sequence[Sequence[float]], safety: float) -> Tensor:
+    """Muon's orthogonalization by polynomials of three coefficients, as in `minigpt.training.muon`.
+
+    Shapes: (n, rows, columns) -> (n, rows, columns).
+    """
+    matrices = matrices.contiguous()
+    n, rows, columns = matrices.shape
+    result, threads = torch.empty_like(matrices), min(_threads(matrices), n)
+    coefficients = torch.tensor(polynomials, dtype=torch.float32, device=matrices.device)
+    buffer = matrices.new_empty(threads * _loaded().minigpt_orthogonalization_buffer(rows, columns))
+    _loaded().minigpt_orthogonalize(
+        result.data_ptr(), matrices.data_ptr(), n, rows, columns, coefficients.data_ptr(), len(coefficients), safety,
+        buffer.data_ptr(), threads,
     )  # fmt: skip
     return result
 

@@ -1,10 +1,10 @@
 /* Operations of a training step on a CPU: GELU and the cross entropy with its gradient in bfloat16 and float32, the softmax
- * of causal attention in bfloat16, and causal attention in float32. PyTorch needs several passes over memory for most of
- * them, and computes GELU more slowly.
+ * of causal attention in bfloat16, causal attention and Muon's orthogonalization in float32. PyTorch needs several passes
+ * over memory for most of them, computes all of a symmetric matrix, and computes GELU more slowly.
  *
  * Matrix products, which PyTorch computes at about the processor's peak, are half of a small model's step; these
  * operations were a quarter of it. minigpt/native/operations.py calls these functions through ctypes. The arithmetic is in
- * training_kernels.h and attention_kernels.h. Shapes are in C order; `threads` is the number of OpenMP threads.
+ * training_kernels.h and the headers that it includes. Shapes are in C order; `threads` is the number of OpenMP threads.
  */
 
 #include "platform.h"
@@ -29,6 +29,7 @@ typedef struct {
     void (*attend_head_gradient)(
         float *, float *, float *, const float *, int64_t, const float *, const float *, const float *, const float *,
         int64_t, int64_t, int64_t, float, float *);
+    void (*orthogonalize)(float *, const float *, int64_t, int64_t, const float *, int64_t, float, float *);
 } Kernels;
 
 #define ISA plain
@@ -173,4 +174,23 @@ void minigpt_attention_gradient(
             dqkv + from, dqkv + from + c, dqkv + from + 2 * c, dy + first * c + column, c, logs + i * length, q, q + c,
             q + 2 * c, 3 * c, length, width, scale, buffer + THREAD * room);
     }
+}
+
+/* The floats that a thread's buffer needs to orthogonalize a matrix. */
+int64_t minigpt_orthogonalization_buffer(int64_t rows, int64_t columns) {
+    int64_t shorter = rows < columns ? rows : columns, longer = rows < columns ? columns : rows;
+    return 4 * shorter * shorter + shorter + (longer + QUERY_ROWS + STEP) * shorter + STEP * longer;
+}
+
+/* y = x with each matrix orthogonalized, (matrices, rows, columns). `polynomials` has three coefficients for each of `count`
+ * iterations. `buffer` has room for `threads` x minigpt_orthogonalization_buffer floats. */
+void minigpt_orthogonalize(
+    float *y, const float *x, int64_t matrices, int64_t rows, int64_t columns, const float *polynomials, int64_t count,
+    float safety, float *buffer, int threads) {
+    int64_t size = rows * columns, room = minigpt_orthogonalization_buffer(rows, columns);
+    (void)threads;
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+    for (int64_t i = 0; i < matrices; i++)
+        kernels->orthogonalize(
+            y + i * size, x + i * size, rows, columns, polynomials, count, safety, buffer + THREAD * room);
 }

@@ -192,6 +192,7 @@ FOR_DTYPE(float32, FLOAT32)
 #undef FOR_DTYPE
 
 #include "attention_kernels.h"
+#include "orthogonalization_kernels.h"
 
 static const Kernels NAME(kernels) = {
     {NAME(gelu_bfloat16), NAME(gelu_float32)},
@@ -201,6 +202,7 @@ static const Kernels NAME(kernels) = {
     NAME(softmax_gradient),
     NAME(attend_head),
     NAME(attend_head_gradient),
+    NAME(orthogonalize),
 };
 
 #undef NAME

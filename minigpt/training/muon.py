@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minigpt.native import operations
 from minigpt.training.distributed import World, to_local
 from minigpt.training.muon_processes import FasterWay, own_updates, rows_of_shards, sharded_updates, shared_updates
 
@@ -28,47 +29,25 @@ def orthogonalize(matrices: Tensor, *, bfloat16: bool = False) -> Tensor:
     First, with rows along the longer side of X, row i is divided by the root of the sum over j of |X X^T|_ij. Then no
     singular value is above 1, and most are far higher than if all of X were divided by its norm. Each polynomial then
     raises the small ones towards the large. `bfloat16` computes in bfloat16, which is precise enough; otherwise in
-    the dtype of the matrices.
+    the dtype of the matrices, in float32 on a CPU with compiled C code, if there is any.
     Shapes: (n, rows, columns) -> (n, rows, columns).
     Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks" (the iteration); Amsel et al.
     2025, "The Polar Express", algorithm 1 (the polynomials: its first three); Boissin et al. 2025, "Turbo-Muon",
     after Prach and Lampert 2022, "Almost-orthogonal Lipschitz layers", theorem 1 (the rows).
     """
+    if not bfloat16 and operations.orthogonalization_fits(matrices):
+        return operations.orthogonalize(matrices, _POLYNOMIALS, _SAFETY)
     x = matrices.bfloat16() if bfloat16 else matrices
     tall = x.shape[1] > x.shape[2]
     x = x.mT if tall else x  # so that X X^T is the smaller of the two products
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)  # prevents underflow and overflow
     gram = x @ x.mT  # (n, rows, rows)
     scale = gram.abs().sum(2, keepdim=True).clamp(min=1e-12).rsqrt() / _SAFETY  # (n, rows, 1)
-    x, gram = x * scale, gram * scale * scale.mT
-    iterate = _through_gram_matrix if x.dtype == torch.float32 and x.shape[2] > x.shape[1] else _iterated
-    x = iterate(x, gram)
-    return (x.mT if tall else x).to(matrices.dtype)
-
-
-def _iterated(x: Tensor, gram: Tensor) -> Tensor:
-    """The polynomials of X, one after the other, from X and X X^T: (n, rows, columns), (n, rows, rows)."""
+    x = x * scale
     for number, (a, b, c) in enumerate(_POLYNOMIALS):
-        gram = x @ x.mT if number else gram
+        gram = x @ x.mT if number else gram * scale * scale.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x
-
-
-def _through_gram_matrix(x: Tensor, gram: Tensor) -> Tensor:
-    """The same with two products of X's size instead of six, and more of (rows, rows).
-
-    A polynomial is P X with P = a I + b G + c G^2 and G = X X^T, so the next G is P G P, and the result is the product
-    of all P with X. Rounding errors of G stay in it: in float32 they are small, in bfloat16 the polynomials diverge.
-    """
-    product = None
-    for number, (a, b, c) in enumerate(_POLYNOMIALS):
-        p = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-        p.diagonal(dim1=1, dim2=2).add_(a)
-        product = p if product is None else p @ product
-        if number < len(_POLYNOMIALS) - 1:
-            gram = p @ gram @ p
-    assert product is not None
-    return product @ x
+    return (x.mT if tall else x).to(matrices.dtype)
 
 
 class Muon(torch.optim.Optimizer):

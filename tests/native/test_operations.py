@@ -17,6 +17,7 @@ from minigpt.model.fused import causal_attention, causal_softmax, gelu
 from minigpt.model.kv_cache import KVCache
 from minigpt.native import compiled, operations
 from minigpt.training.loss import LossModel, SoftTargets, head_plan, next_token_loss, overwrite_with_gradient
+from minigpt.training.muon import orthogonalize
 
 pytestmark = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
 
@@ -131,7 +132,7 @@ def test_the_number_of_threads_changes_no_bit(threads: Callable[[int], None]) ->
         threads(count)
         gradient, (attended, logs) = logits.clone(), operations.attention(qkv, 4)
         results.append([
-            attended, logs, operations.attention_gradient(attended, qkv, logs),
+            attended, logs, operations.attention_gradient(attended, qkv, logs), orthogonalize(qkv),
             operations.gelu(x), operations.gelu_gradient(x, x), operations.causal_softmax_(scores.clone(), 0.5),
             operations.causal_softmax_gradient(scores, scores, 0.5),
             operations.cross_entropy_(gradient, targets, 1500), gradient,
@@ -171,6 +172,31 @@ def training_gradients(module: LossModel, dtype: torch.dtype) -> tuple[Tensor, l
     module.zero_grad()
     result.backward()
     return result.detach(), [p.grad.clone() for p in module.model.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 20, 20), (2, 24, 96), (2, 96, 24), (5, 7, 50)])
+def test_orthogonalization_is_that_of_the_polynomials_one_after_the_other(
+    shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrices = numbers(*shape, dtype=torch.float32)
+    matrices[0, 0] *= 1e-4  # a row with a small gradient
+    found = orthogonalize(matrices)
+    assert operations.orthogonalization_fits(matrices)
+    monkeypatch.setattr(operations, "orthogonalization_fits", lambda matrices: False)
+    exact = orthogonalize(matrices.double())
+    assert (found - exact).norm() <= 1e-4 * exact.norm()
+
+
+def test_orthogonalization_of_few_matrices_with_many_threads_or_of_large_ones_is_pytorchs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In C, each matrix has one thread and its own memory."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    assert operations.orthogonalization_fits(numbers(4, 9, 6, dtype=torch.float32))
+    assert not operations.orthogonalization_fits(numbers(3, 9, 6, dtype=torch.float32))
+    assert operations.orthogonalization_fits(torch.empty(4, 1024, 1025))
+    assert not operations.orthogonalization_fits(torch.empty(4, 1025, 1025))
+    assert not operations.orthogonalization_fits(numbers(4, 9, 6))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

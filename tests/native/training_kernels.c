@@ -3,8 +3,8 @@
  * fraction of its bound, and fails if one is above 1, or if another instruction set gives other bits.
  *
  * Rounding to the nearest bfloat16 changes a result by at most 2^-8 of it. The arithmetic in float32 adds an error of at
- * most 1e-5 of the terms that the result is a sum of. Attention has other bits on each instruction set, because its
- * products are fused with their sums where the processor can.
+ * most 1e-5 of the terms that the result is a sum of. Attention and the orthogonalization have other bits on each
+ * instruction set, because their products are fused with their sums where the processor can.
  */
 
 #include <stdio.h>
@@ -201,6 +201,47 @@ static void attention(int64_t length, int64_t width) {
     free(size_of_ds), free(size_of_p);
 }
 
+/* The orthogonalization of two matrices, compared with the polynomials of X one after the other in double precision. */
+static void orthogonalization(int64_t rows, int64_t columns) {
+    static const float polynomials[] = {3, -4, 2, 2.5, -2, 0.5};
+    int64_t n = rows * columns, m = rows < columns ? rows : columns, k = rows < columns ? columns : rows;
+    float *x = numbers(2 * n, 1), *y = room(2 * n);
+    float *buffer = room(2 * minigpt_orthogonalization_buffer(rows, columns));
+    double *wide = malloc(n * sizeof *wide), *next = malloc(n * sizeof *next), *gram = malloc(m * m * sizeof *gram);
+    minigpt_orthogonalize(y, x, 2, rows, columns, polynomials, 2, 1.02f, buffer, 2);
+    for (const float *from = x, *to = y; from < x + 2 * n; from += n, to += n) {
+        double norm = 0;
+#define AT(i, t) (rows > columns ? (t) * columns + (i) : (i) * columns + (t)) /* of element (i, t) of X, (m, k) */
+        for (int64_t i = 0; i < n; i++) norm += (double)from[i] * from[i];
+        for (int64_t i = 0; i < m; i++)
+            for (int64_t t = 0; t < k; t++) wide[i * k + t] = from[AT(i, t)] / sqrt(norm);
+        for (int pass = 0; pass < 3; pass++) { /* the rows' scale, then the polynomials */
+            for (int64_t i = 0; i < m; i++)
+                for (int64_t j = 0; j < m; j++) {
+                    gram[i * m + j] = 0;
+                    for (int64_t t = 0; t < k; t++) gram[i * m + j] += wide[i * k + t] * wide[j * k + t];
+                }
+            for (int64_t i = 0; i < m; i++)
+                for (int64_t t = 0; t < k; t++) {
+                    double once = 0, twice = 0, sum = 0;
+                    for (int64_t j = 0; j < m; j++) {
+                        double product = 0;
+                        for (int64_t l = 0; l < m && pass; l++) product += gram[i * m + l] * gram[l * m + j];
+                        once += gram[i * m + j] * wide[j * k + t], twice += product * wide[j * k + t];
+                        sum += fabs(gram[i * m + j]);
+                    }
+                    const float *p = polynomials + 3 * (pass - 1);
+                    next[i * k + t] = pass ? p[0] * wide[i * k + t] + p[1] * once + p[2] * twice
+                                           : wide[i * k + t] / (1.02 * sqrt(larger(sum, 1e-12)));
+                }
+            memcpy(wide, next, n * sizeof *wide);
+        }
+        for (int64_t i = 0; i < m; i++)
+            for (int64_t t = 0; t < k; t++) check(to, AT(i, t), wide[i * k + t], 1);
+    }
+    free(x), free(y), free(buffer), free(wide), free(next), free(gram);
+}
+
 static void report(const char *set, const char *kernel) {
     printf("%s %s %.3f\n", set, kernel, worst);
     failed |= !(worst <= 1);
@@ -209,6 +250,7 @@ static void report(const char *set, const char *kernel) {
 
 int main(void) {
     static const int64_t lengths[] = {1, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 64, 65, 127};
+    static const int64_t sides[] = {1, 5, 6, 13, 32, 50};
     static const struct { const char *name; const Kernels *kernels; int has; } sets[] = {
 #if defined(__x86_64__)
         {"avx512-vnni", &kernels_avx512, 1}, {"avx2", &kernels_avx2, 2},
@@ -242,6 +284,9 @@ int main(void) {
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
             for (int64_t width = 16; width <= 48; width += 16) attention(lengths[i], width);
         report(sets[set].name, "attention");
+        for (size_t i = 0; i < sizeof sides / sizeof *sides; i++)
+            for (size_t j = 0; j < sizeof sides / sizeof *sides; j++) orthogonalization(sides[i], sides[j]);
+        report(sets[set].name, "orthogonalization");
         bits = same_everywhere;
         if (first && bits != first) {
             printf("%s gives other bits\n", sets[set].name);

@@ -66,7 +66,7 @@ def test_the_scale_of_a_matrix_makes_no_difference(size: float) -> None:
 
 @pytest.mark.parametrize("shape", [(3, 32, 128), (3, 128, 32)])
 def test_rounding_errors_stay_small_where_singular_values_differ_by_five_orders(shape: tuple[int, ...]) -> None:
-    """Through X X^T in float32 if they are not square, as here, and one polynomial after the other in float64."""
+    """In float32 through X X^T, where there is C code; in float64 one polynomial after the other."""
     noise = torch.randn(shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     u, _, v = torch.linalg.svd(noise, full_matrices=False)
     matrices = u @ torch.diag(torch.logspace(0, -5, 32).double()) @ v
