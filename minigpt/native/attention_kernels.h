@@ -66,7 +66,7 @@ static void NAME(transpose)(float *columns, const float *rows, int64_t stride, i
 static float NAME(shifted_exponentials)(float *x, int64_t count, int64_t end, float scale, float shift) {
     NAME(floats) totals[PARTS] = {{0}};
     for (int64_t i = 0; i < end; i += WIDTH) {
-        NAME(floats) v = NAME(exponential)(NAME(load)(x + i) * scale - shift);
+        NAME(floats) v = NAME(exponential_of)(NAME(load)(x + i) * scale - shift, 1);
         if (count - i < WIDTH) v = NAME(limit)(v, i, count, 0);
         totals[0] += v;
         NAME(store)(x + i, v);

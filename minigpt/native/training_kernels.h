@@ -3,8 +3,8 @@
  *   MULTIPLY_ADD(a, b, sum)   sum + a * b of vectors, rounded once where the processor can
  *
  * In memory, numbers are floats or bfloat16, which is the upper half of a float; a constant `dtype` says which. In between
- * they are floats. Except in attention_kernels.h, all instruction sets add the same floats in the same order, so that they
- * give the same bits.
+ * they are floats. With bfloat16, all instruction sets add the same floats in the same order, so that they give the same
+ * bits. With floats, products are fused with their sums.
  */
 
 #include "vectors.h"
@@ -55,16 +55,16 @@ static inline void NAME(write)(void *y, int64_t i, int64_t room, NAME(floats) v,
 }
 
 /* 1 / (1 + e^(-2u)), with u = sqrt(2/pi) (x + 0.044715 x^3): GPT-2's GELU is x times that. */
-static inline NAME(floats) NAME(gate)(NAME(floats) x) {
+static inline __attribute__((always_inline)) NAME(floats) NAME(gate)(NAME(floats) x, const int dtype) {
     NAME(floats) u = 0.79788456f * (x + 0.044715f * x * x * x);
-    return 1.0f / (1.0f + NAME(exponential)(-2.0f * u));
+    return 1.0f / (1.0f + NAME(exponential_of)(-2.0f * u, dtype == FLOAT32));
 }
 
 /* y = GELU(x). */
 static inline __attribute__((always_inline)) void NAME(gelu_of)(void *y, const void *x, int64_t n, const int dtype) {
     for (int64_t i = 0; i < n; i += WIDTH) {
         NAME(floats) v = NAME(read)(x, i, n, dtype);
-        NAME(write)(y, i, n, v * NAME(gate)(v), dtype);
+        NAME(write)(y, i, n, v * NAME(gate)(v, dtype), dtype);
     }
 }
 
@@ -73,7 +73,7 @@ static inline __attribute__((always_inline)) void NAME(gelu_of)(void *y, const v
 static inline __attribute__((always_inline)) void NAME(gelu_gradient_of)(
     void *dx, const void *dy, const void *x, int64_t n, const int dtype) {
     for (int64_t i = 0; i < n; i += WIDTH) {
-        NAME(floats) v = NAME(read)(x, i, n, dtype), gate = NAME(gate)(v);
+        NAME(floats) v = NAME(read)(x, i, n, dtype), gate = NAME(gate)(v, dtype);
         NAME(floats) slope = 2.0f * 0.79788456f * (1.0f + 3.0f * 0.044715f * v * v);
         NAME(write)(dx, i, n, NAME(read)(dy, i, n, dtype) * (gate + v * gate * (1.0f - gate) * slope), dtype);
     }
@@ -109,7 +109,7 @@ static inline __attribute__((always_inline)) void NAME(exponentials)(
     for (int p = 0; p < PARTS; p++) totals[p] = NAME(broadcast)(0);
     for (int64_t i = 0; i < n; i += LANES)
         for (int p = 0; p < PARTS; p++) {
-            NAME(floats) one = NAME(exponential)(NAME(load)(y + i + p * WIDTH) - *largest);
+            NAME(floats) one = NAME(exponential_of)(NAME(load)(y + i + p * WIDTH) - *largest, dtype == FLOAT32);
             totals[p] += one;
             NAME(store)(y + i + p * WIDTH, one);
         }

@@ -1,6 +1,7 @@
 /* Vectors of floats for one instruction set. A file that includes this one has defined
  *   ISA    the suffix of this instruction set's functions
  *   PARTS  the registers that hold 16 lanes
+ *   MULTIPLY_ADD(a, b, sum)  sum + a * b of vectors, rounded once where the processor can
  * A loop keeps 16 lanes in PARTS vectors of the register's size. One vector of 16 lanes, which the compilers also accept,
  * passes through memory in each iteration where a register is smaller.
  */
@@ -43,19 +44,24 @@ static inline NAME(floats) NAME(larger)(NAME(floats) a, NAME(floats) b) {
 static inline NAME(floats) NAME(broadcast)(float x) { return x - (NAME(floats)){0}; }
 
 /* e^x with a relative error of about 2e-7: x = k ln 2 + r, so e^x = 2^k e^r, with a polynomial for e^r over
- * |r| <= ln 2 / 2. Source: Cephes. */
-static inline NAME(floats) NAME(exponential)(NAME(floats) x) {
+ * |r| <= ln 2 / 2. `fused` is a constant: whether products and sums are one instruction, with one rounding; without it, all
+ * instruction sets give the same bits. Source: Cephes. */
+static inline __attribute__((always_inline)) NAME(floats) NAME(exponential_of)(NAME(floats) x, const int fused) {
+#define ADD(a, b, sum) (fused ? MULTIPLY_ADD(a, b, sum) : (a) * (b) + (sum))
     x = NAME(larger)((NAME(floats)){0} - 87.0f, x);
     x = -NAME(larger)((NAME(floats)){0} - 88.0f, -x);
     const float round = 12582912.0f; /* 1.5 * 2^23: adding it leaves no bits for a fraction */
-    NAME(floats) k = (x * 1.44269504f + round) - round;
-    NAME(floats) r = x - k * 0.693359375f + k * 2.12194440e-4f;
-    NAME(floats) p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
+    NAME(floats) zero = {0}, k = ADD(x, zero + 1.44269504f, zero + round) - round;
+    NAME(floats) r = ADD(k, zero + 2.12194440e-4f, ADD(k, zero - 0.693359375f, x));
+    NAME(floats) p = ADD(r, zero + 1.9875691500e-4f, zero + 1.3981999507e-3f);
+    p = ADD(p, r, zero + 8.3334519073e-3f);
+    p = ADD(p, r, zero + 4.1665795894e-2f);
+    p = ADD(p, r, zero + 1.6666665459e-1f);
+    p = ADD(p, r, zero + 5.0000001201e-1f);
+    p = ADD(p * r, r, r) + 1.0f;
+#undef ADD
     NAME(integers) exponent = (__builtin_convertvector(k, NAME(integers)) + 127) << 23;
     return p * (NAME(floats))exponent;
 }
+
+static inline NAME(floats) NAME(exponential)(NAME(floats) x) { return NAME(exponential_of)(x, 0); }
