@@ -21,10 +21,10 @@ _ORTHOGONALIZED_ROWS = 1024  # of the shorter side; a thread needs 20 bytes per 
 
 def fits(x: Tensor) -> bool:
     """Whether the functions below can compute with `x`, and are faster than PyTorch."""
-    if x.dtype not in _DTYPES or x.device.type != "cpu" or torch.compiler.is_compiling():
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
         return False
     # A tensor of another type, or under torch.func's transforms, may have no memory.
-    return type(x) is Tensor and not torch._C._are_functorch_transforms_active() and are_faster()
+    return type(x) is Tensor and not torch._C._are_functorch_transforms_active() and are_faster(x.dtype)
 
 
 def attention_fits(qkv: Tensor, n_head: int) -> bool:
@@ -42,10 +42,15 @@ def orthogonalization_fits(matrices: Tensor) -> bool:
     return torch.get_num_threads() <= 2 * len(matrices) and fits(matrices)  # each has one thread
 
 
-def are_faster() -> bool:
-    """Whether the C code is there and uses as many threads as PyTorch."""
+def are_faster(dtype: torch.dtype) -> bool:
+    """Whether the C code is there for this dtype, is fast, and uses as many threads as PyTorch."""
     loaded = compiled.library()
-    return loaded is not None and bool(torch.get_num_threads() == 1 or loaded.minigpt_has_openmp())
+    if dtype not in _DTYPES or loaded is None:
+        return False
+    # Elsewhere it has no instruction for a product and a sum, and a Mac's PyTorch multiplies matrices much faster.
+    if dtype == torch.float32 and compiled.selected(loaded) not in ("avx2", "avx512-vnni"):
+        return False
+    return bool(torch.get_num_threads() == 1 or loaded.minigpt_has_openmp())
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -151,7 +156,7 @@ def cross_entropy_(
     Shapes: logits and teacher (n, V), targets (n, 1) int64.
     Raises: IndexError if a target is not below `vocab_size`.
     """
-    assert fits(logits)
+    assert logits.dtype in _DTYPES
     assert logits.stride(1) == 1
     assert vocab_size <= logits.shape[1]
     assert targets.dtype == torch.int64

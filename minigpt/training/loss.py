@@ -125,8 +125,7 @@ def head_plan(
     """The plan for a device. A compiled gradient reads all rows at once, because it makes no copies of the logits."""
     gradient = compiled_gradient or overwrite_with_gradient
     if device_type != "cuda":
-        compiles = device_type == "cpu" and dtype in (torch.bfloat16, torch.float32)
-        if compiles and compiled_gradient is None and operations.are_faster():
+        if device_type == "cpu" and compiled_gradient is None and operations.are_faster(dtype):
             return HeadPlan(HEAD_ROWS, HEAD_ROWS, pads_vocabulary=False, gradient=operations.cross_entropy_)
         slice_rows = max(1, _CACHED_LOGITS // vocab_size) if device_type == "cpu" else HEAD_ROWS
         return HeadPlan(HEAD_ROWS, slice_rows, pads_vocabulary=False, gradient=gradient)
