@@ -16,7 +16,8 @@
 #error "packed int8 weights need a little-endian processor: of four weights, the first is in the lowest byte"
 #endif
 
-enum { BLOCK = 64, STREAMS = 8, SUMS = 4096, CHUNK = 256, MAX_ROWS = 128, MAX_FLOAT_ROWS = 512 };
+enum { BLOCK = 64, STREAMS = 8, SUMS = 4096, CHUNK = 256, MAX_ROWS = 512, INT8_ROWS = 128 };
+enum { SHARED_ROWS = 32 }; /* from which on threads take parts of a product until none is left */
 enum { TILED = 32, INPUTS = 256, AHEAD = 32 }; /* of many rows with float32 weights by columns */
 enum { QUERIES = 32, TOGETHER = 8 };        /* of one sequence, whose attention is computed together */
 enum { BY_ROWS, BY_COLUMNS, INT8 };
@@ -314,25 +315,47 @@ static void quantize(Quantized *q, const float *x, int64_t from, int64_t to, con
     for (int64_t r = from; r < to; r++) kernels->quantize(q, r, x + r * m->in, m->in);
 }
 
-/* y = x W^T + bias for the rows [start, end) of x, then GELU if `gelu`; y begins with row `start`. Each thread computes
- * a part of the outputs, from its part of the weights. */
-static void multiply(float *y, const float *x, const Quantized *all, int64_t start, int64_t end, const Matrix *m,
-                     int gelu) {
-    int64_t rows = end - start;
-    x += start * m->in;
-    Quantized q = {all->values + start * all->stride, all->scales + start * all->blocks,
-                   all->offsets + start * all->blocks, all->stride, all->blocks};
-    int64_t panels = (m->out + LANES - 1) / LANES;
-    int64_t from = panels * THREAD / THREADS * LANES, to = panels * (THREAD + 1) / THREADS * LANES;
-    to = to < m->out ? to : m->out;
+/* The outputs [from, to) of y = x W^T + bias for `rows` rows, then GELU if `gelu`. */
+static void multiply_part(float *y, const float *x, const Quantized *q, int64_t rows, const Matrix *m, int64_t from,
+                          int64_t to, int gelu) {
     if (m->form == INT8)
-        kernels->multiply_int8(y, &q, rows, m, from, to);
+        kernels->multiply_int8(y, q, rows, m, from, to);
     else if (m->form == BY_ROWS)
         kernels->multiply_rows(y, x, rows, m, from, to);
     else
         kernels->multiply_columns(y, x, rows, m, from, to);
     for (int64_t r = 0; gelu && r < rows; r++) kernels->gelu(y + r * m->out + from, to - from);
+}
+
+/* y = x W^T + bias for the rows [start, end) of x, then GELU if `gelu`; y begins with row `start`. Of few rows each thread
+ * computes a part of the outputs, from its part of the weights. Of many it takes one small part after the other, so that
+ * threads do not wait long for one that shares its core with another program. */
+static void multiply(float *y, const float *x, const Quantized *all, int64_t start, int64_t end, const Matrix *m,
+                     int gelu) {
+    int64_t rows = end - start, blocks = all->blocks, stride = all->stride;
+    x += start * m->in;
+    Quantized q = {all->values + start * stride, all->scales + start * blocks, all->offsets + start * blocks, stride, blocks};
+    if (rows < SHARED_ROWS) {
+        int64_t panels = (m->out + LANES - 1) / LANES;
+        int64_t from = panels * THREAD / THREADS * LANES, to = panels * (THREAD + 1) / THREADS * LANES;
+        multiply_part(y, x, &q, rows, m, from, to < m->out ? to : m->out, gelu);
 #pragma omp barrier
+        return;
+    }
+    /* In int8, rows are prepared again for each part of the outputs; in float32, weights for each part of the rows. */
+    int64_t most = m->form == INT8 ? INT8_ROWS : rows, widest = m->form == INT8 ? 512 : 128;
+    int64_t down = (rows + most - 1) / most, parts = (m->form == INT8 ? 2 : 4) * THREADS;
+    int64_t columns = (m->out * down + parts - 1) / parts; /* then rounded up to two panels */
+    columns = (columns + 2 * LANES - 1) / (2 * LANES) * (2 * LANES);
+    columns = columns < widest ? columns : widest;
+    int64_t across = (m->out + columns - 1) / columns;
+#pragma omp for schedule(dynamic)
+    for (int64_t part = 0; part < across * down; part++) {
+        int64_t from = part % across * columns, to = from + columns < m->out ? from + columns : m->out;
+        int64_t r = part / across * most, count = rows - r < most ? rows - r : most;
+        Quantized of_part = {q.values + r * stride, q.scales + r * blocks, q.offsets + r * blocks, stride, blocks};
+        multiply_part(y + r * m->out, x + r * m->in, &of_part, count, m, from, to, gelu);
+    }
 }
 
 static int64_t rounded(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
@@ -359,7 +382,7 @@ static void attention(const Model *m, const Layer *layer, const Rows *rows, int6
         }
     int64_t rest = rows->count - first, size = group_size(rest), groups = (rest + size - 1) / size;
     float *scores = w->scores + THREAD * scores_size(m, rows->count);
-#pragma omp for schedule(static) collapse(2)
+#pragma omp for schedule(dynamic) collapse(2)
     for (int64_t h = 0; h < m->n_head; h++)
         for (int64_t g = 0; g < groups; g++) {
             int64_t r = first + g * size, end = r + size < rows->count ? r + size : rows->count;
@@ -424,7 +447,7 @@ static int64_t lay_out(Work *w, char *memory, const Model *m, int64_t rows, int 
     return used;
 }
 
-/* Reads `rows->count` ids, at most MAX_ROWS or MAX_FLOAT_ROWS at a time, appends them to the cache, and writes logits of
+/* Reads `rows->count` ids, at most MAX_ROWS at a time, appends them to the cache, and writes logits of
  * shape (count - logits_from, vocab_size). Returns 0; OUT_OF_MEMORY if there is no memory for the buffers; OUT_OF_RANGE
  * if an id or a position is outside its embedding. */
 int minigpt_step(const Model *m, const Rows *rows, float *logits, int threads) {
@@ -433,8 +456,7 @@ int minigpt_step(const Model *m, const Rows *rows, float *logits, int threads) {
         if (rows->ids[r] < 0 || rows->ids[r] >= m->vocab_size || rows->positions[r] < 0 ||
             rows->positions[r] >= m->n_positions)
             return OUT_OF_RANGE;
-    int64_t most = m->head.form == INT8 ? MAX_ROWS : MAX_FLOAT_ROWS;
-    int64_t at_once = rows->count < most ? rows->count : most;
+    int64_t at_once = rows->count < MAX_ROWS ? rows->count : MAX_ROWS;
     char *memory = malloc(lay_out(&w, NULL, m, at_once, threads) + 64);
     if (memory == NULL) return OUT_OF_MEMORY;
     lay_out(&w, memory + (64 - (uintptr_t)memory % 64) % 64, m, at_once, threads);

@@ -533,11 +533,11 @@ static inline __attribute__((always_inline)) void NAME(wide_tile)(
     }
 }
 
-/* The same as multiply_int8, for at most MAX_ROWS rows. */
+/* The same as multiply_int8, for at most INT8_ROWS rows. */
 static void NAME(multiply_wide)(float *y, const Quantized *x, int64_t rows, const Matrix *m, int64_t from, int64_t to) {
     NAME(integers) weights[CHUNK / 2 * PARTS];
-    int32_t activations[MAX_ROWS * CHUNK / 2];
-    float rest[MAX_ROWS * LANES] = {0}; /* the sums of a last panel that `y` has no room for */
+    int32_t activations[INT8_ROWS * CHUNK / 2];
+    float rest[INT8_ROWS * LANES] = {0}; /* the sums of a last panel that `y` has no room for */
     int64_t padded = (m->in + 3) / 4 * 4, whole = to / LANES * LANES;
     for (int64_t r = 0; r < rows; r++) memset(y + r * m->out + from, 0, (to - from) * sizeof *y);
     for (int64_t begin = 0; begin < padded; begin += CHUNK) {
