@@ -5,18 +5,18 @@
  * appendix B.2 (the gradient).
  *
  * Below, q, k, v and y are rows of `width` floats, one per position; `width` is a multiple of LANES. Where an argument
- * ends in _stride, its rows begin that many floats apart. `padded` is the length rounded up to STEP, the row length of
+ * ends in _stride, its rows begin that many floats apart. `padded` is the length rounded up to ROW_MULTIPLE, the row length of
  * the matrices (length, padded).
  */
 
-enum { NAME(TILE) = 2 * WIDTH }; /* columns of a tile; STEP is a multiple of it */
+enum { NAME(TILE_COLUMNS) = 2 * WIDTH }; /* ROW_MULTIPLE is a multiple of it */
 
 /* `rows` x `vectors` vectors of c = the sum over k < depth of column k of A times row k of B, with A's element (r, k) at
  * a[r * a_row + k * a_column]. `rows` and `vectors` are constants: the sums fit into the registers. */
 static inline __attribute__((always_inline)) void NAME(tile)(
     const int rows, const int vectors, float *c, int64_t c_stride, const float *a, int64_t a_row, int64_t a_column,
     const float *b, int64_t b_stride, int64_t depth) {
-    NAME(floats) sums[QUERY_ROWS][2] = {{{0}}};
+    NAME(floats) sums[TILE_ROWS][2] = {{{0}}};
     for (int64_t k = 0; k < depth; k++) {
         NAME(floats) loaded[2];
         for (int v = 0; v < vectors; v++) loaded[v] = NAME(load)(b + k * b_stride + v * WIDTH);
@@ -29,14 +29,14 @@ static inline __attribute__((always_inline)) void NAME(tile)(
         for (int v = 0; v < vectors; v++) NAME(store)(c + r * c_stride + v * WIDTH, sums[r][v]);
 }
 
-/* The same for up to QUERY_ROWS rows and n columns, a multiple of WIDTH. */
+/* The same for up to TILE_ROWS rows and n columns, a multiple of WIDTH. */
 static void NAME(multiply)(
     int64_t rows, int64_t n, float *c, int64_t c_stride, const float *a, int64_t a_row, int64_t a_column,
     const float *b, int64_t b_stride, int64_t depth) {
     for (int64_t j = 0, wide; j < n; j += wide ? 2 * WIDTH : WIDTH) {
         wide = n - j >= 2 * WIDTH;
-        if (rows == QUERY_ROWS && wide)
-            NAME(tile)(QUERY_ROWS, 2, c + j, c_stride, a, a_row, a_column, b + j, b_stride, depth);
+        if (rows == TILE_ROWS && wide)
+            NAME(tile)(TILE_ROWS, 2, c + j, c_stride, a, a_row, a_column, b + j, b_stride, depth);
         else
             for (int64_t r = 0; r < rows; r++) {
                 float *to = c + r * c_stride + j;
@@ -80,12 +80,12 @@ static void NAME(attend_head)(
     float *y, int64_t y_stride, float *logs, const float *q, const float *k, const float *v, int64_t stride,
     int64_t length, int64_t width, float scale, float *buffer) {
     int64_t padded = padded_length(length);
-    float *keys = buffer, *weights = keys + width * padded, *values = weights + QUERY_ROWS * padded;
+    float *keys = buffer, *weights = keys + width * padded, *values = weights + TILE_ROWS * padded;
     NAME(transpose)(keys, k, stride, length, width);
     NAME(gather)(values, v, stride, length, width);
-    for (int64_t t = 0; t < length; t += QUERY_ROWS) {
-        int64_t rows = length - t < QUERY_ROWS ? length - t : QUERY_ROWS;
-        int64_t visible = t + rows, end = (visible + NAME(TILE) - 1) / NAME(TILE) * NAME(TILE);
+    for (int64_t t = 0; t < length; t += TILE_ROWS) {
+        int64_t rows = length - t < TILE_ROWS ? length - t : TILE_ROWS;
+        int64_t visible = t + rows, end = (visible + NAME(TILE_COLUMNS) - 1) / NAME(TILE_COLUMNS) * NAME(TILE_COLUMNS);
         NAME(multiply)(rows, end, weights, padded, q + t * stride, stride, 1, keys, padded, width);
         for (int64_t r = 0; r < rows; r++) {
             float *row = weights + r * padded;
@@ -118,9 +118,9 @@ static void NAME(attend_head_gradient)(
     NAME(transpose)(values, v, stride, length, width);
     NAME(gather)(gathered, k, stride, length, width);
     NAME(gather)(outputs, dy, y_stride, length, width);
-    for (int64_t t = 0; t < length; t += QUERY_ROWS) {
-        int64_t rows = length - t < QUERY_ROWS ? length - t : QUERY_ROWS;
-        int64_t visible = t + rows, end = (visible + NAME(TILE) - 1) / NAME(TILE) * NAME(TILE);
+    for (int64_t t = 0; t < length; t += TILE_ROWS) {
+        int64_t rows = length - t < TILE_ROWS ? length - t : TILE_ROWS;
+        int64_t visible = t + rows, end = (visible + NAME(TILE_COLUMNS) - 1) / NAME(TILE_COLUMNS) * NAME(TILE_COLUMNS);
         float *p = weights + t * padded, *s = scores + t * padded;
         NAME(multiply)(rows, end, p, padded, q + t * stride, stride, 1, keys, padded, width);
         NAME(multiply)(rows, end, s, padded, outputs + t * width, width, 1, values, padded, width);
@@ -135,8 +135,8 @@ static void NAME(attend_head_gradient)(
         NAME(multiply)(rows, width, dq + t * stride, stride, scores + t * padded, padded, 1, gathered, width, visible);
     }
     NAME(gather)(gathered, q, stride, length, width);
-    for (int64_t t = 0; t < length; t += QUERY_ROWS) { /* keys and values from t on, and the queries that see them */
-        int64_t rows = length - t < QUERY_ROWS ? length - t : QUERY_ROWS, first = t * padded + t;
+    for (int64_t t = 0; t < length; t += TILE_ROWS) { /* keys and values from t on, and the queries that see them */
+        int64_t rows = length - t < TILE_ROWS ? length - t : TILE_ROWS, first = t * padded + t;
         NAME(multiply)(
             rows, width, dk + t * stride, stride, scores + first, 1, padded, gathered + t * width, width, length - t);
         NAME(multiply)(

@@ -30,13 +30,8 @@ _RECORD = "_native_build.json"
 _INSTRUCTION_SETS = ("avx512-vnni", "avx2", "neon-dotprod", "plain")
 _INSTRUCTIONS = "MINIGPT_CPU_ISA"  # environment variable: the instruction set to use instead of the processor's best
 
-_ADDRESS, _COUNT, _FLOAT, _THREADS, _CHOICE = (
-    ctypes.c_void_p,
-    ctypes.c_int64,
-    ctypes.c_float,
-    ctypes.c_int,
-    ctypes.c_int,
-)
+_ADDRESS, _COUNT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+_THREADS = _CHOICE = ctypes.c_int
 FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {  # result and arguments, as in decode.c and training.c
     "minigpt_use": (ctypes.c_char_p, [ctypes.c_char_p]),
     "minigpt_selected": (ctypes.c_char_p, []),

@@ -25,24 +25,24 @@ static inline __attribute__((always_inline)) void NAME(pack)(
 }
 
 /* c = A^T B, (m, n), with A (depth, m) and B (depth, n). If it is `symmetric`, one half is computed and copied to the other.
- * `buffer` has room for (m rounded up to QUERY_ROWS, plus STEP) x depth floats. */
+ * `buffer` has room for (m rounded up to TILE_ROWS, plus ROW_MULTIPLE) x depth floats. */
 static void NAME(product)(
     float *c, NAME(View) a, NAME(View) b, int64_t m, int64_t n, int64_t depth, int symmetric, float *buffer) {
-    float *rows = buffer, *panel = buffer + (m + QUERY_ROWS - 1) / QUERY_ROWS * QUERY_ROWS * depth;
-    for (int64_t r = 0; r < m; r += QUERY_ROWS) NAME(pack)(rows + r * depth, a, r, m, depth, QUERY_ROWS);
-    for (int64_t j = 0; j < n; j += NAME(TILE)) {
-        int64_t columns = n - j < NAME(TILE) ? n - j : NAME(TILE), end = symmetric && j + NAME(TILE) < m ? j + NAME(TILE) : m;
-        NAME(pack)(panel, b, j, n, depth, NAME(TILE));
-        for (int64_t r = 0; r < end; r += QUERY_ROWS) {
+    float *rows = buffer, *panel = buffer + (m + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS * depth;
+    for (int64_t r = 0; r < m; r += TILE_ROWS) NAME(pack)(rows + r * depth, a, r, m, depth, TILE_ROWS);
+    for (int64_t j = 0; j < n; j += NAME(TILE_COLUMNS)) {
+        int64_t columns = n - j < NAME(TILE_COLUMNS) ? n - j : NAME(TILE_COLUMNS), end = symmetric && j + NAME(TILE_COLUMNS) < m ? j + NAME(TILE_COLUMNS) : m;
+        NAME(pack)(panel, b, j, n, depth, NAME(TILE_COLUMNS));
+        for (int64_t r = 0; r < end; r += TILE_ROWS) {
             const float *of_rows = rows + r * depth;
-            if (m - r >= QUERY_ROWS && columns == NAME(TILE)) {
-                NAME(tile)(QUERY_ROWS, 2, c + r * n + j, n, of_rows, 1, QUERY_ROWS, panel, NAME(TILE), depth);
+            if (m - r >= TILE_ROWS && columns == NAME(TILE_COLUMNS)) {
+                NAME(tile)(TILE_ROWS, 2, c + r * n + j, n, of_rows, 1, TILE_ROWS, panel, NAME(TILE_COLUMNS), depth);
                 continue;
             }
-            float edge[QUERY_ROWS * NAME(TILE)];
-            NAME(tile)(QUERY_ROWS, 2, edge, NAME(TILE), of_rows, 1, QUERY_ROWS, panel, NAME(TILE), depth);
-            for (int64_t i = 0; i < QUERY_ROWS && r + i < m; i++)
-                memcpy(c + (r + i) * n + j, edge + i * NAME(TILE), columns * sizeof *c);
+            float edge[TILE_ROWS * NAME(TILE_COLUMNS)];
+            NAME(tile)(TILE_ROWS, 2, edge, NAME(TILE_COLUMNS), of_rows, 1, TILE_ROWS, panel, NAME(TILE_COLUMNS), depth);
+            for (int64_t i = 0; i < TILE_ROWS && r + i < m; i++)
+                memcpy(c + (r + i) * n + j, edge + i * NAME(TILE_COLUMNS), columns * sizeof *c);
         }
     }
     for (int64_t r = 0; symmetric && r < m; r += LANES) /* in blocks, which stay in the cache */

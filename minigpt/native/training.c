@@ -11,11 +11,12 @@
 
 enum { CHUNK = 4096, QUERIES = 16 }; /* numbers or rows that a thread computes at once */
 enum { BFLOAT16, FLOAT32, DTYPES };  /* as in operations.py */
-enum { QUERY_ROWS = 6, STEP = 32 };  /* of attention: the rows of a tile, and what a matrix's row length is a multiple of */
+enum { TILE_ROWS = 6 };              /* of a product, whose sums fit into the registers with two vectors of columns */
+enum { ROW_MULTIPLE = 32 };          /* what the row length of attention's matrices is rounded up to */
 
 static inline int64_t size_of(const int dtype) { return dtype == FLOAT32 ? sizeof(float) : sizeof(uint16_t); }
 static inline const char *at(const void *x, int64_t i, const int dtype) { return (const char *)x + i * size_of(dtype); }
-static inline int64_t padded_length(int64_t length) { return (length + STEP - 1) / STEP * STEP; }
+static inline int64_t padded_length(int64_t length) { return (length + ROW_MULTIPLE - 1) / ROW_MULTIPLE * ROW_MULTIPLE; }
 
 typedef struct {
     void (*gelu[DTYPES])(void *, const void *, int64_t);
@@ -137,7 +138,7 @@ int minigpt_cross_entropy(
 /* The floats that a thread's buffer needs for attention, and for its gradient. */
 int64_t minigpt_attention_buffer(int64_t length, int64_t width, int gradient) {
     int64_t padded = padded_length(length);
-    return 2 * length * width + (gradient ? 2 * (width + length) : width + QUERY_ROWS) * padded;
+    return 2 * length * width + (gradient ? 2 * (width + length) : width + TILE_ROWS) * padded;
 }
 
 /* Causal attention: y (batch, length, heads x width) from the queries, keys and values of all heads in qkv (batch, length,
@@ -179,7 +180,7 @@ void minigpt_attention_gradient(
 /* The floats that a thread's buffer needs to orthogonalize a matrix. */
 int64_t minigpt_orthogonalization_buffer(int64_t rows, int64_t columns) {
     int64_t shorter = rows < columns ? rows : columns, longer = rows < columns ? columns : rows;
-    return 4 * shorter * shorter + shorter + (longer + QUERY_ROWS + STEP) * shorter + STEP * longer;
+    return 4 * shorter * shorter + shorter + (longer + TILE_ROWS + ROW_MULTIPLE) * shorter + ROW_MULTIPLE * longer;
 }
 
 /* y = x with each matrix orthogonalized, (matrices, rows, columns). `polynomials` has three coefficients for each of `count`
