@@ -1,6 +1,14 @@
 """What holds for every test."""
 
+import signal
+
 import pytest
+
+
+def pytest_configure() -> None:
+    """Lets Ctrl-C reach the programs that tests start: a shell's background job ignores it, and so would they."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
