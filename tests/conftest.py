@@ -1,14 +1,50 @@
 """What holds for every test."""
 
+import gc
 import signal
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+
+from minigpt.planning import throughput
+from minigpt.reports import loss_curve
+
+SECONDS_PER_STEP, DRAW_LOSS_CURVE = throughput.seconds_per_step, loss_curve.draw_loss_curve
 
 
 def pytest_configure() -> None:
     """Lets Ctrl-C reach the programs that tests start: a shell's background job ignores it, and so would they."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector what all tests keep: torch's objects take a quarter of a second each time."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _plans_and_pages_take_little_time() -> Iterator[None]:
+    """Measuring a step and drawing a loss curve take longer than training does in most tests.
+
+    A plan measures a few steps. No curve is drawn, except in a test that has the fixture `loss_curves`.
+    """
+
+    def briefly(*arguments: Any, **options: Any) -> float:
+        return SECONDS_PER_STEP(*arguments, **(options | {"seconds": 0.01}))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(throughput, "seconds_per_step", briefly)
+        patch.setattr(loss_curve, "draw_loss_curve", lambda *_: None)
+        yield
+
+
+@pytest.fixture
+def loss_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loss curves are drawn in this test."""
+    monkeypatch.setattr(loss_curve, "draw_loss_curve", DRAW_LOSS_CURVE)
 
 
 @pytest.fixture(autouse=True)

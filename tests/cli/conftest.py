@@ -30,12 +30,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than training here."""
-    monkeypatch.setattr("minigpt.reports.loss_curve.draw_loss_curve", lambda *_: None)
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which a run of six steps, `checkpoints/fox`, has finished."""

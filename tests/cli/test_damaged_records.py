@@ -147,7 +147,6 @@ def here(fox: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINIGPT_CACHE", str(fox.parent.parent / "cache"))
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr("minigpt.reports.loss_curve.draw_loss_curve", lambda *_: None)
     (tmp_path / "short.txt").write_text("the quick brown fox")
     shutil.copytree(fox, tmp_path / "checkpoints" / "fox")
     return tmp_path / "checkpoints" / "fox"

@@ -10,7 +10,7 @@ from minigpt.storage.run import Run
 
 
 @pytest.fixture
-def texts(here: Path, no_curves: None) -> Path:
+def texts(here: Path) -> Path:
     """Two texts of 300 documents, of which the second has each twice."""
     (here / "web.jsonl").write_text("\n".join(json.dumps({"text": f"the web has page {n}"}) for n in range(300)))
     (here / "books.jsonl").write_text("\n".join(json.dumps({"text": f"once upon a time {n // 2}"}) for n in range(300)))

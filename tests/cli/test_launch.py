@@ -121,7 +121,6 @@ def test_more_processes_than_gpus_are_refused(run: Callable[..., Result], monkey
 @pytest.fixture
 def begun_on_two(run: Callable[..., Result], here: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A run whose record has `--devices 2 --device cpu`, on a machine that now has one GPU."""
-    monkeypatch.setattr("minigpt.reports.loss_curve.draw_loss_curve", lambda *_: None)
     assert run("train", "fox.txt", *tiny, "--no-report").exit_code == 0
     folder = Run.open(here / "checkpoints" / "fox")
     assert folder.record.training is not None

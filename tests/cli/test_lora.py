@@ -14,7 +14,6 @@ from minigpt.storage.tensors import load_tensors
 
 Run = Callable[..., Result]
 
-pytestmark = pytest.mark.usefixtures("no_curves")
 
 FOX, LETTERS = Path("checkpoints/fox"), Path("checkpoints/letters")
 LORA = ["letters.txt", "--from", "fox", "--lora", "--lora-rank", "3", "--context-length", "16", "--batch-size", "4",

@@ -66,7 +66,7 @@ def test_an_import_says_once_what_a_tokenizer_loses(chinese: Path, run: Run) -> 
     )
 
 
-def test_such_a_model_is_evaluated_inspected_and_fine_tuned(chinese: Path, run: Run, no_curves: None) -> None:
+def test_such_a_model_is_evaluated_inspected_and_fine_tuned(chinese: Path, run: Run) -> None:
     (chinese / "mixed.txt").write_text(f"{CHINESE} quick fox", encoding="utf-8")
     evaluated = run("evaluate", "hub", "mixed.txt", "--json")
     assert json.loads(evaluated.stdout)["bits_per_byte"] > 0
@@ -93,7 +93,7 @@ def test_an_export_that_needs_gpt2s_tokenizer_is_refused(chinese: Path, run: Run
     assert {path.name for path in chinese.iterdir()} <= {"hub", "zh.txt", "fox.txt", "cache"}
 
 
-def test_a_model_without_a_tokenizer_takes_ids(here: Path, run: Run, no_curves: None) -> None:
+def test_a_model_without_a_tokenizer_takes_ids(here: Path, run: Run) -> None:
     put_model(here / "hub", 40, eos_token_id=7)
     refused = run("load-gpt2", "--from", "hub", "--name", "bare")
     assert refused.exit_code == 1

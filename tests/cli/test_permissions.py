@@ -53,7 +53,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("MINIGPT_CACHE", str(folder / "cache"))
-        patch.setattr("minigpt.reports.loss_curve.draw_loss_curve", lambda *_: None)
         for arguments in COMMANDS.values():
             arguments = [*arguments[:-1], "7"] if "--resume" in arguments else arguments
             assert CliRunner().invoke(app, arguments).exit_code == 0
@@ -68,7 +67,6 @@ def fox(whole: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         shutil.copytree(whole, folder, dirs_exist_ok=True)
         monkeypatch.chdir(folder)
         monkeypatch.setenv("MINIGPT_CACHE", str(folder / "cache"))
-        monkeypatch.setattr("minigpt.reports.loss_curve.draw_loss_curve", lambda *_: None)
         if os.geteuid() == 0:
             for path in (folder, *folder.rglob("*")):
                 os.chown(path, NOBODY, NOBODY)

@@ -17,8 +17,6 @@ from minigpt.jobs.changes import is_free
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run as RunFolder
 
-pytestmark = pytest.mark.usefixtures("no_curves")
-
 FOX = Path("checkpoints/fox")
 
 

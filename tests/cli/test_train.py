@@ -26,7 +26,9 @@ from minigpt.storage.run import Run as RunFolder
 from minigpt.storage.run_record import CorpusRecord
 
 
-def test_a_text_without_options_is_planned_and_the_plan_names_the_options(run: Any, here: Path) -> None:
+def test_a_text_without_options_is_planned_and_the_plan_names_the_options(
+    run: Any, here: Path, loss_curves: None
+) -> None:
     result = run("train", "fox.txt", "--steps", "2")
     assert result.exit_code == 0, result.output
     for flag in ("--tokenizer", "--preset", "--n-layer", "--context-length", "--batch-size", "--learning-rate"):
@@ -405,10 +407,14 @@ def test_a_folder_that_cannot_be_written_is_one_clear_line(run: Any, here: Path,
 
 
 @pytest.mark.parametrize("number", [number for number in STOPS if signal.getsignal(number) is not signal.SIG_IGN])
-def test_a_signal_finishes_the_step_saves_and_says_how_to_resume(here: Path, tiny: list[str], number: int) -> None:
-    command = [sys.executable, "-m", "minigpt", "train", "fox.txt", *tiny, "--steps"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([*command, "1000000"], stderr=subprocess.PIPE, text=True, env=environment)
+def test_a_signal_finishes_the_step_saves_and_says_how_to_resume(
+    run: Any, here: Path, tiny: list[str], number: int
+) -> None:
+    command = ["train", "fox.txt", *tiny, "--steps"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "minigpt", *command, "1000000"], stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
     log = here / "checkpoints" / "fox" / "log.jsonl"
     deadline = time.monotonic() + 60
     try:
@@ -427,9 +433,7 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_resume(here: Path, tin
     assert state is not None
     stopped = state.progress["step"]
     assert stopped == max(line["step"] for line in folder.read_log())
-    resumed = subprocess.run(
-        [*command, str(stopped + 2), "--resume"], capture_output=True, text=True, check=False, env=environment
-    )
-    assert resumed.returncode == 0, resumed.stderr
+    resumed = run(*command, str(stopped + 2), "--resume")
+    assert resumed.exit_code == 0, resumed.stderr
     steps = [line["step"] for line in folder.read_log() if "loss" in line]
     assert steps == list(range(1, stopped + 3))

@@ -55,7 +55,6 @@ def browser(monkeypatch: pytest.MonkeyPatch) -> Browser:
     monkeypatch.setattr("minigpt.cli.watch.note", browser.note)
     monkeypatch.setattr(live_run, "_SECONDS", 0.0)
     monkeypatch.setattr(live_server, "_SECONDS", 0.01)
-    monkeypatch.setattr("minigpt.reports.loss_curve.draw_loss_curve", lambda *_: None)
     return browser
 
 

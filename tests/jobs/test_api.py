@@ -27,12 +27,6 @@ SETTINGS: dict[str, Any] = {
 FLAGS = [text for name, value in SETTINGS.items() for text in (f"--{name.replace('_', '-')}", str(value))]
 
 
-@pytest.fixture(autouse=True)
-def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than training here."""
-    monkeypatch.setattr("minigpt.reports.loss_curve.draw_loss_curve", lambda *_: None)
-
-
 def typed(*arguments: str) -> Any:
     result = CliRunner().invoke(app, list(arguments))
     assert result.exit_code == 0, result.output

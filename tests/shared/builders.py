@@ -76,7 +76,6 @@ def finished_run(folder: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("MINIGPT_CACHE", str(folder / "cache"))
-        patch.setattr("minigpt.reports.loss_curve.draw_loss_curve", lambda *_: None)
         options = ["--n-layer", "1", "--n-head", "2", "--n-embd", "16", "--context-length", "16", "--batch-size", "4",
                    "--tokenizer", "bytes", "--steps", "6", "--eval-every", "3", "--device", "cpu",
                    "--dtype", "float32", "--learning-rate", "0.001"]  # fmt: skip

@@ -179,7 +179,6 @@ def test_the_command_says_what_is_scored_and_compares_it_with_nothing_else(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINIGPT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "140")
-    monkeypatch.setattr("minigpt.reports.loss_curve.draw_loss_curve", lambda *_: None)
     write_log(tmp_path)
     options = ["--n-layer", "1", "--n-head", "2", "--n-embd", "16", "--context-length", "16", "--batch-size", "4",
                "--tokenizer", "bytes", "--steps", "6", "--eval-every", "3", "--device", "cpu",
