@@ -106,10 +106,14 @@ def flops_per_token(model: GPTConfig, context: int) -> float:
 
 
 def muon_flops(model: GPTConfig) -> float:
-    """Operations of Muon's matrix products: of three polynomials, for the twelve C x C parts of every block."""
-    square = model.n_embd**3
-    wide = 2 * 4 * square + 2 * 4 * square + 2 * square  # X X^T, B X and the square of X X^T, for C x 4C
-    return MUON_PRODUCTS * model.n_layer * (4 * 6 * square + 2 * wide)
+    """Operations of Muon's matrix products: of three polynomials, for the matrices of every block."""
+    width, n_head = model.n_embd, model.n_head
+
+    def of(rows: int, columns: int) -> int:
+        return 2 * rows * rows * (2 * columns + rows)  # X X^T, B X and the square of X X^T
+
+    of_block = 3 * n_head * of(width // n_head, width) + of(width, width) + 2 * of(width, 4 * width)
+    return MUON_PRODUCTS * model.n_layer * of_block
 
 
 def step_time(training: Training, cluster: Cluster) -> StepTime:

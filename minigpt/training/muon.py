@@ -54,8 +54,9 @@ class Muon(torch.optim.Optimizer):
     """Orthogonalized Nesterov momentum with decoupled weight decay. Matrices of one shape are computed together.
 
     The root mean square of an update is 0.2 x the learning rate for every shape, about that of AdamW, so one learning
-    rate serves both. A group's `parts` splits its matrices along their rows first: queries, keys and values are three
-    matrices. `bfloat16` is for devices that multiply bfloat16 faster. The processes of a `world` divide the matrices.
+    rate serves both. A group's `parts` splits its matrices along their rows first: the queries, keys and values of each
+    head are matrices of their own. `bfloat16` is for devices that multiply bfloat16 faster. The processes of a `world`
+    divide the matrices.
     Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks"; Liu et al. 2025, "Muon is
     scalable for LLM training", equation 4 (the scale).
     """

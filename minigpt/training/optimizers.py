@@ -45,10 +45,11 @@ def build_optimizers(
 ) -> list[torch.optim.Optimizer]:
     """The optimizers of `config.optimizer`, with decoupled weight decay on matrices and embeddings, none on vectors.
 
-    `adamw` is fused AdamW for all parameters. `muon` is Muon for the matrices inside the blocks, and AdamW for vectors
-    and embeddings, because each row of an embedding is learned separately; with `features`, partly together with those
-    of like spelling. `dtype` is that of the run's matrix products; weights and optimizer states are float32. The
-    processes of a `world` share Muon's work out.
+    `adamw` is fused AdamW for all parameters. `muon` is Muon for the matrices inside the blocks, where the queries,
+    keys and values of each head are matrices of their own, and AdamW for vectors and embeddings, because each row of an
+    embedding is learned separately; with `features`, partly together with those of like spelling. `dtype` is that of
+    the run's matrix products; weights and optimizer states are float32. The processes of a `world` share Muon's work
+    out.
     Source: Kingma and Ba 2015; Loshchilov and Hutter 2019, algorithm 2; `minigpt.training.muon`.
     """
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -72,7 +73,7 @@ def build_optimizers(
     qkv = [p for name, p in inner if name.endswith("qkv_proj.weight")]
     others = [p for name, p in inner if not name.endswith("qkv_proj.weight")]
     muon = Muon(
-        [{"params": qkv, "parts": 3}, {"params": others}],
+        [{"params": qkv, "parts": 3 * model.config.n_head}, {"params": others}],
         config.learning_rate,
         momentum=config.momentum,
         weight_decay=config.weight_decay,

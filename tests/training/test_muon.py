@@ -148,10 +148,11 @@ def test_parts_are_orthogonalized_separately() -> None:
 
 def test_an_update_is_as_large_as_adamws_for_every_shape() -> None:
     generator = torch.Generator().manual_seed(4)
-    for shape in [(32, 32), (128, 32), (32, 128)]:
+    for rows, columns, parts in [(32, 32, 1), (128, 32, 1), (32, 128, 1), (96, 32, 3), (96, 32, 12)]:
+        shape = (rows, columns)
         matrix = torch.nn.Parameter(torch.zeros(shape))
         matrix.grad = torch.randn(shape, generator=generator)
-        Muon([matrix], 0.01, momentum=0.9).step()
+        Muon([{"params": [matrix], "parts": parts}], 0.01, momentum=0.9).step()
         assert matrix.detach().square().mean().sqrt().item() == pytest.approx(0.2 * 0.01, rel=0.2)
 
 
@@ -164,5 +165,7 @@ def test_muon_updates_the_matrices_of_the_blocks_and_adamw_the_rest() -> None:
     assert {name.split(".", 2)[2] for name in has[1]} == {
         "attention.qkv_proj.weight", "attention.out_proj.weight", "mlp.up_proj.weight", "mlp.down_proj.weight"
     }  # fmt: skip
+    parts = {names[p].split(".")[-2]: group["parts"] for group in muon.param_groups for p in group["params"]}
+    assert parts == {"qkv_proj": 6, "out_proj": 1, "up_proj": 1, "down_proj": 1}  # two heads
     (only,) = build_optimizers(model, TrainConfig(steps=1, optimizer="adamw"))
     assert isinstance(only, torch.optim.AdamW)
