@@ -5,6 +5,7 @@ that keep their cores busy ("spinning"). That is fastest on a quiet machine. Bes
 often uses the core that the thread it waits for needs, and a step may take a hundred times as long. So a monitor
 looks four times a second at the share of the cores that other programs use. While its mean over the last second is more
 than a quarter of a core, waiting threads sleep, and training and decoding use as many threads as there are free cores.
+Reading a prompt keeps all threads, because they wait for each other seldom, and more threads get more of the cores.
 """
 
 import ctypes

@@ -33,6 +33,7 @@ _DATA_SHEETS = {
 }  # fmt: skip
 _OTHERS = {"Laptop", "Ti", "D", "MIG"}
 _EVALUATING = 0.3  # seconds
+_PEAK = 1.0  # seconds of matrix products, after which no more are measured
 _FEATURES, _FEATURES_PER_TOKEN = 0.7, 6  # of spelling, for each token of the vocabulary, as in English texts
 _WORTHWHILE = 1.1  # times as fast as float32: for less, bfloat16 is not worth its rounding
 
@@ -104,16 +105,16 @@ def peak(device: torch.device, dtype: torch.dtype) -> Peak:
 
 
 def _matmul_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """FLOP/s of the fastest of a few square matrix products."""
+    """FLOP/s of the fastest of a few square matrix products; of two, if each takes seconds."""
     size, rounds = (8192, 10) if device.type == "cuda" else (1024, 8)
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
-    best = 0.0
-    for _ in range(rounds):
+    took: list[float] = []
+    while len(took) < 2 or (len(took) < rounds and sum(took) < _PEAK):
         began = time.perf_counter()
         a @ b
         _wait(device)
-        best = max(best, 2 * size**3 / (time.perf_counter() - began))
-    return best
+        took.append(time.perf_counter() - began)
+    return 2 * size**3 / min(took)
 
 
 def _wait(device: torch.device) -> None:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -84,6 +85,22 @@ def test_the_peak_of_a_cpu_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert first.flops > 1e8
     monkeypatch.setattr(throughput, "_matmul_flops", lambda *_: 1.0)
     assert peak(CPU, torch.float32) is first
+
+
+@pytest.mark.parametrize(("seconds", "products"), [(0.01, 8), (0.3, 4), (5.0, 2)])
+def test_few_products_are_measured_where_each_takes_long(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, products: int
+) -> None:
+    """As in bfloat16 on a CPU without its instructions."""
+    reads = []
+
+    def perf_counter() -> float:
+        reads.append(seconds * len(reads))
+        return reads[-1]
+
+    monkeypatch.setattr(throughput, "time", SimpleNamespace(perf_counter=perf_counter))
+    assert throughput._matmul_flops(CPU, torch.float32) == pytest.approx(2 * 1024**3 / seconds)
+    assert len(reads) == 2 * products
 
 
 def test_measuring_keeps_no_reference_to_the_model() -> None:

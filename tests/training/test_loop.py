@@ -208,9 +208,10 @@ def test_a_run_that_continues_before_its_cool_down_keeps_its_best_weights_until_
 ) -> None:
     model = new_model()
     run = new_run(tmp_path / "run", model, corpus.tokenizer)
-    finished = list(train(model, corpus, settings(steps=60), run))[-1]
+    finished = list(train(model, corpus, settings(steps=60, sample_every=0), run))[-1]
     assert isinstance(finished, Finished)
-    events = list(train(model, corpus, settings(steps=400, patience=0), run, resume=True))
+    longer = settings(steps=400, patience=0, sample_every=0)
+    events = list(train(model, corpus, longer, run, resume=True))
     notices = [event.text for event in events if isinstance(event, Notice)]
     assert "from step 30 to 60 for a shorter budget; it continues from step 30 and keeps" in notices[0]
     first_best = next(event for event in events if isinstance(event, Evaluation) and event.best)

@@ -15,10 +15,11 @@ from minigpt.model.kv_cache import KVCache
 from minigpt.native import compiled
 from minigpt.threads import watch_load
 
-# As in decode.c: the forms of a matrix, the errors of minigpt_step, and the outputs in one int8 panel.
+# As in decode.c: the forms of a matrix, the errors of minigpt_step, the outputs in one int8 panel, and rows.
 _BY_ROWS, _BY_COLUMNS, _INT8 = range(3)
 _OUT_OF_MEMORY, _OUT_OF_RANGE = 1, 2
 _LANES = 16
+_SHARED_ROWS = 32  # from which on threads take small parts of a product, so that none waits long for a slow one
 # The longest float32 prompt, in ids, that decode.c reads faster than PyTorch, measured with GPT-2 small's shape: with
 # weights by columns, as in a file, on Intel's and on AMD's processors, and with weights by rows.
 _LONGEST_PROMPT = {"avx512-vnni": 128, "avx2": 32, "neon-dotprod": 16, "plain": 16}
@@ -177,7 +178,9 @@ class NativeEngine:
         ids, positions, sequences = (column.data_ptr() for column in columns)
         count = columns.shape[1]
         arguments = _Rows(ids, positions, sequences, count, count - n_logits)
-        threads = self._load.thread_count(torch.get_num_threads())
+        threads = torch.get_num_threads()
+        if count < _SHARED_ROWS:
+            threads = self._load.thread_count(threads)
         error = self._library.minigpt_step(
             ctypes.byref(self._model), ctypes.byref(arguments), logits.data_ptr(), threads
         )

@@ -451,6 +451,22 @@ def test_the_environment_chooses_the_instruction_set(
 
 
 @needs_native
+def test_only_decoding_uses_fewer_threads_beside_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, used = NativeEngine(scaled_model(SHAPES[1])), []
+
+    def step(*arguments: int) -> int:
+        used.append(arguments[-1])
+        return 0
+
+    monkeypatch.setattr(engine, "_library", SimpleNamespace(minigpt_step=step))
+    monkeypatch.setattr(engine, "_load", SimpleNamespace(thread_count=lambda most: most - 2))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
+    for count in (1, 31, 32, 300):
+        engine.step(torch.zeros(count, 3, dtype=torch.int64), 1)
+    assert used == [3, 3, 5, 5]
+
+
+@needs_native
 def test_a_wrong_instruction_set_in_the_environment_is_an_error(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "_library", compiled._library.__wrapped__)
     monkeypatch.setenv("MINIGPT_CPU_ISA", "sse9")
