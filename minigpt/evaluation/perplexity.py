@@ -15,10 +15,12 @@ from minigpt.data.batches import UNSCORED
 from minigpt.device import autocast
 from minigpt.errors import ConfigError, DataError
 from minigpt.model.gpt import GPT, eval_mode
+from minigpt.model.logits import logits_buffer
 from minigpt.threads import watch_load
 
 _BATCH_TOKENS = 8192  # in one forward pass, unless the caller chooses
 _MOST_LOGITS = 2**24  # at once: 64 MB in float32
+_CACHED_LOGITS = 2**18  # that a thread of a CPU turns into losses at once, so that they stay in its cache
 
 Item = TypeVar("Item")
 Progress = Callable[[int, int], None]  # windows done, windows in total
@@ -222,19 +224,27 @@ def target_losses(model: GPT, features: Tensor, targets: Tensor) -> Iterator[Ten
     Shapes: features (N, C), targets (N,) -> slices of (N,) float32, in order.
     """
     for rows, logits in sliced_logits(model, features):
-        yield F.cross_entropy(logits, targets[rows], reduction="none")
+        size = len(logits)
+        if logits.device.type == "cpu":
+            size = max(1, _CACHED_LOGITS * torch.get_num_threads() // logits.shape[1])
+        for some, their_targets in zip(torch.split(logits, size), torch.split(targets[rows], size), strict=True):
+            yield F.cross_entropy(some, their_targets, reduction="none")
 
 
 def sliced_logits(model: GPT, features: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """The logits of (N, C) features in slices: the rows, and their logits (n, V) in float32.
+    """The logits of (N, C) features in slices: the rows, and their logits (n, V) in float32, without gradients.
 
+    The next slice overwrites the logits: new memory for each would take as long as a third of the product.
     The head always computes in float32: near GPT-2's logits of about -70, adjacent bfloat16 values are 0.5 apart.
     """
     head = model.token_embedding.weight.float()  # (V, C)
-    slice_size = max(1, _MOST_LOGITS // model.config.vocab_size)
+    features = features.float()
+    slice_size = max(1, min(len(features), _MOST_LOGITS // model.config.vocab_size))
+    buffer = logits_buffer(features, slice_size, len(head))
     for start in range(0, len(features), slice_size):
         rows = slice(start, start + slice_size)
-        yield rows, F.linear(features[rows].float(), head)
+        some = features[rows]
+        yield rows, torch.mm(some, head.t(), out=buffer[: len(some)])
 
 
 def _total_loss(model: GPT, features: Tensor, targets: Tensor) -> float:

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from minigpt.model.gpt import GPT
+from minigpt.model.logits import logits_buffer
 from minigpt.native import operations
 from minigpt.training.sampled_softmax import SampledHead
 
 HEAD_ROWS = 1024  # tokens with logits in memory at one time
 CUDA_HEAD_ROWS = 4096  # the same on CUDA: every slice of rows adds to all of the head's gradient, which takes time
 _CACHED_LOGITS = 2**20  # logits that a CPU turns into their gradient at one time, so that they stay in its cache
-_ALIGNMENT = 64  # numbers: a matrix product writes rows a third faster if they begin at whole cache lines
 _CUDA_ALIGNMENT = 128  # tokens: tensor cores multiply whole tiles, and GPT-2's 50,257 tokens are an odd number
 
 
@@ -194,7 +194,7 @@ class _HeadAndLoss(torch.autograd.Function):
         total = torch.zeros((), dtype=torch.float32, device=features.device)
         feature_gradient = torch.empty_like(features)
         weight_gradient = torch.zeros_like(head, dtype=torch.float32) if trains_head else None
-        buffer = _logits_buffer(features, min(n, plan.rows), len(head))  # (rows, V)
+        buffer = logits_buffer(features, min(n, plan.rows), len(head))  # (rows, V)
         for start in range(0, n, plan.rows):
             x, target = features[start : start + plan.rows], targets[start : start + plan.rows, None]
             logits = torch.mm(x, head.t(), out=buffer[: len(x)])  # (rows, V)
@@ -244,19 +244,11 @@ class _TeacherLogits:
     def __init__(self, soft: SoftTargets, dtype: torch.dtype, rows: int, width: int) -> None:
         self.features = soft.features.to(dtype)
         self.head = F.pad(soft.head.to(dtype), (0, 0, 0, width - len(soft.head)))
-        self.buffer = _logits_buffer(self.features, rows, width)
+        self.buffer = logits_buffer(self.features, rows, width)
 
     def of_rows(self, start: int, count: int) -> Tensor:
         """The logits of `count` rows from `start`, which the next call overwrites: (count, width)."""
         return torch.mm(self.features[start : start + count], self.head.t(), out=self.buffer[:count])
-
-
-def _logits_buffer(features: Tensor, rows: int, vocab_size: int) -> Tensor:
-    """Uninitialized memory for logits, (rows, vocab_size), whose rows begin at whole cache lines."""
-    padded = features.new_empty(rows, -(-vocab_size // _ALIGNMENT) * _ALIGNMENT)
-    # oneDNN's AMX kernels read past the end of a row and multiply that by 0, and 0 times NaN is NaN.
-    padded[:, vocab_size:] = 0
-    return padded[:, :vocab_size]
 
 
 def overwrite_with_gradient(
