@@ -15,7 +15,7 @@ from minigpt.device import autocast, keep_freed_memory
 from minigpt.errors import TrainingError
 from minigpt.model.gpt import GPT
 from minigpt.seeds import mix_seed
-from minigpt.threads import watch_load
+from minigpt.threads import LoadMonitor, ThreadTrials, watch_load
 from minigpt.training.distributed import World, full_tensor, to_local
 from minigpt.training.loss import LossModel
 from minigpt.training.memory import checkpoint_blocks, is_out_of_memory
@@ -49,6 +49,7 @@ class TrainStep:
         self.rows = world.rows(self.batch_size)
         self.micro_batch_size = min(config.micro_batch_size or len(self.rows), len(self.rows))
         self._load = watch_load(torch.get_num_threads()) if device.type == "cpu" and world.size == 1 else None
+        self._trials = None if self._load is None else ThreadTrials(self._load)
         if device.type == "cpu":
             keep_freed_memory()
         self.checkpointing = config.checkpoint_activations == "on"
@@ -79,7 +80,7 @@ class TrainStep:
         runs out of memory.
         """
         set_learning_rate(self.optimizers, learning_rate)
-        with self._threads():
+        with self._threads(self._trials):
             loss = self.world.all_reduce_sum(self._compute_gradients(step))
             self._pending.append(self._copy_to_host(step, learning_rate, self._update(loss)))
         return self.results(keep=1 if self.device.type == "cuda" else 0)
@@ -90,7 +91,7 @@ class TrainStep:
         `wait` returns when the device has finished its work.
         """
         set_learning_rate(self.optimizers, 0.0)
-        with self._threads():
+        with self._threads(self._load):
             started = time.perf_counter()
             loss = self._compute_gradients(step)
             wait()
@@ -99,15 +100,15 @@ class TrainStep:
             wait()
             return middle - started, time.perf_counter() - middle
 
-    def _threads(self) -> AbstractContextManager[None]:
-        """A context for a step: with a budget in minutes, as many threads as other programs leave free cores.
+    def _threads(self, source: LoadMonitor | ThreadTrials | None) -> AbstractContextManager[None]:
+        """A context for a step: with a budget in minutes, `source` chooses how many threads compute.
 
         The number of threads changes how sums are rounded. A run with a budget in steps or epochs is to end with the
         same weights each time, so it keeps its threads.
         """
-        if self._load is None or self.config.minutes is None:
+        if source is None or self.config.minutes is None:
             return nullcontext()
-        return self._load.limited_threads()
+        return source.limited_threads()
 
     def results(self, keep: int = 0) -> list[StepResult]:
         """Waits for the results of all steps but the last `keep`, and returns those not returned yet."""
