@@ -186,6 +186,21 @@ def test_progress_ends_with_all_windows() -> None:
     assert calls == [(3, 10), (6, 10), (9, 10), (10, 10)]
 
 
+@pytest.mark.parametrize("in_memory", [7, 8, 299, 1000])
+@pytest.mark.parametrize("in_cache", [1, 3, 1000])
+def test_the_loss_does_not_depend_on_the_slices_of_the_logits(
+    in_memory: int, in_cache: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = np.arange(300) * 7 % 30
+    lengths = np.ones(30, dtype=np.int64)
+    expected = evaluate(MODEL, tokens).loss
+    nats = break_down(MODEL, tokens, end_of_text=29, token_lengths=lengths).nats
+    monkeypatch.setattr(perplexity, "_MOST_LOGITS", in_memory * 30)
+    monkeypatch.setattr(perplexity, "_CACHED_LOGITS", in_cache * 30 // torch.get_num_threads())
+    assert evaluate(MODEL, tokens).loss == pytest.approx(expected, rel=1e-6)
+    assert break_down(MODEL, tokens, end_of_text=29, token_lengths=lengths).nats == pytest.approx(nats, rel=1e-4)
+
+
 def test_the_head_is_applied_to_scored_tokens_only(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[int] = []
     real = perplexity.sliced_logits
