@@ -6,7 +6,9 @@ the blocks; for larger models and for GPUs they are extrapolated.
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from minigpt.config import PRESETS, GPTConfig, TrainConfig, preset_config
 from minigpt.errors import ConfigError, MinigptError
@@ -85,9 +87,14 @@ def plan_settings(
     """The settings that the user gave, and the choices of the rules for all others.
 
     `free_memory`, in bytes per process, limits the micro-batch. `base` is the shape of a model to fine-tune;
-    `processes` share every batch.
+    `processes` share every batch. A plan that turns out not to fit into memory, to be a short run or to pay for a
+    teacher is made again with options that say so.
     Raises: ConfigError for options that cannot be combined or do not fit into memory; what `timer` raises.
     """
+    plan_with = partial(
+        plan_settings, stats, device_type=device_type, free_memory=free_memory, preset=preset, base=base, timer=timer,
+        processes=processes,
+    )  # the same run with other options  # fmt: skip
     notes: list[str] = []
     model = base.replace(**options.shape) if base else _new_model(preset, stats.vocab_size, options)
     context = _context(model, stats.n_tokens, options, notes, fine_tuning=base is not None)
@@ -106,39 +113,15 @@ def plan_settings(
     if not {"steps", "epochs", "minutes"} & options.given:
         chosen |= {"steps": 300} if stats.n_tokens < _TINY else {"minutes": DEFAULT_MINUTES}
     config = options.training.replace(context_length=context, **chosen)
-    fitting = max(1, stats.n_tokens // context)
-    if {"batch_size", "batch_tokens"} & options.given and config.sequences_per_step > fitting:
-        raise ConfigError(
-            f"a batch of {config.sequences_per_step} sequences of {context} tokens is larger than the training text "
-            f"({stats.n_tokens} tokens); give a --batch-size of at most {fitting}"
-        )
+    _check_combinations(config, options, stats, context, fine_tuning=base is not None)
     distills = config.distill == "on"
-    if distills and base is not None:
-        raise ConfigError(
-            f"distill (on) cannot be combined with --from ({options.base}): only a new model learns from a teacher; "
-            "omit one of them"
-        )
     try:
         config, memory = fit_memory(model, config, free_memory, device_type, processes, notes)
     except TooLargeError as error:
-        if config.lora_embedding and "lora_embedding" not in options.given:
-            adapter = plan_settings(
-                stats, options.with_training(lora_embedding=False), device_type=device_type, free_memory=free_memory,
-                preset=preset, base=base, timer=timer, processes=processes,
-            )  # fmt: skip
-            why = "the token embedding is not trained with the adapter, to fit into memory (--lora-embedding)"
-            return replace(adapter, notes=(why, *adapter.notes))
-        if base is None or options.training.lora is not None or options.training.freeze:
+        adapter = _smaller_adapter(error, free_memory, config, options, plan_with, fine_tuning=base is not None)
+        if adapter is None:
             raise
-        adapted = plan_settings(
-            stats, options.with_training(lora=True), device_type=device_type, free_memory=free_memory, preset=preset,
-            base=base, timer=timer, processes=processes,
-        )  # fmt: skip
-        why = (
-            f"only an adapter of rank {adapted.training.lora_rank} is trained (--lora): training all weights takes "
-            f"about {error.needed / 1e9:.1f} GB, and {free_memory / 1e9:.1f} GB are free"
-        )
-        return replace(adapted, notes=(why, *adapted.notes))
+        return adapter
     timing = timer(model, config.replace(distill="off"))
     config = config.replace(dtype=timing.dtype, distill="on" if distills else "off")
     planned = PlannedSettings(
@@ -155,10 +138,7 @@ def plan_settings(
     )
     seen = planned.tokens_seen
     if base is None and "context_length" not in options.given and context > _SHORT_CONTEXT and seen < _SHORT_RUN:
-        short = plan_settings(
-            stats, options.with_training(context_length=_SHORT_CONTEXT), device_type=device_type,
-            free_memory=free_memory, preset=preset, timer=timer, processes=processes,
-        )  # fmt: skip
+        short = plan_with(options.with_training(context_length=_SHORT_CONTEXT))
         return replace(short, is_usual=planned.is_usual)
     if distills:
         distilled = replace(planned, seconds_per_step=timer(model, config).seconds)
@@ -166,10 +146,7 @@ def plan_settings(
         seen = planned.tokens_seen
     elif base is None and options.training.distill == "auto" and pays(config, seen, seen / stats.n_tokens):
         try:
-            distilled = plan_settings(
-                stats, options.with_training(distill="on"), device_type=device_type, free_memory=free_memory,
-                preset=preset, timer=timer, processes=processes,
-            )  # fmt: skip
+            distilled = plan_with(options.with_training(distill="on"))
         except TooLargeError:  # with a teacher beside the model
             pass
         else:
@@ -184,6 +161,51 @@ def plan_settings(
         return replace(planned, training=config)
     model, config = against_overfitting(model, config, options, stats, seen)
     return replace(planned, model=model, training=config)
+
+
+def _check_combinations(
+    config: TrainConfig, options: RunOptions, stats: CorpusStats, context: int, *, fine_tuning: bool
+) -> None:
+    """Raises: ConfigError for a batch larger than the training text, and for a teacher of a model to fine-tune."""
+    fitting = max(1, stats.n_tokens // context)
+    if {"batch_size", "batch_tokens"} & options.given and config.sequences_per_step > fitting:
+        raise ConfigError(
+            f"a batch of {config.sequences_per_step} sequences of {context} tokens is larger than the training text "
+            f"({stats.n_tokens} tokens); give a --batch-size of at most {fitting}"
+        )
+    if config.distill == "on" and fine_tuning:
+        raise ConfigError(
+            f"distill (on) cannot be combined with --from ({options.base}): only a new model learns from a teacher; "
+            "omit one of them"
+        )
+
+
+def _smaller_adapter(
+    error: TooLargeError,
+    free_memory: int,
+    config: TrainConfig,
+    options: RunOptions,
+    plan_with: Callable[[RunOptions], PlannedSettings],
+    *,
+    fine_tuning: bool,
+) -> PlannedSettings | None:
+    """The plan of an adapter that takes less memory than `config`, which failed with `error`.
+
+    It is None if the user's options allow no such adapter.
+    Raises: ConfigError if the adapter does not fit into memory either.
+    """
+    if config.lora_embedding and "lora_embedding" not in options.given:
+        planned = plan_with(options.with_training(lora_embedding=False))
+        why = "the token embedding is not trained with the adapter, to fit into memory (--lora-embedding)"
+    elif fine_tuning and options.training.lora is None and not options.training.freeze:
+        planned = plan_with(options.with_training(lora=True))
+        why = (
+            f"only an adapter of rank {planned.training.lora_rank} is trained (--lora): training all weights takes "
+            f"about {error.needed / 1e9:.1f} GB, and {free_memory / 1e9:.1f} GB are free"
+        )
+    else:
+        return None
+    return replace(planned, notes=(why, *planned.notes))
 
 
 def _new_model(preset: str, vocab_size: int, options: RunOptions) -> GPTConfig:
