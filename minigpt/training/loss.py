@@ -92,7 +92,9 @@ class LossModel(nn.Module):
         if scored is not None:
             features = features.flatten(0, 1).index_select(0, scored)[None]  # (1, N, C)
             targets = targets.flatten().index_select(0, scored)[None]
-        return next_token_loss(features, head, targets, self.logits_gradient, None, soft, corrections)
+        return next_token_loss(
+            features, head, targets, compiled_gradient=self.logits_gradient, soft=soft, corrections=corrections
+        )
 
     def _soft_targets(self, inputs: Tensor, scored: Tensor | None) -> SoftTargets | None:
         """What the teacher predicts after each position, or after the scored ones; None without a teacher."""
@@ -138,6 +140,7 @@ def next_token_loss(
     features: Tensor,
     head: Tensor,
     targets: Tensor,
+    *,
     compiled_gradient: LogitsGradient | None = None,
     plan: HeadPlan | None = None,
     soft: SoftTargets | None = None,
