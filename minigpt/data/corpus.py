@@ -248,6 +248,11 @@ class Corpus:
         """A block in which the rest of the text is tokenized, if it is not all there."""
         return nullcontext()
 
+    def check_bpe_dropout(self, probability: float) -> None:
+        """Raises: TokenizerError for a probability above 0 with a tokenizer without merges."""
+        if probability:
+            _ = self.bpe_dropout
+
     def check_loss_on(self, role: str) -> None:
         """Checks that the loss can be measured on this role's turns, or on `all`.
 

@@ -73,7 +73,8 @@ def _of_trend(job: Job, record: RunRecord, result: Result, course: Trend) -> Ite
         return
     base = ("--from", record.base) if record.base else ()
     options = _text_options(record)
-    yield NextStep("more text of the same kind helps most:", (("train", *texts, "MORE_TEXT", *options, *base),))
+    more = "MORE_TEXT=1" if "--mix" in options else "MORE_TEXT"
+    yield NextStep("more text of the same kind helps most:", (("train", *texts, more, *options, *base),))
     if course.direction == "rising" and record.base is None:
         dropout: tuple[str, ...] = ("--dropout", f"{min(0.5, job.model.config.dropout + 0.2):g}")
         if job.corpus.tokenizer.merges:
@@ -140,6 +141,11 @@ def _shown_sources(record: RunRecord) -> tuple[str, ...] | None:
 def _text_options(record: RunRecord) -> tuple[str, ...]:
     """The options that say how the text is read and scored, as they were given."""
     asked = {} if record.asked is None else record.asked.to_dict()
-    return tuple(
-        part for name in _OF_THE_TEXT if name in asked for part in ("--" + name.replace("_", "-"), str(asked[name]))
-    )
+    options: list[str] = []
+    for name in _OF_THE_TEXT:
+        value, option = asked.get(name), "--" + name.replace("_", "-")
+        if value is True:
+            options.append(option)
+        elif value is not None and value is not False:
+            options += option, str(value)
+    return tuple(options)

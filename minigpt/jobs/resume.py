@@ -8,6 +8,7 @@ from typing import Any
 from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.data.open_corpus import open_corpus
+from minigpt.device import resolve_device, resolve_dtype
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.importers.open_model import load_base
 from minigpt.jobs.changes import TEXT, asked_after, changes_in, describe, is_free, refuse
@@ -147,6 +148,8 @@ def _resume(run: Run, request: Request, progress: ByteProgress | None) -> Genera
         )
     corpus = yield from _read_corpus(run, begun, request, reading, tokenizer, progress)
     corpus.check_loss_on(config.loss_on)
+    resolve_dtype(config.dtype, resolve_device(config.device))
+    corpus.check_bpe_dropout(config.bpe_dropout)
     before, after = begun.corpus.fingerprint, corpus.fingerprint
     if before != after:
         if not request.allow_change:

@@ -1,5 +1,6 @@
 """The texts of a job as files, and whether they are tokenized in shards."""
 
+import glob
 import math
 import os
 from collections.abc import Sequence
@@ -97,6 +98,8 @@ def _size_of(source: str) -> int:
     """The bytes of the files of a source, as far as they can be counted without opening them."""
     if os.path.isfile(source):  # noqa: PTH113
         return os.path.getsize(source)  # noqa: PTH202
+    if not os.path.exists(source):  # noqa: PTH110
+        return sum(_size_of(path) for path in glob.glob(source, recursive=True) if os.path.exists(path))  # noqa: PTH110, PTH207
     return sum(
         os.path.getsize(path)  # noqa: PTH202
         for folder, _, names in os.walk(source)

@@ -118,10 +118,13 @@ class Budget:
     # Evaluations, samples and saves.
 
     def evaluation_is_due(self, progress: Progress) -> bool:
-        """Whether to evaluate now. With a budget in minutes, training gets 30 times the duration of an evaluation."""
-        if self.is_spent(progress):
-            return True
+        """Whether to evaluate now, which it is if there is no evaluation of this text and these weights yet.
+
+        With a budget in minutes, training gets 30 times the duration of an evaluation.
+        """
         every, last = self.config.eval_every, progress.evaluation
+        if last.step < 0 or self.is_spent(progress):
+            return True
         if (
             every is None
             and self.total_steps is None

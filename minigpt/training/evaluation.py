@@ -9,7 +9,7 @@ import torch
 
 from minigpt.config import SamplingConfig, TrainConfig
 from minigpt.data.corpus import Corpus
-from minigpt.errors import TrainingError
+from minigpt.errors import GenerationError, TrainingError
 from minigpt.evaluation.perplexity import Evaluation, evaluate
 from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.engines.resolve import resolve_engine
@@ -83,14 +83,20 @@ class Evaluator:
             return {"passage": ids, "surprise": surprisal(self.model, ids)}
 
     def sample(self) -> str | None:
-        """Generates text, from the same prompt and seed each time; None without memory for all weights."""
+        """Generates text, from the same prompt and seed each time; None without memory for all weights.
+
+        Raises: DivergedError if a logit is NaN or infinite.
+        """
         if not self.world.can_unshard(self.model):
             return None
         with self._inference(), self.world.unsharded(self.model):
             # A sample is too short to pay for recording CUDA graphs, which do not support sharded weights either.
             on_cpu = self.model.token_embedding.weight.device.type == "cpu"
             engine = resolve_engine(self.model) if on_cpu else TorchEngine(self.model)
-            return "".join(generate_text(engine, self.corpus.tokenizer, self.sample_prompt, _SAMPLING))
+            try:
+                return "".join(generate_text(engine, self.corpus.tokenizer, self.sample_prompt, _SAMPLING))
+            except GenerationError as error:
+                raise DivergedError(f"no sample could be drawn: {error}") from error
 
     def _evaluate(self, max_tokens: int | None) -> Evaluation | None:
         if len(self.corpus.validation) < 2:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import minigpt
 from minigpt.cli.app import app
-from minigpt.errors import CheckpointError, ConfigError
+from minigpt.errors import CheckpointError, ConfigError, MinigptError
 from minigpt.jobs.events import Activity
 from minigpt.storage.run import Run
 from minigpt.training import loop, trainer
@@ -184,6 +184,24 @@ def test_a_stop_request_saves_and_the_newest_run_continues_without_its_text(here
         if isinstance(event, minigpt.Notice)
     ]
     assert any(text.startswith("learning_rate changes from ") for text in notices)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"device": "cuda:99"}, r"device \('cuda:99'\) is not on this machine"),
+        ({"dtype": "float16", "allow_change": True}, r"dtype \('float16'\) needs a GPU"),
+        ({"bpe_dropout": 0.1, "allow_change": True}, r"bpe_dropout needs a tokenizer with merges"),
+    ],
+)
+def test_a_resume_that_cannot_run_leaves_the_run_as_it_was(here: Path, changes: dict[str, Any], message: str) -> None:
+    list(minigpt.fit("fox.txt", **SETTINGS))
+    record = (here / "checkpoints/fox/training.json").read_bytes()
+    with pytest.raises(MinigptError, match=message):
+        list(minigpt.fit(resume=True, steps=8, **changes))
+    assert (here / "checkpoints/fox/training.json").read_bytes() == record
+    *_, finished = minigpt.fit(resume=True, steps=8)
+    assert isinstance(finished, minigpt.Finished)
 
 
 def test_leaving_before_the_first_step_unlocks_the_run(here: Path) -> None:

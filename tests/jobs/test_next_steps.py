@@ -111,6 +111,12 @@ def test_a_proposed_run_reads_and_scores_the_text_as_this_one(jobs: Any) -> None
     assert commands(found)[0] == "train text.txt MORE_TEXT --encoding latin-1 --loss-on assistant"
 
 
+def test_flags_have_no_value_and_each_text_of_a_mixture_has_a_weight(jobs: Any, here: Path) -> None:
+    asked = RunOptions.of({"minutes": 2, "mix": True, "deduplicate": True})
+    found = next_steps(jobs(RISING, asked=asked, sources=(f"{here / 'text.txt'}=2",)))
+    assert commands(found)[0] == "train text.txt=2 MORE_TEXT=1 --mix --deduplicate"
+
+
 @pytest.mark.parametrize(("bits", "reason"), [(FLAT, "length"), (FALLING, "early stop")])
 def test_a_run_that_no_longer_improves_needs_more_text(jobs: Any, bits: list[float], reason: str) -> None:
     found = next_steps(jobs(bits, reason=reason))

@@ -59,6 +59,9 @@ def test_the_size_of_the_text_decides_unless_the_settings_do(text: Path, monkeyp
     monkeypatch.setattr("minigpt.jobs.texts.IN_SHARDS", 1000)
     assert read_in_shards([str(text)], ReadingConfig())
     assert read_in_shards([str(text.parent)], ReadingConfig())
+    assert read_in_shards([str(text.parent / "*.jsonl")], ReadingConfig())
+    (text.parent / "lost.jsonl").symlink_to("nowhere")
+    assert not read_in_shards([str(text.parent / "lost*")], ReadingConfig())
     assert not read_in_shards([str(text)], ReadingConfig(shards="off"))
     assert not read_in_shards(["-"], ReadingConfig())
     assert not read_in_shards(["x" * 300], ReadingConfig())  # a text instead of its name; reading it says so

@@ -6,7 +6,7 @@ import pytest
 
 from minigpt.config import TrainConfig
 from minigpt.training.budget import Budget
-from minigpt.training.progress import BudgetState, Progress
+from minigpt.training.progress import BudgetState, EvaluationState, Progress
 
 
 def test_the_time_left_of_a_run_in_steps_is_extrapolated_from_its_steps() -> None:
@@ -31,6 +31,16 @@ def test_the_time_left_of_a_run_in_minutes_is_the_rest_of_its_budget() -> None:
     assert budget.seconds_left(
         Progress(seconds=176.0, budget=BudgetState(start_seconds=12.0, closing_seconds=6.0))
     ) == pytest.approx(6.0)
+
+
+def test_weights_and_texts_without_an_evaluation_are_evaluated_at_once() -> None:
+    evaluated = EvaluationState(step=50, seconds=60.0, duration=1.0)
+    for config, total_steps in ((TrainConfig(minutes=3), None), (TrainConfig(steps=100), 100)):
+        budget = Budget(config, total_steps)
+        progress = Progress(step=50, seconds=60.0, evaluation=evaluated)
+        assert not budget.evaluation_is_due(progress)
+        progress.forget_losses()
+        assert budget.evaluation_is_due(progress)
 
 
 def test_a_cool_down_that_started_early_ends_the_run_early() -> None:

@@ -300,6 +300,19 @@ def test_a_run_that_continues_before_its_cool_down_rolls_back_no_further_than_th
     assert "resumed from step 10 with 0.5" in back.text
 
 
+def test_a_sample_of_a_run_that_diverges_rolls_it_back_as_an_evaluation_does(corpus: Corpus, tmp_path: Path) -> None:
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    config = settings(steps=100, learning_rate=1e20, sample_every=2, eval_every=1000)
+    notices: list[str] = []
+    events = train(model, corpus, config, run)
+    with pytest.raises(TrainingError, match=r"--learning-rate.*the state of step 0 is kept"):
+        notices.extend(event.text for event in events if isinstance(event, Notice))
+    rollbacks = [text for text in notices if "diverged" in text]
+    assert len(rollbacks) == 3
+    assert "no sample could be drawn: the model's logits must be finite" in rollbacks[0]
+
+
 def test_best_weights_saved_just_before_a_kill_are_not_overwritten_by_worse_ones(
     corpus: Corpus, tmp_path: Path
 ) -> None:

@@ -1,5 +1,6 @@
 """Several texts with weights as one corpus: the order in which they are tokenized, and the duplicates among them."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,7 +160,7 @@ class Deduplicator:
             new[seen[places] == hashes] = 0
         if self._mixture.kept(store, shard) is None:
             path = self._mixture.mask_path(store, shard)
-            temporary = path.with_name(f".{path.name}.partial")
+            temporary = path.with_name(f".{path.name}.{os.getpid()}")
             new.tofile(temporary)
             temporary.replace(path)
         self._remember(np.sort(hashes[new.astype(bool)]))

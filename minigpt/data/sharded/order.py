@@ -7,6 +7,7 @@ fast the rest is tokenized. No token is copied or moved.
 """
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import lru_cache
@@ -74,6 +75,7 @@ class TextOrder:
         self._known: list[tuple[Shard, Mask]] = []
         self._held_out: Mapping[str, list[int]] = {}
         self._sizes: list[int] = []  # tokens of each shard that are trained on
+        self._starts: dict[tuple[int, int], list[int]] = {}  # first sequences of epochs, by length and seed
         self.is_complete = False
         self._is_frozen = False
         self._group = lru_cache(maxsize=2)(self._read_group)
@@ -134,18 +136,30 @@ class TextOrder:
         Raises: DataError if the text has no tokens to train on.
         """
         epoch = 0
-        while True:
-            counts, ends = self._counts(epoch, length, seed, len(self._known), self.is_complete)
-            if self._is_frozen and len(ends) and ends[-1]:
-                sequence %= int(ends[-1])
-            if len(ends) and sequence < ends[-1]:
-                group = int(np.searchsorted(ends, sequence, side="right"))
-                return epoch, group, sequence - int(ends[group] - counts[group])
-            if not self.is_complete:
-                return None
+        if self.is_complete:
+            starts = self._starts_of_epochs(0 if self._is_frozen else sequence, length, seed)
+            if self._is_frozen:  # the first epoch repeats
+                sequence %= starts[1]
+            epoch = bisect_right(starts, sequence) - 1
+            sequence -= starts[epoch]
+        counts, ends = self._counts(epoch, length, seed, len(self._known), self.is_complete)
+        if not len(ends) or sequence >= ends[-1]:
+            return None
+        group = int(np.searchsorted(ends, sequence, side="right"))
+        return epoch, group, sequence - int(ends[group] - counts[group])
+
+    def _starts_of_epochs(self, sequence: int, length: int, seed: int) -> list[int]:
+        """The first sequence of each epoch, up to the one after that of `sequence`; needs all shards.
+
+        They are kept: a text that is read a thousand times would need a thousand permutations for each sequence.
+        """
+        starts = self._starts.setdefault((length, seed), [0])
+        while starts[-1] <= sequence:
+            _, ends = self._counts(len(starts) - 1, length, seed, len(self._known), self.is_complete)
             if not len(ends) or not ends[-1]:
                 raise DataError("a text has nothing to train on beside what is held out; give more text")
-            sequence, epoch = sequence - int(ends[-1]), epoch + 1
+            starts.append(starts[-1] + int(ends[-1]))
+        return starts
 
     def _count(self, epoch: int, length: int, seed: int, _known: int, _complete: bool) -> tuple[Ids, Ids]:
         """The windows of each group of an epoch that is there as a whole, and their sums."""

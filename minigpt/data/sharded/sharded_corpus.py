@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -216,7 +217,7 @@ def _describe(
     hashes = {}
     for part, tokens in (("train", chosen.train), ("validation", chosen.validation)):
         path = mixture.folder / f"{part}.bin"
-        temporary = path.with_name(f".{path.name}.partial")
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         tokens.tofile(temporary)
         temporary.replace(path)
         hashes[part] = hashlib.sha256(tokens.data).hexdigest()
