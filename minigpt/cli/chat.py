@@ -14,7 +14,7 @@ from minigpt.cli.session import SESSION_SETTINGS, InteractiveSession, typed_line
 from minigpt.cli.signals import forget_interrupts
 from minigpt.config import SamplingConfig
 from minigpt.data.transcript import CHAT_TEMPLATE, Message, ReplyReader, transcript
-from minigpt.errors import ConfigError
+from minigpt.errors import ConfigError, MinigptError
 from minigpt.units import count
 
 if TYPE_CHECKING:
@@ -119,17 +119,15 @@ class ChatSession(InteractiveSession):
         if not typed.strip():
             note("type a message, or /help")
             return
-        self.messages.append(Message("user", typed.strip()))
-        self._answer()
+        self._answer([*self.messages, Message("user", typed.strip())])
 
     def retry(self) -> None:
         """Replaces the last answer, with other random numbers."""
         if not self.messages:
             note("there is nothing to retry yet; type a message first")
             return
-        if self.messages[-1].role == "assistant":
-            self.messages.pop()
-        self._answer()
+        has_answer = self.messages[-1].role == "assistant"
+        self._answer(self.messages[:-1] if has_answer else self.messages)
 
     def undo(self) -> None:
         """Removes the last message of the user and its answer."""
@@ -187,31 +185,43 @@ class ChatSession(InteractiveSession):
             )
         self._n_dropped = dropped
 
-    def _answer(self) -> None:
-        """Lets the model answer until its turn ends or Ctrl-C stops it."""
+    def _answer(self, messages: list[Message]) -> None:
+        """Lets the model answer the last of these messages until its turn ends or Ctrl-C stops it.
+
+        If an answer is to be replaced and the model is stopped before it has written anything, the old one is kept.
+        Raises: MinigptError if it cannot; if it has not written anything, the messages and the seed are those before.
+        """
         from minigpt.generation.streaming import generate_pieces
 
-        if self._has_answered:
+        before, config, has_answered = self.messages, self.config, self._has_answered
+        if has_answered:
             self.next_seed()
         self._has_answered = True
-        prompt = self._prompt()
-        self.messages.append(Message("assistant", ""))
-        reader, ended, reason = ReplyReader(), False, None
+        self.messages = messages
+        answer, reader, ended, reason = "", ReplyReader(), False, None
         try:
-            for piece in generate_pieces(self.engine, self.tokenizer, [prompt], self.config):
+            for piece in generate_pieces(self.engine, self.tokenizer, [self._prompt()], self.config):
                 text, ended = reader.feed(piece.text)
                 if text:
                     write(text, end="")
-                    self.messages[-1] = Message("assistant", self.messages[-1].content + text)
+                    answer += text
+                    self.messages = [*messages, Message("assistant", answer)]
                 reason = piece.finish_reason
                 if ended:
                     break
         except KeyboardInterrupt:
+            if not answer and len(messages) <= len(before):
+                self.messages = before
             forget_interrupts()
             note(" [stopped]")
             return
+        except MinigptError:
+            if not answer:
+                self.messages, self.config, self._has_answered = before, config, has_answered
+            raise
         write("")
-        if not self.messages[-1].content:
+        if not answer:
+            self.messages = [*messages, Message("assistant", "")]
             note("(the model gave no answer; /retry asks again)")
         elif not ended and reason == "length":
             note(f"(cut after {self.config.max_new_tokens:,} tokens; /set max-new-tokens changes that)")

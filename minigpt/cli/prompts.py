@@ -1,6 +1,7 @@
 """Reads prompts from the command line, a file or standard input."""
 
 import json
+import re
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -8,6 +9,9 @@ from typing import Literal
 
 from minigpt.bounded_reading import MAX_TEXT_FILE, parse_json
 from minigpt.errors import ConfigError, DataError
+
+# str.splitlines() would also split at characters that a prompt may contain, such as a form feed or U+2028.
+_LINE_END = re.compile(r"\r\n|\r|\n")
 
 PromptFormat = Literal["auto", "lines", "jsonl", "whole"]
 
@@ -32,7 +36,7 @@ def read_prompts(prompt: str | None, file: Path | None, form: PromptFormat) -> l
         form = "whole" if str(file) == "-" else "jsonl" if file.suffix == ".jsonl" else "lines"
     if form == "whole":
         return [text]
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    lines = [(number, line) for number, line in enumerate(_LINE_END.split(text), 1) if line.strip()]
     if not lines:
         raise DataError(f"{file} holds no prompt; give one per line")
     return [line if form == "lines" else _of_json(line, f"{file} line {number}") for number, line in lines]
@@ -49,7 +53,7 @@ def _text(file: Path) -> str:
     if len(raw) > MAX_TEXT_FILE:
         raise DataError(f"{file} has more than {MAX_TEXT_FILE:,} bytes; give shorter prompts")
     try:
-        return raw.decode("utf-8")
+        return raw.decode("utf-8").removeprefix("\ufeff")  # a byte order mark
     except UnicodeDecodeError as error:
         raise DataError(f"{file} is not UTF-8 text: byte {raw[error.start]:#04x} at offset {error.start}") from error
 

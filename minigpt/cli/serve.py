@@ -4,7 +4,8 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,7 @@ import typer
 from minigpt.cli.models import DtypeOption, QuantizeOption, open_model
 from minigpt.cli.options import CheckpointsOption, DeviceOption, names_of, settings_options
 from minigpt.cli.render.terminal import note
-from minigpt.errors import CheckpointError, ConfigError
+from minigpt.errors import CheckpointError, ConfigError, MinigptError
 from minigpt.optional_packages import check_installed
 from minigpt.server.serve_config import ServeConfig
 
@@ -65,7 +66,10 @@ def serve(
     from minigpt.server.served_model import Models
 
     def load() -> list["ServedModel"]:
-        return [_load(name, path, config, checkpoints, device, dtype, quantize) for name, path in paths.items()]
+        return [
+            _within_memory(name, partial(_load, name, path, config, checkpoints, device, dtype, quantize))
+            for name, path in paths.items()
+        ]
 
     listening = bind(config)
     url = address(listening, config)
@@ -104,6 +108,24 @@ def _find(names: Sequence[str], checkpoints: Path, *, every: bool) -> dict[str, 
             raise ConfigError(f"{found[name]} and {path} would both be served as {name!r}; give one of them")
         found[name] = path
     return found
+
+
+def _within_memory(name: str, load: Callable[[], "ServedModel"]) -> "ServedModel":
+    """The model that `load` returns.
+
+    Raises: ConfigError if the memory is not enough; what `load` raises.
+    """
+    try:
+        return load()
+    except (RuntimeError, MemoryError) as error:
+        from minigpt.training.memory import is_out_of_memory
+
+        is_other = isinstance(error, RuntimeError) and not is_out_of_memory(error)
+        if is_other or isinstance(error, MinigptError):
+            raise
+        raise ConfigError(
+            f"out of memory while loading {name}; give a smaller --max-batch, fewer models, or another --device"
+        ) from error
 
 
 def _load(

@@ -91,7 +91,12 @@ class InteractiveSession:
         force, file = file.startswith("--force "), file.removeprefix("--force ").strip()
         if not file:
             raise ConfigError("/save needs a file name, as in /save story.txt")
-        path = Path(file).expanduser()
+        try:
+            path = Path(file).expanduser()
+        except RuntimeError as error:
+            raise ConfigError(
+                f"{file} is in a home folder that is unknown; give a path without ~, as in /save story.txt"
+            ) from error
         text = self.saved_text(path)
         try:
             if path.exists() and path.resolve() not in self.saved and not force:
@@ -157,7 +162,7 @@ def _parsed(name: str, text: str) -> Any:
             raise ConfigError(f"{name} ({text!r}) must be on or off")
         return text == "on"
     if get_origin(kind) is tuple:
-        return tuple(shlex.split(text))
+        return () if text == "none" else _split(name, text)
     if kind in (int, float):
         try:
             return kind(text)
@@ -165,6 +170,21 @@ def _parsed(name: str, text: str) -> Any:
             noun = "a whole number" if kind is int else "a number"
             raise ConfigError(f"{name} ({text!r}) must be {noun}") from error
     return text
+
+
+def _split(name: str, text: str) -> tuple[str, ...]:
+    """The texts that a shell would read.
+
+    Raises: ConfigError if a quotation mark or a backslash stands alone.
+    """
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        reason = str(error).lower()  # no closing quotation, or no escaped character
+        hint = 'put a text with an apostrophe in quotation marks, as in "don\'t"'
+        if "quotation" not in reason:
+            hint = "write a backslash twice"
+        raise ConfigError(f"{name} ({text!r}) has {reason}; {hint}") from error
 
 
 def _formatted(value: Any) -> str:

@@ -193,7 +193,7 @@ def build_application(models: Models, config: ServeConfig, log: Log) -> Starlett
                 CORSMiddleware,
                 allow_origins=list(config.cors),
                 allow_methods=["GET", "POST"],
-                allow_headers=["Authorization", "Content-Type"],
+                allow_headers=["*"],  # OpenAI's client for JavaScript sends x-stainless-*
             )
         )
 

@@ -1,5 +1,7 @@
 """`POST /v1/chat/completions`: conversations with models that have a chat template."""
 
+import re
+import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -7,6 +9,7 @@ from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from minigpt.data.transcript import CHAT_TEMPLATE, ROLES, ReplyReader
+from minigpt.generation.healing import Prompt, encode_prompt
 from minigpt.server.api_error import ApiError, invalid
 from minigpt.server.completion_options import CompletionOptions, generation_options
 from minigpt.server.serve_config import ServeConfig
@@ -30,8 +33,12 @@ def chat_options(body: Mapping[str, Any], model: ServedModel, config: ServeConfi
             "no_chat_template",
         )
     given = {name: value for name, value in body.items() if value is not None}
-    text = render(model.chat_template, body["messages"], model)
-    prompt = model.encode(text, token_healing=given.get("token_healing", True))
+    prompt = encode_conversation(
+        model.chat_template,
+        read_messages(body["messages"]),
+        model,
+        token_healing=given.get("token_healing", True),
+    )
     most = model.context_length - len(prompt.ids)
     if most < 1:
         raise invalid(
@@ -47,6 +54,98 @@ def chat_options(body: Mapping[str, Any], model: ServedModel, config: ServeConfi
     return generation_options(given, [prompt], model, config)
 
 
+def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """The messages of a body that fits the schema, as templates read them: a developer is the system.
+
+    Raises: ApiError for a part that is not text.
+    """
+    return [
+        {
+            **message,
+            "role": "system" if message["role"] == "developer" else message["role"],
+            "content": _text(message["content"], f"messages[{index}].content"),
+        }
+        for index, message in enumerate(messages)
+    ]
+
+
+def _text(content: str | Sequence[Mapping[str, Any]], name: str) -> str:
+    """The text of a message; several parts are joined."""
+    if isinstance(content, str):
+        return content
+    for index, part in enumerate(content):
+        if part["type"] != "text":
+            message = f"{name}[{index}] has the type {part['type'][:40]!a}, but the model reads only text"
+            raise invalid(message, f"{name}[{index}]")
+        if "text" not in part:
+            raise invalid(f"{name}[{index}].text is missing", f"{name}[{index}].text")
+    return "".join(part["text"] for part in content)
+
+
+def encode_conversation(
+    template: str, messages: Sequence[Mapping[str, str]], model: ServedModel, *, token_healing: bool
+) -> Prompt:
+    """The tokens of a conversation, up to where the model's answer begins.
+
+    The special tokens that a template writes are these tokens. Their names in a message are ordinary text, so that no
+    message can fake a turn. minigpt's own template writes none.
+    Raises: ApiError if the template fails or refuses the conversation.
+    """
+    if template == CHAT_TEMPLATE:
+        return model.encode(render(template, messages, model), token_healing=token_healing)
+    tokenizer = model.tokenizer
+    placeholders = _Placeholders(tokenizer.special)
+    hidden = [
+        {key: placeholders.hide(value) if value and key != "role" else value for key, value in message.items()}
+        for message in messages
+    ]
+    earlier, last = placeholders.split(render(template, hidden, model))
+    if not earlier:
+        return encode_prompt(tokenizer, last, token_healing=token_healing)
+    ids = [id for part in earlier for id in ([part] if isinstance(part, int) else tokenizer.encode(part))]
+    if not tokenizer.encode(last):
+        return Prompt(ids)
+    prompt = encode_prompt(tokenizer, last, token_healing=token_healing)
+    return Prompt(ids if prompt.end == last else ids + prompt.ids, prompt.end)
+
+
+class _Placeholders:
+    """Stands in for the names of special tokens in messages while a template is rendered.
+
+    A placeholder has only characters that templates do not change, and a number that a client cannot know.
+    """
+
+    def __init__(self, special: Mapping[str, int]) -> None:
+        self._special = special
+        self._begin = f"@{secrets.randbelow(10**12):012}."
+        self._numbers = {name: number for number, name in enumerate(special)}
+        name = "|".join(map(re.escape, sorted(special, key=len, reverse=True)))  # the longest of several that fit
+        self._name = re.compile(name)
+        self._found = re.compile(f"{re.escape(self._begin)}(?P<hidden>[0-9]+)@|(?P<name>{name})")
+
+    def hide(self, text: str) -> str:
+        """The text with placeholders in place of names."""
+        return self._name.sub(lambda match: f"{self._begin}{self._numbers[match[0]]}@", text)
+
+    def split(self, rendered: str) -> tuple[list[str | int], str]:
+        """The ids of the names in a rendered text with the text before each, and the text after the last.
+
+        The text has its hidden names again.
+        """
+        parts: list[str | int] = []
+        text: list[str] = []
+        names, end = list(self._special), 0
+        for match in self._found.finditer(rendered):
+            text.append(rendered[end : match.start()])
+            end = match.end()
+            if match["name"] is None:
+                text.append(names[int(match["hidden"])])
+            else:
+                parts += ["".join(text), self._special[match["name"]]]
+                text.clear()
+        return parts, "".join([*text, rendered[end:]])
+
+
 def render(template: str, messages: Sequence[Mapping[str, str]], model: ServedModel) -> str:
     """The text of a conversation, up to where the model's answer begins.
 
@@ -58,15 +157,15 @@ def render(template: str, messages: Sequence[Mapping[str, str]], model: ServedMo
         raise TemplateError(message)
 
     names = {id: name for name, id in model.tokenizer.special.items()}
-    end_of_text = names[model.tokenizer.end_of_text]
+    tokens = {"bos_token": names[model.tokenizer.start_of_text], **model.tokenizer.vocabulary.roles}
+    tokens["eos_token"] = names[model.tokenizer.end_of_text]
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.globals["raise_exception"] = refuse
     try:
         parts = environment.from_string(template).generate(
             messages=[dict(message) for message in messages],
             add_generation_prompt=True,
-            bos_token=end_of_text,
-            eos_token=end_of_text,
+            **tokens,
         )
         text, length = [], 0
         for part in parts:

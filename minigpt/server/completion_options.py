@@ -1,5 +1,6 @@
 """What a request for completions asks for, checked, and the batch requests that answer it."""
 
+import copy
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,20 +40,20 @@ class CompletionOptions:
         return self.sampling.samples > self.n
 
     def requests(self) -> list[Request]:
-        """One batch request for each prompt. All have the same seed, so that a prompt gets the same text in any list.
+        """One batch request for each prompt.
 
+        A seed that the request names is that of all prompts, so that a prompt gets the same text in any list. Without
+        one, each prompt gets its own, so that equal prompts get different texts.
         Raises: ApiError if a prompt does not fit into the context, or settings do not fit the model.
         """
-        seed = secrets.randbits(32) if self.sampling.seed is None else self.sampling.seed
-        config = self.sampling.replace(seed=seed)
         alternatives = 0 if self.logprobs is None and self.ranks else self.logprobs
         try:
-            sampler = Sampler(config, self.model.tokenizer)
+            sampler = Sampler(self.sampling, self.model.tokenizer)
             requests = [
                 Request(
                     prompt.ids,
-                    config,
-                    sampler,
+                    self.sampling,
+                    sampler if self.sampling.seed is not None else _with_own_seed(sampler),
                     alternatives,
                     score_prompt=self.echo and self.logprobs is not None,
                     continues=self.max_tokens > 0,
@@ -65,6 +66,13 @@ class CompletionOptions:
         except ConfigError as error:
             raise invalid(str(error)) from error
         return requests
+
+
+def _with_own_seed(sampler: Sampler) -> Sampler:
+    """A copy with another random seed, which shares the logits processors: some take milliseconds to build."""
+    other = copy.copy(sampler)
+    other.seed = secrets.randbits(32)
+    return other
 
 
 def completion_options(body: Mapping[str, Any], model: ServedModel, config: ServeConfig) -> CompletionOptions:

@@ -52,7 +52,8 @@ class Completion:
         """Adds what was generated; returns the choices that it changed, with their numbers."""
         choices = self.choices[event.request]
         if isinstance(event.content, ScoredPrompt):
-            self._echo(event.request, event.content.tokens)
+            if event.content.tokens:
+                self._echo(event.request, event.content.tokens)
             if not self.options.max_tokens:
                 choices[0].finish_reason = "length"
             return list(enumerate(choices, self._first_index(event.request)))

@@ -27,7 +27,7 @@ class Guards:
 
     def __init__(self, app: ASGIApp, config: ServeConfig) -> None:
         self.app, self.config = app, config
-        self._hosts = {"localhost", "127.0.0.1", "::1", config.host, *map(str.lower, config.allowed_hosts)}
+        self._hosts = {"localhost", "127.0.0.1", "::1", *map(str.lower, (config.host, *config.allowed_hosts))}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -10,7 +10,7 @@ from types import FrameType
 
 import uvicorn
 
-from minigpt.errors import ConfigError, MinigptError
+from minigpt.errors import ConfigError
 from minigpt.server.application import Log, build_application
 from minigpt.server.connections import limited_protocol
 from minigpt.server.serve_config import ServeConfig
@@ -79,7 +79,7 @@ def run(
 ) -> list[int]:
     """Serves until a signal; returns the signals that ended it. Loads the models while it already listens.
 
-    Raises: MinigptError if a model cannot be loaded.
+    Raises: MinigptError if a model cannot be loaded; what else `models` or `on_loaded` raise.
     """
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # errors are answered and printed by the application
     return asyncio.run(_run(listening, config, models, on_loaded, log))
@@ -114,12 +114,12 @@ async def _run(
         ),
         stop,
     )
-    failure: list[MinigptError] = []
+    failure: list[Exception] = []
 
     async def load() -> None:
         try:
             on_loaded(await in_own_thread(models.load))
-        except MinigptError as error:
+        except Exception as error:  # a bug, too: it is raised when the server has ended
             failure.append(error)
             server.should_exit = True
 

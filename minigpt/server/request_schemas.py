@@ -135,7 +135,20 @@ CHAT_COMPLETION: Final[dict[str, Any]] = {
                 "required": ["role", "content"],
                 "properties": {
                     "role": {"type": "string", "enum": ["system", "developer", "user", "assistant"]},
-                    "content": {"type": "string"},
+                    "content": {
+                        "anyOf": [
+                            {"type": "string"},
+                            {
+                                "type": "array",
+                                "items": {
+                                    "type": "object",
+                                    "required": ["type"],
+                                    "properties": {"type": {"type": "string"}, "text": {"type": "string"}},
+                                },
+                            },
+                        ],
+                        "description": "a text, or parts of the type text, which are joined",
+                    },
                     "name": _field("string", "accepted and ignored"),
                 },
                 "additionalProperties": False,

@@ -2,6 +2,7 @@
 
 import ipaddress
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from minigpt.errors import ConfigError
 from minigpt.settings import Settings, setting
@@ -51,8 +52,8 @@ class ServeConfig(Settings):
         if not (self.api_key.isascii() and self.api_key.isprintable()):
             raise ConfigError("api_key must consist of printable ASCII characters, because it is sent in a header")
         for origin in self.cors:
-            if origin != "*" and not origin.startswith(("http://", "https://")):
-                raise ConfigError(f"cors ({origin!r}) must be an origin such as http://localhost:3000, or *")
+            if origin != "*":
+                _check_origin(origin)
 
     @property
     def is_local(self) -> bool:
@@ -60,4 +61,17 @@ class ServeConfig(Settings):
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
-            return self.host == "localhost"
+            return self.host.lower() == "localhost"
+
+
+def _check_origin(origin: str) -> None:
+    """Raises: ConfigError for what no browser sends as an Origin header."""
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ConfigError(f"cors ({origin!r}) must be an origin such as http://localhost:3000, or *")
+    sent = f"{parts.scheme}://{parts.netloc}".lower()
+    if origin != sent:
+        raise ConfigError(f"cors ({origin!r}) must be the origin alone, as browsers send it: {sent}")

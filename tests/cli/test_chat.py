@@ -138,6 +138,37 @@ def test_ctrl_c_keeps_what_the_model_wrote(
     assert session.messages[-1] == Message("assistant", "next")
 
 
+def test_an_answer_that_cannot_be_generated_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    session = new_session()
+    session.run(iter(["first"]))
+    before = session.messages[:]
+    session.run(iter(["/set logit-bias foo=2", "/retry", "second"]))
+    assert (session.messages, session.config.seed) == (before, 1)
+    assert capsys.readouterr().err.count("'foo'") == 2
+
+
+def test_ctrl_c_before_the_answer_keeps_the_old_one(
+    model_says: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = model_says(" a\nU", " b\nU", " c\nU", " d\nU")
+    session = new_session()
+    session.run(iter(["first"]))
+    before = session.messages[:]
+    with monkeypatch.context() as stopped:
+        stopped.setattr(chat, "write", raise_interrupt)
+        session.run(iter(["/retry"]))
+        assert session.messages == before
+        session.run(iter(["second"]))
+        assert session.messages == [*before, Message("user", "second")]
+    session.run(iter(["/retry"]))
+    assert prompts[-1] == "User: first\nAssistant: a\nUser: second\nAssistant:"
+    assert session.messages[-1] == Message("assistant", "d")
+
+
+def raise_interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_save_writes_a_transcript_or_a_chat_log_that_can_be_trained_on(
     model_says: Callable[..., list[str]], tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from builders import new_model
 
+from minigpt.cli.prompts import PromptFormat, read_prompts
 from minigpt.config import GPTConfig
 from minigpt.generation.engines import resolve
 from minigpt.model.gpt import GPT
@@ -193,6 +194,14 @@ def test_each_prompt_of_a_file_is_continued_as_it_is_alone(run: Any, here: Path)
     ]  # fmt: skip
     whole = records(run("generate", "--prompt-file", "p.txt", "--prompt-format", "whole", *arguments).stdout)
     assert whole[0]["prompt"] == "\n".join(prompts)
+
+
+@pytest.mark.parametrize("form", ["lines", "whole"])
+def test_prompts_are_split_at_line_ends_only_and_lose_a_byte_order_mark(tmp_path: Path, form: PromptFormat) -> None:
+    prompts = ["a\x0cb", "c\x85d", "e\u2028f", "g\x0bh\x1c"]
+    text = "{}\r\n{}\r{}\n\n{}\n".format(*prompts)
+    (tmp_path / "p.txt").write_text("\ufeff" + text, encoding="utf-8", newline="")
+    assert read_prompts(None, tmp_path / "p.txt", form) == ([text] if form == "whole" else prompts)
 
 
 def test_json_has_each_tokens_log_probability_and_the_most_likely_tokens(run: Any) -> None:

@@ -84,6 +84,11 @@ def test_settings_are_changed_by_name_and_a_wrong_one_is_one_line_and_no_change(
     assert "token-healing off" in capsys.readouterr().err
     session.run(iter(["/set top-k none", "/set until none", "/set stop"]))
     assert (session.config.top_k, session.config.until, session.config.stop) == (None, None, ())
+    names = ("stop", "bad-words", "logit-bias")
+    session.run(iter([f"/set {name} a=1" for name in names]))
+    assert (session.config.stop, session.config.bad_words, session.config.logit_bias) == (("a=1",),) * 3
+    session.run(iter([f"/set {name} none" for name in names]))
+    assert (session.config.stop, session.config.bad_words, session.config.logit_bias) == ((),) * 3
     config = session.config
     capsys.readouterr()
     session.run(
@@ -95,6 +100,12 @@ def test_settings_are_changed_by_name_and_a_wrong_one_is_one_line_and_no_change(
     assert errors[4] == "token_healing ('no') must be on or off"
     assert "temperature ('warm') must be a number" in errors[0]
     assert "top_p (3.0) must be at most 1" in errors[1]
+    session.run(iter(["/set stop don't", "/set stop a\\"]))
+    assert session.config == config
+    assert capsys.readouterr().err.splitlines() == [
+        '''stop ("don't") has no closing quotation; put a text with an apostrophe in quotation marks, as in "don't"''',
+        "stop ('a\\\\') has no escaped character; write a backslash twice",
+    ]
     session.run(iter(["/set"]))
     assert "temperature 0.5" in capsys.readouterr().err
 
@@ -132,11 +143,13 @@ def test_save_writes_the_whole_text_and_a_missing_folder_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = new_session()
-    session.run(iter(["Ünce", f"/save {tmp_path / 'a.txt'}", f"/save {tmp_path / 'no' / 'a.txt'}", "/save"]))
+    files = (f" {tmp_path / 'a.txt'}", f" {tmp_path / 'no' / 'a.txt'}", "", " ~no/x")
+    session.run(iter(["Ünce", *(f"/save{file}" for file in files)]))
     assert (tmp_path / "a.txt").read_text(encoding="utf-8") == session.text
     errors = capsys.readouterr().err
     assert "cannot be written (no such file or directory)" in errors
     assert "/save needs a file name" in errors
+    assert "~no/x is in a home folder that is unknown" in errors
 
 
 def test_save_replaces_only_what_the_session_wrote_unless_forced(

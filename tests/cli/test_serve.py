@@ -14,11 +14,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 from builders import random_model
 from typer.testing import CliRunner
 
 from minigpt.cli.app import app
+from minigpt.cli.serve import _within_memory
+from minigpt.errors import ConfigError, DeviceError
 from minigpt.optional_packages import REQUIREMENTS
+from minigpt.server.http_server import bind, run
+from minigpt.server.serve_config import ServeConfig
+from minigpt.server.served_model import Models, ServedModel
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -128,3 +134,25 @@ def test_a_model_that_is_damaged_ends_the_server_with_one_sentence(tmp_path: Pat
         assert process.wait(timeout=60) == 1
     assert "model.safetensors" in lines[-1]
     assert not any("Traceback" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "message"),
+    [
+        (RuntimeError("a bug"), RuntimeError, "a bug"),
+        (torch.OutOfMemoryError("CUDA out of memory"), ConfigError, "out of memory while loading fox; give"),
+        (MemoryError(), ConfigError, "out of memory while loading fox; give"),
+        (DeviceError("no cuda"), DeviceError, "no cuda"),
+    ],
+    ids=["bug", "cuda", "cpu", "user's"],
+)
+def test_a_model_that_fails_to_load_ends_the_server_with_its_error(
+    error: Exception, raised: type[Exception], message: str
+) -> None:
+    def load() -> ServedModel:
+        raise error
+
+    config = ServeConfig(port=0)
+    models = Models(lambda: [_within_memory("fox", load)])
+    with bind(config) as listening, pytest.raises(raised, match=message):
+        run(listening, config, models, on_loaded=lambda _: None, log=lambda _: None)

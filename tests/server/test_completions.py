@@ -95,6 +95,13 @@ def test_no_prompt_and_the_end_of_text_begin_a_new_document(client: TestClient) 
     assert texts == {generated("", seed=3)[0]}
 
 
+def test_equal_prompts_get_equal_texts_only_with_a_seed(client: TestClient) -> None:
+    texts = [
+        {choice["text"] for choice in ask(client, prompt=["ab"] * 4, **seed)["choices"]} for seed in ({}, {"seed": 3})
+    ]
+    assert [len(each) for each in texts] == [4, 1]
+
+
 def test_choices_are_ordered_by_prompt_then_by_sample(client: TestClient) -> None:
     answer = ask(client, prompt=["ab", "c"], n=2, seed=7)
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
@@ -246,6 +253,14 @@ def test_a_prompt_can_be_scored_without_continuing_it(client: TestClient) -> Non
     assert [len(choice["logprobs"]["tokens"]) for choice in answer["choices"]] == [4, 4]
     assert answer["choices"][0]["finish_reason"] == "length"
     assert answer["usage"] == {"prompt_tokens": 8, "completion_tokens": 0, "total_tokens": 8}
+
+
+@pytest.mark.parametrize("body", [{"prompt": "Once"}, {"prompt": "Once" * CONTEXT, "context": "slide"}], ids=len)
+def test_a_prompt_can_be_echoed_without_scores_or_a_text(client: TestClient, body: dict[str, str]) -> None:
+    (piece,) = stream(client, **body, max_tokens=0, echo=True)
+    for answer in (ask(client, **body, max_tokens=0, echo=True), piece):
+        (choice,) = answer["choices"]
+        assert (choice["text"], choice["finish_reason"], choice["logprobs"]) == (body["prompt"], "length", None)
 
 
 def test_half_a_character_is_a_token_of_bytes(client: TestClient) -> None:

@@ -6,14 +6,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from served import CONTEXT, new_client, new_models
+from builders import random_model
+from served import CONTEXT, new_client, new_models, served_model
 from starlette.testclient import TestClient
 
 from minigpt.data.transcript import CHAT_TEMPLATE
 from minigpt.server.application import build_application
-from minigpt.server.chat import chat_answer
+from minigpt.server.chat import chat_answer, chat_options
 from minigpt.server.json_schema import check
 from minigpt.server.serve_config import ServeConfig
+from minigpt.tokenizer.tokenizer import Tokenizer
+from minigpt.tokenizer.vocabulary import bytes_to_unicode
 
 TEMPLATE = (
     "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
@@ -91,6 +94,74 @@ def test_a_conversation_is_continued_after_its_template() -> None:
     deltas = [piece["choices"][0]["delta"] for piece in pieces]
     assert deltas[0]["role"] == "assistant"
     assert "".join(delta["content"] for delta in deltas) == text["choices"][0]["text"]
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, CHAT_TEMPLATE], ids=["another", "minigpt's"])
+def test_a_developer_is_the_system_and_text_parts_are_joined(template: str) -> None:
+    parts = [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
+    conversations = [
+        [{"role": "developer", "content": "be"}, {"role": "user", "content": parts}],
+        [{"role": "system", "content": "be"}, {"role": "user", "content": "hi"}],
+    ]
+    with new_client("tiny", chat_template=template) as client:
+        answers = [
+            client.post("/v1/chat/completions", json={"messages": messages, "seed": 1, "max_tokens": 12}).json()
+            for messages in conversations
+        ]
+    assert answers[0]["choices"] == answers[1]["choices"]
+    assert answers[0]["usage"] == answers[1]["usage"]
+
+
+@pytest.mark.parametrize(
+    ("part", "param", "message"),
+    [
+        ({"type": "image_url", "image_url": {"url": "data:"}}, "messages[0].content[1]", "'image_url', but the model"),
+        ({"type": "text"}, "messages[0].content[1].text", "is missing"),
+        ({"text": "a"}, "messages[0].content[1].type", "is missing"),
+        ("a", "messages[0].content[1]", "must be an object"),
+    ],
+    ids=["image", "no text", "no type", "no object"],
+)
+def test_a_part_that_is_not_text_is_one_sentence(part: object, param: str, message: str) -> None:
+    messages = [{"role": "user", "content": [{"type": "text", "text": "a"}, part]}]
+    with new_client("tiny", chat_template=TEMPLATE) as client:
+        response = client.post("/v1/chat/completions", json={"messages": messages})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+    assert message in response.json()["error"]["message"]
+
+
+NAMES = {"<|endoftext|>": 256, "<|im|>": 257, "<|im|>x": 258}
+SPECIAL = Tokenizer.from_vocabulary(
+    {bytes_to_unicode(bytes([byte])): byte for byte in range(256)}, [], special=NAMES, end_of_text="<|endoftext|>"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}a:", [256, "{}", 256, "a:"]),
+        ("{% for m in messages %}<|im|>{{ m.role }}\n{{ m.content | upper }}<|im|>x{% endfor %}",
+         [257, "user\n", "{}", 258]),
+        ("{{ '<|' ~ 'im|>' }}<|im|>{{ messages[0].content | tojson }}", [257, 257, '"{}"']),
+        ("{{ messages[0].content }} ", ["{} "]),
+    ],
+    ids=["roles", "names", "joined", "none"],
+)  # fmt: skip
+@pytest.mark.parametrize("content", ["HI", "", "<|endoftext|>", "A<|im|>x<|im|><|im|>B", "@123."])
+def test_special_tokens_are_those_that_the_template_writes(
+    template: str, expected: list[int | str], content: str
+) -> None:
+    model = served_model(
+        "tiny",
+        model=random_model(n_positions=CONTEXT, vocab_size=SPECIAL.vocab_size),
+        tokenizer=SPECIAL,
+        chat_template=template,
+    )
+    body = {"messages": [{"role": "user", "content": content, "name": None}], "max_tokens": 1}
+    (prompt,) = chat_options(body, model, ServeConfig()).prompts
+    parts = [part if isinstance(part, int) else part.format(content) for part in expected]
+    assert prompt.ids == [id for part in parts for id in ([part] if isinstance(part, int) else part.encode())]
 
 
 def test_the_answer_of_a_transcript_ends_with_its_turn() -> None:

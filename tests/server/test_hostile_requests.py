@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -52,6 +53,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         ("127.0.0.1:1234", 200),
         ("[::1]:8000", 200),
         ("my.lan", 200),
+        ("mybox.lan:8000", 200),
         ("evil.example", 403),
         ("localhost.evil.example", 403),
         ("127.0.0.1.evil.example:8000", 403),
@@ -59,8 +61,8 @@ def wait_until(condition: Callable[[], bool]) -> None:
     ],
 )
 def test_only_names_of_this_server_are_answered(host: str, expected: int) -> None:
-    with new_client("tiny", config=ServeConfig(allowed_hosts=("My.lan",))) as client:
-        response = client.get("/v1/models", headers={"Host": host})
+    with new_client("tiny", config=ServeConfig(host="MyBox.lan", api_key="k", allowed_hosts=("My.lan",))) as client:
+        response = client.get("/v1/models", headers={"Host": host, "Authorization": "Bearer k"})
     assert response.status_code == expected
     if expected == 403:
         assert "Host" in response.json()["error"]["message"]
@@ -79,9 +81,26 @@ def test_the_pages_of_an_allowed_origin_may_use_the_server() -> None:
         response = client.post("/v1/completions", json=BODY, headers=page)
         assert response.status_code == 200
         assert response.headers["access-control-allow-origin"] == "http://localhost:3000"
-        asked = {**page, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+        names = "authorization,content-type,x-stainless-lang"  # of OpenAI's client for JavaScript
+        asked = {**page, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": names}
         assert client.options("/v1/completions", headers=asked).status_code == 200
         assert client.post("/v1/completions", json=BODY, headers={"Origin": "http://evil.example"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("origin", "expected"),
+    [
+        ("localhost:3000", "an origin such as http://localhost:3000"),
+        ("http://", "an origin such as http://localhost:3000"),
+        ("http://[", "an origin such as http://localhost:3000"),
+        ("http://localhost:3000/", "as browsers send it: http://localhost:3000"),
+        ("https://My.lan/page?a#b", "as browsers send it: https://my.lan"),
+    ],
+)
+def test_an_origin_that_no_browser_sends_is_refused(origin: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"cors ({origin!r}) must be")) as caught:
+        ServeConfig(cors=("*", origin))
+    assert str(caught.value).removesuffix(", or *").endswith(expected)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +129,7 @@ def test_beyond_this_machine_a_key_is_required() -> None:
         with pytest.raises(ConfigError, match="needs a key"):
             ServeConfig(host=host)
         assert not ServeConfig(host=host, api_key="k").is_local
-    assert all(ServeConfig(host=host).is_local for host in ("127.0.0.1", "::1", "localhost", "127.3.2.1"))
+    assert all(ServeConfig(host=host).is_local for host in ("127.0.0.1", "::1", "Localhost", "127.3.2.1"))
 
 
 # Bodies

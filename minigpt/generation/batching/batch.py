@@ -164,7 +164,7 @@ class Batch:
             self._score(row, chunk, logits)
         if row.n_unread > 0:
             return []
-        if row.request.score_prompt:
+        if row.request.score_prompt or not row.request.continues:
             scores = tuple(row.work.scores)
             events.append(Event(row.request, ScoredPrompt(scores), is_last=not row.request.continues))
         if not row.request.continues:

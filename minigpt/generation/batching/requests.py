@@ -16,8 +16,8 @@ class Request:
 
     The continuation begins with `end`, the end of the prompt's text that `prompt` does not contain (see `healing.py`).
     `alternatives` requests log-probabilities and this many alternatives for each token. With `score_prompt` they are
-    given for the prompt's tokens, too. With `continues` false the prompt is only scored. Two requests are equal only if
-    they are the same object.
+    given for the prompt's tokens, too. With `continues` false the request ends after its prompt. Two requests are equal
+    only if they are the same object.
     """
 
     prompt: Sequence[int]
@@ -55,7 +55,10 @@ def check_request(request: Request, n_positions: int) -> None:
 
 @dataclass(frozen=True)
 class ScoredPrompt:
-    """The prompt's tokens with the model's predictions for them; the first one has none."""
+    """The prompt was read: its tokens with the model's predictions for them, of which the first one has none.
+
+    There are no tokens if the request does not score its prompt.
+    """
 
     tokens: tuple[GeneratedToken, ...]
 

@@ -94,6 +94,7 @@ def some_requests(draw: random.Random, count: int) -> list[Request]:
         {"top_p": 0.7, "min_new_tokens": 3},
         {"temperature": 0, "score": True},
         {"score": True, "continues": False},
+        {"continues": False},
         {"alternatives": None, "logit_bias": ("#7=3",)},
         {"max_new_tokens": 40, "context": "slide"},
         {"max_new_tokens": 90, "context": "keep-first:4"},
@@ -105,6 +106,14 @@ def some_requests(draw: random.Random, count: int) -> list[Request]:
         prompt = draw.choice(beginnings)[: draw.randrange(1, 21)] + ending
         requests.append(new_request(prompt, **kinds[number % len(kinds)]))
     return requests
+
+
+@every_engine
+def test_a_request_that_only_reads_its_prompt_ends(new_engine: NewEngine) -> None:
+    batch = new_batch(new_engine)
+    batch.add(request := new_request(b"Once upon", continues=False))
+    (event,) = finish(batch)
+    assert event == Event(request, ScoredPrompt(()), is_last=True)
 
 
 # A request beside others
