@@ -10,8 +10,14 @@ from minigpt.model.gpt import GPT
 from minigpt.training.fine_tuning import adapter_parameters, trained_parameters, trains_embedding
 from minigpt.training.loss import CUDA_HEAD_ROWS, HEAD_ROWS
 
-# The messages of torch on a CPU, on a CPU under Windows, and on MPS (two).
-_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "MPS backend out of memory", "Invalid buffer size")
+# The messages of torch on a CPU, on a CPU under Windows, on MPS (two), and of a GPU too full for CUDA to start.
+_OUT_OF_MEMORY = (
+    "can't allocate memory",
+    "not enough memory",
+    "MPS backend out of memory",
+    "Invalid buffer size",
+    "CUDA error: out of memory",
+)
 
 # An adapter's outputs are added to the base's. On a CPU, glibc's allocator keeps the gaps that these leave: measured
 # with 124M parameters, in numbers per feature and block.
@@ -99,5 +105,5 @@ def teacher_bytes(config: GPTConfig, context: int, sequences: int) -> int:
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether memory ran out: torch.OutOfMemoryError, or a RuntimeError of the CPU's allocator or of MPS."""
+    """Whether memory ran out: torch.OutOfMemoryError, or a RuntimeError whose message says so."""
     return isinstance(error, torch.OutOfMemoryError) or any(message in str(error) for message in _OUT_OF_MEMORY)
