@@ -9,7 +9,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ MAX_VALUES = 1 << 20  # in one JSON text: each may take 120 bytes of memory for 
 
 _SMALL = 1 << 16  # characters of a JSON text that cannot hold too many values
 _STRINGS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _BRACKETS = re.compile(r"[\[{]+|[\]}]+")
 
 
@@ -66,6 +67,25 @@ def read_json_value(path: Path) -> Any:
     Raises: OSError as `read_regular`; ValueError as `parse_json`.
     """
     return parse_json(read_regular(path).decode("utf-8-sig"))
+
+
+def read_json_unicode(path: Path, paths: Collection[str] = ()) -> Any:
+    """The value in a JSON file in UTF-8, of which every string can be written in UTF-8 again.
+
+    `paths` are keys of an object whose values are paths, which need not be UTF-8.
+
+    Raises: OSError, ValueError as `read_json_value`; ValueError for half of a surrogate pair, as in "\\ud800".
+    """
+    text = read_regular(path).decode("utf-8-sig")
+    value = parse_json(text)
+    if _SURROGATE.search(text):  # most files have none, or whole pairs only
+        checked = {key: value[key] for key in value if key not in paths} if isinstance(value, dict) else value
+        try:
+            json.dumps(checked, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            found = ascii(error.object[error.start])[1:-1]
+            raise ValueError(f"it has half of a surrogate pair ({found}), which is not a character") from error
+    return value
 
 
 def parse_json(text: str) -> Any:

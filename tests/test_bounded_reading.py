@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from minigpt import bounded_reading
-from minigpt.bounded_reading import MAX_DEPTH, bounded_lines, open_regular, parse_json, read_json_value, read_regular
+from minigpt.bounded_reading import (
+    MAX_DEPTH,
+    bounded_lines,
+    open_regular,
+    parse_json,
+    read_json_unicode,
+    read_json_value,
+    read_regular,
+)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +55,20 @@ def test_a_byte_order_mark_is_no_damage(tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     path.write_text("[1]", encoding="utf-8-sig")
     assert read_json_value(path) == [1]
+
+
+@pytest.mark.parametrize("text", [r'["\ud83d\ude00"]', r'["\\ud800"]', '["😀", "ß"]'])
+def test_whole_characters_are_read(tmp_path: Path, text: str) -> None:
+    (tmp_path / "file.json").write_text(text, encoding="utf-8")
+    assert read_json_unicode(tmp_path / "file.json") == json.loads(text)
+
+
+@pytest.mark.parametrize("text", [r'["\ud800"]', r'{"\uDFff": 1}', r'["\ud83d\ude00", ["a\uDBFFb"]]'])
+def test_half_of_a_character_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "file.json").write_text(text)
+    with pytest.raises(ValueError, match=r"it has half of a surrogate pair \(\\ud[0-9a-f]{3}\), which is not a"):
+        read_json_unicode(tmp_path / "file.json")
+    assert read_json_value(tmp_path / "file.json") == json.loads(text)  # the name of a file that is not UTF-8
 
 
 def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from minigpt.evaluation.ngrams import BOUNDARY, ByteNgramModel, word_frequency_b
 from minigpt.evaluation.perplexity import evaluate
 from minigpt.model.gpt import GPT
 from minigpt.tokenizer.tokenizer import Tokenizer
-from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
 MEANINGS: Mapping[str, str] = {
     "bytes": "byte frequencies; a model that is not below this has learned nothing",
@@ -173,8 +172,8 @@ def _decoded_part(tokens: npt.NDArray[Any], size: int, tokenizer: Tokenizer, mos
     per_token = size / len(tokens)
     most_tokens = len(tokens) if size <= most else int(most / per_token)
     blocks = even_blocks(len(tokens), most_tokens, max(1, int(_BLOCK / per_token)))
-    text = b"".join(tokenizer.decode_bytes(tokens[start:end].tolist()) for start, end in blocks)
-    text = text.replace(END_OF_TEXT.encode(), bytes([BOUNDARY]))
+    boundary = bytes([BOUNDARY])
+    text = b"".join(boundary.join(tokenizer.document_bytes(tokens[start:end])) for start, end in blocks)
     return _TextPart(text, size if size > most else _text_bytes(text))
 
 

@@ -17,6 +17,7 @@ ONE_FILE = {"gguf": ".gguf", "html": ".html"}
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
+    "chat_template.jinja",
     "special_tokens_map.json",
     "vocab.json",
     "merges.txt",

@@ -19,6 +19,8 @@ from minigpt.importers.gguf_file import GgufFile
 from minigpt.importers.peft import Adapter, AdapterLayer
 from minigpt.storage.huggingface import linear_layers
 
+_SMALLEST_ALPHA, _LARGEST_ALPHA = 1e-30, 1e30
+
 
 def write_gguf_adapter(file: BinaryIO, adapter: Adapter, config: GPTConfig, name: str) -> None:
     """Writes an adapter of a model of this shape into an open named file.
@@ -43,7 +45,9 @@ def write_gguf_adapter(file: BinaryIO, adapter: Adapter, config: GPTConfig, name
         writer.add_base_model_count(1)
         writer.add_base_model_name(0, Path(adapter.base).name)
     writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
-    alpha = next(iter(adapter.layers.values())).alpha
+    # llama.cpp reads an alpha of 0 as "not scaled". It is a float32 in the file.
+    alphas = (layer.alpha for layer in adapter.layers.values())
+    alpha = next((each for each in alphas if _SMALLEST_ALPHA <= abs(each) <= _LARGEST_ALPHA), 1.0)
     writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, alpha)
     names = {stored: own for own, stored in linear_layers(config).items()}
     for stored, layer in adapter.layers.items():

@@ -21,8 +21,8 @@ def modelfile(gguf: Path, context: int) -> str | None:
     """The content of the Modelfile for a GGUF file of a model with this context length, in tokens.
 
     The prompt is passed on unchanged, because the model continues texts. Sampling is minigpt's: Ollama's defaults have
-    a repetition penalty. Of the context, one half is left for the prompt, because llama.cpp does not continue past the
-    last position of GPT-2.
+    a repetition penalty and a top-k of 40. Of the context, one half is left for the prompt, because llama.cpp does not
+    continue past the last position of GPT-2.
     None for a file name that a Modelfile cannot hold: one with a control character.
     """
     if not gguf.name.isprintable():
@@ -36,8 +36,10 @@ def modelfile(gguf: Path, context: int) -> str | None:
         f"PARAMETER num_ctx {context}\n"
         f"PARAMETER num_predict {max(1, min(usual.max_new_tokens, context // 2))}\n"
         f"PARAMETER temperature {usual.temperature:g}\n"
+        f"PARAMETER top_k {usual.top_k or 0}\n"  # 0: every token
         f"PARAMETER top_p {usual.top_p:g}\n"
-        "PARAMETER repeat_penalty 1\n"
+        f"PARAMETER min_p {usual.min_p:g}\n"
+        f"PARAMETER repeat_penalty {usual.repetition_penalty:g}\n"
     )
 
 

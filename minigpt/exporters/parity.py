@@ -1,5 +1,6 @@
 """Compares the logits and greedy choices of an exported model, in another program, with the original's."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -76,7 +77,7 @@ def reference_of(model: GPT, tokenizer: Tokenizer) -> Reference:
 
 @torch.no_grad()
 def compare(by: str, run: Run, reference: Reference, tokenize: Tokenize | None = None) -> Parity:
-    """How close a program, named `by`, is to the original; a NaN or infinite logit differs by infinity."""
+    """How close a program, named `by`, is to the original; a NaN or infinite logit of either differs by infinity."""
     logits = run(reference.ids).float()  # (T, V)
     lowest = _lowest(reference.logits)
     differences = torch.maximum(logits, lowest) - torch.maximum(reference.logits, lowest)
@@ -86,7 +87,8 @@ def compare(by: str, run: Run, reference: Reference, tokenize: Tokenize | None =
     expected = reference.ids[reference.prompt :]
     # Up to the first different token both have read the same ids, so these are the tokens it would have generated.
     same = next((i for i, pair in enumerate(zip(chosen, expected, strict=True)) if pair[0] != pair[1]), len(expected))
-    deviations = difference / max(float(near.std(correction=0)), 1e-30)
+    is_finite = math.isfinite(difference)  # else the model's own logits may be NaN, and have no deviation
+    deviations = difference / max(float(near.std(correction=0)), 1e-30) if is_finite else math.inf
     same_ids = None if tokenize is None else tokenize(TEXT) == list(reference.text_ids)
     return Parity(by, difference, deviations, same, len(expected), same_ids)
 

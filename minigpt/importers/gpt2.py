@@ -26,6 +26,7 @@ from minigpt.storage.checkpoint import TRAINING, WEIGHTS, Checkpoint, load_check
 from minigpt.storage.files import exists
 from minigpt.storage.huggingface import from_huggingface
 from minigpt.storage.tensors import TensorFile
+from minigpt.tokenizer.ids_only import IdsOnly
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 # File names that are the same for every model: such a model is named after its folder.
@@ -111,8 +112,9 @@ def import_gpt2(
         return _import_from_cache(repository, revision, target, device, error, ids_only)
     if on_hub is not None and _stored_source(target) == on_hub:
         existing = load_checkpoint(target, device, mapped=True)
-        note = "already imported; the hub has the same weights"
-        return ImportResult(existing, repository, (note,), verify_gpt2(existing.model))
+        if isinstance(existing.tokenizer.vocabulary, IdsOnly) == ids_only:
+            note = "already imported; the hub has the same weights"
+            return ImportResult(existing, repository, (note,), verify_gpt2(existing.model))
     return _import_downloaded(download(repository, revision), repository, target, device, ids_only)
 
 

@@ -21,7 +21,13 @@ _INDEX = ".index.json"
 # The forms that weights are stored in, the preferred ones first; one of them is downloaded.
 _FORMS = (WEIGHTS, WEIGHTS + _INDEX, "pytorch_model.bin", "pytorch_model.bin" + _INDEX)
 _TOKENIZER = "tokenizer.json"
-_WITH_TOKENIZER = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json")
+_WITH_TOKENIZER = (
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "generation_config.json",
+)
 _INSTEAD_OF_TOKENIZER = ("vocab.json", "merges.txt")
 _FILES = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".json"}  # suffixes of paths, not of names on the hub
 

@@ -185,6 +185,10 @@ def _check_options(options: Mapping[str, Any], path: Path) -> None:
         for pattern, value in mapping(options.get(name) or {}, f"{name} in {path}").items():
             if not is_number(value):
                 raise CheckpointError(f"{name} of {quoted(pattern)} in {path} is {quoted(value)}, not a number")
+            if name == "rank_pattern" and not is_integer(value, 1):
+                raise CheckpointError(
+                    f"{name} of {quoted(pattern)} in {path} is {quoted(value)}, not a whole number of at least 1"
+                )
             _check_pattern(pattern, name, path)
 
 

@@ -5,7 +5,6 @@ import unicodedata
 from collections.abc import Iterator
 
 from minigpt.data.corpus import Corpus
-from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
 _TOKENS = 20_000  # of the text that is searched
 _WORDS, _SHORTEST, _LONGEST = 4, 12, 40  # words of a prompt; characters of one
@@ -22,7 +21,7 @@ def example_prompt(corpus: Corpus) -> str | None:
     that begins with words is preferred to one of a table or a drawing.
     """
     tokens = corpus.validation if len(corpus.validation) > 1 else corpus.train
-    text = corpus.tokenizer.decode(tokens[:_TOKENS].tolist())
+    text = b"\n".join(corpus.tokenizer.document_bytes(tokens[:_TOKENS])).decode(errors="replace")
     best: tuple[bool, bool, int] = (False, False, 0)
     prompt = None
     for line in _beginnings(text):
@@ -45,7 +44,7 @@ def _beginnings(text: str) -> Iterator[str]:
 
     The first line comes last, because the held-out part may begin within it.
     """
-    first, *lines = re.split("\n|" + re.escape(END_OF_TEXT), text)
+    first, *lines = text.split("\n")
     sentences = re.split(r"(?<=[.!?])\s+|(?<=[。！？])", first)
     for line in [*lines, *sentences[1:], sentences[0]]:
         found = _printable(line.strip()).strip()

@@ -5,13 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from minigpt.bounded_reading import read_json_value
+from minigpt.bounded_reading import read_json_unicode
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer.huggingface_json import AddedToken, parse_added_token
 from minigpt.tokenizer.vocabulary import END_OF_TEXT, OtherRulesError
 
 CONFIG = "tokenizer_config.json"
 _FILES = ("special_tokens_map.json", "added_tokens.json", CONFIG, "config.json", "generation_config.json")
+PATHS = ("_name_or_path", "name_or_path", "tokenizer_file", "special_tokens_map_file")
 _ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 _ROLES_OF_SEVERAL = ("additional_special_tokens", "extra_special_tokens")
 _GPT2_TOKENIZERS = (None, "GPT2Tokenizer", "GPT2TokenizerFast")
@@ -71,7 +72,7 @@ def read_config(directory: Path) -> TokenizerConfig:
         if not path.exists():
             continue
         with as_tokenizer_error(path):
-            content = read_json_value(path)
+            content = read_config_file(path)
             if name in ("config.json", "generation_config.json"):
                 found = content.get("eos_token_id")
                 ids = [id for id in (found if isinstance(found, list) else [found]) if type(id) is int]
@@ -89,6 +90,14 @@ def read_config(directory: Path) -> TokenizerConfig:
                 if name == CONFIG:
                     options, class_name = content, content.get("tokenizer_class") or class_name
     return TokenizerConfig(tokens, roles, names, end_ids, options, class_name)
+
+
+def read_config_file(path: Path) -> Any:
+    """The value in one of the config files.
+
+    Raises: OSError, ValueError.
+    """
+    return read_json_unicode(path, PATHS)
 
 
 def _token_name(token: Any) -> str:

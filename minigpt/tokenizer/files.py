@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
-from minigpt.bounded_reading import read_json_value, read_regular
+from minigpt.bounded_reading import read_json_unicode, read_regular
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer import library_files
-from minigpt.tokenizer.config_files import CONFIG, TokenizerConfig, as_tokenizer_error, read_config
+from minigpt.tokenizer.config_files import CONFIG, TokenizerConfig, as_tokenizer_error, read_config, read_config_file
 from minigpt.tokenizer.huggingface_json import AddedToken, ParsedTokenizer, parse_tokenizer_json, to_tokenizer_json
 from minigpt.tokenizer.ids_only import IdsOnly
 from minigpt.tokenizer.library import LibraryVocabulary
@@ -110,7 +110,7 @@ def read(directory: Path, end_of_text: str | None = None) -> AnyVocabulary:
                 # Most directories hold GPT-2's vocabulary; building it takes half the time of reading and checking it.
                 if config.adds_nothing and end_of_text in (None, END_OF_TEXT) and _hash_of(path) == _GPT2_FILE:
                     return gpt2()
-                parsed = parse_tokenizer_json(read_json_value(path), is_gpt2_tokenizer=config.is_gpt2_tokenizer)
+                parsed = parse_tokenizer_json(read_json_unicode(path), is_gpt2_tokenizer=config.is_gpt2_tokenizer)
                 return _combine(parsed, config, end_of_text)
         except TokenizerError as error:
             if not isinstance(error.__cause__, OtherRulesError):
@@ -122,7 +122,7 @@ def read(directory: Path, end_of_text: str | None = None) -> AnyVocabulary:
         merges = [line for line in (version, *lines) if line and not (line is version and line.startswith("#version"))]
     path = directory / pair[0]
     with as_tokenizer_error(path):
-        vocab = read_json_value(path)
+        vocab = read_json_unicode(path)
         if config.options.get("add_prefix_space"):
             files = {name: read_regular(directory / name) for name in pair}
             return library_files.read_prefixed(vocab, merges, config, end_of_text, files)
@@ -143,7 +143,7 @@ def read_chat_template(directory: Path) -> str | None:
     if not path.exists():
         return None
     with as_tokenizer_error(path):
-        template = read_json_value(path).get("chat_template")
+        template = read_config_file(path).get("chat_template")
         if isinstance(template, list):  # of several templates with names
             template = {each["name"]: each["template"] for each in template}.get("default")
     return template if isinstance(template, str) else None

@@ -78,10 +78,21 @@ class IdsOnlyCoder:
         return ids
 
     def encode_array(self, text: str, *, documents: bool = False) -> npt.NDArray[np.uint32]:
-        """The ids in a text; with `documents`, a literal "<|endoftext|>" is the end-of-text token."""
+        """The ids in a text; with `documents`, a literal "<|endoftext|>" is the end-of-text token.
+
+        Raises: TokenizerError as `encode`; with `documents`, also for the id of the end-of-text token.
+        """
+        if not documents:
+            return np.array(self.encode(text), dtype=np.uint32)
         ids: list[int] = []
-        for index, part in enumerate(text.split(END_OF_TEXT) if documents else [text]):
-            ids += [self._end] * (index > 0) + self.encode(part)
+        for index, part in enumerate(text.split(END_OF_TEXT)):
+            encoded = self.encode(part)
+            if self._end in encoded:  # the document's end would be where no file says it, so names and counts are wrong
+                raise TokenizerError(
+                    f"this model has no tokenizer and its id {self._end} ends a text, so a text must not contain "
+                    f"{self._end}; write {END_OF_TEXT} between texts instead"
+                )
+            ids += [self._end] * (index > 0) + encoded
         return np.array(ids, dtype=np.uint32)
 
     def losses(self) -> list[str]:

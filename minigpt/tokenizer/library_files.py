@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from minigpt.bounded_reading import read_json_value, read_regular
+from minigpt.bounded_reading import read_json_unicode, read_regular
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer import sentencepiece_file, wordpiece_file
-from minigpt.tokenizer.config_files import CONFIG, TokenizerConfig, as_tokenizer_error
+from minigpt.tokenizer.config_files import CONFIG, PATHS, TokenizerConfig, as_tokenizer_error
 from minigpt.tokenizer.library import LibraryVocabulary, model_ids, unknown_token
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
@@ -36,7 +36,7 @@ def read_library_json(path: Path, config: TokenizerConfig, end_of_text: str | No
     Raises: TokenizerError if the library cannot run it.
     """
     with as_tokenizer_error(path):
-        content = _as_opened(read_json_value(path), config)
+        content = _as_opened(read_json_unicode(path), config)
         original = next((path.with_name(name) for name in CONVERTED if path.with_name(name).exists()), None)
         files = {} if original is None else {original.name: read_regular(original)}
         return _combine(content, config, end_of_text, files)
@@ -178,7 +178,7 @@ def _kept(config: TokenizerConfig, files: Mapping[str, bytes]) -> dict[str, Any]
     """The entries of tokenizer_config.json that belong to the rules; with the name of the class, so that transformers
     opens a folder in which config.json does not name it.
     """
-    left_out = {"chat_template", "added_tokens_decoder", "name_or_path", "tokenizer_file", "special_tokens_map_file"}
+    left_out = {"chat_template", "added_tokens_decoder", *PATHS}
     kept = {key: value for key, value in config.options.items() if key not in left_out}
     usual = "BertTokenizer" if WORDPIECE in files else "PreTrainedTokenizerFast"
     return {**kept, "tokenizer_class": config.class_name or usual}

@@ -8,7 +8,7 @@ import codecs
 import copy
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -291,6 +291,15 @@ class Tokenizer:
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of several tokens; invalid UTF-8 becomes U+FFFD, and special tokens become their names."""
         return self.decode_bytes(tokens).decode(errors="replace")
+
+    def document_bytes(self, tokens: npt.ArrayLike) -> Iterator[bytes]:
+        """The bytes of each document in a stream of tokens: of the tokens between two ends of a text, without the
+        token that begins a text. The first and the last may be parts of a document; the last is empty after an end.
+        """
+        stream = np.asarray(tokens)
+        for part in np.split(stream, np.flatnonzero(stream == self.end_of_text)):
+            ids = part[part != self.end_of_text].tolist()
+            yield self.decode_bytes(ids[1:] if ids[:1] == [self.start_of_text] else ids)
 
     def decoder(self, *, continues: bool = False) -> "StreamDecoder":
         """A decoder for one stream of tokens that arrive one by one; with `continues`, after other text."""

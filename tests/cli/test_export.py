@@ -69,7 +69,9 @@ def test_gguf_gets_a_modelfile_for_ollama_which_is_replaced_only_with_force(run:
         ["PARAMETER", "num_ctx 32"],
         ["PARAMETER", "num_predict 16"],
         ["PARAMETER", "temperature 0.8"],
+        ["PARAMETER", "top_k 0"],
         ["PARAMETER", "top_p 0.95"],
+        ["PARAMETER", "min_p 0"],
         ["PARAMETER", "repeat_penalty 1"],
     ]
     assert "ollama create a-one -f 'a one.Modelfile'" in result.stderr
@@ -103,12 +105,14 @@ def test_an_output_folder_gets_a_file_named_after_the_model(run: Any, here: Path
 def test_an_onnx_export_is_a_folder_with_everything_that_optimum_needs(run: Any, here: Path, model: Path) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
+    (model / "chat_template.jinja").write_text("{{ messages }}")
     result = run("export", "one", "--to", "onnx")
     assert result.exit_code == 0, result.stderr
     assert "onnxruntime" in result.stderr
     assert {"model.onnx", "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"} <= (
         everything(here / "one-onnx")
     )
+    assert (here / "one-onnx" / "chat_template.jinja").read_text() == "{{ messages }}"
     assert "model.safetensors" not in everything(here / "one-onnx")
     assert "ORTModelForCausalLM" in result.stdout
     assert "'one-onnx'" in result.stdout
@@ -224,6 +228,18 @@ def test_an_export_with_other_logits_is_deleted(
     assert result.exit_code == 1
     assert "the export was not kept: in " in result.stderr
     assert "standard deviations of the logits" in result.stderr
+    assert everything(here) == before
+
+
+def test_a_model_whose_own_logits_are_not_finite_is_not_exported(run: Any, here: Path) -> None:
+    gpt = new_model(**SHAPE)
+    with torch.no_grad():
+        gpt.final_norm.weight.fill_(3e38)
+    save_checkpoint("checkpoints/huge", gpt, Tokenizer.named("bytes"))
+    before = everything(here)
+    result = run("export", "huge", "--to", "gguf")
+    assert result.exit_code == 1
+    assert "the export was not kept: in minigpt a logit differs by inf" in result.stderr
     assert everything(here) == before
 
 

@@ -114,6 +114,17 @@ def test_a_model_without_a_tokenizer_takes_ids(here: Path, run: Run) -> None:
     assert run("train", "ids.txt", "--from", "bare", "--name", "tuned", *TRAINING).exit_code == 0
     assert Tokenizer.load("checkpoints/tuned").fingerprint == Tokenizer.load("checkpoints/bare").fingerprint
     assert "no tokenizer" in run("train", "fox.txt", "--from", "bare", "--name", "text", *TRAINING).stderr
+    (here / "two.txt").write_text("1 2 3 4<|endoftext|>5 6")
+    evaluated = json.loads(run("evaluate", "bare", "two.txt", "--json").stdout)
+    assert [document["tokens"] for document in evaluated["documents"]] == [5, 3]
+    (here / "end.txt").write_text("1 2 7 3 4<|endoftext|>5 6")
+    for arguments in (
+        ("evaluate", "bare", "end.txt"),
+        ("train", "end.txt", "--from", "bare", "--name", "end", *TRAINING),
+    ):
+        ended = run(*arguments)
+        assert ended.exit_code == 1
+        assert "its id 7 ends a text, so a text must not contain 7; write <|endoftext|> between" in ended.stderr
     unknown = run("load-gpt2", "--from", "hub", "--tokenizer", "gpt2")
     assert unknown.exit_code == 1
     assert "tokenizer ('gpt2') must be none" in unknown.stderr

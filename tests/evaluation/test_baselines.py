@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
-from builders import new_model
+from builders import bytes_ending_in, new_model
 
 from minigpt.corpus_report.build_report import build_report
 from minigpt.data.corpus import Corpus
@@ -62,10 +62,12 @@ def test_eight_equally_likely_words_cost_three_bits_with_enough_context() -> Non
     assert measured["words"].bits_per_byte < measured["bytes"].bits_per_byte
 
 
-def corpus_of(folder: Path, *, validation_fraction: float | None = None) -> Corpus:
+def corpus_of(
+    folder: Path, *, validation_fraction: float | None = None, tokenizer: Tokenizer | str = "bytes"
+) -> Corpus:
     path = folder / "text.txt"
     path.write_bytes(b"<|endoftext|>".join(prose(seed, 300) for seed in range(60)))
-    return Corpus.build(path, "bytes", cache=folder / "cache", validation_fraction=validation_fraction)
+    return Corpus.build(path, tokenizer, cache=folder / "cache", validation_fraction=validation_fraction)
 
 
 def test_the_baselines_of_a_run_are_measured_on_its_validation_part(tmp_path: Path) -> None:
@@ -91,6 +93,11 @@ def test_the_baselines_of_a_run_equal_those_of_the_corpus_report(tmp_path: Path)
         assert before == {name: by_name(report.baselines)[name] for name in ("bytes", "5-gram", "gzip", "xz")}
     assert not any(baseline.is_partial for baseline in report.baselines)
     assert [baseline.label for baseline in report.baselines] == [baseline.name for baseline in report.baselines]
+
+
+def test_the_name_of_the_end_of_text_token_does_not_matter(tmp_path: Path) -> None:
+    named = cheap_baselines(corpus_of(tmp_path, tokenizer=bytes_ending_in("</s>")))
+    assert named == cheap_baselines(corpus_of(tmp_path))
 
 
 def test_a_baseline_from_a_sample_has_its_size_in_the_label(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

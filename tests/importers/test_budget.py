@@ -144,6 +144,23 @@ def a_pickle_in_text(folder: Path) -> Path:
     return path
 
 
+@case("n_layer must be a number, not a tuple")
+def a_number_of_layers_that_is_shared_tuples(folder: Path) -> Path:
+    nested: tuple[Any, ...] = ()
+    for _ in range(40):
+        nested = (nested, nested)
+    arguments = {"n_layer": nested, "n_head": 1, "n_embd": 1, "block_size": 1, "vocab_size": 1}
+    with zipfile.ZipFile(folder / "ckpt.pt", "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps({"model": {}, "model_args": arguments}))
+    return folder / "ckpt.pt"
+
+
+@case("is truncated, damaged or not a file of weights .it describes a tensor of a type in another such tensor")
+def types_within_types(folder: Path) -> Path:
+    start = b"\x80\x02ctorch._tensor\n_rebuild_from_type_v2\nq\x00"
+    return pickled(folder, start + b"h\x00N" * 3000 + b")" + b"\x87" * 3000 + b"R.")
+
+
 def with_added_tokens(folder: Path, names: list[str]) -> Path:
     path = model(folder)
     content = json.loads((path / "tokenizer.json").read_text())

@@ -206,6 +206,15 @@ def test_an_existing_import_is_not_downloaded_again(tmp_path: Path, hub: Any) ->
     assert_same_model(again.checkpoint.model, first.checkpoint.model)
 
 
+@pytest.mark.parametrize("tokenizer", [None, "none"])
+def test_an_existing_import_with_another_tokenizer_is_not_taken_for_the_same(
+    tmp_path: Path, hub: Any, tokenizer: str | None
+) -> None:
+    import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu", tokenizer="none" if tokenizer is None else None)
+    with pytest.raises(CheckpointError, match="tiny holds something else; remove it or choose another --name"):
+        import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu", tokenizer=tokenizer)
+
+
 def test_another_version_on_the_hub_does_not_match_the_existing_import(tmp_path: Path, hub: Any) -> None:
     import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
     other = save_checkpoint(tmp_path / "other", small_model(2, 257), Tokenizer.named("bytes"))
@@ -371,6 +380,13 @@ def test_tokenizers_of_other_kinds_are_downloaded_and_never_replaced_by_gpt2s(
         return
     with pytest.raises(TokenizerError, match=f"{name} cannot be used: it "):
         import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+
+
+def test_the_chat_template_in_its_own_file_is_downloaded(tmp_path: Path, hub: Any) -> None:
+    hub.repositories[TINY]["chat_template.jinja"] = b"{{ messages }}"
+    imported = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
+    assert imported.checkpoint.tokenizer.chat_template == "{{ messages }}"
+    assert load_checkpoint(tmp_path / "to" / "tiny", "cpu").tokenizer.chat_template == "{{ messages }}"
 
 
 def test_gpt2s_vocabulary_is_noted_as_an_assumption_except_for_openais_models(tmp_path: Path, hub: Any) -> None:

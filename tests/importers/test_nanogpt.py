@@ -193,6 +193,9 @@ def test_a_vocabulary_that_spans_all_features_is_refused_unless_the_bias_leaves_
     [
         ({"model_args": {"n_head": 5}}, r"model_args in PATH: n_embd \(48\) must be divisible by n_head \(5\)"),
         ({"model_args": {"n_layer": "2"}}, r"model_args in PATH: n_layer \('2'\) must be a whole number"),
+        ({"model_args": {"n_layer": ((),)}}, r"model_args in PATH: n_layer must be a number, not a tuple"),
+        ({"model_args": {"dropout": [0.1]}}, r"model_args in PATH: dropout must be a number, not a list"),
+        ({"model_args": {"n_head": 10**50}}, r"model_args in PATH: n_head \(a number of about 50 digits\) must be at"),
         ({"model_args": {"n_layer": 10**9}}, r"model_args in PATH: n_layer \(1000000000\) must be at most 10000"),
         ({"model_args": {"n_layer": 3}}, r"PATH has no tensor 'h.2.ln_1.weight', expected of shape \(48,\)"),
         ({"model_args": {"bias": True}}, r"PATH has no tensor 'ln_f.bias' of shape \(48,\)"),

@@ -341,6 +341,21 @@ def test_an_adapter_as_gguf_has_the_scale_of_every_layer(peft: Any, tmp_path: Pa
     file.close()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"lora_alpha": 0}, {"lora_alpha": 1e-60}, {"alpha_pattern": {"h.0.attn.c_attn": 0}}],
+    ids=str,
+)
+def test_an_adapter_with_any_alpha_becomes_gguf(tmp_path: Path, base: Path, options: dict[str, Any]) -> None:
+    folder = save_adapted(tmp_path / "run", base, adapted(base))
+    edit(folder, **options)
+    done = export_model(folder, "gguf", output=tmp_path / "adapter.gguf")
+    assert done.parity[0].difference < 1e-4
+    file = GgufFile(tmp_path / "adapter.gguf")
+    assert file.metadata["adapter.lora.alpha"] > 0
+    file.close()
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("kind", "message"),
@@ -418,6 +433,8 @@ def forget_hash(folder: Path) -> None:
         ({"of_the_future": {"x": 1}}, "of_the_future ({'x': 1}) in"),
         ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens ([1]) in"),
         ({"rank_pattern": {"c_attn": "4"}}, "rank_pattern of 'c_attn' in"),
+        ({"rank_pattern": {"c_attn": 0}}, "rank_pattern of 'c_attn' in"),
+        ({"rank_pattern": {"c_attn": 0.5}}, "is 0.5, not a whole number of at least 1"),
         ({"rank_pattern": {"(": 4}}, "'(' is not a regular expression"),
         ({"alpha_pattern": {"(a|a)*": 4}}, "the regular expression '(a|a)*' is not supported"),
         ({"alpha_pattern": {".*" * 30: 4}}, "is not supported"),

@@ -4,6 +4,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from builders import bytes_ending_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,12 +14,10 @@ from minigpt.jobs.example_prompt import example_prompt
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 
-def prompt_of(text: str, folder: Path, fraction: float = 0.0) -> str | None:
+def prompt_of(text: str, folder: Path, fraction: float = 0.0, tokenizer: Tokenizer | str = "bytes") -> str | None:
     path = folder / "text.txt"
     path.write_text(text, encoding="utf-8")
-    return example_prompt(
-        Corpus.build(path, Tokenizer.named("bytes"), cache=folder / "cache", validation_fraction=fraction)
-    )
+    return example_prompt(Corpus.build(path, tokenizer, cache=folder / "cache", validation_fraction=fraction))
 
 
 @pytest.mark.parametrize(
@@ -65,6 +64,13 @@ def test_the_prompt_is_of_the_held_out_text_if_there_is_one(tmp_path: Path) -> N
     text += "A last line of the text, which is held out from training.\n" * 3
     assert prompt_of(text, tmp_path) == "A first line of"
     assert prompt_of(text, tmp_path, fraction=0.2) == "A last line of"
+
+
+@pytest.mark.parametrize("name", ["<|endoftext|>", "</s>"])
+def test_the_prompt_does_not_contain_the_end_of_a_text(name: str, tmp_path: Path) -> None:
+    text = "x\nA short one<|endoftext|>Another text that is long enough to be taken here."
+    assert prompt_of(text, tmp_path, tokenizer=bytes_ending_in(name)) == "Another text that is"
+    assert prompt_of("A<|endoftext|>B", tmp_path, tokenizer=bytes_ending_in(name)) in ("A", "B")
 
 
 @settings(deadline=None, max_examples=40, derandomize=True)

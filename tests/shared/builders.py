@@ -70,6 +70,13 @@ def new_run(
     return Run.create(folder, model or new_model(), tokenizer, {"started": "now", **(record or {})})
 
 
+def bytes_ending_in(name: str) -> Tokenizer:
+    """The tokenizer of bytes whose end-of-text token has another name."""
+    *plain, _ = Tokenizer.named("bytes").token_strings
+    vocab = {token: id for id, token in enumerate([*plain, name])}
+    return Tokenizer.from_vocabulary(vocab, [], special={name: 256}, end_of_text=name)
+
+
 def finished_run(folder: Path) -> Path:
     """A folder in which a run of six steps on fox.txt, `checkpoints/fox`, has finished; returns that run's folder."""
     (folder / "fox.txt").write_text("the quick brown fox jumps over the lazy dog; " * 60)

@@ -393,6 +393,31 @@ def test_a_damaged_file_is_a_one_line_error(name, content, tmp_path):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("added_tokens.json", r'{"\ud800": 258}'),
+        ("tokenizer_config.json", r'{"eos_token": "<|endoftext|>", "chat_template": "\ud800"}'),
+        ("tokenizer_config.json", r'{"eos_token": "<|endoftext|>", "of_the_future": "\uDFFF"}'),
+        ("config.json", r'{"tokenizer_class": "\udc00"}'),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_a_one_line_error(name, content, tmp_path):
+    put_old(tmp_path, "transformers")
+    (tmp_path / name).write_text(content)
+    with pytest.raises(
+        TokenizerError, match=rf"{name} cannot be used: it is damaged \(it has half of a surrogate pair"
+    ):
+        Tokenizer.load(tmp_path)
+
+
+def test_the_path_of_a_model_need_not_be_unicode(tmp_path):
+    put_old(tmp_path, "transformers")
+    (tmp_path / "config.json").write_text(r'{"_name_or_path": "mod\udce8les"}')
+    (tmp_path / "tokenizer_config.json").write_text(r'{"name_or_path": "mod\udce8les", "chat_template": "x"}')
+    assert Tokenizer.load(tmp_path).chat_template == "x"
+
+
 def test_a_folder_without_a_tokenizer_is_a_one_line_error(tmp_path):
     with pytest.raises(TokenizerError, match=r"must hold a tokenizer\.json, or a vocab\.json and a merges\.txt"):
         Tokenizer.load(tmp_path / "nowhere")

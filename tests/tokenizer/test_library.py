@@ -235,6 +235,8 @@ def test_texts_start_and_end_with_the_tokens_that_the_files_name(folders, tmp_pa
     assert (tokenizer.start_of_text, tokenizer.end_of_text) == (start, end)
     ids = tokenizer.encode_array("好<|endoftext|>好", documents=True).tolist()
     assert ids == [*tokenizer.encode("好"), end, start, *tokenizer.encode("好")]
+    assert list(tokenizer.document_bytes(ids)) == ["好".encode()] * 2
+    assert list(tokenizer.document_bytes(ids[:2])) == ["好".encode(), b""]
     folder = tmp_path / "model"
     chinese(folder)
     mask = tokenizer.special["[MASK]"]

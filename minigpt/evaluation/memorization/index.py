@@ -26,7 +26,7 @@ from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
 MOST_BYTES = 100_000_000  # of training text indexed; ten times that takes minutes and gigabytes
 
-_FORMAT = "2"  # of the index on disk; change it when the format or the definition of a word changes
+_FORMAT = "3"  # of the index on disk; change it when the format or the definition of a word changes
 _FILE = "copies.safetensors"
 _BLOCK = 2**14  # tokens decoded together
 _UNKNOWN = -1  # a word that does not occur in the training part
@@ -250,7 +250,8 @@ class MemorizationIndex:
 
 def _decode(corpus: Corpus, start: int, end: int) -> str:
     """The text of the training tokens from `start` to `end`, each end-of-text as a separate word."""
-    return corpus.tokenizer.decode(corpus.train[start:end].tolist()).replace(END_OF_TEXT, f" {END_OF_TEXT} ")
+    documents = corpus.tokenizer.document_bytes(corpus.train[start:end])
+    return f" {END_OF_TEXT} ".encode().join(documents).decode(errors="replace")
 
 
 def _blocks(corpus: Corpus) -> npt.NDArray[np.int64]:

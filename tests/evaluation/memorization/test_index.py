@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from builders import bytes_ending_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from minigpt.data.corpus import Corpus
 from minigpt.evaluation.memorization import index as index_module
 from minigpt.evaluation.memorization.index import MemorizationIndex, TrainingLocation
 from minigpt.evaluation.memorization.words import Extent
+from minigpt.tokenizer.tokenizer import Tokenizer
 
 Build = Callable[..., Corpus]
 
@@ -25,7 +27,7 @@ def sentence(start: int, length: int) -> str:
 def build(tmp_path: Path) -> Build:
     """A corpus of documents, without a validation part by default."""
 
-    def make(*documents: str, fraction: float = 0, tokenizer: str = "bytes") -> Corpus:
+    def make(*documents: str, fraction: float = 0, tokenizer: str | Tokenizer = "bytes") -> Corpus:
         source = tmp_path / "text.jsonl"
         source.write_text("".join(json.dumps({"text": document}) + "\n" for document in documents), encoding="utf-8")
         return Corpus.build(source, tokenizer, cache=tmp_path / "cache", validation_fraction=fraction)
@@ -149,6 +151,18 @@ def test_a_run_ends_at_the_end_of_a_document(build: Build) -> None:
     index = MemorizationIndex.build(build(sentence(0, 10), sentence(10, 10)))
     assert [run.extent.words for run in index.measure(sentence(5, 10)).runs] == [5, 5]
     assert index.measure("w9 <|endoftext|> w10").longest == index.measure("w9").longest
+
+
+def test_the_name_of_the_end_of_text_token_does_not_matter(build: Build) -> None:
+    documents = f"{sentence(0, 9)}\n{sentence(20, 9)}", f"{sentence(50, 9)}\n{sentence(70, 9)}"
+    text = f"{sentence(25, 4)} {sentence(50, 4)} {sentence(71, 6)}"
+    named, plain = (
+        MemorizationIndex.build(build(*documents, tokenizer=each)) for each in (bytes_ending_in("</s>"), "bytes")
+    )
+    assert named.measure(text) == plain.measure(text)
+    run = named.measure(text).longest
+    assert run is not None
+    assert named.locate(run.position) == TrainingLocation(document=2, line=2)
 
 
 def test_overlapping_runs_are_counted_once(build: Build) -> None:
