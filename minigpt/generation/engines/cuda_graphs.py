@@ -104,15 +104,18 @@ class Recording:
         with torch.cuda.device(self._device):
             # The first call lets libraries choose kernels and allocate workspaces, which must not be recorded.
             # These warm-up runs write the same keys and values as the replay.
-            warmup = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            warmup.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(warmup):
+            # By default torch records on a stream of the first GPU that it ever recorded on.
+            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
                 for _ in range(2):
                     self._run()
-            torch.cuda.current_stream().wait_stream(warmup)
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
-                self._result = self._run()
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            # Other threads, such as a server's inspections, may allocate memory meanwhile.
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                result = self._run()
+            self._graph, self._result = graph, result  # only now: a recording that failed is made again
 
 
 class Replay:

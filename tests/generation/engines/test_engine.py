@@ -1,6 +1,8 @@
 """Every engine gives the same logits however a text is divided into calls and whatever the other rows are."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from minigpt.errors import ConfigError
 from minigpt.generation.engines import cuda_graphs, resolve
-from minigpt.generation.engines.cuda_graphs import GraphEngine, Replay
+from minigpt.generation.engines.cuda_graphs import GraphEngine, Recording, Replay
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
 from minigpt.generation.engines.pytorch import TorchEngine
@@ -240,6 +242,47 @@ def test_a_step_is_recorded_once_per_span_and_again_only_for_another_cache(monke
     engine.keep([0, 1, 1])
     read_rows(engine, [[1], [1], [1]])
     assert recorded[6:] == [4, 8]  # two rows in the same memory; then three again, in other memory
+
+
+class FakeCuda:
+    """torch.cuda as far as a recording uses it, without a GPU: replays are counted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.recordings: list[dict[str, Any]] = []
+        self.replayed = 0
+        self.stream = SimpleNamespace(wait_stream=lambda _: None)
+        graph = SimpleNamespace(replay=self._replay)
+        for name, fake in {
+            "device": lambda _: nullcontext(), "Stream": lambda: self.stream, "current_stream": lambda: self.stream,
+            "stream": lambda _: nullcontext(), "CUDAGraph": lambda: graph, "graph": self._record,
+        }.items():  # fmt: skip
+            monkeypatch.setattr(torch.cuda, name, fake)
+
+    def _record(self, _: object, **options: Any) -> AbstractContextManager[None]:
+        self.recordings.append(options)
+        return nullcontext()
+
+    def _replay(self) -> None:
+        self.replayed += 1
+
+
+def test_a_recording_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda, calls = FakeCuda(monkeypatch), 0
+
+    def run() -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 3:  # after two warm-up runs
+            raise RuntimeError("out of memory")
+        return torch.tensor([1.0])
+
+    recording = Recording(run, torch.device("cuda"))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        recording()
+    assert cuda.replayed == 0
+    assert recording().item() == recording().item() == 1.0
+    assert cuda.replayed == 2
+    assert cuda.recordings == 2 * [{"stream": cuda.stream, "capture_error_mode": "thread_local"}]
 
 
 def test_a_step_does_not_use_the_padding_of_earlier_prompts() -> None:
