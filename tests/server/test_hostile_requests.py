@@ -95,6 +95,8 @@ def test_the_pages_of_an_allowed_origin_may_use_the_server() -> None:
         ("http://[", "an origin such as http://localhost:3000"),
         ("http://localhost:3000/", "as browsers send it: http://localhost:3000"),
         ("https://My.lan/page?a#b", "as browsers send it: https://my.lan"),
+        ("http://my.lan:80", "as browsers send it: http://my.lan"),
+        ("https://my.lan:443", "as browsers send it: https://my.lan"),
     ],
 )
 def test_an_origin_that_no_browser_sends_is_refused(origin: str, expected: str) -> None:
