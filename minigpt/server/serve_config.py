@@ -72,7 +72,7 @@ def _check_origin(origin: str) -> None:
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise ConfigError(f"cors ({origin!r}) must be an origin such as http://localhost:3000, or *")
-    usual_port = ":80" if parts.scheme == "http" else ":443"  # which browsers leave out
+    usual_port = ":80" if parts.scheme == "http" else ":443"  # which browsers omit
     sent = f"{parts.scheme}://{parts.netloc.removesuffix(usual_port)}".lower()
     if origin != sent:
         raise ConfigError(f"cors ({origin!r}) must be the origin alone, as browsers send it: {sent}")

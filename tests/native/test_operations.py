@@ -338,7 +338,7 @@ def test_soft_targets_of_a_narrower_teacher_reach_the_c_code(monkeypatch: pytest
     cross_entropy = operations.cross_entropy_
     monkeypatch.setattr(operations, "cross_entropy_", lambda *given: used.append(given) or cross_entropy(*given))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = next_token_loss(features, head, targets, None, None, soft)
+        found = next_token_loss(features, head, targets, soft=soft)
     assert [given[3].shape for given in used] == [(6, 65)]
-    exact = next_token_loss(features, head, targets, None, None, soft)
+    exact = next_token_loss(features, head, targets, soft=soft)
     torch.testing.assert_close(found, exact, rtol=1e-2, atol=0)

@@ -276,10 +276,10 @@ def test_the_last_state_is_never_older_than_the_best_weights(corpus: Corpus, tmp
 def limit_memory(monkeypatch: pytest.MonkeyPatch, max_sequences: int) -> None:
     """A machine whose memory fits a micro-batch of so many sequences."""
 
-    def loss(features: Tensor, *rest: Tensor) -> Tensor:
+    def loss(features: Tensor, *rest: Tensor, **options: Any) -> Tensor:
         if len(features) > max_sequences:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return next_token_loss(features, *rest)
+        return next_token_loss(features, *rest, **options)
 
     monkeypatch.setattr("minigpt.training.loss.next_token_loss", loss)
     monkeypatch.setattr(torch, "compile", lambda function: function)
@@ -430,7 +430,10 @@ def test_a_run_that_diverges_repeatedly_stops_with_advice(
     model = new_model(dropout=0.1)
     run = new_run(tmp_path / "run", model, corpus.tokenizer)
     list(train(model, corpus, settings(schedule="constant"), run))
-    monkeypatch.setattr("minigpt.training.loss.next_token_loss", lambda *rest: next_token_loss(*rest) * math.nan)
+    monkeypatch.setattr(
+        "minigpt.training.loss.next_token_loss",
+        lambda *rest, **options: next_token_loss(*rest, **options) * math.nan,
+    )
     expected = r"after step 15 \(loss nan, .*\), also after 3 rollbacks .*; lower .*; the state of step 10 is kept$"
     with pytest.raises(TrainingError, match=expected):
         list(train(model, corpus, settings(steps=50, schedule="constant"), run, resume=True))
@@ -444,8 +447,8 @@ def test_a_loss_spike_is_skipped_and_counted(corpus: Corpus, monkeypatch: pytest
     calls = iter(range(1000))
     spiking = {190: 200.0, 194: 200.0}  # factors
 
-    def loss(*rest: Tensor) -> Tensor:
-        return next_token_loss(*rest) * spiking.get(next(calls), 1.0)
+    def loss(*rest: Tensor, **options: Any) -> Tensor:
+        return next_token_loss(*rest, **options) * spiking.get(next(calls), 1.0)
 
     monkeypatch.setattr("minigpt.training.loss.next_token_loss", loss)
     events = list(train(new_model(), corpus, config))
@@ -460,7 +463,10 @@ def test_a_loss_spike_is_skipped_and_counted(corpus: Corpus, monkeypatch: pytest
 
 def test_a_skipped_step_changes_no_weight_without_momentum(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     model = new_model()
-    monkeypatch.setattr("minigpt.training.loss.next_token_loss", lambda *rest: next_token_loss(*rest) * math.nan)
+    monkeypatch.setattr(
+        "minigpt.training.loss.next_token_loss",
+        lambda *rest, **options: next_token_loss(*rest, **options) * math.nan,
+    )
     events = train(model, corpus, settings(weight_decay=0.0, optimizer="adamw"))
     next(event for event in events if isinstance(event, Step))
     assert same_weights(model, new_model())  # there was no momentum yet
