@@ -209,32 +209,32 @@ class ThreadTrials:
             self._restart()
             yield
             return
-        takes_all, started = self._takes_all(), self._clock()
-        with _torch_threads(most if takes_all else fewer, most):
+        uses_all, started = self._uses_all(), self._clock()
+        with _torch_threads(most if uses_all else fewer, most):
             yield
-        self._record(takes_all, self._clock() - started)
+        self._record(uses_all, self._clock() - started)
 
     def _restart(self) -> None:
         """Begins with a trial of fewer threads; one of all threads follows."""
         self._seconds = {False: [], True: []}
 
-    def _ended(self, takes_all: bool) -> bool:
+    def _ended(self, uses_all: bool) -> bool:
         """Whether the trial with all threads, or with fewer, has ended."""
-        return sum(self._seconds[takes_all]) >= _TRIAL
+        return sum(self._seconds[uses_all]) >= _TRIAL
 
-    def _takes_all(self) -> bool:
+    def _uses_all(self) -> bool:
         """Whether the next computation uses all threads."""
         if self._ended(True) and self._clock() >= self._valid_until:
             self._restart()
         if not self._ended(True):
             return self._ended(False)
-        fewer, all_threads = (mean(self._seconds[takes_all]) for takes_all in (False, True))
+        fewer, all_threads = (mean(self._seconds[uses_all]) for uses_all in (False, True))
         return all_threads < fewer
 
-    def _record(self, takes_all: bool, seconds: float) -> None:
+    def _record(self, uses_all: bool, seconds: float) -> None:
         if self._ended(True):  # the trials are over
             return
-        self._seconds[takes_all].append(seconds)
+        self._seconds[uses_all].append(seconds)
         if self._ended(True):
             slower = max(self._seconds.values(), key=mean)
             self._valid_until = self._clock() + _VALIDITY * sum(slower)

@@ -117,11 +117,12 @@ def _within_memory(name: str, load: Callable[[], "ServedModel"]) -> "ServedModel
     """
     try:
         return load()
+    except MinigptError:
+        raise
     except (RuntimeError, MemoryError) as error:
         from minigpt.training.memory import is_out_of_memory
 
-        is_other = isinstance(error, RuntimeError) and not is_out_of_memory(error)
-        if is_other or isinstance(error, MinigptError):
+        if isinstance(error, RuntimeError) and not is_out_of_memory(error):
             raise
         raise ConfigError(
             f"out of memory while loading {name}; give a smaller --max-batch, fewer models, or another --device"

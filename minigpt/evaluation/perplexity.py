@@ -227,8 +227,8 @@ def target_losses(model: GPT, features: Tensor, targets: Tensor) -> Iterator[Ten
         size = len(logits)
         if logits.device.type == "cpu":
             size = max(1, _CACHED_LOGITS * torch.get_num_threads() // logits.shape[1])
-        for some, their_targets in zip(torch.split(logits, size), torch.split(targets[rows], size), strict=True):
-            yield F.cross_entropy(some, their_targets, reduction="none")
+        for part, part_targets in zip(torch.split(logits, size), torch.split(targets[rows], size), strict=True):
+            yield F.cross_entropy(part, part_targets, reduction="none")
 
 
 def sliced_logits(model: GPT, features: Tensor) -> Iterator[tuple[slice, Tensor]]:
@@ -243,8 +243,8 @@ def sliced_logits(model: GPT, features: Tensor) -> Iterator[tuple[slice, Tensor]
     buffer = logits_buffer(features, slice_size, len(head))
     for start in range(0, len(features), slice_size):
         rows = slice(start, start + slice_size)
-        some = features[rows]
-        yield rows, torch.mm(some, head.t(), out=buffer[: len(some)])
+        part = features[rows]
+        yield rows, torch.mm(part, head.t(), out=buffer[: len(part)])
 
 
 def _total_loss(model: GPT, features: Tensor, targets: Tensor) -> float:

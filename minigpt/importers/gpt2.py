@@ -26,7 +26,7 @@ from minigpt.storage.checkpoint import TRAINING, WEIGHTS, Checkpoint, load_check
 from minigpt.storage.files import exists
 from minigpt.storage.huggingface import from_huggingface
 from minigpt.storage.tensors import TensorFile
-from minigpt.tokenizer.ids_only import IdsOnly
+from minigpt.tokenizer.files import is_ids_only
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 # File names that are the same for every model: such a model is named after its folder.
@@ -110,11 +110,10 @@ def import_gpt2(
         on_hub = weights_identity(repository, revision) if exists(target) else None
     except UnreachableError as error:
         return _import_from_cache(repository, revision, target, device, error, ids_only)
-    if on_hub is not None and _stored_source(target) == on_hub:
+    if on_hub is not None and _stored_source(target) == on_hub and is_ids_only(target) == ids_only:
         existing = load_checkpoint(target, device, mapped=True)
-        if isinstance(existing.tokenizer.vocabulary, IdsOnly) == ids_only:
-            note = "already imported; the hub has the same weights"
-            return ImportResult(existing, repository, (note,), verify_gpt2(existing.model))
+        note = "already imported; the hub has the same weights"
+        return ImportResult(existing, repository, (note,), verify_gpt2(existing.model))
     return _import_downloaded(download(repository, revision), repository, target, device, ids_only)
 
 

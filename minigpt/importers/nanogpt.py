@@ -14,7 +14,7 @@ from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.importers.character_vocabulary import add_byte_tokens
 from minigpt.importers.imported_model import ImportedModel, check_vocabulary, may_use_gpt2_vocabulary
-from minigpt.importers.plain_pickle import is_plain, read_plain_pickle
+from minigpt.importers.plain_pickle import read_plain_pickle
 from minigpt.importers.tensor_sources import FileTensor, RenamedTensors, ReplacedTensors
 from minigpt.importers.torch_file import TorchTensors
 from minigpt.storage.files import read_error
@@ -64,7 +64,7 @@ def _read_config(path: Path, arguments: Mapping[str, Any]) -> GPTConfig:
     settings = {ours: arguments[name] for name, ours in _SETTINGS.items()}
     settings["dropout"] = arguments.get("dropout", 0.0)
     for name, value in settings.items():
-        if not (is_plain(value) or isinstance(value, int)):  # nested tuples would be a message without end
+        if not isinstance(value, int | float | str):  # GPTConfig's message would show all of a nested tuple
             raise CheckpointError(f"model_args in {path}: {name} must be a number, not a {type(value).__name__}")
     try:
         return GPTConfig(**settings, activation_function="gelu")

@@ -146,9 +146,9 @@ def _resume(run: Run, request: Request, progress: ByteProgress | None) -> Genera
         raise ConfigError(
             f"context_length ({config.context_length}) must be at most the model's own ({model.config.n_positions})"
         )
+    resolve_dtype(config.dtype, resolve_device(config.device))  # raises what the trainer would, before the run changes
     corpus = yield from _read_corpus(run, begun, request, reading, tokenizer, progress)
     corpus.check_loss_on(config.loss_on)
-    resolve_dtype(config.dtype, resolve_device(config.device))
     corpus.check_bpe_dropout(config.bpe_dropout)
     before, after = begun.corpus.fingerprint, corpus.fingerprint
     if before != after:

@@ -1,6 +1,5 @@
 """Several texts with weights as one corpus: the order in which they are tokenized, and the duplicates among them."""
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy.typing as npt
 
 from minigpt.bounded_reading import read_json_value
 from minigpt.data.sharded.segments import Segment
-from minigpt.data.sharded.store import Shard, Store, write_json
+from minigpt.data.sharded.store import Shard, Store, replace_file, write_json
 from minigpt.errors import DataError
 
 Mask = npt.NDArray[np.bool_]
@@ -159,10 +158,7 @@ class Deduplicator:
             places = np.minimum(np.searchsorted(seen, hashes), len(seen) - 1)
             new[seen[places] == hashes] = 0
         if self._mixture.kept(store, shard) is None:
-            path = self._mixture.mask_path(store, shard)
-            temporary = path.with_name(f".{path.name}.{os.getpid()}")
-            new.tofile(temporary)
-            temporary.replace(path)
+            replace_file(self._mixture.mask_path(store, shard), new.tobytes())
         self._remember(np.sort(hashes[new.astype(bool)]))
 
     def _remember(self, hashes: npt.NDArray[np.uint64]) -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from minigpt.data.corpus_cache import cache_root
 from minigpt.data.sharded.first_shards import hold_out, sample_tokenizer, totals
 from minigpt.data.sharded.mixture import Mixture
 from minigpt.data.sharded.order import MixtureOrder, shares
-from minigpt.data.sharded.store import Store, write_json
+from minigpt.data.sharded.store import Store, replace_file, write_json
 from minigpt.data.sharded.workers import Workers
 from minigpt.data.shards import Progress, token_type
 from minigpt.data.source_files import SourceFile
@@ -216,10 +215,7 @@ def _describe(
     chosen = hold_out(mixture, tokenizer, total_bytes, validation_fraction)
     hashes = {}
     for part, tokens in (("train", chosen.train), ("validation", chosen.validation)):
-        path = mixture.folder / f"{part}.bin"
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        tokens.tofile(temporary)
-        temporary.replace(path)
+        replace_file(mixture.folder / f"{part}.bin", tokens.tobytes())
         hashes[part] = hashlib.sha256(tokens.data).hexdigest()
     lengths = tokenizer.token_lengths
     validation_bytes = int(lengths[chosen.validation].sum())

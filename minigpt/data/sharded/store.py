@@ -170,7 +170,7 @@ class Store:
 
     def finish(self, segment: int, count: int) -> None:
         """Marks a segment as complete."""
-        _replace(self.folder / f"{segment:06d}.done", f"{count}\n".encode())
+        replace_file(self.folder / f"{segment:06d}.done", f"{count}\n".encode())
 
     def is_done(self, segment: int) -> bool:
         """Whether a segment is complete, with all of its shards."""
@@ -217,10 +217,11 @@ def _random_place(key: str, segment: Segment) -> bytes:
 
 def write_json(path: Path, value: object) -> None:
     """Writes a JSON file by renaming, so that it is there as a whole or not at all."""
-    _replace(path, (json.dumps(value) + "\n").encode())
+    replace_file(path, (json.dumps(value) + "\n").encode())
 
 
-def _replace(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes) -> None:
+    """Writes a file by renaming one that only this process writes, so that it is there as a whole or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("wb") as file:
         file.write(content)
