@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import reprlib
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hin
 from minigpt.errors import ConfigError
 
 LARGEST_INTEGER = 2**63 - 1  # of torch and numpy
+_SHORTENED = reprlib.Repr()  # for messages: a value read from a file may be of any length
+_SHORTENED.maxstring = _SHORTENED.maxother = 80
 
 
 def setting(
@@ -82,7 +85,7 @@ class Settings:
         """
         expected = _expected(annotations_of(cls)[name], value)
         if expected:
-            raise ConfigError(f"{name} ({value!r}) must be {expected}")
+            raise ConfigError(f"{name} ({_SHORTENED.repr(value)}) must be {expected}")
         if isinstance(value, int | float):
             cls._check_bounds(name, value, cls.__dataclass_fields__[name].metadata["bounds"])
 

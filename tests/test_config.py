@@ -33,6 +33,8 @@ every_group = pytest.mark.parametrize("group", GROUPS)
         (GPTConfig, {"n_layer": None}, "n_layer (None) must be a whole number"),
         (GPTConfig, {"dropout": "0.1"}, "dropout ('0.1') must be a number"),
         (GPTConfig, {"dropout": False}, "dropout (False) must be a number"),
+        (GPTConfig, {"dropout": "0" * 9999}, f"dropout ('{'0' * 37}...{'0' * 38}') must be a number"),
+        (GPTConfig, {"n_layer": [[1] * 9999]}, "n_layer ([[1, 1, 1, 1, 1, 1, ...]]) must be a whole number"),
         (TrainConfig, {"steps": 0}, "steps (0) must be at least 1"),
         (TrainConfig, {"minutes": 0.0}, "minutes (0.0) must be above 0"),
         (TrainConfig, {"learning_rate": float("nan")}, "learning_rate (nan) must be a finite number"),

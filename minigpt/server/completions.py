@@ -19,8 +19,8 @@ class Completion:
     def __init__(self, options: CompletionOptions) -> None:
         self.options, self.model = options, options.model
         self.requests = options.requests()
-        samples = options.sampling.samples if options.max_tokens > 0 else 1
-        self.choices = {request: [Choice(self.model) for _ in range(samples)] for request in self.requests}
+        samples = range(options.sampling.samples)
+        self.choices = {request: [Choice(self.model) for _ in samples] for request in self.requests}
         self.n_prompt_tokens = sum(len(request.prompt) for request in self.requests)
         self._header = {
             "id": f"cmpl-{secrets.token_hex(12)}",
@@ -55,7 +55,8 @@ class Completion:
             if event.content.tokens:
                 self._echo(event.request, event.content.tokens)
             if not self.options.max_tokens:
-                choices[0].finish_reason = "length"
+                for choice in choices:
+                    choice.finish_reason = "length"
             return list(enumerate(choices, self._first_index(event.request)))
         assert isinstance(event.content, Piece)
         choices[event.content.row].add(event.content)

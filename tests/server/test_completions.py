@@ -263,6 +263,20 @@ def test_a_prompt_can_be_echoed_without_scores_or_a_text(client: TestClient, bod
         assert (choice["text"], choice["finish_reason"], choice["logprobs"]) == (body["prompt"], "length", None)
 
 
+def test_each_of_n_choices_echoes_the_prompt_without_a_text(client: TestClient) -> None:
+    (piece,) = stream(client, prompt="Once", n=2, max_tokens=0, echo=True)
+    for answer in (ask(client, prompt="Once", n=2, max_tokens=0, echo=True), piece):
+        assert [choice["index"] for choice in answer["choices"]] == [0, 1]
+        assert {(choice["text"], choice["finish_reason"]) for choice in answer["choices"]} == {("Once", "length")}
+
+
+def test_the_best_of_several_echoes_without_a_text_are_scored(client: TestClient) -> None:
+    answer = ask(client, prompt=["Once", "upon"], n=1, best_of=3, max_tokens=0, echo=True, logprobs=0)
+    assert [choice["text"] for choice in answer["choices"]] == ["Once", "upon"]
+    assert [len(choice["logprobs"]["tokens"]) for choice in answer["choices"]] == [4, 4]
+    assert answer["usage"]["completion_tokens"] == 0
+
+
 def test_half_a_character_is_a_token_of_bytes(client: TestClient) -> None:
     answer = ask(client, prompt="é", max_tokens=0, echo=True, logprobs=0)
     assert answer["choices"][0]["logprobs"]["tokens"] == ["bytes:\\xc3", "bytes:\\xa9"]
