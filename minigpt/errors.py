@@ -4,6 +4,16 @@ Each class also inherits the built-in exception that a library user expects. The
 one line on stderr; any other exception is a bug and keeps its traceback.
 """
 
+import reprlib
+
+_QUOTING = reprlib.Repr()
+_QUOTING.maxstring = _QUOTING.maxother = 80  # characters
+
+
+def quoted(value: object) -> str:
+    """A value from a file as text for a message, shortened if it is long or deep."""
+    return _QUOTING.repr(value)
+
 
 class MinigptError(Exception):
     """The base class of all errors that the user can fix."""

@@ -2,17 +2,14 @@
 
 import dataclasses
 import math
-import reprlib
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
-from minigpt.errors import ConfigError
+from minigpt.errors import ConfigError, quoted
 
 LARGEST_INTEGER = 2**63 - 1  # of torch and numpy
-_SHORTENED = reprlib.Repr()  # for messages: a value read from a file may be of any length
-_SHORTENED.maxstring = _SHORTENED.maxother = 80
 
 
 def setting(
@@ -85,7 +82,7 @@ class Settings:
         """
         expected = _expected(annotations_of(cls)[name], value)
         if expected:
-            raise ConfigError(f"{name} ({_SHORTENED.repr(value)}) must be {expected}")
+            raise ConfigError(f"{name} ({quoted(value)}) must be {expected}")
         if isinstance(value, int | float):
             cls._check_bounds(name, value, cls.__dataclass_fields__[name].metadata["bounds"])
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minigpt.errors import CheckpointError
+from minigpt.errors import CheckpointError, quoted
 from minigpt.importers.hub import is_hub_name
 from minigpt.importers.torch_file import TorchTensors, open_torch
 from minigpt.model.gpt import GPT
@@ -31,7 +31,7 @@ from minigpt.storage.huggingface import (
     plain_name,
     stored_tensors,
 )
-from minigpt.storage.json_record import is_integer, is_number, mapping, quoted
+from minigpt.storage.json_record import is_integer, is_number, mapping
 from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, CONFIG, WEIGHTS
 from minigpt.storage.tensors import TensorFile
 

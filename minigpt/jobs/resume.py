@@ -9,7 +9,7 @@ from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.data.open_corpus import open_corpus
 from minigpt.device import resolve_device, resolve_dtype
-from minigpt.errors import CheckpointError, ConfigError
+from minigpt.errors import CheckpointError, ConfigError, quoted
 from minigpt.importers.open_model import load_base
 from minigpt.jobs.changes import TEXT, asked_after, changes_in, describe, is_free, refuse
 from minigpt.jobs.events import Event
@@ -22,7 +22,6 @@ from minigpt.storage.adapter import is_adapter, read_trained_state
 from minigpt.storage.checkpoint import TRAINING, load_checkpoint, read_config, write_config
 from minigpt.storage.files import exists
 from minigpt.storage.huggingface import check_size
-from minigpt.storage.json_record import quoted
 from minigpt.storage.run import Run, read_record
 from minigpt.storage.run_record import Change, Resumable
 from minigpt.storage.runs import newest_run, next_number, runs_in

@@ -2,25 +2,17 @@
 
 import dataclasses
 import re
-import reprlib
 import types
 from collections.abc import Mapping
 from typing import Any, Self, Union, get_args, get_origin, get_type_hints
 
-from minigpt.errors import CheckpointError
+from minigpt.errors import CheckpointError, quoted
 from minigpt.settings import LARGEST_INTEGER
 
 LARGEST_NUMBER = 1e100  # sums and products of such numbers are finite
 
-_QUOTING = reprlib.Repr()
-_QUOTING.maxstring = _QUOTING.maxother = 80  # characters
 _NEVER_IN_NAMES = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
 _HINTS: dict[type, dict[str, Any]] = {}
-
-
-def quoted(value: object) -> str:
-    """A value from JSON as text for a message, shortened if it is long or deep."""
-    return _QUOTING.repr(value)
 
 
 def number(

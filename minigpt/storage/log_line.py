@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
-from minigpt.errors import CheckpointError
-from minigpt.storage.json_record import is_integer, is_number, quoted
+from minigpt.errors import CheckpointError, quoted
+from minigpt.storage.json_record import is_integer, is_number
 
 Check = Callable[[object], bool]
 

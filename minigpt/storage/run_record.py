@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
-from minigpt.errors import CheckpointError, ConfigError
+from minigpt.errors import CheckpointError, ConfigError, quoted
 from minigpt.run_options import OPTION_NAMES, RunOptions
-from minigpt.storage.json_record import JsonRecord, check_entry, is_number, is_text, mapping, quoted
+from minigpt.storage.json_record import JsonRecord, check_entry, is_number, is_text, mapping
 
 FORMAT = 2  # of training.json and of the saved states
 

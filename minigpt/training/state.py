@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minigpt.errors import CheckpointError
+from minigpt.errors import CheckpointError, quoted
 from minigpt.model.lora import load_trained_state, trained_state
-from minigpt.storage.json_record import is_number, quoted
+from minigpt.storage.json_record import is_number
 from minigpt.storage.run import LastState
 from minigpt.training.distributed import distribute_like
 from minigpt.training.progress import Progress, SavedWith
