@@ -1,10 +1,9 @@
-"""Training with several processes: starts them, shares the job of the main one, and stops all of them together.
+"""Starting the processes that train together.
 
 With `--devices N` this process does not train. It starts N others with its own command line, as torchrun does, forwards
 signals to them, and stops all of them if one dies.
 """
 
-import atexit
 import os
 import signal
 import subprocess
@@ -13,25 +12,21 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from minigpt.cli.options import command_line
-from minigpt.cli.signals import STOPS, handling, ignore_sigterm, signals_as_requests
-from minigpt.errors import CheckpointError, ConfigError, DataError, DeviceError, MinigptError, TrainingError
+from minigpt.cli.signals import STOPS, handling
+from minigpt.errors import CheckpointError, DeviceError, TrainingError
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-    from minigpt.config import GPTConfig
-    from minigpt.jobs.job import Job
     from minigpt.jobs.request import Request
-    from minigpt.model.gpt import GPT
-    from minigpt.training.distributed import World
 
-_LAUNCHER = "MINIGPT_LAUNCHER"  # environment variable of the processes we start: the process id of the launcher
-_LOST = 75  # exit code of a process that lost the connection to the others: the launcher says which one died
+LAUNCHER = "MINIGPT_LAUNCHER"  # environment variable of the processes we start: the process id of the launcher
+LOST = 75  # exit code of a process that lost the connection to the others: the launcher says which one died
 _EXPECTED = {0, *(128 + number for number in STOPS)}  # exit codes of a process that ended as requested
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # on Windows SIGTERM kills
 _POLL = 0.05  # seconds between two checks of the processes
@@ -39,161 +34,7 @@ _GRACE = 5.0  # seconds for a process to end, and for the cause of a lost connec
 _STOPS_TO_KILL = 3  # this many kill the processes: a second and a third can only be Ctrl-C
 
 
-@contextmanager
-def joined_world(request: "Request", *, resume: bool) -> Iterator["World"]:
-    """The group of processes that train together, including this one.
-
-    If this process has to start the others, it does not train: it starts them and exits with their exit code. Only one
-    process reports an error.
-    Raises: ConfigError or DeviceError if this machine cannot run that number of processes.
-    """
-    from minigpt.training.launchers import is_launched
-
-    if not is_launched():
-        count, device = _requested_devices(request, resume)
-        if count > 1:
-            raise typer.Exit(_launch(count, device, request))
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # no warnings of hosts without a name for their address
-    from minigpt.training.distributed import ProcessLostError
-    from minigpt.training.process_group import init_world
-    from minigpt.training.rendezvous import MainFailedError
-
-    try:
-        world = init_world(_described(request, resume=resume))
-    except MainFailedError as error:
-        raise typer.Exit(1) from error
-    try:
-        with _closing(world), world.translate_errors():
-            _check_devices(world, request, continues(world, resume=resume))
-            yield world
-    except ProcessLostError as error:
-        if _LAUNCHER in os.environ:
-            os._exit(_LOST)  # leaving the process group can hang forever once a process has died
-        ignore_sigterm()
-        if world.is_main and (failure := world.failure_of_others()) is not None:
-            raise TrainingError(failure) from error
-        if world.is_main or not world.main_failed():
-            raise
-        raise typer.Exit(1) from error
-    except MinigptError as error:
-        if world.is_main or not world.main_failed():
-            is_known = world.announce(f"failed/{world.rank}", str(error))
-            if world.is_main or _LAUNCHER in os.environ or not is_known:
-                raise
-        raise typer.Exit(1) from error  # the main process reports the error
-    except KeyboardInterrupt as interrupt:
-        if world.is_main:
-            raise
-        raise typer.Exit(128 + signal.SIGINT) from interrupt
-
-
-def continues(world: "World", *, resume: bool) -> bool:
-    """Whether the run continues: as asked for, or because the launcher has started the processes again."""
-    from minigpt.training.launchers import is_restarted
-
-    return resume or is_restarted() or world.attempt > 0
-
-
-def _described(request: "Request", *, resume: bool) -> dict[str, Any]:
-    """What a process is to do, by names with plain values, to be compared with the other processes."""
-    import torch
-
-    from minigpt import __version__
-
-    texts = ", ".join(request.sources)
-    versions = {"minigpt": __version__, "torch": torch.__version__.partition("+")[0]}
-    return versions | request.options.to_dict() | {"text": texts, "name": request.name, "resume": resume}
-
-
-@contextmanager
-def _closing(world: "World") -> Iterator[None]:
-    """Closes the process group at an end that all processes reach.
-
-    A process that fails exits without closing it, after its error message: NCCL would wait for operations that the
-    others never start, and torch aborts a process that ends with an open group.
-    """
-    try:
-        yield
-    except (typer.Exit, BrokenPipeError):  # a requested stop, or output that nobody reads
-        world.close()
-        raise
-    except BaseException as error:
-        if world.size > 1:
-            atexit.register(os._exit, 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1)
-        raise
-    world.close()
-
-
-def share_job(world: "World", job: "Job") -> None:
-    """Sends the main process's job to the others."""
-    from minigpt.jobs.job import SharedJob
-
-    world.announce("run", str(job.run.directory))
-    world.broadcast_object(SharedJob.of(job).to_dict())
-
-
-def train_with_main(world: "World") -> None:
-    """Receives the job from the main process and trains without output, as every other process does."""
-    from minigpt.data.open_corpus import open_corpus
-    from minigpt.jobs.job import SharedJob
-    from minigpt.planning.distillation import teacher_settings
-    from minigpt.training.clock import Control
-    from minigpt.training.events import Event, Finished
-    from minigpt.training.fine_tuning import apply_fine_tuning
-    from minigpt.training.loop import train
-
-    with world.translate_errors():
-        job = SharedJob.from_dict(world.broadcast_object(None))
-    try:
-        corpus = open_corpus(job.corpus)
-    except DataError as error:
-        raise DataError(
-            f"process {world.rank + 1} of {world.size} cannot read the tokens of the text in {job.corpus}; set "
-            "MINIGPT_CACHE to a folder that all machines share"
-        ) from error
-    model, control = _uninitialized(job.model), Control()
-    apply_fine_tuning(model, job.training)
-    launcher = os.environ.get(_LAUNCHER)
-
-    def reaches_end(events: Iterator[Event]) -> bool:
-        ended = False
-        for event in events:
-            if launcher is not None and os.getppid() != int(launcher):  # the launcher was killed
-                control.stop = True
-            ended = isinstance(event, Finished)
-        return ended
-
-    with signals_as_requests(control):
-        teacher = None
-        if job.training.distill == "on":
-            teacher = _uninitialized(job.model)
-            with world.translate_errors():
-                begun = world.broadcast_object(None)
-            config = teacher_settings(job.training)
-            if not begun["is_trained"] and not reaches_end(
-                train(teacher, corpus, config, resume=begun["resume"], control=control, world=world)
-            ):
-                return
-        reaches_end(
-            train(model, corpus, job.training, resume=job.resume, control=control, world=world, teacher=teacher)
-        )
-
-
-def _uninitialized(config: "GPTConfig") -> "GPT":
-    """A model with arbitrary weights, until those of the main process arrive."""
-    import torch
-
-    from minigpt.model.gpt import GPT
-
-    with torch.device("meta"):
-        shapes = GPT(config).state_dict()
-    return GPT.from_tensors(config, {name: torch.empty_like(shape, device="cpu") for name, shape in shapes.items()})
-
-
-# Starting the processes.
-
-
-def _requested_devices(request: "Request", resume: bool) -> tuple[int, str]:
+def requested_devices(request: "Request", resume: bool) -> tuple[int, str]:
     """The number of processes and the device: as requested now, or else as recorded in the run to resume."""
     given, training = request.options.given, request.options.training
     count, device = training.devices, training.device
@@ -209,24 +50,6 @@ def _requested_devices(request: "Request", resume: bool) -> tuple[int, str]:
     return count or 1, device
 
 
-def _check_devices(world: "World", request: "Request", resume: bool) -> None:
-    """Raises ConfigError or DeviceError, before anything slow begins, if these processes cannot train."""
-    from minigpt.training.launchers import placement
-
-    with world.translate_errors():  # other machines need not see the folder of the run to resume
-        device = world.broadcast_object(_requested_devices(request, resume)[1] if world.is_main else None)
-    world.device(device)
-    training = request.options.training
-    if "batch_size" in request.options.given:
-        world.rows(training.batch_size)
-    place = placement() if training.devices else None
-    if place is not None and place.local_size != training.devices:
-        raise ConfigError(
-            f"devices ({training.devices}) cannot be combined with {place.launcher}, which started {place.local_size} "
-            "processes on this machine; give one of the two"
-        )
-
-
 def check_count(count: int, device: str) -> None:
     """Raises ConfigError or DeviceError if `count` processes cannot train on that device of this machine."""
     from minigpt.cores import available_cores
@@ -236,7 +59,7 @@ def check_count(count: int, device: str) -> None:
         raise DeviceError(f"devices ({count}) must be at most {available_cores()}, the cores of this machine")
 
 
-def _launch(count: int, device: str, request: "Request") -> int:
+def launch(count: int, device: str, request: "Request") -> int:
     """Runs this command in `count` processes on that device; returns the exit code of the main one.
 
     Raises: TrainingError if one of them died; typer.Exit if it has already reported its error.
@@ -252,7 +75,7 @@ def _launch(count: int, device: str, request: "Request") -> int:
         for rank, environment in enumerate(environments):
             child = subprocess.Popen(
                 command,
-                env={**os.environ, **environment, _LAUNCHER: str(os.getpid()), "TORCH_CPP_LOG_LEVEL": "ERROR"},
+                env={**os.environ, **environment, LAUNCHER: str(os.getpid()), "TORCH_CPP_LOG_LEVEL": "ERROR"},
                 stdin=None if rank == 0 else subprocess.DEVNULL,
                 start_new_session=True,  # so that Ctrl-C reaches them once, from here
             )
@@ -298,15 +121,15 @@ def _wait(children: Sequence["subprocess.Popen[bytes]"], received: list[int]) ->
     lost_at = None
     while True:
         codes = [child.poll() for child in children]
-        died = [rank for rank, code in enumerate(codes) if code is not None and code not in (*_EXPECTED, _LOST)]
+        died = [rank for rank, code in enumerate(codes) if code is not None and code not in (*_EXPECTED, LOST)]
         if died and not (received and all(-(codes[rank] or 0) in (*received, signal.SIGTERM) for rank in died)):
             return died[0]
         if None not in codes:
-            return codes.index(_LOST) if _LOST in codes else None
-        if _LOST in codes:  # the process that died is about to be seen
+            return codes.index(LOST) if LOST in codes else None
+        if LOST in codes:  # the process that died is about to be seen
             lost_at = lost_at or time.monotonic()
             if time.monotonic() - lost_at > _GRACE:
-                return codes.index(_LOST)
+                return codes.index(LOST)
         time.sleep(_POLL)
 
 
@@ -325,7 +148,7 @@ def _terminate(children: Sequence["subprocess.Popen[bytes]"]) -> None:
 
 def _exit_of(died: int, children: Sequence["subprocess.Popen[bytes]"]) -> str:
     who, code = f"process {died + 1} of {len(children)}", children[died].returncode
-    if code is None or code == _LOST:
+    if code is None or code == LOST:
         return f"{who} lost the connection to the others"
     return f"{who} was killed ({signal.Signals(-code).name})" if code < 0 else f"{who} failed (exit code {code})"
 

@@ -10,7 +10,8 @@ from minigpt.errors import CheckpointError, DataError
 from minigpt.inspection.activations import predict
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint
-from minigpt.storage.run import LastState, Run
+from minigpt.storage.last_state import LastState
+from minigpt.storage.run import Run
 
 _PASSAGE_TOKENS = 96
 

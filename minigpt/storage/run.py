@@ -15,16 +15,13 @@ A state is one file because one rename replaces a whole file: whenever a run is 
 or the new one.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from minigpt.bounded_reading import parse_json
 from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
 from minigpt.model.lora import lora_of
@@ -41,13 +38,14 @@ from minigpt.storage.checkpoint import (
 )
 from minigpt.storage.files import exists, json_bytes, read_json
 from minigpt.storage.folder import Content, Folder, wrap_write_errors
-from minigpt.storage.json_record import check_entry, is_integer, is_number, mapping
+from minigpt.storage.json_record import is_integer, is_number
+from minigpt.storage.last_state import LastState, load_progress, load_state, save_state
 from minigpt.storage.model_card import CARD, may_write_card, model_card
 from minigpt.storage.names import ADAPTER_WEIGHTS, LAST, TEACHER
 from minigpt.storage.run_lock import RunLock
 from minigpt.storage.run_log import RunLog
 from minigpt.storage.run_record import FORMAT, RunRecord
-from minigpt.storage.tensors import FileTensors, TensorFile, save_tensors, whole
+from minigpt.storage.tensors import TensorFile, whole
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 _SAFETENSORS, _JSON = re.compile(rb"(?s).{8}\{"), re.compile(rb"\{")
@@ -64,23 +62,6 @@ _STARTS = {  # the files that a run replaces, and how each begins
     "loss.png": re.compile(rb"\x89PNG"),
     "report.html": re.compile(rb"(?i)<!doctype html"),
 }
-
-
-@dataclass(frozen=True)
-class LastState:
-    """What resuming needs: named tensors, and the progress as plain values for JSON.
-
-    `file` is where it was read from; errors name it. Its tensors are then read one by one, when they are requested.
-    """
-
-    tensors: Mapping[str, Tensor]
-    progress: dict[str, Any]
-    file: Path | None = None
-
-    @property
-    def damaged(self) -> str:
-        """The start of an error about it."""
-        return f"{self.file or 'the saved state'} is damaged"
 
 
 class Run:
@@ -294,27 +275,27 @@ class Run:
 
     def save_last(self, state: LastState, read: Callable[[Tensor], Tensor] = whole) -> Path:
         """Replaces the state that `--resume` starts from; for `read` see `save_tensors`."""
-        return self._save_state(self.last_path, state, read)
+        return save_state(self.last_path, state, self._write_file, read)
 
     def load_last(self) -> LastState | None:
         """The last saved state, or None if the run ended before its first save."""
-        return self._load_state(self.last_path)
+        return load_state(self.last_path) if self._has(self.last_path) else None
 
     def last_progress(self) -> dict[str, Any] | None:
         """The progress of the last saved state, without its tensors."""
-        return self._progress(self.last_path)
+        return load_progress(self.last_path) if self._has(self.last_path) else None
 
     def save_before_cooldown(self, state: LastState, read: Callable[[Tensor], Tensor] = whole) -> Path:
         """Replaces the state that `--resume` with a longer budget starts from."""
-        return self._save_state(self.before_cooldown_path, state, read)
+        return save_state(self.before_cooldown_path, state, self._write_file, read)
 
     def load_before_cooldown(self) -> LastState | None:
         """The state at the start of the cool-down, or None before it."""
-        return self._load_state(self.before_cooldown_path)
+        return load_state(self.before_cooldown_path) if self._has(self.before_cooldown_path) else None
 
     def before_cooldown_progress(self) -> dict[str, Any] | None:
         """The progress of the state at the start of the cool-down, without its tensors."""
-        return self._progress(self.before_cooldown_path)
+        return load_progress(self.before_cooldown_path) if self._has(self.before_cooldown_path) else None
 
     def remove_states(self) -> None:
         """Removes the states of a run that will not be resumed; its weights, its record and its log stay.
@@ -328,38 +309,8 @@ class Run:
                 for path in (self.last_path, self.before_cooldown_path):
                     states.remove(path.name)
 
-    def _save_state(self, path: Path, state: LastState, read: Callable[[Tensor], Tensor]) -> Path:
-        save_tensors(path, state.tensors, {"progress": json.dumps(state.progress)}, self._write_file, read)
-        return path
-
-    def _load_state(self, path: Path) -> LastState | None:
-        if not self._has(path):
-            return None
-        tensors = FileTensors(path)
-        return LastState(tensors, _progress_in(tensors.metadata, path), path)
-
-    def _progress(self, path: Path) -> dict[str, Any] | None:
-        if not self._has(path):
-            return None
-        with TensorFile(path) as file:
-            return _progress_in(file.metadata, path)
-
     def _has(self, path: Path) -> bool:
         return self.is_in_place and exists(path)
-
-
-def _progress_in(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
-    """The progress of a state, which has at least a step.
-
-    Raises: CheckpointError if it is damaged.
-    """
-    try:
-        progress = parse_json(metadata.get("progress", "null"))
-    except ValueError as error:
-        raise CheckpointError(f"{path} is damaged: its progress is not JSON ({error}); copy it again") from error
-    entries = dict(mapping(progress, f"{path} is damaged: its progress"))
-    check_entry(entries.get("step"), int, f"{path} is damaged: its progress", "step")
-    return entries
 
 
 def read_record(directory: Path, problems: list[str] | None = None) -> RunRecord:

@@ -13,7 +13,8 @@ from torch import Tensor
 from minigpt.errors import CheckpointError
 from minigpt.model.lora import load_trained_state, lora_of, trained_state
 from minigpt.storage.huggingface import to_huggingface
-from minigpt.storage.run import LastState, Run
+from minigpt.storage.last_state import LastState
+from minigpt.storage.run import Run
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.training.budget import Budget
 from minigpt.training.distributed import World, distribute_like, to_local

@@ -16,7 +16,7 @@ from minigpt.config import TrainConfig
 from minigpt.device import resolve_device
 from minigpt.errors import TrainingError
 from minigpt.model.gpt import GPT
-from minigpt.storage.run import LastState
+from minigpt.storage.last_state import LastState
 
 Item = TypeVar("Item")
 

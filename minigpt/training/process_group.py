@@ -23,8 +23,9 @@ from minigpt.cores import available_cores
 from minigpt.device import free_memory, resolve_device
 from minigpt.errors import ConfigError, DeviceError, MinigptError
 from minigpt.model.gpt import GPT
-from minigpt.storage.run import LastState
+from minigpt.storage.last_state import LastState
 from minigpt.storage.tensors import FileTensors
+from minigpt.training.broadcast_tensors import BroadcastTensors
 from minigpt.training.distributed import Item, ProcessLostError, World, full_tensor, is_sharded_tensor, to_local
 from minigpt.training.launchers import Placement, placement
 from minigpt.training.memory import activation_bytes, state_bytes
@@ -218,7 +219,7 @@ class ProcessGroup(World):
             specs = own.specs if isinstance(own, FileTensors) else {n: (t.dtype, t.shape) for n, t in own.items()}
             shapes = {name: (str(dtype), list(shape)) for name, (dtype, shape) in specs.items()}
         received = self.broadcast_object(state and {"progress": state.progress, "shapes": shapes})
-        return LastState(_BroadcastTensors(received["shapes"], state), received["progress"]) if received else None
+        return LastState(BroadcastTensors(received["shapes"], state), received["progress"]) if received else None
 
     def gather(self, tensor: Tensor) -> Tensor:
         if not is_sharded_tensor(tensor):
@@ -297,30 +298,6 @@ def init_world(command: Mapping[str, Any] | None = None) -> World:
     if place is None:
         return World()
     return Adopted.of(place) if dist.is_initialized() else ProcessGroup.connected(place, command or {})
-
-
-class _BroadcastTensors(Mapping[str, Tensor]):
-    """The main process's tensors, each sent when it is read: not every process has memory for all of them."""
-
-    def __init__(self, shapes: Mapping[str, tuple[str, list[int]]], state: LastState | None) -> None:
-        self.shapes = shapes
-        self.own = state.tensors if state is not None else None
-
-    def __getitem__(self, name: str) -> Tensor:
-        dtype, shape = self.shapes[name]
-        if self.own is None:
-            tensor = torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
-        else:
-            tensor = self.own[name].cpu().contiguous()
-        if tensor.numel():
-            dist.broadcast(tensor.reshape(-1).view(torch.uint8), 0)
-        return tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.shapes)
-
-    def __len__(self) -> int:
-        return len(self.shapes)
 
 
 def local_device(name: str, processes: int, rank: int = 0) -> torch.device:

@@ -10,7 +10,7 @@ from torch import Tensor
 from minigpt.errors import CheckpointError, quoted
 from minigpt.model.lora import load_trained_state, trained_state
 from minigpt.storage.json_record import is_number
-from minigpt.storage.run import LastState
+from minigpt.storage.last_state import LastState
 from minigpt.training.distributed import distribute_like
 from minigpt.training.progress import Progress, SavedWith
 from minigpt.training.spelling_updates import FEATURE_STATES

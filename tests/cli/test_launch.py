@@ -17,7 +17,8 @@ import typer
 from click.testing import Result
 from torch.distributed import HashStore
 
-from minigpt.cli.launch import _describe_saved_state, joined_world
+from minigpt.cli.joined_world import joined_world
+from minigpt.cli.launch import _describe_saved_state
 from minigpt.cores import available_cores
 from minigpt.errors import ConfigError, TrainingError
 from minigpt.jobs.request import Request
@@ -255,7 +256,7 @@ def test_a_failing_process_exits_without_waiting_for_the_others(
     world, at_exit = Several(), []
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr("minigpt.training.process_group.init_world", lambda _: world)
-    monkeypatch.setattr("minigpt.cli.launch.atexit.register", lambda *call: at_exit.append(call))
+    monkeypatch.setattr("minigpt.cli.joined_world.atexit.register", lambda *call: at_exit.append(call))
     raised = None
     try:
         with joined_world(Request(), resume=False):

@@ -16,7 +16,8 @@ from minigpt.errors import CheckpointError
 from minigpt.jobs.pages import write_pages
 from minigpt.storage import folder as folder_module
 from minigpt.storage.folder import Folder
-from minigpt.storage.run import LastState, Run
+from minigpt.storage.last_state import LastState
+from minigpt.storage.run import Run
 from minigpt.storage.run_record import Result
 
 STATE = LastState({"a": torch.zeros(1)}, {"step": 1})

@@ -16,7 +16,8 @@ from builders import new_model, new_run
 
 from minigpt.errors import CheckpointError
 from minigpt.storage.checkpoint import find_checkpoint, load_checkpoint
-from minigpt.storage.run import LastState, Run
+from minigpt.storage.last_state import LastState
+from minigpt.storage.run import Run
 from minigpt.storage.run_record import Result
 from minigpt.storage.runs import newest_run, next_number, runs_in
 

@@ -18,7 +18,8 @@ from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import CheckpointError, TrainingError
 from minigpt.model.gpt import GPT
-from minigpt.storage.run import LastState, Run
+from minigpt.storage.last_state import LastState
+from minigpt.storage.run import Run
 from minigpt.storage.tensors import TensorFile
 from minigpt.training import loop
 from minigpt.training.clock import Control

@@ -9,7 +9,7 @@ from builders import new_model, new_run
 
 from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
-from minigpt.storage.run import LastState
+from minigpt.storage.last_state import LastState
 from minigpt.training.events import Event, Step
 from minigpt.training.loop import train
 from minigpt.training.progress import (

@@ -1,0 +1,90 @@
+"""What `minigpt train` prints when a run ends: its result and what to do next, or how to resume it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from minigpt.cli.options import command_line
+from minigpt.cli.render.terminal import note, write
+from minigpt.data.transcript import CHAT_TEMPLATE
+
+if TYPE_CHECKING:
+    from minigpt.cli.render.training_display import TrainingDisplay
+    from minigpt.jobs.job import Job
+    from minigpt.storage.run import Run
+    from minigpt.training.events import Finished
+
+
+def print_next_steps(job: "Job", checkpoints: Path) -> None:
+    """What would make the model better, and a command that tries it: a chat, or words of the training text."""
+    from minigpt.jobs.example_prompt import example_prompt
+    from minigpt.jobs.next_steps import next_steps
+
+    for step in next_steps(job):
+        note(step.text)
+        for command in step.commands:
+            note(f"  {command_line(*command, checkpoints=checkpoints)}")
+    name = job.run.directory.name
+    if job.corpus.tokenizer.chat_template == CHAT_TEMPLATE:
+        note("talk to it with:")
+        write(command_line("chat", name, checkpoints=checkpoints))
+        return
+    prompt = example_prompt(job.corpus)
+    note("try it with:")
+    words = [] if prompt is None else [prompt]
+    write(command_line("generate", *words, "--model", name, checkpoints=checkpoints))
+
+
+def print_how_to_resume(job: "Job", checkpoints: Path) -> None:
+    """The state that a stopped run has saved, and the command that resumes it."""
+    from minigpt.jobs.resume import teacher_step
+
+    directory, state, step = job.run.directory, job.run.last_progress(), teacher_step(job.run)
+    saved = f"stopped at step {state['step']:,} and saved in {directory}" if state else "stopped before the first save"
+    if step is not None:
+        saved = f"stopped at step {step:,} of the teacher and saved in {directory}"
+    note(f"{saved}; continue with:")
+    note(command_line("train", "--resume", "--name", directory.name, checkpoints=checkpoints))
+
+
+def print_result(job: "Job", finished: "Finished", display: "TrainingDisplay", processes: int) -> None:
+    """The table of the result: loss, speed, baselines, what the samples copy, and where the model is."""
+    from minigpt.cli.render.baselines import result_text
+    from minigpt.cli.render.console import console
+    from minigpt.cli.render.memorization import samples_text
+    from minigpt.cli.render.run_summary import summary
+
+    log = list(job.run.read_log())
+    baselines = result_text(log, display.baselines, finished)
+    scored = job.corpus.scored(job.config.loss_on)
+    n_scored = len(job.corpus.validation) - 1 if scored is None else int(scored[1:].sum())  # the first is never scored
+    speed = _speed(job, display, processes)
+    saved, copied = _saved(job.run), samples_text(log)
+    console(stderr=False).print(summary(finished, n_scored, speed, saved, baselines, copied, job.config.scored_text))
+
+
+def _saved(run: "Run") -> str:
+    """The folder of a run, its size, and the part of it that only resuming needs."""
+    from minigpt.storage.model_list import disk_bytes
+    from minigpt.units import size
+
+    folders = [run.last_path.parent, run.teacher_path]
+    states = sum(map(disk_bytes, folders))
+    names = " and ".join(f"{folder.name}/" for folder in folders if disk_bytes(folder))
+    kept = f", of it {size(states)} in {names} for --resume" if states else ""
+    return f"{run.directory}, {size(disk_bytes(run.directory))}{kept}"
+
+
+def _speed(job: "Job", display: "TrainingDisplay", processes: int) -> str:
+    from minigpt.cli.render.run_summary import speed
+    from minigpt.device import resolve_dtype
+    from minigpt.planning.throughput import Peak, peak
+
+    if not display.training_seconds:
+        return "no step was taken"
+    most = peak(display.device, resolve_dtype(job.config.dtype, display.device))
+    if processes > 1 and display.device.type == "cuda":  # on a CPU they share what was measured
+        most = Peak(processes * most.flops, f"{processes} times {most.source}")
+    per_token = float(job.config.flops_per_token(job.model.config))
+    if job.config.distill == "on":
+        per_token *= 4 / 3  # the teacher's forward pass
+    return speed(display.steps * display.tokens_per_step / display.training_seconds, per_token, most)
