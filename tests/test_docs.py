@@ -15,6 +15,7 @@ import typer
 
 from minigpt import GPT, GPTConfig, Tokenizer, save_checkpoint
 from minigpt.cli.app import app
+from minigpt.storage.model_card import upload_command
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -65,6 +66,10 @@ def test_the_index_links_every_page() -> None:
     index = DOCS / "README.md"
     linked = {(DOCS / target).resolve() for target in re.findall(r"\]\(([^)#\s]+\.md)", read(index))}
     assert set(DOCS.rglob("*.md")) - {index} == linked
+
+
+def test_the_upload_command_of_the_guide_is_that_of_the_model_card() -> None:
+    assert upload_command("NAME", "checkpoints/NAME") in (DOCS / "how-to" / "export.md").read_text(encoding="utf-8")
 
 
 def test_the_table_of_extras_is_that_of_pyproject() -> None:
