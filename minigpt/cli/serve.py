@@ -3,11 +3,12 @@
 import os
 import shlex
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -81,9 +82,23 @@ def serve(
         note(f"ready after {time.perf_counter() - begin:.1f} s; open {url} in a browser, or send a request:")
         note(_example(url, config, loaded[0].name))
 
-    received = run(listening, config, Models(load), on_loaded=on_loaded, log=note)
+    served = Models(load)
+    received = run(listening, config, served, on_loaded=on_loaded, log=note)
+    if received and not served.are_loaded:
+        _exit_while_loading(received[0])
     if received[:1] == [signal.SIGINT]:
         raise KeyboardInterrupt
+
+
+def _exit_while_loading(number: int) -> NoReturn:
+    """Ends the process after a signal while a thread still loads models, for which Python would wait.
+
+    As a daemon thread it would not be waited for, but PyTorch aborts the process if one is left at its end.
+    """
+    if number == signal.SIGINT:
+        note("minigpt: stopped")
+    sys.stderr.flush()
+    os._exit(130 if number == signal.SIGINT else 0)
 
 
 def _find(names: Sequence[str], checkpoints: Path, *, every: bool) -> dict[str, Path]:

@@ -101,6 +101,34 @@ def test_a_served_model_answers_and_a_signal_ends_running_requests(tmp_path: Pat
     assert not any("Traceback" in line for line in lines)
 
 
+_LOADS_FOREVER = """
+import sys, threading
+import minigpt.cli.serve
+from minigpt.cli import app
+
+def load(*_):
+    print("loading", file=sys.stderr, flush=True)
+    threading.Event().wait()
+
+minigpt.cli.serve._load = load
+app.main()
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)], ids=["ctrl-c", "sigterm"])
+def test_a_signal_ends_a_server_that_is_still_loading(tmp_path: Path, number: int, code: int) -> None:
+    command = [sys.executable, "-c", _LOADS_FOREVER, "serve", "--port", "0", "--checkpoints", str(saved(tmp_path, "a"))]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            assert any(line == "loading\n" for line in process.stderr)
+            process.send_signal(number)
+            assert process.wait(timeout=60) == code
+            assert process.stderr.read() == ("minigpt: stopped\n" if code else "")
+        finally:
+            process.kill()
+
+
 def refusal(*arguments: str) -> str:
     result = CliRunner().invoke(app, ["serve", *arguments])
     assert result.exit_code == 1, result.output
