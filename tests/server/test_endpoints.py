@@ -1,6 +1,7 @@
 """The endpoints beside completions: models, tokenizers, conversations, health, metrics and the OpenAPI file."""
 
 import json
+import re
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -196,14 +197,30 @@ def test_without_a_number_of_tokens_an_answer_may_fill_the_context() -> None:
         "{{ 1 / 0 }}",
         "{% for i in range(99999) %}{% for j in range(99999) %}" + 99 * "x" + "{% endfor %}{% endfor %}",
         "{{",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{{ 'x' | center(10**18) | length }}",
+        "{{ 'x' | center(10**30) | length }}",
+        "{{ messages | map(attribute='role') | first | attr('format_map') }}{{ '%c' % 'ab' }}",
+        "{{ namespace(1) }}",
     ],
-    ids=["refuses", "leaves the sandbox", "divides by zero", "endless", "damaged"],
+    ids=[
+        "refuses", "leaves the sandbox", "divides by zero", "endless", "damaged", "calls itself", "no memory",
+        "overflows", "wrong format", "wrong call",
+    ],
 )
 def test_a_bad_template_is_one_sentence(template: str) -> None:
     with new_client("tiny", chat_template=template) as client:
         response = client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "hi"}]})
     assert response.status_code == 400
-    assert "template" in response.json()["error"]["message"]
+    assert re.search("template refuses the conversation: [^ ]", response.json()["error"]["message"])
+
+
+def test_a_template_may_not_take_longer_than_the_request() -> None:
+    template = 6 * "{% for i in range(99999) %}" + 6 * "{% endfor %}"
+    with new_client("tiny", config=ServeConfig(timeout=0.1), chat_template=template) as client:
+        response = client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "hi"}]})
+    assert response.status_code == 504
+    assert response.json()["error"]["message"] == "the model's chat template took longer than 0.1 s"
 
 
 # The server itself
