@@ -44,10 +44,12 @@ def chat_options(body: Mapping[str, Any], model: ServedModel, config: ServeConfi
         token_healing=given.get("token_healing", True),
         seconds=min(_TEMPLATE_SECONDS, config.timeout),
     )
-    most = model.context_length - len(prompt.ids)
+    # With "context" the model sees only the end of a text that is too long.
+    most = model.context_length - (0 if "context" in given else len(prompt.ids))
     if most < 1:
         raise invalid(
-            f"the conversation has {len(prompt.ids)} tokens, but the model's context length is {model.context_length}",
+            f"the conversation has {len(prompt.ids)} tokens, but the model's context length is {model.context_length}; "
+            'shorten it, or send "context": "slide" to let the model see only the end of it',
             "messages",
             "context_length_exceeded",
         )

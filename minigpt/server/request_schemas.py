@@ -128,6 +128,7 @@ CHAT_COMPLETION: Final[dict[str, Any]] = {
     "required": ["messages"],
     "properties": {
         **_SAMPLING,
+        "max_tokens": {**_SAMPLING["max_tokens"], "minimum": 1},
         "messages": {
             "type": "array",
             "minItems": 1,

@@ -189,6 +189,28 @@ def test_without_a_number_of_tokens_an_answer_may_fill_the_context() -> None:
         assert client.post("/v1/chat/completions", json=body).json()["usage"]["total_tokens"] == CONTEXT
 
 
+def test_a_conversation_may_be_longer_than_the_context_if_it_slides() -> None:
+    with new_client("tiny", chat_template=TEMPLATE) as client:
+        body = {"messages": [{"role": "user", "content": "hi" * CONTEXT}], "logit_bias": {"256": -100}}
+        refused = client.post("/v1/chat/completions", json=body)
+        assert refused.status_code == 400
+        assert '"context": "slide"' in refused.json()["error"]["message"]
+        for context in ("slide", "keep-first:32"):
+            answer = client.post("/v1/chat/completions", json={**body, "context": context}).json()
+            assert answer["usage"]["completion_tokens"] == CONTEXT
+            answer = client.post("/v1/chat/completions", json={**body, "context": context, "max_tokens": 3}).json()
+            assert answer["usage"]["completion_tokens"] == 3
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_an_answer_has_at_least_one_token(name: str) -> None:
+    with new_client("tiny", chat_template=TEMPLATE) as client:
+        body = {"messages": [{"role": "user", "content": "hi"}], name: 0}
+        response = client.post("/v1/chat/completions", json=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["message"] == f"{name} (0) must be at least 1"
+
+
 @pytest.mark.parametrize(
     "template",
     [
