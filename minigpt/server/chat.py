@@ -164,7 +164,7 @@ def _render(template: str, messages: Sequence[Mapping[str, str]], model: ServedM
         raise TemplateError(message)
 
     names = {id: name for name, id in model.tokenizer.special.items()}
-    tokens = {"bos_token": names[model.tokenizer.start_of_text], **model.tokenizer.vocabulary.roles}
+    tokens = {"bos_token": names[model.tokenizer.special_id("bos_token")], **model.tokenizer.vocabulary.roles}
     tokens["eos_token"] = names[model.tokenizer.end_of_text]
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.globals["raise_exception"] = refuse
