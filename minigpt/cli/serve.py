@@ -163,9 +163,10 @@ def _load(
     each, free = slot_bytes(model.config, model.token_embedding.weight.dtype), free_memory(target)
     fitting = int(_SHARE_OF_MEMORY * free) // each
     if fitting < config.max_batch:
+        remedy = f"set --max-batch to at most {fitting}" if fitting else "serve a smaller model, or free memory"
         raise ConfigError(
             f"max_batch ({config.max_batch}) texts of {name} need {config.max_batch * each / 1e9:.1f} GB for keys and "
-            f"values, but {free / 1e9:.1f} GB are free; {max(1, fitting)} would fit"
+            f"values, but may take only {_SHARE_OF_MEMORY:.0%} of the {free / 1e9:.1f} GB that are free; {remedy}"
         )
     if compiled.why_unavailable() and target.type == "cpu":
         note(f"PyTorch generates one text after another: {compiled.why_unavailable()}")

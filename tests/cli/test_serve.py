@@ -19,7 +19,7 @@ from builders import random_model
 from typer.testing import CliRunner
 
 from minigpt.cli.app import app
-from minigpt.cli.serve import _within_memory
+from minigpt.cli.serve import _load, _within_memory
 from minigpt.errors import ConfigError, DeviceError
 from minigpt.optional_packages import REQUIREMENTS
 from minigpt.server.http_server import bind, run
@@ -162,6 +162,25 @@ def test_a_model_that_is_damaged_ends_the_server_with_one_sentence(tmp_path: Pat
         assert process.wait(timeout=60) == 1
     assert "model.safetensors" in lines[-1]
     assert not any("Traceback" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("free", "remedy"),
+    [(10, "set --max-batch to at most 5"), (1, "serve a smaller model, or free memory")],
+    ids=["some", "none"],
+)
+def test_missing_memory_for_texts_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, remedy: str
+) -> None:
+    monkeypatch.setattr("minigpt.generation.capacity.slot_bytes", lambda *_: 10**9)
+    monkeypatch.setattr("minigpt.device.free_memory", lambda _: free * 10**9)
+    folder = saved(tmp_path, "fox")
+    with pytest.raises(ConfigError) as caught:
+        _load("fox", folder / "fox", ServeConfig(), folder, "cpu", "float32", "auto")
+    assert str(caught.value) == (
+        "max_batch (16) texts of fox need 16.0 GB for keys and values, but may take only 50% of the "
+        f"{free}.0 GB that are free; {remedy}"
+    )
 
 
 @pytest.mark.parametrize(
