@@ -184,11 +184,8 @@ def build_application(models: Models, config: ServeConfig, log: Log) -> Starlett
         Route("/openapi.json", endpoints.openapi, methods=["GET"]),
     ]
     paths = frozenset(route.path for route in routes if "{" not in route.path)
-    middleware = [
-        Middleware(ResponseCounter, responses=endpoints.metrics.responses, paths=paths),
-        Middleware(Guards, config=config),
-    ]
-    if config.cors:
+    middleware = [Middleware(ResponseCounter, responses=endpoints.metrics.responses, paths=paths)]
+    if config.cors:  # before the guards, so that an allowed page can read why it is refused
         middleware.append(
             Middleware(
                 CORSMiddleware,
@@ -197,6 +194,7 @@ def build_application(models: Models, config: ServeConfig, log: Log) -> Starlett
                 allow_headers=["*"],  # OpenAI's client for JavaScript sends x-stainless-*
             )
         )
+    middleware.append(Middleware(Guards, config=config))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

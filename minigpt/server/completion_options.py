@@ -142,9 +142,7 @@ def _prompts(prompt: Any, model: ServedModel, config: ServeConfig, *, token_heal
     return [Prompt(ids) for ids in prompts]
 
 
-def _check_amount(
-    prompts: Sequence[Prompt], samples: int, max_tokens: int, config: ServeConfig, *, echo: bool
-) -> None:
+def _check_amount(prompts: Sequence[Prompt], samples: int, max_tokens: int, config: ServeConfig, *, echo: bool) -> None:
     rows = len(prompts) * samples
     most = config.max_batch + config.max_queue
     if rows > most:

@@ -52,6 +52,8 @@ class ServeConfig(Settings):
             )
         if not (self.api_key.isascii() and self.api_key.isprintable()):
             raise ConfigError("api_key must consist of printable ASCII characters, because it is sent in a header")
+        if self.api_key != self.api_key.strip():
+            raise ConfigError("api_key must not begin or end with a space, because no client can send such a key")
         for origin in self.cors:
             if origin != "*":
                 _check_origin(origin)

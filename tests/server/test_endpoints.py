@@ -226,8 +226,16 @@ def test_an_answer_has_at_least_one_token(name: str) -> None:
         "{{ namespace(1) }}",
     ],
     ids=[
-        "refuses", "leaves the sandbox", "divides by zero", "endless", "damaged", "calls itself", "no memory",
-        "overflows", "wrong format", "wrong call",
+        "refuses",
+        "leaves the sandbox",
+        "divides by zero",
+        "endless",
+        "damaged",
+        "calls itself",
+        "no memory",
+        "overflows",
+        "wrong format",
+        "wrong call",
     ],
 )
 def test_a_bad_template_is_one_sentence(template: str) -> None:

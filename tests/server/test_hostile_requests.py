@@ -90,6 +90,19 @@ def test_the_pages_of_an_allowed_origin_may_use_the_server() -> None:
         asked = {**page, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": names}
         assert client.options("/v1/completions", headers=asked).status_code == 200
         assert client.post("/v1/completions", json=BODY, headers={"Origin": "http://evil.example"}).status_code == 403
+        evil = {**asked, "Origin": "http://evil.example"}
+        assert client.options("/v1/completions", headers=evil).status_code == 400
+        for headers in ({"Origin": "http://evil.example"}, evil):
+            response = client.get("/v1/models", headers=headers)
+            assert (response.status_code, response.headers.get("access-control-allow-origin")) == (403, None)
+
+
+@pytest.mark.parametrize(("headers", "expected"), [({}, 401), ({"Host": "evil.example"}, 403)])
+def test_an_allowed_page_can_read_why_it_is_refused(headers: dict[str, str], expected: int) -> None:
+    with new_client("tiny", config=ServeConfig(cors=("http://localhost:3000",), api_key="secret")) as client:
+        response = client.get("/v1/models", headers={"Origin": "http://localhost:3000", **headers})
+    assert response.status_code == expected
+    assert response.headers["access-control-allow-origin"] == "http://localhost:3000"
 
 
 @pytest.mark.parametrize(
@@ -137,6 +150,12 @@ def test_beyond_this_machine_a_key_is_required() -> None:
             ServeConfig(host=host)
         assert not ServeConfig(host=host, api_key="k").is_local
     assert all(ServeConfig(host=host).is_local for host in ("127.0.0.1", "::1", "Localhost", "127.3.2.1"))
+
+
+@pytest.mark.parametrize("key", [" secret", "secret ", " ", "sécret", "a\nb"])
+def test_a_key_that_no_client_can_send_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match="api_key must"):
+        ServeConfig(api_key=key)
 
 
 # Bodies
@@ -203,7 +222,9 @@ def test_a_large_body_is_read_beside_the_event_loop(
 
 def test_a_list_of_ids_is_checked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    monkeypatch.setattr(json_schema, "check", lambda *arguments, check=json_schema.check: calls.append(check(*arguments)))
+    monkeypatch.setattr(
+        json_schema, "check", lambda *arguments, check=json_schema.check: calls.append(check(*arguments))
+    )
     json_schema.check({"prompt": [1] * 1000}, COMPLETION)
     assert len(calls) < 20
     for wrong in (-1, 2**40, True, "a"):
