@@ -3,11 +3,12 @@
 import os
 import shlex
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -81,9 +82,23 @@ def serve(
         note(f"ready after {time.perf_counter() - begin:.1f} s; open {url} in a browser, or send a request:")
         note(_example(url, config, loaded[0].name))
 
-    received = run(listening, config, Models(load), on_loaded=on_loaded, log=note)
+    served = Models(load)
+    received = run(listening, config, served, on_loaded=on_loaded, log=note)
+    if received and not served.are_loaded:
+        _exit_while_loading(received[0])
     if received[:1] == [signal.SIGINT]:
         raise KeyboardInterrupt
+
+
+def _exit_while_loading(number: int) -> NoReturn:
+    """Ends the process after a signal while a thread still loads models, for which Python would wait.
+
+    As a daemon thread it would not be waited for, but PyTorch aborts the process if one is left at its end.
+    """
+    if number == signal.SIGINT:
+        note("minigpt: stopped")
+    sys.stderr.flush()
+    os._exit(130 if number == signal.SIGINT else 0)
 
 
 def _find(names: Sequence[str], checkpoints: Path, *, every: bool) -> dict[str, Path]:
@@ -148,9 +163,10 @@ def _load(
     each, free = slot_bytes(model.config, model.token_embedding.weight.dtype), free_memory(target)
     fitting = int(_SHARE_OF_MEMORY * free) // each
     if fitting < config.max_batch:
+        remedy = f"set --max-batch to at most {fitting}" if fitting else "serve a smaller model, or free memory"
         raise ConfigError(
             f"max_batch ({config.max_batch}) texts of {name} need {config.max_batch * each / 1e9:.1f} GB for keys and "
-            f"values, but {free / 1e9:.1f} GB are free; {max(1, fitting)} would fit"
+            f"values, but may take only {_SHARE_OF_MEMORY:.0%} of the {free / 1e9:.1f} GB that are free; {remedy}"
         )
     if compiled.why_unavailable() and target.type == "cpu":
         note(f"PyTorch generates one text after another: {compiled.why_unavailable()}")

@@ -6,6 +6,7 @@ from minigpt.errors import ConfigError
 from minigpt.exporters.gguf import GGUF_DTYPES
 from minigpt.exporters.onnx import ONNX_MODEL, ONNX_WEIGHTS
 from minigpt.importers.open_model import is_checkpoint
+from minigpt.storage.adapter import is_adapter
 from minigpt.storage.checkpoint import CONFIG, GENERATION_CONFIG, TRAINING
 from minigpt.storage.folder import wrap_write_errors
 from minigpt.storage.model_card import upload_command
@@ -36,6 +37,11 @@ def check_target(source: Path, target: str, dtype: str | None) -> str:
 
     Raises: ConfigError if the target does not exist or does not have the dtype.
     """
+    if target == "hf" and is_adapter(source):
+        raise ConfigError(
+            f"target ('hf') needs no export: {source} is an adapter, which peft opens;"
+            f" `minigpt merge {source}` makes a whole Hugging Face model"
+        )
     if target == "hf":
         raise ConfigError(
             f"target ('hf') needs no export: {source} is a Hugging Face model, which transformers and vLLM open, and"

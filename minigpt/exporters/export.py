@@ -129,7 +129,7 @@ def export_model(
     context = job.model.config.n_positions
     modelfile = None
     if target == "html":
-        announce(check_page(job.model.config, large=large))
+        announce(check_page(job.model.config, job.tokenizer, large=large))
         page_text = text or PageText(title=model_name(source))
         atomic_write(path, lambda file: job.html(file, page_text))
         size = path.stat().st_size

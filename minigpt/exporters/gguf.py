@@ -148,10 +148,10 @@ def _add_tokenizer(writer: GGUFWriter, tokenizer: Tokenizer, vocab_size: int) ->
         writer.add_token_merges(tokenizer.merge_strings or [NO_MERGE])
     writer.add_token_list([token or padding.format(id) for id, token in enumerate(tokens)])
     writer.add_token_types(types)
-    writer.add_bos_token_id(tokenizer.end_of_text)
+    writer.add_bos_token_id(tokenizer.special_id("bos_token"))
     writer.add_eos_token_id(tokenizer.end_of_text)
-    writer.add_unk_token_id(tokenizer.end_of_text)
-    writer.add_pad_token_id(tokenizer.end_of_text)
+    writer.add_unk_token_id(tokenizer.special_id("unk_token"))
+    writer.add_pad_token_id(tokenizer.special_id("pad_token"))
     writer.add_add_bos_token(False)
     if tokenizer.chat_template is not None:
         writer.add_chat_template(tokenizer.chat_template)

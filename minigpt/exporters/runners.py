@@ -113,11 +113,13 @@ def page_in_node(
     """Runs the code in an exported page in node; `only` requests one arithmetic.
 
     `write` asks for continuations: each has a `prompt` and `settings`, those of assets/sampler.js and a `count`.
-    Raises: NotRunError if there is no node; CheckpointError if the page fails there.
+    Raises: NotRunError if there is no node that can run it; CheckpointError if the page fails there.
     """
     node = shutil.which("node")
     if node is None:
         raise NotRunError("node is not installed")
+    if not _can_decompress(node):
+        raise NotRunError(f"{node} does not run or is older than version 18, which a page needs")
     script = resources.files("minigpt.exporters.html") / "assets" / "verify.js"
     asked = {"ids": list(ids), "texts": list(texts), "only": only, "write": list(write)}
     with resources.as_file(script) as program:
@@ -136,6 +138,15 @@ def page_in_node(
     values = torch.from_numpy(np.frombuffer(logits, np.float32).copy()).view(len(ids), config.vocab_size)
     attention = torch.tensor(answer["attention"]).view(config.n_layer, config.n_head, len(ids))
     return NodeAnswer(values, answer["arithmetic"], answer["textIds"], answer["decoded"], answer["written"], attention)
+
+
+def _can_decompress(node: str) -> bool:
+    """Whether node runs and has what a page is decompressed with."""
+    command = [node, "-e", "new DecompressionStream('deflate')"]
+    try:
+        return subprocess.run(command, capture_output=True, check=False, timeout=_NODE_SECONDS).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
 
 
 def onnx_in_onnxruntime(folder: Path, config: GPTConfig) -> Run:

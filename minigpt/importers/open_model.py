@@ -206,6 +206,8 @@ def open_model(path: Path, *, ids_only: bool = False) -> ImportedModel:
     """
     if not exists(path):
         raise CheckpointError(f"{path} does not exist; give {_FORMS}")
+    if is_adapter(path):
+        raise CheckpointError(f"{path} is a LoRA adapter; make a whole model of it first: minigpt merge {path}")
     try:
         if path.is_dir():
             found = _find_in_folder(path)

@@ -13,6 +13,7 @@ from minigpt.server.api_error import ApiError
 from minigpt.server.json_schema import Schema, check
 
 _LARGEST_BODY = 4_000_000  # bytes
+_LARGE_BODY = 64_000  # bytes; a larger one is parsed and checked in a thread, so that other requests go on meanwhile
 _BODY_SECONDS = 30.0  # until a body must have arrived
 
 Finish = Callable[[bool], None]  # called once at the end, with whether the client left before
@@ -37,8 +38,17 @@ async def read_body(request: Request, schema: Schema) -> dict[str, Any]:
     except TimeoutError as error:
         message = f"the body did not arrive within {_BODY_SECONDS:.0f} s"
         raise ApiError(408, message, headers={"Connection": "close"}) from error
+    raw = b"".join(chunks)
+    return await asyncio.to_thread(_parse, raw, schema) if size > _LARGE_BODY else _parse(raw, schema)
+
+
+def _parse(raw: bytes, schema: Schema) -> dict[str, Any]:
+    """The JSON object in a body that fits the schema.
+
+    Raises: ApiError.
+    """
     try:
-        body = json.loads(b"".join(chunks).decode(), parse_constant=_refuse_constant)
+        body = json.loads(raw.decode(), parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
         raise ApiError(400, "the body must be JSON in UTF-8") from error
     except RecursionError as error:
@@ -47,6 +57,7 @@ async def read_body(request: Request, schema: Schema) -> dict[str, Any]:
         reason = "a number has too many digits" if "int_max_str_digits" in str(error) else str(error)
         raise ApiError(400, f"the body must be JSON: {reason}") from error
     check(body, schema)
+    assert isinstance(body, dict)
     return body
 
 

@@ -50,26 +50,25 @@ class Endpoints:
         """Continues or scores prompts."""
         body = await read_body(request, COMPLETION)
         model = self.models.get(body.get("model"))
-        options = await asyncio.to_thread(completion_options, body, model, self.config)
-        completion = Completion(options)
+        completion = await asyncio.to_thread(lambda: Completion(completion_options(body, model, self.config)))
+        self.hub.check_accepts()
         finish = self._finish(request, completion, body.get("prompt"))
-        if options.stream:
+        if completion.options.stream:
             return answer_in_pieces(stream(completion, self.hub), self.config.timeout, finish)
         return await answer_once(request, complete(completion, self.hub), self.config.timeout, finish)
 
     async def chat_completions(self, request: Request) -> Response:
         """Answers in a conversation."""
         body = await read_body(request, CHAT_COMPLETION)
-        options = await asyncio.to_thread(chat_options, body, self.models.get(body.get("model")), self.config)
-        completion = Completion(options)
+        model = self.models.get(body.get("model"))
+        completion = await asyncio.to_thread(lambda: Completion(chat_options(body, model, self.config)))
+        self.hub.check_accepts()
         finish = self._finish(request, completion, body["messages"])
-        if options.stream:
-            return answer_in_pieces(
-                chat_pieces(stream(completion, self.hub), options.model), self.config.timeout, finish
-            )
+        if completion.options.stream:
+            return answer_in_pieces(chat_pieces(stream(completion, self.hub), model), self.config.timeout, finish)
 
         async def answer() -> dict[str, object]:
-            return chat_answer(await complete(completion, self.hub), options.model)
+            return chat_answer(await complete(completion, self.hub), model)
 
         return await answer_once(request, answer(), self.config.timeout, finish)
 
@@ -102,12 +101,14 @@ class Endpoints:
     async def tokenize(self, request: Request) -> Response:
         """Text to ids."""
         body = await read_body(request, TOKENIZE)
-        return json_response(await asyncio.to_thread(tokenize, body, self.models.get(body.get("model"))))
+        model = self.models.get(body.get("model"))
+        return await asyncio.to_thread(lambda: json_response(tokenize(body, model)))
 
     async def detokenize(self, request: Request) -> Response:
         """Ids to text."""
         body = await read_body(request, DETOKENIZE)
-        return json_response(detokenize(body, self.models.get(body.get("model"))))
+        model = self.models.get(body.get("model"))
+        return await asyncio.to_thread(lambda: json_response(detokenize(body, model)))
 
     async def tokenizer_info(self, request: Request) -> Response:
         """The special tokens and the size of the vocabulary."""
@@ -183,11 +184,8 @@ def build_application(models: Models, config: ServeConfig, log: Log) -> Starlett
         Route("/openapi.json", endpoints.openapi, methods=["GET"]),
     ]
     paths = frozenset(route.path for route in routes if "{" not in route.path)
-    middleware = [
-        Middleware(ResponseCounter, responses=endpoints.metrics.responses, paths=paths),
-        Middleware(Guards, config=config),
-    ]
-    if config.cors:
+    middleware = [Middleware(ResponseCounter, responses=endpoints.metrics.responses, paths=paths)]
+    if config.cors:  # before the guards, so that an allowed page can read why it is refused
         middleware.append(
             Middleware(
                 CORSMiddleware,
@@ -196,6 +194,7 @@ def build_application(models: Models, config: ServeConfig, log: Log) -> Starlett
                 allow_headers=["*"],  # OpenAI's client for JavaScript sends x-stainless-*
             )
         )
+    middleware.append(Middleware(Guards, config=config))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

@@ -2,7 +2,10 @@
 
 import re
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from jinja2 import TemplateError
@@ -18,6 +21,7 @@ from minigpt.server.served_model import ServedModel
 # The beginnings of another turn in minigpt's own transcripts, at which an answer ends.
 _NEXT_TURNS = tuple(f"\n{role.capitalize()}:" for role in ROLES)
 _LONGEST_TEXT = 4_000_000  # characters that a template may make of a conversation
+_TEMPLATE_SECONDS = 10.0  # that a template may take
 
 
 def chat_options(body: Mapping[str, Any], model: ServedModel, config: ServeConfig) -> CompletionOptions:
@@ -38,11 +42,14 @@ def chat_options(body: Mapping[str, Any], model: ServedModel, config: ServeConfi
         read_messages(body["messages"]),
         model,
         token_healing=given.get("token_healing", True),
+        seconds=min(_TEMPLATE_SECONDS, config.timeout),
     )
-    most = model.context_length - len(prompt.ids)
+    # With "context" the model sees only the end of a text that is too long.
+    most = model.context_length - (0 if "context" in given else len(prompt.ids))
     if most < 1:
         raise invalid(
-            f"the conversation has {len(prompt.ids)} tokens, but the model's context length is {model.context_length}",
+            f"the conversation has {len(prompt.ids)} tokens, but the model's context length is {model.context_length}; "
+            'shorten it, or send "context": "slide" to let the model see only the end of it',
             "messages",
             "context_length_exceeded",
         )
@@ -83,23 +90,23 @@ def _text(content: str | Sequence[Mapping[str, Any]], name: str) -> str:
 
 
 def encode_conversation(
-    template: str, messages: Sequence[Mapping[str, str]], model: ServedModel, *, token_healing: bool
+    template: str, messages: Sequence[Mapping[str, str]], model: ServedModel, *, token_healing: bool, seconds: float
 ) -> Prompt:
-    """The tokens of a conversation, up to where the model's answer begins.
+    """The tokens of a conversation, up to where the model's answer begins; the template may take so many seconds.
 
     The special tokens that a template writes are these tokens. Their names in a message are ordinary text, so that no
     message can fake a turn. minigpt's own template writes none.
-    Raises: ApiError if the template fails or refuses the conversation.
+    Raises: ApiError if the template fails, takes too long or refuses the conversation.
     """
     if template == CHAT_TEMPLATE:
-        return model.encode(render(template, messages, model), token_healing=token_healing)
+        return model.encode(_render(template, messages, model, seconds), token_healing=token_healing)
     tokenizer = model.tokenizer
     placeholders = _Placeholders(tokenizer.special)
     hidden = [
         {key: placeholders.hide(value) if value and key != "role" else value for key, value in message.items()}
         for message in messages
     ]
-    earlier, last = placeholders.split(render(template, hidden, model))
+    earlier, last = placeholders.split(_render(template, hidden, model, seconds))
     if not earlier:
         return encode_prompt(tokenizer, last, token_healing=token_healing)
     ids = [id for part in earlier for id in ([part] if isinstance(part, int) else tokenizer.encode(part))]
@@ -146,36 +153,64 @@ class _Placeholders:
         return parts, "".join([*text, rendered[end:]])
 
 
-def render(template: str, messages: Sequence[Mapping[str, str]], model: ServedModel) -> str:
+def _render(template: str, messages: Sequence[Mapping[str, str]], model: ServedModel, seconds: float) -> str:
     """The text of a conversation, up to where the model's answer begins.
 
     The template comes with the model, so it runs in jinja2's sandbox.
-    Raises: ApiError if the template fails or refuses the conversation.
+    Raises: ApiError if the template fails, takes too long or refuses the conversation.
     """
 
     def refuse(message: str) -> None:
         raise TemplateError(message)
 
     names = {id: name for name, id in model.tokenizer.special.items()}
-    tokens = {"bos_token": names[model.tokenizer.start_of_text], **model.tokenizer.vocabulary.roles}
+    tokens = {"bos_token": names[model.tokenizer.special_id("bos_token")], **model.tokenizer.vocabulary.roles}
     tokens["eos_token"] = names[model.tokenizer.end_of_text]
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.globals["raise_exception"] = refuse
     try:
-        parts = environment.from_string(template).generate(
-            messages=[dict(message) for message in messages],
-            add_generation_prompt=True,
-            **tokens,
-        )
-        text, length = [], 0
-        for part in parts:
-            length += len(part)
-            if length > _LONGEST_TEXT:
-                raise TemplateError("the text is too long")
-            text.append(part)
-    except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise ApiError(400, f"the model's chat template refuses the conversation: {str(error)[:200]}") from error
+        with _time_limit(seconds):
+            parts = environment.from_string(template).generate(
+                messages=[dict(message) for message in messages],
+                add_generation_prompt=True,
+                **tokens,
+            )
+            text, length = [], 0
+            for part in parts:
+                length += len(part)
+                if length > _LONGEST_TEXT:
+                    raise TemplateError("the text is too long")
+                text.append(part)
+    except _OutOfTimeError as error:
+        raise ApiError(504, f"the model's chat template took longer than {seconds:g} s", code="timeout") from error
+    except Exception as error:  # a template can raise any, RecursionError and MemoryError too
+        reason = str(error)[:200] or type(error).__name__
+        raise ApiError(400, f"the model's chat template refuses the conversation: {reason}") from error
     return "".join(text)
+
+
+class _OutOfTimeError(Exception):
+    """Ends a template that takes too long."""
+
+
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raises _OutOfTimeError in the code of the context, in this thread, before the first line that is too late.
+
+    A trace function is called for every line: an endless loop in a template calls nothing else.
+    """
+    deadline, before = time.monotonic() + seconds, sys.gettrace()
+
+    def trace(*_: object) -> Any:
+        if time.monotonic() > deadline:
+            raise _OutOfTimeError
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
 
 
 class Reply:

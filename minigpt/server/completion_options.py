@@ -85,7 +85,7 @@ def completion_options(body: Mapping[str, Any], model: ServedModel, config: Serv
         raise invalid("suffix is not possible: GPT-2 continues a text, it cannot fill a gap", "suffix")
     # An echoed prompt keeps its own tokens, which may be scored.
     token_healing = given.get("token_healing", True) and not given.get("echo")
-    prompts = _prompts(given.get("prompt"), model, token_healing=token_healing)
+    prompts = _prompts(given.get("prompt"), model, config, token_healing=token_healing)
     return generation_options(given, prompts, model, config)
 
 
@@ -107,7 +107,7 @@ def generation_options(
         raise invalid(f"best_of ({best_of}) must be n ({n}) with stream: the best is only known at the end", "best_of")
     if given.get("stream_options") and not given.get("stream"):
         raise invalid("stream_options needs stream", "stream_options")
-    _check_amount(prompts, best_of, max_tokens, config)
+    _check_amount(prompts, best_of, max_tokens, config, echo=bool(given.get("echo")))
     sampling = _sampling(given, model, samples=best_of, max_new_tokens=max(1, max_tokens))
     if "context" not in given or (given.get("echo") and "logprobs" in given):
         _check_context(prompts, max_tokens, model)
@@ -125,13 +125,15 @@ def generation_options(
     )
 
 
-def _prompts(prompt: Any, model: ServedModel, *, token_healing: bool) -> list[Prompt]:
+def _prompts(prompt: Any, model: ServedModel, config: ServeConfig, *, token_healing: bool) -> list[Prompt]:
     """The tokens of each prompt; a prompt given as ids keeps them.
 
-    Raises: ApiError for ids that the model does not have.
+    Raises: ApiError for too many prompts, and for ids that the model does not have.
     """
     if prompt is None or isinstance(prompt, str):
         return [model.encode(prompt or "", token_healing=token_healing)]
+    if not isinstance(prompt[0], int) and len(prompt) > config.max_prompts:
+        raise invalid(f"prompt has {len(prompt)} prompts; send at most {config.max_prompts} in one request", "prompt")
     if isinstance(prompt[0], str):
         return [model.encode(text, token_healing=token_healing) for text in prompt]
     prompts = [prompt] if isinstance(prompt[0], int) else prompt
@@ -140,14 +142,12 @@ def _prompts(prompt: Any, model: ServedModel, *, token_healing: bool) -> list[Pr
     return [Prompt(ids) for ids in prompts]
 
 
-def _check_amount(prompts: Sequence[Prompt], samples: int, max_tokens: int, config: ServeConfig) -> None:
-    if len(prompts) > config.max_prompts:
-        raise invalid(f"prompt has {len(prompts)} prompts; send at most {config.max_prompts} in one request", "prompt")
+def _check_amount(prompts: Sequence[Prompt], samples: int, max_tokens: int, config: ServeConfig, *, echo: bool) -> None:
     rows = len(prompts) * samples
     most = config.max_batch + config.max_queue
     if rows > most:
         raise invalid(f"{rows} texts in one request are more than the {most} that this server accepts", "n")
-    total = sum(len(prompt.ids) for prompt in prompts) + rows * max_tokens
+    total = sum(len(prompt.ids) for prompt in prompts) * (samples if echo else 1) + rows * max_tokens
     if total > config.max_total_tokens:
         raise invalid(
             f"{total:,} tokens in one request are more than the {config.max_total_tokens:,} that this server accepts; "

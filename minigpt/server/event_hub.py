@@ -59,9 +59,7 @@ class EventHub:
 
         Raises: ApiError if the queue is full or the server is shutting down; events raise it for a failed request.
         """
-        if self.is_stopping:
-            raise shutting_down()
-        self._check_queue()
+        self.check_accepts()
         queue: Queue = asyncio.Queue()
         rows = {request: request.n_rows for request in requests}
         self._rows += sum(rows.values())
@@ -76,7 +74,10 @@ class EventHub:
                 if self._queues.pop(request, None) is not None:
                     self._worker.cancel(request)
 
-    def _check_queue(self) -> None:
+    def check_accepts(self) -> None:
+        """Raises: ApiError if the queue is full or the server is shutting down."""
+        if self.is_stopping:
+            raise shutting_down()
         if self._rows < self.config.max_batch + self.config.max_queue:
             return
         turns = self._rows / self.config.max_batch

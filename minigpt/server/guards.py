@@ -17,7 +17,7 @@ _EVERY_ADDRESS = {"0.0.0.0", "::"}
 
 
 class Guards:
-    """ASGI middleware that refuses requests before anything else looks at them.
+    """ASGI middleware that refuses requests before an endpoint sees them.
 
     - Host: a web page can give its own name this machine's address (DNS rebinding), and then read what a local server
       answers. Its requests have the page's name in the Host header, which must therefore be one of this server's.

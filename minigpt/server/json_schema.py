@@ -2,6 +2,7 @@
 
 import difflib
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from minigpt.server.api_error import ApiError, invalid
 Schema = Mapping[str, Any]
 
 _LONGEST_SHOWN = 60  # characters of a value in a message
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _TYPES: Mapping[str, tuple[type, str]] = {
     "string": (str, "a string"),
     "boolean": (bool, "true or false"),
@@ -39,11 +41,10 @@ def check(value: Any, schema: Schema, name: str = "") -> None:
         _check_object(value, schema, name)
     elif isinstance(value, list):
         _check_size(len(value), schema, "Items", "items", name)
-        for index, item in enumerate(value):
-            check(item, schema["items"], f"{name}[{index}]")
+        _check_items(value, schema["items"], name)
     elif isinstance(value, str):
         _check_size(len(value), schema, "Length", "characters", name)
-        if any("\ud800" <= character <= "\udfff" for character in value):
+        if _SURROGATE.search(value):
             raise invalid(f"{name or 'the text'} must be Unicode text, but it contains half of a surrogate pair", name)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         _check_bounds(value, schema, name)
@@ -55,6 +56,16 @@ def _has_type(value: Any, kind: str) -> bool:
     if kind == "integer":
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, _TYPES[kind][0])
+
+
+def _check_items(items: list[Any], schema: Schema, name: str) -> None:
+    """Checks the items of a list; of whole numbers only the extremes, since there may be millions of token ids."""
+    if schema.get("type") == "integer" and set(map(type, items)) == {int}:
+        for extreme in (min(items), max(items)):
+            check(extreme, schema, f"{name}[{items.index(extreme)}]")
+        return
+    for index, item in enumerate(items):
+        check(item, schema, f"{name}[{index}]")
 
 
 def _check_any(value: Any, alternatives: list[Schema], name: str) -> None:
@@ -93,7 +104,7 @@ def _check_object(value: Mapping[str, Any], schema: Schema, name: str) -> None:
         elif isinstance(others, Mapping):
             check(each, others, _inside(name, field))
         elif not others:
-            close = difflib.get_close_matches(field, known, n=1)
+            close = difflib.get_close_matches(field[:_LONGEST_SHOWN], known, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise invalid(f"unknown field {_shown(field)}{hint}", field[:_LONGEST_SHOWN])
 

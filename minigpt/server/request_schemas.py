@@ -8,6 +8,7 @@ from minigpt.settings import annotations_of, value_types
 MOST_LOGPROBS: Final = 20
 MOST_STOPS: Final = 16
 MOST_SAMPLES: Final = 128
+MOST_PROMPTS: Final = 10_000  # more are refused before any of them is read
 _LARGEST_ID: Final = 2**31
 # Fields of SamplingConfig that a request may have under the same name; OpenAI names the others.
 OWN_SAMPLING: Final = (
@@ -90,9 +91,9 @@ COMPLETION: Final[dict[str, Any]] = {
         "prompt": {
             "anyOf": [
                 {"type": "string"},
-                {"type": "array", "items": {"type": "string"}, "minItems": 1},
+                {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MOST_PROMPTS},
                 _IDS,
-                {"type": "array", "items": _IDS, "minItems": 1},
+                {"type": "array", "items": _IDS, "minItems": 1, "maxItems": MOST_PROMPTS},
                 {"type": "null"},
             ],
             "description": "one text, several texts, the token ids of one text, or those of several; without it a new "
@@ -127,6 +128,7 @@ CHAT_COMPLETION: Final[dict[str, Any]] = {
     "required": ["messages"],
     "properties": {
         **_SAMPLING,
+        "max_tokens": {**_SAMPLING["max_tokens"], "minimum": 1},
         "messages": {
             "type": "array",
             "minItems": 1,

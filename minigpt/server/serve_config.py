@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from minigpt.errors import ConfigError
+from minigpt.server.request_schemas import MOST_PROMPTS
 from minigpt.settings import Settings, setting
 
 
@@ -23,7 +24,7 @@ class ServeConfig(Settings):
     )
     max_batch: int = setting(16, "texts to generate at once", min=1, max=1024, group="Limits")
     max_queue: int = setting(64, "texts that may wait for their turn; more are refused", min=0, group="Limits")
-    max_prompts: int = setting(128, "prompts in one request", min=1, group="Limits")
+    max_prompts: int = setting(128, "prompts in one request", min=1, max=MOST_PROMPTS, group="Limits")
     max_total_tokens: int = setting(
         262_144, "tokens in one request: of all its prompts, and to generate for all its samples", min=1, group="Limits"
     )
@@ -51,6 +52,8 @@ class ServeConfig(Settings):
             )
         if not (self.api_key.isascii() and self.api_key.isprintable()):
             raise ConfigError("api_key must consist of printable ASCII characters, because it is sent in a header")
+        if self.api_key != self.api_key.strip():
+            raise ConfigError("api_key must not begin or end with a space, because no client can send such a key")
         for origin in self.cors:
             if origin != "*":
                 _check_origin(origin)

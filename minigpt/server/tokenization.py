@@ -28,15 +28,14 @@ def tokenizer_info(model: ServedModel) -> dict[str, Any]:
     """The tokenizer's class and special tokens, by the names of Hugging Face's tokenizer_config.json."""
     tokenizer = model.tokenizer
     names = {id: name for name, id in tokenizer.special.items()}
-    end_of_text = names[tokenizer.end_of_text]
     return {
         "tokenizer_class": tokenizer.class_name,
         "tokenizer": tokenizer.name,
         "vocab_size": tokenizer.vocab_size,
         "model_max_length": model.context_length,
-        "bos_token": names[tokenizer.start_of_text],
-        "eos_token": end_of_text,
-        "unk_token": tokenizer.unknown or end_of_text,
+        "bos_token": names[tokenizer.special_id("bos_token")],
+        "eos_token": names[tokenizer.end_of_text],
+        "unk_token": tokenizer.unknown or names[tokenizer.special_id("unk_token")],
         "pad_token": names[tokenizer.special_id("pad_token")],
         "add_bos_token": False,
         "chat_template": model.chat_template,

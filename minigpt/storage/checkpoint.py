@@ -123,9 +123,8 @@ def write_config(directory: str | Path, model: GPT, tokenizer: Tokenizer, *, dty
     Raises: CheckpointError if it cannot be written.
     """
     dtype = dtype or model.token_embedding.weight.dtype
-    config = config_to_huggingface(
-        model.config, end_of_text=tokenizer.end_of_text, dtype=dtype, start_of_text=tokenizer.start_of_text
-    )
+    start = tokenizer.special_id("bos_token")
+    config = config_to_huggingface(model.config, end_of_text=tokenizer.end_of_text, dtype=dtype, start_of_text=start)
     atomic_json(Path(directory) / CONFIG, config)
 
 

@@ -143,7 +143,11 @@ class Tokenizer:
 
     @property
     def start_of_text(self) -> int:
-        """The id that an empty prompt becomes: end-of-text, or of an imported tokenizer the token that begins texts."""
+        """The id that an empty prompt becomes, and that texts are evaluated after.
+
+        It is end-of-text, which separates the texts that a byte-level model is trained on here, or the token that
+        begins the texts of another kind of tokenizer. Other programs read `special_id("bos_token")` in files.
+        """
         if isinstance(self.vocabulary, Vocabulary):
             return self.end_of_text
         return self.special[self.vocabulary.start_of_text]

@@ -182,6 +182,27 @@ def test_wrong_input_is_one_line_and_leaves_no_file(
     assert everything(here) == before
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("export", "two", "--to", "hf"), "checkpoints/two is an adapter, which peft opens; `minigpt merge checkp"),
+        (("load-gpt2", "--from", "checkpoints/two"), "checkpoints/two is a LoRA adapter; make a whole model of it "),
+        (("load-gpt2", "checkpoints/two"), "first: minigpt merge checkpoints/two"),
+    ],
+    ids=["export", "source", "model"],
+)
+def test_an_adapter_is_merged_to_become_a_hugging_face_model(
+    run: Any, here: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    (here / "checkpoints" / "two").mkdir(parents=True)
+    for name in ("adapter_config.json", "adapter_model.safetensors", "config.json"):
+        (here / "checkpoints" / "two" / name).write_text("{}")
+    result = run(*arguments, *(() if arguments[0] == "export" else ("--name", "three")))
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
 def test_a_missing_package_is_named_with_the_command_that_installs_it(
     run: Any, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

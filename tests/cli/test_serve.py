@@ -19,7 +19,7 @@ from builders import random_model
 from typer.testing import CliRunner
 
 from minigpt.cli.app import app
-from minigpt.cli.serve import _within_memory
+from minigpt.cli.serve import _load, _within_memory
 from minigpt.errors import ConfigError, DeviceError
 from minigpt.optional_packages import REQUIREMENTS
 from minigpt.server.http_server import bind, run
@@ -101,6 +101,34 @@ def test_a_served_model_answers_and_a_signal_ends_running_requests(tmp_path: Pat
     assert not any("Traceback" in line for line in lines)
 
 
+_LOADS_FOREVER = """
+import sys, threading
+import minigpt.cli.serve
+from minigpt.cli import app
+
+def load(*_):
+    print("loading", file=sys.stderr, flush=True)
+    threading.Event().wait()
+
+minigpt.cli.serve._load = load
+app.main()
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)], ids=["ctrl-c", "sigterm"])
+def test_a_signal_ends_a_server_that_is_still_loading(tmp_path: Path, number: int, code: int) -> None:
+    command = [sys.executable, "-c", _LOADS_FOREVER, "serve", "--port", "0", "--checkpoints", str(saved(tmp_path, "a"))]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            assert any(line == "loading\n" for line in process.stderr)
+            process.send_signal(number)
+            assert process.wait(timeout=60) == code
+            assert process.stderr.read() == ("minigpt: stopped\n" if code else "")
+        finally:
+            process.kill()
+
+
 def refusal(*arguments: str) -> str:
     result = CliRunner().invoke(app, ["serve", *arguments])
     assert result.exit_code == 1, result.output
@@ -134,6 +162,25 @@ def test_a_model_that_is_damaged_ends_the_server_with_one_sentence(tmp_path: Pat
         assert process.wait(timeout=60) == 1
     assert "model.safetensors" in lines[-1]
     assert not any("Traceback" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("free", "remedy"),
+    [(10, "set --max-batch to at most 5"), (1, "serve a smaller model, or free memory")],
+    ids=["some", "none"],
+)
+def test_missing_memory_for_texts_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, remedy: str
+) -> None:
+    monkeypatch.setattr("minigpt.generation.capacity.slot_bytes", lambda *_: 10**9)
+    monkeypatch.setattr("minigpt.device.free_memory", lambda _: free * 10**9)
+    folder = saved(tmp_path, "fox")
+    with pytest.raises(ConfigError) as caught:
+        _load("fox", folder / "fox", ServeConfig(), folder, "cpu", "float32", "auto")
+    assert str(caught.value) == (
+        "max_batch (16) texts of fox need 16.0 GB for keys and values, but may take only 50% of the "
+        f"{free}.0 GB that are free; {remedy}"
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from builders import random_model
+from builders import random_model, tokenizer_with_roles
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -63,6 +63,13 @@ def test_the_metadata_has_the_chat_template(tmp_path: Path) -> None:
     write(tmp_path / "chat.gguf", model_for(tokenizer), tokenizer.with_chat_template(CHAT_TEMPLATE))
     assert "tokenizer.chat_template" not in contents(tmp_path / "plain.gguf")
     assert contents(tmp_path / "chat.gguf")["tokenizer.chat_template"] == CHAT_TEMPLATE
+
+
+def test_the_metadata_has_the_roles_of_special_tokens(tmp_path: Path) -> None:
+    tokenizer = tokenizer_with_roles(tmp_path)
+    write(tmp_path / "m.gguf", model_for(tokenizer), tokenizer)
+    found, names = contents(tmp_path / "m.gguf"), ("bos", "eos", "unknown", "padding")
+    assert [found[f"tokenizer.ggml.{name}_token_id"] for name in names] == [256, 257, 258, 259]
 
 
 def test_the_metadata_has_what_llama_cpp_needs_and_facts_from_the_training_record(tmp_path: Path) -> None:

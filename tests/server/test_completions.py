@@ -371,6 +371,11 @@ def test_more_tokens_than_the_server_accepts_are_refused(client: TestClient) -> 
     assert "320,080 tokens in one request" in error["message"]
 
 
+def test_an_echoed_prompt_counts_for_each_text(client: TestClient) -> None:
+    body = {"prompt": [1] * 20_000, "n": 20, "echo": True, "context": "slide", "max_tokens": 1}
+    assert "400,020 tokens in one request" in refusal(client, **body)["message"]
+
+
 def test_an_unknown_model_is_404(client: TestClient) -> None:
     response = client.post("/v1/completions", json={"model": "x\n", "prompt": "a"})
     assert response.status_code == 404

@@ -1,6 +1,7 @@
 """The endpoints beside completions: models, tokenizers, conversations, health, metrics and the OpenAPI file."""
 
 import json
+import re
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -188,6 +189,28 @@ def test_without_a_number_of_tokens_an_answer_may_fill_the_context() -> None:
         assert client.post("/v1/chat/completions", json=body).json()["usage"]["total_tokens"] == CONTEXT
 
 
+def test_a_conversation_may_be_longer_than_the_context_if_it_slides() -> None:
+    with new_client("tiny", chat_template=TEMPLATE) as client:
+        body = {"messages": [{"role": "user", "content": "hi" * CONTEXT}], "logit_bias": {"256": -100}}
+        refused = client.post("/v1/chat/completions", json=body)
+        assert refused.status_code == 400
+        assert '"context": "slide"' in refused.json()["error"]["message"]
+        for context in ("slide", "keep-first:32"):
+            answer = client.post("/v1/chat/completions", json={**body, "context": context}).json()
+            assert answer["usage"]["completion_tokens"] == CONTEXT
+            answer = client.post("/v1/chat/completions", json={**body, "context": context, "max_tokens": 3}).json()
+            assert answer["usage"]["completion_tokens"] == 3
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_an_answer_has_at_least_one_token(name: str) -> None:
+    with new_client("tiny", chat_template=TEMPLATE) as client:
+        body = {"messages": [{"role": "user", "content": "hi"}], name: 0}
+        response = client.post("/v1/chat/completions", json=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["message"] == f"{name} (0) must be at least 1"
+
+
 @pytest.mark.parametrize(
     "template",
     [
@@ -196,14 +219,38 @@ def test_without_a_number_of_tokens_an_answer_may_fill_the_context() -> None:
         "{{ 1 / 0 }}",
         "{% for i in range(99999) %}{% for j in range(99999) %}" + 99 * "x" + "{% endfor %}{% endfor %}",
         "{{",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{{ 'x' | center(10**18) | length }}",
+        "{{ 'x' | center(10**30) | length }}",
+        "{{ messages | map(attribute='role') | first | attr('format_map') }}{{ '%c' % 'ab' }}",
+        "{{ namespace(1) }}",
     ],
-    ids=["refuses", "leaves the sandbox", "divides by zero", "endless", "damaged"],
+    ids=[
+        "refuses",
+        "leaves the sandbox",
+        "divides by zero",
+        "endless",
+        "damaged",
+        "calls itself",
+        "no memory",
+        "overflows",
+        "wrong format",
+        "wrong call",
+    ],
 )
 def test_a_bad_template_is_one_sentence(template: str) -> None:
     with new_client("tiny", chat_template=template) as client:
         response = client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "hi"}]})
     assert response.status_code == 400
-    assert "template" in response.json()["error"]["message"]
+    assert re.search("template refuses the conversation: [^ ]", response.json()["error"]["message"])
+
+
+def test_a_template_may_not_take_longer_than_the_request() -> None:
+    template = 6 * "{% for i in range(99999) %}" + 6 * "{% endfor %}"
+    with new_client("tiny", config=ServeConfig(timeout=0.1), chat_template=template) as client:
+        response = client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "hi"}]})
+    assert response.status_code == 504
+    assert response.json()["error"]["message"] == "the model's chat template took longer than 0.1 s"
 
 
 # The server itself

@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,14 +14,18 @@ from served import SocketServer, new_client, new_models, post, read_all
 from starlette.testclient import TestClient
 
 from minigpt.errors import ConfigError
-from minigpt.server import answering
+from minigpt.data.transcript import CHAT_TEMPLATE
+from minigpt.server import answering, application, json_schema
+from minigpt.server.api_error import ApiError
+from minigpt.server.request_schemas import COMPLETION
 from minigpt.server.serve_config import ServeConfig
+from minigpt.server.served_model import ServedModel
 
 BODY = {"prompt": "a", "max_tokens": 2}
 
 
 def started(config: ServeConfig | None = None, **limits: Any) -> SocketServer:
-    models = new_models("tiny")
+    models = new_models("tiny", chat_template=CHAT_TEMPLATE)
     models.load()
     return SocketServer(models, config or ServeConfig(), **limits)
 
@@ -85,6 +90,19 @@ def test_the_pages_of_an_allowed_origin_may_use_the_server() -> None:
         asked = {**page, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": names}
         assert client.options("/v1/completions", headers=asked).status_code == 200
         assert client.post("/v1/completions", json=BODY, headers={"Origin": "http://evil.example"}).status_code == 403
+        evil = {**asked, "Origin": "http://evil.example"}
+        assert client.options("/v1/completions", headers=evil).status_code == 400
+        for headers in ({"Origin": "http://evil.example"}, evil):
+            response = client.get("/v1/models", headers=headers)
+            assert (response.status_code, response.headers.get("access-control-allow-origin")) == (403, None)
+
+
+@pytest.mark.parametrize(("headers", "expected"), [({}, 401), ({"Host": "evil.example"}, 403)])
+def test_an_allowed_page_can_read_why_it_is_refused(headers: dict[str, str], expected: int) -> None:
+    with new_client("tiny", config=ServeConfig(cors=("http://localhost:3000",), api_key="secret")) as client:
+        response = client.get("/v1/models", headers={"Origin": "http://localhost:3000", **headers})
+    assert response.status_code == expected
+    assert response.headers["access-control-allow-origin"] == "http://localhost:3000"
 
 
 @pytest.mark.parametrize(
@@ -134,6 +152,12 @@ def test_beyond_this_machine_a_key_is_required() -> None:
     assert all(ServeConfig(host=host).is_local for host in ("127.0.0.1", "::1", "Localhost", "127.3.2.1"))
 
 
+@pytest.mark.parametrize("key", [" secret", "secret ", " ", "sécret", "a\nb"])
+def test_a_key_that_no_client_can_send_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match="api_key must"):
+        ServeConfig(api_key=key)
+
+
 # Bodies
 
 
@@ -163,6 +187,69 @@ def test_a_body_that_is_no_request_is_refused(client: TestClient, body: bytes, m
     assert message in response.json()["error"]["message"]
     assert "\x1b" not in response.json()["error"]["message"]
     assert "Traceback" not in response.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "is_beside"),
+    [
+        ("/v1/completions", {"prompt": [1] * 100, "echo": True, "max_tokens": 0, "context": "slide"}, False),
+        ("/v1/completions", {"prompt": [1] * 40_000, "echo": True, "max_tokens": 0, "context": "slide"}, True),
+        ("/detokenize", {"tokens": [1] * 40_000}, True),
+    ],
+    ids=["small", "prompt", "ids"],
+)
+def test_a_large_body_is_read_beside_the_event_loop(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any], is_beside: bool
+) -> None:
+    threads = {}
+
+    def record(module: Any, name: str) -> None:
+        function = getattr(module, name)
+
+        def recorded(*arguments: Any) -> Any:
+            threads[name] = threading.current_thread().name
+            return function(*arguments)
+
+        monkeypatch.setattr(module, name, recorded)
+
+    record(answering, "check")
+    record(application, "Completion" if path == "/v1/completions" else "detokenize")
+    assert client.post(path, json=body).status_code == 200
+    assert threads.pop("check").startswith("asyncio_") == is_beside  # a thread of asyncio.to_thread
+    (made_in,) = threads.values()
+    assert made_in.startswith("asyncio_")
+
+
+def test_a_list_of_ids_is_checked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr(
+        json_schema, "check", lambda *arguments, check=json_schema.check: calls.append(check(*arguments))
+    )
+    json_schema.check({"prompt": [1] * 1000}, COMPLETION)
+    assert len(calls) < 20
+    for wrong in (-1, 2**40, True, "a"):
+        with pytest.raises(ApiError, match=re.escape("prompt[500]")):
+            json_schema.check({"prompt": [1] * 500 + [wrong] + [1] * 500}, COMPLETION)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        (["a"] * 129, "prompt has 129 prompts; send at most 128"),
+        ([[1]] * 129, "prompt has 129 prompts; send at most 128"),
+        (["a"] * 10_001, "prompt must have at most 10000 items, not 10001"),
+        ([[1]] * 10_001, "prompt must have at most 10000 items, not 10001"),
+    ],
+    ids=["texts", "ids", "many texts", "many ids"],
+)
+def test_too_many_prompts_are_refused_before_they_are_read(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, prompts: list[object], message: str
+) -> None:
+    for name in ("encode", "check_ids"):
+        monkeypatch.setattr(ServedModel, name, None)
+    response = client.post("/v1/completions", json={"prompt": prompts})
+    assert response.status_code == 400
+    assert message in response.json()["error"]["message"]
 
 
 def test_a_body_that_says_it_is_too_long_is_not_read(server: SocketServer) -> None:
@@ -219,15 +306,23 @@ def test_a_connection_without_a_request_is_closed() -> None:
 # The queue
 
 
-def test_a_full_queue_is_429_with_a_time_to_retry(server: SocketServer) -> None:
+CHAT = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2}
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["one answer", "stream"])
+@pytest.mark.parametrize(("path", "body"), [("/v1/completions", BODY), ("/v1/chat/completions", CHAT)])
+def test_a_full_queue_is_429_with_a_time_to_retry(path: str, body: dict[str, Any], streams: bool) -> None:
+    raw = post(path, json.dumps({**body, "stream": streams}).encode())
     with started(ServeConfig(max_batch=2, max_queue=2)) as full, contextlib.ExitStack() as stack:
         endless = {"prompt": "a", "max_tokens": 200_000, "n": 4, "context": "slide", "logit_bias": {"256": -100}}
         endless["max_tokens"] = 60_000
         stack.enter_context(contextlib.closing(full.send("/v1/completions", endless)))
         wait_until(lambda: full.n_rows == 4)
-        answer = full.ask(post("/v1/completions", json.dumps(BODY).encode()))
+        answer = full.ask(raw)
         assert status(answer) == 429
         assert b"retry-after: " in answer.lower()
+        full.application.state.hub.refuse()
+        assert status(full.ask(raw)) == 503
 
 
 def test_a_request_that_takes_too_long_is_ended() -> None:

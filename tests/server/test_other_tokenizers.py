@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from builders import random_model, tokenizer_with_roles
 from served import new_client
 from starlette.testclient import TestClient
 
@@ -28,6 +29,13 @@ def test_texts_become_tokens_and_texts(client: TestClient) -> None:
     info = client.get("/tokenizer_info").json()
     assert info["tokenizer_class"] == "BertTokenizer"
     assert [info[f"{role}_token"] for role in ("bos", "eos", "unk")] == ["[CLS]", "[SEP]", "[UNK]"]
+
+
+def test_byte_level_tokens_have_the_roles_of_their_files(tmp_path: Path) -> None:
+    tokenizer = tokenizer_with_roles(tmp_path)
+    with new_client("a", model=random_model(vocab_size=tokenizer.vocab_size), tokenizer=tokenizer) as client:
+        info = client.get("/tokenizer_info").json()
+    assert [info[f"{role}_token"] for role in ("bos", "eos", "unk", "pad")] == ["<s>", "</s>", "<unk>", "<pad>"]
 
 
 def test_offsets_point_at_the_tokens_in_the_text(client: TestClient) -> None:

@@ -1,5 +1,6 @@
 """Tiny models and runs for the tests, so that a test states only what it is about."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from minigpt.config import GPTConfig
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import Run
 from minigpt.tokenizer.tokenizer import Tokenizer
+from minigpt.tokenizer.vocabulary import bytes_to_unicode
 
 TINY = {"vocab_size": 257, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
 
@@ -75,6 +77,17 @@ def bytes_ending_in(name: str) -> Tokenizer:
     *plain, _ = Tokenizer.named("bytes").token_strings
     vocab = {token: id for id, token in enumerate([*plain, name])}
     return Tokenizer.from_vocabulary(vocab, [], special={name: 256}, end_of_text=name)
+
+
+def tokenizer_with_roles(folder: Path) -> Tokenizer:
+    """A token for each byte, and <s>, </s>, <unk> and <pad> for the four roles, from 256 on."""
+    names = {"<s>": 256, "</s>": 257, "<unk>": 258, "<pad>": 259}
+    bytes_only = {bytes_to_unicode(bytes([byte])): byte for byte in range(256)}
+    Tokenizer.from_vocabulary(bytes_only, [], special=names, end_of_text="</s>").save(folder)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config |= zip(("bos_token", "eos_token", "unk_token", "pad_token"), names, strict=True)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return Tokenizer.load(folder)
 
 
 def finished_run(folder: Path) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders import new_model
+from builders import new_model, tokenizer_with_roles
 
 from minigpt.config import PRESETS, GPTConfig
 from minigpt.errors import CheckpointError, DeviceError, TokenizerError
@@ -89,6 +89,14 @@ def test_the_directory_opens_in_transformers_with_the_same_logits(tmp_path: Path
     with torch.no_grad():
         torch.testing.assert_close(theirs(ids).logits, saved(ids), rtol=1e-5, atol=1e-5)
     assert theirs.generation_config.eos_token_id == BYTES.end_of_text
+
+
+def test_all_files_name_the_same_begin_and_end_of_texts(tmp_path: Path) -> None:
+    tokenizer = tokenizer_with_roles(tmp_path / "tokenizer")
+    save_checkpoint(tmp_path / "one", new_model(vocab_size=tokenizer.vocab_size), tokenizer)
+    for name in ("config.json", "generation_config.json"):
+        values = json.loads((tmp_path / "one" / name).read_text())
+        assert (values["bos_token_id"], values["eos_token_id"]) == (256, 257)
 
 
 def test_saving_over_a_run_keeps_its_other_files(tmp_path: Path) -> None:

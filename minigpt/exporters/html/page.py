@@ -27,6 +27,7 @@ _STYLES = ("page", "reading", "inspection", "text")
 _ENGINE = (
     "payload.js", "tokenizer.js", "constraint.js", "sampler.js", "plain_model.js", "wasm_model.js", "generation.js",
 )  # fmt: skip
+_SCRIPTS = 94_000  # bytes of a page without its model, about
 _LARGE = 60_000_000  # bytes; a larger page takes seconds to open, and much memory on a phone
 _LARGEST = 500_000_000  # bytes; a browser's strings and the memory of WebAssembly end not far above
 _ALIGNMENT = 64  # of an array: typed arrays of JavaScript need that of their numbers
@@ -48,18 +49,23 @@ class PageText:
     prompt: str = ""
 
 
-def _expected_size(config: GPTConfig) -> int:
+def _expected_size(config: GPTConfig, tokenizer: Tokenizer) -> int:
     """About the size of the file in bytes; weights are a twentieth smaller when compressed."""
-    positions = 3 * config.n_positions * config.n_embd  # are in float32
-    return int((config.n_parameters + positions) * 0.95 * 4 / 3) + 90_000
+    rows = 9 * config.n_layer * config.n_embd  # outputs of the linear layers
+    vectors = 3 * (config.n_positions * config.n_embd + rows)  # positions and biases are in float32
+    scales = 4 * (rows + config.vocab_size)
+    beside = [json.dumps(_tokenizer(tokenizer)).encode(), *((_MODULES / name).read_bytes() for name in MODULES)]
+    packed = (config.n_parameters + vectors + scales) * 0.95 + len(zlib.compress(b"".join(beside)))
+    return int(packed * 4 / 3) + _SCRIPTS
 
 
-def check_page(config: GPTConfig, *, large: bool) -> int:
+def check_page(config: GPTConfig, tokenizer: Tokenizer, *, large: bool) -> int:
     """About the size of a model's page in bytes, before it is written; above 60 MB only with `large`.
 
-    Raises: ConfigError if the page cannot compute the model, or would be too large.
+    Raises: ConfigError if the page cannot compute the model, or would be too large; TokenizerError if it cannot use the
+    tokenizer.
     """
-    size = _expected_size(config)
+    size = _expected_size(config, tokenizer)
     if config.activation_function != "gelu_new":
         raise ConfigError(
             f"the page computes GELU in GPT-2's form (gelu_new), but the model has {config.activation_function}"
