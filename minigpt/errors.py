@@ -27,6 +27,10 @@ class DataError(MinigptError, ValueError):
     """A corpus cannot be read or cannot be used for training."""
 
 
+class MissingTextError(DataError):
+    """A text does not exist, or its pattern matches no file."""
+
+
 class TokenizerError(MinigptError, ValueError):
     """A tokenizer is unknown, cannot be trained or cannot be read."""
 

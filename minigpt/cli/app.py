@@ -128,8 +128,8 @@ def _visible_usage_errors() -> Iterator[None]:
         raise
 
 
-def _null_device() -> TextIO:
-    return Path(os.devnull).open("w", encoding="utf-8")
+def _null_device(mode: str) -> TextIO:
+    return cast(TextIO, Path(os.devnull).open(mode, encoding="utf-8"))
 
 
 def _discard_stdout() -> None:
@@ -193,8 +193,8 @@ def _check_thread_count() -> None:
 def main() -> NoReturn:
     """Runs the command line on the process's arguments and exits."""
     gc.set_threshold(100_000)  # with the default of 700, the collector slows down importing torch
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name) or _null_device()  # None if it is closed
+    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
+        stream = getattr(sys, name) or _null_device(mode)  # None if it is closed
         setattr(sys, name, stream)
         if isinstance(stream, io.TextIOWrapper):  # Windows consoles and old locales have other encodings
             stream.reconfigure(encoding="utf-8", errors="replace")

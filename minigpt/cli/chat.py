@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from minigpt.cli.models import CompileOption, DtypeOption, QuantizeOption, open_engine, open_model
-from minigpt.cli.options import CheckpointsOption, DeviceOption, NewestModelArgument, command_line, settings_options
+from minigpt.cli.options import (
+    CheckpointsOption,
+    DeviceOption,
+    NewestModelArgument,
+    command_line,
+    model_name,
+    settings_options,
+)
 from minigpt.cli.render.terminal import note, write
 from minigpt.cli.session import SESSION_SETTINGS, InteractiveSession, typed_lines
 from minigpt.cli.signals import forget_interrupts
@@ -70,7 +77,7 @@ def chat(
 
 def _check_template(checkpoint: "Checkpoint", checkpoints: Path) -> None:
     """Raises: ConfigError for a model that was not trained on transcripts."""
-    template, name = checkpoint.tokenizer.chat_template, checkpoint.directory.name
+    template, name = checkpoint.tokenizer.chat_template, model_name(checkpoint.directory, checkpoints)
     if template == CHAT_TEMPLATE:
         return
     play, generate = (

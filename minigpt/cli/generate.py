@@ -20,6 +20,7 @@ from minigpt.cli.options import (
     DeviceOption,
     JsonOption,
     command_line,
+    model_name,
     names_of,
     settings_options,
 )
@@ -160,11 +161,13 @@ def generate(
             raise ConfigError(f"{'--explain' if explain else '--table'} cannot be combined with {name}")
 
     from minigpt.generation.capacity import rows_at_once
+    from minigpt.generation.decoding import check_keep_first
     from minigpt.generation.sampling import Sampler
     from minigpt.generation.streaming import generate_pieces
 
     checkpoint = open_model(model, checkpoints, device, dtype=dtype, adapter=adapter)
     tokenizer, shape = checkpoint.tokenizer, checkpoint.model.config
+    check_keep_first(config.keep_first, shape.n_positions)
     lengths = {text: len(tokenizer.encode(text)) for text in prompts}  # tokens
     _check_lengths([lengths[text] for text in prompts], shape, config, strict=strict)
     meter = _open_meter(checkpoint, corpus or [], copied_words, reading.encoding) if memorization else None
@@ -176,7 +179,7 @@ def generate(
     if not as_json:
         note(f"{checkpoint.directory} · {shape.n_parameters:,} parameters · {engine.description}")
         if tokenizer.chat_template == CHAT_TEMPLATE:
-            talk = command_line("chat", checkpoint.directory.name, checkpoints=checkpoints)
+            talk = command_line("chat", model_name(checkpoint.directory, checkpoints), checkpoints=checkpoints)
             note(f"this model was trained on a chat log; to talk to it: {talk}")
         if prompts == [""]:
             note("no prompt: generates a new document, starting from the end-of-text token")

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from minigpt.cli.options import command_line
 from minigpt.cli.signals import STOPS, handling
+from minigpt.cli.train_end import how_to_resume
 from minigpt.errors import CheckpointError, DeviceError, TrainingError
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def launch(count: int, device: str, request: "Request") -> int:
                 command,
                 env={**os.environ, **environment, LAUNCHER: str(os.getpid()), "TORCH_CPP_LOG_LEVEL": "ERROR"},
                 stdin=None if rank == 0 else subprocess.DEVNULL,
+                close_fds=rank != 0,  # the main process reads the text of <(…), which is open as /dev/fd/63
                 start_new_session=True,  # so that Ctrl-C reaches them once, from here
             )
             children.append(child)
@@ -157,22 +158,11 @@ def _describe_saved_state(store: "Store", count: int, checkpoints: Path) -> str:
     """The saved state, and the command that resumes from it."""
     if not store.check(["run"]):
         return "training had not started"
-    from minigpt.jobs.resume import teacher_step, weights_without_state
     from minigpt.storage.run import Run
 
-    directory = Path(store.get("run").decode())
     try:
-        run = Run.open(directory)
-        progress, weights_step, step = run.last_progress(), weights_without_state(run), teacher_step(run)
+        run = Run.open(Path(store.get("run").decode()))
+        saved, command = how_to_resume(run, checkpoints, "--devices", str(count))
     except CheckpointError as error:
         return f"what is saved cannot be read ({error})"
-    if weights_step is not None:
-        return (
-            f"only the weights of step {weights_step:,} are saved in {directory}; continue from them with --from "
-            f"{directory.name}"
-        )
-    saved = f"step {progress['step']:,} is saved in {directory}" if progress else "nothing was saved yet"
-    if step is not None:
-        saved = f"step {step:,} of the teacher is saved in {directory}"
-    again = ("train", "--resume", "--name", directory.name, "--devices", str(count))
-    return f"{saved}; continue with: {command_line(*again, checkpoints=checkpoints)}"
+    return f"{saved}; continue with: {command}"

@@ -7,6 +7,7 @@ from rich.text import Text
 from minigpt.cli.render.console import console, progress_bar
 from minigpt.cli.render.memorization import highlighted, run_line, summary_line
 from minigpt.cli.render.terminal import note
+from minigpt.data.source_files import path_from_here
 from minigpt.tokenizer.display import visible
 from minigpt.units import size
 
@@ -69,7 +70,7 @@ class MemorizationMeter:
 
     def _location(self, run: "CopiedRun") -> str:
         record = self._location_record(run)
-        name = record["file"] or "the training text"
+        name = "the training text" if record["file"] is None else path_from_here(record["file"])
         document = f", document {record['document']:,}" if record["document"] is not None else ""
         return f"{visible(name)}{document}, line {record['line']:,}"
 

@@ -101,6 +101,12 @@ def names_of(settings: type[Settings]) -> list[str]:
     return [field.name for field in dataclasses.fields(settings)]
 
 
+def model_name(path: Path, checkpoints: Path) -> str:
+    """How a command names the model at a path: by the name of its folder if that is in `checkpoints`, else by path."""
+    absolute = path.absolute()
+    return absolute.name if absolute.parent.resolve() == checkpoints.resolve() else str(path)
+
+
 def command_line(*arguments: str, checkpoints: Path) -> str:
     """A minigpt command to copy: quoted for a shell, and with --checkpoints if that is not the default."""
     elsewhere = [] if checkpoints == Path("checkpoints") else ["--checkpoints", str(checkpoints)]

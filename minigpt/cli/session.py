@@ -11,8 +11,9 @@ from minigpt.cli.options import names_of
 from minigpt.cli.render.terminal import note, write
 from minigpt.cli.signals import forget_interrupts
 from minigpt.config import SamplingConfig
-from minigpt.errors import ConfigError, MinigptError
+from minigpt.errors import CheckpointError, ConfigError, MinigptError
 from minigpt.settings import annotations_of, value_types
+from minigpt.storage.folder import reason_of, replace_file
 from minigpt.units import count
 
 if TYPE_CHECKING:
@@ -98,13 +99,22 @@ class InteractiveSession:
                 f"{file} is in a home folder that is unknown; give a path without ~, as in /save story.txt"
             ) from error
         text = self.saved_text(path)
+        content = text.encode(errors="replace")  # standard input in another encoding may have left lone surrogates
         try:
-            if path.exists() and path.resolve() not in self.saved and not force:
+            target = path.resolve()
+            if path.exists() and target not in self.saved and not force:
                 raise ConfigError(f"{path} exists already; give another name, or replace it by /save --force {file}")
-            path.write_text(text, encoding="utf-8")
+            if path.is_file() or not path.exists():
+                replace_file(target, content)
+            else:  # a device or a pipe
+                path.write_bytes(content)
+        except CheckpointError:
+            raise
         except OSError as error:
-            raise ConfigError(f"{path} cannot be written ({(error.strerror or str(error)).lower()})") from error
-        self.saved.add(path.resolve())
+            raise ConfigError(f"{path} cannot be written ({reason_of(error)})") from error
+        except ValueError as error:
+            raise ConfigError(f"{file!r} is not a file name ({error}); give another, as in /save story.txt") from error
+        self.saved.add(target)
         note(f"saved {count(len(text), 'character')} in {path}")
 
     def saved_text(self, path: Path) -> str:  # noqa: ARG002
@@ -141,7 +151,7 @@ def typed_lines() -> Iterator[str]:
 def _block(first: str) -> str:
     """Reads lines up to one that ends in three quotation marks."""
     lines = [first]
-    while not lines[-1].rstrip().endswith('"""') or len(lines) == 1 == len(lines[0]):
+    while not lines[-1].rstrip().endswith('"""'):
         lines.append(input("… "))
     lines[-1] = lines[-1].rstrip()[:-3]
     return "\n".join(lines).strip("\n")

@@ -13,7 +13,7 @@ from minigpt.cli.launch import check_count
 from minigpt.cli.options import CheckpointsOption, names_of, settings_options
 from minigpt.cli.render.terminal import note, write
 from minigpt.cli.signals import ignoring_sigusr1, signals_as_requests
-from minigpt.cli.train_end import print_how_to_resume, print_next_steps, print_result
+from minigpt.cli.train_end import discard_run, print_how_to_resume, print_next_steps, print_result
 from minigpt.cli.watch import Watch
 from minigpt.config import PRESETS, GPTConfig, ReadingConfig, TrainConfig
 from minigpt.errors import CheckpointError, ConfigError
@@ -249,12 +249,18 @@ def _train(
                     title = job.run.directory.name + ("-teacher" if event.is_teacher else "")
                     logged.close()  # a distilled run starts twice
                     required = display is None  # nothing is trained yet
-                    log_event = logged.enter_context(open_loggers(loggers, run, note, title, required=required))
+                    try:
+                        log_event = logged.enter_context(open_loggers(loggers, run, note, title, required=required))
+                    except ConfigError:
+                        if not job.resume:
+                            discard_run(job.run)
+                        raise
                     if page is not None:
                         page.start(run, job.corpus.tokenizer, event.total_steps)
                     shown.close()
                     display = shown.enter_context(TrainingDisplay.of(event, out))
-                    display.read_log(run.read_log())  # without the lines that the resumed run writes again
+                    done = event.step  # the resumed run writes the later lines again
+                    display.read_log(line for line in run.read_log() if line["step"] <= done)
                     continue
                 assert display is not None
                 display.show(event)

@@ -35,15 +35,43 @@ def print_next_steps(job: "Job", checkpoints: Path) -> None:
 
 
 def print_how_to_resume(job: "Job", checkpoints: Path) -> None:
-    """The state that a stopped run has saved, and the command that resumes it."""
-    from minigpt.jobs.resume import teacher_step
+    """The state that a stopped run has saved, and the command that continues from it."""
+    saved, command = how_to_resume(job.run, checkpoints)
+    note(f"stopped: {saved}; continue with:")
+    note(command)
 
-    directory, state, step = job.run.directory, job.run.last_progress(), teacher_step(job.run)
-    saved = f"stopped at step {state['step']:,} and saved in {directory}" if state else "stopped before the first save"
-    if step is not None:
-        saved = f"stopped at step {step:,} of the teacher and saved in {directory}"
-    note(f"{saved}; continue with:")
-    note(command_line("train", "--resume", "--name", directory.name, checkpoints=checkpoints))
+
+def how_to_resume(run: "Run", checkpoints: Path, *options: str) -> tuple[str, str]:
+    """What is saved of a run that ended early, and the command that continues from it with these options.
+
+    Raises: CheckpointError if what is saved cannot be read.
+    """
+    from minigpt.jobs.resume import last_state, teacher_step, weights_without_state
+
+    directory, command = run.directory, ("--resume", "--name", run.directory.name)
+    if (step := weights_without_state(run)) is not None:
+        saved, command = (
+            f"only the weights of step {step:,} are saved in {directory}",
+            ("TEXT", "--from", directory.name),
+        )
+    elif (step := teacher_step(run)) is not None:
+        saved = f"step {step:,} of the teacher is saved in {directory}"
+    elif (state := last_state(run)) is not None:
+        saved = f"step {state.step:,} is saved in {directory}"
+    else:
+        saved = "nothing was saved yet"
+    return saved, command_line("train", *command, *options, checkpoints=checkpoints)
+
+
+def discard_run(run: "Run") -> None:
+    """Removes the folder of a run that cannot begin to train; `minigpt generate` would take it for the newest.
+
+    Raises: CheckpointError if it cannot be removed.
+    """
+    from minigpt.storage.remove_run import find_removable, remove_run
+
+    run.unlock()
+    remove_run(find_removable(run.directory.name, run.directory.parent))
 
 
 def print_result(job: "Job", finished: "Finished", display: "TrainingDisplay", processes: int) -> None:

@@ -114,6 +114,8 @@ class SamplingConfig(Settings):
             raise ConfigError(f"samples ({self.samples}) must be at most beams ({self.beams})")
         if self.best_of > 1:
             self._check_best_of()
+        if "" in self.stop:
+            raise ConfigError("stop contains an empty text (''); give the text to stop before")
         if "" in self.bad_words:
             raise ConfigError("bad_words contains an empty text (''); give a text that must not be generated")
         for entry in self.logit_bias:

@@ -20,7 +20,7 @@ from minigpt.data.encodings import Recoded, is_utf8, likely_encoding, mend
 from minigpt.data.pipes import read_pipe
 from minigpt.data.zstd import MAGIC as ZSTD_MAGIC
 from minigpt.data.zstd import ZstdDamagedError, open_zstd
-from minigpt.errors import DataError, MinigptError, MissingPackageError
+from minigpt.errors import DataError, MinigptError, MissingPackageError, MissingTextError
 
 _BLOCK = 2**20  # bytes per read
 _SNIFF_BYTES = 2**16  # bytes that decide whether a file in a folder is text
@@ -63,6 +63,12 @@ def without_compression(name: str) -> str:
     return name.removesuffix(".gz").removesuffix(".zst")
 
 
+def path_from_here(path: str) -> str:
+    """A path as a user would type it: relative if it is below the working directory, else unchanged."""
+    here = Path.cwd()
+    return os.path.relpath(path, here) if Path(path).is_relative_to(here) else path
+
+
 class FoundFiles(NamedTuple):
     """The files of a text, each once; the names of the files in folders that are not text; and sentences on documents
     in folders that were skipped too."""
@@ -93,7 +99,7 @@ def find_files(sources: Sequence[str | Path], decoding: Decoding) -> FoundFiles:
         if not paths:
             problem = "matches no file" if glob.has_magic(str(source)) else "does not exist"
             named = source if str(source).strip() else repr(source)
-            raise DataError(f"{named} {problem}; give a text file, a folder, a glob, or - for standard input")
+            raise MissingTextError(f"{named} {problem}; give a text file, a folder, a glob, or - for standard input")
         for path in paths:
             if path.is_dir():
                 files |= _in_folder(path, decoding, skipped, unread, files)

@@ -59,6 +59,15 @@ class GeneratedToken:
     rank: int | None = None
 
 
+def check_keep_first(keep_first: int, n_positions: int) -> None:
+    """Raises ConfigError for a `keep_first` that leaves too little of this context length for new tokens."""
+    if keep_first > n_positions // 2:
+        raise ConfigError(
+            f"keep-first ({keep_first}) must be at most half the context length ({n_positions // 2}), to leave room "
+            "for new tokens"
+        )
+
+
 class Decoder:
     """Continues several prompts in parallel: `advance` generates the next tokens, `drop` ends rows.
 
@@ -86,11 +95,7 @@ class Decoder:
     ) -> None:
         if not all(len(prompt) for prompt in prompts):
             raise ConfigError("the prompt is empty (0 tokens); start from the tokenizer's end_of_text instead")
-        if keep_first > engine.n_positions // 2:
-            raise ConfigError(
-                f"keep-first ({keep_first}) must be at most half the context length ({engine.n_positions // 2}), "
-                "to leave room for new tokens"
-            )
+        check_keep_first(keep_first, engine.n_positions)
         self.engine, self.sampler, self.drafter = engine, sampler, drafter
         self.tokens = [list(prompt) for prompt in prompts]
         self.samples = list(range(len(prompts)) if samples is None else samples)

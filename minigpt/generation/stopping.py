@@ -4,8 +4,6 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from minigpt.errors import ConfigError
-
 Until = Literal["sentence", "paragraph", "line"]
 
 # Group 1 is the text to keep; the rest of the match shows that it is complete.
@@ -25,8 +23,6 @@ class StopFilter:
     """
 
     def __init__(self, stops: Sequence[str], until: Until | None = None) -> None:
-        if "" in stops:
-            raise ConfigError("a stop string is empty (''); give the text to stop before")
         self.stops = tuple(stops)
         self.until = until
         self.unit = re.compile(_ENDS[until], re.DOTALL) if until else None

@@ -37,15 +37,17 @@ def is_free(option: str, *, dropout: float | None = None) -> bool:
     return option not in _NOT_FREE and _GROUPS.get(option) in _FREE_GROUPS
 
 
-def changes_in(record: RunRecord, begun: Resumable, asked: Mapping[str, Any], step: int, name: str) -> list[Change]:
-    """The options in `asked` that change the recorded run called `name` after `step`, except the free ones.
+def changes_in(record: RunRecord, begun: Resumable, asked: Mapping[str, Any], name: str) -> list[Change]:
+    """The options in `asked` that change the recorded run called `name`, except the free ones.
 
-    A value that the run has, or that was asked for when it began, is no change.
+    A value that the run has, or that was asked for when it began, is no change. Their `step` is set later: which state
+    the run continues from depends on the text.
     Raises: ConfigError for an option that can never change.
     """
     training = begun.training
     has: dict[str, Any] = {**begun.model.to_dict(), **training.to_dict(), **begun.reading.to_dict()}
     has |= {"preset": record.preset, "tokenizer": record.tokenizer, "from": record.base}
+    has["lora"] = bool(training.lora)
     has["lora_embedding"] = bool(training.lora_embedding)  # a run from before this setting did not train it
     if training.batch_tokens is None:  # the batch is given either in sequences or in tokens
         has["batch_tokens"] = f"{training.batch_size} sequences"
@@ -54,7 +56,7 @@ def changes_in(record: RunRecord, begun: Resumable, asked: Mapping[str, Any], st
     before = has | begun.asked.to_dict()
     dropout = asked.get("dropout", begun.model.dropout)
     changes = [
-        Change(step=step, option=option, before=before[option], after=value)
+        Change(step=0, option=option, before=before[option], after=value)
         for option, value in asked.items()
         if not is_free(option, dropout=dropout)
         and value not in (has[option], before[option])

@@ -33,11 +33,11 @@ class Planned:
 
 @dataclass(frozen=True)
 class Started:
-    """The run is ready to train: its folder exists and is locked.
+    """The run is ready to train: its folder exists and is locked. Nothing of a resumed run has changed yet.
 
-    `step` is that of its last saved state, 0 for a new run; `total_steps` is None if the budget is in minutes.
-    `scored_text` says what the losses are measured on; it is empty for all of the text. A distilled run starts twice:
-    first its teacher (`is_teacher`), in the folder `teacher` of the run, then the model.
+    `step` is that of the state which it continues from, 0 for a new run; `total_steps` is None if the budget is in
+    minutes. `scored_text` says what the losses are measured on; it is empty for all of the text. A distilled run starts
+    twice: first its teacher (`is_teacher`), in the folder `teacher` of the run, then the model.
     """
 
     directory: Path

@@ -1,13 +1,12 @@
 """What a user can do after a run: whether it was still improving, and the commands that would make it better."""
 
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 from minigpt.config import ReadingConfig
 from minigpt.corpus_report.languages import language_shares
+from minigpt.data.source_files import path_from_here
 from minigpt.evaluation.recorded_baselines import recorded_baselines
 from minigpt.jobs.job import Job
 from minigpt.planning.corpus_stats import CorpusStats
@@ -22,6 +21,7 @@ _LONGER = 4.0  # times the length that is proposed: what the forecast covers
 _SHORT_TEXT = 2_000_000  # bytes; a longer text teaches a small model more than GPT-2 brings
 _MOSTLY = 0.8  # of a text, to call it English
 _LANGUAGE_SAMPLE = 100_000  # tokens
+_MOST_DROPOUT = 0.5  # that is proposed
 _GPT2 = "gpt2"
 _OF_THE_TEXT = (
     *(field.name for field in fields(ReadingConfig)),
@@ -75,11 +75,21 @@ def _of_trend(job: Job, record: RunRecord, result: Result, course: Trend) -> Ite
     options = _text_options(record)
     more = "MORE_TEXT=1" if "--mix" in options else "MORE_TEXT"
     yield NextStep("more text of the same kind helps most:", (("train", *texts, more, *options, *base),))
-    if course.direction == "rising" and record.base is None:
-        dropout: tuple[str, ...] = ("--dropout", f"{min(0.5, job.model.config.dropout + 0.2):g}")
-        if job.corpus.tokenizer.merges:
-            dropout += ("--bpe-dropout", f"{max(0.1, min(0.5, 2 * (job.config.bpe_dropout or 0))):g}")
+    if course.direction == "rising" and record.base is None and (dropout := _more_dropout(job)):
         yield NextStep("against overfitting on this text:", (("train", *texts, *options, *dropout),))
+
+
+def _more_dropout(job: Job) -> tuple[str, ...]:
+    """Options with more dropout than the run had; empty if it had as much as is proposed."""
+    has = {"--dropout": job.model.config.dropout}
+    more = {"--dropout": has["--dropout"] + 0.2}
+    if job.corpus.tokenizer.merges:
+        has["--bpe-dropout"] = job.config.bpe_dropout
+        more["--bpe-dropout"] = max(0.1, 2 * has["--bpe-dropout"])
+    proposed = {option: max(has[option], min(_MOST_DROPOUT, value)) for option, value in more.items()}
+    if proposed == has:
+        return ()
+    return tuple(text for option, value in proposed.items() for text in (option, f"{value:g}"))
 
 
 def _continuation(job: Job, record: RunRecord, result: Result) -> NextStep:
@@ -134,8 +144,7 @@ def _shown_sources(record: RunRecord) -> tuple[str, ...] | None:
     """The texts as a user here would type them; None if one came through a pipe."""
     if not record.sources or "-" in record.sources:
         return None
-    here = Path.cwd()
-    return tuple(os.path.relpath(each, here) if Path(each).is_relative_to(here) else each for each in record.sources)
+    return tuple(map(path_from_here, record.sources))
 
 
 def _text_options(record: RunRecord) -> tuple[str, ...]:

@@ -1,7 +1,9 @@
 """Resumes a run: finds it, applies the settings that may change, and reads its text again."""
 
 import re
+import shlex
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.data.open_corpus import open_corpus
 from minigpt.device import resolve_device, resolve_dtype
-from minigpt.errors import CheckpointError, ConfigError, quoted
+from minigpt.errors import CheckpointError, ConfigError, MissingTextError, quoted
 from minigpt.importers.open_model import load_base
 from minigpt.jobs.changes import TEXT, asked_after, changes_in, describe, is_free, refuse
 from minigpt.jobs.events import Event
@@ -107,15 +109,35 @@ def teacher_step(run: Run) -> int | None:
     """The step of the last saved state of the run's teacher, if that has one and has not ended."""
     if not has_unfinished_teacher(run) or not exists(run.teacher_path / TRAINING):
         return None
-    teacher = Run.open(run.teacher_path)
-    state = _progress(teacher.last_path, teacher.last_progress())
+    state = last_state(Run.open(run.teacher_path))
     return None if state is None else state.step
+
+
+def last_state(run: Run) -> Progress | None:
+    """The progress of the run's last saved state, if it has one.
+
+    Raises: CheckpointError if it is damaged.
+    """
+    return _progress(run.last_path, run.last_progress())
+
+
+def resume_point(run: Run, config: TrainConfig, n_tokens: int) -> Progress | None:
+    """The progress of the saved state from which the run continues with these settings, if it has one.
+
+    Raises: CheckpointError if it is damaged.
+    """
+    last = last_state(run)
+    if last is None:
+        return None
+    before = _progress(run.before_cooldown_path, run.before_cooldown_progress())
+    return Budget(config, planned_steps(config, n_tokens)).continues_from(last, before)
 
 
 def resume_run(request: Request, directory: Path, progress: ByteProgress | None = None) -> Generator[Event, None, Job]:
     """Makes the run in a folder ready to continue, with its own settings, tokenizer and text and the requested changes.
 
-    Raises: ConfigError for what cannot change, or not without `allow_change`; the run then stays unchanged.
+    Writes nothing: `write_changes` does when training begins.
+    Raises: ConfigError for what cannot change, or not without `allow_change`.
     """
     run = Run.open(directory)
     run.lock()
@@ -126,6 +148,17 @@ def resume_run(request: Request, directory: Path, progress: ByteProgress | None 
         raise
 
 
+def write_changes(job: Job) -> None:
+    """Writes the changed settings of a resumed run.
+
+    Raises: CheckpointError if they cannot be written.
+    """
+    run = job.run
+    if read_config(run.directory).dropout != job.model.config.dropout:
+        write_config(run.directory, job.model, job.corpus.tokenizer)
+    run.update()
+
+
 def _resume(run: Run, request: Request, progress: ByteProgress | None) -> Generator[Event, None, Job]:
     directory, record = run.directory, run.record
     begun = _resumable(run)
@@ -134,9 +167,7 @@ def _resume(run: Run, request: Request, progress: ByteProgress | None) -> Genera
             f"{directory} holds its weights of step {step:,} but no state to resume; start a new run from those "
             f"weights with --from {directory.name}"
         )
-    state = _progress(run.last_path, run.last_progress())
-    step = state.step if state else 0
-    changes = changes_in(record, begun, request.asked, step, str(directory))
+    changes = changes_in(record, begun, request.asked, str(directory))
     if not request.allow_change:
         refuse(changes, str(directory))
     shape, config, reading = _changed_settings(begun, request, changes)
@@ -156,7 +187,10 @@ def _resume(run: Run, request: Request, progress: ByteProgress | None) -> Genera
                 f"the text is not the one that {directory} was trained on; give --resume the same text, continue with "
                 f"this one by --allow-change, or start a new run on it with --from {directory.name}"
             )
-        changes.append(Change(step=step, option=TEXT, before=before[:8], after=after[:8]))
+        changes.append(Change(step=0, option=TEXT, before=before[:8], after=after[:8]))
+    state = resume_point(run, config, corpus.n_train_tokens)
+    step = state.step if state else 0
+    changes = [replace(change, step=step) for change in changes]
     of_teacher = teacher_step(run)
     if state is None and of_teacher is not None:
         yield Notice(0, f"resuming {directory} from step {of_teacher:,} of its teacher")
@@ -165,11 +199,11 @@ def _resume(run: Run, request: Request, progress: ByteProgress | None) -> Genera
     elif state is None:
         yield Notice(0, f"{directory} was stopped before its first save, so it starts from the beginning")
     else:
-        _refuse_finished(run, state, config, corpus.n_train_tokens)
+        _refuse_finished(run, state, Budget(config, planned_steps(config, corpus.n_train_tokens)))
         yield Notice(step, f"resuming {directory} from step {step:,}")
     for change in changes:
         yield Notice(step, describe(change))
-    run.update(
+    run.revise(
         number=next_number(directory.parent),
         training=config,
         model=shape,
@@ -183,8 +217,6 @@ def _resume(run: Run, request: Request, progress: ByteProgress | None) -> Genera
     )
     if model.config.dropout != shape.dropout:
         model = GPT.from_tensors(model.config.replace(dropout=shape.dropout), model.state_dict())
-    if begun.model.dropout != shape.dropout:
-        write_config(directory, model, tokenizer)
     if not is_adapter(directory):
         apply_fine_tuning(model, config)
     return Job(model, corpus, config, run, resume=True)
@@ -257,19 +289,14 @@ def _progress(path: Path, entries: dict[str, Any] | None) -> Progress | None:
     return None if entries is None else Progress.from_dict(entries, f"{path} is damaged: its progress")
 
 
-def _refuse_finished(run: Run, progress: Progress, config: TrainConfig, n_tokens: int) -> None:
-    """Raises ConfigError for a run that has ended and has nothing left to do; says how it can continue."""
-    if run.record.result is None:
+def _refuse_finished(run: Run, progress: Progress, budget: Budget) -> None:
+    """Raises ConfigError for a run that has ended and has nothing left to do; says how it can continue.
+
+    `progress` is that of the state from which it would continue.
+    """
+    if run.record.result is None or progress != last_state(run):  # from before its cool-down there is a lot to do
         return
-    budget = Budget(config, planned_steps(config, n_tokens))
-    cooldown = _progress(run.before_cooldown_path, run.before_cooldown_progress())
-    if (
-        cooldown is not None
-        and progress.budget.cooldown_step is not None
-        and budget.cooled_down_too_early(cooldown, progress)
-    ):
-        return
-    if budget.is_spent(progress) and progress.budget.shortened_to is not None and config.patience:
+    if budget.is_spent(progress) and progress.budget.shortened_to is not None and budget.config.patience:
         raise ConfigError(
             f"{run.directory} stopped early at step {progress.step}: the validation loss no longer improved, so the "
             "learning rate fell to its end there; continue with --patience 0"
@@ -292,10 +319,19 @@ def _read_corpus(
 ) -> Generator[Event, None, Corpus]:  # fmt: skip
     """The corpus to continue with: the requested text, or the run's own; from the cache if that came through a pipe.
 
-    Raises: ConfigError if a text from a pipe would have to be read again.
+    Raises: ConfigError if a text from a pipe would have to be read again; DataError.
     """
-    if request.sources or "-" not in begun.sources:
-        return (yield from read_corpus(request.sources or begun.sources, tokenizer, reading, progress))
+    if request.sources:
+        return (yield from read_corpus(request.sources, tokenizer, reading, progress))
+    if "-" not in begun.sources:
+        try:
+            return (yield from read_corpus(begun.sources, tokenizer, reading, progress))
+        except MissingTextError as error:
+            what, _, _ = str(error).partition(";")
+            command = shlex.join(("minigpt", "train", "NEW_PATH", "--resume", "--name", run.directory.name))
+            raise MissingTextError(
+                f"{what}, a text that {run.directory} was trained on; give the new path of its text: {command}"
+            ) from error
     if reading != begun.reading:
         raise ConfigError(f"{run.directory} read its text from a pipe; give it again to read it with other settings")
     if begun.corpus.path is None:

@@ -46,7 +46,7 @@ def open_teacher(job: Job) -> Teacher:
         if is_trained := run.record.result is not None:
             run.remove_states()
         elif run.record.training != config:  # the length was changed
-            run.update(training=config)
+            run.revise(training=config)
         return Teacher(model, run, config, resume=True, is_trained=is_trained)
     if job.run.last_progress() is not None:
         raise CheckpointError(

@@ -9,6 +9,7 @@ from minigpt.config import TrainConfig
 from minigpt.evaluation.recorded_baselines import recorded_baselines
 from minigpt.jobs.events import SpeedChange, Started, TeacherTrained
 from minigpt.jobs.job import Job
+from minigpt.jobs.resume import resume_point, write_changes
 from minigpt.jobs.speed_monitor import SpeedMonitor
 from minigpt.jobs.teacher import Teacher, keep_with, open_teacher
 from minigpt.storage.run import Run
@@ -55,13 +56,13 @@ def _train_teacher(
 
     Its events are those of training, with `TeacherTrained` instead of `Finished`.
     """
-    training = loop.train(
-        teacher.model, job.corpus, teacher.config, teacher.run,
-        resume=teacher.resume, control=control, world=world, elapsed=job.elapsed,
-    )  # fmt: skip
     finished = None
     try:
-        yield _started(job, teacher.run, teacher.config, resume=teacher.resume)
+        yield from _start(job, teacher.run, teacher.config, resume=teacher.resume)
+        training = loop.train(
+            teacher.model, job.corpus, teacher.config, teacher.run,
+            resume=teacher.resume, control=control, world=world, elapsed=job.elapsed,
+        )  # fmt: skip
         with contextlib.closing(training):
             for event in training:
                 if isinstance(event, Finished):
@@ -81,14 +82,14 @@ def _train_model(
     job: Job, teacher: Teacher | None, control: Control | None, world: World | None
 ) -> Iterator[Started | SpeedChange | events.Event]:
     """Trains the job's model, with its trained teacher if it has one."""
-    training = loop.train(
-        job.model, job.corpus, job.config, job.run,
-        resume=job.resume, control=control, world=world, elapsed=job.elapsed,
-        teacher=teacher.model if teacher else None,
-    )  # fmt: skip
     relocations = job.run.relocations
     try:
-        yield _started(job, job.run, job.config, resume=job.resume)
+        yield from _start(job, job.run, job.config, resume=job.resume)
+        training = loop.train(
+            job.model, job.corpus, job.config, job.run,
+            resume=job.resume, control=control, world=world, elapsed=job.elapsed,
+            teacher=teacher.model if teacher else None,
+        )  # fmt: skip
         monitor = SpeedMonitor(job.planned) if job.planned is not None else None
         with contextlib.closing(training):  # so that leaving here stops the training and saves
             for event in training:
@@ -102,12 +103,15 @@ def _train_model(
         job.run.unlock()
 
 
-def _started(job: Job, run: Run, config: TrainConfig, *, resume: bool) -> Started:
-    """How the training of `run` starts, which is the job's own or its teacher's."""
-    progress = run.last_progress() if resume else None
-    return Started(
+def _start(job: Job, run: Run, config: TrainConfig, *, resume: bool) -> Iterator[Started]:
+    """Says how the training of `run` starts, which is the job's own or its teacher's; then writes what has changed.
+
+    If the caller leaves at that event, a resumed run stays as it was.
+    """
+    state = resume_point(run, config, job.corpus.n_train_tokens) if resume else None
+    yield Started(
         directory=run.directory,
-        step=progress["step"] if progress else 0,
+        step=state.step if state else 0,
         device=str(device.resolve_device(config.device)),
         total_steps=planned_steps(config, job.corpus.n_train_tokens),
         tokens_per_step=job.tokens_per_step,
@@ -115,3 +119,7 @@ def _started(job: Job, run: Run, config: TrainConfig, *, resume: bool) -> Starte
         scored_text=config.scored_text,
         is_teacher=run is not job.run,
     )
+    if job.resume:
+        write_changes(job)
+    if resume and run is not job.run:
+        run.update()

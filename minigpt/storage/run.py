@@ -194,12 +194,16 @@ class Run:
         """Lets other processes train here."""
         self._lock.release()
 
+    def revise(self, **parts: Any) -> None:
+        """Replaces parts of the record in memory; the next `update` writes them."""
+        self.record = self.record.replace(**parts)
+
     def update(self, **parts: Any) -> None:
         """Replaces parts of the record in training.json, and rewrites the model card unless someone has edited it.
 
         Raises: CheckpointError if one of the two cannot be written.
         """
-        self.record = self.record.replace(**parts)
+        self.revise(**parts)
         try:  # the card first: if the process ends between the two writes, the next update rewrites the card
             if may_write_card(self.directory):
                 card = model_card(self.directory.name, read_config(self.directory), record=self.record)

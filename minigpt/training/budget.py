@@ -105,7 +105,16 @@ class Budget:
             return fraction / self.cooldown_start
         return None
 
-    def cooled_down_too_early(self, before: Progress, now: Progress) -> bool:
+    def continues_from(self, last: Progress, before_cooldown: Progress | None) -> Progress:
+        """Which of its two saved states a resumed run continues from.
+
+        That is the one before its cool-down, if there is one and the last state has cooled down too early.
+        """
+        if before_cooldown is None or last.budget.cooldown_step is None:
+            return last
+        return before_cooldown if self._cooled_down_too_early(before_cooldown, last) else last
+
+    def _cooled_down_too_early(self, before: Progress, now: Progress) -> bool:
         """Whether the cool-down that started at `before` and has reached `now` started too early.
 
         It did if the budget is longer now, or if the run should no longer stop early.

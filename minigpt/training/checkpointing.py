@@ -83,7 +83,7 @@ class Checkpointer:
                 self.notices.append(
                     "the state before the learning-rate cool-down is missing, so the run continues from within it"
                 )
-            elif budget.cooled_down_too_early(progress_of(before), stopped):
+            elif budget.continues_from(stopped, progress_of(before)) is not stopped:
                 return self._resume_before_cooldown(before, stopped)
         progress = self._restore(last)
         self._truncate_log(progress)

@@ -205,6 +205,8 @@ def test_chat_reads_from_standard_input_and_refuses_a_model_of_plain_text(run: A
         "minigpt: checkpoints/writer was not trained on a chat log, so it cannot chat; use `minigpt play writer` or "
         "`minigpt generate Hello --model writer`"
     ]
+    save_checkpoint(Path("elsewhere") / "writer", model, Tokenizer.named("bytes"))
+    assert "use `minigpt play elsewhere/writer` or" in run("chat", "elsewhere/writer", "--device", "cpu").stderr
     other = Tokenizer.named("bytes").with_chat_template("{{ messages }}")
     save_checkpoint(Path("checkpoints") / "other", model, other)
     assert "has a chat template of another program" in run("chat", "other", "--device", "cpu").stderr

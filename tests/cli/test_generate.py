@@ -437,6 +437,39 @@ def test_wrong_input_is_one_line_on_stderr(run: Any, arguments: list[str], messa
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--stop", ""], "stop contains an empty text ('')"),
+        (["--context", "keep-first:99"], "keep-first (99) must be at most half the context length (8)"),
+    ],
+)
+def test_wrong_settings_are_reported_before_the_prompt_is_printed(run: Any, arguments: list[str], message: str) -> None:
+    save_model("one")
+    result = run("generate", "abc", *SHORT, *arguments)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"minigpt: {message}")
+
+
+@pytest.mark.parametrize(
+    ("script", "redirected", "expected"),
+    [
+        ("print(ascii(input()))", "< latin1.txt", "'caf\\ufffd'\n"),
+        ("import sys; print(sys.stdin.buffer.read())", "< latin1.txt", "b'caf\\xe9\\n'\n"),
+        ("import sys; print(sys.stdin.buffer.read())", "<&-", "b''\n"),
+    ],
+)
+def test_standard_input_may_have_another_encoding_or_be_closed(
+    here: Path, script: str, redirected: str, expected: str
+) -> None:
+    Path("latin1.txt").write_bytes(b"caf\xe9\n")
+    command = f"import sys; from minigpt.cli import app; app.app = lambda: exec({script!r}); app.main()"
+    line = f'{sys.executable} -c "$COMMAND" {redirected}'
+    environment = os.environ | {"COMMAND": command}
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False, env=environment)
+    assert (done.stdout, done.stderr) == (expected, "")
+
+
 def test_a_prompt_that_is_not_utf8_names_the_byte(run: Any) -> None:
     save_model("one")
     result = run("generate", "--prompt-file", "-", stdin=b"caf\xe9 ")

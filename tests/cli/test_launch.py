@@ -135,9 +135,11 @@ class Started:
     """A process that ended with 0; `handlers` has the SIGUSR1 handler that it inherited."""
 
     handlers: ClassVar[list[object]] = []
+    passes_files: ClassVar[list[bool]] = []
     returncode = 0
 
-    def __init__(self, *_: object, **__: object) -> None:
+    def __init__(self, *_: object, close_fds: bool, **__: object) -> None:
+        self.passes_files.append(not close_fds)
         self.handlers.append(signal.getsignal(signal.SIGUSR1) if hasattr(signal, "SIGUSR1") else None)
 
     def poll(self) -> int:
@@ -186,8 +188,18 @@ def test_a_run_that_saved_only_its_weights_continues_from_them_by_fine_tuning(
     assert _describe_saved_state(store, 2, CHECKPOINTS).startswith("step 6 is saved in ")
     (folder / "last" / "state.safetensors").unlink()
     assert _describe_saved_state(store, 2, CHECKPOINTS) == (
-        f"only the weights of step 6 are saved in {folder}; continue from them with --from fox"
+        f"only the weights of step 6 are saved in {folder}; continue with: minigpt train TEXT --from fox --devices 2"
     )
+
+
+def test_the_main_process_can_read_a_pipe_that_the_shell_opened(
+    run: Callable[..., Result], tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minigpt.cli.launch.subprocess.Popen", Started)
+    monkeypatch.setattr("minigpt.cores.available_cores", lambda: 2)
+    monkeypatch.setattr(Started, "passes_files", [])
+    assert run("train", "fox.txt", *tiny, "--devices", "2").exit_code == 0
+    assert Started.passes_files == [True, False]
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="this system has no SIGUSR1")
@@ -212,7 +224,7 @@ def test_a_process_that_cannot_be_started_ends_the_others(
         def __init__(self, *_: object, **__: object) -> None:
             if self.handlers:
                 raise OSError("no more processes")
-            super().__init__()
+            super().__init__(close_fds=True)
 
         def kill(self) -> None:
             killed.append(self)
@@ -320,7 +332,7 @@ def test_a_signal_saves_once_and_stops_all(
     command.process.send_signal(number)
     assert command.end() == 128 + number
     assert saved(here) > first
-    assert command.stderr().count("stopped at step") == 1
+    assert command.stderr().count("stopped: step") == 1
     assert command.pids() == {}
 
 
@@ -334,7 +346,7 @@ def test_a_process_that_gets_a_stop_signal_alone_stops_the_others(
     command.until(trains(here))
     os.kill(command.pids()[1], signal.SIGTERM)
     assert command.end() == 128 + signal.SIGTERM
-    assert command.stderr().count("stopped at step") == 1
+    assert command.stderr().count("stopped: step") == 1
 
 
 @pytest.mark.slow
@@ -350,7 +362,7 @@ def test_processes_whose_launcher_was_killed_save_and_stop(
     while command.pids():
         assert time.monotonic() < end
         time.sleep(0.05)
-    assert "stopped at step" in command.stderr()
+    assert "stopped: step" in command.stderr()
     assert Run.open(here / "checkpoints" / "fox").last_progress() is not None
 
 

@@ -53,7 +53,7 @@ def test_copied_runs_are_highlighted_with_their_location(run: Any, trained: Path
     assert "\ncopied from the training text: 80% of 10 words, in runs of 4 words or more; " in result.stdout
     assert "; longest run 8 words (38 characters)\n" in result.stdout
     assert "¹ 8 words “fox jumps over the lazy dog; the quick”: " in result.stdout
-    assert "fox.txt, line 1 (first of " in result.stdout
+    assert "”: fox.txt, line 1 (first of " in result.stdout
 
 
 def test_without_the_option_copies_are_not_reported(run: Any, trained: Path) -> None:

@@ -1,5 +1,6 @@
 """`minigpt play`: turns, commands, and errors."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from minigpt.cli import play
 from minigpt.cli.play import Session
 from minigpt.cli.session import typed_lines
 from minigpt.config import SamplingConfig
+from minigpt.errors import CheckpointError
 from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -143,13 +145,47 @@ def test_save_writes_the_whole_text_and_a_missing_folder_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = new_session()
-    files = (f" {tmp_path / 'a.txt'}", f" {tmp_path / 'no' / 'a.txt'}", "", " ~no/x")
+    files = (f" {tmp_path / 'a.txt'}", f" {tmp_path / 'no' / 'a.txt'}", "", " ~no/x", " x\0y")
     session.run(iter(["Ünce", *(f"/save{file}" for file in files)]))
     assert (tmp_path / "a.txt").read_text(encoding="utf-8") == session.text
     errors = capsys.readouterr().err
-    assert "cannot be written (no such file or directory)" in errors
+    assert "could not be written (no such file or directory)" in errors
     assert "/save needs a file name" in errors
     assert "~no/x is in a home folder that is unknown" in errors
+    assert "is not a file name (embedded null byte); give another" in errors
+
+
+def test_half_a_surrogate_pair_is_saved_as_a_question_mark(tmp_path: Path) -> None:
+    session = new_session()
+    session.turns = [("caf\udce9", "")]
+    session.save(str(tmp_path / "a.txt"))
+    assert (tmp_path / "a.txt").read_text() == "caf?"
+
+
+def test_a_save_that_fails_keeps_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = new_session()
+    session.turns = [("Once", "")]
+    session.save(str(tmp_path / "a.txt"))
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("disk error")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(CheckpointError, match="disk error"):
+        session.save(str(tmp_path / "a.txt"))
+    assert (tmp_path / "a.txt").read_text() == "Once"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with os.fdopen(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
+        session = new_session()
+        session.turns = [("Once", "")]
+        session.save(f"--force {pipe}")
+        assert reader.read() == b"Once"
+    assert pipe.is_fifo()
 
 
 def test_save_replaces_only_what_the_session_wrote_unless_forced(

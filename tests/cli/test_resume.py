@@ -4,11 +4,13 @@ import errno
 import json
 import os
 import shutil
+import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_wandb import Wandb
 
 from minigpt.bounded_reading import open_regular
 from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
@@ -113,7 +115,7 @@ def test_other_changes_need_allow_change_and_are_printed_and_recorded(
     assert f"{option} changes from " in allowed.stderr
     after = record()
     (change, *others) = after["changes"]
-    assert (change["step"], change["option"], str(change["to"])) == (6, option, value)
+    assert (change["step"], change["option"], str(change["to"])) == (3, option, value)
     assert [other["option"] for other in others] == (["text"] if option == "validation_fraction" else [])
     settings = {**after["training"], **after["reading"], "dropout": after["model"]["dropout"]}
     assert str(settings[option]) == value
@@ -139,7 +141,7 @@ def test_changing_a_value_back_is_a_change_too(run: Any, fox: None) -> None:
     assert record()["training"]["batch_tokens"] is None
     assert record()["training"]["batch_size"] == 4
     assert [(change["step"], change["option"]) for change in record()["changes"]] == [
-        (6, "batch_tokens"), (8, "batch_size"),
+        (3, "batch_tokens"), (4, "batch_size"),
     ]  # fmt: skip
 
 
@@ -150,6 +152,7 @@ def test_changing_a_value_back_is_a_change_too(run: Any, fox: None) -> None:
         ["--patience", "3", "--eval-every", "2", "--save-every", "4"],
         ["--sample-every", "1", "--sample-prompt", "the", "--eval-tokens", "50"],
         ["--compile", "off", "--device", "cpu"],
+        ["--devices", "1", "--no-lora"],
     ],
 )
 def test_free_options_change_without_allow_change(run: Any, fox: None, flags: list[str]) -> None:
@@ -250,7 +253,7 @@ def test_a_text_from_a_named_pipe_resumes_from_the_cache_too(run: Any, here: Pat
     threading.Thread(target=(here / "pipe").write_text, args=("words and more words; " * 80,), daemon=True).start()
     assert run("train", "pipe", *tiny).exit_code == 0
     again = run("train", "--resume", "--steps", "8")
-    assert "resuming checkpoints/stdin from step 6" in again.stderr
+    assert "resuming checkpoints/stdin from step 3" in again.stderr
 
 
 def test_a_run_that_is_being_trained_is_refused_and_stays_unchanged(run: Any, fox: None) -> None:
@@ -275,11 +278,11 @@ def test_a_run_stopped_before_its_next_step_says_what_is_saved(
 ) -> None:
     monkeypatch.setattr("minigpt.training.loop.train", lambda *_, **__: (event for event in ()))
     resumed = ["train", "--resume", "--name", "fox", "--steps", "9"]
-    assert "stopped at step 6 and saved in checkpoints/fox; continue with:" in run(*resumed).stderr
+    assert "stopped: step 6 is saved in checkpoints/fox; continue with:" in run(*resumed).stderr
     shutil.rmtree(FOX / "last")
     folder = RunFolder.open(FOX)
     folder.save_best(load_checkpoint(FOX, "cpu").model, 0, 5.0)
-    assert "stopped before the first save; continue with:" in run(*resumed).stderr
+    assert "stopped: nothing was saved yet; continue with:" in run(*resumed).stderr
 
 
 def test_weights_without_a_state_are_neither_resumed_nor_overwritten(run: Any, fox: None) -> None:
@@ -387,7 +390,7 @@ def test_a_run_without_its_best_weights_resumes_from_its_state(run: Any, fox: No
     again = run("train", "--resume", "--steps", "7")
     assert again.exit_code == 0, again.stderr
     assert "the best weights are missing or damaged; the weights of the last state replace them" in again.stderr
-    assert "resuming checkpoints/fox from step 6" in again.stderr
+    assert "resuming checkpoints/fox from step 3" in again.stderr
     best = record()["result"]["best_step"]
     assert best in (6, 7)
     damage(FOX / "model.safetensors")
@@ -427,3 +430,48 @@ def test_a_run_of_another_text_with_the_same_name_is_not_resumed(run: Any, here:
     assert "checkpoints/fox-2 is finished" in run("train", "fox.txt", *tiny, "--resume").stderr
     (here / "checkpoints/fox-2/training.json").write_text("{")  # reported only for the run that is opened
     assert "checkpoints/fox is finished" in run("train", "other/fox.txt", *tiny, "--resume").stderr
+
+
+@pytest.fixture
+def failing_wandb(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package wandb where nobody is logged in."""
+
+    def refuse() -> None:
+        raise RuntimeError("not logged in")
+
+    wandb = Wandb()
+    wandb.fail = refuse
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+
+
+@pytest.mark.usefixtures("fox", "failing_wandb")
+@pytest.mark.parametrize("flags", [[], ["--dropout", "0.5", "--allow-change"]])
+def test_a_logger_that_cannot_start_leaves_a_resumed_run_as_it_was(run: Any, flags: list[str]) -> None:
+    (FOX / "wandb").mkdir()
+    stood = everything()
+    result = run("train", "--resume", "--steps", "8", "--log", "wandb", *flags)
+    assert result.exit_code == 1
+    assert "minigpt: --log wandb cannot start (not logged in); log in by" in result.stderr
+    assert everything() == stood
+    RunFolder.open(FOX).lock()
+
+
+@pytest.mark.usefixtures("failing_wandb")
+@pytest.mark.parametrize("distill", ["off", "on"])
+def test_a_logger_that_cannot_start_leaves_no_new_run(run: Any, here: Path, tiny: list[str], distill: str) -> None:
+    result = run("train", "fox.txt", *tiny, "--distill", distill, "--log", "wandb")
+    assert result.exit_code == 1
+    assert "minigpt: --log wandb cannot start (not logged in); log in by" in result.stderr
+    assert not (here / "checkpoints" / "fox").exists()
+
+
+def test_a_text_that_was_moved_is_named_with_the_command_that_gives_its_new_path(
+    run: Any, here: Path, fox: None
+) -> None:
+    text = here / "fox.txt"
+    refused = run("train", "--resume", "--steps", "7") if text.rename(here / "moved.txt") else None
+    assert refused.stderr == (
+        f"minigpt: {json.loads((FOX / 'training.json').read_text())['sources'][0]} does not exist, a text that "
+        "checkpoints/fox was trained on; give the new path of its text: minigpt train NEW_PATH --resume --name fox\n"
+    )
+    assert run("train", "moved.txt", "--resume", "--name", "fox", "--steps", "7").exit_code == 0

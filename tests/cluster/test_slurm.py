@@ -94,7 +94,7 @@ def test_a_preempted_job_continues_to_the_same_weights(
     assert slurm.wait(urgent, *ENDED) == "COMPLETED"
     assert 0 < saved(f"job-{job}") < 150
     assert slurm.wait(job, *ENDED) == "COMPLETED", output(slurm, job)
-    assert output(slurm, job).count("stopped at step") == 1
+    assert output(slurm, job).count("stopped: step") == 1
     assert output(slurm, job).count(f"resuming checkpoints/job-{job} from step") == 1
     check_same(uninterrupted, f"job-{job}")
 
@@ -110,7 +110,7 @@ def test_a_job_that_runs_out_of_time_continues_to_the_same_weights(
     wait_until(lambda: slurm.seconds(job) > 125, slurm.logs, 240)  # Slurm looks at the time twice a minute
     os.kill(pid, signal.SIGCONT)
     assert slurm.wait(job, *ENDED) == "COMPLETED", output(slurm, job)
-    assert output(slurm, job).count("stopped at step") == 1
+    assert output(slurm, job).count("stopped: step") == 1
     assert output(slurm, job).count(f"resuming checkpoints/job-{job} from step") == 1
     check_same(uninterrupted, f"job-{job}")
 
@@ -124,11 +124,11 @@ def test_sigusr1_saves_and_a_cancelled_job_saves(slurm: Slurm, tiny: list[str], 
     first = saved(name)
     assert slurm.state(job) == "RUNNING"
     slurm.run("scancel", job)
-    wait_until(lambda: "stopped at step" in output(slurm, job), slurm.logs)
+    wait_until(lambda: "stopped: step" in output(slurm, job), slurm.logs)
     wait_until(slurm.is_idle, slurm.logs)
     assert slurm.state(job) == "CANCELLED"
     assert saved(name) > first
-    assert f"stopped at step {saved(name):,} and saved in checkpoints/{name}" in output(slurm, job)
+    assert f"stopped: step {saved(name):,} is saved in checkpoints/{name}" in output(slurm, job)
     assert "Traceback" not in output(slurm, job)
 
 
@@ -148,7 +148,7 @@ def test_a_node_whose_daemon_died_leaves_a_saved_state_that_continues_when_it_is
     try:
         wait_until(lambda: "down*" in slurm.run("sinfo", "-h", "-o", "%t"), slurm.logs)
         os.kill(pid, signal.SIGCONT)
-        wait_until(lambda: "stopped at step" in output(slurm, job), slurm.logs)
+        wait_until(lambda: "stopped: step" in output(slurm, job), slurm.logs)
         assert 0 < saved(f"job-{job}") < 150
         assert "DUE TO NODE FAILURE" in output(slurm, job)
     finally:

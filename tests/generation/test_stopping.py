@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError
 from minigpt.generation.stopping import StopFilter, Until
 
@@ -74,8 +75,8 @@ def test_only_a_possible_beginning_of_a_stop_string_is_held_back(pieces: list[st
 
 
 def test_an_empty_stop_string_is_refused() -> None:
-    with pytest.raises(ConfigError, match="stop string is empty"):
-        StopFilter(["a", ""])
+    with pytest.raises(ConfigError, match="stop contains an empty text"):
+        SamplingConfig(stop=("a", ""))
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ def test_a_run_begun_by_the_command_line_is_resumed_in_python_bit_for_bit(
         patch.setattr(loop, "train", stopping)
         stopped = CliRunner().invoke(app, ["train", "fox.txt", *FLAGS])
     assert stopped.exit_code == 128 + signal.SIGTERM
-    assert "stopped at step" in stopped.stderr
+    assert "stopped: step" in stopped.stderr
     events = list(minigpt.fit("fox.txt", resume=True, report=False, **SETTINGS))
     (started,) = (event for event in events if isinstance(event, minigpt.Started))
     assert 3 <= started.step < 6

@@ -105,6 +105,28 @@ def test_a_run_that_got_worse_needs_more_text_or_dropout(jobs: Any) -> None:
     assert "continue" not in texts(found)
 
 
+@pytest.mark.parametrize(
+    ("merges", "dropout", "bpe_dropout", "options"),
+    [
+        (False, 0.4, 0.0, "--dropout 0.5"),
+        (False, 0.6, 0.0, None),
+        (True, 0.6, 0.0, "--dropout 0.6 --bpe-dropout 0.1"),
+        (True, 0.2, 0.7, "--dropout 0.4 --bpe-dropout 0.7"),
+        (True, 0.5, 0.5, None),
+    ],
+)
+def test_only_more_dropout_than_the_run_had_is_proposed(
+    jobs: Any, here: Path, merges: bool, dropout: float, bpe_dropout: float, options: str | None
+) -> None:
+    job = jobs(RISING)
+    corpus = Corpus.build(here / "text.txt", "bpe:280", cache=here / "cache") if merges else job.corpus
+    model = GPT(job.model.config.replace(dropout=dropout))
+    config = job.config.replace(bpe_dropout=bpe_dropout)
+    found = next_steps(replace(job, corpus=corpus, model=model, config=config))
+    proposed = [command for command in commands(found) if "dropout" in command]
+    assert proposed == ([] if options is None else [f"train text.txt {options}"])
+
+
 def test_a_proposed_run_reads_and_scores_the_text_as_this_one(jobs: Any) -> None:
     asked = RunOptions.of({"minutes": 2, "encoding": "latin-1", "loss_on": "assistant"})
     found = next_steps(jobs(RISING, asked=asked))

@@ -14,7 +14,9 @@ from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
 @dataclass(frozen=True)
 class Origin:
-    """The file of a document, as the user named it, and the document's number there.
+    """The file of a document, and the document's number there.
+
+    The file of a run's text is named by its absolute path, a given one as it was given.
 
     Units: `document` counts from 1; it is None if the file has only one document.
     """

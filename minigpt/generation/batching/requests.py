@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, MinigptError
-from minigpt.generation.decoding import GeneratedToken
+from minigpt.generation.decoding import GeneratedToken, check_keep_first
 from minigpt.generation.sampling import Sampler
 from minigpt.generation.streaming import Piece
 
@@ -46,11 +46,7 @@ def check_request(request: Request, n_positions: int) -> None:
         raise ConfigError(
             f"a prompt of {len(request.prompt)} tokens cannot be scored: the context length is {n_positions}"
         )
-    if request.config.keep_first > n_positions // 2:
-        raise ConfigError(
-            f"keep-first ({request.config.keep_first}) must be at most half the context length ({n_positions // 2}), "
-            "to leave room for new tokens"
-        )
+    check_keep_first(request.config.keep_first, n_positions)
 
 
 @dataclass(frozen=True)
