@@ -321,6 +321,16 @@ def test_a_batch_larger_than_the_text_is_refused_with_what_fits() -> None:
         planned(batch_size=4000)
 
 
+@pytest.mark.parametrize(("given", "longest"), [({"n_embd": 32, "n_layer": 1, "n_head": 1}, 11_585), ({}, 39_592)])
+def test_a_context_too_long_for_the_saved_model_to_be_loaded_is_refused_with_the_longest(
+    given: dict[str, Any], longest: int
+) -> None:
+    given |= {"batch_size": 1}
+    assert planned(context_length=longest, **given).model.n_positions == longest
+    with pytest.raises(ConfigError, match=rf"^n_positions .* at most {longest:,} .* give a shorter --context-length"):
+        planned(context_length=longest + 1, **given)
+
+
 def test_little_memory_halves_the_micro_batch_then_recomputes_activations_then_refuses() -> None:
     needs = planned(batch_size=64).memory
     tight = planned(batch_size=64, free_memory=needs - 1)
