@@ -347,6 +347,26 @@ def test_little_memory_halves_the_micro_batch_then_recomputes_activations_then_r
         planned(preset="gpt2-xl", free_memory=8 * 10**9)
 
 
+@pytest.mark.parametrize(
+    ("given", "free", "options"),
+    [
+        ({"batch_size": 3000, "micro_batch_size": 3000}, 2e9, "a smaller --micro-batch-size or a shorter --context-"),
+        ({"batch_size": 1, "context_length": 20_000}, 0.6e9, "a shorter --context-length"),
+        (
+            {"batch_size": 1, "context_length": 20_000, "checkpoint_activations": "off"},
+            1e9,
+            "--checkpoint-activations on or a shorter --context-length",
+        ),
+        ({"batch_size": 1, "context_length": 39_000}, 2e9, "a shorter --context-length"),  # its mask takes 1.5 GB
+    ],
+)
+def test_a_model_that_fits_without_its_activations_is_refused_with_the_options_that_help(
+    given: dict[str, Any], free: float, options: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"takes about .* GB, but .* GB are free: give {options}"):
+        planned(steps=1, free_memory=int(free), **given)
+
+
 def test_a_model_too_large_for_one_device_is_sharded_over_several() -> None:
     xl: dict[str, Any] = {"preset": "gpt2-xl", "optimizer": "adamw", "free_memory": 23_500_000_000}
     for sharding in ("auto", "on"):
