@@ -41,8 +41,8 @@ def fit_memory(
         state = state_bytes(model, config.optimizer, shards, config) + model.mask_bytes
         return state + buffers + activations + teacher
 
-    may_shard = config.sharding == "auto" and not config.lora and not config.freeze and config.distill != "on"
-    if may_shard and needs(1, recompute=True) > free_memory and processes > 1:
+    may_shard = processes > 1 and config.sharding == "auto" and not config.unsharded_for
+    if may_shard and needs(1, recompute=True) > free_memory:
         if config.spelling_features:
             notes.append("spelling features need whole weights, so they are not used")
         config, shards = config.replace(sharding="on", spelling_features=False), processes
