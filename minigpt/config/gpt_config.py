@@ -1,12 +1,16 @@
 """The shape of a model, under the names of GPT-2's config.json, and the presets from nano to GPT-2 XL."""
 
 import types
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from minigpt.errors import ConfigError
 from minigpt.settings import Settings, setting
+
+_ANY_MASK = 2**27  # bytes that every model may take for its causal mask: 11,585 positions
+_MASK_PER_VALUE = 256  # bytes of the mask for each value of the weights that a larger model may take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +55,33 @@ class GPTConfig(Settings):
     def n_inner_parameters(self) -> int:
         """Number of weights in the matrices of the blocks."""
         return 12 * self.n_layer * self.n_embd**2
+
+    @property
+    def mask_bytes(self) -> int:
+        """Bytes of the causal mask, which the blocks share: one for each pair of positions."""
+        return self.n_positions**2
+
+    def mask_fits(self, values: int) -> bool:
+        """Whether the causal mask, which is not saved, is in proportion to a file with so many values of weights."""
+        return self.mask_bytes <= max(_ANY_MASK, _MASK_PER_VALUE * values)
+
+    def check_positions(self) -> None:
+        """Checks that a model of this shape could be loaded after it is saved.
+
+        Raises: ConfigError with the longest context length if its causal mask is out of proportion to its weights.
+        """
+
+        def too_long(positions: int) -> bool:
+            shape = self.replace(n_positions=positions)
+            return not shape.mask_fits(shape.n_parameters)
+
+        if too_long(self.n_positions):
+            longest = bisect_left(range(1, self.n_positions), True, key=too_long)
+            raise ConfigError(
+                f"n_positions ({self.n_positions:,}), the context length, must be at most {longest:,} for a model of "
+                f"this width and depth: its causal mask would take {self.mask_bytes:,} bytes; give a shorter "
+                "--context-length or a larger model"
+            )
 
     def flops_per_token(self, context: int) -> int:
         """Floating-point operations to train on one token, forward and backward: 6 N + 12 L C T.

@@ -236,20 +236,30 @@ class TrainConfig(Settings):
                 raise ConfigError(
                     f"lora_targets ({self.lora_targets!r}) must be all, or some of {', '.join(LORA_TARGETS)}"
                 )
-        if self.lora and self.sharding == "on":
-            raise ConfigError("lora cannot be combined with sharding (on): an adapter is small; omit --sharding")
         if self.lora_embedding and self.freeze:
             raise ConfigError(
                 f"lora_embedding (on) cannot be combined with freeze ({self.freeze}): a trained embedding needs the "
                 "backward pass of every block; omit one of them"
             )
-        for name, value in (("lora", self.lora and "on"), ("freeze", self.freeze), ("sharding", self.sharding)):
-            if self.distill == "on" and value not in (None, False, 0, "auto", "off"):
+        for name, value in (("lora", self.lora and "on"), ("freeze", self.freeze)):
+            if self.distill == "on" and value:
                 raise ConfigError(f"distill (on) cannot be combined with {name} ({value}); omit one of them")
-        if self.spelling_features and self.sharding == "on":
-            raise ConfigError("spelling_features cannot be combined with sharding (on); omit one of them")
-        if self.freeze and self.sharding == "on":
-            raise ConfigError(f"freeze ({self.freeze}) cannot be combined with sharding (on); omit one of them")
+        unsharded = self.unsharded_for or ("spelling_features" if self.spelling_features else "")
+        if self.sharding == "on" and unsharded:
+            raise ConfigError(f"{unsharded} cannot be combined with sharding (on); omit one of them")
+
+    @property
+    def unsharded_for(self) -> str:
+        """The setting for which the weights are never sharded, and its value; empty if they may be.
+
+        Spelling features need unsharded weights too, but the same model can be trained without them.
+        """
+        settings = {
+            "lora": self.lora,
+            f"freeze ({self.freeze})": self.freeze,
+            "distill (on)": self.distill == "on",
+        }
+        return next((setting for setting, is_given in settings.items() if is_given), "")
 
     @property
     def adapted_layers(self) -> tuple[str, ...]:

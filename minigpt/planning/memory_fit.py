@@ -5,9 +5,11 @@ from minigpt.errors import ConfigError
 from minigpt.training.fine_tuning import trained_parameters
 from minigpt.training.memory import activation_bytes, state_bytes, teacher_bytes
 
+_MARGIN = 1.2  # for the activations of a usual step, over the memory that a model takes without them
+
 
 class TooLargeError(ConfigError):
-    """The weights and the optimizer do not fit into memory; `needed` is in bytes."""
+    """A training step does not fit into memory; `needed` is in bytes."""
 
     def __init__(self, message: str, needed: int) -> None:
         super().__init__(message)
@@ -21,24 +23,26 @@ def fit_memory(
 
     Unless the user chose otherwise, the weights are first sharded over several processes, then the micro-batch is
     halved, then activations are recomputed in the backward pass. `notes` gets a sentence on each of the last two.
-    Raises: TooLargeError if the weights and the optimizer alone do not fit; it names the largest preset that does.
+    Raises: TooLargeError if that is not enough; it names the options that help, or if weights and optimizer alone do
+    not fit, the largest preset that does.
     """
     on_cpu, context = device_type == "cpu", config.context_length or model.n_positions
     own = -(-config.sequences_per_step // processes)  # sequences per process and step
     micro_batch = min(config.micro_batch_size or own, own)
     shards = processes if config.sharding == "on" else 1
 
-    def needs(sequences: int, recompute: bool) -> int:
+    def needs(sequences: int, recompute: bool, model: GPTConfig = model, context: int = context) -> int:
         activations = activation_bytes(
             model, context, sequences, checkpointing=recompute, on_cpu=on_cpu, fine_tuning=config
         )
         # From the second step on, accumulated gradients exist next to the buffers of the all-reduce.
         buffers = 4 * trained_parameters(model, config) if processes > 1 and shards == 1 and sequences < own else 0
         teacher = teacher_bytes(model, context, sequences) if config.distill == "on" else 0
-        return state_bytes(model, config.optimizer, shards, config) + buffers + activations + teacher
+        state = state_bytes(model, config.optimizer, shards, config) + model.mask_bytes
+        return state + buffers + activations + teacher
 
-    may_shard = config.sharding == "auto" and not config.lora and not config.freeze and config.distill != "on"
-    if may_shard and needs(1, recompute=True) > free_memory and processes > 1:
+    may_shard = processes > 1 and config.sharding == "auto" and not config.unsharded_for
+    if may_shard and needs(1, recompute=True) > free_memory:
         if config.spelling_features:
             notes.append("spelling features need whole weights, so they are not used")
         config, shards = config.replace(sharding="on", spelling_features=False), processes
@@ -49,7 +53,20 @@ def fit_memory(
         elif not recompute and config.checkpoint_activations == "auto":
             recompute = True
         else:
-            raise TooLargeError(_too_large(model, config.optimizer, shards, needed, free_memory), needed)
+            shortest = model.replace(n_positions=1) if model.n_positions == context else model
+            enough = {
+                "a smaller --micro-batch-size": needs(1, recompute) <= free_memory,
+                "--checkpoint-activations on": needs(micro_batch, recompute=True) <= free_memory,
+                "a shorter --context-length": _MARGIN * needs(1, True, shortest, 1) <= free_memory,
+            }
+            options = " or ".join(option for option, is_enough in enough.items() if is_enough)
+            advice = f"give {options}" if options else _smaller_model(config.optimizer, shards, free_memory)
+            each = " on each device" if shards > 1 else ""
+            raise TooLargeError(
+                f"training {model.n_parameters:,} parameters on micro-batches of {micro_batch} x {context} tokens "
+                f"takes about {needed / 1e9:.1f} GB{each}, but {free_memory / 1e9:.1f} GB are free: {advice}",
+                needed,
+            )
     if micro_batch < own and config.micro_batch_size is None:
         config = config.replace(micro_batch_size=micro_batch)
         notes.append(f"micro-batches of {micro_batch} sequences, to fit into memory: gradients accumulate over a batch")
@@ -59,12 +76,10 @@ def fit_memory(
     return config, needed
 
 
-def _too_large(model: GPTConfig, optimizer: str, shards: int, needed: int, free: int) -> str:
-    fitting = [name for name, shape in PRESETS.items() if state_bytes(shape, optimizer, shards) * 1.2 < free]
+def _smaller_model(optimizer: str, shards: int, free: int) -> str:
+    """What to do if the weights and the optimizer alone do not fit into memory."""
+    fitting = [name for name, shape in PRESETS.items() if state_bytes(shape, optimizer, shards) * _MARGIN < free]
     largest = max(fitting, key=lambda name: PRESETS[name].n_parameters, default=None)
     preset = f"the largest preset that fits is {largest}" if largest else "no preset fits"
-    each, several = (" on each device", f"more devices than {shards}") if shards > 1 else ("", "several devices")
-    return (
-        f"training {model.n_parameters:,} parameters takes about {needed / 1e9:.1f} GB{each}, but {free / 1e9:.1f} GB "
-        f"are free: {preset}, or shard the weights over {several} with --devices N --sharding on"
-    )
+    several = f"more devices than {shards}" if shards > 1 else "several devices"
+    return f"{preset}, or shard the weights over {several} with --devices N --sharding on"

@@ -100,6 +100,7 @@ def plan_settings(
     context = _context(model, stats.n_tokens, options, notes, fine_tuning=base is not None)
     if base is None:
         model = model.replace(n_positions=context)
+    model.check_positions()
     if options.training.bpe_dropout and not stats.has_merges:
         raise ConfigError(
             f"bpe_dropout ({options.training.bpe_dropout:g}) needs a tokenizer that merges bytes, bpe:N or gpt2, "

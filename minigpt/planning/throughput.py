@@ -177,7 +177,7 @@ def seconds_per_step(
             raise
         raise TrainingError(
             f"a training step of width {model.n_embd} (n_embd) needs more memory than {device} has, even with one "
-            "layer and one sequence; give a smaller model"
+            "layer and one sequence; give a smaller model or a shorter --context-length"
         ) from error
     finally:
         torch.set_rng_state(state)
@@ -238,7 +238,7 @@ def _affordable(
         checkpointing = config.checkpoint_activations == "on"
         frozen = config.replace(freeze=config.freeze * model.n_layer // layers)  # the same part of the blocks
         kept = activation_bytes(model, context, at_once, checkpointing=checkpointing, on_cpu=on_cpu, fine_tuning=frozen)
-        return state_bytes(model, config.optimizer, fine_tuning=frozen) + kept
+        return state_bytes(model, config.optimizer, fine_tuning=frozen) + model.mask_bytes + kept
 
     def fewer(count: int) -> int:
         return max(1, int(count * flops / work(model, config)))
@@ -249,7 +249,8 @@ def _affordable(
     if work(model, config) > flops:
         model = model.replace(n_layer=fewer(model.n_layer))
     if work(model, config) > flops:
-        config = config.replace(context_length=fewer(config.context_length or model.n_positions))
+        context = fewer(config.context_length or model.n_positions)
+        config, model = config.replace(context_length=context), model.replace(n_positions=context)
     while model.n_layer > 1 and needs(model, config) > memory:
         model = model.replace(n_layer=model.n_layer - 1)
     if model.n_layer < layers:

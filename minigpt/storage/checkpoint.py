@@ -15,7 +15,7 @@ from torch import Tensor
 
 from minigpt.config import GPTConfig
 from minigpt.device import resolve_device
-from minigpt.errors import CheckpointError
+from minigpt.errors import CheckpointError, ConfigError
 from minigpt.model.gpt import GPT
 from minigpt.model.lora import lora_of
 from minigpt.storage.adapter import BASE_SHA256, is_adapter, save_adapter, write_adapter_config
@@ -87,10 +87,14 @@ def save_checkpoint(
     `metadata` goes into the weights' file. `origin`, the source of an imported model, and `notes` about the import go
     into the model card. A new directory appears complete. In an existing one every file is replaced atomically after
     all are written; a model card that was edited stays. For `read` see `save_tensors`.
-    Raises: CheckpointError if it cannot be written, FolderTakenError if `new` is set and the directory exists; what
-    was there before is then unchanged.
+    Raises: CheckpointError if it cannot be written, or its context length is too long for it to be loaded again;
+    FolderTakenError if `new` is set and the directory exists; what was there before is then unchanged.
     """
     directory = Path(directory)
+    try:
+        model.config.check_positions()
+    except ConfigError as error:
+        raise CheckpointError(f"{directory} is not written: {error}") from error
     entries = training.to_dict() if isinstance(training, RunRecord) else training
     with atomic_folder(directory, new=new) as building:
         write_config(building, model, tokenizer, dtype=dtype)

@@ -23,9 +23,6 @@ _UNUSED_HEADS = ("multiple_choice_head.", "v_head.")
 _OTHER_HEADS = {"score.": "text classes", "classifier.": "token classes", "qa_outputs.": "answers in a text"}
 _MASKS = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # buffers that older versions of transformers saved
 
-_ANY_MASK = 2**27  # bytes that every model may take for its causal mask: 11,585 positions
-_MASK_PER_VALUE = 256  # bytes of the mask for each value of the weights that a larger model may take
-
 # transformers' default, and so the value of a config.json without one. GPTConfig's other defaults are the same.
 _DEFAULT_DROPOUT = 0.1
 _ALIASES = {
@@ -160,7 +157,6 @@ def from_huggingface(
 def check_size(config: GPTConfig, file: TensorSource) -> None:
     """Checks that a file may hold the weights of a model of this shape, before memory is taken for the model.
 
-    The causal mask is not in the file; it has a byte for each pair of positions.
     Raises: CheckpointError if the file has far fewer values, or the mask would be far larger than the weights.
     """
     values = sum(math.prod(shape) for shape in file.shapes.values())
@@ -172,10 +168,10 @@ def check_size(config: GPTConfig, file: TensorSource) -> None:
         raise CheckpointError(
             f"{file.path} holds {values:,} values, but a model of {shape} has {config.n_parameters:,} parameters"
         )
-    if (mask := config.n_positions**2) > max(_ANY_MASK, _MASK_PER_VALUE * values):
+    if not config.mask_fits(values):
         raise CheckpointError(
             f"{file.path} holds {values:,} values, too few for a model of {config.n_positions:,} positions, whose"
-            f" causal mask takes {mask:,} bytes"
+            f" causal mask takes {config.mask_bytes:,} bytes"
         )
 
 

@@ -71,7 +71,10 @@ class World:
     # The model.
 
     def shard(self, model: GPT, config: TrainConfig, device: torch.device) -> None:
-        """Shards the model's weights over the processes, in place, if `config.sharding` says so."""
+        """Shards the model's weights over the processes, in place, if `config.sharding` says so.
+
+        Raises: ConfigError if unsharded weights do not fit into memory and spelling features need them.
+        """
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """The module with a backward pass that sums the gradients of all processes."""

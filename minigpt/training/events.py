@@ -75,8 +75,9 @@ class Notice:
 
 @dataclass(frozen=True)
 class Finished:
-    """The end of a run, with the figures of its best weights.
+    """The end of a run, with the figures of its best weights, or of the last weights if `train()` has no run.
 
+    `best_step` is the step of these weights.
     They are measured on `validation_tokens`: all of the validation text, or what a budget in minutes has time for.
     They are None without a validation text.
     """

@@ -4,7 +4,7 @@ from minigpt.config import GPTConfig, TrainConfig
 from minigpt.errors import ConfigError
 from minigpt.model.frozen_linear import compress_linear_layers
 from minigpt.model.gpt import GPT
-from minigpt.model.lora import LoRA, add_lora
+from minigpt.model.lora import LoRA, add_lora, lora_of
 
 
 def apply_fine_tuning(model: GPT, config: TrainConfig) -> None:
@@ -23,6 +23,19 @@ def apply_fine_tuning(model: GPT, config: TrainConfig) -> None:
         compress_linear_layers(model, config.base_dtype)
     if config.lora:
         add_lora(model, lora_shape(config))
+
+
+def check_applied(model: GPT, config: TrainConfig) -> None:
+    """Raises ConfigError if `apply_fine_tuning` has not added the model's adapter, or not frozen its lower blocks."""
+    lower = list(model.blocks)[: config.freeze]
+    missing = "lora (on)" if config.lora and lora_of(model) is None else ""
+    if any(parameter.requires_grad for block in lower for parameter in block.parameters()):
+        missing = missing or f"freeze ({config.freeze})"
+    if missing:
+        raise ConfigError(
+            f"{missing} is not applied to the model; call minigpt.training.fine_tuning.apply_fine_tuning(model, "
+            "config) before train()"
+        )
 
 
 def lora_shape(config: TrainConfig) -> LoRA:

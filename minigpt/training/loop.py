@@ -17,6 +17,7 @@ from minigpt.storage.run import Run
 from minigpt.training.clock import Control
 from minigpt.training.distributed import World
 from minigpt.training.events import Event
+from minigpt.training.fine_tuning import check_applied
 from minigpt.training.trainer import Trainer
 
 
@@ -45,6 +46,8 @@ def train(
     A `teacher` is a trained model that reads the same tokens: its predictions have the weight `distill_weight` in the
     loss. It may have another shape, not another vocabulary. `minigpt.fit()` trains one first where that pays.
 
+    For `lora` and `freeze`, `minigpt.training.fine_tuning.apply_fine_tuning(model, config)` prepares the model first.
+
     Seeds torch's global generator, and allows TF32 on CUDA.
 
     Raises: ConfigError if settings do not fit the model or the corpus; TrainingError if training diverges repeatedly
@@ -60,6 +63,7 @@ def train(
             config = config.replace(context_length=context)
             _check_fit(model, corpus, context)
             _check_teacher(teacher, model, config, context)
+            check_applied(model, config)
             corpus.check_loss_on(config.loss_on)
             trainer = Trainer(model, corpus, config, run, resume, control or Control(), world, elapsed, teacher)
     except BaseException:

@@ -41,6 +41,8 @@ def checkpoint_blocks(model: GPT) -> None:
 def state_bytes(config: GPTConfig, optimizer: str, processes: int = 1, fine_tuning: TrainConfig | None = None) -> int:
     """Bytes of weights, gradients and optimizer state, in float32: AdamW keeps two numbers per weight, Muon one.
 
+    The causal mask is not counted (`GPTConfig.mask_bytes`).
+
     With the settings of `fine_tuning`, only the weights that they train have gradients and optimizer state.
 
     With several `processes`, over which the model is sharded (minigpt.training.fsdp), the main one starts with all
@@ -99,10 +101,10 @@ def activation_bytes(
 
 
 def teacher_bytes(config: GPTConfig, context: int, sequences: int) -> int:
-    """Bytes of a teacher of this shape: its weights, one block's activations of a micro-batch, and its logits."""
+    """Bytes of a teacher of this shape: its weights, mask, one block's activations of a micro-batch, and its logits."""
     tokens = sequences * context
     logits = config.vocab_size * (min(CUDA_HEAD_ROWS, tokens) + config.n_embd)  # and the head in the dtype of training
-    return 4 * (config.n_parameters + 8 * tokens * config.n_embd + logits)
+    return config.mask_bytes + 4 * (config.n_parameters + 8 * tokens * config.n_embd + logits)
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:

@@ -106,10 +106,14 @@ class ProcessGroup(World):
     # The model.
 
     def shard(self, model: GPT, config: TrainConfig, device: torch.device) -> None:
-        wanted = "off" if config.lora or config.freeze else config.sharding  # few weights have gradients
+        wanted = "off" if config.unsharded_for else config.sharding
         self.is_sharded = wanted == "on" or (wanted == "auto" and not self._fits(model, config, device))
         if not self.is_sharded:
             return
+        if config.spelling_features:
+            raise ConfigError(
+                "spelling_features needs unsharded weights, which do not fit into memory; give --no-spelling-features"
+            )
         from minigpt.training.fsdp import shard
 
         shard(model, device, self.size)
@@ -117,7 +121,7 @@ class ProcessGroup(World):
     def _fits(self, model: GPT, config: TrainConfig, device: torch.device) -> bool:
         """Whether every process has memory for the full state and a micro-batch of one sequence."""
         weights, own = 4 * model.config.n_parameters, -(-config.sequences_per_step // self.size)
-        needed = state_bytes(model.config, config.optimizer) - weights  # which are in memory already
+        needed = state_bytes(model.config, config.optimizer, fine_tuning=config) - weights  # which are there already
         if config.micro_batch_size is not None and config.micro_batch_size < own:
             needed += weights  # accumulated gradients are separate from the reduced ones
         on_cpu = device.type == "cpu"
@@ -137,11 +141,8 @@ class ProcessGroup(World):
         for buffer in module.buffers():
             if buffer.dtype != torch.bool:  # masks are equal on all processes
                 dist.broadcast(buffer.view(torch.uint8), 0)
-        wrapped = DistributedDataParallel(
-            module,
-            device_ids=[device] if device.type == "cuda" else None,
-            **_DDP_OPTIONS,
-        )
+        device_ids = [device] if device.type == "cuda" else None
+        wrapped = DistributedDataParallel(module, device_ids=device_ids, **_DDP_OPTIONS)
         wrapped.register_comm_hook(None, _sum_gradients)
         return wrapped
 
@@ -310,8 +311,7 @@ def local_device(name: str, processes: int, rank: int = 0) -> torch.device:
         return device
     if device.index is not None:
         raise ConfigError(
-            f"device ({name!r}) is a single device; give {device.type}, so that each of the {processes} processes gets "
-            "a different one"
+            f"device ({name!r}) is a single device; give {device.type}: each of the {processes} processes needs its own"
         )
     count = torch.cuda.device_count() if device.type == "cuda" else 1
     if processes > count:

@@ -75,7 +75,7 @@ class TrainingState:
                 like = {"step": detector.statistics[0], **dict.fromkeys(FEATURE_STATES, features)}.get(
                     key, parameters.get(parameter_name)
                 )
-                _check_tensor(state, full_name, value, like if parameter_name in parameters else None)
+                _check_tensor(state, full_name, value, like if parameter_name in states else None)
                 states[parameter_name][key] = distribute_like(value, parameters[parameter_name])
         if missing := sorted(present.keys() - weights.keys()):
             raise CheckpointError(f"{state.damaged}: it has no tensor {'model.' + missing[0]!r}; copy it again")

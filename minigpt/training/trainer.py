@@ -312,17 +312,17 @@ class Trainer:
             raise self.checkpointer.failure from None
 
     def _finish(self, reason: EndReason) -> Finished:
-        """Loads the best weights and evaluates them on the whole validation text."""
-        progress = self.progress
+        """Evaluates the best weights, which it loads, or without a run the last, on the whole validation text."""
+        progress, is_saving = self.progress, self.checkpointer.is_saving
         is_best = progress.evaluation.is_best and progress.evaluation.step == progress.step
-        if self.checkpointer.is_saving and not is_best:
+        if is_saving and not is_best:
             self.checkpointer.load_best()
         measured = self.evaluator.evaluate_finally()
         self.clock.synchronize(progress)
         finished = Finished(
             step=progress.step,
             reason=reason,
-            best_step=progress.best.step,
+            best_step=progress.best.step if is_saving else progress.step,
             validation_loss=measured.loss if measured else None,
             bits_per_byte=measured.bits_per_byte if measured else None,
             validation_tokens=measured.tokens if measured else 0,

@@ -321,6 +321,16 @@ def test_a_batch_larger_than_the_text_is_refused_with_what_fits() -> None:
         planned(batch_size=4000)
 
 
+@pytest.mark.parametrize(("given", "longest"), [({"n_embd": 32, "n_layer": 1, "n_head": 1}, 11_585), ({}, 39_592)])
+def test_a_context_too_long_for_the_saved_model_to_be_loaded_is_refused_with_the_longest(
+    given: dict[str, Any], longest: int
+) -> None:
+    given |= {"batch_size": 1}
+    assert planned(context_length=longest, **given).model.n_positions == longest
+    with pytest.raises(ConfigError, match=rf"^n_positions .* at most {longest:,} .* give a shorter --context-length"):
+        planned(context_length=longest + 1, **given)
+
+
 def test_little_memory_halves_the_micro_batch_then_recomputes_activations_then_refuses() -> None:
     needs = planned(batch_size=64).memory
     tight = planned(batch_size=64, free_memory=needs - 1)
@@ -335,6 +345,26 @@ def test_little_memory_halves_the_micro_batch_then_recomputes_activations_then_r
         planned(free_memory=1000)
     with pytest.raises(ConfigError, match=r"takes about 18\.\d GB, but 8\.0 GB are free: the largest preset that fits"):
         planned(preset="gpt2-xl", free_memory=8 * 10**9)
+
+
+@pytest.mark.parametrize(
+    ("given", "free", "options"),
+    [
+        ({"batch_size": 3000, "micro_batch_size": 3000}, 2e9, "a smaller --micro-batch-size or a shorter --context-"),
+        ({"batch_size": 1, "context_length": 20_000}, 0.6e9, "a shorter --context-length"),
+        (
+            {"batch_size": 1, "context_length": 20_000, "checkpoint_activations": "off"},
+            1e9,
+            "--checkpoint-activations on or a shorter --context-length",
+        ),
+        ({"batch_size": 1, "context_length": 39_000}, 2e9, "a shorter --context-length"),  # its mask takes 1.5 GB
+    ],
+)
+def test_a_model_that_fits_without_its_activations_is_refused_with_the_options_that_help(
+    given: dict[str, Any], free: float, options: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"takes about .* GB, but .* GB are free: give {options}"):
+        planned(steps=1, free_memory=int(free), **given)
 
 
 def test_a_model_too_large_for_one_device_is_sharded_over_several() -> None:

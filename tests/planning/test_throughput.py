@@ -154,6 +154,7 @@ def test_a_slow_step_is_measured_on_a_smaller_model_and_batch() -> None:
     small, less, scale = throughput._affordable(PRESETS["gpt2-xl"], config, 1e11, sys.maxsize, on_cpu=True)
     assert (small.n_layer, less.batch_size) == (1, 1)
     assert less.context_length is not None
+    assert small.n_positions == less.context_length  # whose causal mask is smaller
     work = small.flops_per_token(less.context_length) * less.context_length
     assert work == pytest.approx(1e11, rel=0.1)
     assert scale == pytest.approx(PRESETS["gpt2-xl"].flops_per_token(1024) * 8 * 1024 / work)
@@ -168,6 +169,13 @@ def test_a_model_too_large_for_the_memory_is_measured_with_the_layers_that_fit()
     assert less == config
     assert state_bytes(small, "adamw") < 8 * 10**9 < state_bytes(small.replace(n_layer=small.n_layer + 2), "adamw")
     assert scale == model.flops_per_token(64) / small.flops_per_token(64)
+
+
+def test_the_causal_mask_counts_in_the_memory_of_a_measured_step() -> None:
+    model, config = PRESETS["nano"].replace(n_positions=30_000), TrainConfig(steps=1, context_length=64, batch_size=1)
+    free = state_bytes(model, config.optimizer) + model.mask_bytes
+    small, _, _ = throughput._affordable(model, config, 1e18, free, on_cpu=True)
+    assert small.n_layer < model.n_layer
 
 
 def test_the_time_of_the_gradients_scales_with_arithmetic_and_that_of_the_update_with_layers(
@@ -200,7 +208,7 @@ def test_running_out_of_memory_while_measuring_is_one_sentence(monkeypatch: pyte
 
     monkeypatch.setattr(TrainStep, "timed_step", runs_out)
     config = TrainConfig(steps=1, context_length=8, batch_size=4)
-    message = r"width 8 \(n_embd\) needs more memory than cpu has" if ours else "^a bug$"
+    message = r"width 8 \(n_embd\) needs more memory than cpu has, .* shorter --context-length" if ours else "^a bug$"
     with pytest.raises(TrainingError if ours else RuntimeError, match=message):
         seconds_per_step(TINY, config, CPU)
 

@@ -158,6 +158,14 @@ def test_a_full_disk_leaves_an_existing_checkpoint_unchanged(
     assert files_in(tmp_path) == ["one"]
 
 
+def test_a_model_whose_context_is_too_long_to_be_loaded_again_is_not_saved(tmp_path: Path) -> None:
+    long = model()
+    long.config = CONFIG.replace(n_positions=12_000)  # without its causal mask
+    with pytest.raises(CheckpointError, match=rf"^{tmp_path}/one is not written: n_positions .* at most 11,585 "):
+        save_checkpoint(tmp_path / "one", long, BYTES)
+    assert files_in(tmp_path) == []
+
+
 def test_a_path_inside_a_file_gives_a_one_sentence_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(CheckpointError, match=rf"^{tmp_path}/file/one could not be written \(not a directory\)"):

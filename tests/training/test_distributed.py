@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed import HashStore
 
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
@@ -23,8 +24,9 @@ from minigpt.training.clock import Control
 from minigpt.training.distributed import World
 from minigpt.training.events import Evaluation, Finished, Sample, Saved, Step
 from minigpt.training.fine_tuning import apply_fine_tuning
+from minigpt.training.launchers import Placement
 from minigpt.training.loop import train
-from minigpt.training.process_group import init_world, local_device
+from minigpt.training.process_group import ProcessGroup, init_world, local_device
 from minigpt.training.rendezvous import rendezvous
 
 TEXT = "the quick brown fox jumps over the lazy dog; " * 60
@@ -299,6 +301,25 @@ def test_a_missing_environment_variable_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv(missing)
     with pytest.raises(ConfigError, match=rf"the environment variable {missing} \(absent\) must be a number"):
         init_world()
+
+
+def test_weights_with_spelling_features_are_never_sharded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    place = Placement(launcher="torchrun", rank=0, size=2, local_rank=0, local_size=2, host="localhost", port=1)
+    group, model, config = ProcessGroup(place, HashStore(), 0), GPT(GPTConfig(**SHAPE)), TrainConfig(context_length=16)
+    monkeypatch.setattr(ProcessGroup, "_is_free", lambda *_: True)
+    group.shard(model, config.replace(spelling_features=True), torch.device("cpu"))
+    assert not group.is_sharded
+    monkeypatch.setattr(ProcessGroup, "_is_free", lambda *_: False)
+    with pytest.raises(ConfigError, match=r"^spelling_features needs unsharded .* give --no-spelling-features$"):
+        group.shard(model, config.replace(spelling_features=True), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("settings", [{"lora": True}, {"freeze": 1}, {"distill": "on"}])
+def test_settings_that_cannot_be_sharded_are_refused_with_sharding(settings: dict[str, Any]) -> None:
+    TrainConfig(**settings, sharding="auto")
+    with pytest.raises(ConfigError, match=r"cannot be combined with sharding \(on\); omit one of them$"):
+        TrainConfig(**settings, sharding="on")
 
 
 def test_every_process_has_a_different_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

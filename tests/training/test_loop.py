@@ -27,6 +27,7 @@ from minigpt.storage.run_record import Result
 from minigpt.training import clock
 from minigpt.training.clock import Control
 from minigpt.training.events import Evaluation, Event, Finished, Notice, Sample, Saved, Step
+from minigpt.training.fine_tuning import apply_fine_tuning
 from minigpt.training.loop import train
 from minigpt.training.loss import next_token_loss
 
@@ -628,6 +629,25 @@ def test_epochs_are_counted_in_windows(corpus: Corpus) -> None:
     assert events[-1].step == round(0.5 * (len(corpus.train) // 16) / 6)  # type: ignore[union-attr]
 
 
+def test_without_a_run_the_last_weights_are_measured_and_named(corpus: Corpus) -> None:
+    diverging = settings(steps=5, eval_every=5, learning_rate=0.5, schedule="constant", spike_threshold=0)
+    *events, finished = train(new_model(), corpus, diverging)
+    first, last = (event.validation_loss for event in events if isinstance(event, Evaluation))
+    assert isinstance(finished, Finished)
+    assert first < last
+    assert (finished.best_step, finished.validation_loss) == (5, pytest.approx(last, abs=0.1))
+
+
+def test_a_run_of_all_weights_does_not_resume_with_frozen_ones(corpus: Corpus, tmp_path: Path) -> None:
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    list(train(model, corpus, settings(steps=2), run))
+    frozen = settings(steps=4, freeze=1)
+    apply_fine_tuning(model, frozen)
+    with pytest.raises(CheckpointError, match=r"its tensor 'optimizer\..*' does not belong to this model"):
+        train(model, corpus, frozen, run, resume=True)
+
+
 def test_without_validation_text_the_latest_weights_are_saved(tmp_path: Path) -> None:
     (tmp_path / "tiny.txt").write_text("ab")
     tiny = Corpus.build([tmp_path / "tiny.txt"], "bytes", cache=tmp_path / "cache", validation_fraction=0)
@@ -660,6 +680,14 @@ def test_a_failing_compiler_is_reported_and_training_continues(corpus: Corpus, m
     [
         ({"steps": None}, "a run needs a length"),
         ({"context_length": 17}, r"context_length \(17\) must be at most the model's n_positions \(16\)"),
+        (
+            {"freeze": 1},
+            r"^freeze \(1\) is not applied to the model; call .*\.apply_fine_tuning\(model, config",
+        ),
+        (
+            {"lora": True},
+            r"^lora \(on\) is not applied to the model; call .*\.apply_fine_tuning\(model, config",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(corpus: Corpus, changes: dict[str, Any], message: str) -> None:

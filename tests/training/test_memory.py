@@ -9,7 +9,7 @@ from torch import Tensor
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.model.gpt import GPT
 from minigpt.training.fine_tuning import apply_fine_tuning
-from minigpt.training.memory import activation_bytes, checkpoint_blocks, state_bytes
+from minigpt.training.memory import activation_bytes, checkpoint_blocks, state_bytes, teacher_bytes
 from minigpt.training.optimizers import build_optimizers
 
 
@@ -88,6 +88,12 @@ def test_the_estimated_activations_of_a_fine_tune_are_what_autograd_saves(
     kept = kept_by_autograd(model, 64, 8)
     estimated = activation_bytes(shape, 64, 8, on_cpu=False, fine_tuning=config)  # without a CPU's allocator
     assert estimated == pytest.approx(kept, rel=0.25)
+
+
+def test_a_teacher_has_its_own_causal_mask() -> None:
+    short = GPTConfig(vocab_size=300, n_positions=64, n_embd=16, n_layer=2, n_head=4)
+    long = short.replace(n_positions=65)
+    assert teacher_bytes(long, 64, 1) - teacher_bytes(short, 64, 1) == 65**2 - 64**2 + 4 * 16
 
 
 def test_a_frozen_head_has_no_gradient_in_the_estimate() -> None:
