@@ -23,11 +23,9 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
 FOLDER = "minigpt/native"
-UNITS = [f"{FOLDER}/decode.c", f"{FOLDER}/training.c"]
-HEADERS = [
-    f"{FOLDER}/{name}.h"
-    for name in ("attention_kernels", "kernels", "orthogonalization_kernels", "platform", "training_kernels", "vectors")
-]
+UNITS, HEADERS = (
+    sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / FOLDER).glob(pattern)) for pattern in ("*.c", "*.h")
+)
 RECORD = "_native_build.json"
 
 

@@ -29,9 +29,9 @@ from minigpt.generation.logits_processors import (
 from minigpt.seeds import mix_seed
 from minigpt.tokenizer.tokenizer import Tokenizer
 
+_MAX_DIGITS = 18  # of a token's id in an option; torch's integers hold them
 # How many of the most likely tokens a truncation looks at first. torch's topk is several times slower beyond V / 64,
 # and top-p rarely keeps more.
-_MAX_DIGITS = 18  # of a token's id in an option; torch's integers hold them
 _FIRST_K = 640
 
 NO_TOKEN_LEFT = (

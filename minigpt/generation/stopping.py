@@ -6,12 +6,18 @@ from typing import Literal
 
 Until = Literal["sentence", "paragraph", "line"]
 
-# Group 1 is the text to keep; the rest of the match shows that it is complete.
+_TERMINATORS, _CLOSING = ".!?…", "\"'”’)]»"  # the last characters of a sentence
+
+# The text ends where group 1 begins; the end of the match shows that it is complete. A match begins in no other one, so
+# that a search takes linear time.
 _ENDS = {
-    "line": r"\s*(\S[^\n]*)\n",
-    "paragraph": r"\s*(\S.*?)[^\S\n]*\n\s*?\n",
-    "sentence": r"""\s*(\S.*?[.!?…]["'”’)\]»]*)\s""",
+    "line": re.compile(r"(\n)"),
+    "paragraph": re.compile(r"(?<=\S)([^\S\n]*\n[^\S\n]*\n)"),
+    "sentence": re.compile(rf"[{_TERMINATORS}][{re.escape(_CLOSING)}]*(\s)"),
 }
+# The characters at the end of a text in which a match may have begun; None stands for white space.
+_OPEN = {"line": "", "paragraph": None, "sentence": _TERMINATORS + _CLOSING}
+_SOLID = re.compile(r"\S")
 _ABBREVIATION = re.compile(r"(?:\b(?:[A-Z]|Mrs?|Ms|Dr|St|Prof|Capt|Gen|Sr|Jr|vs|cf|etc|e\.g|i\.e))\.$")
 
 
@@ -25,13 +31,14 @@ class StopFilter:
     def __init__(self, stops: Sequence[str], until: Until | None = None) -> None:
         self.stops = tuple(stops)
         self.until = until
-        self.unit = re.compile(_ENDS[until], re.DOTALL) if until else None
         self.text = ""  # everything that was fed
         self.shown = 0  # characters of it that were returned
-        self.begin = 0  # the text before it is not searched for ends
+        self.begin = 0  # where the line, paragraph or sentence begins, or the white space before it
+        self.searched = 0  # no end begins in the text before it
 
     def feed(self, text: str, *, may_stop: bool = True) -> tuple[str, bool]:
         """The text that can be shown now, and whether it ends there."""
+        length = len(self.text)
         self.text += text
         if not may_stop:
             self.begin = len(self.text)
@@ -42,6 +49,8 @@ class StopFilter:
             ends.append(end)
         if ends:
             return self._show(min(ends)[1]), True
+        if self.until is not None and (decided := text.rstrip(_OPEN[self.until])):
+            self.searched = length + len(decided)
         held_back = max([self._gap(), *(self._partial(stop) for stop in self.stops)])
         return self._show(len(self.text) - held_back), False
 
@@ -56,13 +65,17 @@ class StopFilter:
 
     def _end(self) -> tuple[int, int] | None:
         """Where the first line, paragraph or sentence is known to be complete, and where it ends; None if it is not."""
-        if self.unit is None:
+        if self.until is None:
             return None
-        at = self.begin
-        while (match := self.unit.match(self.text, at)) is not None:
-            if self.until != "sentence" or not _ABBREVIATION.search(match[1]):
-                return match.end(), match.end(1)
-            at = match.end(1)
+        while (first := _SOLID.search(self.text, self.begin)) is not None:
+            self.begin = first.start()
+            end = _ENDS[self.until].search(self.text, max(self.begin + 1, self.searched))
+            if end is None:
+                return None
+            if self.until != "sentence" or not _ABBREVIATION.search(self.text, self.begin, end.start(1)):
+                return end.end(), end.start(1)
+            self.begin = end.start(1)
+        self.begin = len(self.text)
         return None
 
     def _partial(self, stop: str) -> int:
@@ -73,5 +86,4 @@ class StopFilter:
 
     def _gap(self) -> int:
         """How many characters at the end of the text may be the gap after a paragraph."""
-        pending = self.text[self.shown :]
-        return len(pending) - len(pending.rstrip()) if self.until == "paragraph" else 0
+        return len(self.text) - max(self.searched, self.shown) if self.until == "paragraph" else 0

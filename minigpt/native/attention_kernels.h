@@ -9,7 +9,8 @@
  * the matrices (length, padded).
  */
 
-enum { NAME(TILE_COLUMNS) = 2 * WIDTH }; /* ROW_MULTIPLE is a multiple of it */
+enum { NAME(TILE_COLUMNS) = 2 * WIDTH };
+_Static_assert(ROW_MULTIPLE % NAME(TILE_COLUMNS) == 0, "the buffers have room for whole tiles");
 
 /* `rows` x `vectors` vectors of c = the sum over k < depth of column k of A times row k of B, with A's element (r, k) at
  * a[r * a_row + k * a_column]. `rows` and `vectors` are constants: the sums fit into the registers. */

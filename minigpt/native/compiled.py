@@ -14,17 +14,6 @@ import torch
 
 from minigpt.errors import ConfigError
 
-# In the order in which setup.py hashes them.
-SOURCES = (
-    "attention_kernels.h",
-    "decode.c",
-    "kernels.h",
-    "orthogonalization_kernels.h",
-    "platform.h",
-    "training.c",
-    "training_kernels.h",
-    "vectors.h",
-)
 _LIBRARY = "_native.dll" if sys.platform == "win32" else "_native.so"
 _RECORD = "_native_build.json"
 _INSTRUCTION_SETS = ("avx512-vnni", "avx2", "neon-dotprod", "plain")
@@ -119,7 +108,7 @@ def _is_current(loaded: ctypes.CDLL, sources: Path) -> bool:
     except AttributeError:
         return False
     compiled_from.restype = ctypes.c_char_p
-    content = b"".join((sources / name).read_bytes() for name in SOURCES)
+    content = b"".join(path.read_bytes() for path in sorted(sources.glob("*.[ch]")))  # as setup.py hashes them
     return bool(compiled_from() == hashlib.sha256(content).hexdigest().encode())
 
 

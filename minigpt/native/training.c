@@ -12,7 +12,7 @@
 enum { CHUNK = 4096, QUERIES = 16 }; /* numbers or rows that a thread computes at once */
 enum { BFLOAT16, FLOAT32, DTYPES };  /* as in operations.py */
 enum { TILE_ROWS = 6 };              /* of a product, whose sums fit into the registers with two vectors of columns */
-enum { ROW_MULTIPLE = 32 };          /* what the row length of attention's matrices is rounded up to */
+enum { ROW_MULTIPLE = 32 };          /* a multiple of a tile's columns, to which attention's rows are padded */
 
 static inline int64_t size_of(const int dtype) { return dtype == FLOAT32 ? sizeof(float) : sizeof(uint16_t); }
 static inline const char *at(const void *x, int64_t i, const int dtype) { return (const char *)x + i * size_of(dtype); }
@@ -177,10 +177,12 @@ void minigpt_attention_gradient(
     }
 }
 
-/* The floats that a thread's buffer needs to orthogonalize a matrix. */
+/* The floats that a thread's buffer needs to orthogonalize a matrix: for four square matrices, a scale for each row, and a
+ * product. A product of m columns of depth d needs (m rounded up to TILE_ROWS, plus a tile's columns) x d floats. Where m is
+ * the shorter side, d is at most the longer one; where m is the longer side, d is the shorter one, which needs no more. */
 int64_t minigpt_orthogonalization_buffer(int64_t rows, int64_t columns) {
     int64_t shorter = rows < columns ? rows : columns, longer = rows < columns ? columns : rows;
-    return 4 * shorter * shorter + shorter + (longer + TILE_ROWS + ROW_MULTIPLE) * shorter + ROW_MULTIPLE * longer;
+    return 4 * shorter * shorter + shorter + (shorter + TILE_ROWS + ROW_MULTIPLE) * longer;
 }
 
 /* y = x with each matrix orthogonalized, (matrices, rows, columns). `polynomials` has three coefficients for each of `count`

@@ -76,11 +76,10 @@ def test_on_windows_openmp_is_inside_and_moves_of_vectors_need_no_aligned_stack(
     assert flags.link == ["-shared", "-static", "-fopenmp"]
 
 
-def test_the_sources_are_those_that_the_library_is_compared_with() -> None:
-    from minigpt.native.compiled import SOURCES
-
-    assert sorted(Path(source).name for source in (*setup.UNITS, *setup.HEADERS)) == list(SOURCES)
-    assert {path.name for path in (ROOT / setup.FOLDER).glob("*.[ch]")} == set(SOURCES)
+def test_every_file_of_c_code_is_compiled_and_compared_with() -> None:
+    names = {Path(source).name for source in (*setup.UNITS, *setup.HEADERS)}
+    assert names > {"decode.c", "training.c", "kernels.h", "vectors.h"}
+    assert names == {path.name for path in (ROOT / setup.FOLDER).glob("*.[ch]")}
 
 
 # The compiler

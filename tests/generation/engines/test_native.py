@@ -514,8 +514,8 @@ def test_the_library_is_unavailable_if_its_sources_have_changed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert compiled.why_unavailable() == ""
-    for name in ("compiled.py", *compiled.SOURCES, *(path.name for path in FOLDER.glob("_native*"))):
-        shutil.copy(FOLDER / name, tmp_path)
+    for path in (FOLDER / "compiled.py", *FOLDER.glob("*.[ch]"), *FOLDER.glob("_native*")):
+        shutil.copy(path, tmp_path)
     monkeypatch.setattr(compiled, "_library", compiled._library.__wrapped__)
     monkeypatch.setattr(compiled, "__file__", str(tmp_path / "compiled.py"))
     assert compiled.library() is not None
