@@ -13,8 +13,8 @@ import pytest
 from served import SocketServer, new_client, new_models, post, read_all
 from starlette.testclient import TestClient
 
-from minigpt.errors import ConfigError
 from minigpt.data.transcript import CHAT_TEMPLATE
+from minigpt.errors import ConfigError
 from minigpt.server import answering, application, json_schema
 from minigpt.server.api_error import ApiError
 from minigpt.server.request_schemas import COMPLETION
