@@ -58,6 +58,17 @@ class SourceFile:
         return self.path.suffix.lower() == ".parquet"
 
 
+def absolute_path(path: str | Path) -> Path:
+    """The absolute path of a file or folder, without links in the folders above it.
+
+    A link itself keeps its name, which may be the only one that says the type of the file, as in a Hugging Face cache.
+    """
+    path = Path(path)
+    if path.name in ("", ".."):
+        return Path(os.path.realpath(path))
+    return Path(os.path.realpath(path.parent), path.name)
+
+
 def without_compression(name: str) -> str:
     """The name of a file without the ending that says how it is compressed."""
     return name.removesuffix(".gz").removesuffix(".zst")

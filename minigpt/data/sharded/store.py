@@ -20,13 +20,13 @@ import numpy.typing as npt
 from minigpt.bounded_reading import read_json_value
 from minigpt.data.sharded.segments import Segment, cut, identity, text_bytes
 from minigpt.data.shards import token_type
-from minigpt.data.source_files import Decoding, SourceFile
+from minigpt.data.source_files import Decoding, SourceFile, absolute_path
 from minigpt.errors import DataError
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 SHARD_BYTES = 2**24  # of text in a shard, about
 _MOST_SHARDS = 4096  # of a text; beyond that they become larger
-_FORMAT = 1
+_FORMAT = 2
 _LARGEST_SHARD = 2**28
 
 
@@ -101,7 +101,7 @@ class Store:
                 "shard_bytes": size,
                 "files": [
                     {
-                        "path": str(file.path.resolve()),
+                        "path": str(absolute_path(file.path)),
                         "name": file.name,
                         "decoding": list(file.decoding),
                         "changed_at": file.path.stat().st_mtime_ns,
