@@ -1,4 +1,4 @@
-"""Texts behind symbolic links, as in a Hugging Face cache, and folders that cannot be read as a whole."""
+"""Texts that are symbolic links, as in a Hugging Face cache, and folders that cannot be read as a whole."""
 
 import json
 import os
