@@ -1,8 +1,10 @@
 """A corpus whose tokens are in shards, which may still be written while a model trains on them."""
 
 import contextlib
+import filecmp
 import hashlib
 import json
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -12,6 +14,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
+from filelock import FileLock
 
 from minigpt.bounded_reading import read_json_value
 from minigpt.cores import available_cores
@@ -79,15 +82,16 @@ class ShardedCorpus(Corpus):
             fingerprint = hashlib.sha256(json.dumps(key).encode()).hexdigest()
             folder = root / "corpora" / fingerprint[:32]
             mixture = Mixture.create(folder, stores, weights, deduplicate=deduplicate)
-            tokenizer.save(folder)
+            _save_tokenizer(folder, tokenizer)
             with Workers(mixture, available_cores(), first=not whole) as workers:
                 workers.wait(progress)
-            try:
-                return cls.open(folder)
-            except DataError:
-                sources = tuple(file.name for files in texts for file in files)
-                _describe(mixture, tokenizer, fingerprint, validation_fraction, sources, skipped)
-                return cls.open(folder)
+            with FileLock(folder / "corpus.lock"):  # another process may build the same corpus
+                try:
+                    return cls.open(folder)
+                except DataError:
+                    sources = tuple(file.name for files in texts for file in files)
+                    _describe(mixture, tokenizer, fingerprint, validation_fraction, sources, skipped)
+                    return cls.open(folder)
         except OSError as error:
             raise DataError(
                 f"the tokens cannot be written to {root} ({(error.strerror or str(error)).lower()}); "
@@ -200,6 +204,16 @@ def _checked(path: Path, dtype: np.dtype[Any], token_hash: str) -> npt.NDArray[A
     if hashlib.sha256(tokens.data).hexdigest() != token_hash:
         raise ValueError(f"{path} is damaged")
     return tokens
+
+
+def _save_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
+    """Writes the files of a tokenizer that the folder does not have yet; other processes may be reading them."""
+    with tempfile.TemporaryDirectory(prefix=".", dir=folder) as scratch:
+        tokenizer.save(scratch)
+        for new in Path(scratch).iterdir():
+            old = folder / new.name
+            if not (old.exists() and filecmp.cmp(new, old, shallow=False)):
+                new.replace(old)
 
 
 def _describe(
