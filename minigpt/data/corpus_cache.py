@@ -44,6 +44,18 @@ def cache_root(cache: str | Path | None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "minigpt"
 
 
+@contextlib.contextmanager
+def writing_tokens(root: Path) -> Iterator[None]:
+    """Turns an OSError while the cache is written into a DataError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"the tokens cannot be written to {root} ({(error.strerror or str(error)).lower()}); "
+            "free some space there or set MINIGPT_CACHE to another folder"
+        ) from error
+
+
 def cache_key(*parts: object) -> str:
     """The hash under which what was made of these parts is cached."""
     return hashlib.sha256(json.dumps([FORMAT, *parts]).encode()).hexdigest()

@@ -516,3 +516,8 @@ def test_a_text_without_words_is_an_error(tmp_path: Path) -> None:
 def test_more_held_out_than_the_first_shard_has_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^validation_fraction \(0\.4\) is more than the first shard of the text"):
         build(tmp_path / "cache", write_text(tmp_path / "web.jsonl"), validation_fraction=0.4)
+
+
+def test_a_text_that_cannot_be_read_is_not_called_a_full_disk(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"^lost\.txt cannot be read \(no such file or directory\)$"):
+        build(tmp_path / "cache", tmp_path / "lost.txt")

@@ -20,11 +20,11 @@ from minigpt.bounded_reading import read_json_value
 from minigpt.cores import available_cores
 from minigpt.data.batches import select_rows
 from minigpt.data.corpus import Corpus
-from minigpt.data.corpus_cache import cache_root
+from minigpt.data.corpus_cache import cache_root, writing_tokens
 from minigpt.data.sharded.first_shards import hold_out, sample_tokenizer, totals
 from minigpt.data.sharded.mixture import Mixture
 from minigpt.data.sharded.order import MixtureOrder, shares
-from minigpt.data.sharded.store import Store, replace_file, write_json
+from minigpt.data.sharded.store import Store, publish_file, write_json
 from minigpt.data.sharded.workers import Workers
 from minigpt.data.shards import Progress, token_type
 from minigpt.data.source_files import SourceFile
@@ -73,7 +73,7 @@ class ShardedCorpus(Corpus):
         """
         shares(weights)
         root = cache_root(cache)
-        try:
+        with writing_tokens(root):
             if isinstance(tokenizer, str):
                 tokenizer = sample_tokenizer(tokenizer, texts, weights, text_key, root)
             stores = [Store.create(root, files, text_key, tokenizer) for files in texts]
@@ -92,11 +92,6 @@ class ShardedCorpus(Corpus):
                     sources = tuple(file.name for files in texts for file in files)
                     _describe(mixture, tokenizer, fingerprint, validation_fraction, sources, skipped)
                     return cls.open(folder)
-        except OSError as error:
-            raise DataError(
-                f"the tokens cannot be written to {root} ({(error.strerror or str(error)).lower()}); "
-                "free some space there or set MINIGPT_CACHE to another folder"
-            ) from error
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -229,7 +224,7 @@ def _describe(
     chosen = hold_out(mixture, tokenizer, total_bytes, validation_fraction)
     hashes = {}
     for part, tokens in (("train", chosen.train), ("validation", chosen.validation)):
-        replace_file(mixture.folder / f"{part}.bin", tokens.tobytes())
+        publish_file(mixture.folder / f"{part}.bin", tokens.tobytes())
         hashes[part] = hashlib.sha256(tokens.data).hexdigest()
     lengths = tokenizer.token_lengths
     validation_bytes = int(lengths[chosen.validation].sum())

@@ -85,7 +85,7 @@ class Store:
 
         Raises: DataError for a file that cannot be read; OSError.
         """
-        size = max(SHARD_BYTES, sum(file.path.stat().st_size for file in files) // _MOST_SHARDS)
+        size = max(SHARD_BYTES, sum(file.stat().st_size for file in files) // _MOST_SHARDS)
         size = min(size, _LARGEST_SHARD)
         content = [[*identity(file), file.is_json, file.is_parquet, *file.decoding] for file in files]
         key = hashlib.sha256(json.dumps([_FORMAT, size, text_key, content, tokenizer.fingerprint]).encode()).hexdigest()
@@ -104,7 +104,7 @@ class Store:
                         "path": str(absolute_path(file.path)),
                         "name": file.name,
                         "decoding": list(file.decoding),
-                        "changed_at": file.path.stat().st_mtime_ns,
+                        "changed_at": file.stat().st_mtime_ns,
                     }
                     for file in files
                 ],
@@ -117,11 +117,7 @@ class Store:
     def check_unchanged(self, segment: Segment) -> None:
         """Raises DataError if the file of a segment has changed since the folder was created."""
         file = self.files[segment.file]
-        try:
-            changed_at = file.path.stat().st_mtime_ns
-        except OSError as error:
-            raise DataError(f"{file.name} cannot be read ({(error.strerror or str(error)).lower()})") from error
-        if changed_at != self.changed_at[segment.file]:
+        if file.stat().st_mtime_ns != self.changed_at[segment.file]:
             raise DataError(f"{file.name} changed while it was tokenized; run the command again")
 
     # Files.
@@ -170,7 +166,7 @@ class Store:
 
     def finish(self, segment: int, count: int) -> None:
         """Marks a segment as complete."""
-        replace_file(self.folder / f"{segment:06d}.done", f"{count}\n".encode())
+        publish_file(self.folder / f"{segment:06d}.done", f"{count}\n".encode())
 
     def is_done(self, segment: int) -> bool:
         """Whether a segment is complete, with all of its shards."""
@@ -217,10 +213,10 @@ def _random_place(key: str, segment: Segment) -> bytes:
 
 def write_json(path: Path, value: object) -> None:
     """Writes a JSON file by renaming, so that it is there as a whole or not at all."""
-    replace_file(path, (json.dumps(value) + "\n").encode())
+    publish_file(path, (json.dumps(value) + "\n").encode())
 
 
-def replace_file(path: Path, content: bytes) -> None:
+def publish_file(path: Path, content: bytes) -> None:
     """Writes a file by renaming one that only this process writes, so that it is there as a whole or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("wb") as file:
