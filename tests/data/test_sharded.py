@@ -118,6 +118,18 @@ def test_an_error_in_a_segment_names_where_it_begins(tmp_path: Path) -> None:
         tokenize(mixture_of(tmp_path, path), BYTES)
 
 
+@pytest.mark.parametrize("size", [1000, 10**6])
+def test_only_the_start_of_a_file_decides_whether_it_is_a_text(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "web.txt"
+    path.write_bytes(b"a line\n" * 200_000 + b"\0 and \xef\xbb\xbfmore")
+    file = SourceFile(path, path.name)
+    found = "".join(text for each in cut([file], "text", size) for text, _ in documents(file, each, "text"))
+    assert found.endswith("\0 and \ufeffmore")
+    path.write_bytes(b"\0")
+    with pytest.raises(DataError, match=r"^web\.txt is not text: it contains zero bytes"):
+        list(documents(file, cut([file], "text", size)[0], "text"))
+
+
 # Tokens.
 
 

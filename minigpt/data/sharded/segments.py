@@ -104,13 +104,13 @@ def _documents(file: SourceFile, segment: Segment, text_key: str) -> Iterator[Pi
         yield from _plain(record_documents(file.name, records))
         return
     with open_source(file) as whole:
-        stream, name = whole, file.name
+        stream, name, start = whole, file.name, 0
         if segment.kind == "bytes":
             start, end = (_boundary(whole, file, offset) for offset in (segment.start, segment.end))
             stream = BufferedReader(_Range(whole, start, end), 2**17)
             name = f"{file.name} (from byte {start:,})" if start else file.name
         read = json_documents if file.is_json else text_documents
-        yield from _plain(read(name, stream, text_key, errors))
+        yield from _plain(read(name, stream, text_key, errors, is_start=not start))
 
 
 def _plain(found: Iterable[Document]) -> Iterator[Piece]:
