@@ -12,6 +12,7 @@ from minigpt.data.chat_log import CONVERSATION_KEYS, read_conversation
 from minigpt.data.source_files import skip_bom, undecodable
 from minigpt.data.transcript import transcript
 from minigpt.errors import DataError
+from minigpt.tokenizer.vocabulary import replace_surrogates
 
 
 class Record(NamedTuple):
@@ -124,5 +125,5 @@ def _without_surrogates(location: str, text: str, errors: str) -> str:
             raise DataError(
                 f"{location}: \\u{surrogate} is half of a surrogate pair; correct it, or use --encoding-errors replace"
             ) from error
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return replace_surrogates(text)
     return text
