@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -450,6 +451,25 @@ def test_a_corpus_is_there_when_its_first_shards_are(built: tuple[Path, ShardedC
     assert isinstance(again, ShardedCorpus)
     assert again.fingerprint == corpus.fingerprint
     assert np.array_equal(again.validation, corpus.validation)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("corpus.json", "[]", r"cache/corpora/\w+ is not a complete corpus; build it again from its text$"),
+        ("train.bin", "", r"cache/corpora/\w+ is not a complete corpus; build it again from its text$"),
+        ("../../shards/*/store.json", "{}", r"is not a complete list of shards; build the corpus again from its text$"),
+    ],
+)
+def test_a_damaged_corpus_says_what_is_damaged(
+    built: tuple[Path, ShardedCorpus], name: str, content: str, message: str, tmp_path: Path
+) -> None:
+    shutil.copytree(built[0] / "cache", tmp_path / "cache")
+    folder = tmp_path / "cache" / "corpora" / built[1].path.name
+    for path in folder.glob(name):
+        path.write_text(content)
+    with pytest.raises(DataError, match=message):
+        open_corpus(folder)
 
 
 def test_held_out_documents_are_not_trained_on(built: tuple[Path, ShardedCorpus]) -> None:

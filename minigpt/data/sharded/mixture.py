@@ -38,6 +38,8 @@ class Mixture:
             record = read_json_value(folder / "mixture.json")
             stores = tuple(Store(folder / each) for each in record["stores"])
             return cls(folder, stores, tuple(record["weights"]), record["deduplicate"])
+        except DataError:
+            raise
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{folder} is not a complete corpus; build it again from its text") from error
 

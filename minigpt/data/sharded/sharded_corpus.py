@@ -122,6 +122,8 @@ class ShardedCorpus(Corpus):
                 validation=_checked(folder / "validation.bin", dtype, hashes["validation"]),
                 **record,
             )
+        except DataError:
+            raise
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{folder} is not a complete corpus; build it again from its text") from error
 

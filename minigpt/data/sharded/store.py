@@ -77,7 +77,9 @@ class Store:
             self._found: dict[tuple[int, int], Shard] = {}  # complete shards and segments stay so
             self._counts: dict[int, int] = {}
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{folder} is not a complete list of shards; delete the folder") from error
+            raise DataError(
+                f"{folder} is not a complete list of shards; build the corpus again from its text"
+            ) from error
 
     @classmethod
     def create(cls, root: Path, files: Sequence[SourceFile], text_key: str, tokenizer: Tokenizer) -> Self:
