@@ -4,19 +4,20 @@ Files of any size are read in constant memory. Bytes that are not valid UTF-8 be
 """
 
 import codecs
-import json
+import gzip
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from io import BufferedReader
 
 from minigpt.data.parquet import read_parquet
-from minigpt.data.records import read_record
+from minigpt.data.records import json_lines, read_record
 from minigpt.data.source_files import SourceFile, open_source
 from minigpt.data.sources import BLOCK_SIZE, Scan
 
 LINE_END = re.compile(r"\r\n?|\n")
 
+_HALF_PAIR = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # which JSON can escape; other surrogates are invalid bytes
 _LONGEST_BLOCK = 16 * BLOCK_SIZE  # bytes of a block in a text without line endings
 
 
@@ -86,13 +87,10 @@ def blocks(found: Scan) -> Iterator[Block]:
                 yield Block(file, record.text, number, 0, is_record=True)
             continue
         with open_source(file) as stream:
-            if file.is_json:
-                yield from _records(file, stream, found.text_key)  # type: ignore[arg-type]
-            else:
-                yield from _plain_blocks(file, stream)  # type: ignore[arg-type]
+            yield from _records(file, stream, found.text_key) if file.is_json else _plain_blocks(file, stream)
 
 
-def _plain_blocks(file: SourceFile, stream: BinaryIO) -> Iterator[Block]:
+def _plain_blocks(file: SourceFile, stream: BufferedReader | gzip.GzipFile) -> Iterator[Block]:
     line, byte, pending = 1, 0, b""
     while True:
         read = stream.read(BLOCK_SIZE)
@@ -111,14 +109,10 @@ def _plain_blocks(file: SourceFile, stream: BinaryIO) -> Iterator[Block]:
             return
 
 
-def _records(file: SourceFile, stream: BinaryIO, key: str) -> Iterator[Block]:
-    byte = 0
-    for number, line in enumerate(stream, 1):
-        start, byte = byte, byte + len(line)
-        if line.strip(b"\xef\xbb\xbf \t\r\n"):
-            row = json.loads(line.decode("utf-8-sig", "surrogateescape"))
-            text = read_record(row, key, f"{file.name}, line {number}").text
-            yield Block(file, text, number, start, len(line), is_record=True)
+def _records(file: SourceFile, stream: BufferedReader | gzip.GzipFile, key: str) -> Iterator[Block]:
+    for number, start, size, value in json_lines(file.name, stream, "surrogateescape"):
+        text = read_record(value, key, f"{file.name}, line {number}").text
+        yield Block(file, _HALF_PAIR.sub("\ufffd", text), number, start, size, is_record=True)
 
 
 def _complete_length(text: bytes) -> int:

@@ -24,6 +24,7 @@ from minigpt.data.corpus_cache import (
     map_tokens,
     resolve_tokenizer,
     write_corpus,
+    writing_tokens,
 )
 from minigpt.data.shards import Progress
 from minigpt.data.sources import Scan, scan
@@ -100,7 +101,7 @@ class Corpus:
         split = ValidationSplit.plan(sources, validation_fraction)
         root = cache_root(cache)
         counter = ProgressCounter(progress, sources.text_bytes)
-        try:
+        with writing_tokens(root):
             if isinstance(tokenizer, str):
                 tokenizer = resolve_tokenizer(tokenizer, sources, split, root, counter)
             if sources.n_conversations:
@@ -114,11 +115,6 @@ class Corpus:
                 damaged = folder if folder.exists() else None
                 write_corpus(folder, sources, tokenizer, split, fingerprint, counter, cls.load)
                 corpus = cls._open(folder, tokenizer)
-        except OSError as error:
-            raise DataError(
-                f"the tokens cannot be written to {root} ({(error.strerror or str(error)).lower()}); "
-                "free some space there or set MINIGPT_CACHE to another folder"
-            ) from error
         # The cached text may have come from other files.
         names = tuple(file.name for file in sources.files)
         return replace(corpus, sources=names, skipped=sources.skipped, damaged_cache=damaged)

@@ -44,6 +44,18 @@ def cache_root(cache: str | Path | None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "minigpt"
 
 
+@contextlib.contextmanager
+def writing_tokens(root: Path) -> Iterator[None]:
+    """Turns an OSError while the cache is written into a DataError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"the tokens cannot be written to {root} ({(error.strerror or str(error)).lower()}); "
+            "free some space there or set MINIGPT_CACHE to another folder"
+        ) from error
+
+
 def cache_key(*parts: object) -> str:
     """The hash under which what was made of these parts is cached."""
     return hashlib.sha256(json.dumps([FORMAT, *parts]).encode()).hexdigest()
@@ -131,8 +143,6 @@ def write_corpus(
         pieces = split.apply(scanned.pieces())
         shards = write_shards(pieces, tokenizer, temporary, counter.advance, has_speakers=scanned.has_speakers)
         train, validation = shards["train"], shards["validation"]
-        if train.text_bytes + validation.text_bytes != scanned.text_bytes:
-            raise DataError(f"{scanned.files[0].name} or another file changed while it was read; run the command again")
         record = {
             "format": FORMAT,
             "train_tokens": train.tokens,

@@ -13,7 +13,7 @@ def open_corpus(path: str | Path) -> Corpus:
 
     Raises: DataError if there is none, or it is damaged.
     """
-    with suppress(OSError, ValueError, TypeError, AttributeError):
-        if read_json_value(Path(path) / "corpus.json").get("format") == SHARDED:
-            return ShardedCorpus.open(Path(path))
-    return Corpus.load(path)
+    is_sharded = False
+    with suppress(OSError, ValueError, AttributeError):  # Corpus.load says what is wrong
+        is_sharded = read_json_value(Path(path) / "corpus.json").get("format") == SHARDED
+    return ShardedCorpus.open(Path(path)) if is_sharded else Corpus.load(path)

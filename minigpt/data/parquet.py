@@ -61,7 +61,7 @@ def _opened(path: Path, name: str) -> Iterator["ParquetFile"]:
             path, read_dictionary=texts, buffer_size=_BUFFER, pre_buffer=False, memory_map=False
         ) as file:
             yield file
-    except (DataError, UnicodeDecodeError):
+    except DataError:
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.strerror:
@@ -131,20 +131,28 @@ def _records(file: "ParquetFile", name: str, column: str, errors: str, groups: S
             for scalar in batch.column(0):
                 number += 1
                 location = f"{name}, row {number}"
-                yield read_record({column: _value(scalar, location, errors)}, column, location)
+                try:
+                    value = _value(scalar, location, errors)
+                except UnicodeDecodeError as error:
+                    raise DataError(
+                        f"{location} is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}; correct "
+                        "it, or use --encoding-errors replace"
+                    ) from error
+                yield read_record({column: value}, column, location)
 
 
 def _value(scalar: Any, location: str, errors: str) -> object:
     """A value of the column as Python has it; texts are decoded here, since a damaged file may have any bytes."""
-    if not (scalar.is_valid and _is_text(scalar.type)):
+    from pyarrow import types
+
+    kind = scalar.type
+    if scalar.is_valid and (types.is_list(kind) or types.is_large_list(kind)):
+        return [_value(each, location, errors) for each in scalar]
+    if scalar.is_valid and types.is_struct(kind):
+        return {name: _value(each, location, errors) for name, each in scalar.items()}
+    if not (scalar.is_valid and _is_text(kind)):
         return scalar.as_py()
     buffer = (scalar.value if hasattr(scalar, "dictionary") else scalar).as_buffer()
     if buffer.size > MAX_LINE:
         raise DataError(f"{location} has {buffer.size:,} bytes; the maximum is {MAX_LINE:,}: cut it into several rows")
-    try:
-        return buffer.to_pybytes().decode("utf-8", errors)
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{location} is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}; correct it, or use "
-            "--encoding-errors replace"
-        ) from error
+    return buffer.to_pybytes().decode("utf-8", errors)

@@ -12,6 +12,7 @@ from minigpt.data.chat_log import CONVERSATION_KEYS, read_conversation
 from minigpt.data.source_files import skip_bom, undecodable
 from minigpt.data.transcript import transcript
 from minigpt.errors import DataError
+from minigpt.tokenizer.vocabulary import replace_surrogates
 
 
 class Record(NamedTuple):
@@ -21,30 +22,28 @@ class Record(NamedTuple):
     is_conversation: bool
 
 
-def read_records(name: str, stream: BufferedReader | gzip.GzipFile, key: str, errors: str) -> Iterator[Record]:
+class JsonLine(NamedTuple):
+    """A line with its number, counted from 1; its first byte, counted from 0; its bytes; and the value in it."""
+
+    number: int
+    start: int
+    size: int
+    value: object
+
+
+def read_records(
+    name: str, stream: BufferedReader | gzip.GzipFile, key: str, errors: str, *, is_start: bool = True
+) -> Iterator[Record]:
     """The records of a file, which have one form; empty lines are skipped.
 
     The text is under `key`. A conversation is a list of messages: under `key`, "messages" or "conversations", or the
     whole line.
     Raises: DataError, with the number of the line, for anything else.
     """
-    offset, first = skip_bom(name, stream), None
-    for number, line in enumerate(_lines(name, stream), 1):
+    first = None
+    for number, _, _, value in json_lines(name, stream, errors, is_start=is_start):
         location = f"{name}, line {number}"
-        try:
-            text = line.decode(errors=errors).rstrip()
-            row = parse_json(text) if text else None
-        except UnicodeDecodeError as error:
-            raise undecodable(name, offset, error) from error
-        except ValueError as error:
-            reason = str(error).replace("line 1 ", "")
-            raise DataError(
-                f"{location} is not JSON ({reason}); each line must be a JSON object with a text or messages"
-            ) from error
-        offset += len(line)
-        if not text:
-            continue
-        record = read_record(row, key, location)
+        record = read_record(value, key, location)
         first = first or (number, record)
         if record.is_conversation != first[1].is_conversation:
             here, there = (_FORMS[each.is_conversation] for each in (record, first[1]))
@@ -52,6 +51,29 @@ def read_records(name: str, stream: BufferedReader | gzip.GzipFile, key: str, er
                 f"{location} is {here}, but line {first[0]} is {there}; a file must have one form, so make two files"
             )
         yield record._replace(text=_without_surrogates(location, record.text, errors))
+
+
+def json_lines(
+    name: str, stream: BufferedReader | gzip.GzipFile, errors: str, *, is_start: bool = True
+) -> Iterator[JsonLine]:
+    """The lines of a file, or of a part of one that is not at its start; lines of white space only are skipped.
+
+    Raises: DataError for a line that cannot be decoded with `errors`, or is not JSON.
+    """
+    start = skip_bom(name, stream) if is_start else 0
+    for number, line in enumerate(_lines(name, stream), 1):
+        try:
+            text = line.decode(errors=errors).rstrip()
+            if text:
+                yield JsonLine(number, start, len(line), parse_json(text))
+        except UnicodeDecodeError as error:
+            raise undecodable(name, start, error) from error
+        except ValueError as error:
+            reason = str(error).replace("line 1 ", "")
+            raise DataError(
+                f"{name}, line {number} is not JSON ({reason}); each line must be a JSON object with a text or messages"
+            ) from error
+        start += len(line)
 
 
 _FORMS = {True: "a conversation", False: "a text"}
@@ -103,5 +125,5 @@ def _without_surrogates(location: str, text: str, errors: str) -> str:
             raise DataError(
                 f"{location}: \\u{surrogate} is half of a surrogate pair; correct it, or use --encoding-errors replace"
             ) from error
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return replace_surrogates(text)
     return text

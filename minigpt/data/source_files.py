@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from minigpt.data.documents.read import is_document, read_document
 from minigpt.data.encodings import Recoded, is_utf8, likely_encoding, mend
+from minigpt.data.folders import is_file, is_folder, walk
 from minigpt.data.pipes import read_pipe
 from minigpt.data.zstd import MAGIC as ZSTD_MAGIC
 from minigpt.data.zstd import ZstdDamagedError, open_zstd
@@ -26,7 +27,8 @@ _BLOCK = 2**20  # bytes per read
 _SNIFF_BYTES = 2**16  # bytes that decide whether a file in a folder is text
 _MAX_STREAM = 2**30  # bytes of a pipe, whose text is copied to the folder for temporary files, often kept in memory
 _GZIP_MAGIC = b"\x1f\x8b"
-_MAY_HAVE_ZEROS = (_GZIP_MAGIC, ZSTD_MAGIC, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
+_COMPRESSED = (_GZIP_MAGIC, ZSTD_MAGIC)
+_MAY_HAVE_ZEROS = (*_COMPRESSED, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
 
 
 class Decoding(NamedTuple):
@@ -57,6 +59,42 @@ class SourceFile:
         """Whether the file is a table in Apache Parquet's format."""
         return self.path.suffix.lower() == ".parquet"
 
+    def stat(self) -> os.stat_result:
+        """The file's status.
+
+        Raises: DataError if it cannot be read.
+        """
+        with reading(self.name):
+            return self.path.stat()
+
+    def is_compressed(self) -> bool:
+        """Whether the file is compressed by gzip or zstd, judged by its first bytes.
+
+        Raises: DataError if it cannot be read.
+        """
+        with reading(self.name), self.path.open("rb") as stream:
+            return stream.read(4).startswith(_COMPRESSED)
+
+
+@contextlib.contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Turns an OSError while a file is read into a DataError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{name} cannot be read ({(error.strerror or str(error)).lower()})") from error
+
+
+def absolute_path(path: str | Path) -> Path:
+    """The absolute path of a file or folder, without links in the folders above it.
+
+    A link itself keeps its name, which may be the only one that says the type of the file, as in a Hugging Face cache.
+    """
+    path = Path(path)
+    if path.name in ("", ".."):
+        return Path(os.path.realpath(path))
+    return Path(os.path.realpath(path.parent), path.name)
+
 
 def without_compression(name: str) -> str:
     """The name of a file without the ending that says how it is compressed."""
@@ -69,9 +107,16 @@ def path_from_here(path: str) -> str:
     return os.path.relpath(path, here) if Path(path).is_relative_to(here) else path
 
 
+class _Unread(NamedTuple):
+    """What is skipped in a folder, "document" or "folder", and why."""
+
+    what: str
+    error: MinigptError
+
+
 class FoundFiles(NamedTuple):
     """The files of a text, each once; the names of the files in folders that are not text; and sentences on documents
-    in folders that were skipped too."""
+    and folders in folders that were skipped too."""
 
     files: list[SourceFile]
     skipped: list[str]
@@ -84,33 +129,35 @@ def find_files(sources: Sequence[str | Path], decoding: Decoding) -> FoundFiles:
     Raises: DataError for a source that is missing or cannot be read, MissingPackageError for a document without the
     package that reads it; in a folder, such files are skipped.
     """
-    files: dict[Path, SourceFile] = {}
+    files: dict[str, SourceFile] = {}  # by path without links
     skipped: list[str] = []
-    unread: list[MinigptError] = []
+    unread: list[_Unread] = []
     for source in sources:
         if str(source) == "-":
+            if sys.stdin is None:
+                raise DataError("standard input is closed; give a text file or pipe a text in")
             spooled = _spool(iter(lambda: sys.stdin.buffer.read(_BLOCK), b""), "standard input", decoding)
-            files[spooled.path] = spooled
+            files[str(spooled.path)] = spooled
             continue
         paths = [Path(source)]
         if not os.path.exists(source):  # noqa: PTH110  (Path.exists raises for a name that is too long)
             matches = glob.glob(str(source), recursive=True)  # noqa: PTH207  (Path.glob takes no absolute pattern)
-            paths = [path for path in map(Path, sorted(matches)) if path.is_dir() or _is_readable(path, skipped)]
+            paths = [path for path in map(Path, sorted(matches)) if is_folder(path) or _is_readable(path, skipped)]
         if not paths:
             problem = "matches no file" if glob.has_magic(str(source)) else "does not exist"
             named = source if str(source).strip() else repr(source)
             raise MissingTextError(f"{named} {problem}; give a text file, a folder, a glob, or - for standard input")
         for path in paths:
-            if path.is_dir():
+            if is_folder(path):
                 files |= _in_folder(path, decoding, skipped, unread, files)
-            elif path.resolve() not in files:
-                files[path.resolve()] = _readable(_plain_file(path, decoding))
+            elif (original := os.path.realpath(path)) not in files:
+                files[original] = _readable(_plain_file(path, decoding))
     return FoundFiles(list(files.values()), skipped, _notes_on(unread))
 
 
 def _is_readable(path: Path, skipped: list[str]) -> bool:
     """Whether a file that a glob matches is a regular one; adds the name of any other to `skipped`."""
-    if not path.is_file():
+    if not is_file(path):
         skipped.append(str(path))
         return False
     return True
@@ -129,7 +176,7 @@ def _readable(file: SourceFile) -> SourceFile:
 
 def _plain_file(path: Path, decoding: Decoding) -> SourceFile:
     """A file, or the copy of a pipe."""
-    if path.is_file():
+    if is_file(path):
         return SourceFile(path, str(path), decoding)
     if path.is_char_device() or path.is_block_device() or path.is_socket():
         raise DataError(f"{path} is a device, not a text; give a text file, a folder, a glob, or - for standard input")
@@ -140,48 +187,50 @@ def _in_folder(
     folder: Path,
     decoding: Decoding,
     skipped: list[str],
-    unread: list[MinigptError],
-    known: Mapping[Path, SourceFile],
-) -> dict[Path, SourceFile]:
+    unread: list[_Unread],
+    known: Mapping[str, SourceFile],
+) -> dict[str, SourceFile]:
     """The text files and documents in a folder by their paths, sorted, without reading the `known` ones again.
 
-    Adds files that are not text to `skipped`, and documents that cannot be read to `unread`.
+    Adds files that are not text to `skipped`, and documents and folders that cannot be read to `unread`.
     Raises: DataError if there is no other file.
     """
-    found: dict[Path, SourceFile] = {}
-    others, reason = 0, None
-    for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(name for name in names if not name.startswith(".")):
-            file = SourceFile(Path(parent, name), str(Path(parent, name)), decoding)
-            original = file.path.resolve()
-            if original in known:
-                found[original] = known[original]
-            elif not file.path.is_file() or not (is_document(file.path) or file.is_parquet or _looks_like_text(file)):
-                skipped.append(file.name)
-                others += 1
-            else:
-                try:
-                    found[original] = _readable(file)
-                except (DataError, MissingPackageError) as error:
-                    unread.append(error)
-                    others, reason = others + 1, reason or error
-    if not found and reason is not None:
-        raise reason
+    found: dict[str, SourceFile] = {}
+    others, n_unread = 0, len(unread)
+
+    def skip_folder(error: OSError) -> None:
+        reason = (error.strerror or str(error)).lower()
+        unread.append(_Unread("folder", DataError(f"{error.filename} cannot be read ({reason})")))
+
+    for path in walk(folder, skip_folder):
+        file = SourceFile(path, str(path), decoding)
+        original = os.path.realpath(path)
+        if original in known:
+            found[original] = known[original]
+        elif not is_file(path) or not (is_document(path) or file.is_parquet or _looks_like_text(file)):
+            skipped.append(file.name)
+            others += 1
+        else:
+            try:
+                found[original] = _readable(file)
+            except (DataError, MissingPackageError) as error:
+                unread.append(_Unread("document", error))
+    if not found and len(unread) > n_unread:
+        raise unread[n_unread].error
     if not found:
         among = f" among its {others}" if others else ""
         raise DataError(f"{folder} has no text file{among}; give a folder with .txt, .md, .jsonl or .parquet files")
     return found
 
 
-def _notes_on(unread: Sequence[MinigptError]) -> list[str]:
-    """A sentence on the documents that need packages, and one on those that cannot be read."""
+def _notes_on(unread: Sequence[_Unread]) -> list[str]:
+    """A sentence on the documents that need packages, one on those that cannot be read, and one on such folders."""
     notes = []
-    for kind in (MissingPackageError, DataError):
-        if of_kind := [error for error in unread if isinstance(error, kind)]:
+    for what, kind in (("document", MissingPackageError), ("document", DataError), ("folder", DataError)):
+        if of_kind := [each.error for each in unread if each.what == what and isinstance(each.error, kind)]:
             more = len(of_kind) - 1
-            others = f" ({more:,} other {'document' if more == 1 else 'documents'} too)" if more else ""
-            notes.append(f"skipped a document{others}: {of_kind[0]}")
+            others = f" ({more:,} other {what}{'s' * (more > 1)} too)" if more else ""
+            notes.append(f"skipped a {what}{others}: {of_kind[0]}")
     return notes
 
 
@@ -200,14 +249,14 @@ def _looks_like_text(file: SourceFile) -> bool:
 def _spool(blocks: Iterable[bytes], name: str, decoding: Decoding = UTF8) -> SourceFile:
     """Copies a stream, which must be read twice, to a temporary file that is deleted with the returned object.
 
-    Raises: DataError for a stream that is no text, or has not ended after _MAX_STREAM bytes.
+    Raises: DataError for a stream that is no text, cannot be read, or has not ended after _MAX_STREAM bytes.
     """
     try:
         descriptor, path = tempfile.mkstemp(prefix="minigpt-")
         file = SourceFile(Path(path), name, decoding)
         weakref.finalize(file, Path(path).unlink, missing_ok=True)
         with os.fdopen(descriptor, "wb") as copy:
-            for block in blocks:
+            for block in _blocks(blocks, name):
                 is_first = not copy.tell()
                 if (
                     is_first
@@ -226,6 +275,11 @@ def _spool(blocks: Iterable[bytes], name: str, decoding: Decoding = UTF8) -> Sou
             f"{name} cannot be copied to {tempfile.gettempdir()} ({reason}); set TMPDIR to a folder with enough space"
         ) from error
     return file
+
+
+def _blocks(blocks: Iterable[bytes], name: str) -> Iterator[bytes]:
+    with reading(name):
+        yield from blocks
 
 
 @contextlib.contextmanager

@@ -58,8 +58,19 @@ class Scan:
         return self.n_conversations == self.n_documents
 
     def pieces(self) -> Iterator[Piece]:
-        """All documents, piece by piece."""
-        for text, ends_document, _ in _documents(self.files, self.text_key, self.encoding_errors):
+        """All documents, piece by piece.
+
+        Raises: DataError as `scan`; at the end, if the text is no longer the one that was scanned.
+        """
+        digest = hashlib.sha256()
+        for text, ends_document, _ in _hashed(_documents(self.files, self.text_key, self.encoding_errors), digest):
+            yield text, ends_document
+        if digest.hexdigest() != self.content_hash:
+            raise DataError(f"{self.files[0].name} or another file changed while it was read; run the command again")
+
+    def pieces_of(self, file: SourceFile) -> Iterator[Piece]:
+        """The documents of one of the files, piece by piece."""
+        for text, ends_document, _ in _documents([file], self.text_key, self.encoding_errors):
             yield text, ends_document
 
 
@@ -86,13 +97,10 @@ def scan(
     files, skipped, notes = find_files(several, Decoding(reading.encoding, reading.encoding_errors))
     digest = hashlib.sha256()
     lengths, length, text_bytes, n_documents, n_conversations = array("q"), 0, 0, 0, 0
-    for piece, ends, is_conversation in _documents(files, text_key, encoding_errors):
-        encoded = piece.encode()
-        digest.update(encoded)
-        text_bytes += len(encoded)
+    for piece, ends, is_conversation in _hashed(_documents(files, text_key, encoding_errors), digest):
+        text_bytes += len(piece.encode())
         length += len(piece)
         if ends:
-            digest.update(_CONVERSATION_END if is_conversation else _TEXT_END)
             n_documents += 1
             n_conversations += is_conversation
             if len(lengths) < MANY_DOCUMENTS:
@@ -115,6 +123,15 @@ def scan(
     )
 
 
+def _hashed(found: Iterable[Document], digest: "hashlib._Hash") -> Iterator[Document]:
+    """The same documents, each added to the digest when the next is asked for."""
+    for piece, ends, is_conversation in found:
+        digest.update(piece.encode())
+        if ends:
+            digest.update(_CONVERSATION_END if is_conversation else _TEXT_END)
+        yield piece, ends, is_conversation
+
+
 def _documents(files: Iterable[SourceFile], text_key: str, encoding_errors: str) -> Iterator[Document]:
     """The documents of all files, except those of white space only."""
     for file in files:
@@ -126,15 +143,19 @@ def _documents(files: Iterable[SourceFile], text_key: str, encoding_errors: str)
             yield from read(file.name, stream, text_key, encoding_errors)
 
 
-def text_documents(name: str, stream: BufferedReader | gzip.GzipFile, _key: str, errors: str) -> Iterator[Document]:
-    """The documents of a plain text."""
-    pieces = _split_documents(_text_blocks(name, stream, errors))
+def text_documents(
+    name: str, stream: BufferedReader | gzip.GzipFile, _key: str, errors: str, *, is_start: bool = True
+) -> Iterator[Document]:
+    """The documents of a plain text, or of a part of one that is not at its start."""
+    pieces = _split_documents(_text_blocks(name, stream, errors, is_start=is_start))
     yield from ((*piece, False) for piece in _skip_blank(name, pieces))
 
 
-def json_documents(name: str, stream: BufferedReader | gzip.GzipFile, key: str, errors: str) -> Iterator[Document]:
-    """The documents of a `.jsonl`."""
-    return record_documents(name, read_records(name, stream, key, errors))
+def json_documents(
+    name: str, stream: BufferedReader | gzip.GzipFile, key: str, errors: str, *, is_start: bool = True
+) -> Iterator[Document]:
+    """The documents of a `.jsonl`, or of a part of one that is not at its start."""
+    return record_documents(name, read_records(name, stream, key, errors, is_start=is_start))
 
 
 def record_documents(name: str, records: Iterable[Record]) -> Iterator[Document]:
@@ -180,11 +201,10 @@ def _skip_blank(name: str, pieces: Iterable[Piece]) -> Iterator[Piece]:
             leading, length = [], 0
 
 
-def _text_blocks(name: str, stream: BufferedReader | gzip.GzipFile, errors: str) -> Iterator[str]:
+def _text_blocks(name: str, stream: BufferedReader | gzip.GzipFile, errors: str, *, is_start: bool) -> Iterator[str]:
     """A plain text, block by block."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors)
-    offset = skip_bom(name, stream)
-    first = True
+    offset = skip_bom(name, stream) if is_start else 0
     while True:
         block = stream.read(BLOCK_SIZE)
         pending = len(decoder.getstate()[0])  # bytes of an incomplete character at the end of the last block
@@ -192,10 +212,10 @@ def _text_blocks(name: str, stream: BufferedReader | gzip.GzipFile, errors: str)
             text = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
             raise undecodable(name, offset - pending, error) from error
-        if first and "\0" in text:
+        if is_start and "\0" in text:
             raise not_text(name, block)
         yield text
         if not block:
             return
-        first = False
+        is_start = False
         offset += len(block)

@@ -1,6 +1,7 @@
 """The split of a text into training and validation parts: whole documents, or the end of each document."""
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -72,6 +73,7 @@ class ValidationSplit:
         stream = iter(pieces)
         for length in self.lengths:
             yield from self._cut_document(stream, length)
+        deque(stream, maxlen=0)  # to its end, where a changed text is an error
 
     def _cut_document(self, stream: Iterator[Piece], length: int) -> Iterator[tuple[Part, str]]:
         tail = min(round(self.fraction * length), length - 1)  # characters for validation; 0 of a very short document

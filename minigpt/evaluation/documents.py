@@ -1,6 +1,5 @@
 """The documents of a text: their names, and their tokens as one stream to evaluate."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ def document_labels(found: Scan) -> list[str]:
         return [found.files[0].name]
     labels = []
     for file in found.files:
-        n_documents = sum(ends_document for _, ends_document in replace(found, files=(file,)).pieces())
+        n_documents = sum(ends_document for _, ends_document in found.pieces_of(file))
         numbered = [f"{file.name} #{number}" for number in range(1, n_documents + 1)]
         labels += [file.name] if n_documents == 1 else numbered
     return labels

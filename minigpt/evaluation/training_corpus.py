@@ -1,6 +1,7 @@
 """The corpus that a model was trained on: found again with its held-out part, and compared with other texts."""
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,9 +90,9 @@ def training_overlap(found: Scan, checkpoint: Checkpoint) -> str | None:
         are = "is" if common == 1 else "are"
         which = f"{what} is" if common == len(given) else f"{common:,} of the {len(given):,} documents given {are}"
         return f"{which} in the text that {name} was trained on{held_out}"
-    sources = [Path(source) for source in recorded.sources]
+    sources = [Path(os.path.realpath(source)) for source in recorded.sources]
     for file in found.files:
-        path = file.path.resolve()
+        path = Path(os.path.realpath(file.path))
         if any(source == path or source in path.parents for source in sources):
             return f"{name} was trained on {file.name}, or on an earlier version of it"
     return None

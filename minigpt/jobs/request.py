@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from minigpt.data.pipes import is_pipe
-from minigpt.data.source_files import without_compression
+from minigpt.data.source_files import absolute_path, without_compression
 from minigpt.errors import ConfigError
 from minigpt.jobs.changes import is_free
 from minigpt.run_options import RunOptions
@@ -69,7 +69,7 @@ class Request:
         first, _ = self._parted(self.sources[0]) if self.sources else ("", "")
         if self.name or is_pipe(first):
             return self.name or "stdin"
-        path = Path(first).resolve()
+        path = absolute_path(first)
         plain = path.with_name(without_compression(path.name) or path.name)
         stem = plain.name if plain.is_dir() else plain.stem
         return plain_name(stem.strip("*?[].")) or plain_name(path.parent.name) or "run"
@@ -78,7 +78,7 @@ class Request:
     def absolute_sources(self) -> tuple[str, ...]:
         """The texts by absolute path; `-` for a pipe, which cannot be read again."""
         return tuple(
-            "-" if is_pipe(path) else str(Path(path).resolve()) + weight
+            "-" if is_pipe(path) else str(absolute_path(path)) + weight
             for path, weight in map(self._parted, self.sources)
         )
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from minigpt.config import ReadingConfig
 from minigpt.data.documents.read import is_document
+from minigpt.data.folders import is_file, walk
 from minigpt.data.pipes import is_pipe
-from minigpt.data.sharded.segments import COMPRESSION, is_compressed
+from minigpt.data.sharded.segments import COMPRESSION
 from minigpt.data.source_files import Decoding, SourceFile, find_files
 from minigpt.errors import ConfigError, DataError
 
@@ -91,7 +92,7 @@ def find_texts(sources: Sequence[str], reading: ReadingConfig) -> Texts:
 
 def text_size(file: SourceFile) -> int:
     """About how many bytes of text a file has."""
-    return file.path.stat().st_size * (COMPRESSION if file.is_parquet or is_compressed(file) else 1)
+    return file.stat().st_size * (COMPRESSION if file.is_parquet or file.is_compressed() else 1)
 
 
 def _size_of(source: str) -> int:
@@ -100,9 +101,4 @@ def _size_of(source: str) -> int:
         return os.path.getsize(source)  # noqa: PTH202
     if not os.path.exists(source):  # noqa: PTH110
         return sum(_size_of(path) for path in glob.glob(source, recursive=True) if os.path.exists(path))  # noqa: PTH110, PTH207
-    return sum(
-        os.path.getsize(path)  # noqa: PTH202
-        for folder, _, names in os.walk(source)
-        for name in names
-        if os.path.isfile(path := os.path.join(folder, name))  # noqa: PTH113, PTH118
-    )
+    return sum(path.stat().st_size for path in walk(source) if is_file(path))

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import tiktoken
 
-from minigpt.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
+from minigpt.tokenizer.vocabulary import END_OF_TEXT, Vocabulary, replace_surrogates
 
 # GPT-2's split into pre-tokens, which no merge crosses: contractions, letters, numbers, other characters, white space.
 # The last white-space character before a pre-token belongs to it. This gives the same split as GPT-2's pattern. It has
@@ -51,5 +51,8 @@ class ByteLevelCoder:
     def encode_array(self, text: str, *, documents: bool = False) -> npt.NDArray[np.uint32]:
         """The ids of a text; with `documents`, a literal "<|endoftext|>" is the end-of-text token."""
         special = {END_OF_TEXT, *self._added} if documents else self._added
-        ids = self._encoding.encode_to_numpy(text, allowed_special=special, disallowed_special=())
+        try:
+            ids = self._encoding.encode_to_numpy(text, allowed_special=special, disallowed_special=())
+        except UnicodeEncodeError:
+            return self.encode_array(replace_surrogates(text), documents=documents)
         return ids if self._ids is None else self._ids[ids]

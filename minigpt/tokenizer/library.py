@@ -14,7 +14,7 @@ import numpy.typing as npt
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer.library_checks import check_rules
 from minigpt.tokenizer.token_text import TokenText
-from minigpt.tokenizer.vocabulary import END_OF_TEXT
+from minigpt.tokenizer.vocabulary import END_OF_TEXT, replace_surrogates
 
 _NAMES = {"WordPiece": "wordpiece", "Unigram": "unigram", "BPE": "bpe", "WordLevel": "wordlevel"}
 _AROUND = ("truncation", "padding", "post_processor")  # what the library does to a whole text
@@ -116,7 +116,7 @@ class LibraryCoder:
         Raises: TokenizerError if the library fails.
         """
         if not text.isascii():  # the library refuses lone surrogates
-            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            text = replace_surrogates(text)
         with library_errors("it cannot encode this text"):
             ids: list[int] = self._rules.encode(text, add_special_tokens=False).ids
         return ids

@@ -39,6 +39,11 @@ _MAX_ADDED_CHARACTERS = 2**17  # of all added tokens; the largest vocabularies h
 MAX_IDS = 2**20  # far more than any vocabulary has: a damaged file must not allocate unbounded memory
 
 
+def replace_surrogates(text: str) -> str:
+    """The text with each half of a surrogate pair, which UTF-8 cannot encode, as U+FFFD, and whole pairs joined."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def bytes_to_unicode(token: bytes) -> str:
     """A token in GPT-2's byte alphabet, as tokenizer files write it: b" the" -> "Ġthe"."""
     return token.decode("latin-1").translate(_BYTE_TO_CHARACTER)

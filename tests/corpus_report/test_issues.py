@@ -9,7 +9,7 @@ import pytest
 from minigpt.corpus_report import locations as locations_module
 from minigpt.corpus_report.characters import Characters
 from minigpt.corpus_report.issues import Issue, find_issues
-from minigpt.corpus_report.locations import Location, find_passages
+from minigpt.corpus_report.locations import Location, blocks, find_passages
 from minigpt.data.sources import scan
 
 BEFORE = "Ein schöner Tag — “it’s fine”,\nsaid café » owner, and so on.\n"
@@ -126,6 +126,22 @@ def test_locations_in_gzip_files_and_records_are_those_of_the_uncompressed_file(
     assert issues_in(rows, text_key="body")["zero-width characters"].locations == (
         Location(str(rows), 3, len(lines[0]) + 2),
     )
+
+
+@pytest.mark.parametrize("blank", ["\u00a0", "\f", " \u2003\t"])
+def test_lines_of_white_space_are_skipped_as_in_training(tmp_path: Path, blank: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f'{blank}\n{{"text": "one"}}\n', encoding="utf-8")
+    assert [(block.text, block.line) for block in blocks(scan(path))] == [("one", 2)]
+
+
+def test_half_a_pair_before_a_byte_that_is_not_utf8_is_replaced_as_in_training(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"text": "a\\ud83d\xff"}\n')
+    found = scan(path, encoding_errors="replace")
+    assert "".join(piece for piece, _ in found.pieces()) == "a\ufffd\ufffd"
+    assert [block.text for block in blocks(found)] == ["a\ufffd\udcff"]
+    assert issues_in(path)["invalid UTF-8"].count == 1
 
 
 def test_characters_and_scripts_are_counted(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from minigpt.corpus_report.build_report import build_report
 from minigpt.corpus_report.locations import Location
 from minigpt.corpus_report.report import Report
 from minigpt.data.sources import scan
+from minigpt.errors import DataError
 
 WORDS = [f"{a}{b}{c}{d}" for a in "bdfgk" for b in "aeiou" for c in "lmnrst" for d in "aeo"]
 CHEAP = ("bytes", "chars")
@@ -162,3 +163,17 @@ def test_a_baseline_trained_on_a_sample_has_its_size_in_the_label(
     assert {labels["xz"], labels["5-gram"]} <= {
         f"{name} (trained on {size} kB)" for name in ("xz", "5-gram") for size in (7, 8)
     }
+
+
+def test_a_text_that_changes_while_it_is_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, paragraphs = tmp_path / "book.txt", book(20)
+    path.write_text("\n\n".join([*paragraphs, f"{paragraphs[3]} more"]) + "\n")
+    find_examples = build_report_module.find_examples
+
+    def after_a_change(*arguments: Any) -> Any:
+        path.write_text(path.read_text().replace("more", "less"))
+        return find_examples(*arguments)
+
+    monkeypatch.setattr(build_report_module, "find_examples", after_a_change)
+    with pytest.raises(DataError, match=r"book\.txt or another file changed while it was read; run the command again$"):
+        build_report(scan(path), tokenizers=CHEAP)

@@ -323,13 +323,16 @@ def test_a_cache_that_cannot_be_written_is_reported(build, tmp_path, monkeypatch
     assert list((tmp_path / "cache" / "corpora").iterdir()) == []
 
 
-def test_a_file_that_changes_during_a_build_is_reported(tmp_path):
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300", "chars"])
+@pytest.mark.parametrize("changed", [STORY + "more", STORY.swapcase()])
+def test_a_file_that_changes_during_a_build_is_reported_and_not_cached(tmp_path, changed, tokenizer):
     path = tmp_path / "a.txt"
     path.write_text(STORY)
     found = scan([path])
-    path.write_text(STORY + "more")
+    path.write_text(changed)
     with pytest.raises(DataError, match=r"a\.txt or another file changed while it was read"):
-        Corpus.build(found, "bytes", cache=tmp_path)
+        Corpus.build(found, tokenizer, cache=tmp_path / "cache")
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
 
 def test_environment_variables_choose_the_cache_folder(tmp_path, monkeypatch):

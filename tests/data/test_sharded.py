@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -116,6 +117,18 @@ def test_an_error_in_a_segment_names_where_it_begins(tmp_path: Path) -> None:
         file.write("{no json\n")
     with pytest.raises(DataError, match=r"web\.jsonl \(from byte \d\d,\d{3}\), line \d+ is not JSON"):
         tokenize(mixture_of(tmp_path, path), BYTES)
+
+
+@pytest.mark.parametrize("size", [1000, 10**6])
+def test_only_the_start_of_a_file_decides_whether_it_is_a_text(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "web.txt"
+    path.write_bytes(b"a line\n" * 200_000 + b"\0 and \xef\xbb\xbfmore")
+    file = SourceFile(path, path.name)
+    found = "".join(text for each in cut([file], "text", size) for text, _ in documents(file, each, "text"))
+    assert found.endswith("\0 and \ufeffmore")
+    path.write_bytes(b"\0")
+    with pytest.raises(DataError, match=r"^web\.txt is not text: it contains zero bytes"):
+        list(documents(file, cut([file], "text", size)[0], "text"))
 
 
 # Tokens.
@@ -440,6 +453,25 @@ def test_a_corpus_is_there_when_its_first_shards_are(built: tuple[Path, ShardedC
     assert np.array_equal(again.validation, corpus.validation)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("corpus.json", "[]", r"cache/corpora/\w+ is not a complete corpus; build it again from its text$"),
+        ("train.bin", "", r"cache/corpora/\w+ is not a complete corpus; build it again from its text$"),
+        ("../../shards/*/store.json", "{}", r"is not a complete list of shards; build the corpus again from its text$"),
+    ],
+)
+def test_a_damaged_corpus_says_what_is_damaged(
+    built: tuple[Path, ShardedCorpus], name: str, content: str, message: str, tmp_path: Path
+) -> None:
+    shutil.copytree(built[0] / "cache", tmp_path / "cache")
+    folder = tmp_path / "cache" / "corpora" / built[1].path.name
+    for path in folder.glob(name):
+        path.write_text(content)
+    with pytest.raises(DataError, match=message):
+        open_corpus(folder)
+
+
 def test_held_out_documents_are_not_trained_on(built: tuple[Path, ShardedCorpus]) -> None:
     _, corpus = built
     held_out = BYTES.decode(corpus.validation.tolist()).split(END)[:-1]
@@ -516,3 +548,8 @@ def test_a_text_without_words_is_an_error(tmp_path: Path) -> None:
 def test_more_held_out_than_the_first_shard_has_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^validation_fraction \(0\.4\) is more than the first shard of the text"):
         build(tmp_path / "cache", write_text(tmp_path / "web.jsonl"), validation_fraction=0.4)
+
+
+def test_a_text_that_cannot_be_read_is_not_called_a_full_disk(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"^lost\.txt cannot be read \(no such file or directory\)$"):
+        build(tmp_path / "cache", tmp_path / "lost.txt")

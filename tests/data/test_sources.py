@@ -294,3 +294,18 @@ def test_a_stream_without_end_is_refused(standard_input, monkeypatch):
     standard_input(bytes(100))
     with pytest.raises(DataError, match="standard input is not text: it contains zero bytes"):
         scan(["-"])
+
+
+def test_closed_standard_input_is_reported(monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(DataError, match=r"^standard input is closed; give a text file or pipe a text in$"):
+        scan("-")
+
+
+def test_standard_input_that_cannot_be_read_is_not_called_a_full_disk(monkeypatch):
+    def read(size):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=SimpleNamespace(read=read)))
+    with pytest.raises(DataError, match=r"^standard input cannot be read \(input/output error\)$"):
+        scan("-")

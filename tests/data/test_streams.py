@@ -162,6 +162,18 @@ def test_bytes_that_are_not_utf8_can_be_replaced(tmp_path: Path) -> None:
     assert documents(path, encoding_errors="replace") == ["a\ufffdb"]
 
 
+def test_a_message_that_is_not_utf8_is_named_by_its_row_or_replaced(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    content = pyarrow.array([b"Hello", b"a\xffb"])
+    texts = pyarrow.StringArray.from_buffers(2, content.buffers()[1], content.buffers()[2])
+    messages = pyarrow.StructArray.from_arrays([pyarrow.array(["user", "assistant"]), texts], ["role", "content"])
+    path = parquet_file(tmp_path / "chat.parquet", {"messages": pyarrow.ListArray.from_arrays([0, 2], messages)})
+    with pytest.raises(DataError, match=r"chat\.parquet, row 1 is not UTF-8: byte 1 is 0xff; correct it, or use --enc"):
+        scan([path])
+    (conversation,) = documents(path, encoding_errors="replace")
+    assert "a\ufffdb" in conversation
+
+
 @pytest.mark.parametrize("cut", [0, 4, 100, -1])
 def test_a_truncated_parquet_file_is_an_error(tmp_path: Path, cut: int) -> None:
     path = parquet_file(tmp_path / "web.parquet", {"text": TEXTS})

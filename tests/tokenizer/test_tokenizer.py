@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer.tokenizer import Tokenizer
+from minigpt.tokenizer.vocabulary import bytes_to_unicode
 
 ENGLISH = "It was the best of times, it was the worst of times; it was the age of wisdom, it's said.\n\n" * 20
 MIXED = ENGLISH + "naïve café, Ünïcödé — 中文字符 日本語 русский язык 😀👍🏽 1234 don't we'll I'VE  \t x = {}\r\n" * 5
@@ -184,6 +185,16 @@ def test_half_a_surrogate_pair_and_a_very_long_run_of_spaces_can_be_encoded(made
     assert tokenizer.decode(tokenizer.encode("a\ud800b")) == "a\ufffdb"
     spaces = " " * 10**6 + "x"
     assert tokenizer.decode(tokenizer.encode(spaces)) == spaces
+
+
+@pytest.mark.parametrize("ids", [(257, 258), (258, 257)])
+def test_half_a_surrogate_pair_can_be_encoded_whatever_the_order_of_the_ids(ids):
+    vocab = {bytes_to_unicode(bytes([byte])): byte for byte in range(256)}
+    tokenizer = Tokenizer.from_vocabulary(
+        vocab | dict(zip(("ab", "cd"), ids, strict=True)), ["a b", "c d"], special={"<e>": 256}, end_of_text="<e>"
+    )
+    for text, expected in (("ab\udcff", "ab\ufffd"), ("\ud83d\ude00cd", "\U0001f600cd")):
+        assert tokenizer.encode(text) == tokenizer.encode_array(text).tolist() == tokenizer.encode(expected)
 
 
 def test_importing_the_tokenizer_loads_neither_torch_nor_the_trainer():

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from minigpt.bounded_reading import read_json_value
 from minigpt.data.sharded.segments import Segment
-from minigpt.data.sharded.store import Shard, Store, replace_file, write_json
+from minigpt.data.sharded.store import Shard, Store, publish_file, write_json
 from minigpt.errors import DataError
 
 Mask = npt.NDArray[np.bool_]
@@ -38,6 +38,8 @@ class Mixture:
             record = read_json_value(folder / "mixture.json")
             stores = tuple(Store(folder / each) for each in record["stores"])
             return cls(folder, stores, tuple(record["weights"]), record["deduplicate"])
+        except DataError:
+            raise
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{folder} is not a complete corpus; build it again from its text") from error
 
@@ -158,7 +160,7 @@ class Deduplicator:
             places = np.minimum(np.searchsorted(seen, hashes), len(seen) - 1)
             new[seen[places] == hashes] = 0
         if self._mixture.kept(store, shard) is None:
-            replace_file(self._mixture.mask_path(store, shard), new.tobytes())
+            publish_file(self._mixture.mask_path(store, shard), new.tobytes())
         self._remember(np.sort(hashes[new.astype(bool)]))
 
     def _remember(self, hashes: npt.NDArray[np.uint64]) -> None:

@@ -10,16 +10,13 @@ from typing import Any, Literal
 
 from minigpt.data.encodings import is_utf8
 from minigpt.data.parquet import column_bytes, read_parquet
-from minigpt.data.source_files import SourceFile, open_source
+from minigpt.data.source_files import SourceFile, open_source, reading
 from minigpt.data.sources import Document, Piece, json_documents, record_documents, text_documents
-from minigpt.data.zstd import MAGIC as ZSTD_MAGIC
-from minigpt.errors import DataError
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
 LONGEST_DOCUMENT = 2**18  # characters; a longer document becomes several, so that it can be shuffled and held out
 COMPRESSION = 3  # bytes of text for a byte of a compressed file, where it is not known
 
-_GZIP_MAGIC = b"\x1f\x8b"
 _SEARCHED = 2**20  # bytes after a cut in which a boundary is looked for
 _SAMPLES, _SAMPLE_SIZE = 64, 4096  # blocks of a file that identify it, and their bytes
 _END = END_OF_TEXT.encode()
@@ -50,10 +47,10 @@ def cut(files: Sequence[SourceFile], text_key: str, size: int) -> list[Segment]:
     """
     segments = []
     for index, file in enumerate(files):
-        length = _length(file)
+        length = file.stat().st_size
         if file.is_parquet:
             segments += _row_groups(index, column_bytes(file.path, file.name, text_key), size // COMPRESSION)
-        elif is_compressed(file) or not is_utf8(file.decoding.encoding):
+        elif file.is_compressed() or not is_utf8(file.decoding.encoding):
             segments.append(Segment(index, "file", 0, length, length))
         else:
             ends = [*range(size, length - size // 2, size), length]
@@ -77,20 +74,17 @@ def _row_groups(index: int, sizes: Sequence[int], size: int) -> list[Segment]:
 def text_bytes(files: Sequence[SourceFile], segments: Iterable[Segment]) -> int:
     """About how many bytes of text these segments have."""
     return sum(
-        each.size * (COMPRESSION if each.kind == "rows" or is_compressed(files[each.file]) else 1) for each in segments
+        each.size * (COMPRESSION if each.kind == "rows" or files[each.file].is_compressed() else 1) for each in segments
     )
 
 
 def identity(file: SourceFile) -> list[object]:
     """What a file is recognized by: its size and a hash of 64 blocks of it, of all of it if it is short."""
-    length, digest = _length(file), hashlib.sha256()
-    try:
-        with file.path.open("rb") as stream:
-            for number in range(_SAMPLES):
-                stream.seek(max(0, length - _SAMPLE_SIZE) * number // (_SAMPLES - 1))
-                digest.update(stream.read(_SAMPLE_SIZE))
-    except OSError as error:
-        raise DataError(f"{file.name} cannot be read ({(error.strerror or str(error)).lower()})") from error
+    length, digest = file.stat().st_size, hashlib.sha256()
+    with reading(file.name), file.path.open("rb") as stream:
+        for number in range(_SAMPLES):
+            stream.seek(max(0, length - _SAMPLE_SIZE) * number // (_SAMPLES - 1))
+            digest.update(stream.read(_SAMPLE_SIZE))
     return [length, digest.hexdigest()]
 
 
@@ -110,13 +104,13 @@ def _documents(file: SourceFile, segment: Segment, text_key: str) -> Iterator[Pi
         yield from _plain(record_documents(file.name, records))
         return
     with open_source(file) as whole:
-        stream, name = whole, file.name
+        stream, name, start = whole, file.name, 0
         if segment.kind == "bytes":
             start, end = (_boundary(whole, file, offset) for offset in (segment.start, segment.end))
             stream = BufferedReader(_Range(whole, start, end), 2**17)
             name = f"{file.name} (from byte {start:,})" if start else file.name
         read = json_documents if file.is_json else text_documents
-        yield from _plain(read(name, stream, text_key, errors))
+        yield from _plain(read(name, stream, text_key, errors, is_start=not start))
 
 
 def _plain(found: Iterable[Document]) -> Iterator[Piece]:
@@ -145,7 +139,7 @@ def _boundary(stream: Any, file: SourceFile, offset: int) -> int:
 
     A `.jsonl` is cut after a line. A line or a document that begins before a cut belongs to the segment before.
     """
-    length = _length(file)
+    length = file.stat().st_size
     if offset == 0 or offset >= length:
         return min(offset, length)
     stream.seek(offset - 1)
@@ -182,14 +176,3 @@ class _Range(io.RawIOBase):
         buffer[: len(block)] = block
         self._left -= len(block)
         return len(block)
-
-
-def is_compressed(file: SourceFile) -> bool:
-    """Whether a file is compressed by gzip or zstd, judged by its first bytes."""
-    with file.path.open("rb") as stream:
-        head = stream.read(4)
-    return head.startswith((_GZIP_MAGIC, ZSTD_MAGIC))
-
-
-def _length(file: SourceFile) -> int:
-    return file.path.stat().st_size

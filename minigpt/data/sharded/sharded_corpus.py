@@ -1,8 +1,10 @@
 """A corpus whose tokens are in shards, which may still be written while a model trains on them."""
 
 import contextlib
+import filecmp
 import hashlib
 import json
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -12,16 +14,17 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
+from filelock import FileLock
 
 from minigpt.bounded_reading import read_json_value
 from minigpt.cores import available_cores
 from minigpt.data.batches import select_rows
 from minigpt.data.corpus import Corpus
-from minigpt.data.corpus_cache import cache_root
+from minigpt.data.corpus_cache import cache_root, writing_tokens
 from minigpt.data.sharded.first_shards import hold_out, sample_tokenizer, totals
 from minigpt.data.sharded.mixture import Mixture
 from minigpt.data.sharded.order import MixtureOrder, shares
-from minigpt.data.sharded.store import Store, replace_file, write_json
+from minigpt.data.sharded.store import Store, publish_file, write_json
 from minigpt.data.sharded.workers import Workers
 from minigpt.data.shards import Progress, token_type
 from minigpt.data.source_files import SourceFile
@@ -70,7 +73,7 @@ class ShardedCorpus(Corpus):
         """
         shares(weights)
         root = cache_root(cache)
-        try:
+        with writing_tokens(root):
             if isinstance(tokenizer, str):
                 tokenizer = sample_tokenizer(tokenizer, texts, weights, text_key, root)
             stores = [Store.create(root, files, text_key, tokenizer) for files in texts]
@@ -79,20 +82,16 @@ class ShardedCorpus(Corpus):
             fingerprint = hashlib.sha256(json.dumps(key).encode()).hexdigest()
             folder = root / "corpora" / fingerprint[:32]
             mixture = Mixture.create(folder, stores, weights, deduplicate=deduplicate)
-            tokenizer.save(folder)
+            _save_tokenizer(folder, tokenizer)
             with Workers(mixture, available_cores(), first=not whole) as workers:
                 workers.wait(progress)
-            try:
-                return cls.open(folder)
-            except DataError:
-                sources = tuple(file.name for files in texts for file in files)
-                _describe(mixture, tokenizer, fingerprint, validation_fraction, sources, skipped)
-                return cls.open(folder)
-        except OSError as error:
-            raise DataError(
-                f"the tokens cannot be written to {root} ({(error.strerror or str(error)).lower()}); "
-                "free some space there or set MINIGPT_CACHE to another folder"
-            ) from error
+            with FileLock(folder / "corpus.lock"):  # another process may build the same corpus
+                try:
+                    return cls.open(folder)
+                except DataError:
+                    sources = tuple(file.name for files in texts for file in files)
+                    _describe(mixture, tokenizer, fingerprint, validation_fraction, sources, skipped)
+                    return cls.open(folder)
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -123,6 +122,8 @@ class ShardedCorpus(Corpus):
                 validation=_checked(folder / "validation.bin", dtype, hashes["validation"]),
                 **record,
             )
+        except DataError:
+            raise
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{folder} is not a complete corpus; build it again from its text") from error
 
@@ -202,6 +203,16 @@ def _checked(path: Path, dtype: np.dtype[Any], token_hash: str) -> npt.NDArray[A
     return tokens
 
 
+def _save_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
+    """Writes the files of a tokenizer that the folder does not have yet; other processes may be reading them."""
+    with tempfile.TemporaryDirectory(prefix=".", dir=folder) as scratch:
+        tokenizer.save(scratch)
+        for new in Path(scratch).iterdir():
+            old = folder / new.name
+            if not (old.exists() and filecmp.cmp(new, old, shallow=False)):
+                new.replace(old)
+
+
 def _describe(
     mixture: Mixture,
     tokenizer: Tokenizer,
@@ -215,7 +226,7 @@ def _describe(
     chosen = hold_out(mixture, tokenizer, total_bytes, validation_fraction)
     hashes = {}
     for part, tokens in (("train", chosen.train), ("validation", chosen.validation)):
-        replace_file(mixture.folder / f"{part}.bin", tokens.tobytes())
+        publish_file(mixture.folder / f"{part}.bin", tokens.tobytes())
         hashes[part] = hashlib.sha256(tokens.data).hexdigest()
     lengths = tokenizer.token_lengths
     validation_bytes = int(lengths[chosen.validation].sum())

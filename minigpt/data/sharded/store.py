@@ -20,13 +20,13 @@ import numpy.typing as npt
 from minigpt.bounded_reading import read_json_value
 from minigpt.data.sharded.segments import Segment, cut, identity, text_bytes
 from minigpt.data.shards import token_type
-from minigpt.data.source_files import Decoding, SourceFile
+from minigpt.data.source_files import Decoding, SourceFile, absolute_path
 from minigpt.errors import DataError
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 SHARD_BYTES = 2**24  # of text in a shard, about
 _MOST_SHARDS = 4096  # of a text; beyond that they become larger
-_FORMAT = 1
+_FORMAT = 2
 _LARGEST_SHARD = 2**28
 
 
@@ -77,7 +77,9 @@ class Store:
             self._found: dict[tuple[int, int], Shard] = {}  # complete shards and segments stay so
             self._counts: dict[int, int] = {}
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{folder} is not a complete list of shards; delete the folder") from error
+            raise DataError(
+                f"{folder} is not a complete list of shards; build the corpus again from its text"
+            ) from error
 
     @classmethod
     def create(cls, root: Path, files: Sequence[SourceFile], text_key: str, tokenizer: Tokenizer) -> Self:
@@ -85,7 +87,7 @@ class Store:
 
         Raises: DataError for a file that cannot be read; OSError.
         """
-        size = max(SHARD_BYTES, sum(file.path.stat().st_size for file in files) // _MOST_SHARDS)
+        size = max(SHARD_BYTES, sum(file.stat().st_size for file in files) // _MOST_SHARDS)
         size = min(size, _LARGEST_SHARD)
         content = [[*identity(file), file.is_json, file.is_parquet, *file.decoding] for file in files]
         key = hashlib.sha256(json.dumps([_FORMAT, size, text_key, content, tokenizer.fingerprint]).encode()).hexdigest()
@@ -101,10 +103,10 @@ class Store:
                 "shard_bytes": size,
                 "files": [
                     {
-                        "path": str(file.path.resolve()),
+                        "path": str(absolute_path(file.path)),
                         "name": file.name,
                         "decoding": list(file.decoding),
-                        "changed_at": file.path.stat().st_mtime_ns,
+                        "changed_at": file.stat().st_mtime_ns,
                     }
                     for file in files
                 ],
@@ -117,11 +119,7 @@ class Store:
     def check_unchanged(self, segment: Segment) -> None:
         """Raises DataError if the file of a segment has changed since the folder was created."""
         file = self.files[segment.file]
-        try:
-            changed_at = file.path.stat().st_mtime_ns
-        except OSError as error:
-            raise DataError(f"{file.name} cannot be read ({(error.strerror or str(error)).lower()})") from error
-        if changed_at != self.changed_at[segment.file]:
+        if file.stat().st_mtime_ns != self.changed_at[segment.file]:
             raise DataError(f"{file.name} changed while it was tokenized; run the command again")
 
     # Files.
@@ -170,7 +168,7 @@ class Store:
 
     def finish(self, segment: int, count: int) -> None:
         """Marks a segment as complete."""
-        replace_file(self.folder / f"{segment:06d}.done", f"{count}\n".encode())
+        publish_file(self.folder / f"{segment:06d}.done", f"{count}\n".encode())
 
     def is_done(self, segment: int) -> bool:
         """Whether a segment is complete, with all of its shards."""
@@ -217,10 +215,10 @@ def _random_place(key: str, segment: Segment) -> bytes:
 
 def write_json(path: Path, value: object) -> None:
     """Writes a JSON file by renaming, so that it is there as a whole or not at all."""
-    replace_file(path, (json.dumps(value) + "\n").encode())
+    publish_file(path, (json.dumps(value) + "\n").encode())
 
 
-def replace_file(path: Path, content: bytes) -> None:
+def publish_file(path: Path, content: bytes) -> None:
     """Writes a file by renaming one that only this process writes, so that it is there as a whole or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("wb") as file:

@@ -19,6 +19,7 @@ from typing import Self
 
 from filelock import FileLock, Timeout
 
+from minigpt.data.corpus_cache import writing_tokens
 from minigpt.data.sharded.mixture import Deduplicator, Mixture
 from minigpt.data.sharded.tokenize import tokenize_segment
 from minigpt.errors import DataError, MinigptError
@@ -46,17 +47,11 @@ def tokenize(mixture: Mixture, tokenizer: Tokenizer, number: int = 0, threads: i
             marks.advance()
         return not (first and has_first(mixture))
 
-    try:
+    with writing_tokens(mixture.folder.parent.parent):
         while _one_pass(mixture, tokenizer, threads, more) and more():
             time.sleep(_POLL)  # another process tokenizes the rest
         while marks is not None and not marks.advance() and more():
             time.sleep(_POLL)
-    except OSError as error:
-        root, reason = mixture.folder.parent.parent, (error.strerror or str(error)).lower()
-        raise DataError(
-            f"the tokens cannot be written to {root} ({reason}); free some space there or set MINIGPT_CACHE to another "
-            "folder"
-        ) from error
 
 
 def _one_pass(mixture: Mixture, tokenizer: Tokenizer, threads: int, more: Callable[[], bool]) -> bool:

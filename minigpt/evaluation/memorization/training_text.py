@@ -1,7 +1,7 @@
 """Opens the text that a model was trained on, with the source file of each of its documents."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from minigpt.data.corpus import Corpus
 from minigpt.data.sources import Piece, Scan, scan
@@ -99,7 +99,7 @@ class _Reader:
     def pieces(self) -> Iterator[Piece]:
         for number, file in enumerate(self.found.files):
             self.file = number
-            for piece, ends in replace(self.found, files=(file,)).pieces():
+            for piece, ends in self.found.pieces_of(file):
                 self.document = self.documents[self.file] + 1
                 self.documents[self.file] += ends
                 yield piece, ends
