@@ -77,6 +77,8 @@ def _open(data: DataFile) -> Iterator[BinaryIO]:
         raise
     except OSError as error:
         raise DataError(f"{data.name} cannot be read ({(error.strerror or str(error)).lower()})") from error
+    except RuntimeError as error:  # an encrypted zip, or one of a method that Python lacks
+        raise DataError(f"{data.name} cannot be decompressed ({error}); give the decompressed file") from error
     except _DAMAGED as error:
         raise DataError(f"{data.name} is damaged and cannot be decompressed ({error})") from error
 
@@ -99,5 +101,7 @@ def _rows(data: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
         rows = pyarrow.parquet.read_table(data.path).to_pylist()
     except (OSError, pyarrow.ArrowException) as error:
         raise DataError(f"{data.name} cannot be read as parquet; download it again") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{data.name} contains text that is not UTF-8; download it again") from error
     for number, row in enumerate(rows, 1):
         yield f"{data.name}, row {number}", row
