@@ -29,6 +29,19 @@ def exists(path: Path) -> bool:
     return True
 
 
+def modified(path: Path) -> float:
+    """When a file was modified, in seconds since 1970; 0 if it does not exist, as one that was just removed.
+
+    Raises: CheckpointError, as `exists`.
+    """
+    try:
+        return path.stat().st_mtime
+    except (FileNotFoundError, NotADirectoryError):
+        return 0.0
+    except OSError as error:
+        raise read_error(path, error) from error
+
+
 def atomic_write(path: Path, content: Content) -> None:
     """Replaces a file atomically, as `Folder.write`; missing folders are created.
 

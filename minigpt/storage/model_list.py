@@ -7,7 +7,7 @@ from typing import Literal
 
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError, ConfigError
-from minigpt.storage.files import read_json
+from minigpt.storage.files import modified, read_json
 from minigpt.storage.names import ADAPTER_WEIGHTS, CONFIG, LAST, TRAINING, WEIGHTS
 from minigpt.storage.run_record import RunRecord
 
@@ -117,7 +117,7 @@ def _parameters(folder: Path, problems: list[str]) -> int | None:
 
 def _modified(folder: Path) -> float:
     """When the weights, the record or the states of a run were last written."""
-    times = [folder.stat().st_mtime]
+    times = [modified(folder)]
     for name in (WEIGHTS, ADAPTER_WEIGHTS, TRAINING, LAST):
         try:
             times.append((folder / name).stat().st_mtime)
