@@ -11,7 +11,7 @@ from minigpt.cli.options import names_of
 from minigpt.cli.render.terminal import note, write
 from minigpt.cli.signals import forget_interrupts
 from minigpt.config import SamplingConfig
-from minigpt.errors import ConfigError, MinigptError
+from minigpt.errors import ConfigError, MinigptError, reason_of
 from minigpt.settings import annotations_of, value_types
 from minigpt.units import count
 
@@ -103,7 +103,7 @@ class InteractiveSession:
                 raise ConfigError(f"{path} exists already; give another name, or replace it by /save --force {file}")
             path.write_text(text, encoding="utf-8")
         except OSError as error:
-            raise ConfigError(f"{path} cannot be written ({(error.strerror or str(error)).lower()})") from error
+            raise ConfigError(f"{path} cannot be written ({reason_of(error)})") from error
         self.saved.add(path.resolve())
         note(f"saved {count(len(text), 'character')} in {path}")
 

@@ -29,7 +29,7 @@ from minigpt.data.shards import Progress
 from minigpt.data.sources import Scan, scan
 from minigpt.data.split import Part, ValidationSplit
 from minigpt.data.transcript import CHAT_TEMPLATE, ROLES, speaker_number
-from minigpt.errors import ConfigError, DataError
+from minigpt.errors import ConfigError, DataError, reason_of
 from minigpt.seeds import mix_seed
 from minigpt.tokenizer.bpe_dropout import BPEDropout
 from minigpt.tokenizer.spelling import SpellingFeatures
@@ -116,7 +116,7 @@ class Corpus:
                 corpus = cls._open(folder, tokenizer)
         except OSError as error:
             raise DataError(
-                f"the tokens cannot be written to {root} ({(error.strerror or str(error)).lower()}); "
+                f"the tokens cannot be written to {root} ({reason_of(error)}); "
                 "free some space there or set MINIGPT_CACHE to another folder"
             ) from error
         # The cached text may have come from other files.

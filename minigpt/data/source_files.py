@@ -20,7 +20,7 @@ from minigpt.data.encodings import Recoded, is_utf8, likely_encoding, mend
 from minigpt.data.pipes import read_pipe
 from minigpt.data.zstd import MAGIC as ZSTD_MAGIC
 from minigpt.data.zstd import ZstdDamagedError, open_zstd
-from minigpt.errors import DataError, MinigptError, MissingPackageError
+from minigpt.errors import DataError, MinigptError, MissingPackageError, reason_of
 
 _BLOCK = 2**20  # bytes per read
 _SNIFF_BYTES = 2**16  # bytes that decide whether a file in a folder is text
@@ -215,7 +215,7 @@ def _spool(blocks: Iterable[bytes], name: str, decoding: Decoding = UTF8) -> Sou
                     )
                 copy.write(block)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = reason_of(error)
         raise DataError(
             f"{name} cannot be copied to {tempfile.gettempdir()} ({reason}); set TMPDIR to a folder with enough space"
         ) from error
@@ -249,7 +249,7 @@ def open_source(file: SourceFile) -> Iterator[BufferedReader | gzip.GzipFile]:
     except (gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{file.name} is damaged: its gzip stream cannot be decompressed ({error})") from error
     except OSError as error:
-        raise DataError(f"{file.name} cannot be read ({(error.strerror or str(error)).lower()})") from error
+        raise DataError(f"{file.name} cannot be read ({reason_of(error)})") from error
 
 
 def skip_bom(name: str, stream: BufferedReader | gzip.GzipFile) -> int:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from minigpt.bounded_reading import read_json_value
-from minigpt.errors import CheckpointError, FolderTakenError
-from minigpt.storage.folder import Content, fsync, make_folder, reason_of, replace_file, wrap_write_errors
+from minigpt.errors import CheckpointError, FolderTakenError, reason_of
+from minigpt.storage.folder import Content, fsync, make_folder, replace_file, wrap_write_errors
 
 
 def exists(path: Path) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from minigpt.config import GPTConfig
-from minigpt.errors import CheckpointError, ConfigError
+from minigpt.errors import CheckpointError, ConfigError, reason_of
 from minigpt.storage.files import modified, read_json
 from minigpt.storage.names import ADAPTER_WEIGHTS, CONFIG, LAST, TRAINING, WEIGHTS
 from minigpt.storage.run_record import RunRecord
@@ -47,7 +47,7 @@ def list_models(checkpoints: Path) -> list[ListedModel]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise CheckpointError(f"{checkpoints} could not be read ({(error.strerror or str(error)).lower()})") from error
+        raise CheckpointError(f"{checkpoints} could not be read ({reason_of(error)})") from error
     found = [listed for folder in folders if (listed := _listed(folder)) is not None]
     return sorted(found, key=lambda model: (-model.modified, model.name))
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minigpt.bounded_reading import read_json_value
-from minigpt.errors import CheckpointError
+from minigpt.errors import CheckpointError, reason_of
 from minigpt.storage.files import json_bytes
-from minigpt.storage.folder import Folder, reason_of
+from minigpt.storage.folder import Folder
 from minigpt.storage.json_record import is_integer, is_text
 
 if TYPE_CHECKING:

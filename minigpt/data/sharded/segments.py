@@ -13,7 +13,7 @@ from minigpt.data.parquet import column_bytes, read_parquet
 from minigpt.data.source_files import SourceFile, open_source
 from minigpt.data.sources import Document, Piece, json_documents, record_documents, text_documents
 from minigpt.data.zstd import MAGIC as ZSTD_MAGIC
-from minigpt.errors import DataError
+from minigpt.errors import DataError, reason_of
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
 LONGEST_DOCUMENT = 2**18  # characters; a longer document becomes several, so that it can be shuffled and held out
@@ -90,7 +90,7 @@ def identity(file: SourceFile) -> list[object]:
                 stream.seek(max(0, length - _SAMPLE_SIZE) * number // (_SAMPLES - 1))
                 digest.update(stream.read(_SAMPLE_SIZE))
     except OSError as error:
-        raise DataError(f"{file.name} cannot be read ({(error.strerror or str(error)).lower()})") from error
+        raise DataError(f"{file.name} cannot be read ({reason_of(error)})") from error
     return [length, digest.hexdigest()]
 
 

@@ -25,7 +25,7 @@ from minigpt.data.sharded.store import Store, replace_file, write_json
 from minigpt.data.sharded.workers import Workers
 from minigpt.data.shards import Progress, token_type
 from minigpt.data.source_files import SourceFile
-from minigpt.errors import ConfigError, DataError
+from minigpt.errors import ConfigError, DataError, reason_of
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 SHARDED = 2  # the format of corpus.json
@@ -89,7 +89,7 @@ class ShardedCorpus(Corpus):
                 return cls.open(folder)
         except OSError as error:
             raise DataError(
-                f"the tokens cannot be written to {root} ({(error.strerror or str(error)).lower()}); "
+                f"the tokens cannot be written to {root} ({reason_of(error)}); "
                 "free some space there or set MINIGPT_CACHE to another folder"
             ) from error
 

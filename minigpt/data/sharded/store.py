@@ -21,7 +21,7 @@ from minigpt.bounded_reading import read_json_value
 from minigpt.data.sharded.segments import Segment, cut, identity, text_bytes
 from minigpt.data.shards import token_type
 from minigpt.data.source_files import Decoding, SourceFile
-from minigpt.errors import DataError
+from minigpt.errors import DataError, reason_of
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 SHARD_BYTES = 2**24  # of text in a shard, about
@@ -117,7 +117,7 @@ class Store:
         try:
             changed_at = file.path.stat().st_mtime_ns
         except OSError as error:
-            raise DataError(f"{file.name} cannot be read ({(error.strerror or str(error)).lower()})") from error
+            raise DataError(f"{file.name} cannot be read ({reason_of(error)})") from error
         if changed_at != self.changed_at[segment.file]:
             raise DataError(f"{file.name} changed while it was tokenized; run the command again")
 

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 
 from minigpt.data.sharded.mixture import Deduplicator, Mixture
 from minigpt.data.sharded.tokenize import tokenize_segment
-from minigpt.errors import DataError, MinigptError
+from minigpt.errors import DataError, MinigptError, reason_of
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 FIRST = 8  # shards of each text that are there before anything else begins
@@ -52,7 +52,7 @@ def tokenize(mixture: Mixture, tokenizer: Tokenizer, number: int = 0, threads: i
         while marks is not None and not marks.advance() and more():
             time.sleep(_POLL)
     except OSError as error:
-        root, reason = mixture.folder.parent.parent, (error.strerror or str(error)).lower()
+        root, reason = mixture.folder.parent.parent, reason_of(error)
         raise DataError(
             f"the tokens cannot be written to {root} ({reason}); free some space there or set MINIGPT_CACHE to another "
             "folder"
