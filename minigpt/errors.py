@@ -15,6 +15,11 @@ def quoted(value: object) -> str:
     return _QUOTING.repr(value)
 
 
+def reason_of(error: OSError) -> str:
+    """The system's reason for an error, in lower case."""
+    return (error.strerror or str(error)).lower()
+
+
 class MinigptError(Exception):
     """The base class of all errors that the user can fix."""
 

@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 from minigpt import __version__
 from minigpt.cli.render.terminal import note, write
 from minigpt.cli.signals import ignore_interrupts, raise_on_interrupt, was_interrupted
-from minigpt.errors import ConfigError, MinigptError
+from minigpt.errors import ConfigError, MinigptError, reason_of
 from minigpt.tokenizer.display import one_line
 
 _COMMANDS = {  # name: module in minigpt.cli and function, in the order of --help
@@ -222,6 +222,6 @@ def main() -> NoReturn:
 
 
 def _report_unwritable(error: OSError) -> int:
-    note(f"minigpt: standard output could not be written ({(error.strerror or str(error)).lower()})")
+    note(f"minigpt: standard output could not be written ({reason_of(error)})")
     _discard_stdout()
     return 1

@@ -153,7 +153,8 @@ def evaluate(
         known = render.HeldOut(checkpoint.directory.name, trained.result if trained else None)
         record |= {"held_out": True, **render.text_record(labels, parts)}
         scored_text = scored_text_of(loss_on)
-        tables += render.text_tables(labels, parts, checkpoint.tokenizer.name, None, known, scored_text)
+        if not as_json:
+            tables += render.text_tables(labels, parts, checkpoint.tokenizer.name, None, known, scored_text)
     elif sources:
         loss_on = loss_on or "all"
         labels, parts = _evaluate_texts(checkpoint, sources, reading, options, by_position, loss_on, notes)
@@ -163,7 +164,8 @@ def evaluate(
         else:
             record = {**text_record, **record}
         scored_text = scored_text_of(loss_on)
-        tables += render.text_tables(labels, parts, checkpoint.tokenizer.name, limit, None, scored_text)
+        if not as_json:
+            tables += render.text_tables(labels, parts, checkpoint.tokenizer.name, limit, None, scored_text)
     if loss_on not in (None, "all"):
         record["loss_on"] = loss_on
     if names:
@@ -178,7 +180,8 @@ def evaluate(
                     data=files[name],
                 )
             record["benchmarks"].append(render.benchmark_record(result, config.n_parameters))
-            tables.append(render.benchmark_table(result, config.n_parameters))
+            if not as_json:
+                tables.append(render.benchmark_table(result, config.n_parameters))
 
     if as_json:
         write(json.dumps(record))

@@ -59,7 +59,7 @@ def generate(
         typer.Option(
             "--model",
             "-m",
-            help="a run's name, or a model's file or folder [default: the newest run]",
+            help="a run's name, or a model's file or folder [default: the newest model]",
             autocompletion=complete_runs,
         ),
     ] = None,
@@ -128,7 +128,7 @@ def generate(
     as_json: JsonOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
-    """Continue one or several prompts with a model. Without --model, that is the newest run.
+    """Continue one or several prompts with a model, by default the one whose weights were written last.
 
     Examples:
 

@@ -71,9 +71,12 @@ def inspect(
         raise ConfigError("--json cannot be combined with --table; give one of the two")
     text = _text(prompt, file)
 
+    import torch
+
     from minigpt.inspection.activations import inspect as inspect_all
     from minigpt.inspection.activations import predict
     from minigpt.inspection.attention_map import MARK, check_layer_and_head, draw_map
+    from minigpt.model.nonfinite import check_finite
     from minigpt.pages.document import mark_of
     from minigpt.reports.inspection_page import KIND, inspection_page, most_tokens
     from minigpt.storage.folder import replace_file
@@ -94,11 +97,11 @@ def inspect(
     if len(ids) < len(given):
         what = "the context length" if limit == shape.n_positions else "a page of all attention maps has room for"
         note(f"the text has {len(given):,} tokens, more than {what} ({limit:,}); only its last {limit:,} are inspected")
-    if page is None and png is None:
-        predictions = predict(checkpoint.model, ids, top=top)
-    else:
-        found = inspect_all(checkpoint.model, ids, top=top)
-        predictions = found.predictions
+    found = None if page is None and png is None else inspect_all(checkpoint.model, ids, top=top)
+    predictions = predict(checkpoint.model, ids, top=top) if found is None else found.predictions
+    computed = torch.cat([predictions.logprobs[:-1], predictions.top_logprobs.flatten()])
+    check_finite(computed, checkpoint.model, torch.tensor([ids]))
+    if found is not None:
         if page is not None:
             written = inspection_page(found, tokenizer, checkpoint.directory.name, layer=layer or 0, head=head or 0)
             replace_file(targets[page], written.encode())

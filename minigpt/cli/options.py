@@ -20,7 +20,7 @@ ModelArgument = Annotated[
 NewestModelArgument = Annotated[
     str | None,
     typer.Argument(
-        help="a run's name, or a model's file or folder [default: the newest run]",
+        help="a run's name, or a model's file or folder [default: the newest model]",
         metavar="MODEL",
         autocompletion=complete_runs,
     ),

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from minigpt.errors import ConfigError
+from minigpt.errors import ConfigError, reason_of
 
 _SEARCHED = 2**16  # bytes at either end of a file, where the mark of its kind is
 
@@ -25,7 +25,7 @@ def check_output(path: Path, mark: str, *, force: bool) -> Path:
         if force or _contains(target, mark.encode()):
             return target
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({(error.strerror or str(error)).lower()})") from error
+        raise ConfigError(f"{path} cannot be read ({reason_of(error)})") from error
     raise ConfigError(f"{path} exists and is not a file that this command wrote; give another name, or --force")
 
 

@@ -32,7 +32,9 @@ def serve(
     given: dict[str, Any],
     models: Annotated[
         list[str] | None,
-        typer.Argument(help="runs' names, or models' files or folders [default: the newest run]", metavar="[MODEL]..."),
+        typer.Argument(
+            help="runs' names, or models' files or folders [default: the newest model]", metavar="[MODEL]..."
+        ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="serve all models in --checkpoints")] = False,
     device: DeviceOption = "auto",

@@ -11,9 +11,9 @@ from minigpt.cli.options import names_of
 from minigpt.cli.render.terminal import note, write
 from minigpt.cli.signals import forget_interrupts
 from minigpt.config import SamplingConfig
-from minigpt.errors import CheckpointError, ConfigError, MinigptError
+from minigpt.errors import CheckpointError, ConfigError, MinigptError, reason_of
 from minigpt.settings import annotations_of, value_types
-from minigpt.storage.folder import reason_of, replace_file
+from minigpt.storage.folder import replace_file
 from minigpt.units import count
 
 if TYPE_CHECKING:

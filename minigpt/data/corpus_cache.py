@@ -15,7 +15,7 @@ import numpy.typing as npt
 from minigpt.data.shards import Progress, chunks, shard_path, speakers_path, token_type, write_shards
 from minigpt.data.sources import Scan
 from minigpt.data.split import Part, ValidationSplit
-from minigpt.errors import DataError, MinigptError, TokenizerError
+from minigpt.errors import DataError, MinigptError, TokenizerError, reason_of
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
@@ -51,7 +51,7 @@ def writing_tokens(root: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise DataError(
-            f"the tokens cannot be written to {root} ({(error.strerror or str(error)).lower()}); "
+            f"the tokens cannot be written to {root} ({reason_of(error)}); "
             "free some space there or set MINIGPT_CACHE to another folder"
         ) from error
 

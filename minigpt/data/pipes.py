@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from minigpt.bounded_reading import open_without_waiting
-from minigpt.errors import DataError
+from minigpt.errors import DataError, reason_of
 
 _PATIENCE = 0.5  # seconds
 
@@ -29,7 +29,7 @@ def read_pipe(path: Path, block_size: int) -> Iterator[bytes]:
     try:
         pipe = open(path, "rb", buffering=0, opener=open_without_waiting)  # noqa: SIM115  (closed below)
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({(error.strerror or str(error)).lower()})") from error
+        raise DataError(f"{path} cannot be read ({reason_of(error)})") from error
     with pipe:
         until = time.monotonic() + _PATIENCE
         while (block := pipe.read(block_size)) == b"":

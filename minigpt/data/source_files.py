@@ -21,7 +21,7 @@ from minigpt.data.folders import is_file, is_folder, walk
 from minigpt.data.pipes import read_pipe
 from minigpt.data.zstd import MAGIC as ZSTD_MAGIC
 from minigpt.data.zstd import ZstdDamagedError, open_zstd
-from minigpt.errors import DataError, MinigptError, MissingPackageError, MissingTextError
+from minigpt.errors import DataError, MinigptError, MissingPackageError, MissingTextError, reason_of
 
 _BLOCK = 2**20  # bytes per read
 _SNIFF_BYTES = 2**16  # bytes that decide whether a file in a folder is text
@@ -82,7 +82,7 @@ def reading(name: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(f"{name} cannot be read ({(error.strerror or str(error)).lower()})") from error
+        raise DataError(f"{name} cannot be read ({reason_of(error)})") from error
 
 
 def absolute_path(path: str | Path) -> Path:
@@ -199,7 +199,7 @@ def _in_folder(
     others, n_unread = 0, len(unread)
 
     def skip_folder(error: OSError) -> None:
-        reason = (error.strerror or str(error)).lower()
+        reason = reason_of(error)
         unread.append(_Unread("folder", DataError(f"{error.filename} cannot be read ({reason})")))
 
     for path in walk(folder, skip_folder):
@@ -270,7 +270,7 @@ def _spool(blocks: Iterable[bytes], name: str, decoding: Decoding = UTF8) -> Sou
                     )
                 copy.write(block)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = reason_of(error)
         raise DataError(
             f"{name} cannot be copied to {tempfile.gettempdir()} ({reason}); set TMPDIR to a folder with enough space"
         ) from error
@@ -309,7 +309,7 @@ def open_source(file: SourceFile) -> Iterator[BufferedReader | gzip.GzipFile]:
     except (gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{file.name} is damaged: its gzip stream cannot be decompressed ({error})") from error
     except OSError as error:
-        raise DataError(f"{file.name} cannot be read ({(error.strerror or str(error)).lower()})") from error
+        raise DataError(f"{file.name} cannot be read ({reason_of(error)})") from error
 
 
 def skip_bom(name: str, stream: BufferedReader | gzip.GzipFile) -> int:

@@ -17,6 +17,7 @@ from minigpt.evaluation.perplexity import (
     token_array,
 )
 from minigpt.model.gpt import GPT, eval_mode
+from minigpt.model.nonfinite import check_finite
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
@@ -44,6 +45,12 @@ class Breakdown:
         loss = float(self.nats[number]) / tokens if tokens else float("nan")
         return Evaluation(loss, tokens, int(self.bytes[number]), self.whole.context, self.whole.stride)
 
+    @property
+    def n_positions(self) -> int:
+        """How many positions there are up to the last at which a token was measured; before it, some may have none."""
+        measured = np.flatnonzero(self.position_tokens)
+        return int(measured[-1]) + 1 if len(measured) else 0
+
     def position_losses(self) -> Floats:
         """The mean loss at each position of the window: after 1 token, after 2, … Shapes: (T,)."""
         with np.errstate(invalid="ignore"):  # a position may have no scored token
@@ -70,7 +77,7 @@ def break_down(
     are also computed, so that every position is measured on the same text. Only `scored` tokens count, as in
     `evaluate`.
 
-    Raises: DataError, ConfigError, as `evaluate`.
+    Raises: DataError, ConfigError, as `evaluate`; GenerationError if a loss is NaN or infinite.
     """
     context, stride = resolve_protocol(model.config, context, stride)
     stream = token_array(tokens)
@@ -88,7 +95,9 @@ def break_down(
             if not len(targets):
                 continue
             slices = target_losses(model, features[is_measured.to(device)], targets.to(device))
-            losses = torch.cat(list(slices)).cpu().double().numpy()
+            measured = torch.cat(list(slices)).cpu()
+            check_finite(measured, model, batch.inputs)
+            losses = measured.double().numpy()
             if by_position:
                 length = batch.targets.shape[1]
                 at = batch.counts.nonzero()[:, 1].numpy()  # the positions of the measured tokens in their windows

@@ -21,6 +21,7 @@ from minigpt.threads import watch_load
 _BATCH_TOKENS = 8192  # in one forward pass, unless the caller chooses
 _MOST_LOGITS = 2**24  # at once: 64 MB in float32
 _CACHED_LOGITS = 2**18  # that a thread of a CPU turns into losses at once, so that they stay in its cache
+_LARGEST_EXPONENT = 709  # of a float: exp(710) overflows
 
 Item = TypeVar("Item")
 Progress = Callable[[int, int], None]  # windows done, windows in total
@@ -61,12 +62,17 @@ class Evaluation:
     @property
     def perplexity(self) -> float:
         """exp(loss); comparable only between models with the same tokenizer."""
-        return math.exp(self.loss) if self.loss < 700 else math.inf
+        return perplexity(self.loss)
 
     @property
     def bits_per_byte(self) -> float:
         """The loss per byte of text, in bits; comparable between models with different tokenizers."""
         return self.loss * self.tokens / (math.log(2) * self.bytes) if self.bytes else math.nan
+
+
+def perplexity(nats: float) -> float:
+    """exp of a mean loss in nats; infinite if that is too large for a float."""
+    return math.inf if nats > _LARGEST_EXPONENT else math.exp(nats)
 
 
 def evaluate(

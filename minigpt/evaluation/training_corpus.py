@@ -9,7 +9,11 @@ from pathlib import Path
 from minigpt.config import ReadingConfig
 from minigpt.data.corpus import Corpus, corpus_fingerprint
 from minigpt.data.open_corpus import open_corpus
+from minigpt.data.sharded.sharded_corpus import ShardedCorpus, shards_fingerprint
+from minigpt.data.sharded.store import store_name
+from minigpt.data.sharded.texts import Texts, find_texts, read_in_shards, weighted
 from minigpt.data.shards import Progress
+from minigpt.data.source_files import SourceFile
 from minigpt.data.sources import Scan, scan
 from minigpt.errors import ConfigError, DataError
 from minigpt.storage.checkpoint import Checkpoint
@@ -30,9 +34,11 @@ def find_training_corpus(checkpoint: Checkpoint, *, fix: str) -> tuple[Corpus, S
     if recorded is None or not recorded.sources:
         raise ConfigError(f"{directory} does not record what it was trained on; {fix}")
     names = ", ".join(recorded.sources)
-    in_shards = recorded.in_shards()
-    if in_shards is not None:
-        return in_shards, None
+    shards = recorded.cached_shards()
+    if shards is None and (texts := recorded.texts_again()) is not None:
+        shards = recorded.build_shards(texts)
+    if shards is not None:
+        return shards, None
     found = recorded.scan_again()
     folder = recorded.corpus.path or "the cache"  # early runs did not record it
     try:
@@ -52,11 +58,14 @@ def find_training_corpus(checkpoint: Checkpoint, *, fix: str) -> tuple[Corpus, S
 def given_training_corpus(checkpoint: Checkpoint, sources: Sequence[str], progress: Progress | None = None) -> Corpus:
     """The corpus that a run was trained on, built from its text, which is given again and verified by its hash.
 
-    Raises: ConfigError if the run does not record its text, or this is another one; DataError.
+    Raises: ConfigError if the run does not record its text, or this is another one, or another part of it would be held
+    out; DataError.
     """
     recorded, directory = _Recorded.of(checkpoint), checkpoint.directory
     if recorded is None:
         raise ConfigError(f"{directory} does not record what it was trained on, so nothing is known to be held out")
+    if (texts := recorded.texts(sources)) is not None:
+        return recorded.build_shards(texts, progress)
     found = recorded.scan(sources)
     if not recorded.is_text(found):
         raise ConfigError(
@@ -78,10 +87,10 @@ def training_overlap(found: Scan, checkpoint: Checkpoint) -> str | None:
         return None
     what = ", ".join(file.name for file in found.files[:_SHOWN]) + (" …" if len(found.files) > _SHOWN else "")
     held_out = "; --held-out evaluates only the part that was held out" if recorded.corpus.validation_tokens else ""
-    if recorded.is_text(found):
+    if recorded.is_text(found) or recorded.is_text_in_shards([found.files], [1.0]):
         return f"{what} is the text that {name} was trained on, so these figures say little about other text{held_out}"
     again = recorded.scan_again() if recorded.corpus.train_bytes <= _MOST_COMPARED else None
-    if again is not None and recorded.is_text(again):
+    if again is not None and (recorded.is_text(again) or recorded.texts_again()):
         trained = set(_document_hashes(again))
         given = _document_hashes(found)
         common = sum(each in trained for each in given)
@@ -90,7 +99,7 @@ def training_overlap(found: Scan, checkpoint: Checkpoint) -> str | None:
         are = "is" if common == 1 else "are"
         which = f"{what} is" if common == len(given) else f"{common:,} of the {len(given):,} documents given {are}"
         return f"{which} in the text that {name} was trained on{held_out}"
-    sources = [Path(os.path.realpath(source)) for source in recorded.sources]
+    sources = [Path(os.path.realpath(source)) for source in recorded.paths(recorded.sources)]
     for file in found.files:
         path = Path(os.path.realpath(file.path))
         if any(source == path or source in path.parents for source in sources):
@@ -115,7 +124,7 @@ class _Recorded:
             return None
         return cls(record.sources, record.corpus, record.reading, checkpoint.tokenizer)
 
-    def in_shards(self) -> Corpus | None:
+    def cached_shards(self) -> Corpus | None:
         """The corpus if it is in shards and in the cache; its text is too large to be read again for a comparison."""
         try:
             corpus = open_corpus(self.corpus.path or "")
@@ -123,11 +132,67 @@ class _Recorded:
             return None
         return corpus if corpus.grows and corpus.fingerprint == self.corpus.fingerprint else None
 
+    def texts(self, sources: Sequence[str]) -> Texts | None:
+        """These sources as texts in shards, if they are those of the run, by the hashes of their files.
+
+        Raises: ConfigError, DataError for sources that cannot be read in shards, although the run read them so.
+        """
+        if not read_in_shards(sources, self.reading):
+            return None
+        texts = find_texts(sources, self.reading)
+        return texts if self.is_text_in_shards(texts.files, texts.weights) else None
+
+    def texts_again(self) -> Texts | None:
+        """The sources of the run as texts in shards, if they have not changed."""
+        try:
+            return self.texts(self.sources)
+        except (ConfigError, DataError):
+            return None
+
+    def is_text_in_shards(self, texts: Sequence[Sequence[SourceFile]], weights: Sequence[float]) -> bool:
+        """Whether the run read these texts, each of some files, in shards with these weights.
+
+        Raises: DataError for a file that cannot be read.
+        """
+        reading = self.reading
+        names = [store_name(files, reading.text_key, self.tokenizer) for files in texts]
+        return self.corpus.fingerprint == shards_fingerprint(
+            names, weights, reading.deduplicate, reading.validation_fraction
+        )
+
+    def build_shards(self, texts: Texts, progress: Progress | None = None) -> Corpus:
+        """The corpus of the run's texts in shards, from the cache or tokenized again.
+
+        Raises: ConfigError if not the same part is held out, because more shards are known now; DataError.
+        """
+        if (cached := self.cached_shards()) is not None:
+            return cached
+        corpus = ShardedCorpus.build_in_shards(
+            texts.files,
+            texts.weights,
+            self.tokenizer,
+            text_key=self.reading.text_key,
+            deduplicate=self.reading.deduplicate,
+            validation_fraction=self.reading.validation_fraction,
+            skipped=texts.skipped,
+            progress=progress,
+        )
+        if (held_out := len(corpus.validation)) != self.corpus.validation_tokens:
+            raise ConfigError(
+                f"the shards that the run was trained on are no longer in the cache, and of those in {corpus.path} "
+                f"{held_out:,} tokens are held out instead of {self.corpus.validation_tokens or 0:,}; give another text"
+            )
+        return corpus
+
+    def paths(self, sources: Sequence[str]) -> list[str]:
+        """The sources without the weights that they have in a mixture."""
+        return [path for path, _ in weighted(sources, mix=self.reading.mix)]
+
     def scan(self, sources: Sequence[str]) -> Scan:
         """Reads these sources with the settings of the run."""
         reading = self.reading
         return scan(
-            list(sources),
+            self.paths(sources),
             text_key=reading.text_key,
             encoding=reading.encoding,
             encoding_errors=reading.encoding_errors,
@@ -139,11 +204,11 @@ class _Recorded:
             return None
         try:
             return self.scan(self.sources)
-        except DataError:
+        except (ConfigError, DataError):  # the former for a weight that is not valid
             return None
 
     def is_text(self, found: Scan) -> bool:
-        """Whether this is the whole text that the run was trained on."""
+        """Whether this is the whole text that the run was trained on, if it was not read in shards."""
         fraction = self.reading.validation_fraction
         return corpus_fingerprint(found, self.tokenizer, fraction) == self.corpus.fingerprint
 

@@ -13,10 +13,10 @@ from minigpt.generation.constraint import TextState
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.resolve import resolve_engine
 from minigpt.generation.logits_processors import LogitsProcessor
-from minigpt.generation.nonfinite import first_nonfinite
 from minigpt.generation.sampling import Sampler
 from minigpt.generation.speculative import Drafter, SpeedupMonitor
 from minigpt.model.gpt import GPT, eval_mode
+from minigpt.model.nonfinite import first_nonfinite
 
 
 def window_start(length: int, n_positions: int) -> int:

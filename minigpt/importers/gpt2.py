@@ -90,11 +90,12 @@ def import_gpt2(
         raise CheckpointError(f"tokenizer ({tokenizer!r}) must be none: the model's own is used, or none at all")
     ids_only = tokenizer is not None
     model, path, hub_name = _resolve_source(model, source)
-    if name is not None and (name in ("", ".", "..") or Path(name).name != name):
+    name = _name_of(model) if name is None else name
+    if name in ("", ".", "..") or Path(name).name != name:
         raise CheckpointError(
             f"name ({name!r}) must be the name of a folder, not a path; --checkpoints sets the folder it is in"
         )
-    target = Path(checkpoints) / (name or _name_of(model))
+    target = Path(checkpoints) / name
     if exists(target / TRAINING):
         raise CheckpointError(f"{target} is a training run, which is never overwritten; choose another --name")
     resolve_device(device)
@@ -196,7 +197,8 @@ def _name_of(model: str | Path) -> str:
     path = Path(model).resolve()
     if path.is_dir():
         return path.name
-    return path.parent.name if path.name.partition(".")[0] in _GENERIC_NAMES else path.stem
+    is_generic = path.name.partition(".")[0] in _GENERIC_NAMES
+    return (is_generic and path.parent.name) or path.stem
 
 
 def _stored_source(directory: Path) -> str | None:

@@ -31,7 +31,7 @@ from minigpt.storage.huggingface import (
     plain_name,
     stored_tensors,
 )
-from minigpt.storage.json_record import is_integer, is_number, mapping
+from minigpt.storage.json_record import is_integer, is_number, is_text, mapping
 from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, CONFIG, WEIGHTS
 from minigpt.storage.tensors import TensorFile
 
@@ -118,10 +118,8 @@ def read_adapter(directory: Path) -> Adapter:
     layers = {name: _layer(name, given, options, directory) for name, given in parts.items()}
     if not layers:
         raise CheckpointError(f"{directory} has an adapter without tensors; copy it again")
-    base = options.get("base_model_name_or_path")
-    return Adapter(
-        directory, base if isinstance(base, str) and base else None, metadata.get(BASE_SHA256), layers, replaced
-    )
+    base = options.get("base_model_name_or_path") or None
+    return Adapter(directory, base, metadata.get(BASE_SHA256), layers, replaced)
 
 
 def _replaced_name(name: str, options: Mapping[str, Any], directory: Path) -> str:
@@ -172,6 +170,9 @@ def _check_options(options: Mapping[str, Any], path: Path) -> None:
             f"init_lora_weights ({initial!r}) in {path} changes the base model, so that the adapter does not belong to "
             "the base that it names; convert it with peft's path_initial_model_for_weight_conversion"
         )
+    base = options.get("base_model_name_or_path")
+    if base is not None and not is_text(base):
+        raise CheckpointError(f"base_model_name_or_path ({quoted(base)}) in {path} must be a name or a path")
     if not is_integer(options.get("r", 8), 1):
         raise CheckpointError(f"r ({quoted(options['r'])}) in {path} must be a whole number of at least 1")
     if not is_number(options.get("lora_alpha", 8)):

@@ -5,6 +5,7 @@ keeps it busy forever.
 Source: torch/serialization.py, `_save`, `_legacy_save`, `_legacy_load`.
 """
 
+import functools
 import math
 import zipfile
 from collections.abc import Iterable, Mapping
@@ -34,6 +35,7 @@ _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 _OLDEST_PICKLES = (b"c", b"(")  # of protocols 0 and 1; the first opcode is a global or a mark
 _SUFFIXES = (".bin", ".pt", ".pth")
 _MAGIC_NUMBER = 0x1950A86A20F9469CFC6C  # the first pickle of the old format
+_ENCRYPTED = 1  # the bit of a member's flags
 _LOCAL_HEADER = 30  # bytes of a member's header in a zip, before its name and its extra field
 
 
@@ -77,7 +79,7 @@ def open_torch(path: Path) -> Any:
             raise CheckpointError(
                 f"{path} holds objects that are not weights ({error}); get the model as safetensors"
             ) from error
-        except (DamagedPickleError, zipfile.BadZipFile, NotImplementedError, OSError, ValueError) as error:
+        except (DamagedPickleError, zipfile.BadZipFile, NotImplementedError, OSError, EOFError, ValueError) as error:
             if isinstance(error, CheckpointError):  # is an OSError too, and already says what to do
                 raise
             raise CheckpointError(
@@ -107,7 +109,12 @@ def _open_zip(file: ByteFile) -> Any:
 
 
 def _check_members(file: ByteFile, members: Iterable[zipfile.ZipInfo]) -> None:
-    """Checks that a zip is not compressed and claims no more bytes than the file has."""
+    """Checks that a zip is neither encrypted nor compressed and claims no more bytes than the file has."""
+    if encrypted := next((member for member in members if member.flag_bits & _ENCRYPTED), None):
+        raise CheckpointError(
+            f"{file.path} is an encrypted zip ({encrypted.filename!r} needs a password), which torch.save never "
+            "writes; give the file without encryption"
+        )
     compressed = next((member for member in members if member.compress_type != zipfile.ZIP_STORED), None)
     if compressed:
         raise CheckpointError(
@@ -192,6 +199,18 @@ def _checked(view: View, storage: Storage, start: int) -> StoredTensor:
     return StoredTensor(dtype, view.shape, view.strides, start + view.offset * dtype.itemsize)
 
 
+@functools.cache
+def _is_real(dtype: torch.dtype) -> bool:
+    """Whether values of this type convert to float32; quantized ones and those of less than a byte do not."""
+    if dtype.is_complex:
+        return False
+    try:
+        torch.zeros(dtype.itemsize, dtype=torch.uint8).view(dtype).float()
+    except NotImplementedError:
+        return False
+    return True
+
+
 class TorchTensors:
     """The named tensors of a file that `open_torch` opened.
 
@@ -205,7 +224,7 @@ class TorchTensors:
         for name, tensor in tensors.items():
             if not isinstance(name, str) or not isinstance(tensor, StoredTensor):
                 raise CheckpointError(f"{path} holds a {type(tensor).__name__} named {name!r}, expected only tensors")
-            if tensor.dtype is None or tensor.dtype.is_complex:
+            if tensor.dtype is None or not _is_real(tensor.dtype):
                 raise CheckpointError(f"{name!r} in {path} is sparse, quantized or complex, expected dense real values")
             self._tensors[name] = tensor
             claimed += math.prod(tensor.shape) * tensor.dtype.itemsize

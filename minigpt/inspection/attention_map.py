@@ -1,5 +1,6 @@
 """Draws an attention map as an image file with matplotlib."""
 
+import io
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 from minigpt.errors import ConfigError
 from minigpt.inspection.activations import Inspection
 from minigpt.optional_packages import optional_import
+from minigpt.storage.folder import replace_file
 
 MARK = "minigpt inspect --png"  # in every map, if its format has a place for it
 _MARKED = {".png", ".svg", ".pdf", ".ps", ".eps"}
@@ -18,8 +20,8 @@ _MAX_LABELS = 128  # on an axis; more would overlap
 def draw_map(inspection: Inspection, labels: Sequence[str], path: Path, *, layer: int, head: int) -> None:
     """Draws how much each token (row) attends to every token (column); layers and heads are counted from 0.
 
-    Raises: ConfigError if the layer or head does not exist, or the file cannot be written; MissingPackageError without
-    matplotlib.
+    Raises: ConfigError if the layer or head does not exist, or matplotlib does not know the file's extension;
+    CheckpointError if the file cannot be written, which then is unchanged; MissingPackageError without matplotlib.
     """
     check_layer_and_head(inspection.attention.shape[0], inspection.attention.shape[1], layer, head)
     with optional_import("drawing an attention map", "matplotlib"):
@@ -48,14 +50,15 @@ def draw_map(inspection: Inspection, labels: Sequence[str], path: Path, *, layer
     else:
         axes.xaxis.set_major_locator(NullLocator())
         axes.yaxis.set_major_locator(NullLocator())
+    picture = io.BytesIO()
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph .* missing")  # characters missing in the font become boxes
             marks = {"Creator": MARK} if path.suffix.lower() in _MARKED else None
-            figure.savefig(path, dpi=120, metadata=marks)
-    except (OSError, ValueError) as error:  # a missing folder; an unknown file extension
-        reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-        raise ConfigError(f"{path} cannot be written ({reason}); give a file name such as map.png") from error
+            figure.savefig(picture, dpi=120, format=path.suffix[1:].lower() or None, metadata=marks)
+    except ValueError as error:  # an unknown file extension
+        raise ConfigError(f"{path} cannot be written ({error}); give a file name such as map.png") from error
+    replace_file(path, picture.getvalue())
 
 
 def check_layer_and_head(n_layer: int, n_head: int, layer: int, head: int) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from minigpt.config import GPTConfig
 from minigpt.inspection.activations import Inspection, Predictions, mean_bits
 from minigpt.inspection.colors import DARKEST_BITS
+from minigpt.storage.run_log import replace_nonfinite
 from minigpt.tokenizer.display import token_label
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -40,8 +41,7 @@ def inspection_json(
         "head": head,
         "labels": [token_label(tokenizer, id) for id in shown],
         "tokens": [number_of[id] for id in inspection.ids.tolist()],
-        "bitsPerToken": _finite(per_token),
-        "bitsPerByte": _finite(per_byte),
+        **replace_nonfinite({"bitsPerToken": per_token, "bitsPerByte": per_byte}),
         "attention": _packed_triangles(inspection.attention),
         "lens": [_layer_predictions(lens[layer], number_of) for layer in range(n_layer)],
         "norms": {
@@ -68,10 +68,6 @@ def _layer_predictions(predictions: Predictions, number_of: dict[int, int]) -> d
         "actual": _rounded(predictions.logprobs),
         "ranks": predictions.ranks.tolist(),
     }
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _rounded(values: Tensor) -> Any:

@@ -5,9 +5,9 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from minigpt.config import ReadingConfig
 from minigpt.data.corpus import Corpus
 from minigpt.data.sharded.sharded_corpus import ShardedCorpus
+from minigpt.data.sharded.texts import find_texts, read_in_shards
 from minigpt.data.sources import scan
 from minigpt.jobs.events import Activity, Event
-from minigpt.jobs.texts import find_texts, read_in_shards
 from minigpt.planning.vocabulary import plan_tokenizer
 from minigpt.storage.run_record import CorpusRecord
 from minigpt.tokenizer.tokenizer import Tokenizer, requested_vocab_size

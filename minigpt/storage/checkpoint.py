@@ -19,7 +19,7 @@ from minigpt.errors import CheckpointError, ConfigError
 from minigpt.model.gpt import GPT
 from minigpt.model.lora import lora_of
 from minigpt.storage.adapter import BASE_SHA256, is_adapter, save_adapter, write_adapter_config
-from minigpt.storage.files import atomic_folder, atomic_json, atomic_write, exists, read_json
+from minigpt.storage.files import atomic_folder, atomic_json, atomic_write, exists, modified, read_json
 from minigpt.storage.folder import Content
 from minigpt.storage.huggingface import (
     config_from_huggingface,
@@ -239,7 +239,7 @@ def find_checkpoint(name: str | Path | None, checkpoints: str | Path) -> Path:
         what = f"no model in {checkpoints}" if name is None else f"no model {str(name)!r}, and none in {checkpoints}"
         raise CheckpointError(f"{what}; train one with `minigpt train corpus.txt` or get one with `minigpt load-gpt2`")
     if name is None:
-        return max(weights, key=lambda path: path.stat().st_mtime).parent
+        return max(weights, key=modified).parent
     names = sorted(path.parent.name for path in weights)
     close = difflib.get_close_matches(str(name), names, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"available: {', '.join(names)}"

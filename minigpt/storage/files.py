@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from minigpt.bounded_reading import read_json_value
-from minigpt.errors import CheckpointError, FolderTakenError
-from minigpt.storage.folder import Content, fsync, make_folder, reason_of, replace_file, wrap_write_errors
+from minigpt.errors import CheckpointError, FolderTakenError, reason_of
+from minigpt.storage.folder import Content, fsync, make_folder, replace_file, wrap_write_errors
 
 
 def exists(path: Path) -> bool:
@@ -27,6 +27,19 @@ def exists(path: Path) -> bool:
     except OSError as error:
         raise read_error(path, error) from error
     return True
+
+
+def modified(path: Path) -> float:
+    """When a file was modified, in seconds since 1970; 0 if it does not exist, as one that was just removed.
+
+    Raises: CheckpointError, as `exists`.
+    """
+    try:
+        return path.stat().st_mtime
+    except (FileNotFoundError, NotADirectoryError):
+        return 0.0
+    except OSError as error:
+        raise read_error(path, error) from error
 
 
 def atomic_write(path: Path, content: Content) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from minigpt.errors import CheckpointError
+from minigpt.errors import CheckpointError, reason_of
 
 if sys.platform == "darwin":
     import fcntl
@@ -42,11 +42,6 @@ def wrap_write_errors(path: Path) -> Iterator[None]:
         else:
             fix = "choose a folder that can be written"
         raise CheckpointError(f"{path} could not be written ({reason_of(error)}); {fix}") from error
-
-
-def reason_of(error: OSError) -> str:
-    """The system's reason for an error, in lower case."""
-    return (error.strerror or str(error)).lower()
 
 
 class Folder:

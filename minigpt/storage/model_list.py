@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 from minigpt.config import GPTConfig
-from minigpt.errors import CheckpointError, ConfigError
-from minigpt.storage.files import read_json
+from minigpt.errors import CheckpointError, ConfigError, reason_of
+from minigpt.storage.files import modified, read_json
 from minigpt.storage.names import ADAPTER_WEIGHTS, CONFIG, LAST, TRAINING, WEIGHTS
 from minigpt.storage.run_record import RunRecord
 
@@ -47,7 +47,7 @@ def list_models(checkpoints: Path) -> list[ListedModel]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise CheckpointError(f"{checkpoints} could not be read ({(error.strerror or str(error)).lower()})") from error
+        raise CheckpointError(f"{checkpoints} could not be read ({reason_of(error)})") from error
     found = [listed for folder in folders if (listed := _listed(folder)) is not None]
     return sorted(found, key=lambda model: (-model.modified, model.name))
 
@@ -117,7 +117,7 @@ def _parameters(folder: Path, problems: list[str]) -> int | None:
 
 def _modified(folder: Path) -> float:
     """When the weights, the record or the states of a run were last written."""
-    times = [folder.stat().st_mtime]
+    times = [modified(folder)]
     for name in (WEIGHTS, ADAPTER_WEIGHTS, TRAINING, LAST):
         try:
             times.append((folder / name).stat().st_mtime)

@@ -16,15 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minigpt.bounded_reading import read_json_value
-from minigpt.errors import CheckpointError
+from minigpt.errors import CheckpointError, reason_of
 from minigpt.storage.files import json_bytes
-from minigpt.storage.folder import Folder, reason_of
+from minigpt.storage.folder import Folder
+from minigpt.storage.json_record import is_integer, is_text
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 # The errors of file systems without locks. filelock handles only ENOSYS, so the fallback for all of them is here.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+
+_LARGEST_PID = 2**31 - 1
 
 
 class RunLock:
@@ -119,12 +122,14 @@ class RunLock:
         return not _process_exists(owner["pid"])
 
     def _read_owner(self) -> dict[str, Any]:
-        """The recorded owner; empty if none is recorded, or its record is being written."""
+        """The recorded owner; empty if none is recorded, or its record is damaged or being written."""
         try:
             owner = read_json_value(self.owner_path)
         except (OSError, ValueError):
             return {}
-        return owner if isinstance(owner, dict) and {"pid", "host", "since"} <= owner.keys() else {}
+        if not isinstance(owner, dict) or not {"pid", "host", "since"} <= owner.keys():
+            return {}
+        return owner if is_integer(owner["pid"], 1, _LARGEST_PID) and is_text(owner["host"]) else {}
 
     def _refusal(self, *, by_kernel: bool) -> CheckpointError:
         owner = self._read_owner()

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from minigpt.bounded_reading import bounded_lines, open_regular, parse_json
 from minigpt.errors import CheckpointError
@@ -70,34 +70,34 @@ class RunLog:
         a sentence on each.
         Raises: CheckpointError without such a list.
         """
-        try:
-            opened = self._open_to_read()
-        except CheckpointError as error:
-            if problems is None:
-                raise
-            problems.append(str(error))
-            return
-        with opened as file:
-            written = file if self._whole is None else io.BytesIO(file.read(self._whole))
-            for number, line in enumerate(chain(bounded_lines(written), self._waiting), 1):
-                if not line.endswith(b"\n"):
-                    continue
-                try:
-                    record = parse_line(line, f"{self.path}, line {number}")
-                except CheckpointError as error:
-                    if problems is None:
-                        raise
-                    problems.append(str(error))
-                else:
-                    yield record
+        for number, line in enumerate(chain(self._written_lines(problems), self._waiting), 1):
+            if not line.endswith(b"\n"):
+                continue
+            try:
+                record = parse_line(line, f"{self.path}, line {number}")
+            except CheckpointError as error:
+                if problems is None:
+                    raise
+                problems.append(str(error))
+            else:
+                yield record
 
-    def _open_to_read(self) -> BinaryIO:
+    def _written_lines(self, problems: list[str] | None) -> Iterator[bytes]:
+        """The lines in the file up to one that cannot be read; `problems` as in `read`."""
         try:
-            return open_regular(self.path)
+            with open_regular(self.path) as file:
+                yield from bounded_lines(file if self._whole is None else io.BytesIO(file.read(self._whole)))
         except FileNotFoundError:
-            return io.BytesIO()
-        except OSError as error:
-            raise read_error(self.path, error) from error
+            return
+        except (OSError, ValueError) as error:
+            problem = (
+                read_error(self.path, error)
+                if isinstance(error, OSError)
+                else CheckpointError(f"{self.path} cannot be read to its end: {error}; remove that line")
+            )
+            if problems is None:
+                raise problem from error
+            problems.append(str(problem))
 
     def filter(self, keep: Callable[[dict[str, Any]], bool]) -> None:
         """Removes the records for which `keep` is false.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from minigpt.errors import CheckpointError
 from minigpt.storage.checkpoint import TRAINING
-from minigpt.storage.files import exists
+from minigpt.storage.files import modified
 from minigpt.storage.names import LAST
 from minigpt.storage.run import read_record
 
@@ -42,4 +42,4 @@ def _number(folder: Path) -> int:
 
 
 def _touched(folder: Path) -> float:
-    return max(path.stat().st_mtime for path in (folder / TRAINING, folder / LAST) if exists(path))
+    return max(modified(folder / name) for name in (TRAINING, LAST))

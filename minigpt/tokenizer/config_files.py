@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from minigpt.bounded_reading import read_json_unicode
-from minigpt.errors import TokenizerError
+from minigpt.errors import TokenizerError, reason_of
 from minigpt.tokenizer.huggingface_json import AddedToken, parse_added_token
 from minigpt.tokenizer.vocabulary import END_OF_TEXT, OtherRulesError
 
@@ -118,7 +118,7 @@ def as_tokenizer_error(path: Path) -> Iterator[None]:
             f"{path.parent} must hold a tokenizer.json, or a vocab.json and a merges.txt; it has no {path.name}"
         ) from error
     except OSError as error:
-        raise TokenizerError(f"{path} cannot be read ({(error.strerror or str(error)).lower()})") from error
+        raise TokenizerError(f"{path} cannot be read ({reason_of(error)})") from error
     except ValueError as error:  # a TokenizerError, or invalid JSON or UTF-8
         reason = error if isinstance(error, TokenizerError) else f"it is damaged ({error})"
         raise TokenizerError(f"{path} cannot be used: {reason}") from error

@@ -12,7 +12,7 @@ from builders import new_model
 
 from minigpt.cli.render.evaluation import text_record, text_tables
 from minigpt.evaluation.breakdown import Breakdown
-from minigpt.evaluation.perplexity import Evaluation
+from minigpt.evaluation.perplexity import Evaluation, perplexity
 from minigpt.inspection.activations import predict
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -228,3 +228,41 @@ def test_a_model_without_a_tokenizer_is_one_line_on_stderr(run: Any, one: Path) 
     assert result.exit_code == 1
     assert "tokenizer.json" in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("arguments", [["fox.txt"], ["fox.txt", "--json", "--by-position"], ["lambada"], ["wikitext2"]])
+def test_a_model_with_nan_is_refused_with_the_parameter(
+    run: Any, one: Path, lambada: Path, here: Path, arguments: list[str]
+) -> None:
+    model = load_checkpoint(one, "cpu").model
+    model.get_parameter("final_norm.weight").data[3] = math.nan
+    save_checkpoint(one, model, Tokenizer.named("bytes"))
+    (here / "wiki.txt").write_text(" = A heading = \n a text\n")
+    data = {"lambada": ["--data", str(lambada)], "wikitext2": ["--data", "wiki.txt"]}.get(arguments[0], [])
+    refused = run("evaluate", "one", *arguments, *data)
+    assert refused.exit_code == 1
+    assert "the first values that are not finite are in the parameter final_norm.weight (1 of" in refused.stderr
+    assert refused.stdout == ""
+
+
+def test_positions_without_a_scored_token_are_null_and_have_no_row(run: Any, one: Path, here: Path) -> None:
+    roles = ["user", "assistant"]
+    messages = [{"role": role, "content": "abc"} for role in roles]
+    (here / "chat.jsonl").write_text(json.dumps({"messages": messages}))
+    command = ["evaluate", "one", "chat.jsonl", "--loss-on", "assistant", "--by-position"]
+    figures = json.loads(run(*command, "--json").stdout)
+    losses, counts = figures["position_losses"], figures["position_tokens"]
+    assert [loss is None for loss in losses] == [count == 0 for count in counts]
+    assert counts[0] == 0
+    assert counts[-1] > 0
+    shown = run(*command)
+    assert shown.exit_code == 0, shown.output
+    table = shown.stdout[shown.stdout.index("loss by position") :]
+    assert not re.search(r"^ *1 ", table, re.MULTILINE)
+    assert "9 to" in table
+
+
+def test_the_perplexity_is_infinite_if_too_large_for_a_float_and_nan_stays_nan() -> None:
+    assert perplexity(1.0) == math.e
+    assert perplexity(1e4) == math.inf
+    assert math.isnan(perplexity(math.nan))

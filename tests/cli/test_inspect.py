@@ -197,3 +197,15 @@ def test_explain_and_table_refuse_options_that_they_cannot_be_combined_with(
         result = run(*GENERATE, option, *others)
         assert result.exit_code == 1
         assert result.stderr == f"minigpt: {option} cannot be combined with {name}\n"
+
+
+@pytest.mark.parametrize("option", [["--table"], ["--json"], ["--html", "new.html"]])
+def test_a_model_with_nan_is_refused_with_the_parameter(run: Any, one: Path, option: list[str]) -> None:
+    model = load_checkpoint(one, "cpu").model
+    model.get_parameter("final_norm.weight").data[3] = math.nan
+    save_checkpoint(one, model, Tokenizer.named("bytes"))
+    refused = run(*INSPECT, "the fox", *option)
+    assert refused.exit_code == 1
+    assert "the first values that are not finite are in the parameter final_norm.weight (1 of" in refused.stderr
+    assert refused.stdout == ""
+    assert not Path("new.html").exists()

@@ -1,6 +1,7 @@
 """`minigpt train` with texts in shards: --mix, --deduplicate, --prepare, and their wrong use."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,40 @@ def test_a_mix_names_its_texts_with_their_weights_and_resumes(texts: Path, run: 
     assert [Path(source).name for source in record.sources] == ["web.jsonl=3", "books.jsonl=1"]
     assert run("train", "--resume", "--name", "mixed", "--steps", "8").exit_code == 0
     assert run("evaluate", "mixed", "--held-out").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("web", ["web.jsonl", "--shards", "on"]),
+        ("books", ["books.jsonl", "--deduplicate"]),
+        ("mixed", ["--mix", "web.jsonl=3", "books.jsonl=1"]),
+    ],
+)
+def test_the_training_text_in_shards_is_recognized_without_its_cache(
+    texts: Path, run: Any, tiny: list[str], name: str, arguments: list[str]
+) -> None:
+    assert run("train", *arguments, *tiny, "--name", name, "--no-report").exit_code == 0
+    given = [each for each in arguments if ".jsonl" in each]
+    copies = [each.replace(".jsonl", "-copy.jsonl") for each in given]
+    for path in given:
+        file = path.partition("=")[0]
+        shutil.copy(file, file.replace(".jsonl", "-copy.jsonl"))
+    expected = json.loads(run("evaluate", name, "--held-out", "--json").stdout)["loss"]
+    for again in ([], given, copies):
+        assert json.loads(run("evaluate", name, *again, "--held-out", "--json").stdout)["loss"] == expected
+        shutil.rmtree(texts / "cache")
+    copy = copies[0].partition("=")[0]
+    what = "is in the text" if name == "mixed" else "is the text"
+    assert f"note: {copy} {what} that {name} was trained on" in run("evaluate", name, copy).stderr
+    with Path(given[0].partition("=")[0]).open("a") as file:
+        file.write('\n{"text": "more"}')
+    changed = run("evaluate", name, "--held-out")
+    assert changed.exit_code == 1
+    assert "has changed since; give that text" in changed.stderr
+    other = run("evaluate", name, *given, "--held-out")
+    assert other.exit_code == 1
+    assert f"is not the text that checkpoints/{name} was trained on, as its hash shows" in other.stderr
 
 
 def test_prepared_tokens_are_those_that_training_reads(texts: Path, run: Any, tiny: list[str]) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from minigpt.jobs.texts import read_in_shards
 
 from minigpt.config import ReadingConfig
 from minigpt.data.sharded.segments import documents
@@ -13,7 +14,6 @@ from minigpt.data.sharded.store import Store
 from minigpt.data.source_files import UTF8, absolute_path, find_files
 from minigpt.errors import DataError
 from minigpt.jobs.request import Request
-from minigpt.jobs.texts import read_in_shards
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="links need permission on Windows")

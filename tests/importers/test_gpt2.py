@@ -14,7 +14,7 @@ from builders import assert_same_model, new_model
 from minigpt.config import PRESETS, GPTConfig
 from minigpt.errors import CheckpointError, TokenizerError
 from minigpt.importers import verification
-from minigpt.importers.gpt2 import import_gpt2, load_gpt2
+from minigpt.importers.gpt2 import _name_of, import_gpt2, load_gpt2
 from minigpt.importers.verification import verify_gpt2
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
@@ -67,6 +67,17 @@ def test_a_source_with_a_name_is_imported_under_that_name(tmp_path: Path, source
     assert load_gpt2("gpt2", source=source, checkpoints=tmp_path, device="cpu").directory == tmp_path / "gpt2"
     assert load_gpt2(source=source, name="mine", checkpoints=tmp_path, device="cpu").directory == tmp_path / "mine"
     assert load_gpt2(source=source, checkpoints=tmp_path, device="cpu").directory == tmp_path / "tiny"
+
+
+def test_a_generic_file_is_named_after_its_folder_unless_that_has_no_name() -> None:
+    assert _name_of(Path("/fox/model.gguf")) == "fox"
+    assert _name_of(Path("/model.gguf")) == "model"
+
+
+@pytest.mark.parametrize("source", [Path("/"), "user/.."], ids=str)
+def test_a_model_without_a_usable_name_needs_one(tmp_path: Path, source: str | Path) -> None:
+    with pytest.raises(CheckpointError, match=r"^name \(.*\) must be the name of a folder, not a path"):
+        import_gpt2(source, checkpoints=tmp_path, device="cpu")
 
 
 @pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "..", ""])

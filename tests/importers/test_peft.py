@@ -422,6 +422,9 @@ def forget_hash(folder: Path) -> None:
     [
         ({"peft_type": "IA3"}, "peft_type ('IA3') in"),
         ({"peft_type": None}, "peft_type (None) in"),
+        ({"base_model_name_or_path": "base\0"}, r"base_model_name_or_path ('base\x00') in"),
+        ({"base_model_name_or_path": "\ud800"}, r"base_model_name_or_path ('\ud800') in"),
+        ({"base_model_name_or_path": 3}, "base_model_name_or_path (3) in"),
         ({"r": 0}, "r (0) in"),
         ({"r": "16"}, "r ('16') in"),
         ({"r": 5}, "but its adapter_config.json says 5"),

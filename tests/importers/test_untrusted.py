@@ -16,6 +16,7 @@ from builders import new_model
 from minigpt.config import GPTConfig
 from minigpt.errors import MinigptError
 from minigpt.importers.gpt2 import import_gpt2
+from minigpt.importers.torch_file import StoredTensor, TorchTensors
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
 from minigpt.storage.huggingface import to_huggingface
@@ -90,6 +91,31 @@ def test_zip_members_that_claim_more_than_the_file_are_refused(folder: Path) -> 
     content[at + 20 : at + 28] = (2**32 - 2).to_bytes(4, "little") * 2
     path.write_bytes(content)
     refused(folder, "claims to hold 4,29|is truncated or damaged")
+
+
+def test_an_encrypted_zip_is_refused(folder: Path) -> None:
+    path = folder / "pytorch_model.bin"
+    torch.save(weights(), path)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\x01\x02") + 8] |= 1  # the flags of the first member
+    path.write_bytes(content)
+    refused(folder, r"is an encrypted zip \('.*' needs a password\)")
+
+
+def test_a_zip_whose_member_ends_too_early_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.save(weights(), folder / "pytorch_model.bin")
+
+    def read(*_: object) -> bytes:
+        raise EOFError
+
+    monkeypatch.setattr(zipfile.ZipExtFile, "read", read)
+    refused(folder, "is truncated, damaged or not a file of weights")
+
+
+@pytest.mark.parametrize("dtype", [torch.quint8, torch.bits8, torch.uint4, torch.complex64], ids=str)
+def test_a_tensor_of_a_type_that_is_not_of_real_numbers_is_refused(tmp_path: Path, dtype: torch.dtype) -> None:
+    with pytest.raises(MinigptError, match=r"'x' in .* is sparse, quantized or complex"):
+        TorchTensors(tmp_path, {"x": StoredTensor(dtype, (1,), (1,), 0)})
 
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["new form", "old form"])

@@ -1,11 +1,12 @@
 """Attention maps as image files."""
 
+import errno
 from pathlib import Path
 
 import pytest
 from builders import new_model
 
-from minigpt.errors import ConfigError
+from minigpt.errors import CheckpointError, ConfigError
 from minigpt.inspection.activations import inspect
 from minigpt.inspection.attention_map import draw_map
 
@@ -22,6 +23,19 @@ def test_an_attention_map_is_drawn_and_a_wrong_layer_head_or_file_is_refused(tmp
     ]:
         with pytest.raises(ConfigError, match=message):
             draw_map(found, labels, tmp_path / "no.png", layer=layer, head=head)
-    for name in ("missing/map.png", "map.wrong"):
-        with pytest.raises(ConfigError, match="cannot be written"):
-            draw_map(found, labels, tmp_path / name, layer=0, head=0)
+    with pytest.raises(ConfigError, match=r"map.wrong cannot be written .*; give a file name such as map.png"):
+        draw_map(found, labels, tmp_path / "map.wrong", layer=0, head=0)
+
+
+def test_a_full_disk_leaves_the_earlier_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "map.png"
+    path.write_bytes(b"earlier")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(CheckpointError, match=r"map.png could not be written \(no space left on device\); free some"):
+        draw_map(inspect(new_model(), [36, 65], top=1), ["$", "A"], path, layer=0, head=0)
+    assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"earlier"]

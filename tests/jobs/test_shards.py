@@ -12,8 +12,8 @@ from safetensors.numpy import load_file
 import minigpt
 from minigpt.config import ReadingConfig
 from minigpt.data.sharded import store
+from minigpt.data.sharded.texts import find_texts, read_in_shards, weighted
 from minigpt.errors import ConfigError, DataError
-from minigpt.jobs.texts import find_texts, read_in_shards, weighted
 
 SMALL = {"n_layer": 1, "n_head": 1, "n_embd": 8, "context_length": 16, "batch_size": 8, "tokenizer": "bytes"}
 WORDS = ["one", "two", "three", "four", "five", "six", "seven"]
@@ -56,7 +56,7 @@ def test_the_size_of_the_text_decides_unless_the_settings_do(text: Path, monkeyp
     assert not read_in_shards([str(text)], ReadingConfig())
     assert read_in_shards([str(text)], ReadingConfig(shards="on"))
     assert read_in_shards([str(text)], ReadingConfig(deduplicate=True))
-    monkeypatch.setattr("minigpt.jobs.texts.IN_SHARDS", 1000)
+    monkeypatch.setattr("minigpt.data.sharded.texts.IN_SHARDS", 1000)
     assert read_in_shards([str(text)], ReadingConfig())
     assert read_in_shards([str(text.parent)], ReadingConfig())
     assert read_in_shards([str(text.parent / "*.jsonl")], ReadingConfig())

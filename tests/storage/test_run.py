@@ -1,8 +1,10 @@
 """A run's folder with full and broken disks, kills and several processes; and its states."""
 
 import errno
+import io
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -18,6 +20,7 @@ from minigpt.errors import CheckpointError
 from minigpt.storage.checkpoint import find_checkpoint, load_checkpoint
 from minigpt.storage.last_state import LastState
 from minigpt.storage.run import Run
+from minigpt.storage.run_log import RunLog
 from minigpt.storage.run_record import Result
 from minigpt.storage.runs import newest_run, next_number, runs_in
 
@@ -303,3 +306,34 @@ def test_a_kill_while_a_line_is_written_keeps_the_lines_before_it(run: Run) -> N
     again.truncate_log(1, frozenset({"loss"}))
     again.log(line(2))
     assert steps(again) == [1, 2]
+
+
+def test_a_run_that_is_removed_after_it_was_listed_is_not_the_newest(run: Run) -> None:
+    gone = run.directory.with_name("gone")
+    assert newest_run([run.directory, gone]) == run.directory
+    assert newest_run([gone, run.directory]) == run.directory
+
+
+def test_a_log_line_that_is_too_long_is_a_problem_and_later_lines_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minigpt.bounded_reading.MAX_LINE", 50)
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"step": 1}\n' + " " * 60 + "\n")
+    problems: list[str] = []
+    assert list(RunLog(path).read(problems)) == [{"step": 1}]
+    expected = f"{path} cannot be read to its end: line 2 has more than 50 bytes; remove that line"
+    assert problems == [expected]
+    with pytest.raises(CheckpointError, match=re.escape(expected)):
+        list(RunLog(path).read())
+
+
+def test_a_log_that_fails_while_it_is_read_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(io.BytesIO):
+        def readline(self, *_: Any) -> bytes:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("minigpt.storage.run_log.open_regular", lambda _: Failing())
+    problems: list[str] = []
+    assert list(RunLog(tmp_path / "log.jsonl").read(problems)) == []
+    assert problems == [f"{tmp_path / 'log.jsonl'} could not be read (input/output error)"]

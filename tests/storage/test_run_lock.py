@@ -190,15 +190,23 @@ def test_without_file_locks_an_owner_on_another_machine_keeps_the_lock(
         RunLock(tmp_path).acquire()
 
 
+STALE = ["of an ended process", "of an earlier process with this pid"]
+DAMAGED = [
+    '{"pid": 1',
+    *(f'{{"pid": {pid}, "host": {json.dumps(socket.gethostname())}, "since": ""}}' for pid in ('"1"', "2e3", 10**30)),
+    '{"pid": 1, "host": ["here"], "since": ""}',
+]
+
+
 @posix
-@pytest.mark.parametrize("owner", ["of an ended process", "of an earlier process with this pid", "torn"])
+@pytest.mark.parametrize("owner", [*STALE, *DAMAGED])
 def test_without_file_locks_a_stale_lock_is_taken_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str
 ) -> None:
     without_locks(monkeypatch)
     name_owner(tmp_path, ended_pid() if "ended" in owner else os.getpid(), socket.gethostname())
-    if owner == "torn":
-        (tmp_path / ".lock.json").write_text('{"pid": 1')
+    if owner in DAMAGED:
+        (tmp_path / ".lock.json").write_text(owner)
     lock = RunLock(tmp_path)
     lock.acquire()
     assert json.loads((tmp_path / ".lock.json").read_text())["pid"] == os.getpid()

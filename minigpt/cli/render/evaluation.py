@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from minigpt.cli.render.result_table import ResultTable
+from minigpt.storage.run_log import replace_nonfinite
 from minigpt.tokenizer.display import visible
 from minigpt.units import count
 
@@ -43,18 +44,17 @@ def text_record(labels: Sequence[str], parts: "Breakdown") -> dict[str, Any]:
     whole = parts.whole
     record: dict[str, Any] = {
         "loss": whole.loss,
-        "perplexity": _finite(whole.perplexity),
-        "bits_per_byte": _finite(whole.bits_per_byte),
+        **replace_nonfinite({"perplexity": whole.perplexity, "bits_per_byte": whole.bits_per_byte}),
         "tokens": whole.tokens,
         "bytes": whole.bytes,
         "context": whole.context,
         "stride": whole.stride,
         "documents": [_document_record(name, parts.document(number)) for number, name in enumerate(labels)],
     }
-    if len(parts.position_tokens):
-        is_measured = parts.position_tokens > 0
-        record["position_losses"] = parts.position_losses()[is_measured].tolist()
-        record["position_tokens"] = parts.position_tokens[is_measured].tolist()
+    if n_positions := parts.n_positions:
+        losses, counts = parts.position_losses()[:n_positions].tolist(), parts.position_tokens[:n_positions].tolist()
+        record["position_losses"] = [loss if n else None for loss, n in zip(losses, counts, strict=True)]
+        record["position_tokens"] = counts
     return record
 
 
@@ -63,14 +63,8 @@ def _document_record(name: str, part: "Evaluation") -> dict[str, Any]:
         "name": name,
         "tokens": part.tokens,
         "bytes": part.bytes,
-        "loss": _finite(part.loss),
-        "bits_per_byte": _finite(part.bits_per_byte),
+        **replace_nonfinite({"loss": part.loss, "bits_per_byte": part.bits_per_byte}),
     }
-
-
-def _finite(value: float) -> float | None:
-    """The value, or None for infinity and NaN, which JSON lacks."""
-    return value if math.isfinite(value) else None
 
 
 def text_tables(
@@ -137,13 +131,14 @@ def _document_table(labels: Sequence[str], parts: "Breakdown") -> ResultTable:
 def _position_table(parts: "Breakdown") -> ResultTable:
     """The loss by the number of preceding tokens, in ranges that double, with bars of the loss above the lowest."""
     nats, counts = parts.position_nats, parts.position_tokens
+    n_positions = parts.n_positions
     ranges: list[tuple[str, float, int]] = []
     start, size = 0, 1
-    while start < len(counts) and counts[start]:
-        end = min(start + size, len(counts))
-        n_tokens = int(counts[start:end].sum())
+    while start < n_positions:
+        end = min(start + size, n_positions)
         name = f"{start + 1}" if end == start + 1 else f"{start + 1} to {end}"
-        ranges.append((name, float(nats[start:end].sum()) / n_tokens, n_tokens))
+        if n_tokens := int(counts[start:end].sum()):
+            ranges.append((name, float(nats[start:end].sum()) / n_tokens, n_tokens))
         start, size = end, max(1, end)
     lowest = min(loss for _, loss, _ in ranges)
     span = max(loss for _, loss, _ in ranges) - lowest
@@ -167,7 +162,7 @@ def benchmark_record(result: "BenchmarkResult", n_parameters: int) -> dict[str, 
         "data": list(result.data),
         result.example_name: result.examples,
         "metrics": {
-            metric.name: {"value": _finite(metric.value), "unit": metric.unit, "protocol": metric.protocol}
+            metric.name: replace_nonfinite({"value": metric.value, "unit": metric.unit, "protocol": metric.protocol})
             for metric in result.metrics
         },
         "caveats": list(result.caveats),

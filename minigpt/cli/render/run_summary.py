@@ -1,6 +1,5 @@
 """The result of a training run as a table."""
 
-import math
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
@@ -33,13 +32,15 @@ def summary(
 
     `saved` names the run's folder.
     """
+    from minigpt.evaluation.perplexity import perplexity
+
     rows = {"steps": f"{event.step:,} in {duration(event.seconds)}", "speed": speed}
     if event.validation_loss is not None and event.bits_per_byte is not None:
         rows["best weights"] = f"step {event.best_step:,}"
         read = event.validation_tokens
         tokens = f"all {read:,} tokens" if read >= n_scored else f"{read:,} of {n_scored:,} tokens"
         rows["validation loss"] = f"{event.validation_loss:.4f} nats per token, {tokens}"
-        rows["perplexity"] = f"{math.exp(min(700.0, event.validation_loss)):.2f} per token"
+        rows["perplexity"] = f"{perplexity(event.validation_loss):.2f} per token"
         rows["bits per byte"] = f"{event.bits_per_byte:.4f} {scored_text}".rstrip()
     rows |= {name: text for name, text in (("baselines", baselines), ("copied", copied)) if text is not None}
     rows["saved in"] = saved

@@ -15,7 +15,7 @@ from minigpt.data.documents.limits import MAX_FILE, MAX_SUBTITLES, DocumentError
 from minigpt.data.documents.pdf import pdf_text
 from minigpt.data.documents.srt import srt_text
 from minigpt.data.encodings import likely_encoding, mend
-from minigpt.errors import DataError
+from minigpt.errors import DataError, reason_of
 from minigpt.optional_packages import check_installed
 
 
@@ -67,7 +67,7 @@ def read_document(path: Path, name: str, encoding: str = "utf-8", errors: str = 
     try:
         content = read_regular(path, MAX_FILE)
     except OSError as error:
-        raise DataError(f"{name} cannot be read ({(error.strerror or str(error)).lower()})") from error
+        raise DataError(f"{name} cannot be read ({reason_of(error)})") from error
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the libraries, about damage that they repair

@@ -78,8 +78,7 @@ class ShardedCorpus(Corpus):
                 tokenizer = sample_tokenizer(tokenizer, texts, weights, text_key, root)
             stores = [Store.create(root, files, text_key, tokenizer) for files in texts]
             names = [store.folder.name for store in stores]
-            key = [SHARDED, names, [float(weight) for weight in weights], deduplicate, validation_fraction]
-            fingerprint = hashlib.sha256(json.dumps(key).encode()).hexdigest()
+            fingerprint = shards_fingerprint(names, weights, deduplicate, validation_fraction)
             folder = root / "corpora" / fingerprint[:32]
             mixture = Mixture.create(folder, stores, weights, deduplicate=deduplicate)
             _save_tokenizer(folder, tokenizer)
@@ -194,6 +193,14 @@ class ShardedCorpus(Corpus):
 
     def _not_a_chat_log(self, role: str) -> ConfigError:
         return ConfigError(f"loss_on ({role}) needs a text that is tokenized at once; add --shards off, or give all")
+
+
+def shards_fingerprint(
+    names: Sequence[str], weights: Sequence[float], deduplicate: bool, validation_fraction: float | None
+) -> str:
+    """The `fingerprint` of a corpus in shards; `names` are those of its texts' folders, as from `store_name`."""
+    key = [SHARDED, names, [float(weight) for weight in weights], deduplicate, validation_fraction]
+    return hashlib.sha256(json.dumps(key).encode()).hexdigest()
 
 
 def _checked(path: Path, dtype: np.dtype[Any], token_hash: str) -> npt.NDArray[Any]:

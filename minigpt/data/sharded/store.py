@@ -87,11 +87,8 @@ class Store:
 
         Raises: DataError for a file that cannot be read; OSError.
         """
-        size = max(SHARD_BYTES, sum(file.stat().st_size for file in files) // _MOST_SHARDS)
-        size = min(size, _LARGEST_SHARD)
-        content = [[*identity(file), file.is_json, file.is_parquet, *file.decoding] for file in files]
-        key = hashlib.sha256(json.dumps([_FORMAT, size, text_key, content, tokenizer.fingerprint]).encode()).hexdigest()
-        folder = root / "shards" / key[:32]
+        size, key = _size_and_key(files, text_key, tokenizer)
+        folder = root / "shards" / _name(key)
         folder.mkdir(parents=True, exist_ok=True)
         segments = cut(files, text_key, size)
         segments_in_order = sorted(segments, key=lambda each: _random_place(key, each))
@@ -206,6 +203,27 @@ class Store:
 
 
 _IN_NAME = ("segment", "number")
+
+
+def store_name(files: Sequence[SourceFile], text_key: str, tokenizer: Tokenizer) -> str:
+    """The name of the folder that `Store.create` makes for these files, without making it.
+
+    Raises: DataError for a file that cannot be read; OSError.
+    """
+    return _name(_size_and_key(files, text_key, tokenizer)[1])
+
+
+def _size_and_key(files: Sequence[SourceFile], text_key: str, tokenizer: Tokenizer) -> tuple[int, str]:
+    """The bytes of text in a shard, and a hash of all that the shards depend on."""
+    size = max(SHARD_BYTES, sum(file.stat().st_size for file in files) // _MOST_SHARDS)
+    size = min(size, _LARGEST_SHARD)
+    content = [[*identity(file), file.is_json, file.is_parquet, *file.decoding] for file in files]
+    values = [_FORMAT, size, text_key, content, tokenizer.fingerprint]
+    return size, hashlib.sha256(json.dumps(values).encode()).hexdigest()
+
+
+def _name(key: str) -> str:
+    return key[:32]
 
 
 def _random_place(key: str, segment: Segment) -> bytes:

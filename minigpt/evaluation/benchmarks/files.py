@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
 
 from minigpt.bounded_reading import bounded_lines, open_regular, parse_json
-from minigpt.errors import DataError
+from minigpt.errors import DataError, reason_of
 from minigpt.evaluation.benchmarks.results import DataFile
 from minigpt.optional_packages import optional_import
 
@@ -76,7 +76,9 @@ def _open(data: DataFile) -> Iterator[BinaryIO]:
     except DataError:
         raise
     except OSError as error:
-        raise DataError(f"{data.name} cannot be read ({(error.strerror or str(error)).lower()})") from error
+        raise DataError(f"{data.name} cannot be read ({reason_of(error)})") from error
+    except RuntimeError as error:  # an encrypted zip, or one of a method that Python lacks
+        raise DataError(f"{data.name} cannot be decompressed ({error}); give the decompressed file") from error
     except _DAMAGED as error:
         raise DataError(f"{data.name} is damaged and cannot be decompressed ({error})") from error
 
@@ -99,5 +101,7 @@ def _rows(data: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
         rows = pyarrow.parquet.read_table(data.path).to_pylist()
     except (OSError, pyarrow.ArrowException) as error:
         raise DataError(f"{data.name} cannot be read as parquet; download it again") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{data.name} contains text that is not UTF-8; download it again") from error
     for number, row in enumerate(rows, 1):
         yield f"{data.name}, row {number}", row

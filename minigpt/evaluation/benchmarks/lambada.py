@@ -4,13 +4,13 @@ Source: Paperno et al. 2016, in OpenAI's form of the text (Radford et al. 2019, 
 words that cannot end a sentence, by an unpublished list of stop words, so it cannot be reproduced here.
 """
 
-import math
 from itertools import islice
 
 from minigpt.errors import DataError
 from minigpt.evaluation.benchmarks.files import read_lines, read_records
 from minigpt.evaluation.benchmarks.loglikelihood import encode_pair, score_continuations
 from minigpt.evaluation.benchmarks.results import BenchmarkOptions, BenchmarkResult, DataFile, Metric, common_caveats
+from minigpt.evaluation.perplexity import perplexity
 from minigpt.model.gpt import GPT
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -69,7 +69,7 @@ def run(model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: Benchm
         Metric(
             "perplexity_last_word",
             "perplexity, last word",
-            math.exp(min(700.0, -sum(each.log_probability for each in scores) / count)),
+            perplexity(-sum(each.log_probability for each in scores) / count),
             "perplexity",
             "exp of the mean loss of a last word, summed over its tokens (lm-eval's lambada_openai perplexity)",
         ),

@@ -19,7 +19,8 @@ from minigpt.evaluation.benchmarks.results import (
     Metric,
     common_caveats,
 )
-from minigpt.evaluation.perplexity import evaluate
+from minigpt.evaluation.breakdown import break_down
+from minigpt.evaluation.perplexity import perplexity
 from minigpt.model.gpt import GPT
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -91,21 +92,23 @@ def _measure(
     text = detokenizer(published) if options.detokenize else published
     context = options.context or model.config.n_positions
     stride = options.stride or max(1, context // 2)
-    measured = evaluate(
+    measured = break_down(
         model,
         [tokenizer.start_of_text, *tokenizer.encode(text)],
+        end_of_text=tokenizer.end_of_text,
+        token_lengths=tokenizer.token_lengths,
         context=context,
         stride=stride,
         batch_size=options.batch_size,
         progress=options.progress,
-    )
+    ).whole
     nats = measured.loss * measured.tokens
     words = len(published.split())
     ends = published.count("\n")
     how = f"context {context}, stride {stride}, {'de-tokenized' if options.detokenize else 'text as published'}"
 
     def per(count: int) -> float:
-        return math.exp(min(700.0, nats / max(1, count)))
+        return perplexity(nats / max(1, count))
 
     metrics = (
         Metric(

@@ -11,6 +11,7 @@ from torch import Tensor
 from minigpt.evaluation.perplexity import Progress, resolve_protocol, sliced_logits
 from minigpt.model.gpt import GPT, eval_mode
 from minigpt.model.kv_cache import KVCache
+from minigpt.model.nonfinite import check_finite
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 Ids = tuple[int, ...]
@@ -76,7 +77,7 @@ def score_continuations(
     The model sees the last `context` tokens (default: its context length) before the continuation's last token. A
     longer continuation is read in several windows, each token with at least half the context before it. Equal pairs are
     scored once, so they tie exactly. `progress` is called with the rows done and the total.
-    Raises: ConfigError if the context does not fit the model.
+    Raises: ConfigError if the context does not fit the model; GenerationError if a score is NaN or infinite.
     """
     context, _ = resolve_protocol(model.config, context, None)
     distinct = list(dict.fromkeys(pairs))
@@ -90,6 +91,7 @@ def score_continuations(
     with eval_mode(model), torch.inference_mode():
         for batch in _batches(rows, batch_size):
             for row, (log_probabilities, is_greedy) in zip(batch, _score_rows(model, batch), strict=True):
+                check_finite(log_probabilities, model, torch.tensor([row.prefix + row.inputs]))
                 sums[row.pair] += float(log_probabilities.sum())
                 greedy[row.pair] &= bool(is_greedy.all())
                 last_greedy[row.pair] |= row.is_end and bool(is_greedy[-1])

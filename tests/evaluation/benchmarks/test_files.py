@@ -330,3 +330,31 @@ def test_the_nearest_size_is_by_ratio() -> None:
         each.metric: each.value for each in published_results("lambada", "gpt2-xl") if each.source == "GPT-2 paper"
     }
     assert table == {"perplexity_last_word": 8.63, "accuracy_last_word": 0.6324}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"), [(8, 1, "is encrypted"), (10, 99, "compression method is not supported")]
+)
+def test_a_zip_that_python_cannot_decompress_is_one_sentence(
+    tmp_path: Path, field: int, value: int, reason: str
+) -> None:
+    path = tmp_path / "w.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.txt", PTB)
+    content = bytearray(path.read_bytes())
+    for start in (content.index(b"PK\x01\x02") + field, content.index(b"PK\x03\x04") + field - 2):
+        content[start] = value
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"w.zip cannot be decompressed \(.*{reason}.*\); give the decompressed file"):
+        list(language_modeling.read_ptb(DataFile(path, "w.zip")))
+
+
+def test_parquet_text_that_is_not_utf8_is_one_sentence(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    text = pyarrow.Array.from_buffers(
+        pyarrow.string(), 1, [None, pyarrow.py_buffer(bytes([0, 0, 0, 0, 1, 0, 0, 0])), pyarrow.py_buffer(b"\xff")]
+    )
+    parquet.write_table(pyarrow.table({"text": text}), tmp_path / "bad.parquet")
+    with pytest.raises(DataError, match=r"bad.parquet contains text that is not UTF-8; download it again"):
+        list(language_modeling.read_wikitext(DataFile(tmp_path / "bad.parquet", "bad.parquet")))

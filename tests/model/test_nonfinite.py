@@ -6,8 +6,8 @@ import pytest
 import torch
 from builders import new_model
 
-from minigpt.generation.nonfinite import first_nonfinite
 from minigpt.model.gpt import GPT
+from minigpt.model.nonfinite import first_nonfinite
 
 IDS = torch.tensor([[1, 2, 3]])
 

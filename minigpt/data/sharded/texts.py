@@ -1,4 +1,4 @@
-"""The texts of a job as files, and whether they are tokenized in shards."""
+"""Texts as files, and whether they are tokenized in shards."""
 
 import glob
 import math

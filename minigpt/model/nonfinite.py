@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from minigpt.errors import GenerationError
 from minigpt.model.gpt import GPT, eval_mode
 
 _NAMES = {
@@ -32,3 +33,16 @@ def first_nonfinite(model: GPT, ids: Tensor) -> str:
                 stage = _NAMES.get(name, name)
                 return f"the {stage}{'' if layer is None else f' of block {layer}'}, although its input is finite"
     return "no stage of PyTorch's forward pass"
+
+
+def check_finite(values: Tensor, model: GPT, ids: Tensor) -> None:
+    """Checks values that were computed from the model's logits for these tokens.
+
+    Shapes: ids (B, T) int64.
+    Raises: GenerationError if one of the values is NaN or infinite; it names the first such values in the model.
+    """
+    if not values.isfinite().all():
+        origin = first_nonfinite(model, ids.to(model.token_embedding.weight.device))
+        raise GenerationError(
+            f"the model's predictions are NaN or infinite; the first values that are not finite are in {origin}"
+        )
