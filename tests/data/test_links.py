@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from minigpt.jobs.texts import read_in_shards
+from minigpt.data.sharded.texts import read_in_shards
 
 from minigpt.config import ReadingConfig
 from minigpt.data.sharded.segments import documents
