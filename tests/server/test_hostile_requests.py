@@ -4,7 +4,6 @@ import contextlib
 import json
 import re
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,11 +14,8 @@ from starlette.testclient import TestClient
 
 from minigpt.data.transcript import CHAT_TEMPLATE
 from minigpt.errors import ConfigError
-from minigpt.server import answering, application, json_schema
-from minigpt.server.api_error import ApiError
-from minigpt.server.request_schemas import COMPLETION
+from minigpt.server import answering
 from minigpt.server.serve_config import ServeConfig
-from minigpt.server.served_model import ServedModel
 
 BODY = {"prompt": "a", "max_tokens": 2}
 
@@ -187,69 +183,6 @@ def test_a_body_that_is_no_request_is_refused(client: TestClient, body: bytes, m
     assert message in response.json()["error"]["message"]
     assert "\x1b" not in response.json()["error"]["message"]
     assert "Traceback" not in response.text
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "is_beside"),
-    [
-        ("/v1/completions", {"prompt": [1] * 100, "echo": True, "max_tokens": 0, "context": "slide"}, False),
-        ("/v1/completions", {"prompt": [1] * 40_000, "echo": True, "max_tokens": 0, "context": "slide"}, True),
-        ("/detokenize", {"tokens": [1] * 40_000}, True),
-    ],
-    ids=["small", "prompt", "ids"],
-)
-def test_a_large_body_is_read_beside_the_event_loop(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any], is_beside: bool
-) -> None:
-    threads = {}
-
-    def record(module: Any, name: str) -> None:
-        function = getattr(module, name)
-
-        def recorded(*arguments: Any) -> Any:
-            threads[name] = threading.current_thread().name
-            return function(*arguments)
-
-        monkeypatch.setattr(module, name, recorded)
-
-    record(answering, "check")
-    record(application, "Completion" if path == "/v1/completions" else "detokenize")
-    assert client.post(path, json=body).status_code == 200
-    assert threads.pop("check").startswith("asyncio_") == is_beside  # a thread of asyncio.to_thread
-    (made_in,) = threads.values()
-    assert made_in.startswith("asyncio_")
-
-
-def test_a_list_of_ids_is_checked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    monkeypatch.setattr(
-        json_schema, "check", lambda *arguments, check=json_schema.check: calls.append(check(*arguments))
-    )
-    json_schema.check({"prompt": [1] * 1000}, COMPLETION)
-    assert len(calls) < 20
-    for wrong in (-1, 2**40, True, "a"):
-        with pytest.raises(ApiError, match=re.escape("prompt[500]")):
-            json_schema.check({"prompt": [1] * 500 + [wrong] + [1] * 500}, COMPLETION)
-
-
-@pytest.mark.parametrize(
-    ("prompts", "message"),
-    [
-        (["a"] * 129, "prompt has 129 prompts; send at most 128"),
-        ([[1]] * 129, "prompt has 129 prompts; send at most 128"),
-        (["a"] * 10_001, "prompt must have at most 10000 items, not 10001"),
-        ([[1]] * 10_001, "prompt must have at most 10000 items, not 10001"),
-    ],
-    ids=["texts", "ids", "many texts", "many ids"],
-)
-def test_too_many_prompts_are_refused_before_they_are_read(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch, prompts: list[object], message: str
-) -> None:
-    for name in ("encode", "check_ids"):
-        monkeypatch.setattr(ServedModel, name, None)
-    response = client.post("/v1/completions", json={"prompt": prompts})
-    assert response.status_code == 400
-    assert message in response.json()["error"]["message"]
 
 
 def test_a_body_that_says_it_is_too_long_is_not_read(server: SocketServer) -> None:
