@@ -306,6 +306,18 @@ def test_more_samples_than_fit_in_memory_are_refused_with_the_number_that_fits(
     assert re.search(r"50 continuations in parallel .* \d+ would fit", result.stderr)
 
 
+def test_memory_that_runs_out_during_generation_is_one_sentence(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def collect(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    save_model("one")
+    monkeypatch.setattr("minigpt.cli.generate.collect", collect)
+    result = run("generate", "abc", *SHORT)
+    assert result.exit_code == 1
+    assert "minigpt: out of memory during generation; give fewer --samples" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_a_long_prompt_is_refused_by_strict_and_its_beginning_kept_by_keep_first(run: Any) -> None:
     save_model("one")
     refused = run("generate", "a" * 40, *SHORT, "--strict")
