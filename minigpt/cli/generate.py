@@ -163,13 +163,15 @@ def generate(
 
     from minigpt.generation.capacity import rows_at_once
     from minigpt.generation.decoding import check_keep_first
+    from minigpt.generation.healing import encode_prompt
     from minigpt.generation.sampling import Sampler
     from minigpt.generation.streaming import generate_pieces
 
     checkpoint = open_model(model, checkpoints, device, dtype=dtype, adapter=adapter)
     tokenizer, shape = checkpoint.tokenizer, checkpoint.model.config
     check_keep_first(config.keep_first, shape.n_positions)
-    lengths = {text: len(tokenizer.encode(text)) for text in prompts}  # tokens
+    healing = config.token_healing
+    lengths = {text: len(encode_prompt(tokenizer, text, token_healing=healing).ids) for text in prompts}  # tokens
     _check_lengths([lengths[text] for text in prompts], shape, config, strict=strict)
     meter = _open_meter(checkpoint, corpus or [], copied_words, reading.encoding) if memorization else None
     engine = open_engine(checkpoint.model, quantize, compiled=compiled)

@@ -145,6 +145,18 @@ def test_the_number_of_window_moves_is_reported(run: Any) -> None:
     assert "moved 4 times" in kept.stderr  # what is not kept, 8 positions, moves by 4
 
 
+def test_a_space_that_is_generated_again_does_not_count_for_the_length_of_the_prompt(run: Any) -> None:
+    tokenizer = Tokenizer.train(["def area(self): return self.area " * 20], "bpe:290")
+    model = new_model(scale=10, vocab_size=tokenizer.vocab_size, n_positions=16)
+    save_checkpoint(Path("checkpoints/code"), model, tokenizer)
+    full = ["!" * 16 + " ", "--max-new-tokens", "1", "--device", "cpu", "--strict"]
+    healed = run("generate", *full)
+    assert healed.exit_code == 0, healed.stderr
+    assert "moved" not in healed.stderr
+    refused = run("generate", *full, "--no-token-healing")
+    assert "the prompt has 17 tokens, more than the context length (16)" in refused.stderr
+
+
 def test_a_model_that_is_being_saved_is_read_as_a_whole(run: Any) -> None:
     folders = [save_model("one", seed=1), save_model("other", seed=2)]
     models = [load_checkpoint(folder, "cpu").model for folder in folders]
