@@ -11,12 +11,11 @@ from pathlib import Path
 
 import torch
 
+from minigpt.cores import own_groups
 from minigpt.errors import DeviceError
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 _MEMINFO = Path("/proc/meminfo")
-_CGROUP = Path("/sys/fs/cgroup")
-_OWN_GROUPS = Path("/proc/self/cgroup")
 # For cgroups v2 ("") and v1 ("memory"): the files with the limit and the usage, and its entries for cached files.
 _LIMITS = {
     "": ("memory.max", "memory.current", ("inactive_file", "active_file")),
@@ -128,7 +127,7 @@ def _free_in_container() -> int:
     """
     free = sys.maxsize
     for root, (limit_file, usage_file, cached_files) in _LIMITS.items():
-        for group in _own_groups(root):
+        for group in own_groups(root):
             try:
                 limit, used = (int((group / name).read_text()) for name in (limit_file, usage_file))
                 entries = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
@@ -136,16 +135,6 @@ def _free_in_container() -> int:
                 continue
             free = min(free, max(0, limit - used + sum(int(entries.get(name, 0)) for name in cached_files)))
     return free
-
-
-def _own_groups(controller: str) -> list[Path]:
-    """The folders of this process's control group and of its parents, under a controller ("" for cgroups v2)."""
-    root, own = _CGROUP / controller, "/"
-    with contextlib.suppress(OSError):
-        lines = [line.split(":", 2) for line in _OWN_GROUPS.read_text().splitlines()]
-        own = next((path for _, controllers, path in lines if controller in controllers.split(",")), "/")
-    group = root / own.lstrip("/")
-    return [group, *group.parents[: len(group.relative_to(root).parts)]]
 
 
 def keep_freed_memory() -> None:

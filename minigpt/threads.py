@@ -22,7 +22,7 @@ from statistics import mean
 import psutil
 import torch
 
-from minigpt.cores import available_cores, usable_cpus
+from minigpt.cores import usable_cpus
 
 _INTERVAL = 0.25  # seconds between two measurements
 _MEASUREMENTS = 4  # their mean counts, so that a program that computes for a moment does not change the threads
@@ -99,7 +99,7 @@ class ShortWaits:
 
     @staticmethod
     def _hold(parallel: Callable[[int], None], created: threading.Event, end: threading.Event) -> None:
-        parallel(available_cores() + 1)  # OpenMP keeps them for this thread's next parallel region, and until it ends
+        parallel(len(usable_cpus()) + 1)  # OpenMP keeps them for this thread's next parallel region, and until it ends
         created.set()
         end.wait()
 
@@ -131,7 +131,7 @@ class LoadMonitor:
     ) -> None:
         self.threads = threads  # of this process while the machine is quiet
         self._others = others or OtherPrograms().cores
-        self._cores = cores or available_cores()
+        self._cores = cores or len(usable_cpus())
         self._waits = waits or ShortWaits()
         self._used: deque[float] = deque(maxlen=_MEASUREMENTS)
 

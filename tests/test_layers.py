@@ -22,7 +22,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "settings": "errors",
         "config": "errors settings",
         "run_options": "errors config",
-        "device": "errors config",
+        "device": "errors config cores",
         "cores": "",
         "threads": "cores",
         "pages": "",

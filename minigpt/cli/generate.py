@@ -14,6 +14,7 @@ from minigpt.cli.models import (
     open_drafter,
     open_engine,
     open_model,
+    out_of_memory_as,
 )
 from minigpt.cli.options import (
     CheckpointsOption,
@@ -36,7 +37,7 @@ from minigpt.cli.render.continuations import (
 from minigpt.cli.render.terminal import note, write
 from minigpt.config import ReadingConfig, SamplingConfig
 from minigpt.data.transcript import CHAT_TEMPLATE
-from minigpt.errors import ConfigError
+from minigpt.errors import ConfigError, GenerationError
 from minigpt.units import count
 
 if TYPE_CHECKING:
@@ -162,13 +163,15 @@ def generate(
 
     from minigpt.generation.capacity import rows_at_once
     from minigpt.generation.decoding import check_keep_first
+    from minigpt.generation.healing import encode_prompt
     from minigpt.generation.sampling import Sampler
     from minigpt.generation.streaming import generate_pieces
 
     checkpoint = open_model(model, checkpoints, device, dtype=dtype, adapter=adapter)
     tokenizer, shape = checkpoint.tokenizer, checkpoint.model.config
     check_keep_first(config.keep_first, shape.n_positions)
-    lengths = {text: len(tokenizer.encode(text)) for text in prompts}  # tokens
+    healing = config.token_healing
+    lengths = {text: len(encode_prompt(tokenizer, text, token_healing=healing).ids) for text in prompts}  # tokens
     _check_lengths([lengths[text] for text in prompts], shape, config, strict=strict)
     meter = _open_meter(checkpoint, corpus or [], copied_words, reading.encoding) if memorization else None
     engine = open_engine(checkpoint.model, quantize, compiled=compiled)
@@ -201,7 +204,11 @@ def generate(
         alternatives = _ALTERNATIVES if alternatives is None else alternatives
 
     streams = output.streams and len(prompts) == config.texts_per_prompt == 1
-    at_once = rows_at_once(shape, max(lengths.values()), config, engine.device) // config.texts_per_prompt
+    weights = checkpoint.model.token_embedding.weight
+    at_once = rows_at_once(shape, weights.dtype, config, engine.device) // config.texts_per_prompt
+    out_of_memory = GenerationError(
+        "out of memory during generation; give fewer --samples, --best-of or --beams, fewer prompts, or a smaller model"
+    )
     counts: list[tuple[int, int]] = []  # tokens of each prompt and of its continuation
     seconds, first = 0.0, 0.0
     for begin in range(0, len(prompts), at_once):
@@ -212,7 +219,8 @@ def generate(
         pieces = generate_pieces(
             engine, tokenizer, batch, config, sampler=sampler, drafter=drafter, alternatives=alternatives
         )
-        collect(continuations, pieces, output if streams else None)
+        with out_of_memory_as(out_of_memory):
+            collect(continuations, pieces, output if streams else None)
         counts += [(lengths[each.prompt], len(each.ids)) for each in continuations]
         timing = continuations[0].timing
         seconds, first = seconds + timing["seconds"], first or timing["first_token_seconds"]

@@ -1,5 +1,7 @@
 """Opens the model that a command names, of any format, with the engine that runs it and its drafter."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -7,7 +9,7 @@ import typer
 
 from minigpt.cli.completion import complete_runs
 from minigpt.cli.render.terminal import note
-from minigpt.errors import ConfigError
+from minigpt.errors import ConfigError, MinigptError
 
 if TYPE_CHECKING:
     from minigpt.generation.engines.engine import Engine
@@ -33,6 +35,21 @@ AdapterOption = Annotated[
         autocompletion=complete_runs,
     ),
 ]
+
+
+@contextmanager
+def out_of_memory_as(explanation: MinigptError) -> Iterator[None]:
+    """A context that raises `explanation` if memory runs out in it."""
+    try:
+        yield
+    except MinigptError:
+        raise
+    except (RuntimeError, MemoryError) as error:
+        from minigpt.training.memory import is_out_of_memory
+
+        if isinstance(error, RuntimeError) and not is_out_of_memory(error):
+            raise
+        raise explanation from error
 
 
 def open_model(

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from minigpt.cli.models import DtypeOption, QuantizeOption, open_model
+from minigpt.cli.models import DtypeOption, QuantizeOption, open_model, out_of_memory_as
 from minigpt.cli.options import CheckpointsOption, DeviceOption, names_of, settings_options
 from minigpt.cli.render.terminal import note
-from minigpt.errors import CheckpointError, ConfigError, MinigptError
+from minigpt.errors import CheckpointError, ConfigError
 from minigpt.optional_packages import check_installed
 from minigpt.server.serve_config import ServeConfig
 
@@ -132,18 +132,9 @@ def _within_memory(name: str, load: Callable[[], "ServedModel"]) -> "ServedModel
 
     Raises: ConfigError if the memory is not enough; what `load` raises.
     """
-    try:
+    remedy = "give a smaller --max-batch, fewer models, or another --device"
+    with out_of_memory_as(ConfigError(f"out of memory while loading {name}; {remedy}")):
         return load()
-    except MinigptError:
-        raise
-    except (RuntimeError, MemoryError) as error:
-        from minigpt.training.memory import is_out_of_memory
-
-        if isinstance(error, RuntimeError) and not is_out_of_memory(error):
-            raise
-        raise ConfigError(
-            f"out of memory while loading {name}; give a smaller --max-batch, fewer models, or another --device"
-        ) from error
 
 
 def _load(

@@ -58,7 +58,8 @@ class SamplingConfig(Settings):
     )
     bad_words: tuple[str, ...] = setting(
         (),
-        "text that is never generated, with or without a space before it; may be given several times",
+        "text whose usual tokens are never generated in a row, with or without a space before it; other tokens may "
+        "still spell it; may be given several times",
         group="Sampling",
     )
     beams: int = setting(
@@ -71,6 +72,8 @@ class SamplingConfig(Settings):
     length_penalty: float = setting(
         1.0,
         "with beams, rank texts by log-probability / length ** this; above 0 favors longer texts, below 0 shorter ones",
+        min=-10,
+        max=10,
         group="Sampling",
     )
     seed: int | None = setting(

@@ -9,13 +9,12 @@ from minigpt.errors import ConfigError
 _MAX_ROWS = 32  # more parallel rows gain little speed
 
 
-def rows_at_once(shape: GPTConfig, longest_prompt: int, config: SamplingConfig, device: torch.device) -> int:
-    """The number of rows to generate in parallel, a multiple of `texts_per_prompt`; prompts are counted in tokens.
+def rows_at_once(shape: GPTConfig, dtype: torch.dtype, config: SamplingConfig, device: torch.device) -> int:
+    """The number of rows to generate in parallel with weights of this dtype, a multiple of `texts_per_prompt`.
 
     Raises: ConfigError if the samples of one prompt do not fit; it says how many would.
     """
-    length = min(longest_prompt + config.max_new_tokens, shape.n_positions)
-    row = 2 * 4 * shape.n_layer * shape.n_embd * length + 8 * shape.vocab_size  # bytes: keys and values, and logits
+    row = slot_bytes(shape, dtype) + 8 * shape.vocab_size  # bytes: keys and values, and logits
     needed = max(config.texts_per_prompt, config.beams)
     free = free_memory(device)
     fitting = int(0.8 * free) // row
@@ -29,5 +28,5 @@ def rows_at_once(shape: GPTConfig, longest_prompt: int, config: SamplingConfig, 
 
 
 def slot_bytes(shape: GPTConfig, dtype: torch.dtype) -> int:
-    """Bytes of the keys and values of one text as long as the context."""
+    """Bytes of the keys and values of one text; a KVCache has space for the whole context from the start."""
     return 2 * dtype.itemsize * shape.n_layer * shape.n_embd * shape.n_positions

@@ -29,10 +29,10 @@ from minigpt.generation.logits_processors import (
 from minigpt.seeds import mix_seed
 from minigpt.tokenizer.tokenizer import Tokenizer
 
-_MAX_DIGITS = 18  # of a token's id in an option; torch's integers hold them
 # How many of the most likely tokens a truncation looks at first. torch's topk is several times slower beyond V / 64,
 # and top-p rarely keeps more.
 _FIRST_K = 640
+_MAX_DIGITS = 18  # of a token's id in an option; torch's integers hold them
 
 NO_TOKEN_LEFT = (
     "no token is left to choose: bad_words, no_repeat_ngram_size, min_new_tokens or a logits processor bans them all"

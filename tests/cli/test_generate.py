@@ -145,6 +145,18 @@ def test_the_number_of_window_moves_is_reported(run: Any) -> None:
     assert "moved 4 times" in kept.stderr  # what is not kept, 8 positions, moves by 4
 
 
+def test_a_space_that_is_generated_again_does_not_count_for_the_length_of_the_prompt(run: Any) -> None:
+    tokenizer = Tokenizer.train(["def area(self): return self.area " * 20], "bpe:290")
+    model = new_model(scale=10, vocab_size=tokenizer.vocab_size, n_positions=16)
+    save_checkpoint(Path("checkpoints/code"), model, tokenizer)
+    full = ["!" * 16 + " ", "--max-new-tokens", "1", "--device", "cpu", "--strict"]
+    healed = run("generate", *full)
+    assert healed.exit_code == 0, healed.stderr
+    assert "moved" not in healed.stderr
+    refused = run("generate", *full, "--no-token-healing")
+    assert "the prompt has 17 tokens, more than the context length (16)" in refused.stderr
+
+
 def test_a_model_that_is_being_saved_is_read_as_a_whole(run: Any) -> None:
     folders = [save_model("one", seed=1), save_model("other", seed=2)]
     models = [load_checkpoint(folder, "cpu").model for folder in folders]
@@ -304,6 +316,18 @@ def test_more_samples_than_fit_in_memory_are_refused_with_the_number_that_fits(
     result = run("generate", "abc", *SHORT, "--samples", "50")
     assert result.exit_code == 1
     assert re.search(r"50 continuations in parallel .* \d+ would fit", result.stderr)
+
+
+def test_memory_that_runs_out_during_generation_is_one_sentence(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def collect(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    save_model("one")
+    monkeypatch.setattr("minigpt.cli.generate.collect", collect)
+    result = run("generate", "abc", *SHORT)
+    assert result.exit_code == 1
+    assert "minigpt: out of memory during generation; give fewer --samples" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_a_long_prompt_is_refused_by_strict_and_its_beginning_kept_by_keep_first(run: Any) -> None:

@@ -6,10 +6,12 @@ import torch
 from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.errors import ConfigError
 from minigpt.generation import capacity
+from minigpt.model.kv_cache import KVCache
 
 SHAPE = GPTConfig(vocab_size=257, n_positions=16, n_embd=16, n_layer=2, n_head=2)
 CPU = torch.device("cpu")
-ROW = 2 * 4 * 2 * 16 * 16 + 8 * 257  # bytes: keys and values of a full context, and logits
+LOGITS = 8 * 257  # bytes
+ROW = 2 * 4 * 2 * 16 * 16 + LOGITS  # bytes, with the keys and values of a full context
 
 
 @pytest.mark.parametrize(("rows", "samples", "expected"), [(3, 1, 3), (7, 3, 6), (10**6, 1, 32), (10**6, 5, 30)])
@@ -19,10 +21,20 @@ def test_the_rows_fit_in_four_fifths_of_the_free_memory_and_are_a_multiple_of_a_
 ) -> None:
     monkeypatch.setattr(capacity, "free_memory", lambda _: int((rows + 1) * ROW / 0.8) - 1)
     config = SamplingConfig(samples=samples) if keep_all else SamplingConfig(best_of=samples)
-    assert capacity.rows_at_once(SHAPE, 16, config, CPU) == expected
+    assert capacity.rows_at_once(SHAPE, torch.float32, config, CPU) == expected
 
 
 def test_beams_count_as_rows_and_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity, "free_memory", lambda _: int(4 * ROW / 0.8) - 1)
     with pytest.raises(ConfigError, match=r"^4 .* 3 would fit$"):
-        capacity.rows_at_once(SHAPE, 16, SamplingConfig(beams=4), CPU)
+        capacity.rows_at_once(SHAPE, torch.float32, SamplingConfig(beams=4), CPU)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_short_text_counts_with_all_the_memory_that_its_cache_allocates(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    cache = KVCache(SHAPE, 5, dtype=dtype)
+    allocated = sum(buffer.nbytes for layer in cache.layers for buffer in (layer.keys, layer.values))
+    monkeypatch.setattr(capacity, "free_memory", lambda _: int((allocated + 5 * LOGITS) / 0.8) + 1)
+    assert capacity.rows_at_once(SHAPE, dtype, SamplingConfig(max_new_tokens=1), CPU) == 5

@@ -295,6 +295,8 @@ def test_a_bias_for_an_id_outside_the_vocabulary_is_refused() -> None:
         ({"min_new_tokens": 5, "max_new_tokens": 4}, "min_new_tokens (5) must be at most max_new_tokens (4)"),
         ({"beams": 2, "samples": 3}, "samples (3) must be at most beams (2)"),
         ({"bad_words": ("a", "")}, "bad_words contains an empty text (''); give a text that must not be generated"),
+        ({"length_penalty": 1000}, "length_penalty (1000) must be at most 10"),
+        ({"length_penalty": -1000}, "length_penalty (-1000) must be at least -10"),
         ({"repetition_penalty": 0}, "repetition_penalty (0) must be above 0"),
         ({"until": "word"}, "until ('word') must be one of sentence, paragraph, line"),
         *(

@@ -1,0 +1,35 @@
+"""How many cores a process may use, by its control group's limits."""
+
+from pathlib import Path
+
+import pytest
+
+from minigpt import cores
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, 64),
+        ({"cpu.max": "max 100000\n"}, 64),
+        ({"cpu.max": "200000 100000\n"}, 2),
+        ({"job/step/cpu.max": "150000 100000\n"}, 2),
+        ({"job/step/cpu.max": "10000 100000\n"}, 1),
+        ({"job/cpu.max": "300000 100000\n", "job/step/cpu.max": "800000 100000\n"}, 3),  # the parent's limit
+        ({"job/step/cpu.max": "9900000 100000\n"}, 64),  # more than the machine has
+        ({"elsewhere/cpu.max": "200000 100000\n"}, 64),
+        ({"cpu/outer/cpu.cfs_quota_us": "250000\n", "cpu/outer/cpu.cfs_period_us": "50000\n"}, 5),
+        ({"cpu/outer/cpu.cfs_quota_us": "-1\n", "cpu/outer/cpu.cfs_period_us": "100000\n"}, 64),
+    ],
+)
+def test_a_control_groups_quota_and_its_parents_limit_the_cores(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], expected: int
+) -> None:
+    (tmp_path / "groups").write_text("4:cpu,cpuacct:/outer/inner\n1:memory:/none\n0::/job/step\n")
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(cores, "_OWN_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(cores, "_CGROUP", tmp_path)
+    monkeypatch.setattr(cores, "usable_cpus", lambda: list(range(64)))
+    assert cores.available_cores() == expected
