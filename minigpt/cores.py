@@ -7,7 +7,7 @@ from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
-# For cgroups v2 ("") and v1 ("cpu"): the files whose words are the microseconds of CPU time in a period, and that one.
+# For cgroups v2 ("") and v1 ("cpu"): the files with the microseconds of CPU time in a period, and with the period.
 _QUOTAS = {"": ("cpu.max",), "cpu": ("cpu.cfs_quota_us", "cpu.cfs_period_us")}
 
 

@@ -22,7 +22,7 @@ from statistics import mean
 import psutil
 import torch
 
-from minigpt.cores import usable_cpus
+from minigpt.cores import available_cores, usable_cpus
 
 _INTERVAL = 0.25  # seconds between two measurements
 _MEASUREMENTS = 4  # their mean counts, so that a program that computes for a moment does not change the threads
@@ -238,6 +238,12 @@ class ThreadTrials:
         if self._ended(True):
             slower = max(self._seconds.values(), key=mean)
             self._valid_until = self._clock() + _VALIDITY * sum(slower)
+
+
+def respect_cpu_quota() -> None:
+    """Limits torch's threads to the CPU quota of the process's container, unless OMP_NUM_THREADS is set."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(min(torch.get_num_threads(), available_cores()))
 
 
 _monitor: LoadMonitor | None = None

@@ -54,9 +54,9 @@ MAY_IMPORT: Mapping[str, set[str]] = {
             "storage importers generation evaluation corpus_report training planning reports"
         ),
         "cli": (
-            "errors optional_packages units bounded_reading settings cores config run_options device model tokenizer "
-            "data storage importers exporters pages native generation server evaluation inspection corpus_report "
-            "training planning reports jobs"
+            "errors optional_packages units bounded_reading settings cores config run_options device threads model "
+            "tokenizer data storage importers exporters pages native generation server evaluation inspection "
+            "corpus_report training planning reports jobs"
         ),
         "__main__": "cli",
     }.items()

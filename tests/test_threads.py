@@ -222,3 +222,20 @@ def test_logits_do_not_depend_on_the_number_of_threads(quantization: str) -> Non
         torch.set_num_threads(before)
     for result in results[1:]:
         assert all(torch.equal(one, other) for one, other in zip(result, results[0], strict=True))
+
+
+@pytest.mark.parametrize(("variable", "expected"), [(None, 1), ("3", 3)])
+def test_a_containers_cpu_quota_limits_torchs_threads_unless_the_user_sets_them(
+    monkeypatch: pytest.MonkeyPatch, variable: str | None, expected: int
+) -> None:
+    monkeypatch.setattr(threads, "available_cores", lambda: 1)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if variable:
+        monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        threads.respect_cpu_quota()
+        assert torch.get_num_threads() == expected
+    finally:
+        torch.set_num_threads(before)

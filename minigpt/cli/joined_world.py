@@ -39,10 +39,12 @@ def joined_world(request: "Request", *, resume: bool) -> Iterator["World"]:
         if count > 1:
             raise typer.Exit(launch(count, device, request))
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # no warnings of hosts without a name for their address
+    from minigpt.threads import respect_cpu_quota
     from minigpt.training.distributed import ProcessLostError
     from minigpt.training.process_group import init_world
     from minigpt.training.rendezvous import MainFailedError
 
+    respect_cpu_quota()
     try:
         world = init_world(_described(request, resume=resume))
     except MainFailedError as error:

@@ -64,7 +64,9 @@ def open_model(
     """
     from minigpt.device import resolve_device, resolve_dtype
     from minigpt.importers.open_model import find_adapted, load_model
+    from minigpt.threads import respect_cpu_quota
 
+    respect_cpu_quota()
     target = resolve_device(device)
     path, base = find_adapted(name, adapter, checkpoints)
     checkpoint, notes = load_model(
