@@ -33,8 +33,9 @@ def test_the_json_arrays_are_the_models_predictions(run: Any, one: Path) -> None
     ids = list(b"the fox")
     assert record["ids"] == ids
     expected = predict(load_checkpoint(one, "cpu").model, ids, top=3)
-    assert record["logprobs"] == [None, *expected.logprobs[:-1].tolist()]
-    assert record["entropy"] == [None, *expected.entropy[:-1].tolist()]
+    for name in ("logprobs", "entropy"):  # two models in different memory may round sums differently
+        assert record[name][0] is None
+        assert record[name][1:] == pytest.approx(getattr(expected, name)[:-1].tolist(), rel=1e-5)
     assert record["ranks"] == [None, *expected.ranks[:-1].tolist()]
     assert record["top_ids"] == [None, *expected.top_ids[:-1].tolist()]
     assert record["next"]["top_ids"] == expected.top_ids[-1].tolist()
