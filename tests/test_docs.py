@@ -15,6 +15,7 @@ import typer
 
 from minigpt import GPT, GPTConfig, Tokenizer, save_checkpoint
 from minigpt.cli.app import app
+from minigpt.storage.model_card import upload_command
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -93,6 +94,10 @@ def test_the_readme_is_short() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_no_placeholder_is_left(page: Path) -> None:
     assert "@@" not in read(page)
+
+
+def test_the_upload_command_is_that_of_the_model_card() -> None:
+    assert f"```\n{upload_command('NAME', 'checkpoints/NAME')}\n```" in read(DOCS / "how-to" / "export.md")
 
 
 # Python
