@@ -100,6 +100,10 @@ def test_no_placeholder_is_left(page: Path) -> None:
     assert "@@" not in read(page)
 
 
+def test_the_upload_command_is_that_of_the_model_card() -> None:
+    assert f"```\n{upload_command('NAME', 'checkpoints/NAME')}\n```" in read(DOCS / "how-to" / "export.md")
+
+
 # Python
 
 
