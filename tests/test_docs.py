@@ -68,10 +68,6 @@ def test_the_index_links_every_page() -> None:
     assert set(DOCS.rglob("*.md")) - {index} == linked
 
 
-def test_the_upload_command_of_the_guide_is_that_of_the_model_card() -> None:
-    assert upload_command("NAME", "checkpoints/NAME") in (DOCS / "how-to" / "export.md").read_text(encoding="utf-8")
-
-
 def test_the_table_of_extras_is_that_of_pyproject() -> None:
     spec = importlib.util.spec_from_file_location("extras", DOCS / "extras.py")
     assert spec is not None
