@@ -52,14 +52,14 @@ def beam_search(
         sequences = torch.cat([sequences[rows], tokens[:, None]], dim=1)  # (N, T + 1)
         possible = best.values > -torch.inf
         ended = possible & ((tokens == end_of_text) | (length == config.max_new_tokens))
-        final_scores = best.values / length**config.length_penalty  # (N,)
+        final_scores = [score / length**config.length_penalty for score in best.values.tolist()]  # (N,)
         for row in ended[: config.beams].nonzero().flatten().tolist():
-            finished.append((float(final_scores[row]), sequences[row, len(prompt) :].tolist()))
+            finished.append((final_scores[row], sequences[row, len(prompt) :].tolist()))
         finished = sorted(finished, key=lambda scored: -scored[0])[: config.beams]
         active = (possible & ~ended).nonzero().flatten()[: config.beams]  # (R,)
         if len(active) == 0:
             break
-        if len(finished) == config.beams and float(final_scores[active[0]]) <= finished[-1][0]:
+        if len(finished) == config.beams and final_scores[active[0]] <= finished[-1][0]:
             break
         parents = rows[active].tolist()
         if constraint is not None and states is not None:
