@@ -11,16 +11,11 @@ from pathlib import Path
 
 import torch
 
-from minigpt.cores import own_groups
+from minigpt import cgroups
 from minigpt.errors import DeviceError
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 _MEMINFO = Path("/proc/meminfo")
-# For cgroups v2 ("") and v1 ("memory"): the files with the limit and the usage, and its entries for cached files.
-_LIMITS = {
-    "": ("memory.max", "memory.current", ("inactive_file", "active_file")),
-    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
-}
 _CLEARLY_FASTER = 1.2
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -111,30 +106,13 @@ def free_memory(device: torch.device) -> int:
         return torch.cuda.mem_get_info(device)[0] + cached
     try:
         available = next(line for line in _MEMINFO.read_text().splitlines() if line.startswith("MemAvailable:"))
-        return min(int(available.split()[1]) * 1024, _free_in_container())
+        return min(int(available.split()[1]) * 1024, cgroups.free_memory())
     except (OSError, StopIteration):  # not Linux
         pass
     if sys.platform != "win32":  # which has no sysconf
         with contextlib.suppress(ValueError, OSError):
             return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     return 4_000_000_000
-
-
-def _free_in_container() -> int:
-    """Bytes that this process's control group and its parents may still use, with cached files counted as free.
-
-    Without a limit it is `sys.maxsize`.
-    """
-    free = sys.maxsize
-    for root, (limit_file, usage_file, cached_files) in _LIMITS.items():
-        for group in own_groups(root):
-            try:
-                limit, used = (int((group / name).read_text()) for name in (limit_file, usage_file))
-                entries = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-            except (OSError, ValueError):  # no such group, or no limit ("max")
-                continue
-            free = min(free, max(0, limit - used + sum(int(entries.get(name, 0)) for name in cached_files)))
-    return free
 
 
 def keep_freed_memory() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from minigpt import cores
+from minigpt import cgroups, cores
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_a_control_groups_quota_and_its_parents_limit_the_cores(
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(cores, "_OWN_GROUPS", tmp_path / "groups")
-    monkeypatch.setattr(cores, "_CGROUP", tmp_path)
+    monkeypatch.setattr(cgroups, "_OWN_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(cgroups, "_CGROUP", tmp_path)
     monkeypatch.setattr(cores, "usable_cpus", lambda: list(range(64)))
     assert cores.available_cores() == expected

@@ -10,7 +10,7 @@ import pytest
 import torch
 from builders import new_model
 
-from minigpt import cores
+from minigpt import cgroups
 from minigpt import device as device_module
 from minigpt.config import GPTConfig
 from minigpt.device import (
@@ -214,8 +214,8 @@ def test_free_memory_is_limited_by_the_machine_and_its_container_without_cached_
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(device_module, "_MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(cores, "_OWN_GROUPS", tmp_path / "groups")
-    monkeypatch.setattr(cores, "_CGROUP", tmp_path)
+    monkeypatch.setattr(cgroups, "_OWN_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(cgroups, "_CGROUP", tmp_path)
     assert free_memory(CPU) == free
 
 

@@ -56,7 +56,7 @@ def check_count(count: int, device: str) -> None:
     from minigpt.training.process_group import local_device
 
     if count > 1 and local_device(device, count).type == "cpu" and count > available_cores():
-        raise DeviceError(f"devices ({count}) must be at most {available_cores()}, the cores of this machine")
+        raise DeviceError(f"devices ({count}) must be at most {available_cores()}, the cores that this process may use")
 
 
 def launch(count: int, device: str, request: "Request") -> int:

@@ -108,7 +108,10 @@ def trains(here: Path) -> Callable[[], bool]:
 def test_more_processes_than_cores_are_refused(run: Callable[..., Result], tiny: list[str], plan: list[str]) -> None:
     result = run("train", "fox.txt", *tiny, "--devices", "999", *plan)
     assert result.exit_code == 1
-    assert result.stderr == f"minigpt: devices (999) must be at most {available_cores()}, the cores of this machine\n"
+    assert (
+        result.stderr
+        == f"minigpt: devices (999) must be at most {available_cores()}, the cores that this process may use\n"
+    )
 
 
 def test_more_processes_than_gpus_are_refused(run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,60 @@
+"""The control groups of this process, with which Linux limits the memory and the processor time of a container."""
+
+import contextlib
+import math
+import sys
+from pathlib import Path
+
+_CGROUP = Path("/sys/fs/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
+# For cgroups v2 ("") and v1 ("memory"): the files with the limit and the usage, and its entries for cached files.
+_MEMORY_FILES = {
+    "": ("memory.max", "memory.current", ("inactive_file", "active_file")),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
+}
+# For v2 and v1: the files whose numbers are the quota of processor time in a period, and the length of the period.
+_PROCESSOR_FILES = {"": ("cpu.max",), "cpu": ("cpu.cfs_quota_us", "cpu.cfs_period_us")}
+
+
+def free_memory() -> int:
+    """Bytes that this process's control group and its parents may still use, with cached files counted as free.
+
+    Without a limit it is `sys.maxsize`.
+    """
+    free = sys.maxsize
+    for controller, (limit_file, usage_file, cached_files) in _MEMORY_FILES.items():
+        for group in _own_groups(controller):
+            try:
+                limit, used = (int((group / name).read_text()) for name in (limit_file, usage_file))
+                entries = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            except (OSError, ValueError):  # no such group, or no limit ("max")
+                continue
+            free = min(free, max(0, limit - used + sum(int(entries.get(name, 0)) for name in cached_files)))
+    return free
+
+
+def processor_quota() -> int:
+    """The number of processors whose time this process's control group and its parents may use, rounded up.
+
+    Without a quota it is `sys.maxsize`.
+    """
+    quota = sys.maxsize
+    for controller, files in _PROCESSOR_FILES.items():
+        for group in _own_groups(controller):
+            try:
+                time, period = (int(number) for name in files for number in (group / name).read_text().split())
+            except (OSError, ValueError):  # no such group, or no quota ("max")
+                continue
+            if time > 0 and period > 0:  # v1 writes -1 for no quota
+                quota = min(quota, math.ceil(time / period))
+    return quota
+
+
+def _own_groups(controller: str) -> list[Path]:
+    """The folders of this process's control group and of its parents, under a controller ("" for cgroups v2)."""
+    root, own = _CGROUP / controller, "/"
+    with contextlib.suppress(OSError):
+        lines = [line.split(":", 2) for line in _OWN_GROUPS.read_text().splitlines()]
+        own = next((path for _, controllers, path in lines if controller in controllers.split(",")), "/")
+    group = root / own.lstrip("/")
+    return [group, *group.parents[: len(group.relative_to(root).parts)]]
