@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minigpt.cli.models import CompileOption, DtypeOption, QuantizeOption, open_engine, open_model
+from minigpt.cli.models import CompileOption, DtypeOption, QuantizeOption, open_engine, open_model, out_of_memory_as
 from minigpt.cli.options import (
     CheckpointsOption,
     DeviceOption,
@@ -17,11 +17,11 @@ from minigpt.cli.options import (
     settings_options,
 )
 from minigpt.cli.render.terminal import note, write
-from minigpt.cli.session import SESSION_SETTINGS, InteractiveSession, typed_lines
+from minigpt.cli.session import OUT_OF_MEMORY, SESSION_SETTINGS, InteractiveSession, typed_lines
 from minigpt.cli.signals import forget_interrupts
 from minigpt.config import SamplingConfig
 from minigpt.data.transcript import CHAT_TEMPLATE, Message, ReplyReader, transcript
-from minigpt.errors import ConfigError, MinigptError
+from minigpt.errors import ConfigError, GenerationError, MinigptError
 from minigpt.units import count
 
 if TYPE_CHECKING:
@@ -207,15 +207,16 @@ class ChatSession(InteractiveSession):
         self.messages = messages
         answer, reader, ended, reason = "", ReplyReader(), False, None
         try:
-            for piece in generate_pieces(self.engine, self.tokenizer, [self._prompt()], self.config):
-                text, ended = reader.feed(piece.text)
-                if text:
-                    write(text, end="")
-                    answer += text
-                    self.messages = [*messages, Message("assistant", answer)]
-                reason = piece.finish_reason
-                if ended:
-                    break
+            with out_of_memory_as(GenerationError(OUT_OF_MEMORY)):
+                for piece in generate_pieces(self.engine, self.tokenizer, [self._prompt()], self.config):
+                    text, ended = reader.feed(piece.text)
+                    if text:
+                        write(text, end="")
+                        answer += text
+                        self.messages = [*messages, Message("assistant", answer)]
+                    reason = piece.finish_reason
+                    if ended:
+                        break
         except KeyboardInterrupt:
             if not answer and len(messages) <= len(before):
                 self.messages = before

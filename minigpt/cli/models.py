@@ -1,7 +1,7 @@
 """Opens the model that a command names, of any format, with the engine that runs it and its drafter."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -60,7 +60,7 @@ def open_model(
 
     `adapter` is the name or folder of an adapter that is added to it; without a name, to the model that it names.
     `mapped` weights stay memory-mapped, as in `from_huggingface`; a model to be trained needs its own copy.
-    Raises: MinigptError.
+    Raises: MinigptError, also if memory runs out.
     """
     from minigpt.device import resolve_device, resolve_dtype
     from minigpt.importers.open_model import find_adapted, load_model
@@ -69,9 +69,10 @@ def open_model(
     respect_cpu_quota()
     target = resolve_device(device)
     path, base = find_adapted(name, adapter, checkpoints)
-    checkpoint, notes = load_model(
-        path, str(target), dtype=resolve_dtype(dtype, target), mapped=mapped, checkpoints=checkpoints, base=base
-    )
+    with _out_of_memory_while_loading(str(path)):
+        checkpoint, notes = load_model(
+            path, str(target), dtype=resolve_dtype(dtype, target), mapped=mapped, checkpoints=checkpoints, base=base
+        )
     for each in notes:
         note(f"note: {each}")
     return checkpoint
@@ -80,7 +81,7 @@ def open_model(
 def open_engine(model: "GPT", quantize: Literal["auto", "none", "int8"], *, compiled: bool) -> "Engine":
     """The engine for a model; prints a note if the compiled code is missing or uses one core.
 
-    Raises: ConfigError if the engine supports no int8, or cannot be compiled.
+    Raises: ConfigError if the engine supports no int8, cannot be compiled, or needs more memory than is free.
     """
     from minigpt.generation.engines.resolve import resolve_engine
     from minigpt.native.compiled import uses_one_core, why_unavailable
@@ -89,7 +90,13 @@ def open_engine(model: "GPT", quantize: Literal["auto", "none", "int8"], *, comp
         note(f"PyTorch generates the text, several times slower than compiled code: {why_unavailable()}")
     elif (reason := uses_one_core()) and model.token_embedding.weight.device.type == "cpu":
         note(f"compiled code generates the text on one core, because its compiler has no OpenMP ({reason})")
-    return resolve_engine(model, quantize, compiled=compiled)
+    with _out_of_memory_while_loading("the model"):
+        return resolve_engine(model, quantize, compiled=compiled)
+
+
+def _out_of_memory_while_loading(model: str) -> AbstractContextManager[None]:
+    remedy = "close other programs, or give a smaller model or another --device"
+    return out_of_memory_as(ConfigError(f"out of memory while loading {model}; {remedy}"))
 
 
 def open_drafter(

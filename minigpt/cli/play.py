@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minigpt.cli.models import CompileOption, DtypeOption, QuantizeOption, open_engine, open_model
+from minigpt.cli.models import CompileOption, DtypeOption, QuantizeOption, open_engine, open_model, out_of_memory_as
 from minigpt.cli.options import CheckpointsOption, DeviceOption, NewestModelArgument, settings_options
 from minigpt.cli.render.terminal import note, write
-from minigpt.cli.session import SESSION_SETTINGS, InteractiveSession, typed_lines
+from minigpt.cli.session import OUT_OF_MEMORY, SESSION_SETTINGS, InteractiveSession, typed_lines
 from minigpt.cli.signals import forget_interrupts
 from minigpt.config import SamplingConfig
-from minigpt.errors import MinigptError
+from minigpt.errors import GenerationError, MinigptError
 from minigpt.units import count
 
 if TYPE_CHECKING:
@@ -118,10 +118,11 @@ class Session(InteractiveSession):
         self.turns = turns
         typed, written = turns[-1]
         try:
-            for piece in generate_pieces(self.engine, self.tokenizer, [self.text], self.config):
-                write(piece.text, end="")
-                written += piece.text
-                self.turns[-1] = (typed, written)
+            with out_of_memory_as(GenerationError(OUT_OF_MEMORY)):
+                for piece in generate_pieces(self.engine, self.tokenizer, [self.text], self.config):
+                    write(piece.text, end="")
+                    written += piece.text
+                    self.turns[-1] = (typed, written)
         except KeyboardInterrupt:
             if not written and len(turns) == len(before):
                 self.turns = before

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from minigpt.generation.engines.engine import Engine
     from minigpt.tokenizer.tokenizer import Tokenizer
 
+OUT_OF_MEMORY = "out of memory; close other programs, or /save the text and start again with a smaller model"
 _EXCLUDED = {"samples", "best_of", "beams", "length_penalty"}  # settings of several texts at once
 SESSION_SETTINGS = [name for name in names_of(SamplingConfig) if name not in _EXCLUDED]
 

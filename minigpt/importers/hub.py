@@ -12,7 +12,7 @@ from typing import cast
 
 from minigpt.errors import CheckpointError
 from minigpt.importers.sharded import files_named_in
-from minigpt.storage.checkpoint import CONFIG, WEIGHTS
+from minigpt.storage.names import ADAPTER_CONFIG, CONFIG, WEIGHTS
 from minigpt.tokenizer.library_files import CONVERTED
 
 GPT2_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
@@ -79,10 +79,12 @@ def download(repository: str, revision: str | None = None, *, cached: bool = Fal
             check_reachable(repository, CONFIG, revision)
         config = _fetch(repository, CONFIG, revision, cached)
         if config is None:
+            _refuse_adapter(repository, revision, cached)
             raise CheckpointError(f"{repository} has no {CONFIG}, so it is not a model of transformers")
         revision = config.parent.name  # the commit, so that all files are of one version
         weights = _fetch_first(repository, _FORMS, revision, cached)
         if weights is None:
+            _refuse_adapter(repository, revision, cached)
             raise CheckpointError(f"{repository} has none of {', '.join(_FORMS)}, so there are no weights to import")
         if weights.name.endswith(_INDEX):
             for name in files_named_in(weights):
@@ -91,6 +93,15 @@ def download(repository: str, revision: str | None = None, *, cached: bool = Fal
         if not is_openai(repository):  # minigpt has GPT-2's tokenizer
             _fetch_tokenizer(repository, revision, cached)
         return weights
+
+
+def _refuse_adapter(repository: str, revision: str | None, cached: bool) -> None:
+    """Raises CheckpointError if a repository without a whole model has a LoRA adapter."""
+    if _fetch_first(repository, (ADAPTER_CONFIG,), revision, cached, needed=False):
+        raise CheckpointError(
+            f"{repository} is a LoRA adapter; download it with `hf download {repository} --local-dir FOLDER`, and make "
+            "a whole model of it with `minigpt merge FOLDER`"
+        )
 
 
 def _fetch_tokenizer(repository: str, revision: str, cached: bool) -> None:

@@ -14,7 +14,7 @@ from minigpt.importers.hub import is_hub_name
 from minigpt.importers.huggingface import open_huggingface, scales_attention
 from minigpt.importers.imported_model import ImportedModel, check_vocabulary
 from minigpt.importers.nanogpt import CHECKPOINT, is_nanogpt, open_nanogpt
-from minigpt.importers.peft import check_base, find_base, merged, read_adapter
+from minigpt.importers.peft import PICKLED_ADAPTER, check_base, find_base, merged, read_adapter
 from minigpt.importers.sharded import ShardedTensors
 from minigpt.importers.tensorflow import HPARAMS, INDEX, LATEST, open_tensorflow
 from minigpt.importers.torch_file import TorchTensors, is_torch_file, open_torch
@@ -31,7 +31,7 @@ from minigpt.storage.checkpoint import (
 )
 from minigpt.storage.files import exists, read_error, read_json
 from minigpt.storage.huggingface import TensorSource, from_huggingface, unused_heads
-from minigpt.storage.names import ADAPTER_CONFIG
+from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from minigpt.storage.run_record import AdapterBase
 from minigpt.storage.tensors import TensorFile
 from minigpt.tokenizer.files import has_tokenizer, is_ids_only
@@ -206,8 +206,9 @@ def open_model(path: Path, *, ids_only: bool = False) -> ImportedModel:
     """
     if not exists(path):
         raise CheckpointError(f"{path} does not exist; give {_FORMS}")
-    if is_adapter(path):
-        raise CheckpointError(f"{path} is a LoRA adapter; make a whole model of it first: minigpt merge {path}")
+    adapter = path.parent if path.name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS, PICKLED_ADAPTER) else path
+    if is_adapter(adapter):
+        raise CheckpointError(f"{adapter} is a LoRA adapter; make a whole model of it first: minigpt merge {adapter}")
     try:
         if path.is_dir():
             found = _find_in_folder(path)

@@ -35,7 +35,7 @@ from minigpt.storage.json_record import is_integer, is_number, is_text, mapping
 from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, CONFIG, WEIGHTS
 from minigpt.storage.tensors import TensorFile
 
-_PICKLED = "adapter_model.bin"  # of peft before 2024
+PICKLED_ADAPTER = "adapter_model.bin"  # of peft before 2024
 _LAYER = r"(?P<layer>h\.\d{1,5}\.(?:attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj))"
 _NAMES = {
     kind: re.compile(pattern)
@@ -239,7 +239,7 @@ def _read_tensors(directory: Path) -> tuple[dict[str, Tensor], Mapping[str, str]
     if exists(directory / ADAPTER_WEIGHTS):
         with TensorFile(directory / ADAPTER_WEIGHTS) as file:
             return {name: file.read(name) for name in file.shapes}, file.metadata
-    path = directory / _PICKLED
+    path = directory / PICKLED_ADAPTER
     if not exists(path):
         raise CheckpointError(f"{directory} has an {ADAPTER_CONFIG} but no {ADAPTER_WEIGHTS}; copy it again")
     content = open_torch(path)

@@ -11,7 +11,7 @@ from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.data.open_corpus import open_corpus
 from minigpt.device import resolve_device, resolve_dtype
-from minigpt.errors import CheckpointError, ConfigError, MissingTextError, quoted
+from minigpt.errors import CheckpointError, ConfigError, DataError, MissingTextError, quoted
 from minigpt.importers.open_model import load_base
 from minigpt.jobs.changes import TEXT, asked_after, changes_in, describe, is_free, refuse
 from minigpt.jobs.events import Event
@@ -336,4 +336,11 @@ def _read_corpus(
         raise ConfigError(f"{run.directory} read its text from a pipe; give it again to read it with other settings")
     if begun.corpus.path is None:
         raise ConfigError(f"{run.directory} does not record the folder of its tokens; give the text again")
-    return open_corpus(begun.corpus.path)
+    try:
+        return open_corpus(begun.corpus.path)
+    except DataError as error:
+        command = shlex.join(("minigpt", "train", "-", "--resume", "--name", run.directory.name))
+        raise DataError(
+            f"{begun.corpus.path}, the tokens of a text that {run.directory} read from a pipe, is missing or damaged; "
+            f"give the text again: {command} < TEXT"
+        ) from error

@@ -10,6 +10,7 @@ from builders import new_model
 
 from minigpt.cli import chat
 from minigpt.cli.chat import ChatSession
+from minigpt.cli.session import OUT_OF_MEMORY
 from minigpt.config import SamplingConfig
 from minigpt.data.transcript import CHAT_TEMPLATE, Message
 from minigpt.generation import streaming
@@ -63,6 +64,19 @@ def test_an_answer_ends_before_the_next_turn_and_its_lines_are_unfolded(
     ]
     start = "System: Be\n kind.\nUser: Count\n to 3\nAssistant:"
     assert prompts == [start, f"{start} One.\n  two\n \n three\nUser: More\nAssistant:"]
+
+
+def test_an_answer_that_runs_out_of_memory_is_one_line_and_removes_the_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def generate_pieces(*_: object) -> None:
+        raise MemoryError
+
+    session = new_session()
+    monkeypatch.setattr(streaming, "generate_pieces", generate_pieces)
+    session.run(iter(["Hello"]))
+    assert session.messages == []
+    assert capsys.readouterr().err.splitlines() == [OUT_OF_MEMORY]
 
 
 def test_a_message_cannot_fake_a_turn(model_says: Callable[..., list[str]]) -> None:

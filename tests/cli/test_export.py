@@ -188,8 +188,9 @@ def test_wrong_input_is_one_line_and_leaves_no_file(
         (("export", "two", "--to", "hf"), "checkpoints/two is an adapter, which peft opens; `minigpt merge checkp"),
         (("load-gpt2", "--from", "checkpoints/two"), "checkpoints/two is a LoRA adapter; make a whole model of it "),
         (("load-gpt2", "checkpoints/two"), "first: minigpt merge checkpoints/two"),
+        (("load-gpt2", "checkpoints/two/adapter_model.safetensors"), "first: minigpt merge checkpoints/two"),
     ],
-    ids=["export", "source", "model"],
+    ids=["export", "source", "model", "file"],
 )
 def test_an_adapter_is_merged_to_become_a_hugging_face_model(
     run: Any, here: Path, arguments: tuple[str, ...], message: str

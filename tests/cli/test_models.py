@@ -27,6 +27,25 @@ def test_info_shows_shape_size_and_training_record(run: Any, tiny: list[str]) ->
     assert record["config"]["n_layer"] == 1
 
 
+@pytest.mark.parametrize(
+    "function", ["minigpt.importers.open_model.load_model", "minigpt.generation.engines.resolve.resolve_engine"]
+)
+@pytest.mark.parametrize("command", [("generate", "abc"), ("play",)], ids=["generate", "play"])
+def test_memory_that_runs_out_while_a_model_is_loaded_is_one_sentence(
+    run: Any, monkeypatch: pytest.MonkeyPatch, function: str, command: tuple[str, ...]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9000000000 bytes")
+
+    save_model("checkpoints/one")
+    monkeypatch.setattr(function, fail)
+    result = run(*command, "--device", "cpu")
+    assert result.exit_code == 1
+    assert "minigpt: out of memory while loading " in result.stderr
+    assert "give a smaller model" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_info_shows_units_and_paths_as_one_types_them(
     run: Any, tiny: list[str], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,9 +9,10 @@ from builders import new_model
 
 from minigpt.cli import play
 from minigpt.cli.play import Session
-from minigpt.cli.session import typed_lines
+from minigpt.cli.session import OUT_OF_MEMORY, typed_lines
 from minigpt.config import SamplingConfig
 from minigpt.errors import CheckpointError
+from minigpt.generation import streaming
 from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -139,6 +140,22 @@ def test_a_retry_that_is_stopped_before_its_first_word_keeps_the_old_text(monkey
     monkeypatch.setattr(play, "write", stop)
     session.run(iter(["/retry"]))
     assert session.text == before
+
+
+def test_a_turn_that_runs_out_of_memory_is_one_line_and_keeps_the_text(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = new_session()
+    session.run(iter(["Once"]))
+    before = session.text
+
+    def generate_pieces(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(streaming, "generate_pieces", generate_pieces)
+    session.run(iter(["more", "/retry"]))
+    assert session.text == before
+    assert capsys.readouterr().err.splitlines().count(OUT_OF_MEMORY) == 2
 
 
 def test_save_writes_the_whole_text_and_a_missing_folder_is_one_line(

@@ -247,6 +247,19 @@ def test_a_text_from_a_pipe_resumes_from_the_cache_but_not_with_other_reading_se
     assert "read its text from a pipe; give it again" in other.stderr
 
 
+def test_a_text_from_a_pipe_whose_tokens_are_gone_is_asked_for_again(
+    run: Any, tiny: list[str]
+) -> None:
+    text = "words and more words; " * 80
+    assert run("train", "-", *tiny, stdin=text).exit_code == 0
+    shutil.rmtree(json.loads(Path("checkpoints/stdin/training.json").read_text())["corpus"]["path"])
+    missing = run("train", "--resume", "--steps", "8")
+    assert missing.exit_code == 1
+    assert "missing or damaged; give the text again: minigpt train - --resume --name stdin < TEXT" in missing.stderr
+    again = run("train", "-", "--resume", "--name", "stdin", "--steps", "8", stdin=text)
+    assert again.exit_code == 0, again.stderr
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_a_text_from_a_named_pipe_resumes_from_the_cache_too(run: Any, here: Path, tiny: list[str]) -> None:
     os.mkfifo(here / "pipe")

@@ -289,6 +289,8 @@ def test_offline_the_cache_suffices(tmp_path: Path, hub: Any, monkeypatch: pytes
             "someone/gated is gated: request access at https://huggingface.co/someone/gated, then set your",
         ),
         ("someone/empty", "someone/empty has no config.json, so it is not a model of transformers"),
+        ("someone/adapter", "someone/adapter is a LoRA adapter; download it with `hf download someone/adapter --local"),
+        ("someone/minigpts-adapter", "someone/minigpts-adapter is a LoRA adapter; download it with `hf download some"),
         ("someone/unweighted", "someone/unweighted has none of model.safetensors, model.safetensors.index.json, pyt"),
         (
             "out/ckpt.pt",
@@ -303,7 +305,10 @@ def test_offline_the_cache_suffices(tmp_path: Path, hub: Any, monkeypatch: pytes
 def test_a_model_or_file_missing_on_the_hub_gives_a_one_sentence_error(
     tmp_path: Path, hub: Any, name: str, message: str
 ) -> None:
-    hub.repositories |= {"someone/empty": {}, "someone/unweighted": {"config.json": b"{}"}}
+    config = {"config.json": b"{}"}
+    adapter = {"adapter_config.json": b"{}", "adapter_model.safetensors": b""}
+    hub.repositories |= {"someone/empty": {}, "someone/unweighted": config}
+    hub.repositories |= {"someone/adapter": adapter, "someone/minigpts-adapter": config | adapter}
     with pytest.raises(CheckpointError) as refused:
         load_gpt2(name, checkpoints=tmp_path / "to")
     assert str(refused.value).startswith(message)

@@ -8,13 +8,14 @@ import pytest
 
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
+from minigpt.jobs.changes import TEXT
 from minigpt.jobs.job import Job
 from minigpt.jobs.next_steps import NextStep, next_steps
 from minigpt.jobs.reading import corpus_record
 from minigpt.model.gpt import GPT
 from minigpt.run_options import RunOptions
 from minigpt.storage.run import Run
-from minigpt.storage.run_record import BaselineRecord, BaselinesRecord, Result, RunRecord
+from minigpt.storage.run_record import BaselineRecord, BaselinesRecord, Change, Result, RunRecord
 
 FALLING, FLAT = [3.0, 2.6, 2.4, 2.2, 2.0], [3.0, 2.2, 2.01, 2.0, 2.0]
 RISING = [3.0, 2.4, 2.0, 2.05, 2.1]
@@ -65,6 +66,13 @@ def test_a_run_that_was_still_improving_continues_with_a_range_of_what_to_expect
     assert found[0].text == "still improving at the end: 2.20 to 2.00 bits per byte in the last quarter of the steps"
     assert found[1].text.startswith("continue to 8 minutes in total; 4 of 5 such runs end at 1.")
     assert commands(found)[0] == f"train --resume --name {job.run.directory.name} --minutes 8"
+
+
+def test_losses_on_an_earlier_text_are_not_compared_with_those_on_the_present_one(jobs: Any) -> None:
+    bits = [3.0, 1.0, 2.8, 2.6, 2.4, 2.2, 2.0]
+    assert "got worse after step 75" in texts(next_steps(jobs(bits)))
+    changed = jobs(bits, changes=(Change(step=75, option=TEXT, before="a", after="b"),))
+    assert "still improving" in texts(next_steps(changed))
 
 
 @pytest.mark.parametrize(
