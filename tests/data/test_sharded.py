@@ -1,6 +1,7 @@
 """Texts in shards: cut anywhere, tokenized in any order and interrupted at any point, they give the same sequences."""
 
 import gzip
+import io
 import json
 import os
 import random
@@ -26,7 +27,7 @@ from minigpt.data.sharded.order import BLOCK, MixtureOrder, shares
 from minigpt.data.sharded.segments import cut, documents
 from minigpt.data.sharded.sharded_corpus import ShardedCorpus
 from minigpt.data.sharded.store import Store
-from minigpt.data.sharded.workers import tokenize
+from minigpt.data.sharded.workers import Workers, tokenize
 from minigpt.data.source_files import SourceFile
 from minigpt.errors import ConfigError, DataError
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -499,6 +500,24 @@ def test_an_error_of_a_process_that_tokenizes_is_the_users(tmp_path: Path) -> No
     path.write_text("no json\n")
     with pytest.raises(DataError, match=r"^web\.jsonl, line 1 is not JSON"):
         build(tmp_path / "cache", path)
+
+
+class FailingProcess:
+    """A process that still runs when it is asked first, and has failed when it is asked again."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.stdout, self.returncode, self.n_polls = io.StringIO(""), 9, 0
+
+    def poll(self) -> int | None:
+        self.n_polls += 1
+        return None if self.n_polls == 1 else self.returncode
+
+
+def test_a_process_that_fails_between_two_checks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mixture = mixture_of(tmp_path, write_text(tmp_path / "web.jsonl"))
+    monkeypatch.setattr(subprocess, "Popen", FailingProcess)
+    with pytest.raises(DataError, match=r"^a process that tokenizes the text ended unexpectedly \(exit code 9\)"):
+        Workers(mixture, 1).wait()
 
 
 def test_the_processes_end_when_the_one_that_started_them_is_killed(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ class ShardedCorpus(Corpus):
 
         def check() -> None:
             if self._workers:
-                self._workers[0].are_running()
+                self._workers[0].check()
             else:
                 silence()
 

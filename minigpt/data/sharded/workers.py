@@ -1,7 +1,7 @@
 """The processes that tokenize the shards of a mixture beside another process.
 
-`python -m minigpt.data.sharded.workers FOLDER NUMBER THREADS FIRST` is one of them. They share nothing but the folder:
-each locks a segment, writes its shards and takes the next. They end when the process that started them does.
+`python -m minigpt.data.sharded.workers FOLDER NUMBER THREADS FIRST NICE` is one of them. They share nothing but the
+folder: each locks a segment, writes its shards and takes the next. They end when the process that started them does.
 """
 
 import contextlib
@@ -117,10 +117,11 @@ class Workers:
                     pipe.close()
 
     def are_running(self) -> bool:
-        """Whether one of them still works.
+        """Whether one of them still works."""
+        return any(process.poll() is None for process in self._processes)
 
-        Raises: DataError if one has failed, with its reason.
-        """
+    def check(self) -> None:
+        """Raises DataError if one of them has failed, with its reason."""
         for process in self._processes:
             if process.poll() is None or process.stdout is None or process.stdout.closed:
                 continue
@@ -128,19 +129,20 @@ class Workers:
                 said = output.read()
             if said or process.returncode:
                 raise DataError(_reason(said, process.returncode))
-        return any(process.poll() is None for process in self._processes)
 
     def wait(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Waits until all have ended, and reports the bytes done and the bytes in total.
 
-        Raises: DataError, as `are_running`.
+        Raises: DataError, as `check`.
         """
         reported = 0.0
         while self.are_running():
+            self.check()
             if progress and time.monotonic() - reported > _REPORT:
                 progress(*self.mixture.done_bytes())
                 reported = time.monotonic()
             time.sleep(_POLL)
+        self.check()
 
 
 def _reason(said: str, code: int) -> str:
