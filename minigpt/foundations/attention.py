@@ -238,13 +238,13 @@ def head_width(d_out: int, num_heads: int) -> int:
 
 
 class MultiHeadAttentionPerHead(MultiHeadAttentionWrapper):
-    """Several causal heads and an output projection: Concat(head_1, ..., head_h) W_O.
+    """Several causal heads and an output projection: Concat(head_1, ..., head_h) W_O + b_O.
 
     New: the output projection, which combines the heads. From here on d_out is the total width of all heads.
 
     Shapes: (..., T, d_in) -> (..., T, d_out).
     Raises: ConfigError if d_out is not divisible by num_heads.
-    Source: Vaswani et al. 2017, section 3.2.2.
+    Source: Vaswani et al. 2017, section 3.2.2, without b_O.
     """
 
     def __init__(

@@ -1,8 +1,13 @@
 """The encoder-decoder Transformer of 2017, built from the last forms in `foundations/attention.py`.
 
 Read it from top to bottom: positions, feed-forward network, encoder block, decoder block, and the model. GPT-2
-(`minigpt/model/gpt.py`) is this decoder without cross-attention, with layer norms before each sublayer, learned
-positions, and GELU instead of ReLU.
+(`minigpt/model/gpt.py`) is this decoder without cross-attention, and with these changes:
+
+- layer norms are before each sublayer, and one is after the last block;
+- positions are learned;
+- GELU replaces ReLU;
+- the projections of Q, K and V have biases;
+- the output head is the token embedding, and embeddings are not multiplied by √d_model.
 
 The articles' own code is corrected in these points:
 
@@ -60,7 +65,8 @@ class EncoderBlock(nn.Module):
     New: residual connections and layer norms (after the sum, "post-norm"), and a mask that hides padding.
 
     Shapes: x (B, S, d_model), mask (B, 1, S), True = a real token -> (B, S, d_model).
-    Source: Vaswani et al. 2017, section 3.1, and 5.4 for the dropout.
+    Source: Vaswani et al. 2017, section 3.1, and 5.4 for the dropout of each sublayer's output. The paper does not
+    mention the dropout of the attention weights.
     """
 
     def __init__(self, d_model: int, num_heads: int, d_ff: int, dropout: float) -> None:

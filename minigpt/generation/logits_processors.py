@@ -239,7 +239,7 @@ class TypicalP:
 
     A token is typical if its surprisal, -log p, is near the row's entropy, which is the expected surprisal. Ties with
     the least typical token are kept.
-    Source: Meister et al. 2023, section 4.
+    Source: Meister et al. 2023, "Locally typical sampling".
     """
 
     needs_history = False

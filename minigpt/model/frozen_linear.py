@@ -21,7 +21,7 @@ class FrozenLinear(nn.Module):
     """A linear layer with frozen weights in int8 or bfloat16: (..., in) -> (..., out).
 
     int8 has a scale per row: row i of the matrix is `scale[i] * weight[i]`, with the largest number of a row at 127.
-    Source: Dettmers et al. 2022, "LLM.int8()", section 2 (row-wise quantization).
+    Source: Dettmers et al. 2022, "LLM.int8()", section 3 (row-wise quantization).
     """
 
     weight: Tensor

@@ -1,7 +1,8 @@
 """`train()`: training as an iterator of events.
 
-All randomness is a pure function of the seed, the step and the row: batches, noise in them, and dropout. The generator
-of dropout is seeded for every micro-batch. So a resumed run equals an uninterrupted one, and no generator is saved.
+Batches and the noise in them are pure functions of the seed, the step and the row; dropout of the seed, the step and
+the micro-batch, for which its generator is seeded. So a resumed run equals an uninterrupted one, and no generator is
+saved.
 """
 
 import atexit

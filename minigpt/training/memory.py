@@ -77,10 +77,11 @@ def activation_bytes(
 ) -> int:
     """Bytes that a micro-batch of `sequences` keeps for the backward pass, and the head's logits, in float32.
 
-    A block keeps 16 numbers per feature: its input, both norms, Q, K, V and the MLP's. Dropout adds two masks and, on
-    a CPU, the attention weights three times. With checkpointing every block keeps one number per feature, and one
-    block at a time all of them. Measured by what autograd saves (tests/training/test_memory.py). With the settings of
-    `fine_tuning`, frozen lower blocks keep nothing, and a frozen head has no gradient.
+    A block keeps 16 numbers per feature: its input, both norms, Q, K, V, the attention's result, the sum after
+    attention, and the MLP's 8. Dropout adds two masks and, on a CPU, the attention weights three times. With
+    checkpointing every block keeps one number per feature, and one block at a time all of them. Measured by what
+    autograd saves (tests/training/test_memory.py). With the settings of `fine_tuning`, frozen lower blocks keep
+    nothing, and a frozen head has no gradient.
     """
     kept = 16.0
     if config.dropout:
