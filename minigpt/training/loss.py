@@ -201,19 +201,17 @@ class _HeadAndLoss(torch.autograd.Function):
         for start in range(0, n, plan.rows):
             x, target = features[start : start + plan.rows], targets[start : start + plan.rows, None]
             logits = torch.mm(x, head.t(), out=buffer[: len(x)])  # (rows, V)
+            soft_logits = None if teacher is None else teacher.of_rows(start, len(x))  # (rows, V)
             if sampled is not None:
                 sampled.correct_(logits[:, :vocab_size], target)
-            slices = zip(torch.split(logits, plan.slice_rows), torch.split(target, plan.slice_rows), strict=True)
-            if teacher is None or soft is None:
-                for logits_slice, target_slice in slices:
-                    total += plan.gradient(logits_slice, target_slice, vocab_size)
-            else:
-                soft_logits = teacher.of_rows(start, len(x))
-                if sampled is not None:
+                if soft_logits is not None:
                     sampled.correct_(soft_logits[:, :vocab_size], target)
-                soft_slices = torch.split(soft_logits, plan.slice_rows)
-                for (logits_slice, target_slice), soft_slice in zip(slices, soft_slices, strict=True):
-                    total += plan.gradient(logits_slice, target_slice, vocab_size, soft_slice, soft.weight)
+            for begin in range(0, len(x), plan.slice_rows):
+                rows = slice(begin, begin + plan.slice_rows)
+                if soft is None or soft_logits is None:
+                    total += plan.gradient(logits[rows], target[rows], vocab_size)
+                else:
+                    total += plan.gradient(logits[rows], target[rows], vocab_size, soft_logits[rows], soft.weight)
             torch.mm(logits, head, out=feature_gradient[start : start + plan.rows])
             if weight_gradient is None:
                 continue
