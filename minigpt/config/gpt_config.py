@@ -45,11 +45,17 @@ class GPTConfig(Settings):
     @property
     def n_parameters(self) -> int:
         """Number of parameters; the head shares the token embedding's."""
+        embeddings, final_norm = (self.vocab_size + self.n_positions) * self.n_embd, 2 * self.n_embd
+        return embeddings + self.n_layer * self.n_block_parameters + final_norm
+
+    @property
+    def n_block_parameters(self) -> int:
+        """Number of parameters of one block."""
         c = self.n_embd
         attention = (c * 3 * c + 3 * c) + (c * c + c)
         mlp = (c * 4 * c + 4 * c) + (4 * c * c + c)
         norms = 2 * (2 * c)
-        return (self.vocab_size + self.n_positions) * c + self.n_layer * (attention + mlp + norms) + 2 * c
+        return attention + mlp + norms
 
     @property
     def n_inner_parameters(self) -> int:

@@ -157,7 +157,10 @@ class Budget:
         if saved_step == progress.step or (progress.recovery.consecutive_skips and not spent):
             return False
         every, evaluated = self.config.save_every, progress.evaluation.step == progress.step
-        due = progress.step % every == 0 or (evaluated and progress.evaluation.is_best) if every else evaluated
+        if every is None:
+            due = evaluated
+        else:
+            due = progress.step % every == 0 or (evaluated and progress.evaluation.is_best)
         late = progress.seconds - saved_seconds > 60 * self.config.save_minutes
         return due or late or requested or spent
 

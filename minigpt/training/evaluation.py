@@ -172,16 +172,20 @@ class PeriodicEvaluation:
         self.clock.synchronize(progress)
         progress.record_evaluation(loss, is_best=is_best, started=started)
         if result is not None:
+            self._measure_speed(result, progress)
             yield self._log(result, progress)
         yield from self.checkpointer.take_notices(progress.step)
         if saved is not None:
             yield saved
 
-    def _log(self, result: Evaluation, progress: Progress) -> EvaluationEvent:
+    def _measure_speed(self, result: Evaluation, progress: Progress) -> None:
+        """Records the speed of an evaluation, and reserves time of a budget in minutes for the last one."""
         n_read = round(result.tokens / self.evaluator.scored_fraction)
         self.evaluator.record_duration(progress.evaluation.duration, n_read)
         if self.evaluator.config.minutes is not None and progress.budget.cooldown_step is None:
             progress.reserve_closing_time(self.evaluator.final_seconds())
+
+    def _log(self, result: Evaluation, progress: Progress) -> EvaluationEvent:
         event = EvaluationEvent(
             step=progress.step,
             validation_loss=result.loss,

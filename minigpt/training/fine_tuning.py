@@ -70,7 +70,7 @@ def trained_parameters(model: GPTConfig, config: TrainConfig) -> int:
         return adapter_parameters(model, config) + model.vocab_size * c * trains_embedding(config)
     if not config.freeze:
         return model.n_parameters
-    return (model.n_layer - config.freeze) * (12 * c * c + 13 * c) + 2 * c
+    return (model.n_layer - config.freeze) * model.n_block_parameters + 2 * c
 
 
 def adapter_parameters(model: GPTConfig, config: TrainConfig) -> int:

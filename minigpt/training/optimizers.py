@@ -65,9 +65,11 @@ def build_optimizers(
         groups.append({"params": [p for _, p in inner], "weight_decay": config.weight_decay})
     betas = (float(config.beta1), float(config.beta2))  # torch refuses one whole number beside a fraction
     settings: dict[str, Any] = {"lr": config.learning_rate, "betas": betas, "fused": True}
-    adamw: torch.optim.Optimizer = torch.optim.AdamW(groups, **settings)
+    adamw: torch.optim.Optimizer
     if features is not None and features.count:
         adamw = SpellingAdamW(groups, model.token_embedding.weight, features, **settings)
+    else:
+        adamw = torch.optim.AdamW(groups, **settings)
     if config.optimizer == "adamw" or not inner:
         return [adamw]
     qkv = [p for name, p in inner if name.endswith("qkv_proj.weight")]

@@ -104,7 +104,10 @@ class Trainer:
     def _train(self) -> Generator[Event, None, EndReason | None]:
         """The training loop; returns why the run has ended, None if a stop was requested."""
         end: EndReason | None = None
-        while end is None and not self._stop_is_requested():
+        while end is None:
+            self.clock.synchronize(self.progress)
+            if self.clock.stop:
+                break
             try:
                 spent = self.budget.is_spent(self.progress)
                 pauses = spent or self._something_is_due()
@@ -126,10 +129,6 @@ class Trainer:
                 yield self._roll_back(error)
                 end = None
         return end
-
-    def _stop_is_requested(self) -> bool:
-        self.clock.synchronize(self.progress)
-        return self.clock.stop
 
     def _something_is_due(self) -> bool:
         budget, progress = self.budget, self.progress
