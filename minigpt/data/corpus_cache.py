@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
 FORMAT = 1  # of the cached files; increase it when they or the validation split change, to rebuild every cache
+TRAINING_SAMPLE = 50_000_000  # bytes of text that a tokenizer is trained on
 _VERIFIED_AT_ONCE = 2**21  # tokens
-_TRAINING_SAMPLE = 50_000_000  # bytes of text that a tokenizer is trained on
 _TRAINING_CHUNK = 2**16  # characters; Hugging Face's trainer uses a hundred times the memory of each text
 
 
@@ -100,11 +100,15 @@ def resolve_tokenizer(
     if spec in ("gpt2", "bytes"):
         return Tokenizer.named(spec)
     folder = root / "tokenizers" / cache_key(scanned.content_hash, spec, split.fraction, split.every)[:32]
+    return trained_tokenizer(folder, spec, _training_texts(spec, scanned, split, counter))
+
+
+def trained_tokenizer(folder: Path, spec: str, texts: Iterable[str]) -> Tokenizer:
+    """The tokenizer in a folder of the cache; if there is none, it is trained on the texts and saved there."""
     try:
         return Tokenizer.load(folder)
     except TokenizerError:
-        counter.total += scanned.text_bytes
-        tokenizer = Tokenizer.train(_training_texts(spec, scanned, split, counter), spec)
+        tokenizer = Tokenizer.train(texts, spec)
         with publish(folder, Tokenizer.load) as temporary:
             tokenizer.save(temporary)
         return tokenizer
@@ -112,9 +116,10 @@ def resolve_tokenizer(
 
 def _training_texts(spec: str, scanned: Scan, split: ValidationSplit, counter: ProgressCounter) -> Iterator[str]:
     """The text to train a tokenizer on: the training part for `chars`, else an evenly spread sample of at most about
-    _TRAINING_SAMPLE bytes.
+    TRAINING_SAMPLE bytes.
     """
-    share = 1.0 if spec == "chars" else min(1.0, _TRAINING_SAMPLE / scanned.text_bytes)
+    counter.total += scanned.text_bytes
+    share = 1.0 if spec == "chars" else min(1.0, TRAINING_SAMPLE / scanned.text_bytes)
     taken = 0.0
     for part, text in chunks(split.apply(scanned.pieces()), _TRAINING_CHUNK):
         documents = text.split(END_OF_TEXT)

@@ -12,7 +12,8 @@ from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
 Part = Literal["train", "validation"]
 
-_ENOUGH_BYTES = 2_000_000  # of validation text: more takes longer to evaluate and is not more informative
+DEFAULT_FRACTION = 0.1  # of a text, for validation
+ENOUGH_BYTES = 2_000_000  # of validation text: more takes longer to evaluate and is not more informative
 _ENOUGH_DOCUMENTS = 20
 _ENOUGH_CONVERSATIONS = 10
 _MAX_SEARCH = 2**16  # characters in which to look for a line's end
@@ -36,7 +37,7 @@ class ValidationSplit:
         Raises: ConfigError for a fraction below 0, or 1 and above.
         """
         if fraction is None:
-            fraction = min(0.1, _ENOUGH_BYTES / scanned.text_bytes)
+            fraction = min(DEFAULT_FRACTION, ENOUGH_BYTES / scanned.text_bytes)
         if not 0 <= fraction < 1:
             raise ConfigError(f"validation_fraction ({fraction}) must be at least 0 and below 1")
         n = scanned.n_documents

@@ -193,7 +193,7 @@ def test_a_tokenizer_is_trained_on_the_training_part_alone(build):
 
 
 def test_merges_are_trained_on_a_sample_spread_over_the_text(build, monkeypatch):
-    monkeypatch.setattr(corpus_cache, "_TRAINING_SAMPLE", 4000)
+    monkeypatch.setattr(corpus_cache, "TRAINING_SAMPLE", 4000)
     monkeypatch.setattr(corpus_cache, "_TRAINING_CHUNK", 100)
     read = []
     train = Tokenizer.train

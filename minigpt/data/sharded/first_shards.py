@@ -10,20 +10,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from minigpt.data.corpus_cache import publish
+from minigpt.data.corpus_cache import TRAINING_SAMPLE, trained_tokenizer
 from minigpt.data.sharded.mixture import Mixture
 from minigpt.data.sharded.segments import cut, documents, identity
 from minigpt.data.sharded.store import SHARD_BYTES, Shard, Store
 from minigpt.data.sharded.tokenize import document_ends
 from minigpt.data.shards import token_type
 from minigpt.data.source_files import SourceFile
-from minigpt.errors import ConfigError, DataError, TokenizerError
+from minigpt.data.split import DEFAULT_FRACTION, ENOUGH_BYTES
+from minigpt.errors import ConfigError, DataError
 from minigpt.seeds import mix_seed
 from minigpt.tokenizer.tokenizer import Tokenizer
 
-_ENOUGH_BYTES = 2_000_000  # of validation text, as of a text that is tokenized at once
 _MOST_HELD_OUT = 0.5  # of a text's first shard
-_VOCABULARY_SAMPLE = 50_000_000  # bytes of text that a tokenizer is trained on
 
 
 def totals(mixture: Mixture, tokenizer: Tokenizer) -> tuple[int, int, int]:
@@ -78,7 +77,7 @@ def hold_out(mixture: Mixture, tokenizer: Tokenizer, text_bytes: int, fraction: 
 
     Raises: ConfigError for a fraction that would need more than half of a first shard.
     """
-    wanted = min(0.1 * text_bytes, _ENOUGH_BYTES) if fraction is None else fraction * text_bytes
+    wanted = min(DEFAULT_FRACTION * text_bytes, ENOUGH_BYTES) if fraction is None else fraction * text_bytes
     dtype = token_type(tokenizer.vocab_size)
     left_out: list[dict[str, list[int]]] = []
     validation: list[npt.NDArray[Any]] = [np.empty(0, dtype)]
@@ -129,19 +128,12 @@ def sample_tokenizer(
         return Tokenizer.named(spec)
     content = [[[*identity(file), *file.decoding] for file in files] for files in texts]
     key = hashlib.sha256(json.dumps(["sample", spec, content, list(weights), text_key]).encode()).hexdigest()
-    folder = root / "tokenizers" / key[:32]
-    try:
-        return Tokenizer.load(folder)
-    except TokenizerError:
-        tokenizer = Tokenizer.train(_sample(texts, weights, text_key, key), spec)
-        with publish(folder, Tokenizer.load) as temporary:
-            tokenizer.save(temporary)
-        return tokenizer
+    return trained_tokenizer(root / "tokenizers" / key[:32], spec, _sample(texts, weights, text_key, key))
 
 
 def _sample(texts: Sequence[Sequence[SourceFile]], weights: Sequence[float], text_key: str, key: str) -> Iterator[str]:
     for files, weight in zip(texts, weights, strict=True):
-        left = _VOCABULARY_SAMPLE * weight / sum(weights)
+        left = TRAINING_SAMPLE * weight / sum(weights)
         segments = cut(files, text_key, SHARD_BYTES // 4)
         for segment in sorted(segments, key=lambda each: hashlib.sha256(f"{key} {each}".encode()).digest()):
             for text, _ in documents(files[segment.file], segment, text_key):
