@@ -59,6 +59,12 @@ class GeneratedToken:
     rank: int | None = None
 
 
+def check_prompt(prompt: Sequence[int]) -> None:
+    """Raises ConfigError for an empty prompt."""
+    if not len(prompt):
+        raise ConfigError("the prompt is empty (0 tokens); start from the tokenizer's end_of_text instead")
+
+
 def check_keep_first(keep_first: int, n_positions: int) -> None:
     """Raises ConfigError for a `keep_first` that leaves too little of this context length for new tokens."""
     if keep_first > n_positions // 2:
@@ -93,8 +99,8 @@ class Decoder:
         alternatives: int | None = None,
         drafter: Drafter | None = None,
     ) -> None:
-        if not all(len(prompt) for prompt in prompts):
-            raise ConfigError("the prompt is empty (0 tokens); start from the tokenizer's end_of_text instead")
+        for prompt in prompts:
+            check_prompt(prompt)
         check_keep_first(keep_first, engine.n_positions)
         self.engine, self.sampler, self.drafter = engine, sampler, drafter
         self.tokens = [list(prompt) for prompt in prompts]

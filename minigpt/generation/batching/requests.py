@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, MinigptError
-from minigpt.generation.decoding import GeneratedToken, check_keep_first
+from minigpt.generation.decoding import GeneratedToken, check_keep_first, check_prompt
 from minigpt.generation.sampling import Sampler
 from minigpt.generation.streaming import Piece
 
@@ -40,8 +40,7 @@ def check_request(request: Request, n_positions: int) -> None:
     Raises: ConfigError for an empty prompt, a prompt to score that is longer than the context, and a `keep_first` that
     leaves too little room.
     """
-    if not request.prompt:
-        raise ConfigError("the prompt is empty (0 tokens); start from the tokenizer's end_of_text instead")
+    check_prompt(request.prompt)
     if request.score_prompt and len(request.prompt) > n_positions:
         raise ConfigError(
             f"a prompt of {len(request.prompt)} tokens cannot be scored: the context length is {n_positions}"

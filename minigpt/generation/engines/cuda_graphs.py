@@ -147,16 +147,10 @@ class GraphEngine(TorchEngine):
 
     def __init__(self, model: GPT, *, compiled: bool = False) -> None:
         super().__init__(model)
-        self._compiled = compiled
+        self.implementation = "compiled, CUDA graphs" if compiled else "CUDA graphs"
         self._step: Step = compiled_step() if compiled else static_step
         self._replays: dict[int, Replay] = {}  # by span
         self._recorded: list[Tensor] = []  # the buffers they use, referenced here so that they stay allocated
-
-    @property
-    def description(self) -> str:
-        weight = self.model.token_embedding.weight
-        how = "compiled, CUDA graphs" if self._compiled else "CUDA graphs"
-        return f"{weight.device}, {str(weight.dtype).removeprefix('torch.')}, {how}"
 
     @torch.inference_mode()
     def read(self, ids: Tensor) -> Tensor:

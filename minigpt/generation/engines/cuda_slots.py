@@ -45,6 +45,7 @@ class CudaSlots(TorchSlots):
     """
 
     chunk_size = _CHUNK
+    implementation = "CUDA graphs"
 
     def __init__(self, model: GPT, n_slots: int) -> None:
         super().__init__(model, n_slots)
@@ -52,11 +53,6 @@ class CudaSlots(TorchSlots):
         self._ids = torch.zeros(n_slots, dtype=torch.int64, device=self.device)
         self._at = torch.zeros(n_slots, dtype=torch.int64, device=self.device)
         self._step = Recording(lambda: slot_step(model, self.cache, self._ids, self._at), self.device)
-
-    @property
-    def description(self) -> str:
-        weight = self.model.token_embedding.weight
-        return f"{weight.device}, {str(weight.dtype).removeprefix('torch.')}, CUDA graphs"
 
     @torch.inference_mode()
     def read(self, chunks: Sequence[Chunk]) -> list[Tensor]:

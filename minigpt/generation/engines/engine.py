@@ -10,7 +10,7 @@ from minigpt.model.gpt import GPT
 
 
 class ModelRunner(Protocol):
-    """What every engine says of itself."""
+    """The properties that every engine has."""
 
     @property
     def model(self) -> GPT:

@@ -12,14 +12,15 @@ from minigpt.threads import watch_load
 
 
 class PyTorchRunner:
-    """What the engines that run the model's own forward pass say of themselves."""
+    """The properties of engines that run the model's own forward pass; `implementation` says how."""
 
     model: GPT
+    implementation = "PyTorch"
 
     @property
     def description(self) -> str:
         weight = self.model.token_embedding.weight
-        return f"{weight.device}, {str(weight.dtype).removeprefix('torch.')}, PyTorch"
+        return f"{weight.device}, {str(weight.dtype).removeprefix('torch.')}, {self.implementation}"
 
     @property
     def device(self) -> torch.device:
