@@ -24,7 +24,7 @@ def windows(
     size: int,
     length: int,
     seed: int,
-    rows: slice | range | None = None,
+    rows: range | None = None,
     lookahead: int = 1,
 ) -> npt.NDArray[np.int64]:
     """The windows of one step, each followed by `lookahead` tokens, of which the first is the target of its last token.
@@ -47,13 +47,6 @@ def windows(
     return tokens[positions].astype(np.int64)
 
 
-def batch(
-    tokens: npt.NDArray[Any], step: int, size: int, length: int, seed: int, rows: slice | range | None = None
-) -> tuple[Tensor, Tensor]:
-    """The inputs of one step and the targets, which are the inputs shifted by one token: (B, T) int64 each."""
-    return inputs_and_targets(windows(tokens, step, size, length, seed, rows))
-
-
 def inputs_and_targets(sequences: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
     """All tokens but the last, and all but the first: (B, T + 1) -> (B, T) int64 twice."""
     tokens = torch.from_numpy(sequences)
@@ -61,7 +54,7 @@ def inputs_and_targets(sequences: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor
 
 
 def add_noise(
-    inputs: Tensor, noise: float, vocab_size: int, step: int, size: int, seed: int, rows: slice | range | None = None
+    inputs: Tensor, noise: float, vocab_size: int, step: int, size: int, seed: int, rows: range | None = None
 ) -> Tensor:
     """The inputs of some rows of a step, each token replaced with probability `noise` by a uniformly random id below
     `vocab_size`. The replaced tokens differ in every step, so that every epoch reads a window differently.
@@ -77,9 +70,9 @@ def add_noise(
     return torch.where(replaced, drawn, inputs)
 
 
-def select_rows(size: int, rows: slice | range | None) -> range:
+def select_rows(size: int, rows: range | None) -> range:
     """The numbers of these rows of a batch of `size`; None means all."""
-    return range(size) if rows is None else range(size)[rows] if isinstance(rows, slice) else rows
+    return range(size) if rows is None else rows
 
 
 @lru_cache(maxsize=4)

@@ -164,12 +164,12 @@ class Corpus:
         size: int,
         length: int,
         seed: int,
-        rows: slice | range | None = None,
+        rows: range | None = None,
         noise: float = 0.0,
         bpe_dropout: float = 0.0,
         loss_on: str = "all",
     ) -> tuple[Tensor, Tensor]:
-        """One step's inputs and targets from the training part, as from `minigpt.data.batches.batch`.
+        """One step's inputs and targets from the training part, cut by `minigpt.data.batches.windows`.
 
         `bpe_dropout` is the probability to drop a merge; a window may then end before its last tokens, which other
         epochs include. `noise` is the probability that an input token, but not its target, is replaced by a random one.
@@ -202,7 +202,7 @@ class Corpus:
         return inputs, targets
 
     def _windows(
-        self, step: int, size: int, length: int, seed: int, rows: slice | range | None, lookahead: int
+        self, step: int, size: int, length: int, seed: int, rows: range | None, lookahead: int
     ) -> npt.NDArray[np.int64]:
         return batches.windows(self.train, step, size, length, seed, rows, lookahead)
 

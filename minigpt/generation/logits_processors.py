@@ -158,22 +158,6 @@ def _ban(logits: Tensor, banned: Tensor, tokens: Tensor) -> Tensor:
 # Filters of the distribution
 
 
-class Temperature:
-    """Divides the logits by the temperature: below 1 likely tokens become more likely, above 1 less."""
-
-    needs_history = False
-
-    def __init__(self, temperature: float) -> None:
-        self.temperature = max(temperature, 1e-30)  # much smaller numbers are 0 in float32
-
-    def __call__(self, logits: Tensor, _history: Tensor | None = None, _n_new: int = 0) -> Tensor:
-        return logits / self.temperature
-
-    def scale_(self, logits: Tensor) -> Tensor:
-        """Divides the logits in place, which makes a whole sampling step a tenth faster than a new tensor."""
-        return logits.div_(self.temperature)
-
-
 class Truncation(ABC):
     """A processor that keeps only some of each row's most likely tokens, and all of them that tie with the last one.
 

@@ -20,7 +20,6 @@ from minigpt.generation.logits_processors import (
     MinP,
     NoRepeatNGram,
     RepetitionPenalty,
-    Temperature,
     TopK,
     TopP,
     Truncation,
@@ -32,6 +31,7 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 # How many of the most likely tokens a truncation looks at first. torch's topk is several times slower beyond V / 64,
 # and top-p rarely keeps more.
 _FIRST_K = 640
+_COLDEST = 1e-30  # a temperature; much smaller numbers are 0 in float32
 _MAX_DIGITS = 18  # of a token's id in an option; torch's integers hold them
 
 NO_TOKEN_LEFT = (
@@ -73,7 +73,7 @@ class Sampler:
             None if tokenizer is None else TextConstraint(tokenizer, allow_invalid_utf8=config.allow_invalid_utf8)
         )
         self.needs_history = any(getattr(processor, "needs_history", True) for processor in self.processors)
-        self.temperature = Temperature(config.temperature)
+        self.temperature = max(config.temperature, _COLDEST)
         self.truncations = _truncations(config)
         self.typical_p = TypicalP(config.typical_p) if config.typical_p < 1 else None
 
@@ -94,6 +94,7 @@ class Sampler:
     ) -> Tensor:
         """The probabilities that `choose` draws from: (B, V) -> (B, V) float32, one-hot at temperature 0.
 
+        The reference for `choose` in tests.
         Raises: as `choose`.
         """
         processed = self.process(logits, history, n_new, states)
@@ -151,7 +152,7 @@ class Sampler:
         """
         largest = processed.amax(dim=-1, keepdim=True)  # (B, 1)
         _check_largest(largest, logits)
-        return self.temperature.scale_(processed - largest)
+        return (processed - largest).div_(self.temperature)  # in place: a tenth of a sampling step
 
     def _candidates(self, logits: Tensor) -> Iterator[tuple[list[int], Tensor, Tensor]]:
         """The tokens that may be drawn from logits (B, V), by groups of rows: (rows, ids (R, K), probabilities (R, K)).

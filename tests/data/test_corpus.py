@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from minigpt.data import corpus as corpus_module
 from minigpt.data import corpus_cache, shards, sources
-from minigpt.data.batches import batch
+from minigpt.data.batches import inputs_and_targets, windows
 from minigpt.data.corpus import Corpus
 from minigpt.data.sources import scan
 from minigpt.data.split import ValidationSplit
@@ -370,8 +370,8 @@ def test_a_scan_is_not_repeated(tmp_path, monkeypatch):
 
 def test_batches_come_from_the_training_part(build):
     corpus = build(STORY)
-    inputs, targets = corpus.batch(3, 4, 16, 7, slice(1, 3))
-    expected = batch(corpus.train, 3, 4, 16, 7, slice(1, 3))
+    inputs, targets = corpus.batch(3, 4, 16, 7, range(1, 3))
+    expected = inputs_and_targets(windows(corpus.train, 3, 4, 16, 7, range(1, 3)))
     assert torch.equal(inputs, expected[0])
     assert torch.equal(targets, expected[1])
 

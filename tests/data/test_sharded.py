@@ -304,7 +304,7 @@ def test_an_epoch_has_each_token_once_and_the_next_in_another_order(tmp_path: Pa
     found = order_of(mixture)
     text, length = found.texts[0], 1
     text.refresh()
-    counts, _ = text._counts(0, length, 3, text.n_known, True)
+    counts, _ = text._counts(0, length, 3, len(text._known), True)
     epoch = int(counts.sum())
     assert len(counts) > 3
     tokens = found.windows(range(2 * epoch), length, 0, 3)[:, 0]
@@ -357,7 +357,7 @@ def test_a_sequence_of_a_late_epoch_is_found_without_counting_the_earlier_ones_a
     tokenize(mixture, BYTES)
     (text,) = order_of(mixture).texts
     text.refresh()
-    counts = [text._count(epoch, 32, 7, text.n_known, True)[0] for epoch in range(41)]
+    counts = [text._count(epoch, 32, 7, len(text._known), True)[0] for epoch in range(41)]
     first = sum(int(each.sum()) for each in counts[:40])
     expected = [(40, group, index) for group, count in enumerate(counts[40]) for index in range(count)]
     counted = 0

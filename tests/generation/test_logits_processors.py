@@ -19,7 +19,6 @@ from minigpt.generation.logits_processors import (
     MinP,
     NoRepeatNGram,
     RepetitionPenalty,
-    Temperature,
     TopK,
     TopP,
     TypicalP,
@@ -202,7 +201,7 @@ def test_padding_on_the_left_changes_nothing(seed: int, length: int, padding: in
 def test_no_processor_changes_its_arguments() -> None:
     logits, history = LOGITS.clone(), torch.tensor([[1, 1, 1]])
     processors = [
-        TopK(1), TopP(0.1), MinP(0.9), TypicalP(0.1), Temperature(2.0), RepetitionPenalty(2.0),
+        TopK(1), TopP(0.1), MinP(0.9), TypicalP(0.1), RepetitionPenalty(2.0),
         FrequencyPenalty(1.0, 1.0), NoRepeatNGram(2), BadWords([[1, 2]]), LogitBias([(1, 2.0)]), BanTokens([1]),
         MinNewTokens(5, end_of_text=0),
     ]  # fmt: skip
@@ -213,7 +212,7 @@ def test_no_processor_changes_its_arguments() -> None:
 
 
 def test_processors_that_use_the_logits_alone_need_no_history() -> None:
-    for processor in (TopK(1), TopP(0.1), MinP(0.9), TypicalP(0.1), Temperature(2.0), LogitBias([(1, 2.0)])):
+    for processor in (TopK(1), TopP(0.1), MinP(0.9), TypicalP(0.1), LogitBias([(1, 2.0)])):
         assert not processor.needs_history
         assert torch.equal(processor(LOGITS), processor(LOGITS, torch.tensor([[1, 1, 1]]), 3))
 

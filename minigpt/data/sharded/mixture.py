@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from minigpt.bounded_reading import read_json_value
-from minigpt.data.sharded.segments import Segment
 from minigpt.data.sharded.store import Shard, Store, publish_file, write_json
 from minigpt.errors import DataError
 
@@ -66,10 +65,6 @@ class Mixture:
                 places.append((done / weight, number, index))
                 done += segment.size
         return [(number, index) for _, number, index in sorted(places)]
-
-    def segment(self, store: int, index: int) -> Segment:
-        """One segment of a text."""
-        return self.stores[store].segments[index]
 
     def mask_path(self, store: int, shard: Shard) -> Path:
         """The file that marks the documents of a shard that are no duplicates, a byte each."""

@@ -121,11 +121,6 @@ class TextOrder:
         return self._mixture.stores[self._store].read_tokens(shard, self._vocab_size)
 
     @property
-    def n_known(self) -> int:
-        """The number of shards that are there."""
-        return len(self._known)
-
-    @property
     def n_tokens(self) -> int:
         """The number of tokens of the known shards that are trained on."""
         return sum(self._sizes)

@@ -186,7 +186,7 @@ class ShardedCorpus(Corpus):
                 self._workers.clear()
 
     def _windows(
-        self, step: int, size: int, length: int, seed: int, rows: slice | range | None, lookahead: int
+        self, step: int, size: int, length: int, seed: int, rows: range | None, lookahead: int
     ) -> npt.NDArray[np.int64]:
         sequences = [step * size + row for row in select_rows(size, rows)]
         return self.order.windows(sequences, length, lookahead, seed)

@@ -50,11 +50,6 @@ class Batch:
         """How many rows are in slots."""
         return len(self._rows)
 
-    @property
-    def n_waiting(self) -> int:
-        """How many rows wait for a slot."""
-        return len(self._waiting)
-
     def add(self, request: Request) -> None:
         """Puts a request at the end of the queue.
 
