@@ -9,7 +9,7 @@ import torch
 from minigpt.data.batches import UNSCORED
 from minigpt.errors import DataError
 from minigpt.evaluation.perplexity import (
-    Evaluation,
+    EvaluationResult,
     Progress,
     resolve_protocol,
     sliding_windows,
@@ -32,18 +32,18 @@ class Breakdown:
     token; they are empty unless requested.
     """
 
-    whole: Evaluation
+    whole: EvaluationResult
     nats: Floats
     tokens: Counts
     bytes: Counts
     position_nats: Floats
     position_tokens: Counts
 
-    def document(self, number: int) -> Evaluation:
+    def document(self, number: int) -> EvaluationResult:
         """The evaluation of one document, numbered from 0 in the order of the stream."""
         tokens = int(self.tokens[number])
         loss = float(self.nats[number]) / tokens if tokens else float("nan")
-        return Evaluation(loss, tokens, int(self.bytes[number]), self.whole.context, self.whole.stride)
+        return EvaluationResult(loss, tokens, int(self.bytes[number]), self.whole.context, self.whole.stride)
 
     @property
     def n_positions(self) -> int:
@@ -113,7 +113,7 @@ def break_down(
     if not total:
         raise DataError("no token of the evaluated text is scored; evaluate more tokens, or other roles")
     return Breakdown(
-        whole=Evaluation(float(nats.sum()) / total, total, int(n_bytes.sum()), context, stride),
+        whole=EvaluationResult(float(nats.sum()) / total, total, int(n_bytes.sum()), context, stride),
         nats=nats,
         tokens=counts.astype(np.int64),
         bytes=n_bytes.astype(np.int64),

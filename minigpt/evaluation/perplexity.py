@@ -47,10 +47,11 @@ class World(Protocol):
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationResult:
     """A loss and the protocol by which it was measured.
 
-    Units: `loss` nats per token; `bytes` UTF-8 bytes of the scored tokens; an end-of-text has none.
+    `tokens` are the scored ones, and `bytes` their UTF-8 bytes, of which an end-of-text has none. Unit of `loss`: nats
+    per token.
     """
 
     loss: float
@@ -88,7 +89,7 @@ def evaluate(
     dtype: torch.dtype = torch.float32,
     world: World | None = None,
     progress: Progress | None = None,
-) -> Evaluation:
+) -> EvaluationResult:
     """Measures how well `model` predicts `tokens`; every token but the first is scored once.
 
     A window of `context` tokens (default: the model's context length) advances by `stride` tokens (default: the whole
@@ -127,7 +128,7 @@ def evaluate(
         nats, n_scored, n_bytes = sums[0].item(), int(sums[1]), int(sums[2])
     if not n_scored:
         raise DataError("no token of the evaluated text is scored; evaluate more tokens, or other roles")
-    return Evaluation(nats / n_scored, n_scored, n_bytes, context, stride)
+    return EvaluationResult(nats / n_scored, n_scored, n_bytes, context, stride)
 
 
 def resolve_protocol(config: GPTConfig, context: int | None, stride: int | None) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import torch
 from minigpt.config import SamplingConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import GenerationError, TrainingError
-from minigpt.evaluation.perplexity import Evaluation, evaluate
+from minigpt.evaluation.perplexity import EvaluationResult, evaluate
 from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.engines.resolve import resolve_engine
 from minigpt.generation.streaming import generate_text
@@ -20,8 +20,7 @@ from minigpt.training.budget import Budget
 from minigpt.training.checkpointing import Checkpointer
 from minigpt.training.clock import Clock
 from minigpt.training.distributed import World
-from minigpt.training.events import Evaluation as EvaluationEvent
-from minigpt.training.events import Event, Notice, Sample
+from minigpt.training.events import Evaluation, Event, Notice, Sample
 from minigpt.training.memorization import MemorizationMonitor
 from minigpt.training.memory import is_out_of_memory
 from minigpt.training.progress import Progress
@@ -49,7 +48,7 @@ class Evaluator:
         context = config.context_length or model.config.n_positions
         self.sample_prompt = config.sample_prompt or corpus.first_question(context // 2)
 
-    def evaluate(self) -> Evaluation | None:
+    def evaluate(self) -> EvaluationResult | None:
         """The loss on the first `eval_tokens` validation tokens; None without a validation text.
 
         Raises: DivergedError if the loss is NaN or infinite.
@@ -59,7 +58,7 @@ class Evaluator:
             raise DivergedError(f"the validation loss is {evaluation.loss}")
         return evaluation
 
-    def evaluate_finally(self) -> Evaluation | None:
+    def evaluate_finally(self) -> EvaluationResult | None:
         """The loss on all validation tokens, or on as many as a tenth of a budget in minutes is enough for."""
         return self._evaluate(self._final_tokens())
 
@@ -98,7 +97,7 @@ class Evaluator:
             except GenerationError as error:
                 raise DivergedError(f"no sample could be drawn: {error}") from error
 
-    def _evaluate(self, max_tokens: int | None) -> Evaluation | None:
+    def _evaluate(self, max_tokens: int | None) -> EvaluationResult | None:
         if len(self.corpus.validation) < 2:
             return None
         with self._inference():
@@ -178,15 +177,15 @@ class PeriodicEvaluation:
         if saved is not None:
             yield saved
 
-    def _measure_speed(self, result: Evaluation, progress: Progress) -> None:
+    def _measure_speed(self, result: EvaluationResult, progress: Progress) -> None:
         """Records the speed of an evaluation, and reserves time of a budget in minutes for the last one."""
         n_read = round(result.tokens / self.evaluator.scored_fraction)
         self.evaluator.record_duration(progress.evaluation.duration, n_read)
         if self.evaluator.config.minutes is not None and progress.budget.cooldown_step is None:
             progress.reserve_closing_time(self.evaluator.final_seconds())
 
-    def _log(self, result: Evaluation, progress: Progress) -> EvaluationEvent:
-        event = EvaluationEvent(
+    def _log(self, result: EvaluationResult, progress: Progress) -> Evaluation:
+        event = Evaluation(
             step=progress.step,
             validation_loss=result.loss,
             bits_per_byte=result.bits_per_byte,

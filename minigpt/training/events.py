@@ -31,7 +31,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The validation loss after `step` steps. Unit: nats per token. `best` says that it gave the best weights."""
+    """The validation loss after `step` steps. Unit: nats per token.
+
+    `tokens` are those trained on so far, `seconds` those of the run. `best` says that it gave the best weights.
+    """
 
     step: int
     validation_loss: float

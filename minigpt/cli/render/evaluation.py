@@ -13,7 +13,7 @@ from minigpt.units import count
 if TYPE_CHECKING:
     from minigpt.evaluation.benchmarks.results import BenchmarkResult
     from minigpt.evaluation.breakdown import Breakdown
-    from minigpt.evaluation.perplexity import Evaluation
+    from minigpt.evaluation.perplexity import EvaluationResult
     from minigpt.storage.run_record import Result
 
 _MOST_DOCUMENTS = 20  # in a table; --json has all
@@ -58,7 +58,7 @@ def text_record(labels: Sequence[str], parts: "Breakdown") -> dict[str, Any]:
     return record
 
 
-def _document_record(name: str, part: "Evaluation") -> dict[str, Any]:
+def _document_record(name: str, part: "EvaluationResult") -> dict[str, Any]:
     return {
         "name": name,
         "tokens": part.tokens,
