@@ -18,7 +18,7 @@ from minigpt.config import ReadingConfig
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from minigpt.corpus_report.build_report import Progress
+    from minigpt.corpus_report.build_report import StageProgress
     from minigpt.corpus_report.report import Report
 
 _LARGER = 4  # how many times larger the second BPE vocabulary is than the one that training would choose
@@ -111,7 +111,7 @@ def _tokenizers(text_bytes: int) -> list[str]:
 
 
 @contextmanager
-def _stage_progress(out: "Console") -> "Iterator[Progress]":
+def _stage_progress(out: "Console") -> "Iterator[StageProgress]":
     """A progress bar that takes (stage, done, total); shown only in a terminal, and removed at the end."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 

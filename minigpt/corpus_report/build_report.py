@@ -20,7 +20,7 @@ from minigpt.model.gpt import GPT
 from minigpt.tokenizer.tokenizer import Tokenizer, requested_vocab_size
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
-Progress = Callable[[str, int, int], None]  # the current stage, bytes done, bytes in total
+StageProgress = Callable[[str, int, int], None]  # the current stage, bytes done, bytes in total
 
 _MOST_TRAIN, _MOST_VALIDATION = 2**25, 2**24  # bytes of each part kept in memory
 _TOKENIZER_TRAIN, _TOKENIZER_TEXT = 2**23, 2**20  # bytes that tokenizers are trained on, and measured on
@@ -36,7 +36,7 @@ def build_report(
     validation_fraction: float | None = None,
     tokenizers: Sequence[str] = ("gpt2", "bytes", "chars"),
     model: tuple[str, GPT, Tokenizer] | None = None,
-    progress: Progress = lambda *_: None,
+    progress: StageProgress = lambda *_: None,
 ) -> Report:
     """Builds the report on a text; results from a sample of a large text say so.
 
@@ -111,7 +111,7 @@ class _Sample:
 class _SplitText:
     """All of the text, its training part and its held-out part, each sampled if it is long."""
 
-    def __init__(self, found: Scan, validation_split: ValidationSplit, progress: Progress) -> None:
+    def __init__(self, found: Scan, validation_split: ValidationSplit, progress: StageProgress) -> None:
         everything = _Sample(found.text_bytes, MOST_BYTES)
         train = _Sample(found.text_bytes, _MOST_TRAIN)
         validation = _Sample(validation_split.fraction * found.text_bytes, _MOST_VALIDATION)
@@ -134,7 +134,7 @@ class _SplitText:
         self.all, self.train, self.validation = bytes(everything.text), bytes(train.text), bytes(validation.text)
 
 
-def _read_characters(found: Scan, progress: Progress) -> tuple[list[Issue], Characters]:
+def _read_characters(found: Scan, progress: StageProgress) -> tuple[list[Issue], Characters]:
     done, total = 0, sum(file.path.stat().st_size for file in found.files)
 
     def advance(size: int) -> None:
@@ -145,7 +145,7 @@ def _read_characters(found: Scan, progress: Progress) -> tuple[list[Issue], Char
     return find_issues(found, advance)
 
 
-def _with_progress(pieces: Iterable[Piece], stage: str, total: int, progress: Progress) -> Iterator[Piece]:
+def _with_progress(pieces: Iterable[Piece], stage: str, total: int, progress: StageProgress) -> Iterator[Piece]:
     done = 0
     for piece, ends_document in pieces:
         yield piece, ends_document
@@ -153,7 +153,7 @@ def _with_progress(pieces: Iterable[Piece], stage: str, total: int, progress: Pr
         progress(stage, done, max(done, total))
 
 
-def _train_text(found: Scan, validation_split: ValidationSplit, progress: Progress) -> Iterator[bytes]:
+def _train_text(found: Scan, validation_split: ValidationSplit, progress: StageProgress) -> Iterator[bytes]:
     pieces = _with_progress(found.pieces(), "comparing the two parts", found.text_bytes, progress)
     return (_byte_stream(text) for part, text in validation_split.apply(pieces) if part == "train")
 
@@ -166,7 +166,7 @@ def _plain_text(stream: ByteStream) -> str:
     return stream.replace(bytes([BOUNDARY]), b"").decode(errors="ignore")
 
 
-def _compressions(specs: Sequence[str], split: _SplitText, progress: Progress) -> Iterator[Compression]:
+def _compressions(specs: Sequence[str], split: _SplitText, progress: StageProgress) -> Iterator[Compression]:
     """Measures each tokenizer on the held-out part, after training it on the training part if it is a trained one.
 
     With nothing held out, all are measured on the training part.
@@ -185,7 +185,9 @@ def _compressions(specs: Sequence[str], split: _SplitText, progress: Progress) -
         yield Compression(tokenizer.name, tokenizer.vocab_size, len(text.encode()) / max(1, count))
 
 
-def _baselines(split: _SplitText, model: tuple[str, GPT, Tokenizer] | None, progress: Progress) -> Iterator[Baseline]:
+def _baselines(
+    split: _SplitText, model: tuple[str, GPT, Tokenizer] | None, progress: StageProgress
+) -> Iterator[Baseline]:
     if not split.validation_bytes:
         return
     measured = all_baselines(split.train, split.validation, (split.train_bytes, split.validation_bytes))

@@ -26,7 +26,7 @@ from minigpt.data.corpus_cache import (
     write_corpus,
     writing_tokens,
 )
-from minigpt.data.shards import Progress
+from minigpt.data.shards import ByteProgress
 from minigpt.data.sources import Scan, scan
 from minigpt.data.split import Part, ValidationSplit
 from minigpt.data.transcript import CHAT_TEMPLATE, ROLES, speaker_number
@@ -82,7 +82,7 @@ class Corpus:
         encoding: str = "utf-8",
         encoding_errors: str = "strict",
         validation_fraction: float | None = None,
-        progress: Progress | None = None,
+        progress: ByteProgress | None = None,
     ) -> Self:
         """Tokenizes these sources, or opens the cached corpus if the same text was tokenized in the same way before.
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minigpt.data.shards import Progress, chunks, shard_path, speakers_path, token_type, write_shards
+from minigpt.data.shards import ByteProgress, chunks, shard_path, speakers_path, token_type, write_shards
 from minigpt.data.sources import Scan
 from minigpt.data.split import Part, ValidationSplit
 from minigpt.errors import DataError, MinigptError, TokenizerError, reason_of
@@ -28,7 +28,7 @@ _TRAINING_CHUNK = 2**16  # characters; Hugging Face's trainer uses a hundred tim
 class ProgressCounter:
     """Sums the bytes done and passes them to a progress callback."""
 
-    def __init__(self, progress: Progress | None, total: int) -> None:
+    def __init__(self, progress: ByteProgress | None, total: int) -> None:
         self.progress, self.done, self.total = progress, 0, total
 
     def advance(self, text_bytes: int) -> None:

@@ -21,7 +21,7 @@ from minigpt.errors import TokenizerError
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
-Progress = Callable[[int, int], None]  # called with the bytes done and the bytes in total
+ByteProgress = Callable[[int, int], None]  # called with the bytes done and the bytes in total
 
 CHUNK_SIZE = 2**20  # characters per call of tiktoken, which is three times slower on paragraphs
 

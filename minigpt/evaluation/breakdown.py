@@ -10,7 +10,7 @@ from minigpt.data.batches import UNSCORED
 from minigpt.errors import DataError
 from minigpt.evaluation.perplexity import (
     EvaluationResult,
-    Progress,
+    WindowProgress,
     resolve_protocol,
     sliding_windows,
     target_losses,
@@ -68,7 +68,7 @@ def break_down(
     batch_size: int | None = None,
     by_position: bool = False,
     scored: np.ndarray | None = None,
-    progress: Progress | None = None,
+    progress: WindowProgress | None = None,
 ) -> Breakdown:
     """Measures how well `model` predicts each document of a stream, with the windows and scoring of `evaluate`.
 

@@ -24,7 +24,7 @@ _CACHED_LOGITS = 2**18  # that a thread of a CPU turns into losses at once, so t
 _LARGEST_EXPONENT = 709  # of a float: exp(710) overflows
 
 Item = TypeVar("Item")
-Progress = Callable[[int, int], None]  # windows done, windows in total
+WindowProgress = Callable[[int, int], None]  # windows done, windows in total
 
 
 class World(Protocol):
@@ -88,7 +88,7 @@ def evaluate(
     batch_size: int | None = None,
     dtype: torch.dtype = torch.float32,
     world: World | None = None,
-    progress: Progress | None = None,
+    progress: WindowProgress | None = None,
 ) -> EvaluationResult:
     """Measures how well `model` predicts `tokens`; every token but the first is scored once.
 
@@ -182,7 +182,7 @@ def sliding_windows(
     max_tokens: int | None = None,
     batch_size: int | None = None,
     world: World | None = None,
-    progress: Progress | None = None,
+    progress: WindowProgress | None = None,
     scored: np.ndarray | None = None,
 ) -> Iterator[WindowBatch]:
     """The windows of `evaluate`, in batches."""

@@ -12,7 +12,7 @@ from minigpt.data.open_corpus import open_corpus
 from minigpt.data.sharded.sharded_corpus import ShardedCorpus, shards_fingerprint
 from minigpt.data.sharded.store import store_name
 from minigpt.data.sharded.texts import Texts, find_texts, read_in_shards, weighted
-from minigpt.data.shards import Progress
+from minigpt.data.shards import ByteProgress
 from minigpt.data.source_files import SourceFile
 from minigpt.data.sources import Scan, scan
 from minigpt.errors import ConfigError, DataError
@@ -55,7 +55,9 @@ def find_training_corpus(checkpoint: Checkpoint, *, fix: str) -> tuple[Corpus, S
     return corpus, found
 
 
-def given_training_corpus(checkpoint: Checkpoint, sources: Sequence[str], progress: Progress | None = None) -> Corpus:
+def given_training_corpus(
+    checkpoint: Checkpoint, sources: Sequence[str], progress: ByteProgress | None = None
+) -> Corpus:
     """The corpus that a run was trained on, built from its text, which is given again and verified by its hash.
 
     Raises: ConfigError if the run does not record its text, or this is another one, or another part of it would be held
@@ -160,7 +162,7 @@ class _Recorded:
             names, weights, reading.deduplicate, reading.validation_fraction
         )
 
-    def build_shards(self, texts: Texts, progress: Progress | None = None) -> Corpus:
+    def build_shards(self, texts: Texts, progress: ByteProgress | None = None) -> Corpus:
         """The corpus of the run's texts in shards, from the cache or tokenized again.
 
         Raises: ConfigError if not the same part is held out, because more shards are known now; DataError.
@@ -212,7 +214,7 @@ class _Recorded:
         fraction = self.reading.validation_fraction
         return corpus_fingerprint(found, self.tokenizer, fraction) == self.corpus.fingerprint
 
-    def build(self, found: Scan, progress: Progress | None = None) -> Corpus:
+    def build(self, found: Scan, progress: ByteProgress | None = None) -> Corpus:
         """Tokenizes the run's text again, with the same held-out part."""
         fraction = self.reading.validation_fraction
         return Corpus.build(found, self.tokenizer, validation_fraction=fraction, progress=progress)

@@ -9,11 +9,12 @@ import torch
 
 from minigpt import device
 from minigpt.config import TrainConfig
+from minigpt.data.shards import ByteProgress
 from minigpt.errors import ConfigError
 from minigpt.evaluation import baselines
 from minigpt.jobs.events import Activity, Event, Planned
 from minigpt.jobs.plan import Plan
-from minigpt.jobs.reading import ByteProgress, read_corpus
+from minigpt.jobs.reading import read_corpus
 from minigpt.jobs.request import Request
 from minigpt.planning import throughput
 from minigpt.planning.corpus_stats import CorpusStats

@@ -1,11 +1,12 @@
 """Reads the text of a job as a corpus of tokens."""
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 from minigpt.config import ReadingConfig
 from minigpt.data.corpus import Corpus
 from minigpt.data.sharded.sharded_corpus import ShardedCorpus
 from minigpt.data.sharded.texts import find_texts, read_in_shards
+from minigpt.data.shards import ByteProgress
 from minigpt.data.sources import scan
 from minigpt.jobs.events import Activity, Event
 from minigpt.planning.vocabulary import plan_tokenizer
@@ -13,9 +14,6 @@ from minigpt.storage.run_record import CorpusRecord
 from minigpt.tokenizer.tokenizer import Tokenizer, requested_vocab_size
 from minigpt.training.events import Notice
 from minigpt.units import count
-
-ByteProgress = Callable[[int, int], None]
-"""Called with the bytes done and their total."""
 
 _SHOWN = 3  # files without text that a notice names
 

@@ -10,13 +10,14 @@ from typing import Any
 from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.data.open_corpus import open_corpus
+from minigpt.data.shards import ByteProgress
 from minigpt.device import resolve_device, resolve_dtype
 from minigpt.errors import CheckpointError, ConfigError, DataError, MissingTextError, quoted
 from minigpt.importers.open_model import load_base
 from minigpt.jobs.changes import TEXT, asked_after, changes_in, describe, is_free, refuse
 from minigpt.jobs.events import Event
 from minigpt.jobs.job import Job
-from minigpt.jobs.reading import ByteProgress, corpus_record, read_corpus
+from minigpt.jobs.reading import corpus_record, read_corpus
 from minigpt.jobs.request import Request
 from minigpt.model.gpt import GPT
 from minigpt.model.lora import load_trained_state

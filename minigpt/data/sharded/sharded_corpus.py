@@ -26,7 +26,7 @@ from minigpt.data.sharded.mixture import Mixture
 from minigpt.data.sharded.order import MixtureOrder, shares
 from minigpt.data.sharded.store import Store, publish_file, write_json
 from minigpt.data.sharded.workers import Workers
-from minigpt.data.shards import Progress, token_type
+from minigpt.data.shards import ByteProgress, token_type
 from minigpt.data.source_files import SourceFile
 from minigpt.errors import ConfigError, DataError
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -64,7 +64,7 @@ class ShardedCorpus(Corpus):
         cache: str | Path | None = None,
         whole: bool = False,
         skipped: Sequence[str] = (),
-        progress: Progress | None = None,
+        progress: ByteProgress | None = None,
     ) -> Self:
         """Tokenizes the first shards of texts, each of some files, or with `whole` all; or opens what is cached.
 

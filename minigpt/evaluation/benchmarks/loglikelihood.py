@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minigpt.evaluation.perplexity import Progress, resolve_protocol, sliced_logits
+from minigpt.evaluation.perplexity import WindowProgress, resolve_protocol, sliced_logits
 from minigpt.model.gpt import GPT, eval_mode
 from minigpt.model.kv_cache import KVCache
 from minigpt.model.nonfinite import check_finite
@@ -70,7 +70,7 @@ def score_continuations(
     *,
     context: int | None = None,
     batch_size: int | None = None,
-    progress: Progress | None = None,
+    progress: WindowProgress | None = None,
 ) -> list[ContinuationScore]:
     """Scores each continuation given its context, in order.
 

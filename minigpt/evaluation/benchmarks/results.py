@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from minigpt.evaluation.perplexity import Progress
+from minigpt.evaluation.perplexity import WindowProgress
 from minigpt.model.gpt import GPT
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -35,7 +35,7 @@ class BenchmarkOptions:
     batch_size: int | None = None
     limit: int | None = None
     detokenize: bool = False
-    progress: Progress | None = None
+    progress: WindowProgress | None = None
 
 
 @dataclass(frozen=True)
