@@ -128,8 +128,8 @@ def _minigpt(job: dict[str, Any], watch: Stopwatch | None = None) -> int:
     number = 0
     while step.step(number, LEARNING_RATE) and watch and not watch.step():
         number += 1
-    kept = activation_bytes(shape, config.context_length or 1, config.batch_size, fine_tuning=config)
-    return state_bytes(shape, "adamw", fine_tuning=config) + kept
+    kept = activation_bytes(shape, config.context_length or 1, config.batch_size, training=config)
+    return state_bytes(shape, "adamw", training=config) + kept
 
 
 def _peer(job: dict[str, Any], watch: Stopwatch | None = None) -> None:

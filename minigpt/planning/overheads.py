@@ -56,7 +56,7 @@ class Overheads:
             evaluation=per_token * min(config.eval_tokens, held_out)
             + _SAVING
             + 4 * trained_parameters(model, config) / _WRITTEN,
-            saving=_SAVING + state_bytes(model, config.optimizer, fine_tuning=config) / _WRITTEN,
+            saving=_SAVING + state_bytes(model, config.optimizer, training=config) / _WRITTEN,
             sample=_SAMPLE,
             index=corpus.train_bytes / _INDEXED,
             final=per_token * min(held_out, most),

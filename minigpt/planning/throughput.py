@@ -237,8 +237,8 @@ def _affordable(
         at_once = min(config.micro_batch_size or config.batch_size, config.batch_size)
         checkpointing = config.checkpoint_activations == "on"
         frozen = config.replace(freeze=config.freeze * model.n_layer // layers)  # the same part of the blocks
-        kept = activation_bytes(model, context, at_once, checkpointing=checkpointing, on_cpu=on_cpu, fine_tuning=frozen)
-        return state_bytes(model, config.optimizer, fine_tuning=frozen) + model.mask_bytes + kept
+        kept = activation_bytes(model, context, at_once, checkpointing=checkpointing, on_cpu=on_cpu, training=frozen)
+        return state_bytes(model, config.optimizer, training=frozen) + model.mask_bytes + kept
 
     def fewer(count: int) -> int:
         return max(1, int(count * flops / work(model, config)))

@@ -38,27 +38,28 @@ def checkpoint_blocks(model: GPT) -> None:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
-def state_bytes(config: GPTConfig, optimizer: str, processes: int = 1, fine_tuning: TrainConfig | None = None) -> int:
+def state_bytes(config: GPTConfig, optimizer: str, processes: int = 1, training: TrainConfig | None = None) -> int:
     """Bytes of weights, gradients and optimizer state, in float32: AdamW keeps two numbers per weight, Muon one.
 
     The causal mask is not counted (`GPTConfig.mask_bytes`).
 
-    With the settings of `fine_tuning`, only the weights that they train have gradients and optimizer state.
+    With the settings of `training`, only the weights that they train have gradients and optimizer state, and the vectors
+    of spelling features are counted.
 
     With several `processes`, over which the model is sharded (minigpt.training.fsdp), the main one starts with all
     weights. In a step each has its shard of everything, and the embeddings and two blocks with their gradients
     unsharded.
     """
-    if fine_tuning is not None and (fine_tuning.lora or fine_tuning.freeze):
-        saved = {"float32": 0, "bfloat16": 2, "int8": 3}[fine_tuning.base_dtype] if fine_tuning.lora else 0
+    if training is not None and (training.lora or training.freeze):
+        saved = {"float32": 0, "bfloat16": 2, "int8": 3}[training.base_dtype] if training.lora else 0
         expanded = 16 * config.n_embd**2 if saved else 0  # the largest matrix
         base = 4 * config.n_parameters - saved * config.n_inner_parameters + expanded
-        added = 4 * adapter_parameters(config, fine_tuning)
-        return base + added + 12 * trained_parameters(config, fine_tuning)  # with Muon a little less
+        added = 4 * adapter_parameters(config, training)
+        return base + added + 12 * trained_parameters(config, training)  # with Muon a little less
     inner = config.n_inner_parameters
     outer = config.n_parameters - inner
     state = 4 * (4 * outer + (3 if optimizer == "muon" else 4) * inner)
-    if fine_tuning is not None and fine_tuning.spelling_features:
+    if training is not None and training.spelling_features:
         state += 4 * _FEATURE_NUMBERS * config.vocab_size * config.n_embd
     if processes == 1:
         return state
@@ -73,23 +74,23 @@ def activation_bytes(
     *,
     checkpointing: bool = False,
     on_cpu: bool = True,
-    fine_tuning: TrainConfig | None = None,
+    training: TrainConfig | None = None,
 ) -> int:
     """Bytes that a micro-batch of `sequences` keeps for the backward pass, and the head's logits, in float32.
 
     A block keeps 16 numbers per feature: its input, both norms, Q, K, V, the attention's result, the sum after
     attention, and the MLP's 8. Dropout adds two masks and, on a CPU, the attention weights three times. With
     checkpointing every block keeps one number per feature, and one block at a time all of them. Measured by what
-    autograd saves (tests/training/test_memory.py). With the settings of `fine_tuning`, frozen lower blocks keep
+    autograd saves (tests/training/test_memory.py). With the settings of `training`, frozen lower blocks keep
     nothing, and a frozen head has no gradient.
     """
     kept = 16.0
     if config.dropout:
         kept += 2 + (3 * config.n_head * context / config.n_embd if on_cpu else 0)
-    if fine_tuning is not None and fine_tuning.lora and on_cpu:
+    if training is not None and training.lora and on_cpu:
         kept += _ADAPTER_GAPS
-    frozen = 0 if fine_tuning is None else fine_tuning.freeze
-    head_is_frozen = fine_tuning is not None and not trains_embedding(fine_tuning)
+    frozen = 0 if training is None else training.freeze
+    head_is_frozen = training is not None and not trains_embedding(training)
     layers = config.n_layer - frozen
     blocks = layers + kept if checkpointing else kept * layers
     features = 4 * sequences * context * config.n_embd * (blocks + 3)

@@ -121,7 +121,7 @@ class ProcessGroup(World):
     def _fits(self, model: GPT, config: TrainConfig, device: torch.device) -> bool:
         """Whether every process has memory for the full state and a micro-batch of one sequence."""
         weights, own = 4 * model.config.n_parameters, -(-config.sequences_per_step // self.size)
-        needed = state_bytes(model.config, config.optimizer, fine_tuning=config) - weights  # which are there already
+        needed = state_bytes(model.config, config.optimizer, training=config) - weights  # which are there already
         if config.micro_batch_size is not None and config.micro_batch_size < own:
             needed += weights  # accumulated gradients are separate from the reduced ones
         on_cpu = device.type == "cpu"

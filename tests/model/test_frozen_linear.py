@@ -104,7 +104,7 @@ def test_a_compressed_model_is_close_and_as_small_as_it_is_estimated(dtype: Lite
     assert 0 < difference < 0.05
     held = sum(tensor.nbytes for tensor in model.state_dict().values())
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    estimated = state_bytes(model.config, "adamw", fine_tuning=TrainConfig(**settings))
+    estimated = state_bytes(model.config, "adamw", training=TrainConfig(**settings))
     assert estimated == pytest.approx(held + 12 * trained + 16 * 64**2, rel=0.02)
 
 

@@ -86,7 +86,7 @@ def test_the_estimated_activations_of_a_fine_tune_are_what_autograd_saves(
     model = GPT(shape)
     apply_fine_tuning(model, config)
     kept = kept_by_autograd(model, 64, 8)
-    estimated = activation_bytes(shape, 64, 8, on_cpu=False, fine_tuning=config)  # without a CPU's allocator
+    estimated = activation_bytes(shape, 64, 8, on_cpu=False, training=config)  # without a CPU's allocator
     assert estimated == pytest.approx(kept, rel=0.25)
 
 
@@ -101,7 +101,7 @@ def test_a_frozen_head_has_no_gradient_in_the_estimate() -> None:
     whole = activation_bytes(shape, 64, 1, on_cpu=False)
     cases = (({"freeze": 0}, 0), ({"lora": True}, 4 * 1000 * 64), ({"lora": True, "lora_embedding": True}, 0))
     for settings, saved in cases:
-        assert whole - activation_bytes(shape, 64, 1, on_cpu=False, fine_tuning=TrainConfig(**settings)) == saved
+        assert whole - activation_bytes(shape, 64, 1, on_cpu=False, training=TrainConfig(**settings)) == saved
 
 
 @pytest.mark.parametrize(
@@ -124,4 +124,4 @@ def test_the_estimated_state_of_a_fine_tune_is_what_the_optimizer_holds(settings
     optimizer.step()
     held = sum(parameter.nbytes for parameter in model.parameters()) + sum(parameter.nbytes for parameter in trained)
     held += sum(tensor.nbytes for state in optimizer.state.values() for tensor in state.values())
-    assert state_bytes(shape, "adamw", fine_tuning=config) == pytest.approx(held, rel=0.01)
+    assert state_bytes(shape, "adamw", training=config) == pytest.approx(held, rel=0.01)

@@ -103,7 +103,7 @@ def test_the_estimated_memory_is_enough_for_the_features_of_a_text() -> None:
     shape = GPTConfig(vocab_size=tokenizer.vocab_size, n_positions=8, n_embd=8, n_layer=1, n_head=2)
     count = SpellingFeatures.of(tokenizer, tokenizer.vocab_size).count
     with_features, without = (
-        state_bytes(shape, "muon", fine_tuning=TrainConfig(steps=1, spelling_features=each)) for each in (True, False)
+        state_bytes(shape, "muon", training=TrainConfig(steps=1, spelling_features=each)) for each in (True, False)
     )
     numbers = 4 * count + tokenizer.vocab_size  # of features: gradient, update, two moments; of tokens: the update
     assert with_features - without >= 4 * 8 * numbers
