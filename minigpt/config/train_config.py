@@ -272,7 +272,7 @@ class TrainConfig(Settings):
         """What the losses are measured on, if that is not all of the text: "of the assistant's turns only"."""
         return scored_text_of(self.loss_on)
 
-    def samples(self, vocab_size: int) -> bool:
+    def samples_vocabulary(self, vocab_size: int) -> bool:
         """Whether the softmax of a training step contains a sample of a vocabulary of that size."""
         return 0 < self.sampled_softmax < vocab_size
 
@@ -281,7 +281,7 @@ class TrainConfig(Settings):
 
         Of a vocabulary that is sampled, only the sample counts. A teacher is not counted.
         """
-        if self.samples(model.vocab_size):
+        if self.samples_vocabulary(model.vocab_size):
             model = model.replace(vocab_size=self.sampled_softmax)
         return model.flops_per_token(self.context_length or model.n_positions)
 

@@ -173,7 +173,7 @@ class Plan:
     def _softmax_rows(self) -> list[PlanRow]:
         """How much of the vocabulary a training step compares its targets with, if not all of it."""
         training, vocab_size = self.training, self.model.vocab_size
-        if not training.samples(vocab_size):
+        if not training.samples_vocabulary(vocab_size):
             return []
         what = f"about {training.sampled_softmax:,} of {vocab_size:,} tokens, sampled in each training step"
         return [PlanRow("softmax", what, "--sampled-softmax")]

@@ -84,7 +84,7 @@ class PlannedSettings:
         """The range in which the bits per byte at the end are expected; None outside the range of the experiments."""
         if not self.is_usual:
             return None
-        sampled = self.training.samples(self.model.vocab_size)
+        sampled = self.training.samples_vocabulary(self.model.vocab_size)
         expected = expected_range(self.model, self.tokens_without_teacher, self.stats, sampled=sampled)
         return expected.times(GAIN) if self.teacher and expected else expected
 

@@ -59,7 +59,7 @@ class TrainStep:
         self.loss_model = LossModel(model, teacher, config.distill_weight)
         self.module = world.wrap(self.loss_model)
         self.sampler: TokenSampler | None = None
-        if config.samples(model.config.vocab_size):
+        if config.samples_vocabulary(model.config.vocab_size):
             counts = corpus.token_counts(model.config.vocab_size)
             self.sampler = TokenSampler(counts, config.sampled_softmax, config.seed)
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
