@@ -32,9 +32,7 @@ def fit_memory(
     shards = processes if config.sharding == "on" else 1
 
     def needs(sequences: int, recompute: bool, model: GPTConfig = model, context: int = context) -> int:
-        activations = activation_bytes(
-            model, context, sequences, checkpointing=recompute, on_cpu=on_cpu, training=config
-        )
+        activations = activation_bytes(model, context, sequences, recompute=recompute, on_cpu=on_cpu, training=config)
         # From the second step on, accumulated gradients exist next to the buffers of the all-reduce.
         buffers = 4 * trained_parameters(model, config) if processes > 1 and shards == 1 and sequences < own else 0
         teacher = teacher_bytes(model, context, sequences) if config.distill == "on" else 0

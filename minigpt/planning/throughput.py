@@ -235,9 +235,9 @@ def _affordable(
     def needs(model: GPTConfig, config: TrainConfig) -> int:
         context = config.context_length or model.n_positions
         at_once = min(config.micro_batch_size or config.batch_size, config.batch_size)
-        checkpointing = config.checkpoint_activations == "on"
+        recompute = config.checkpoint_activations == "on"
         frozen = config.replace(freeze=config.freeze * model.n_layer // layers)  # the same part of the blocks
-        kept = activation_bytes(model, context, at_once, checkpointing=checkpointing, on_cpu=on_cpu, training=frozen)
+        kept = activation_bytes(model, context, at_once, recompute=recompute, on_cpu=on_cpu, training=frozen)
         return state_bytes(model, config.optimizer, training=frozen) + model.mask_bytes + kept
 
     def fewer(count: int) -> int:

@@ -43,8 +43,8 @@ def state_bytes(config: GPTConfig, optimizer: str, processes: int = 1, training:
 
     The causal mask is not counted (`GPTConfig.mask_bytes`).
 
-    With the settings of `training`, only the weights that they train have gradients and optimizer state, and the vectors
-    of spelling features are counted.
+    With the settings of `training`, only the weights that they train have gradients and optimizer state, and vectors of
+    spelling features are counted.
 
     With several `processes`, over which the model is sharded (minigpt.training.fsdp), the main one starts with all
     weights. In a step each has its shard of everything, and the embeddings and two blocks with their gradients
@@ -72,7 +72,7 @@ def activation_bytes(
     context: int,
     sequences: int,
     *,
-    checkpointing: bool = False,
+    recompute: bool = False,
     on_cpu: bool = True,
     training: TrainConfig | None = None,
 ) -> int:
@@ -80,7 +80,7 @@ def activation_bytes(
 
     A block keeps 16 numbers per feature: its input, both norms, Q, K, V, the attention's result, the sum after
     attention, and the MLP's 8. Dropout adds two masks and, on a CPU, the attention weights three times. With
-    checkpointing every block keeps one number per feature, and one block at a time all of them. Measured by what
+    `recompute` every block keeps one number per feature, and one block at a time all of them. Measured by what
     autograd saves (tests/training/test_memory.py). With the settings of `training`, frozen lower blocks keep
     nothing, and a frozen head has no gradient.
     """
@@ -92,7 +92,7 @@ def activation_bytes(
     frozen = 0 if training is None else training.freeze
     head_is_frozen = training is not None and not trains_embedding(training)
     layers = config.n_layer - frozen
-    blocks = layers + kept if checkpointing else kept * layers
+    blocks = layers + kept if recompute else kept * layers
     features = 4 * sequences * context * config.n_embd * (blocks + 3)
     tokens = sequences * context
     rows = min(HEAD_ROWS, tokens)  # a CPU turns only a few of their logits into gradients at one time

@@ -125,7 +125,7 @@ class ProcessGroup(World):
         if config.micro_batch_size is not None and config.micro_batch_size < own:
             needed += weights  # accumulated gradients are separate from the reduced ones
         on_cpu = device.type == "cpu"
-        needed += activation_bytes(model.config, config.context_length or 1, 1, checkpointing=True, on_cpu=on_cpu)
+        needed += activation_bytes(model.config, config.context_length or 1, 1, recompute=True, on_cpu=on_cpu)
         return self._is_free(needed, device)
 
     def _is_free(self, needed: int, device: torch.device) -> bool:

@@ -52,8 +52,8 @@ class TrainStep:
         self._trials = None if self._load is None else ThreadTrials(self._load)
         if device.type == "cpu":
             keep_freed_memory()
-        self.checkpointing = config.checkpoint_activations == "on"
-        if self.checkpointing:
+        self.recomputes_activations = config.checkpoint_activations == "on"
+        if self.recomputes_activations:
             checkpoint_blocks(model)
         world.shard(model, config, device)
         self.loss_model = LossModel(model, teacher, config.distill_weight)
@@ -175,8 +175,8 @@ class TrainStep:
                 f"out of memory on {self.device} with a micro-batch of {size} sequences: reduced it to {size // 2}; "
                 "the batch size stays the same"
             )
-        elif self.world.size == 1 and not self.checkpointing and self.config.checkpoint_activations == "auto":
-            self.checkpointing = True
+        elif self.world.size == 1 and not self.recomputes_activations and self.config.checkpoint_activations == "auto":
+            self.recomputes_activations = True
             checkpoint_blocks(self.loss_model.model)
             self.notices.append(
                 f"out of memory on {self.device} with a micro-batch of one sequence: activations are recomputed in the "

@@ -47,7 +47,7 @@ def test_checkpointing_saves_little_more_than_the_input_of_each_block() -> None:
     checkpoint_blocks(model)
     kept = kept_by_autograd(model, 64, 8)
     assert kept < plain / 6
-    assert kept < activation_bytes(config, 64, 8, checkpointing=True) < plain / 2
+    assert kept < activation_bytes(config, 64, 8, recompute=True) < plain / 2
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
