@@ -67,7 +67,7 @@ def _kept_size(store: Store, shard: Shard, mask: npt.NDArray[np.bool_], tokenize
 class HeldOut(NamedTuple):
     """The documents held out of each text's shards by name, their tokens, and the other tokens of the same shards."""
 
-    left_out: list[dict[str, list[int]]]
+    held_out_documents: list[dict[str, list[int]]]
     validation: npt.NDArray[Any]
     train: npt.NDArray[Any]
 
@@ -79,7 +79,7 @@ def hold_out(mixture: Mixture, tokenizer: Tokenizer, text_bytes: int, fraction: 
     """
     wanted = min(DEFAULT_FRACTION * text_bytes, ENOUGH_BYTES) if fraction is None else fraction * text_bytes
     dtype = token_type(tokenizer.vocab_size)
-    left_out: list[dict[str, list[int]]] = []
+    held_out_documents: list[dict[str, list[int]]] = []
     validation: list[npt.NDArray[Any]] = [np.empty(0, dtype)]
     train: list[npt.NDArray[Any]] = [np.empty(0, dtype)]
     for number, (store, weight) in enumerate(zip(mixture.stores, mixture.weights, strict=True)):
@@ -97,12 +97,12 @@ def hold_out(mixture: Mixture, tokenizer: Tokenizer, text_bytes: int, fraction: 
         ends = document_ends(tokens, tokenizer.end_of_text)
         starts = np.concatenate([[0], ends[:-1]])
         chosen = _choose(mask, ends - starts, min(share, _MOST_HELD_OUT * shard.text_bytes), shard.text_bytes, number)
-        left_out.append({shard.name: chosen.tolist()})
+        held_out_documents.append({shard.name: chosen.tolist()})
         is_chosen = np.zeros(len(mask), bool)
         is_chosen[chosen] = True
         validation += [tokens[starts[document] : ends[document]] for document in chosen]
         train += [tokens[starts[document] : ends[document]] for document in np.flatnonzero(mask & ~is_chosen)]
-    return HeldOut(left_out, np.concatenate(validation), np.concatenate(train))
+    return HeldOut(held_out_documents, np.concatenate(validation), np.concatenate(train))
 
 
 def _choose(

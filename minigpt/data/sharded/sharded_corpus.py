@@ -40,14 +40,14 @@ class ShardedCorpus(Corpus):
     """A corpus in shards. `train` is a sample, the first shard of each text; batches come from all of the text.
 
     `total_tokens` and `total_bytes` are the training part of the whole text, estimated from its first shards unless
-    these are all. `left_out` are the documents of shards, by name, that are held out.
+    these are all. `held_out_documents` are the documents of shards, by name, that are held out.
     """
 
     grows: ClassVar[bool] = True
     mixture: Mixture
     total_tokens: int
     total_bytes: int
-    left_out: tuple[Mapping[str, list[int]], ...]
+    held_out_documents: tuple[Mapping[str, list[int]], ...]
     _workers: list[Workers] = field(default_factory=list)
     _frozen: MixtureOrder | None = None  # of a snapshot
 
@@ -105,16 +105,16 @@ class ShardedCorpus(Corpus):
             tokenizer = Tokenizer.load(folder)
             dtype = token_type(tokenizer.vocab_size)
             hashes = record.pop("token_hashes")
-            left_out = tuple(record.pop("left_out"))
+            held_out_documents = tuple(record.pop("left_out"))
             mixture = Mixture.load(folder)
-            if len(left_out) != len(mixture.stores):
+            if len(held_out_documents) != len(mixture.stores):
                 raise ValueError("another number of texts")
             sources, skipped = tuple(record.pop("sources")), tuple(record.pop("skipped"))
             return cls(
                 path=folder,
                 tokenizer=tokenizer,
                 mixture=mixture,
-                left_out=left_out,
+                held_out_documents=held_out_documents,
                 sources=sources,
                 skipped=skipped,
                 train=_checked(folder / "train.bin", dtype, hashes["train"]),
@@ -141,7 +141,9 @@ class ShardedCorpus(Corpus):
         """The order of the training sequences."""
         if self._frozen is not None:
             return self._frozen
-        order = MixtureOrder(self.mixture, self.tokenizer.end_of_text, self.tokenizer.vocab_size, self.left_out)
+        order = MixtureOrder(
+            self.mixture, self.tokenizer.end_of_text, self.tokenizer.vocab_size, self.held_out_documents
+        )
         silence = order.check
 
         def check() -> None:
@@ -252,7 +254,7 @@ def _describe(
             "skipped": list(skipped),
             "source_hash": fingerprint,
             "fingerprint": fingerprint,
-            "left_out": chosen.left_out,
+            "left_out": chosen.held_out_documents,
             "token_hashes": hashes,
         },
     )
