@@ -16,7 +16,7 @@ from minigpt.corpus_report.issue_kinds import (
     repaired_mojibake,
 )
 from minigpt.corpus_report.locations import Block, Location, blocks
-from minigpt.data.encodings import likely_encoding, mend
+from minigpt.data.encodings import encoding_advice, likely_encoding
 from minigpt.data.sources import Scan
 
 LONG_LINE = 20_000  # characters
@@ -57,7 +57,7 @@ class _IssueCounter:
                 self.example = _example(self.kind.name, match)
                 if self.kind.name == UNDECODABLE:
                     sample = block.text[max(0, match.start() - _SAMPLE) :].encode(errors="surrogateescape")
-                    self.advice += f"; {mend(likely_encoding(sample))}"
+                    self.advice += f"; {encoding_advice(likely_encoding(sample))}"
             if len(self.locations) < _MOST_LOCATIONS:
                 self.locations.append(block.locate(match.start()))
 

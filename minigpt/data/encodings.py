@@ -68,7 +68,7 @@ def _is_western(character: str) -> bool:
     return character in "«»‘’‚“”„–—…•€£§°·¿¡\xa0" or unicodedata.category(character) in ("Ll", "Lu")
 
 
-def mend(encoding: str | None) -> str:
+def encoding_advice(encoding: str | None) -> str:
     """What to do with a text that is not UTF-8, if it probably has this encoding."""
     if encoding is None:
         return "name its encoding with --encoding, or use --encoding-errors replace"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from minigpt.data.documents.read import is_document, read_document
-from minigpt.data.encodings import Recoded, is_utf8, likely_encoding, mend
+from minigpt.data.encodings import Recoded, encoding_advice, is_utf8, likely_encoding
 from minigpt.data.folders import is_file, is_folder, walk
 from minigpt.data.pipes import read_pipe
 from minigpt.data.zstd import MAGIC as ZSTD_MAGIC
@@ -319,20 +319,18 @@ def skip_bom(name: str, stream: BufferedReader | gzip.GzipFile) -> int:
     """
     head = stream.peek(4)[:4]
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)):
-        raise DataError(f"{name} is not UTF-8; {mend(likely_encoding(head))}")
+        raise DataError(f"{name} is not UTF-8; {encoding_advice(likely_encoding(head))}")
     return len(stream.read(3)) if head.startswith(codecs.BOM_UTF8) else 0
 
 
 def not_text(name: str, head: bytes) -> DataError:
     """The error for a file that begins with these bytes, of which some are zero."""
     if (encoding := likely_encoding(head)) is not None:
-        return DataError(f"{name} is not UTF-8; {mend(encoding)}")
+        return DataError(f"{name} is not UTF-8; {encoding_advice(encoding)}")
     return DataError(f"{name} is not text: it contains zero bytes; give a UTF-8 text file")
 
 
 def undecodable(name: str, start: int, error: UnicodeDecodeError) -> DataError:
     """The error for a byte that is not UTF-8; `start` is the offset of the bytes that the decoder was given."""
-    byte = error.object[error.start]
-    return DataError(
-        f"{name} is not UTF-8: byte {start + error.start} is 0x{byte:02x}; {mend(likely_encoding(error.object))}"
-    )
+    byte, advice = error.object[error.start], encoding_advice(likely_encoding(error.object))
+    return DataError(f"{name} is not UTF-8: byte {start + error.start} is 0x{byte:02x}; {advice}")

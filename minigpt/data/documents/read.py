@@ -14,7 +14,7 @@ from minigpt.data.documents.html import declared_encoding, html_text
 from minigpt.data.documents.limits import MAX_FILE, MAX_SUBTITLES, DocumentError, TagCounter
 from minigpt.data.documents.pdf import pdf_text
 from minigpt.data.documents.srt import srt_text
-from minigpt.data.encodings import likely_encoding, mend
+from minigpt.data.encodings import encoding_advice, likely_encoding
 from minigpt.errors import DataError, reason_of
 from minigpt.optional_packages import check_installed
 
@@ -94,4 +94,4 @@ def _decoded(content: bytes, encoding: str, errors: str, declared: str | None = 
             continue
     if errors == "replace":
         return content.decode(encoding, "replace")
-    raise DocumentError(f"is not {encoding.upper()}; {mend(likely_encoding(content))}")
+    raise DocumentError(f"is not {encoding.upper()}; {encoding_advice(likely_encoding(content))}")
