@@ -58,7 +58,7 @@ class Trainer:
         self.run, self.corpus, self.world = run, corpus, world
         self.train_step = TrainStep(model, corpus, config, device, dtype, world, teacher)
         self.tokens_per_step = self.train_step.batch_size * self.train_step.context
-        self._sequences = self.train_step.batch_size, self.train_step.context, config.seed
+        self._batch_arguments = self.train_step.batch_size, self.train_step.context, config.seed
         self.budget = Budget(config, planned_steps(config, corpus.n_train_tokens))
         self.clock = Clock(control, world)
         self.evaluator = Evaluator(model, corpus, config, dtype, world)
@@ -147,7 +147,7 @@ class Trainer:
         while not self.clock.stop:
             ready, failure = True, ""
             try:
-                ready = self.corpus.is_ready(self.progress.step, *self._sequences)
+                ready = self.corpus.is_ready(self.progress.step, *self._batch_arguments)
             except DataError as error:
                 failure = str(error)
             missing, failed = self.world.all_reduce_max([not ready, bool(failure)])
