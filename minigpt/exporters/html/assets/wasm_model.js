@@ -2,7 +2,7 @@
 
 /** The model on the WebAssembly module of decode_wasm.c. */
 const wasm = (() => {
-  const MAX_ROWS = 128; // as in decode.c: ids that are read at once
+  const MAX_ROWS = 128; // ids that are read at once, at most decode.c's MAX_ROWS
   const INT8 = 2;
   const ERRORS = ["", "out of memory for a step", "an id or a position is outside its table"];
   // Bytes of the structures of decode.c, whose integers have 64 bits and whose addresses have 32.
