@@ -2,12 +2,13 @@
 
 import dataclasses
 import difflib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from minigpt.config import GPTConfig, ReadingConfig, TrainConfig, preset_config
-from minigpt.errors import ConfigError
+from minigpt.errors import ConfigError, quoted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,7 @@ class RunOptions:
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "RunOptions":
         """The options by their names: `preset`, `tokenizer`, `from`, or a setting. None means that one was not given.
+        `from` may be a path.
 
         Raises: ConfigError for an unknown name, a value out of bounds, and values that cannot be combined.
         """
@@ -39,7 +41,12 @@ class RunOptions:
             close = difflib.get_close_matches(name, OPTION_NAMES, n=1, cutoff=0.7)
             hint = f"did you mean {close[0]!r}?" if close else "see minigpt train --help for the settings"
             raise ConfigError(f"unknown setting {name!r}; {hint}")
+        if isinstance(given.get("from"), os.PathLike):
+            given["from"] = os.fspath(given["from"])
         for name in ("from", "preset", "tokenizer"):
+            if not isinstance(given.get(name, ""), str):
+                form = {"from": "a string or a path", "tokenizer": "a string, as in 'bpe:4096'"}.get(name, "a string")
+                raise ConfigError(f"{name} ({quoted(given[name])}) must be {form}")
             if given.get(name) == "":
                 raise ConfigError(f"{name} ('') must be a name; omit it to have it chosen")
         if {"batch_size", "batch_tokens"} <= given.keys():

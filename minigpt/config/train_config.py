@@ -150,7 +150,8 @@ class TrainConfig(Settings):
     grad_clip: float = setting(1.0, "maximum gradient norm; 0 disables clipping", min=0, group="Optimization")
     spike_threshold: float = setting(
         8.0,
-        "skip a step whose loss is this many standard deviations above recent losses; 0 disables skipping",
+        "skip a step whose loss is this many standard deviations above recent losses; 0 skips only steps whose loss or "
+        "gradient is NaN or infinite",
         min=0,
         group="Optimization",
     )

@@ -14,7 +14,7 @@ from minigpt.config import GPTConfig
 from minigpt.data.batches import UNSCORED
 from minigpt.device import autocast
 from minigpt.errors import ConfigError, DataError
-from minigpt.model.gpt import GPT, eval_mode
+from minigpt.model.gpt import GPT, check_module, eval_mode
 from minigpt.model.logits import logits_buffer
 from minigpt.threads import watch_load
 
@@ -100,8 +100,9 @@ def evaluate(
     affects only the speed. The processes of a `world` divide the windows, and all return the same result.
 
     Raises: DataError for fewer than two tokens, and if none of those read is scored; ConfigError if context or stride
-    do not fit the model.
+    do not fit the model, and for a text instead of its tokens.
     """
+    check_module(model)
     context, stride = resolve_protocol(model.config, context, stride)
     stream = token_array(tokens)
     nats, n_scored, n_bytes = 0.0, 0, 0
@@ -148,8 +149,10 @@ def resolve_protocol(config: GPTConfig, context: int | None, stride: int | None)
 def token_array(tokens: np.ndarray | list[int]) -> np.ndarray:
     """The tokens as an array.
 
-    Raises: DataError for fewer than two tokens.
+    Raises: DataError for fewer than two tokens; ConfigError for a text.
     """
+    if isinstance(tokens, str):
+        raise ConfigError("tokens must be token ids, not a text; give tokenizer.encode(text)")
     stream = np.asarray(tokens)
     if len(stream) < 2:
         raise DataError(f"a text of {len(stream)} tokens cannot be evaluated; it needs at least 2")

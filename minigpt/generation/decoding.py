@@ -242,6 +242,19 @@ def describe(logits: Tensor, tokens: Tensor, alternatives: int | None) -> list[G
     ]
 
 
+def engine_of(model: GPT | Engine) -> Engine:
+    """The fastest engine for a model; an engine itself.
+
+    Raises: ConfigError for anything else, such as the result of `minigpt.load()`.
+    """
+    engine = resolve_engine(model) if isinstance(model, GPT) else model
+    if not hasattr(engine, "n_positions"):
+        raise ConfigError(
+            f"the model must be a GPT or an engine, not a {type(model).__name__}; give minigpt.load(...).model"
+        )
+    return engine
+
+
 def generate(
     model: GPT | Engine,
     ids: Tensor,
@@ -253,9 +266,13 @@ def generate(
     """Continues `ids` with `max_new_tokens` tokens, one step at a time; the caller may stop earlier.
 
     Shapes: ids (B, T) int64 -> (B,) int64 per step.
-    Raises: ConfigError for an empty prompt (use an end-of-text instead); GenerationError for NaN or infinite logits.
+    Raises: ConfigError for `ids` of another shape and for an empty prompt (use an end-of-text instead); GenerationError
+    for NaN or infinite logits.
     """
-    engine = resolve_engine(model) if isinstance(model, GPT) else model
+    engine = engine_of(model)
+    if not isinstance(ids, Tensor) or ids.dim() != 2:
+        what = f"of shape {tuple(ids.shape)}" if isinstance(ids, Tensor) else f"a {type(ids).__name__}"
+        raise ConfigError(f"ids ({what}) must be a tensor (B, T); give torch.tensor([ids])")
     decoder = Decoder(engine, ids.tolist(), Sampler(config, processors=processors), vocab_size=vocab_size)
     with eval_mode(engine.model):
         for _ in range(config.max_new_tokens):

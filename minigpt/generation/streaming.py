@@ -8,9 +8,8 @@ from typing import Literal
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError
 from minigpt.generation.beam_search import beam_search
-from minigpt.generation.decoding import Decoder, GeneratedToken
+from minigpt.generation.decoding import Decoder, GeneratedToken, engine_of
 from minigpt.generation.engines.engine import Engine
-from minigpt.generation.engines.resolve import resolve_engine
 from minigpt.generation.healing import Prompt, encode_prompt
 from minigpt.generation.logits_processors import LogitsProcessor
 from minigpt.generation.sampling import Sampler
@@ -91,7 +90,7 @@ def generate_pieces(
     """
     if sampler is not None and processors:
         raise ConfigError("processors must be given to the Sampler if generate_pieces gets one")
-    engine = resolve_engine(model) if isinstance(model, GPT) else model
+    engine = engine_of(model)
     sampler = sampler or Sampler(config, tokenizer, processors=processors)
     encoded = [encode_prompt(tokenizer, prompt, token_healing=config.token_healing) for prompt in prompts]
     with eval_mode(engine.model):

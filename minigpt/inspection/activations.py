@@ -10,7 +10,7 @@ from torch import Tensor
 
 from minigpt.errors import ConfigError
 from minigpt.evaluation.perplexity import sliced_logits
-from minigpt.model.gpt import GPT, eval_mode
+from minigpt.model.gpt import GPT, check_module, eval_mode
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,9 @@ def mean_bits(
 
 def _checked(model: GPT, ids: Sequence[int] | Tensor) -> Tensor:
     """The ids as a row on the model's device."""
+    check_module(model)
+    if isinstance(ids, str):
+        raise ConfigError("ids must be token ids, not a text; give tokenizer.encode(text)")
     row = torch.as_tensor(ids, dtype=torch.int64, device=model.token_embedding.weight.device)  # (T,)
     if row.dim() != 1 or len(row) == 0:
         raise ConfigError(f"ids of shape {tuple(row.shape)} cannot be inspected; give one row (T,) of at least one")

@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
 from minigpt.config import TrainConfig
@@ -19,6 +19,7 @@ from minigpt.jobs.start_run import prepare, start_run
 from minigpt.jobs.train_job import train_job
 from minigpt.run_options import RunOptions
 from minigpt.storage.run import read_record
+from minigpt.threads import respect_cpu_quota
 from minigpt.training.clock import Control
 from minigpt.training.events import Finished, Notice
 
@@ -31,14 +32,17 @@ def plan(
     *,
     name: str | None = None,
     checkpoints: str | os.PathLike[str] = "checkpoints",
-    base: str | None = None,
+    base: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Plan:
     """Plans a run: measures this machine and chooses every setting that is not given. Writes no run.
 
     `sources` are text files, folders or globs. `settings` are `preset`, `tokenizer` and the settings of `minigpt train`
     (`minutes`, `steps`, `n_layer`, `learning_rate`, ...); `base` is a model to fine-tune, by name or path.
-    Raises: ConfigError for settings that are out of bounds, cannot be combined or do not fit into memory; DataError.
+    Limits torch's threads to the container's CPU quota, unless OMP_NUM_THREADS is set.
+    Raises: ConfigError for settings that are out of bounds, cannot be combined or do not fit into memory; DataError and
+    MissingPackageError if the text cannot be read; TokenizerError; CheckpointError if `base` cannot be loaded;
+    DeviceError.
 
     >>> plan = minigpt.plan("corpus.txt", minutes=2)
     >>> print(plan)
@@ -49,6 +53,7 @@ def plan(
     """
     request = _request(sources, name, checkpoints, base, settings)
     processes = request.options.training.devices or 1
+    respect_cpu_quota()
     return _result(plan_run(request, processes, processes))
 
 
@@ -56,8 +61,8 @@ def fit(
     sources: Sources | Plan = (),
     *,
     name: str | None = None,
-    checkpoints: str | os.PathLike[str] = "checkpoints",
-    base: str | None = None,
+    checkpoints: str | os.PathLike[str] | None = None,
+    base: str | os.PathLike[str] | None = None,
     resume: bool = False,
     allow_change: bool = False,
     report: bool = True,
@@ -66,12 +71,18 @@ def fit(
 ) -> Iterator[Event]:
     """Trains a run exactly as `minigpt train` does, and yields what happens: plans it, trains, writes its report.
 
-    `sources` are text files, folders or globs, or a plan of `minigpt.plan()`. `settings` are those of `plan()`. With
-    `resume`, the run of that name continues, or else the newest run of that text; it may have begun in Python or with
-    `minigpt train`, which resumes both kinds too. `allow_change` lets it change the learning rate, the batch, the seed
-    or the text. Leaving the loop over the events stops training and saves the run; so do `control.stop` and Ctrl-C,
-    which raises KeyboardInterrupt after the save. Without `report`, no report.html is written.
-    Raises: what `plan()` raises; TrainingError if training diverges; CheckpointError if the run cannot be written.
+    `sources` are text files, folders or globs, or a plan of `minigpt.plan()`. `settings` are those of `plan()`, and
+    `checkpoints` is by default the folder "checkpoints". With `resume`, the run of that name continues, or else the
+    newest run of that text; it may have begun in Python or with `minigpt train`, which resumes both kinds too.
+    `allow_change` lets it change the learning rate, the batch, the seed or the text. Leaving the loop over the events
+    stops training and saves the run; so do `control.stop` and Ctrl-C, which raises KeyboardInterrupt after the save.
+    Without `report`, no report.html is written.
+
+    Limits torch's threads as `plan()` does. Like `train()`, it seeds torch's global generator, allows TF32 on CUDA, and
+    on a CPU makes glibc's allocator keep freed memory.
+    Raises: what `plan()` raises; ConfigError for a change that needs `allow_change`; TrainingError if training diverges
+    repeatedly or memory runs out; CheckpointError if the run to resume is damaged or in use, or if the run cannot be
+    written.
 
     >>> for event in minigpt.fit("corpus.txt", steps=20):
     ...     if isinstance(event, minigpt.Evaluation):
@@ -82,10 +93,11 @@ def fit(
     30
     """
     if isinstance(sources, Plan):
-        if name or base or resume or allow_change or settings:
+        if name or checkpoints is not None or base or resume or allow_change or settings:
             raise ConfigError("a plan has its settings: give them to plan(), or the texts to fit()")
         _refuse_devices(sources.training)
         return _fit(sources.request, sources, resume=False, report=report, control=control)
+    checkpoints = "checkpoints" if checkpoints is None else checkpoints
     request = _request(sources, name, checkpoints, base, settings, allow_change=allow_change)
     _refuse_devices(request.options.training)
     return _fit(request, None, resume=resume, report=report, control=control)
@@ -94,18 +106,20 @@ def fit(
 def _fit(
     request: Request, planned: Plan | None, *, resume: bool, report: bool, control: Control | None
 ) -> Iterator[Event]:
+    respect_cpu_quota()
     if resume and request.options.training.devices is None and (directory := find_run(request)) is not None:
         _refuse_devices(read_record(directory).training)
-    job = yield from (start_run(planned) if planned else prepare(request, resume=resume))
+    job = yield from (start_run(planned, keeps_plan=True) if planned else prepare(request, resume=resume))
     finished: Finished | None = None
     unsaved: CheckpointError | None = None
     control = control or Control()
     try:
-        for event in _interruptible(train_job(job, control=control), control):
-            if isinstance(event, Finished):
-                finished = event
-            else:
-                yield event
+        with closing(train_job(job, control=control)) as training:  # so that a save that fails on leaving raises
+            for event in _interruptible(training, control):
+                if isinstance(event, Finished):
+                    finished = event
+                else:
+                    yield event
     except CheckpointError as error:  # the end could not be saved
         if finished is None:
             raise
@@ -136,10 +150,11 @@ def _interruptible(items: Iterator[Item], control: Control) -> Iterator[Item]:
 def _interrupt_as_request(control: Control) -> Iterator[list[int]]:
     """Turns the first Ctrl-C into a request to stop; a second one raises KeyboardInterrupt at once.
 
-    Yields the list of the requests. Only the main thread can do this; in other threads nothing changes.
+    Yields the list of the requests. Nothing changes in other threads than the main one, and where Ctrl-C has a handler
+    that Python did not install and cannot restore, as in a program that embeds Python.
     """
     requests: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
         yield requests
         return
 
@@ -169,7 +184,7 @@ def _request(
     sources: Sources,
     name: str | None,
     checkpoints: str | os.PathLike[str],
-    base: str | None,
+    base: str | os.PathLike[str] | None,
     settings: dict[str, Any],
     *,
     allow_change: bool = False,

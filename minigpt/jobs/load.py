@@ -1,6 +1,6 @@
 """Loads a model to generate text with, whatever its format."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from minigpt.generation.streaming import generate_pieces
 from minigpt.importers.open_model import find_adapted, load_model
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import Checkpoint
+from minigpt.threads import respect_cpu_quota
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 
@@ -91,13 +92,16 @@ def load(
 
     `quantize` is "auto" (int8 on a CPU from 50 million parameters on), "int8" or "none"; `compile` runs torch.compile
     first, on CUDA. `adapter` is the name or folder of an adapter, which is added to the model, by default to the one
-    that it names.
-    Raises: CheckpointError if it is missing, damaged or not a GPT-2; DeviceError; ConfigError.
+    that it names. Limits torch's threads to the container's CPU quota, unless OMP_NUM_THREADS is set.
+    Raises: CheckpointError if it is missing, damaged or not a GPT-2; TokenizerError; DeviceError; ConfigError for a
+    `quantize` or `compile` that the model or the device does not support; MissingPackageError for a format that needs a
+    package.
 
     >>> model = minigpt.load("corpus")
     >>> model.config.n_layer
     4
     """
+    respect_cpu_quota()
     target = resolve_device(device)
     path, base = find_adapted(name, adapter, checkpoints)
     checkpoint, notes = load_model(
@@ -116,11 +120,15 @@ def _sampling_config(sampling: dict[str, Any]) -> SamplingConfig:
     for name in sampling.keys() - known.keys():
         raise ConfigError(f"unknown sampling setting {name!r}; there are: {', '.join(sorted(known))}")
     several = {name for name, each in known.items() if each.default == ()}
-    given: dict[str, Any] = {
-        name: ((value,) if isinstance(value, str) else tuple(value)) if name in several else value
-        for name, value in sampling.items()
-    }
+    given = {name: _strings(value) if name in several else value for name, value in sampling.items()}
     config = SamplingConfig(**given)
     if config.samples != 1:
         raise ConfigError(f"samples ({config.samples}) must be 1 here: generate once for each sample")
     return config
+
+
+def _strings(value: Any) -> Any:
+    """A single text or a list as a tuple; SamplingConfig refuses anything else."""
+    if isinstance(value, str):
+        return (value,)
+    return tuple(value) if isinstance(value, Iterable) else value

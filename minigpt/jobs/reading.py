@@ -94,7 +94,11 @@ def _notices(corpus: Corpus, wanted: int | None) -> Iterator[Event]:
         shown = ", ".join(corpus.skipped[:_SHOWN]) + (" …" if len(corpus.skipped) > _SHOWN else "")
         yield Notice(0, f"skipped {count(len(corpus.skipped), 'file')} without text: {shown}")
     if wanted and wanted > corpus.tokenizer.vocab_size:
-        yield Notice(0, f"the text is enough for {corpus.tokenizer.vocab_size:,} tokens, not for {wanted:,}")
+        yield Notice(
+            0,
+            f"the text repeats too little for a vocabulary of {wanted:,} tokens; the tokenizer has "
+            f"{corpus.tokenizer.vocab_size:,}",
+        )
 
 
 def corpus_record(corpus: Corpus) -> CorpusRecord:

@@ -8,7 +8,7 @@ from typing import Any
 
 from minigpt.data.pipes import is_pipe
 from minigpt.data.source_files import absolute_path, without_compression
-from minigpt.errors import ConfigError
+from minigpt.errors import ConfigError, quoted
 from minigpt.jobs.changes import is_free
 from minigpt.run_options import RunOptions
 from minigpt.tokenizer.display import plain_name
@@ -35,6 +35,8 @@ class Request:
     def __post_init__(self) -> None:
         if self.name is None:
             return
+        if not isinstance(self.name, str):
+            raise ConfigError(f"name ({quoted(self.name)}) must be a string")
         if (length := len(self.name.encode(errors="surrogatepass"))) > _LONGEST_NAME:
             raise ConfigError(f"name ({self.name[:20]!r} …) has {length} bytes; it must have at most {_LONGEST_NAME}")
         if Path(self.name).name != self.name or self.name[:1] in ("", ".") or plain_name(self.name) != self.name:

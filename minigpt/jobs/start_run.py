@@ -53,9 +53,11 @@ def prepare(
     return (yield from start_run(planned, processes))
 
 
-def start_run(planned: Plan, processes: int = 1) -> Generator[Event, None, Job]:
+def start_run(planned: Plan, processes: int = 1, *, keeps_plan: bool = False) -> Generator[Event, None, Job]:
     """Starts the planned run: builds its model, measures the baselines, and creates and locks its folder.
 
+    The model to fine-tune, if any, is trained in place. With `keeps_plan`, a copy of the weights that are trained takes
+    memory, and the plan can be started again.
     Raises: CheckpointError if the folder cannot be written.
     """
     began = time.perf_counter()
@@ -63,6 +65,10 @@ def start_run(planned: Plan, processes: int = 1) -> Generator[Event, None, Job]:
     torch.manual_seed(settings.training.seed)
     model = GPT.from_tensors(settings.model, base.model.state_dict()) if base else GPT(settings.model)
     apply_fine_tuning(model, settings.training)
+    if base and keeps_plan:
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.clone()
     record = RunRecord(
         minigpt=__version__,
         torch=torch.__version__,

@@ -22,10 +22,11 @@ from minigpt.training.events import Finished, Step
 
 def train_job(
     job: Job, *, control: Control | None = None, world: World | None = None
-) -> Iterator[Started | TeacherTrained | SpeedChange | events.Event]:
+) -> Generator[Started | TeacherTrained | SpeedChange | events.Event, None, None]:
     """Trains the job; yields `Started`, then the events of `minigpt.train()`, and a `SpeedChange` if there is one.
 
     A distilled job trains its teacher first, unless that has ended already; `Finished` comes once, at the end.
+    Closing it stops the training and saves.
     Raises: what `minigpt.train()` raises.
     """
     with job.corpus.tokenizing():

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minigpt.config import GPTConfig
+from minigpt.errors import ConfigError
 from minigpt.model.attention import CausalSelfAttention, causal_mask, check_length
 from minigpt.model.fused import gelu
 from minigpt.model.kv_cache import KVCache, LayerCache
@@ -222,6 +223,12 @@ def initialize(model: GPT) -> None:
             nn.init.zeros_(parameter)
         else:
             nn.init.ones_(parameter)
+
+
+def check_module(model: object) -> None:
+    """Raises ConfigError for anything but the PyTorch module, such as the result of `minigpt.load()`."""
+    if not isinstance(model, GPT):
+        raise ConfigError(f"the model must be a GPT, not a {type(model).__name__}; give minigpt.load(...).model")
 
 
 @contextmanager

@@ -17,7 +17,7 @@ class ServeConfig(Settings):
     port: int = setting(8000, "port to listen on; 0 chooses a free one", min=0, max=65535)
     api_key: str = setting("", "key that clients must send; MINIGPT_API_KEY gives it without showing it to others")
     allowed_hosts: tuple[str, ...] = setting(
-        (), "further host name in whose requests the server believes; may be given several times"
+        (), "another host name that requests may give in their Host header; may be given several times"
     )
     cors: tuple[str, ...] = setting(
         (), "origin whose web pages may use the server, as in http://localhost:3000; may be given several times"

@@ -66,14 +66,15 @@ class Tokenizer:
         raise TokenizerError(f"tokenizer ({name!r}) must be gpt2 or bytes; chars and bpe:N are trained on a text")
 
     @classmethod
-    def train(cls, texts: Iterable[str], spec: str) -> Self:
-        """Trains a tokenizer on texts, in one pass: `chars`, or `bpe:N` with a vocabulary of at most N tokens.
+    def train(cls, texts: str | Iterable[str], spec: str) -> Self:
+        """Trains a tokenizer on one text or several, in one pass: `chars`, or `bpe:N` with at most N tokens.
 
         N includes the 256 bytes and end-of-text. Pairs that occur only once are not merged, so that a small text gives
         fewer than N tokens; the tokenizer's `name` has the actual number.
 
         Raises: TokenizerError for any other specification.
         """
+        texts = [texts] if isinstance(texts, str) else texts
         size = requested_vocab_size(spec)
         if size is not None:
             return cls(Vocabulary.in_order(GPT2_BYTES, train_merges(texts, size - 257)))

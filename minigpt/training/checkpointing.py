@@ -81,7 +81,7 @@ class Checkpointer:
             before = self.world.broadcast_state(self.run.load_before_cooldown() if self.run is not None else None)
             if before is None:
                 self.notices.append(
-                    "the state before the learning-rate cool-down is missing, so the run continues from within it"
+                    "the state from before the learning rate decayed is missing, so the run continues within the decay"
                 )
             elif budget.continues_from(stopped, progress_of(before)) is not stopped:
                 return self._resume_before_cooldown(before, stopped)
@@ -93,12 +93,12 @@ class Checkpointer:
         progress = self._restore(before)
         keeps_best = stopped.saved_with.corpus == self.state.corpus and self._best_on_disk() is not False
         progress.restart_before_cooldown(stopped.best if keeps_best else None)
-        saved = self.save_last(progress, again=True)  # or the next resume would start from the cooled-down state
+        saved = self.save_last(progress, again=True)  # or the next resume would start from the decayed state
         if saved is not None or not self.is_saving:  # otherwise that state and its log remain
             self._truncate_log(progress)
         self.notices.append(
-            f"the run had cooled down from step {progress.step:,} to {stopped.step:,} for a shorter budget; it "
-            f"continues from step {progress.step:,}"
+            f"the learning rate had already decayed from step {progress.step:,} to {stopped.step:,}, for a shorter "
+            f"budget; the run continues from step {progress.step:,}"
             + (f" and keeps its best weights (step {stopped.best.step:,}) until they are beaten" if keeps_best else "")
         )
         return progress
@@ -218,7 +218,7 @@ class Checkpointer:
         self._write(
             lambda run, read: run.save_before_cooldown(state, read),
             state.tensors,
-            "the state before the cool-down, from which a longer budget would continue,",
+            "the state from before the learning rate decays, from which a longer budget would continue,",
             progress.step,
             then="training continues without it",
         )

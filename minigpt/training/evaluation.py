@@ -49,7 +49,7 @@ class Evaluator:
         self.sample_prompt = config.sample_prompt or corpus.first_question(context // 2)
 
     def evaluate(self) -> EvaluationResult | None:
-        """The loss on the first `eval_tokens` validation tokens; None without a validation text.
+        """The loss on evenly spaced windows of about `eval_tokens` validation tokens; None without a validation text.
 
         Raises: DivergedError if the loss is NaN or infinite.
         """

@@ -41,19 +41,21 @@ def train(
     stops training and saves, and so does `control.stop`.
 
     With `resume`, training continues from the run's last state; on a CPU with a budget of steps or epochs, bit for
-    bit. If the budget is longer than the one that the run has begun to cool down for, it continues from before its
-    cool-down. `elapsed` is the part of a budget in minutes that is used already, in seconds.
+    bit. If the learning rate has begun to decay for a shorter budget, it continues from before that decay. `elapsed`
+    is the part of a budget in minutes that is used already, in seconds.
 
     A `teacher` is a trained model that reads the same tokens: its predictions have the weight `distill_weight` in the
-    loss. It may have another shape, not another vocabulary. `minigpt.fit()` trains one first where that pays.
+    loss. It may have another shape, not another vocabulary. `minigpt.fit()` trains one first where that pays. The
+    teacher's weights are frozen from then on.
 
     For `lora` and `freeze`, `minigpt.training.fine_tuning.apply_fine_tuning(model, config)` prepares the model first.
 
-    Seeds torch's global generator, and allows TF32 on CUDA.
+    Seeds torch's global generator, and allows TF32 on CUDA. On a CPU it makes glibc's allocator keep freed memory, in
+    the whole process.
 
-    Raises: ConfigError if settings do not fit the model or the corpus; TrainingError if training diverges repeatedly
-    or memory runs out, with the state that is kept; CheckpointError if the run is in use, or at the end if it could
-    not be written.
+    Raises: ConfigError if settings do not fit the model or the corpus, or if all weights are frozen; DeviceError;
+    TrainingError if training diverges repeatedly or memory runs out, with the state that is kept; CheckpointError if
+    the run is in use or damaged, or at the end if it could not be written.
     """
     world = world or World()
     if run is not None:
@@ -65,6 +67,7 @@ def train(
             _check_fit(model, corpus, context)
             _check_teacher(teacher, model, config, context)
             check_applied(model, config)
+            _check_trainable(model)
             corpus.check_loss_on(config.loss_on)
             trainer = Trainer(model, corpus, config, run, resume, control or Control(), world, elapsed, teacher)
     except BaseException:
@@ -101,6 +104,13 @@ def _check_fit(model: GPT, corpus: Corpus, context: int) -> None:
         raise ConfigError(
             f"the corpus's tokenizer has {corpus.tokenizer.vocab_size} tokens; the model's vocabulary has only "
             f"{vocab_size}"
+        )
+
+
+def _check_trainable(model: GPT) -> None:
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError(
+            "the model has no weights to train: all are frozen, as a teacher's are; call model.requires_grad_(True)"
         )
 
 

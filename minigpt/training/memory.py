@@ -35,7 +35,8 @@ def checkpoint_blocks(model: GPT) -> None:
     Source: Chen et al. 2016, "Training deep nets with sublinear memory cost".
     """
     for block in model.blocks:
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        if not isinstance(block.forward, partial):  # an earlier training has done it
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
 def state_bytes(config: GPTConfig, optimizer: str, processes: int = 1, training: TrainConfig | None = None) -> int:

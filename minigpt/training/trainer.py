@@ -232,7 +232,7 @@ class Trainer:
             progress.shorten_budget(shortened_to)
             yield Notice(
                 progress.step,
-                f"step {progress.step:,}: validation no longer improves, so the learning-rate cool-down starts now",
+                f"step {progress.step:,}: validation no longer improves, so the learning rate starts to decay now",
             )
         yield from self._pending_results()
         self.checkpointer.save_before_cooldown(progress.with_full_budget())

@@ -135,7 +135,7 @@ def test_a_run_that_cooled_down_early_says_so_and_how_to_continue(run: Any, tiny
     wrecked = [*tiny, "--steps", "400", "--eval-every", "5", "--learning-rate", "2", "--patience", "2"]
     wrecked += ["--cooldown", "0.2", "--spike-threshold", "0"]
     first = run("train", "fox.txt", *wrecked)
-    assert "the learning-rate cool-down starts now" in first.stderr
+    assert "the learning rate starts to decay now" in first.stderr
     assert "stopped early" in first.stdout
     refused = run("train", "fox.txt", *wrecked, "--resume")
     assert refused.exit_code == 1

@@ -86,6 +86,12 @@ def test_one_token_cannot_be_evaluated() -> None:
         evaluate(MODEL, [1])
 
 
+def test_a_text_is_evaluated_as_token_ids_only() -> None:
+    text: Any = "a text"
+    with pytest.raises(ConfigError, match=r"not a text; give tokenizer\.encode\(text\)"):
+        evaluate(MODEL, text)
+
+
 END = 29
 LENGTHS = np.array([*([1, 2, 3] * 9), 1, 2, 0])
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -280,6 +281,12 @@ def test_decoders_in_several_threads_generate_the_tokens_that_each_generates_alo
 def test_an_empty_prompt_of_ids_is_refused(kind: str) -> None:
     with pytest.raises(ConfigError, match="prompt is empty"):
         next(generate(build(kind, small_model()), torch.empty(1, 0, dtype=torch.int64), SamplingConfig()))
+
+
+@pytest.mark.parametrize("ids", [[1, 2], [[1, 2]], torch.tensor([1, 2]), "ab"])
+def test_ids_of_another_form_are_refused(ids: Any) -> None:
+    with pytest.raises(ConfigError, match=r"ids \(.*\) must be a tensor \(B, T\); give torch\.tensor\(\[ids\]\)"):
+        next(generate(small_model(), ids, SamplingConfig()))
 
 
 @every_engine

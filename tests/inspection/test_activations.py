@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -148,9 +149,12 @@ def test_asking_for_more_tokens_than_the_vocabulary_has_gives_all_of_them(model:
 
 @pytest.mark.parametrize(
     ("ids", "message"),
-    [([], "of at least one"), ([[1, 2]], "one row"), ([257], "0 to 256"), ([-1], "0 to 256"), ([1] * 17, "context")],
-)
-def test_invalid_ids_are_refused(model: GPT, ids: list[int], message: str) -> None:
+    [
+        ([], "of at least one"), ([[1, 2]], "one row"), ([257], "0 to 256"), ([-1], "0 to 256"), ([1] * 17, "context"),
+        ("a text", r"not a text; give tokenizer\.encode\(text\)"),
+    ],
+)  # fmt: skip
+def test_invalid_ids_are_refused(model: GPT, ids: Any, message: str) -> None:
     for read in (inspect, predict):
         with pytest.raises(ConfigError, match=message):
             read(model, ids)

@@ -4,7 +4,7 @@ import doctest
 import itertools
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +85,9 @@ def test_a_plan_is_trained_as_planned_and_its_measuring_counts_once(
     record = Run.open(here / "checkpoints/planned").record
     assert record.training == plan.training
     assert record.model == plan.model
-    with pytest.raises(ConfigError, match="a plan has its settings"):
-        minigpt.fit(plan, steps=3)
+    for other in ({"steps": 3}, {"checkpoints": "elsewhere"}, {"checkpoints": "checkpoints"}):
+        with pytest.raises(ConfigError, match="a plan has its settings"):
+            minigpt.fit(plan, **other)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +101,11 @@ def test_a_plan_is_trained_as_planned_and_its_measuring_counts_once(
         ({"preset": "huge"}, "must be one of"),
         ({"base": "gpt2", "n_layer": 3}, "cannot be chosen when fine-tuning"),
         ({"name": "a/b"}, "must be a plain folder name"),
+        ({"name": Path("a")}, r"name \(.*Path\('a'\)\) must be a string"),
+        ({"base": 5}, r"from \(5\) must be a string or a path"),
+        ({"preset": 1}, r"preset \(1\) must be a string"),
+        ({"tokenizer": 4096}, r"tokenizer \(4096\) must be a string, as in 'bpe:4096'"),
+        ({"tokenizer": minigpt.Tokenizer.named("bytes")}, r"tokenizer \(<.*Tokenizer.*>\) must be a string"),
         ({"devices": 2}, r"devices \(2\) must be 1 in Python"),
     ],
 )
@@ -240,6 +246,21 @@ def test_an_end_that_cannot_be_saved_yields_its_result_and_then_raises(
         next(events)
 
 
+def test_closing_the_events_raises_if_the_last_state_cannot_be_saved(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> Path:
+        raise CheckpointError("last/state.safetensors could not be written (no space left on device)")
+
+    events = minigpt.fit("fox.txt", report=False, **SETTINGS)
+    for event in events:
+        if isinstance(event, minigpt.Step) and event.step == 2:
+            break
+    monkeypatch.setattr(Run, "save_last", full)
+    with pytest.raises(CheckpointError, match="no space left on device"):
+        events.close()  # type: ignore[attr-defined]
+
+
 def test_there_must_be_a_text_or_a_run(here: Path) -> None:
     with pytest.raises(ConfigError, match="there is no text to train on"):
         list(minigpt.fit())
@@ -247,11 +268,44 @@ def test_there_must_be_a_text_or_a_run(here: Path) -> None:
         list(minigpt.fit(resume=True))
 
 
-def test_fine_tuning_starts_from_another_run(here: Path) -> None:
+@pytest.mark.parametrize("base", ["base", Path("checkpoints/base")])
+def test_fine_tuning_starts_from_another_run(here: Path, base: str | Path) -> None:
     list(minigpt.fit([Path("fox.txt")], name="base", report=False, **SETTINGS))
-    *_, finished = minigpt.fit("fox.txt", base="base", name="tuned", steps=2, device="cpu", report=False)
+    *_, finished = minigpt.fit("fox.txt", base=base, name="tuned", steps=2, device="cpu", report=False)
     assert isinstance(finished, minigpt.Finished)
     assert Run.open(here / "checkpoints/tuned").record.base == "checkpoints/base"
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_plan_of_fine_tuning_starts_from_the_base_model_each_time(here: Path, lora: bool) -> None:
+    list(minigpt.fit("fox.txt", name="base", report=False, **SETTINGS))
+    settings: dict[str, Any] = {"lora": True, "lora_rank": 2, "lora_embedding": True} if lora else {}
+    plan = minigpt.plan("fox.txt", base="base", name="tuned", steps=3, learning_rate=0.01, device="cpu", **settings)
+    runs = [list(minigpt.fit(plan, report=False)) for _ in range(2)]
+    losses = [[event.loss for event in events if isinstance(event, minigpt.Step)] for events in runs]
+    assert len(losses[0]) == 3
+    assert losses[0] == losses[1]
+
+
+def test_python_respects_a_containers_cpu_quota(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("minigpt.threads.available_cores", lambda: 1)
+    uses: list[Callable[[], object]] = [
+        lambda: minigpt.plan("fox.txt", **SETTINGS),
+        lambda: list(minigpt.fit("fox.txt", report=False, **SETTINGS)),
+        lambda: minigpt.load("fox"),
+    ]
+    before = torch.get_num_threads()
+    try:
+        for use in uses:
+            torch.set_num_threads(2)
+            use()
+            assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+    environment = Run.open(here / "checkpoints/fox").record.environment
+    assert environment is not None
+    assert environment.threads == 1
 
 
 # The display
@@ -321,12 +375,37 @@ def test_an_unknown_quantization_is_refused(here: Path, quantize: Any) -> None:
         ({"temprature": 1}, "unknown sampling setting 'temprature'"),
         ({"temperature": -1.0}, r"temperature \(-1.0\) must be at least 0"),
         ({"samples": 2}, r"samples \(2\) must be 1 here"),
+        ({"stop": None}, r"stop \(None\) must be a tuple of strings"),
+        ({"bad_words": [5]}, r"bad_words \(\(5,\)\) must be a tuple of strings"),
     ],
 )
 def test_wrong_sampling_settings_are_refused_at_once(here: Path, sampling: dict[str, Any], expected: str) -> None:
     minigpt.save_checkpoint(here / "checkpoints/m", new_model(), minigpt.Tokenizer.named("bytes"))
     with pytest.raises(ConfigError, match=expected):
         minigpt.load("m").stream("the", **sampling)
+
+
+def test_functions_of_the_module_name_it_if_they_get_the_loaded_model(here: Path) -> None:
+    minigpt.save_checkpoint(here / "checkpoints/m", new_model(), minigpt.Tokenizer.named("bytes"))
+    loaded, config = minigpt.load("m", device="cpu"), minigpt.SamplingConfig()
+    model: Any = loaded
+    uses: list[Callable[[], object]] = [
+        lambda: minigpt.evaluate(model, [1, 2, 3]),
+        lambda: minigpt.inspect(model, [1, 2, 3]),
+        lambda: next(minigpt.generate(model, torch.tensor([[1]]), config)),
+        lambda: next(minigpt.generate_text(model, loaded.tokenizer, "a", config)),
+    ]
+    for use in uses:
+        with pytest.raises(ConfigError, match=r"not a Model; give minigpt\.load\(\.\.\.\)\.model"):
+            use()
+
+
+def test_a_handler_of_ctrl_c_that_python_did_not_install_stays(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(signal, "getsignal", lambda _: None)
+        patch.setattr(signal, "signal", lambda *_: pytest.fail("a handler was installed"))
+        *_, finished = minigpt.fit("fox.txt", report=False, **SETTINGS)
+    assert isinstance(finished, minigpt.Finished)
 
 
 def test_ctrl_c_during_a_step_of_fit_saves_and_then_interrupts(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

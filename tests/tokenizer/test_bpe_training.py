@@ -24,6 +24,13 @@ def test_the_vocabulary_is_smaller_than_requested_if_the_text_has_too_few_repeat
     assert Tokenizer.train([], "bpe:257").encode("A") == [32]  # GPT-2's order of bytes
 
 
+@pytest.mark.parametrize("spec", ["bpe:300", "chars"])
+def test_one_text_is_trained_on_as_a_list_of_one(spec: str) -> None:
+    alone, listed = Tokenizer.train(MIXED, spec), Tokenizer.train([MIXED], spec)
+    assert alone.fingerprint == listed.fingerprint
+    assert alone.vocab_size > 257
+
+
 @pytest.mark.parametrize(
     "spec", ["bpe:256", "bpe:0", "bpe:", "bpe:-5", "bpe", "words", "", "bpe:4k", "gpt2", "bpe:999999999"]
 )

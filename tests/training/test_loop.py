@@ -214,7 +214,7 @@ def test_a_run_that_continues_before_its_cool_down_keeps_its_best_weights_until_
     longer = settings(steps=400, patience=0, sample_every=0)
     events = list(train(model, corpus, longer, run, resume=True))
     notices = [event.text for event in events if isinstance(event, Notice)]
-    assert "from step 30 to 60 for a shorter budget; it continues from step 30 and keeps" in notices[0]
+    assert "from step 30 to 60, for a shorter budget; the run continues from step 30 and keeps" in notices[0]
     first_best = next(event for event in events if isinstance(event, Evaluation) and event.best)
     progress = run.last_progress()
     assert progress is not None
@@ -231,7 +231,9 @@ def test_a_missing_state_before_the_cool_down_is_reported(corpus: Corpus, tmp_pa
     run.before_cooldown_path.unlink()
     events = list(train(new_model(dropout=0.1), corpus, settings(steps=12), run, resume=True))
     expected = [event.text for event in events if isinstance(event, Notice)]
-    assert expected == ["the state before the learning-rate cool-down is missing, so the run continues from within it"]
+    assert expected == [
+        "the state from before the learning rate decayed is missing, so the run continues within the decay"
+    ]
     assert [event.step for event in events if isinstance(event, Step)] == [11, 12]
 
 
@@ -482,7 +484,7 @@ def test_a_run_that_no_longer_improves_cools_down_before_it_stops(corpus: Corpus
     cooling = next(
         event
         for event in events
-        if isinstance(event, Notice) and "the learning-rate cool-down starts now" in event.text
+        if isinstance(event, Notice) and "the learning rate starts to decay now" in event.text
     )
     assert cooling.step < 500
     peak = next(event.learning_rate for event in steps if event.step == cooling.step)
@@ -693,6 +695,16 @@ def test_a_failing_compiler_is_reported_and_training_continues(corpus: Corpus, m
 def test_settings_that_do_not_fit_are_refused(corpus: Corpus, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         list(train(new_model(dropout=0.1), corpus, settings(**changes)))
+
+
+def test_a_model_that_was_a_teacher_is_trained_only_after_its_weights_are_unfrozen(corpus: Corpus) -> None:
+    student, teacher = new_model(), new_model()
+    config = settings(steps=1, eval_every=None, sample_every=0)
+    list(train(student, corpus, config, teacher=teacher))
+    with pytest.raises(ConfigError, match=r"no weights to train: .* call model\.requires_grad_\(True\)"):
+        train(teacher, corpus, config)
+    teacher.requires_grad_(True)
+    assert any(isinstance(event, Step) for event in train(teacher, corpus, config))
 
 
 def test_a_tokenizer_larger_than_the_vocabulary_is_refused(corpus: Corpus) -> None:

@@ -50,6 +50,14 @@ def test_checkpointing_saves_little_more_than_the_input_of_each_block() -> None:
     assert kept < activation_bytes(config, 64, 8, recompute=True) < plain / 2
 
 
+def test_blocks_are_checkpointed_once_in_two_trainings_of_a_model() -> None:
+    model = GPT(GPTConfig(vocab_size=1, n_positions=8, n_embd=8, n_layer=2, n_head=2))
+    checkpoint_blocks(model)
+    forwards = [block.forward for block in model.blocks]
+    checkpoint_blocks(model)
+    assert [block.forward for block in model.blocks] == forwards
+
+
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 def test_the_estimated_state_is_what_the_optimizers_hold(optimizer: str) -> None:
     config = GPTConfig(vocab_size=300, n_positions=64, n_embd=64, n_layer=3, n_head=4)
