@@ -100,7 +100,7 @@ def _compile(target: Path, work: Path, compiler: list[str], flags: Flags) -> str
 
 
 def _words(variable: str) -> list[str]:
-    return shlex.split(os.environ.get(variable, ""))
+    return shlex.split(os.environ.get(variable, ""), posix=os.name != "nt")  # backslashes separate folders there
 
 
 def _run(command: list[str]) -> str:

@@ -9,6 +9,7 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+import psutil
 import torch
 
 from minigpt import cgroups
@@ -99,7 +100,7 @@ def free_memory(device: torch.device) -> int:
     """Bytes of memory available to this process.
 
     On CUDA: the device's free memory plus PyTorch's cache. On Linux: the free memory of the machine or the container.
-    Elsewhere: half of the machine's memory, or 4 GB if unknown.
+    On Windows: the free memory of the machine. Elsewhere: half of the machine's memory, or 4 GB if unknown.
     """
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -109,9 +110,10 @@ def free_memory(device: torch.device) -> int:
         return min(int(available.split()[1]) * 1024, cgroups.free_memory())
     except (OSError, StopIteration):  # not Linux
         pass
-    if sys.platform != "win32":  # which has no sysconf
-        with contextlib.suppress(ValueError, OSError):
-            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    if sys.platform == "win32":  # it has no sysconf
+        return int(psutil.virtual_memory().available)
+    with contextlib.suppress(ValueError, OSError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     return 4_000_000_000
 
 
@@ -137,7 +139,7 @@ def peak_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if sys.platform == "win32":  # it has no getrusage
-        return 0
+        return int(psutil.Process().memory_info().peak_wset)
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -4,8 +4,6 @@ pyproject.toml offers them as extras. A message names the package itself, not th
 for a checkout too, and for a project that depends on minigpt.
 """
 
-import os
-import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from minigpt.errors import MissingPackageError
+from minigpt.shell import join
 
 # What `pip install` is given for each module that only some features import, as in the extras of pyproject.toml.
 REQUIREMENTS = {
@@ -64,8 +63,7 @@ def optional_import(feature: str, *modules: str, instead: str = "") -> Iterator[
 
 def install_command(*modules: str) -> str:
     """The command that installs the packages of these modules for the Python interpreter that is running."""
-    quote = _windows_quote if os.name == "nt" else shlex.quote
-    return " ".join([*map(quote, _installer()), *(quote(REQUIREMENTS[module]) for module in modules)])
+    return join(*_installer(), *(REQUIREMENTS[module] for module in modules))
 
 
 def _sentence(feature: str, modules: Sequence[str], problem: str, instead: str = "") -> str:
@@ -101,8 +99,3 @@ def _is_active() -> bool:
         and found is not None
         and Path(found).parent.resolve() == Path(sys.executable).parent.resolve()
     )
-
-
-def _windows_quote(argument: str) -> str:
-    """The argument in double quotes if cmd or PowerShell would read a character of it as their own."""
-    return f'"{argument}"' if set(argument) & set(" <>=&|^()';,") else argument

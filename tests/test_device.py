@@ -5,7 +5,9 @@ import platform
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 import torch
 from builders import new_model
@@ -217,6 +219,15 @@ def test_free_memory_is_limited_by_the_machine_and_its_container_without_cached_
     monkeypatch.setattr(cgroups, "_OWN_GROUPS", tmp_path / "groups")
     monkeypatch.setattr(cgroups, "_CGROUP", tmp_path)
     assert free_memory(CPU) == free
+
+
+def test_memory_on_windows_is_what_the_system_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(device_module, "_MEMINFO", tmp_path / "missing")
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=5_000))
+    monkeypatch.setattr(psutil.Process, "memory_info", lambda _: SimpleNamespace(peak_wset=700))
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert free_memory(CPU) == 5_000
+    assert peak_memory(CPU) == 700
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

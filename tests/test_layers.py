@@ -15,7 +15,8 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     room: set(allowed.split())
     for room, allowed in {
         "errors": "",
-        "optional_packages": "errors",
+        "shell": "",
+        "optional_packages": "errors shell",
         "seeds": "",
         "units": "",
         "bounded_reading": "",
@@ -32,10 +33,12 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "foundations": "errors model",
         "tokenizer": "errors seeds bounded_reading config",
         "data": "errors optional_packages seeds bounded_reading cores config device tokenizer",
-        "storage": "errors bounded_reading settings config run_options device model tokenizer data",
+        "storage": "errors shell bounded_reading settings config run_options device model tokenizer data",
         "importers": "errors optional_packages bounded_reading config device model tokenizer storage",
         "generation": "errors seeds config device threads model native tokenizer",
-        "exporters": "errors optional_packages pages config device model native tokenizer storage importers generation",
+        "exporters": (
+            "errors shell optional_packages pages config device model native tokenizer storage importers generation"
+        ),
         "evaluation": (
             "errors optional_packages units bounded_reading config device threads model tokenizer data storage "
             "importers"
@@ -51,12 +54,12 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         # The server shows a model's inspection and its run's report, so it is above the rooms that make them.
         "server": "errors settings pages config model tokenizer data generation inspection reports",
         "jobs": (
-            "minigpt errors optional_packages units config run_options device threads model tokenizer data "
+            "minigpt errors shell optional_packages units config run_options device threads model tokenizer data "
             "storage importers generation evaluation corpus_report training planning reports"
         ),
         "cli": (
-            "errors optional_packages units bounded_reading settings cores config run_options device threads model "
-            "tokenizer data storage importers exporters pages native generation server evaluation inspection "
+            "errors shell optional_packages units bounded_reading settings cores config run_options device threads "
+            "model tokenizer data storage importers exporters pages native generation server evaluation inspection "
             "corpus_report training planning reports jobs"
         ),
         "__main__": "cli",
@@ -65,6 +68,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
 STDLIB_ONLY = {
     "minigpt",
     "minigpt.errors",
+    "minigpt.shell",
     "minigpt.optional_packages",
     "minigpt.bounded_reading",
     "minigpt.settings",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from minigpt import optional_packages
+from minigpt import optional_packages, shell
 from minigpt.errors import MissingPackageError
 from minigpt.optional_packages import REQUIREMENTS, check_installed, install_command, optional_import
 
@@ -167,10 +167,11 @@ def test_an_environment_without_pip_is_filled_by_uv_if_there_is_one(
     assert shlex.split(install_command("gguf")) == [*uv, requirement]
 
 
-def test_on_windows_the_signs_of_a_bound_are_not_read_as_redirections(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert optional_packages._windows_quote("gguf>=0.17.1") == '"gguf>=0.17.1"'
-    assert optional_packages._windows_quote(r"C:\Program Files\python.exe") == r'"C:\Program Files\python.exe"'
-    assert optional_packages._windows_quote("install") == "install"
+def test_on_windows_the_signs_of_a_bound_are_not_read_as_redirections(
+    environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell, "IS_CMD", True)
+    assert install_command("gguf").endswith('" -m pip install "gguf>=0.17.1"')  # its folder's name has a space
 
 
 # Modules that are missing or damaged

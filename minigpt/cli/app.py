@@ -42,6 +42,8 @@ _MARKUP: Final = "markdown"
 _THREADS = "OMP_NUM_THREADS"  # environment variable of OpenMP; it may list a number for each level of parallel regions
 _UsageError: Any = typer.BadParameter.__base__  # the error for an unknown option, a missing argument, …
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # the disk is full or the terminal closed
+# Windows reports EINVAL, too: https://github.com/python/cpython/issues/79935
+_CLOSED_PIPE = {errno.EPIPE} | ({errno.EINVAL} if os.name == "nt" else set())
 
 
 class _LazyCommands(Mapping[str, Any]):
@@ -95,12 +97,12 @@ class _Commands(TyperGroup):
         except MinigptError as error:
             note(f"minigpt: {error}")
             raise typer.Exit(1) from error
-        except BrokenPipeError as closed:
-            _discard_stdout()
-            raise typer.Exit(0) from closed
         except typer.Exit:
             raise
         except Exception as error:
+            if _is_closed_pipe(error):
+                _discard_stdout()
+                raise typer.Exit(0) from error
             if was_interrupted():  # an import that Ctrl-C cut short fails in many ways
                 raise _stopped() from error
             raise
@@ -132,8 +134,15 @@ def _null_device(mode: str) -> TextIO:
     return cast(TextIO, Path(os.devnull).open(mode, encoding="utf-8"))
 
 
+def _is_closed_pipe(error: Exception) -> bool:
+    """Whether the reader of standard output has closed the pipe, as `| head` does."""
+    if isinstance(error, BrokenPipeError):
+        return True
+    return isinstance(error, OSError) and error.filename is None and error.errno in _CLOSED_PIPE
+
+
 def _discard_stdout() -> None:
-    """Sends standard output to the null device: its reader has closed the pipe, as `| head` does."""
+    """Sends standard output to the null device."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -198,26 +207,32 @@ def main() -> NoReturn:
         setattr(sys, name, stream)
         if isinstance(stream, io.TextIOWrapper):  # Windows consoles and old locales have other encodings
             stream.reconfigure(encoding="utf-8", errors="replace")
+            if name == "stdout":
+                stream.reconfigure(newline="\n")  # Windows would change the line ends of a text
     warnings.showwarning = lambda message, *_, **__: note(f"warning: {message}")
     sys.stderr = cast(TextIO, _ForgivingStream(sys.stderr))
     code: Any = 0
     try:
-        app()
+        app(windows_expand_args=False)  # click would replace * and $ in a prompt
     except SystemExit as end:
         code = end.code
     except KeyboardInterrupt:  # a second one, while the first is being handled
         code = 130
     except OSError as error:
-        if error.filename is not None or error.errno not in _UNWRITABLE:
+        if _is_closed_pipe(error):
+            _discard_stdout()
+        elif error.filename is None and error.errno in _UNWRITABLE:
+            code = _report_unwritable(error)
+        else:
             raise
-        code = _report_unwritable(error)
     ignore_interrupts()
     try:
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader has closed the pipe, as `| head` does
-        _discard_stdout()
     except OSError as error:
-        code = code or _report_unwritable(error)
+        if _is_closed_pipe(error):
+            _discard_stdout()
+        else:
+            code = code or _report_unwritable(error)
     sys.exit(code)
 
 

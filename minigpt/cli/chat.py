@@ -71,7 +71,7 @@ def chat(
     _check_template(checkpoint, checkpoints)
     engine = open_engine(checkpoint.model, quantize, compiled=compiled)
     note(f"{checkpoint.directory} · {checkpoint.model.config.n_parameters:,} parameters · {engine.description}")
-    note("Type a message and press Enter: the model answers. /help lists the commands, Ctrl-D quits.")
+    note("Type a message and press Enter: the model answers. /help lists the commands, /quit quits.")
     ChatSession(engine, checkpoint.tokenizer, config, system).run(typed_lines())
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,22 +12,26 @@ from minigpt.cli.completion import complete_from
 from minigpt.cli.options import CheckpointsOption, JsonOption, NewestModelArgument
 from minigpt.cli.render.terminal import note, write
 from minigpt.errors import ConfigError
+from minigpt.shell import join
 
 if TYPE_CHECKING:
     from minigpt.exporters.parity import Parity
 
-_LLAMA = "llama-completion -m {path} -p 'Once upon a time' -n {count}"
-_OPTIMUM = """
-from optimum.onnxruntime import ORTModelForCausalLM as Model
-from transformers import AutoTokenizer, pipeline
-model, tokenizer = Model.from_pretrained({path!r}), AutoTokenizer.from_pretrained({path!r})
-print(pipeline('text-generation', model, tokenizer=tokenizer)('Once upon a time', max_new_tokens={count}))"""
-_CTRANSLATE2 = """
-import ctranslate2, transformers
-tokenizer = transformers.AutoTokenizer.from_pretrained({path!r})
-prompt = tokenizer.convert_ids_to_tokens(tokenizer.encode('Once upon a time'))
-result = ctranslate2.Generator({path!r}).generate_batch([prompt], max_length={count}, sampling_topk=20)
-print(tokenizer.decode(result[0].sequences_ids[0]))"""
+_PROMPT = "Once upon a time"
+# Programs on one line, because an argument of cmd has only one.
+_OPTIMUM = (
+    "from optimum.onnxruntime import ORTModelForCausalLM as Model; "
+    "from transformers import AutoTokenizer, pipeline; "
+    "model, tokenizer = Model.from_pretrained({path!r}), AutoTokenizer.from_pretrained({path!r}); "
+    "print(pipeline('text-generation', model, tokenizer=tokenizer)({prompt!r}, max_new_tokens={count}))"
+)
+_CTRANSLATE2 = (
+    "import ctranslate2, transformers; "
+    "tokenizer = transformers.AutoTokenizer.from_pretrained({path!r}); "
+    "prompt = tokenizer.convert_ids_to_tokens(tokenizer.encode({prompt!r})); "
+    "result = ctranslate2.Generator({path!r}).generate_batch([prompt], max_length={count}, sampling_topk=20); "
+    "print(tokenizer.decode(result[0].sequences_ids[0]))"
+)
 
 
 def export(
@@ -111,20 +114,19 @@ def export(
         note("open it in a browser, or send it to someone; it needs no network")
         return
     if done.modelfile is not None:
-        name, file = shlex.quote(_ollama_name(done.path)), shlex.quote(str(done.modelfile))
+        name = _ollama_name(done.path)
         note("with Ollama:")
-        note(f"  ollama create {name} -f {file}")
-        note(f"  ollama run {name} 'Once upon a time'")
+        note(f"  {join('ollama', 'create', name, '-f', str(done.modelfile))}")
+        note(f"  {join('ollama', 'run', name, _PROMPT)}")
+    count = min(100, done.context // 2)
     if done.base is not None:
-        note(
-            f"llama.cpp adds it to its base model: minigpt export {shlex.quote(done.base)} --to gguf --output base.gguf"
-        )
+        export_base = join("minigpt", "export", done.base, "--to", "gguf", "--output", "base.gguf")
+        note(f"llama.cpp adds it to its base model: {export_base}")
         note("try it with:")
-        adapted = shlex.quote(f"./{done.path}" if str(done.path).startswith("-") else str(done.path))
-        write(f"llama-completion -m base.gguf --lora {adapted} -p 'Once upon a time' -n {min(100, done.context // 2)}")
+        write(_llama_command("base.gguf", "--lora", _file_argument(str(done.path)), count=count))
         return
     note("try it with:")
-    write(_command(done.target, str(done.path), min(100, done.context // 2)))
+    write(_command(done.target, str(done.path), count))
 
 
 def _ollama_name(path: Path) -> str:
@@ -135,10 +137,19 @@ def _ollama_name(path: Path) -> str:
 def _command(target: str, path: str, count: int) -> str:
     """A shell command that generates text with the export; the path is quoted."""
     if target == "gguf":
-        # A name that starts with a dash would be read as an option.
-        return _LLAMA.format(path=shlex.quote(f"./{path}" if path.startswith("-") else path), count=count)
+        return _llama_command(_file_argument(path), count=count)
     program = _OPTIMUM if target == "onnx" else _CTRANSLATE2
-    return "python -c " + shlex.quote(program.format(path=path, count=count))
+    return join("python", "-c", program.format(path=path, prompt=_PROMPT, count=count))
+
+
+def _llama_command(*model: str, count: int) -> str:
+    """The command by which llama.cpp generates text with a model."""
+    return join("llama-completion", "-m", *model, "-p", _PROMPT, "-n", str(count))
+
+
+def _file_argument(path: str) -> str:
+    """The path in a form that no program reads as an option."""
+    return f"./{path}" if path.startswith("-") else path
 
 
 def _comparison(parity: "Parity") -> str:

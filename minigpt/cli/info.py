@@ -1,6 +1,7 @@
 """`minigpt info`: a model's shape and size, and how it was trained."""
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,7 +164,8 @@ def _short_path(path: str) -> str:
 
     What is no absolute path, such as the name of a model or `-`, stays unchanged.
     """
-    for folder, sign in ((Path.cwd(), ""), (Path.home(), "~")):
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111  (Path.home raises an error if it is unknown)
+    for folder, sign in ((Path.cwd(), ""), (home, "~")):
         if Path(path).is_absolute() and Path(path).is_relative_to(folder) and folder != Path(folder.anchor):
             return str(Path(sign, Path(path).relative_to(folder)))
     return path

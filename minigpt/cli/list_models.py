@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from minigpt.cli.options import CheckpointsOption, JsonOption
 from minigpt.cli.render.terminal import note, some_of, write
+from minigpt.storage.names import plain_source
 from minigpt.units import size
 
 if TYPE_CHECKING:
@@ -77,13 +78,13 @@ def _text(model: "ListedModel") -> str:
     """What a run was trained on, and what is unusual about it."""
     if model.kind == "model":
         return "(imported model)"
-    sources = [Path(source).name or source for source in model.record.sources]
-    named = "standard input" if sources == ["-"] else ", ".join(sources[:2])
+    sources = [plain_source(source) for source in model.record.sources]
+    named = ", ".join(sources[:2])
     if len(sources) > 2:
         named += f" and {len(sources) - 2:,} more"
     remarks = ["damaged record"] if model.problems else []
     if model.record.base:
-        remarks.append(f"from {Path(model.record.base).name}")
+        remarks.append(f"from {plain_source(model.record.base)}")
     if model.record.result is None and not model.problems:
         remarks.append("not finished")
     return " ".join([*([named] if named else []), *([f"({', '.join(remarks)})"] if remarks else [])]) or "-"

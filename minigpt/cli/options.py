@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import inspect
-import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, get_origin, get_type_hints
@@ -12,6 +11,7 @@ import typer
 
 from minigpt.cli.completion import complete_runs
 from minigpt.settings import Settings, annotations_of, value_types
+from minigpt.shell import join
 
 ModelArgument = Annotated[
     str,
@@ -110,4 +110,4 @@ def model_name(path: Path, checkpoints: Path) -> str:
 def command_line(*arguments: str, checkpoints: Path) -> str:
     """A minigpt command to copy: quoted for a shell, and with --checkpoints if that is not the default."""
     elsewhere = [] if checkpoints == Path("checkpoints") else ["--checkpoints", str(checkpoints)]
-    return shlex.join(["minigpt", *arguments, *elsewhere])
+    return join("minigpt", *arguments, *elsewhere)

@@ -56,7 +56,7 @@ def play(
     engine = open_engine(checkpoint.model, quantize, compiled=compiled)
     note(f"{checkpoint.directory} · {checkpoint.model.config.n_parameters:,} parameters · {engine.description}")
     what = "token ids, such as 3 4," if checkpoint.tokenizer.name.startswith("none:") else "some text"
-    note(f"Type {what} and press Enter: the model continues it. /help lists the commands, Ctrl-D quits.")
+    note(f"Type {what} and press Enter: the model continues it. /help lists the commands, /quit quits.")
     Session(engine, checkpoint.tokenizer, config).run(typed_lines())
 
 

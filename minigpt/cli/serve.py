@@ -1,7 +1,7 @@
 """`minigpt serve`: answers HTTP requests with one or several models."""
 
+import json
 import os
-import shlex
 import signal
 import sys
 import time
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from minigpt import shell
 from minigpt.cli.models import DtypeOption, QuantizeOption, open_model, out_of_memory_as
 from minigpt.cli.options import CheckpointsOption, DeviceOption, names_of, settings_options
 from minigpt.cli.render.terminal import note
@@ -170,6 +171,8 @@ def _load(
 
 def _example(url: str, config: ServeConfig, model: str) -> str:
     """A curl command to copy."""
-    key = [f"-H 'Authorization: Bearer ${_KEY}'"] if config.api_key else []
-    body = shlex.quote(f'{{"model": "{model}", "prompt": "Once upon a time", "max_tokens": 50}}')
-    return " ".join(["curl", f"{url}/v1/completions", *key, "-H 'Content-Type: application/json'", "-d", body])
+    key = f"%{_KEY}%" if shell.IS_CMD else f"${_KEY}"  # which a shell replaces between double quotes
+    authorized = f' -H "Authorization: Bearer {key}"' if config.api_key else ""
+    body = json.dumps({"model": model, "prompt": "Once upon a time", "max_tokens": 50}, ensure_ascii=False)
+    request = shell.join("-H", "Content-Type: application/json", "-d", body)
+    return f"curl {url}/v1/completions{authorized} {request}"

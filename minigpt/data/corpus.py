@@ -109,9 +109,8 @@ class Corpus:
             fingerprint = corpus_fingerprint(sources, tokenizer, validation_fraction)
             folder = root / "corpora" / fingerprint[:32]
             damaged = None
-            try:
-                corpus = cls.load(folder)
-            except DataError:
+            corpus = cls._load_cached(folder)
+            if corpus is None:
                 damaged = folder if folder.exists() else None
                 write_corpus(folder, sources, tokenizer, split, fingerprint, counter, cls.load)
                 corpus = cls._open(folder, tokenizer)
@@ -128,6 +127,17 @@ class Corpus:
         Raises: DataError if there is none, or it is damaged.
         """
         return cls._open(Path(path), None)
+
+    @classmethod
+    def _load_cached(cls, folder: Path) -> Self | None:
+        """The corpus in a folder of the cache; None if there is none, or it is damaged.
+
+        An error ends here, with the files that its traceback keeps mapped: Windows does not replace such files.
+        """
+        try:
+            return cls.load(folder)
+        except DataError:
+            return None
 
     @classmethod
     def _open(cls, folder: Path, tokenizer: Tokenizer | None) -> Self:

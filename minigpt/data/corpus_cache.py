@@ -38,10 +38,19 @@ class ProgressCounter:
 
 
 def cache_root(cache: str | Path | None) -> Path:
-    """The folder of the cache: the one given, `$MINIGPT_CACHE`, or the user's cache folder."""
-    if cache or os.environ.get("MINIGPT_CACHE"):
-        return Path(cache or os.environ["MINIGPT_CACHE"]).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "minigpt"
+    """The folder of the cache: the one given, `$MINIGPT_CACHE`, or the user's cache folder.
+
+    Raises: DataError if it begins with `~` for a home folder that the system does not know.
+    """
+    users = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "minigpt")
+    folder = Path(cache or os.environ.get("MINIGPT_CACHE") or users)
+    try:
+        return folder.expanduser()
+    except RuntimeError as error:
+        raise DataError(
+            f"the folder of the cache ({folder}) begins with ~, and that home folder is unknown; "
+            "set MINIGPT_CACHE to a path without ~"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -180,13 +189,24 @@ def publish(folder: Path, load: Callable[[Path], object]) -> Iterator[Path]:
         new = Path(scratch, "new")
         new.mkdir()
         yield new
+        if _can_load(load, folder):
+            return
+        with contextlib.suppress(FileNotFoundError):
+            folder.rename(Path(scratch, "damaged"))
         try:
-            load(folder)
-        except MinigptError:
-            with contextlib.suppress(FileNotFoundError):
-                folder.rename(Path(scratch, "damaged"))
-            try:
-                new.rename(folder)
-            except OSError:
-                if not folder.exists():
-                    raise
+            new.rename(folder)
+        except OSError:
+            if not folder.exists():
+                raise
+
+
+def _can_load(load: Callable[[Path], object], folder: Path) -> bool:
+    """Whether `load` can read a folder.
+
+    An error ends here, with the files that its traceback keeps mapped: Windows does not rename their folder.
+    """
+    try:
+        load(folder)
+    except MinigptError:
+        return False
+    return True

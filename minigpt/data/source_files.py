@@ -270,9 +270,9 @@ def _spool(blocks: Iterable[bytes], name: str, decoding: Decoding = UTF8) -> Sou
                     )
                 copy.write(block)
     except OSError as error:
-        reason = reason_of(error)
+        folder = tempfile.tempdir or "a temporary folder"  # None if there is none
         raise DataError(
-            f"{name} cannot be copied to {tempfile.gettempdir()} ({reason}); set TMPDIR to a folder with enough space"
+            f"{name} cannot be copied to {folder} ({reason_of(error)}); set TMPDIR to a folder with enough space"
         ) from error
     return file
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
@@ -19,6 +18,7 @@ from torch import Tensor
 from minigpt.errors import CheckpointError
 from minigpt.importers.gguf import gguf_name
 from minigpt.model.gpt import GPT
+from minigpt.storage.names import plain_source
 from minigpt.storage.run_record import RunRecord
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
@@ -88,11 +88,11 @@ def _describe(writer: GGUFWriter, model: GPT, dtype: str, name: str, record: Run
     writer.add_type(gguf.GGUFType.MODEL)
     writer.add_name(name)
     writer.add_size_label(gguf.size_label(config.n_parameters, 0, 0, 0))
-    if sources := [Path(source).name for source in record.sources]:
+    if sources := [plain_source(source) for source in record.sources]:
         writer.add_description(f"trained with minigpt on {', '.join(sources)}")
     if base := record.base:
         writer.add_base_model_count(1)
-        writer.add_base_model_name(0, Path(base).name)
+        writer.add_base_model_name(0, plain_source(base))
     writer.add_tags(["text-generation"])
     writer.add_context_length(config.n_positions)
     writer.add_embedding_length(config.n_embd)

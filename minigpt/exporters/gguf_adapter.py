@@ -18,6 +18,7 @@ from minigpt.importers.gguf import gguf_name
 from minigpt.importers.gguf_file import GgufFile
 from minigpt.importers.peft import Adapter, AdapterLayer
 from minigpt.storage.huggingface import linear_layers
+from minigpt.storage.names import plain_source
 
 _SMALLEST_ALPHA, _LARGEST_ALPHA = 1e-30, 1e30
 
@@ -43,7 +44,7 @@ def write_gguf_adapter(file: BinaryIO, adapter: Adapter, config: GPTConfig, name
     writer.add_name(name)
     if adapter.base is not None:
         writer.add_base_model_count(1)
-        writer.add_base_model_name(0, Path(adapter.base).name)
+        writer.add_base_model_name(0, plain_source(adapter.base))
     writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
     # llama.cpp reads an alpha of 0 as "not scaled". It is a float32 in the file.
     alphas = (layer.alpha for layer in adapter.layers.values())

@@ -3,10 +3,10 @@
 Source: https://github.com/ollama/ollama/blob/main/docs/modelfile.md
 """
 
-import shlex
 from pathlib import Path
 
 from minigpt.config import SamplingConfig
+from minigpt.shell import join
 from minigpt.storage.files import atomic_write
 
 _SUFFIX = ".Modelfile"
@@ -29,7 +29,7 @@ def modelfile(gguf: Path, context: int) -> str | None:
         return None
     usual = SamplingConfig()
     return (
-        f"# ollama create NAME -f {shlex.quote(modelfile_path(gguf).name)}\n"
+        f"# {join('ollama', 'create', 'NAME', '-f', modelfile_path(gguf).name)}\n"
         f"# The prompt and the new text together must fit into {context} tokens (num_ctx).\n"
         f"FROM ./{gguf.name}\n"
         'TEMPLATE """{{ .Prompt }}"""\n'

@@ -32,7 +32,7 @@ from minigpt.storage.huggingface import (
     stored_tensors,
 )
 from minigpt.storage.json_record import is_integer, is_number, is_text, mapping
-from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, CONFIG, WEIGHTS
+from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, CONFIG, WEIGHTS, last_part
 from minigpt.storage.tensors import TensorFile
 
 PICKLED_ADAPTER = "adapter_model.bin"  # of peft before 2024
@@ -257,7 +257,7 @@ def find_base(directory: Path, name: str | None, checkpoints: Path | None = None
     """
     if name is None:
         raise CheckpointError(f"{directory} does not name its base model; give it: --model BASE --adapter {directory}")
-    last = Path(name).name
+    last = last_part(name)
     folders = [directory.resolve().parent / last, *([] if checkpoints is None else [checkpoints / last])]
     for candidate in (Path(name), *folders):
         if candidate.resolve() != directory.resolve() and _holds_model(candidate):

@@ -72,7 +72,7 @@ class Request:
         if self.name or is_pipe(first):
             return self.name or "stdin"
         path = absolute_path(first)
-        plain = path.with_name(without_compression(path.name) or path.name)
+        plain = path.with_name(without_compression(path.name) or path.name) if path.name else path  # the root has none
         stem = plain.name if plain.is_dir() else plain.stem
         return plain_name(stem.strip("*?[].")) or plain_name(path.parent.name) or "run"
 

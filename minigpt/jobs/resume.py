@@ -1,7 +1,6 @@
 """Resumes a run: finds it, applies the settings that may change, and reads its text again."""
 
 import re
-import shlex
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from minigpt.jobs.reading import corpus_record, read_corpus
 from minigpt.jobs.request import Request
 from minigpt.model.gpt import GPT
 from minigpt.model.lora import load_trained_state
+from minigpt.shell import join
 from minigpt.storage.adapter import is_adapter, read_trained_state
 from minigpt.storage.checkpoint import TRAINING, load_checkpoint, read_config, write_config
 from minigpt.storage.files import exists
@@ -329,7 +329,7 @@ def _read_corpus(
             return (yield from read_corpus(begun.sources, tokenizer, reading, progress))
         except MissingTextError as error:
             what, _, _ = str(error).partition(";")
-            command = shlex.join(("minigpt", "train", "NEW_PATH", "--resume", "--name", run.directory.name))
+            command = join("minigpt", "train", "NEW_PATH", "--resume", "--name", run.directory.name)
             raise MissingTextError(
                 f"{what}, a text that {run.directory} was trained on; give the new path of its text: {command}"
             ) from error
@@ -340,7 +340,7 @@ def _read_corpus(
     try:
         return open_corpus(begun.corpus.path)
     except DataError as error:
-        command = shlex.join(("minigpt", "train", "-", "--resume", "--name", run.directory.name))
+        command = join("minigpt", "train", "-", "--resume", "--name", run.directory.name)
         raise DataError(
             f"{begun.corpus.path}, the tokens of a text that {run.directory} read from a pipe, is missing or damaged; "
             f"give the text again: {command} < TEXT"

@@ -88,8 +88,8 @@ def _library() -> ctypes.CDLL | str:
         )
         return f"{failed}; install gcc or clang, then reinstall minigpt"
     loaded = _load(str(path))
-    if loaded is None:
-        return f"{path.name} needs OpenMP; install libgomp or libomp"
+    if isinstance(loaded, str):
+        return f"{path.name} cannot be loaded ({loaded}); reinstall minigpt here, or install libgomp or libomp"
     if not _is_current(loaded, here):
         return "the C code has changed since it was compiled; reinstall minigpt"
     for name, (result, arguments) in FUNCTIONS.items():
@@ -112,17 +112,21 @@ def _is_current(loaded: ctypes.CDLL, sources: Path) -> bool:
     return bool(compiled_from() == hashlib.sha256(content).hexdigest().encode())
 
 
-def _load(path: str) -> ctypes.CDLL | None:
-    """Loads the library with PyTorch's OpenMP, so that they share one thread pool, else with gcc's or clang's."""
+def _load(path: str) -> ctypes.CDLL | str:
+    """Loads the library with PyTorch's OpenMP, so that they share one thread pool, else with gcc's or clang's.
+
+    Returns why it cannot be loaded if the system refuses it.
+    """
+    reasons = []
     pytorchs = sorted(map(str, (Path(torch.__file__).parent / "lib").glob("lib*omp*")))
     for openmp in ("", *pytorchs, "libgomp.so.1", "libomp.so.5"):  # "": PyTorch's is visible to every library
         try:
             if openmp:
                 ctypes.CDLL(openmp, ctypes.RTLD_GLOBAL)
             return ctypes.CDLL(path)
-        except OSError:
-            continue
-    return None
+        except OSError as error:
+            reasons.append(str(error))
+    return reasons[0].removeprefix(f"{path}: ")  # the others may be about a missing OpenMP
 
 
 def use(loaded: ctypes.CDLL, instructions: str | None = None) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from minigpt.evaluation.baselines import Baseline
 from minigpt.evaluation.recorded_baselines import recorded_baselines
-from minigpt.reports.record_tables import plain_source
+from minigpt.storage.names import plain_source
 from minigpt.storage.run_record import RunRecord
 from minigpt.units import count, size
 

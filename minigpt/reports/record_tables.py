@@ -1,9 +1,9 @@
 """The record of a run as tables with plain names and units, without the folders of this machine."""
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from minigpt.storage.names import plain_source
 from minigpt.storage.run_record import RunRecord
 from minigpt.units import duration, size
 
@@ -65,7 +65,7 @@ _VALUES: Mapping[str, Callable[[Any], str]] = {
     "train_bytes": size,
     "validation_bytes": size,
     "sources": lambda names: ", ".join(map(plain_source, names)),
-    "from": lambda name: plain_source(name),
+    "from": plain_source,
     "forecast": lambda bounds: " to ".join(f"{bound:.2f}" for bound in bounds),
     "started": lambda time: time[:16].replace("T", " "),
     "reason": lambda reason: {"length": "its length", "early stop": "early stopping"}.get(reason, reason),
@@ -78,11 +78,6 @@ _TABLES = {
     "Environment": ("minigpt", "torch", "device", "started", "forecast", "environment"),
 }
 _LOCAL = {"path"}  # where this machine keeps a file
-
-
-def plain_source(source: str) -> str:
-    """The name of a text or a model without its folders."""
-    return "standard input" if source == "-" else re.split(r"[\\/]", source.rstrip("\\/"))[-1] or source
 
 
 def record_tables(record: RunRecord) -> list[dict[str, Any]]:

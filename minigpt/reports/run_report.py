@@ -1,5 +1,6 @@
 """The report of a run as an HTML page, made from its record and its log."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from minigpt.reports.page_data import Line, LogLines, page_data, passage_data
 from minigpt.reports.teacher_data import teacher_data, teacher_parts
 from minigpt.storage.checkpoint import TRAINING
 from minigpt.storage.folder import replace_file
+from minigpt.storage.names import last_part
 from minigpt.storage.run import Run, read_record
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -94,5 +96,6 @@ def _without_folders(text: str, run: Run) -> str:
         folders += [corpus.path, str(Path(corpus.path).parent)]
     for folder in sorted(filter(None, folders), key=len, reverse=True):
         if folder not in (".", "/"):
-            text = text.replace(folder, Path(folder).name)
-    return text.replace(str(Path.home()), "~")
+            text = text.replace(folder, last_part(folder))
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111  (Path.home raises an error if it is unknown)
+    return text.replace(str(home), "~") if home.name else text  # the root has no name

@@ -6,12 +6,13 @@ It states only what is known: no license and no language. It never shows a path 
 import hashlib
 import math
 import re
-import shlex
 from collections.abc import Iterator, Sequence
-from pathlib import Path, PurePath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from minigpt.bounded_reading import read_regular
 from minigpt.config import GPTConfig
+from minigpt.shell import join
+from minigpt.storage.names import last_part, plain_source
 from minigpt.storage.run_record import RunRecord
 
 CARD = "README.md"
@@ -29,6 +30,7 @@ _ADAPTER_FRONT_MATTER = _FRONT_MATTER.replace("library_name: transformers", "lib
 _MARK = "<!-- minigpt rewrites this page unless it was edited: {} -->\n"
 _ANY_MARK = re.compile(r"<!-- minigpt [^<>]*: ([0-9a-f]{64}) -->\n")  # of earlier versions, too
 _MAX_NAMES = 10
+_NOT_UPLOADED = ("last/*", "teacher/*", "training.json", "*.jsonl", "*.html", ".lock*")
 
 
 def may_write_card(directory: Path) -> bool:
@@ -89,11 +91,8 @@ def model_card(
 
 def upload_command(name: str, path: str) -> str:
     """The shell command that uploads the model of that name, in the folder at `path`, to Hugging Face's hub."""
-    return (
-        f"hf upload USER/{_repository(name)} {shlex.quote(path)} . "
-        "--exclude 'last/*' --exclude 'teacher/*' --exclude training.json --exclude '*.jsonl' --exclude '*.html' "
-        "--exclude '.lock*'"
-    )
+    excluded = [word for pattern in _NOT_UPLOADED for word in ("--exclude", pattern)]
+    return join("hf", "upload", f"USER/{_repository(name)}", path, ".", *excluded)
 
 
 def _introduction(config: GPTConfig, record: RunRecord | None, origin: str | None, notes: Sequence[str]) -> str:
@@ -116,7 +115,7 @@ def _introduction(config: GPTConfig, record: RunRecord | None, origin: str | Non
             f"architecture and {config.n_parameters:,} parameters, trained with minigpt{version}{text}. The base model "
             "is not in this folder."
         )
-    start = f"fine-tuned from {_code(_base_name(record.base))}" if record.base else "trained from scratch"
+    start = f"fine-tuned from {_code(plain_source(record.base))}" if record.base else "trained from scratch"
     return f"{what}, {start} with minigpt{version}{text}."
 
 
@@ -242,7 +241,8 @@ def _use_adapter(base: str) -> Iterator[str]:
 
 def _public_name(base: str) -> str:
     """The name of a base model on the hub, or the last part of its path: the rest may be private."""
-    return PurePath(base).name if PurePath(base).is_absolute() else base
+    is_path = PurePosixPath(base).is_absolute() or PureWindowsPath(base).is_absolute()
+    return last_part(base) if is_path else base
 
 
 def _limits(config: GPTConfig, record: RunRecord) -> Iterator[str]:
@@ -261,13 +261,8 @@ def _table(rows: Sequence[tuple[str, str]]) -> str:
 
 
 def _names(sources: Sequence[str]) -> str:
-    shown = ", ".join(_code(_base_name(source)) for source in sources[:_MAX_NAMES])
+    shown = ", ".join(_code(plain_source(source)) for source in sources[:_MAX_NAMES])
     return shown + (f" and {len(sources) - _MAX_NAMES} more" if len(sources) > _MAX_NAMES else "")
-
-
-def _base_name(source: str) -> str:
-    """The last part of the path of a text or a model; the rest may be private."""
-    return "standard input" if source == "-" else PurePath(source).name or source
 
 
 def _plain(text: str) -> str:

@@ -1,4 +1,6 @@
-"""The names of the files in a checkpoint and in a run's folder that several modules look for."""
+"""The names of files that several modules look for, and the names of texts and models without their folders."""
+
+import re
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -8,3 +10,13 @@ GENERATION_CONFIG = "generation_config.json"
 TRAINING = "training.json"
 LAST = "last"  # the folder of the states that a run resumes from
 TEACHER = "teacher"  # the folder of the run of the teacher that a distilled run learns from
+
+
+def last_part(path: str) -> str:
+    """The last part of a path of any system: a run may have been made on another one."""
+    return re.split(r"[\\/]", path.rstrip("\\/"))[-1]
+
+
+def plain_source(source: str) -> str:
+    """The name of a text or a model without its folders, which may be private."""
+    return "standard input" if source == "-" else last_part(source) or source

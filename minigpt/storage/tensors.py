@@ -2,6 +2,7 @@
 
 import json
 import mmap
+import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -30,6 +31,7 @@ _DTYPES = {
 }
 _MAX_HEADER = 16 << 20  # bytes; that of GPT-2 XL with its optimizer's state has 200 kB
 _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_MAPS_FILES = os.name != "nt"  # Windows does not replace a mapped file: a run could not save over its open model
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -154,13 +156,13 @@ class TensorFile:
         return content.view(entry.dtype).reshape(entry.shape)
 
     def map(self, name: str, dtype: torch.dtype) -> Tensor | None:
-        """One tensor as a memory map; None if the file stores it in another dtype, unaligned, or empty.
+        """One tensor as a memory map; None on Windows, or if the file stores it in another dtype, unaligned, or empty.
 
         Writing to it changes only this process's copy.
         Raises: CheckpointError if the file cannot be mapped; KeyError for an unknown name.
         """
         entry = self._entries[name]
-        if entry.dtype != dtype or entry.start % dtype.itemsize or entry.start == entry.end:
+        if not _MAPS_FILES or entry.dtype != dtype or entry.start % dtype.itemsize or entry.start == entry.end:
             return None
         if self._mapped is None:
             self._mapped = self._file.map(max(entry.end for entry in self._entries.values()))

@@ -50,7 +50,7 @@ def write(directory: Path, vocabulary: AnyVocabulary, chat_template: str | None 
         return
     if isinstance(vocabulary, IdsOnly):
         entry = {_IDS_ONLY: [vocabulary.size, vocabulary.end_id]}
-        (directory / CONFIG).write_text(json.dumps(entry) + "\n", encoding="utf-8")
+        (directory / CONFIG).write_bytes(json.dumps(entry).encode() + b"\n")
         return
     end = vocabulary.end_of_text
     roles = {"bos_token": end, "eos_token": end, "unk_token": end, "pad_token": end, **vocabulary.roles}
@@ -67,13 +67,14 @@ def write(directory: Path, vocabulary: AnyVocabulary, chat_template: str | None 
     }
     directory.mkdir(parents=True, exist_ok=True)
     content = to_tokenizer_json(vocabulary)
-    (directory / "tokenizer.json").write_text(json.dumps(content, ensure_ascii=False) + "\n", encoding="utf-8")
-    (directory / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    # Bytes, because Windows would change the line ends of a text.
+    (directory / "tokenizer.json").write_bytes(json.dumps(content, ensure_ascii=False).encode() + b"\n")
+    (directory / CONFIG).write_bytes(json.dumps(config, indent=2).encode() + b"\n")
     if not vocabulary.by_character:
         vocab = json.dumps(content["model"]["vocab"], ensure_ascii=False)
-        (directory / "vocab.json").write_text(vocab + "\n", encoding="utf-8")
+        (directory / "vocab.json").write_bytes(vocab.encode() + b"\n")
         merges = "\n".join(["#version: 0.2", *content["model"]["merges"]])
-        (directory / "merges.txt").write_text(merges + "\n", encoding="utf-8")
+        (directory / "merges.txt").write_bytes(merges.encode() + b"\n")
 
 
 def has_tokenizer(directory: Path) -> bool:

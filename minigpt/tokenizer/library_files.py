@@ -102,8 +102,9 @@ def write(directory: Path, vocabulary: LibraryVocabulary, chat_template: str | N
         "clean_up_tokenization_spaces": False,
         **({} if chat_template is None else {"chat_template": chat_template}),
     }
-    (directory / FILE).write_text(json.dumps(vocabulary.content, ensure_ascii=False) + "\n", encoding="utf-8")
-    (directory / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    # Bytes, because Windows would change the line ends of a text.
+    (directory / FILE).write_bytes(json.dumps(vocabulary.content, ensure_ascii=False).encode() + b"\n")
+    (directory / CONFIG).write_bytes(json.dumps(config, indent=2, ensure_ascii=False).encode() + b"\n")
     for name, content in vocabulary.files.items():
         (directory / name).write_bytes(content)
 

@@ -84,6 +84,7 @@ class Checkpointer:
                     "the state from before the learning rate decayed is missing, so the run continues within the decay"
                 )
             elif budget.continues_from(stopped, progress_of(before)) is not stopped:
+                del last  # closes its file, which is replaced now: Windows does not replace an open file
                 return self._resume_before_cooldown(before, stopped)
         progress = self._restore(last)
         self._truncate_log(progress)

@@ -213,6 +213,7 @@ def test_chat_reads_from_standard_input_and_refuses_a_model_of_plain_text(run: A
     assert result.exit_code == 0, result.stderr
     assert "max-new-tokens 4" in result.stderr
     assert "/system TEXT" in result.stderr
+    assert "/help lists the commands, /quit quits." in result.stderr
     result = run("chat", "writer", "--device", "cpu")
     assert result.exit_code == 1
     assert result.stderr.strip().splitlines() == [

@@ -16,7 +16,9 @@ import pytest
 import torch
 from builders import new_model
 
+from minigpt import shell
 from minigpt.cli import export
+from minigpt.cli.options import command_line
 from minigpt.config import GPTConfig
 from minigpt.exporters import export as exporting
 from minigpt.exporters import runners
@@ -433,6 +435,21 @@ def test_the_commands_to_try_are_safe_in_a_shell(path: str) -> None:
         assert (python, option) == ("python", "-c")
         constants = [node.value for node in ast.walk(ast.parse(program)) if isinstance(node, ast.Constant)]
         assert {path, 7} <= set(constants)
+
+
+def test_the_commands_to_try_are_for_cmd_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell, "IS_CMD", True)
+    path = r"C:\my models\one.gguf"
+    expected = 'llama-completion -m "C:\\my models\\one.gguf" -p "Once upon a time" -n 7'
+    assert export._command("gguf", path, 7) == expected
+    for target in ("onnx", "ctranslate2"):
+        command = export._command(target, path, 7)
+        assert command.startswith('python -c "')
+        assert "\n" not in command
+        ast.parse(command.removeprefix('python -c "').removesuffix('"'))
+    assert command_line("generate", "it's", checkpoints=Path("my runs")) == (
+        'minigpt generate "it\'s" --checkpoints "my runs"'
+    )
 
 
 @pytest.mark.slow

@@ -369,7 +369,7 @@ def test_a_closed_pipe_ends_generation_silently(run: Any) -> None:
 def test_a_pipe_closed_before_the_last_output_is_not_an_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)  # the output stays in the buffer until the end
-    script = "from minigpt.cli import app; app.app = lambda: print('the last line'); app.main()"
+    script = "from minigpt.cli import app; app.app = lambda **_: print('the last line'); app.main()"
     command = [sys.executable, "-c", script]
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, env=buffered)
@@ -388,6 +388,44 @@ def test_a_closed_pipe_is_not_an_error_for_a_rich_table_either(here: Path) -> No
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "sys.argv = ['minigpt', 'list']\nmodel_list.list_models = fail",
+        "app.app = fail",
+        "app.app = close",
+    ],
+    ids=["in a command", "around it", "at the end"],
+)
+def test_the_error_of_windows_for_a_closed_pipe_is_known(script: str) -> None:
+    program = f"""
+import errno, sys
+from minigpt.cli import app
+from minigpt.storage import model_list
+def fail(*_, **__):
+    raise OSError(errno.EINVAL, "Invalid argument")
+def close(**_):
+    sys.stdout.flush = fail_once
+def fail_once():
+    del sys.stdout.flush
+    fail()
+app._CLOSED_PIPE = {{errno.EPIPE, errno.EINVAL}}
+{script}
+app.main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_windows_changes_neither_the_arguments_nor_the_line_ends() -> None:
+    program = (
+        "import io, sys; sys.stdout = io.TextIOWrapper(sys.stdout.buffer, newline='\\r\\n');"
+        "from minigpt.cli import app; app.app = lambda **given: print(given); app.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout == b"{'windows_expand_args': False}\n"
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize(
     ("script", "redirected", "code", "expected"),
@@ -403,7 +441,7 @@ def test_a_closed_pipe_is_not_an_error_for_a_rich_table_either(here: Path) -> No
 def test_progress_that_cannot_be_written_is_dropped_and_a_result_that_cannot_is_an_error(
     script: str, redirected: str, code: int, expected: str
 ) -> None:
-    command = f"import sys; from minigpt.cli import app; app.app = lambda: exec({script!r}); app.main()"
+    command = f"import sys; from minigpt.cli import app; app.app = lambda **_: exec({script!r}); app.main()"
     line = f'{sys.executable} -c "$COMMAND" {redirected}'
     environment = os.environ | {"COMMAND": command}
     done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False, env=environment)
@@ -487,7 +525,7 @@ def test_standard_input_may_have_another_encoding_or_be_closed(
     here: Path, script: str, redirected: str, expected: str
 ) -> None:
     Path("latin1.txt").write_bytes(b"caf\xe9\n")
-    command = f"import sys; from minigpt.cli import app; app.app = lambda: exec({script!r}); app.main()"
+    command = f"import sys; from minigpt.cli import app; app.app = lambda **_: exec({script!r}); app.main()"
     line = f'{sys.executable} -c "$COMMAND" {redirected}'
     environment = os.environ | {"COMMAND": command}
     done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False, env=environment)

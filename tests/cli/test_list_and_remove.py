@@ -35,11 +35,14 @@ def new_run(name: str, *, age: int = 0, **parts: Any) -> Run:
 def test_runs_are_listed_with_their_figures_the_newest_first(run: Any) -> None:
     new_run("older", age=100)
     new_run("newer", sources=["-"])
+    new_run("moved", age=50, sources=[r"C:\Users\jane\fox.txt"], **{"from": r"..\models\gpt2"})
     shown = run("list").stdout
-    *header, newer, older = shown.splitlines()
+    *header, newer, moved, older = shown.splitlines()
     assert " ".join(header).split() == ["bits", "per", "name", "parameters", "disk", "text", "minutes", "byte", "date"]
     assert newer.split()[0] == "newer"
     assert "standard input" in newer
+    assert "fox.txt (from gpt2)" in moved
+    assert "jane" not in shown
     name, *rest = older.split()
     assert name == "older"
     for figure in ("fox.txt", "1.5", "1.843", "kB"):

@@ -62,6 +62,16 @@ def test_info_shows_units_and_paths_as_one_types_them(
     assert str(here.parent) not in above
 
 
+def test_info_shows_a_run_although_the_home_folder_is_unknown(
+    run: Any, tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pwd = pytest.importorskip("pwd")
+    run("train", "fox.txt", *tiny)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)  # raises KeyError, as for a user without an entry
+    assert "fox.txt" in run("info").stdout
+
+
 def test_evaluate_prints_figures_and_protocol(run: Any) -> None:
     save_model("checkpoints/one", n_layer=1)
     result = run("evaluate", "one", "fox.txt", "--device", "cpu")

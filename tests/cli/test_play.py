@@ -249,3 +249,4 @@ def test_play_reads_from_standard_input(run: Any) -> None:
     assert result.exit_code == 0, result.stderr
     assert "parameters" in result.stderr
     assert "max-new-tokens 4" in result.stderr
+    assert "/help lists the commands, /quit quits." in result.stderr

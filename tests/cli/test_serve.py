@@ -18,8 +18,9 @@ import torch
 from builders import random_model
 from typer.testing import CliRunner
 
+from minigpt import shell
 from minigpt.cli.app import app
-from minigpt.cli.serve import _load, _within_memory
+from minigpt.cli.serve import _example, _load, _within_memory
 from minigpt.errors import ConfigError, DeviceError
 from minigpt.optional_packages import REQUIREMENTS
 from minigpt.server.http_server import bind, run
@@ -99,6 +100,21 @@ def test_a_served_model_answers_and_a_signal_ends_running_requests(tmp_path: Pat
         assert process.wait(timeout=60) == (130 if number == signal.SIGINT else 0)
     assert any(line.startswith("curl http://127.0.0.1:") for line in lines)
     assert not any("Traceback" in line for line in lines)
+
+
+def test_the_example_request_is_read_by_a_shell_as_it_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, url, model = ServeConfig(api_key="secret"), "http://127.0.0.1:8000", 'a "model"'
+    body = json.dumps({"model": model, "prompt": "Once upon a time", "max_tokens": 50})
+    monkeypatch.setattr(shell, "IS_CMD", False)
+    script = f"curl() {{ printf '%s\\n' \"$@\"; }}; {_example(url, config, model)}"
+    environment = os.environ | {"MINIGPT_API_KEY": "secret"}
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, env=environment)
+    words = [f"{url}/v1/completions", "-H", "Authorization: Bearer secret", "-H", "Content-Type: application/json"]
+    assert done.stdout.splitlines() == [*words, "-d", body]
+    monkeypatch.setattr(shell, "IS_CMD", True)
+    example = _example(url, config, "fox")
+    assert '-H "Authorization: Bearer %MINIGPT_API_KEY%" -H "Content-Type: application/json"' in example
+    assert r'-d "{\"model\": \"fox\", ' in example
 
 
 _LOADS_FOREVER = """

@@ -1,10 +1,13 @@
 """The corpus: its tokens are those of the text, its validation split, and its cache."""
 
+import errno
 import json
 import shutil
+import sys
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -291,6 +294,23 @@ def test_damaged_tokens_are_built_again_and_said(build, monkeypatch, part, damag
     assert build(STORY).damaged_cache is None
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("name", ["train.bin", "validation.bin"])
+def test_damaged_tokens_are_built_again_although_windows_renames_no_folder_with_a_mapped_file(build, monkeypatch, name):
+    folder = build(STORY).path
+    (folder / name).write_bytes(flip_a_bit((folder / name).read_bytes()))
+    rename = Path.rename
+
+    def refuse_mapped(path, target):
+        if f"{path}/" in Path("/proc/self/maps").read_text():
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", refuse_mapped)
+    assert build(STORY).damaged_cache == folder
+    assert build(STORY).damaged_cache is None
+
+
 def test_concurrent_builds_are_all_complete(tmp_path):
     (tmp_path / "a.txt").write_text(STORY)
     found = scan([tmp_path / "a.txt"])
@@ -343,6 +363,17 @@ def test_environment_variables_choose_the_cache_folder(tmp_path, monkeypatch):
     assert Corpus.build(str(path), "bytes").path.parent == tmp_path / "xdg" / "minigpt" / "corpora"
     monkeypatch.setenv("MINIGPT_CACHE", str(tmp_path / "own"))
     assert Corpus.build(path, "bytes").path.parent == tmp_path / "own" / "corpora"
+
+
+def test_a_cache_in_an_unknown_home_folder_is_an_error(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text(STORY)
+    monkeypatch.setenv("MINIGPT_CACHE", "~nobody-has-this-name/cache")
+    with pytest.raises(DataError) as caught:
+        Corpus.build(tmp_path / "a.txt", "bytes")
+    assert str(caught.value) == (
+        "the folder of the cache (~nobody-has-this-name/cache) begins with ~, and that home folder is unknown; "
+        "set MINIGPT_CACHE to a path without ~"
+    )
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])

@@ -54,6 +54,11 @@ def test_an_absolute_path_leads_to_the_same_file(linked: Path, tmp_path: Path, m
     assert Request(sources=(".",)).run_name == "snapshots"
 
 
+def test_a_run_on_the_root_folder_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    assert [Request(sources=(given,)).run_name for given in ("/", ".")] == ["run", "run"]
+
+
 def test_a_folder_gives_the_files_of_linked_folders_and_a_circle_ends(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "far.txt").write_text("far")

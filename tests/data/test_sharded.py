@@ -1,5 +1,6 @@
 """Texts in shards: cut anywhere, tokenized in any order and interrupted at any point, they give the same sequences."""
 
+import errno
 import gzip
 import io
 import json
@@ -239,6 +240,26 @@ def test_damaged_tokens_are_an_error_when_they_are_read(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"\.bin are damaged; delete \S+\.json beside it and run the command again$"):
         order_of(mixture).windows(range(200), 16, 1, 0)
+
+
+def test_tokens_that_the_system_does_not_open_are_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixture = mixture_of(tmp_path, write_text(tmp_path / "web.jsonl"))
+    tokenize(mixture, BYTES)
+    files = mixture.stores[0]
+    shard = next(files.shards())
+    assert shard is not None
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(store.np, "memmap", refuse)
+    with pytest.raises(DataError, match=r"\.bin cannot be read \(too many open files\)$"):
+        files.read_tokens(shard, BYTES.vocab_size)
+    files.tokens_path(shard.name).unlink()
+    with pytest.raises(DataError, match=r"\.bin, the tokens of a part of the text, is missing; run the command again$"):
+        files.read_tokens(shard, BYTES.vocab_size)
 
 
 # Duplicates.
@@ -518,6 +539,16 @@ def test_a_process_that_fails_between_two_checks_is_reported(tmp_path: Path, mon
     monkeypatch.setattr(subprocess, "Popen", FailingProcess)
     with pytest.raises(DataError, match=r"^a process that tokenizes the text ended unexpectedly \(exit code 9\)"):
         Workers(mixture, 1).wait()
+
+
+def test_on_windows_too_ctrl_c_is_only_for_the_process_that_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[dict[str, Any]] = []
+    monkeypatch.setattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0x200, raising=False)
+    monkeypatch.setattr(subprocess, "Popen", lambda _, **options: started.append(options))
+    Workers(mixture_of(tmp_path, write_text(tmp_path / "web.jsonl")), 1)
+    assert [options["creationflags"] for options in started] == [0x200]
 
 
 def test_the_processes_end_when_the_one_that_started_them_is_killed(tmp_path: Path) -> None:

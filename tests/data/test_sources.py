@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+import tempfile
 import threading
 import time
 from types import SimpleNamespace
@@ -300,6 +301,21 @@ def test_closed_standard_input_is_reported(monkeypatch):
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(DataError, match=r"^standard input is closed; give a text file or pipe a text in$"):
         scan("-")
+
+
+def test_without_a_folder_for_temporary_files_standard_input_is_an_error_of_one_sentence(monkeypatch):
+    def find_none():
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"text")))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_get_default_tempdir", find_none)
+    with pytest.raises(DataError) as caught:
+        scan("-")
+    assert str(caught.value) == (
+        "standard input cannot be copied to a temporary folder (no usable temporary directory found in ['/tmp']); set "
+        "TMPDIR to a folder with enough space"
+    )
 
 
 def test_standard_input_that_cannot_be_read_is_not_called_a_full_disk(monkeypatch):

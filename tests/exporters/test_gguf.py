@@ -74,7 +74,7 @@ def test_the_metadata_has_the_roles_of_special_tokens(tmp_path: Path) -> None:
 
 def test_the_metadata_has_what_llama_cpp_needs_and_facts_from_the_training_record(tmp_path: Path) -> None:
     tokenizer = tokenizer_of("bpe:400")
-    record = RunRecord(sources=("/home/me/books/moby.txt", "tales.txt"), base="checkpoints/gpt2")
+    record = RunRecord(sources=("/home/me/books/moby.txt", r"C:\Users\me\tales.txt"), base="checkpoints/gpt2")
     write(tmp_path / "m.gguf", model_for(tokenizer), tokenizer, dtype="f16", name="moby", record=record)
     found = contents(tmp_path / "m.gguf")
     end = tokenizer.end_of_text

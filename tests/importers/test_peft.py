@@ -249,6 +249,16 @@ def test_the_base_is_found_next_to_the_adapter_when_both_were_moved(tmp_path: Pa
     assert load_model(moved / "run", "cpu").checkpoint.model.config.n_embd == 21
 
 
+def test_the_base_of_an_adapter_from_windows_is_found_next_to_it(tmp_path: Path, base: Path) -> None:
+    folder = save_adapted(tmp_path / "run", base, adapted(base))
+    edit(folder, base_model_name_or_path=rf"C:\Users\jane\{base.name}")
+    assert load_model(folder, "cpu").checkpoint.model.config.n_embd == 21
+    export_model(folder, "gguf", output=tmp_path / "adapter.gguf")
+    file = GgufFile(tmp_path / "adapter.gguf")
+    assert file.metadata["general.base_model.0.name"] == base.name
+    file.close()
+
+
 def test_a_base_that_was_chosen_by_its_name_alone_is_said(tmp_path: Path, base: Path) -> None:
     folder = save_adapted(tmp_path / "run", base, adapted(base))
     edit(folder, base_model_name_or_path=f"somewhere/{base.name}")

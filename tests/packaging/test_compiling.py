@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -89,6 +89,11 @@ def test_cc_is_the_compiler_with_its_arguments(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("CC", "ccache gcc-13 -m64")
     for platform in ("linux", "win32"):
         assert setup.find_compiler(platform) == ["ccache", "gcc-13", "-m64"]
+
+
+def test_on_windows_a_backslash_in_the_flags_separates_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup, "os", SimpleNamespace(name="nt", environ={"CPPFLAGS": r"-IC:\omp\include -DX"}))
+    assert setup._words("CPPFLAGS") == [r"-IC:\omp\include", "-DX"]
 
 
 @posix

@@ -13,6 +13,7 @@ from builders import new_model, new_run
 from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import CheckpointError
+from minigpt.reports import run_report
 from minigpt.reports.run_report import report_page, run_data, write_report
 from minigpt.storage.run import Run
 from minigpt.training.loop import train
@@ -261,3 +262,23 @@ def test_a_page_has_no_folder_of_the_machine(tmp_path: Path, monkeypatch: pytest
         value for table in run_data(run.directory)["tables"] for _, value in table["rows"]
     }
     assert "f00d" in run_data(run.directory)["whyNoPassage"]  # the error names the file
+
+
+def test_the_page_of_a_run_from_windows_has_no_folder_of_that_machine(tmp_path: Path) -> None:
+    run = save_run(tmp_path / "fox", corpus={**CORPUS, "path": r"C:\Users\Jane Doe\cache\f00d"})
+    run.log(step(1))
+    assert "Jane" not in report_page([run.directory])
+    assert "f00d" in run_data(run.directory)["whyNoPassage"]
+
+
+@pytest.mark.parametrize("home", ["/", None])
+def test_the_root_and_an_unknown_home_folder_are_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str | None
+) -> None:
+    pwd = pytest.importorskip("pwd")
+    run = save_run(tmp_path / "fox")
+    monkeypatch.delenv("HOME", raising=False)
+    if home is not None:
+        monkeypatch.setenv("HOME", home)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)  # raises KeyError, as for a user without an entry
+    assert run_report._without_folders(f"read/write of {run.directory}", run) == "read/write of fox"

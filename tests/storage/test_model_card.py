@@ -98,6 +98,19 @@ def test_neither_the_card_nor_the_uploaded_files_contain_a_path_of_the_machine(t
     assert shlex.split(" ".join(excluded)) == ["last/*", "teacher/*", "training.json", "*.jsonl", "*.html", ".lock*"]
 
 
+@pytest.mark.parametrize("folder", ["/home/jane/", "C:\\Users\\jane\\"], ids=["posix", "windows"])
+def test_the_card_of_a_run_of_any_system_has_no_folder(folder: str) -> None:
+    moved = RECORD | {"sources": [f"{folder}moby dick.txt"], "from": f"{folder}gpt2"}
+    card = model_card("whale", CONFIG, record=run_record(moved))
+    assert "jane" not in card
+    assert "| files | `moby dick.txt` |" in card
+    assert "fine-tuned from `gpt2`" in card
+    base = {"name": f"{folder}gpt2", "sha256": "0" * 64}
+    adapted = model_card("whale", CONFIG, record=run_record(moved | {"adapter_base": base}))
+    assert "jane" not in adapted
+    assert "The adapter needs its base model, `gpt2`." in adapted
+
+
 @pytest.mark.parametrize(
     ("changes", "expected", "unexpected"),
     [

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from minigpt.errors import CheckpointError
+from minigpt.storage import tensors
 from minigpt.storage.tensors import TensorFile, load_tensors, save_tensors
 
 
@@ -106,6 +107,14 @@ def test_map_returns_the_tensor_or_none_for_another_dtype(tmp_path: Path) -> Non
         assert found.dtype == samples()[name].dtype
         assert torch.equal(found, samples()[name]), name
         assert other is None
+
+
+def test_on_windows_no_tensor_is_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows does not replace a mapped file, so a run could not save while a session has its model open."""
+    monkeypatch.setattr(tensors, "_MAPS_FILES", False)
+    save_tensors(tmp_path / "file", samples())
+    with TensorFile(tmp_path / "file") as file:
+        assert {file.map(name, tensor.dtype) for name, tensor in samples().items()} == {None}
 
 
 def test_writing_to_a_mapped_tensor_changes_neither_the_file_nor_another_mapping(tmp_path: Path) -> None:

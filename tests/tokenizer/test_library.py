@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+import windows
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers.implementations import BertWordPieceTokenizer, SentencePieceBPETokenizer
@@ -266,6 +267,15 @@ def test_a_saved_tokenizer_keeps_the_files_it_was_made_from(folders, tmp_path):
     for kind, name in ((chinese, "vocab.txt"), (japanese, "spiece.model")):
         Tokenizer.load(folders(kind)).save(tmp_path / name)
         assert (tmp_path / name / name).read_bytes() == (folders(kind) / name).read_bytes()
+
+
+def test_files_saved_on_windows_have_the_same_bytes(folders, tmp_path, monkeypatch):
+    tokenizer = Tokenizer.load(folders(chinese))
+    tokenizer.save(tmp_path / "here")
+    monkeypatch.setattr(Path, "write_text", windows.write_text)
+    tokenizer.save(tmp_path / "windows")
+    for path in (tmp_path / "here").iterdir():
+        assert (tmp_path / "windows" / path.name).read_bytes() == path.read_bytes()
 
 
 @pytest.mark.parametrize("name", ["BertJapaneseTokenizer", "AlbertTokenizer", "RoFormerTokenizer"])

@@ -4,10 +4,12 @@ import hashlib
 import subprocess
 import sys
 from importlib import resources
+from pathlib import Path
 
 import pytest
 import tokenizers
 import transformers
+import windows
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -106,6 +108,15 @@ def test_save_and_load_is_the_identity(made, kind, tmp_path):
     assert loaded.fingerprint == tokenizer.fingerprint
     assert loaded.encode(MIXED) == tokenizer.encode(MIXED)
     loaded.save(tmp_path)
+    for path in folder.iterdir():
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_saved_on_windows_have_the_same_bytes(made, kind, tmp_path, monkeypatch):
+    tokenizer, folder = made[kind]
+    monkeypatch.setattr(Path, "write_text", windows.write_text)
+    tokenizer.save(tmp_path)
     for path in folder.iterdir():
         assert (tmp_path / path.name).read_bytes() == path.read_bytes()
 

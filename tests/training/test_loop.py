@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -204,6 +205,29 @@ def test_a_run_resumed_with_a_longer_budget_equals_one_that_started_with_it_bit_
     assert same_weights(again, whole)
     assert figures(run) == figures(uninterrupted)
     assert [event.step for event in events if isinstance(event, Step)] == list(range(9, 21))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_run_that_continues_before_its_cool_down_replaces_no_open_file(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows does not replace one."""
+    replace = os.replace
+
+    def refuse_open(source: str, target: str, **folders: int) -> None:
+        folder = Path(f"/proc/self/fd/{folders['dst_dir_fd']}") if "dst_dir_fd" in folders else Path()
+        if (folder / target).resolve() in [path.resolve() for path in Path("/proc/self/fd").iterdir()]:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        replace(source, target, **folders)
+
+    monkeypatch.setattr(os, "replace", refuse_open)
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    list(train(model, corpus, settings(steps=20, sample_every=0), run))
+    events = list(train(model, corpus, settings(steps=60, sample_every=0), run, resume=True))
+    notices = [event.text for event in events if isinstance(event, Notice)]
+    assert not [text for text in notices if "could not be saved" in text]
+    assert [record["step"] for record in run.read_log() if "loss" in record] == list(range(1, 61))
 
 
 def test_a_run_that_continues_before_its_cool_down_keeps_its_best_weights_until_they_are_beaten(

@@ -21,7 +21,7 @@ from minigpt.bounded_reading import read_json_value
 from minigpt.data.sharded.segments import Segment, cut, identity, text_bytes
 from minigpt.data.shards import token_type
 from minigpt.data.source_files import Decoding, SourceFile, absolute_path
-from minigpt.errors import DataError
+from minigpt.errors import DataError, reason_of
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 SHARD_BYTES = 2**24  # of text in a shard, about
@@ -186,7 +186,7 @@ class Store:
     def read_tokens(self, shard: Shard, vocab_size: int) -> npt.NDArray[Any]:
         """The memory-mapped tokens of a shard.
 
-        Raises: DataError if they are not those that were written.
+        Raises: DataError if they are not those that were written, or cannot be read.
         """
         path, dtype = self.tokens_path(shard.name), token_type(vocab_size)
         try:
@@ -195,7 +195,11 @@ class Store:
             tokens: npt.NDArray[Any] = np.memmap(path, dtype=dtype, mode="r")
             if hashlib.sha256(tokens.data).hexdigest() != shard.token_hash:
                 raise ValueError("another hash")
-        except (OSError, ValueError) as error:
+        except FileNotFoundError as error:
+            raise DataError(f"{path}, the tokens of a part of the text, is missing; run the command again") from error
+        except OSError as error:  # too many open files, say: the tokens may be intact
+            raise DataError(f"{path} cannot be read ({reason_of(error)})") from error
+        except ValueError as error:
             raise DataError(
                 f"the tokens in {path} are damaged; delete {shard.name}.json beside it and run the command again"
             ) from error

@@ -97,6 +97,7 @@ class Workers:
                 stdout=subprocess.PIPE,
                 text=True,
                 start_new_session=True,  # Ctrl-C is for the process that trains
+                creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same on Windows
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
             for number in range(count)

@@ -591,8 +591,23 @@ def test_the_library_is_unavailable_without_openmp(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(compiled.ctypes, "CDLL", refuse)
     monkeypatch.setattr(compiled, "_library", compiled._library.__wrapped__)
     assert compiled.library() is None
-    assert "needs OpenMP" in compiled.why_unavailable()
+    assert compiled.why_unavailable() == (
+        f"{compiled._LIBRARY} cannot be loaded (undefined symbol: GOMP_parallel); reinstall minigpt here, or install "
+        "libgomp or libomp"
+    )
     assert any("libgomp" in path for path in tried)
+
+
+def test_a_library_of_another_machine_is_not_said_to_need_openmp(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / compiled._LIBRARY).write_bytes(b"no library")
+    monkeypatch.setattr(compiled, "__file__", str(tmp_path / "compiled.py"))
+    monkeypatch.setattr(compiled, "_library", compiled._library.__wrapped__)
+    reason = compiled.why_unavailable()
+    assert re.match(r"_native\.\w+ cannot be loaded \(.+\); reinstall minigpt here, ", reason)
+    assert "GOMP" not in reason
+    assert str(tmp_path) not in reason
 
 
 @pytest.mark.parametrize("bundled", [["libgomp.so.1"], ["libomp.dylib"], []])
