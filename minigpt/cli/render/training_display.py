@@ -183,11 +183,10 @@ class TrainingDisplay:
             validation = f"{evaluation.validation_loss:.4f} ({evaluation.bits_per_byte:.4f} {self.bits_unit})"
         smoothed = "-" if self.smoothed is None else f"{self.smoothed:.4f}"
         grid.add_row(f"loss {_loss_text(event)}", f"smoothed {smoothed}", f"validation {validation}")
-        memory = peak_memory(self.device)
         grid.add_row(
             f"{self._tokens_per_second():,.0f} tokens/s",
             f"learning rate {event.learning_rate:.3g}",
-            f"memory {size(memory) if memory else '-'}",
+            f"memory {size(peak_memory(self.device))}",
         )
         loss_line = Text(sparkline(self.losses, max(10, min(60, self.out.width - 10))), style="cyan")
         parts: list[RenderableType] = [head, grid, Text("loss ").append_text(loss_line)]

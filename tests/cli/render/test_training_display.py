@@ -84,18 +84,6 @@ def test_a_step_without_a_scored_token_has_no_loss_and_a_diverged_one_has() -> N
     assert "loss nan  " in second
 
 
-@pytest.mark.parametrize(("memory", "shown"), [(0, "memory -"), (2_000_000, "memory 2.0 MB")])
-def test_memory_that_is_not_measured_is_a_dash(monkeypatch: pytest.MonkeyPatch, memory: int, shown: str) -> None:
-    monkeypatch.setattr("minigpt.device.peak_memory", lambda _: memory)
-    out = Console(file=StringIO(), force_terminal=True, width=120)
-    display = TrainingDisplay(out, "fox", torch.device("cpu"), 100, 800, [])
-    with display:
-        display.show(step(1))
-        with out.capture() as captured:
-            out.print(display._panel())
-    assert shown in captured.get()
-
-
 def test_the_speed_shown_is_the_tokens_of_the_last_steps_over_their_seconds() -> None:
     out = Console(file=StringIO(), width=200)
     display = TrainingDisplay(out, "fox", torch.device("cpu"), 100, 800, [])
