@@ -84,7 +84,7 @@ def flops_per_token(model: GPTConfig, config: TrainConfig) -> int:
         return whole
     c, upper = model.n_embd, model.n_layer - config.freeze
     blocks = 12 * upper * c * c
-    head = c * (config.sampled_softmax if config.samples(model.vocab_size) else model.vocab_size)
+    head = c * (config.sampled_softmax if config.samples_vocabulary(model.vocab_size) else model.vocab_size)
     attention = 4 * upper * c * (config.context_length or model.n_positions)
     trained = (0 if config.lora else blocks) + head * trains_embedding(config)
     return whole // 3 + 2 * (blocks + head) + 2 * attention + 2 * trained
