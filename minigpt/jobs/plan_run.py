@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import torch
@@ -66,23 +66,20 @@ def plan_run(
     # No process tokenizes the rest of the text now, which would slow the measured steps; so none may wait for it.
     text = corpus.snapshot()
     measure = functools.partial(throughput.seconds_per_step, device=target, text=text, processes=processes)
-    timer = StepTimer(measure, dtypes)
-    preset = options.preset or (
-        FINE_TUNED if base else plan_preset(stats, target.type, memory, options, timer, processes)
-    )
-    settings = plan_settings(
-        stats,
-        options,
-        device_type=target.type,
-        free_memory=memory,
-        preset=preset,
-        base=base.model.config if base else None,
-        timer=timer,
-        processes=processes,
-    )
+    base_shape = base.model.config if base else None
+
+    def plan_with(timer: StepTimer) -> PlannedSettings:
+        preset = options.preset or (
+            FINE_TUNED if base else plan_preset(stats, target.type, memory, options, timer, processes)
+        )
+        return plan_settings(
+            stats, options, device_type=target.type, free_memory=memory, preset=preset, base=base_shape, timer=timer,
+            processes=processes,
+        )  # fmt: skip
+
+    settings = _measured_settings(plan_with, measure, dtypes)
     if settings.training.lora and base is not None and is_adapter(base.directory):
         raise ConfigError(f"from ({options.base}) is an adapter itself; merge it first: minigpt merge {options.base}")
-    settings = settings.measured_again(functools.partial(measure, seconds=_LAST_MEASUREMENT))
     _check_minutes(settings, time.perf_counter() - began)
     if settings.training.minutes is not None:
         settings = settings.with_overheads(
@@ -108,6 +105,22 @@ def plan_run(
     for note in planned.notes:
         yield Notice(0, note)
     return planned
+
+
+def _measured_settings(
+    plan_with: Callable[[StepTimer], PlannedSettings], measure: Callable[..., float], dtypes: tuple[str, ...]
+) -> PlannedSettings:
+    """The settings for the speed of this machine, with the time of a step as measured last.
+
+    They are planned a second time if another program slowed the first measurements down: the speed decides on the
+    model, on regularization and on a teacher.
+    """
+    settings = plan_with(StepTimer(measure, dtypes))
+    again = functools.partial(measure, seconds=_LAST_MEASUREMENT)
+    measured = settings.measured_again(again)
+    if not settings.was_slower_than(measured):
+        return measured
+    return plan_with(StepTimer(measure, dtypes)).measured_again(again)
 
 
 def _notes(

@@ -108,6 +108,13 @@ class PlannedSettings:
             teacher = replace(teacher, seconds_per_step=step, training_seconds=teacher.steps * step)
         return replace(self, seconds_per_step=seconds(self.training, self.seconds_per_step), teacher=teacher)
 
+    def was_slower_than(self, again: "PlannedSettings") -> bool:
+        """Whether another program slowed the measurements of these settings down, and not those of `again`."""
+        pairs = [(self.seconds_per_step, again.seconds_per_step)]
+        if self.teacher is not None and again.teacher is not None:
+            pairs.append((self.teacher.seconds_per_step, again.teacher.seconds_per_step))
+        return any(before > _DISTURBED * after for before, after in pairs)
+
     def from_here(self, step: int, fraction: float, seconds_per_step: float) -> "PlannedSettings":
         """A copy for a run that has taken `step` steps in this fraction of its length, at a new time per step."""
         now = replace(self, seconds_per_step=seconds_per_step)

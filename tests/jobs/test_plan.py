@@ -49,6 +49,24 @@ def test_the_dtype_of_a_gpu_is_recorded_by_name(
     assert set(asked) == {"bfloat16"}
 
 
+@pytest.mark.parametrize("busy_at_first", [True, False])
+def test_a_run_is_planned_again_if_another_program_slowed_the_first_measurements(
+    here: Path, monkeypatch: pytest.MonkeyPatch, busy_at_first: bool
+) -> None:
+    n_last = 0
+
+    def seconds_per_step(*_: object, seconds: float = 0.4, **_rest: object) -> float:
+        nonlocal n_last
+        n_last += seconds > 0.4
+        return 1.0 if busy_at_first and n_last == 0 else 0.01
+
+    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", seconds_per_step)
+    plan = plan_of(here / "fox.txt", minutes=10, dtype="float32", device="cpu")
+    assert plan.training.distill == "on"
+    assert plan.settings.seconds_per_step == 0.01
+    assert n_last == (3 if busy_at_first else 2)  # a plan with a teacher measures both kinds of steps
+
+
 @pytest.mark.parametrize(("given", "expected"), [({"compile": "on"}, True), ({}, False), ({"compile": "off"}, False)])
 def test_the_plan_of_a_compiled_run_notes_that_its_speed_was_measured_without(
     here: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], expected: bool
