@@ -157,12 +157,10 @@ class Budget:
         if saved_step == progress.step or (progress.recovery.consecutive_skips and not spent):
             return False
         every, evaluated = self.config.save_every, progress.evaluation.step == progress.step
-        if every is None:
-            due = evaluated
-        else:
-            due = progress.step % every == 0 or (evaluated and progress.evaluation.is_best)
+        on_schedule = every is not None and progress.step % every == 0
+        after_evaluation = evaluated and (every is None or progress.evaluation.is_best)
         late = progress.seconds - saved_seconds > 60 * self.config.save_minutes
-        return due or late or requested or spent
+        return on_schedule or after_evaluation or late or requested or spent
 
     def _is_due(self, progress: Progress, every: int | None, parts: int, last_step: int, last_seconds: float) -> bool:
         """Whether something is due again: after `every` steps, or else once in each of `parts` parts of the run."""

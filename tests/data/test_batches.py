@@ -64,9 +64,7 @@ def test_parts_of_the_rows_join_to_the_whole_batch(n_tokens, length, size, seed,
     tokens = np.arange(n_tokens, dtype=np.uint16)
     low, high = sorted((min(first, size), min(second, size)))
     whole = batch(tokens, 5, size, length, seed)
-    parts = [
-        batch(tokens, 5, size, length, seed, rows) for rows in (range(low), range(low, high), range(high, size))
-    ]
+    parts = [batch(tokens, 5, size, length, seed, rows) for rows in (range(low), range(low, high), range(high, size))]
     for side in (0, 1):
         assert torch.equal(torch.cat([part[side] for part in parts]), whole[side])
 
