@@ -380,7 +380,9 @@ static void attention(const Model *m, const Layer *layer, const Rows *rows, int6
             memcpy(layer->keys + at, key, width * sizeof *key);
             memcpy(layer->values + at, key + c, width * sizeof *key);
         }
-    int64_t rest = rows->count - first, size = group_size(rest), groups = (rest + size - 1) / size;
+    int64_t rest = rows->count - first;
+    if (rest <= 0) return; /* the logits begin in a later part of the rows */
+    int64_t size = group_size(rest), groups = (rest + size - 1) / size;
     float *scores = w->scores + THREAD * scores_size(m, rows->count);
 #pragma omp for schedule(dynamic) collapse(2)
     for (int64_t h = 0; h < m->n_head; h++)

@@ -76,8 +76,8 @@ static int differ(float *const *logits, float *const *plain, int64_t count) {
     return 0;
 }
 
-/* Compares the logits of two sequences, read in two steps, between all forms of the weights, and with `plain`, those of
- * the plain kernels, which the first call for a shape stores; 0 if they agree. */
+/* Compares the logits of two sequences, read in two steps, between all forms of the weights, with those of one step,
+ * and with `plain`, those of the plain kernels, which the first call for a shape stores; 0 if they agree. */
 static int shape(int64_t width, int64_t heads, int64_t vocabulary, int64_t positions, int threads, float **plain) {
     int64_t c = width * heads, count = SEQUENCES * positions, cached = SEQUENCES * positions * c;
     Layer layers[LAYERS], now[LAYERS];
@@ -119,6 +119,14 @@ static int shape(int64_t width, int64_t heads, int64_t vocabulary, int64_t posit
             float expected = logits[form / 2 * 2][i]; /* the order of the weights has no effect */
             failed |= !(fabsf(logits[form][i] - expected) <= (form < 2 ? 1e-3f * (1 + fabsf(expected)) : 0));
         }
+        Rows whole = {rows, rows + count, rows + 2 * count, count, count - 1};
+        float *last = malloc(vocabulary * sizeof *last);
+        failed |= minigpt_step(&m, &whole, last, threads);
+        for (int64_t i = 0; i < vocabulary; i++) {
+            float expected = logits[form][(count - skipped - 1) * vocabulary + i];
+            failed |= !(fabsf(last[i] - expected) <= (form < 2 ? 1e-3f * (1 + fabsf(expected)) : 0));
+        }
+        free(last);
         if (form != BY_ROWS) {
             for (int i = 0; i < LAYERS; i++) {
                 Matrix own[] = {now[i].qkv_proj, now[i].out_proj, now[i].up_proj, now[i].down_proj};
@@ -168,6 +176,7 @@ static void structures(void) {
 int main(int count, char **arguments) {
     static const int64_t shapes[][4] = {/* head width, heads, vocabulary, positions */
         {1, 1, 1, 1}, {3, 2, 5, 3}, {17, 3, 37, 9}, {16, 1, 16, 16}, {5, 13, 33, 4}, {64, 1, 100, 70}, {33, 2, 257, 2},
+        {2, 1, 3, 260}, /* read in one step, the first MAX_ROWS rows end 7 before the only one with logits */
     };
     (void)arguments;
     if (count > 1) return structures(), 0;

@@ -155,6 +155,15 @@ def test_a_prompt_may_be_longer_than_the_rows_that_are_computed_at_once(columns:
 @needs_native
 @pytest.mark.parametrize("quantization", ["none", "int8"])
 @pytest.mark.parametrize(
+@needs_native
+@pytest.mark.parametrize("length", range(512, 525))
+def test_the_first_rows_that_are_computed_at_once_may_have_no_logits(length: int) -> None:
+    model = scaled_model(GPTConfig(vocab_size=37, n_positions=600, n_embd=48, n_layer=2, n_head=3))
+    ids, engine = some_ids(model.config, length), NativeEngine(model, "int8")
+    expected = logits(engine, ids)[-1]
+    assert torch.equal(engine.start([ids])[0], expected)
+
+
     "name",
     [
         *(name for name in PRESETS if name not in ("gpt2-large", "gpt2-xl")),
