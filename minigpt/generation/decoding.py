@@ -77,6 +77,9 @@ class Decoder:
     the bytes `beginnings[r]`. `alternatives` requests log-probabilities and this many alternatives for each token. A
     drafter is used while there is one row; it changes the speed but no token.
 
+    Several decoders may use one engine in turns, also from several threads. After another one's turn, a decoder reads
+    its windows again.
+
     Raises: ConfigError for an empty prompt, and for a `keep_first` that leaves too little room.
     """
 
@@ -110,6 +113,7 @@ class Decoder:
             raise ConfigError("beginnings need a Sampler with a tokenizer")
         self.n_new = 0
         self._starts: list[int] = []  # of the windows that the engine has read, one per row
+        self._n_starts = -1  # the engine's, after it has read them
         self._speedup = SpeedupMonitor()
 
     def advance(self) -> list[list[GeneratedToken]]:
@@ -117,24 +121,26 @@ class Decoder:
 
         Raises: GenerationError for NaN or infinite logits, naming the part of the model where they begin.
         """
-        speculative = self.drafter is not None and len(self.rows) == 1
-        drafting = speculative and self._speedup.should_draft()
-        starts = self._starts
-        logits, draft = self._read(drafting)  # (B, T, V), T - 1 draft tokens
-        generated: list[list[GeneratedToken]] = [[] for _ in self.rows]
-        for at in range(logits.shape[1]):
-            scores = logits[:, at, : self.vocab_size]  # (B, V)
-            chosen = self._choose(scores)
-            for row, token in enumerate(describe(scores, chosen, self.alternatives)):
-                generated[row].append(token)
-                self._append(self.rows[row], token.id)
-            self.n_new += 1
-            if at < len(draft) and int(chosen[0]) != draft[at]:
-                self.engine.rewind(len(draft) - at)
-                break
-        if speculative and self._starts == starts:  # a step that recomputed the window is not comparable
-            self._speedup.record(len(draft), len(generated[0]))
-        return generated
+        with self.engine.lock:
+            speculative = self.drafter is not None and len(self.rows) == 1
+            drafting = speculative and self._speedup.should_draft()
+            n_starts = self._n_starts
+            logits, draft = self._read(drafting)  # (B, T, V), T - 1 draft tokens
+            generated: list[list[GeneratedToken]] = [[] for _ in self.rows]
+            for at in range(logits.shape[1]):
+                scores = logits[:, at, : self.vocab_size]  # (B, V)
+                chosen = self._choose(scores)
+                for row, token in enumerate(describe(scores, chosen, self.alternatives)):
+                    generated[row].append(token)
+                    self._append(self.rows[row], token.id)
+                self.n_new += 1
+                if at < len(draft) and int(chosen[0]) != draft[at]:
+                    if self._is_cached(self._starts):
+                        self.engine.rewind(len(draft) - at)
+                    break
+            if speculative and self._n_starts == n_starts:  # a step that recomputed the window is not comparable
+                self._speedup.record(len(draft), len(generated[0]))
+            return generated
 
     def _append(self, row: int, token: int) -> None:
         self.tokens[row].append(token)
@@ -144,28 +150,37 @@ class Decoder:
     def drop(self, rows: Collection[int]) -> None:
         """Stops continuing these rows."""
         kept = [index for index, row in enumerate(self.rows) if row not in rows]
-        if kept and len(kept) < len(self.rows):
-            self.engine.keep(kept)
+        with self.engine.lock:
+            if kept and len(kept) < len(self.rows) and self._is_cached(self._starts):
+                self.engine.keep(kept)
         self.rows = [self.rows[index] for index in kept]
         self._starts = [self._starts[index] for index in kept]
+
+    def _is_cached(self, starts: list[int]) -> bool:
+        """Whether the engine's cache holds the windows with these starts, and not those of another decoder."""
+        return self._starts == starts and self._n_starts == self.engine.n_starts
 
     def _read(self, drafting: bool) -> tuple[Tensor, list[int]]:
         """Reads the tokens that the engine has not read, then a draft: logits (B, 1 + drafted, V), and the draft."""
         texts = [self.tokens[row] for row in self.rows]
         room = self.engine.n_positions - self.keep_first
         starts = [window_start(len(tokens) - self.keep_first, room) for tokens in texts]
-        if starts != self._starts:
-            self._starts = starts
+        draft = self._propose(texts[0]) if drafting and self._is_cached(starts) else []
+        if not self._is_cached(starts):
             windows = [visible_tokens(tokens, self.engine.n_positions, self.keep_first) for tokens in texts]
-            return self._start_windows(windows), []
-        draft: list[int] = []
-        if drafting and self.drafter is not None:
-            left = self.sampler.config.max_new_tokens - self.n_new - 1
-            max_tokens = min(left, self.engine.n_positions - self.engine.length - 1)
-            if max_tokens > 0:
-                draft = self.drafter.propose(texts[0], max_tokens, self._choose_draft)[:max_tokens]
+            logits = self._start_windows(windows)
+            self._starts, self._n_starts = starts, self.engine.n_starts
+            return logits, []
         ids = [[tokens[-1], *draft] for tokens in texts]
         return self.engine.read(torch.tensor(ids, device=self.engine.device)), draft
+
+    def _propose(self, tokens: list[int]) -> list[int]:
+        """A draft of the tokens after the only row's, no longer than what may still be generated and read."""
+        left = self.sampler.config.max_new_tokens - self.n_new - 1
+        max_tokens = min(left, self.engine.n_positions - self.engine.length - 1)
+        if self.drafter is None or max_tokens <= 0:
+            return []
+        return self.drafter.propose(tokens, max_tokens, self._choose_draft)[:max_tokens]
 
     def _start_windows(self, windows: list[list[int]]) -> Tensor:
         """Reads whole windows, each only once if several rows share it: -> (B, 1, V)."""

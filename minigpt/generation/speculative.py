@@ -75,19 +75,21 @@ class DraftModel:
     def __init__(self, engine: Engine, vocab_size: int) -> None:
         self.engine, self.vocab_size = engine, vocab_size
         self._read: list[int] = []
+        self._n_starts = -1  # the engine's, after it has read them
 
     def propose(self, tokens: Sequence[int], max_tokens: int, choose: ChooseDraft) -> list[int]:
         max_tokens = min(max_tokens, _MAX_DRAFT, self.engine.n_positions - len(tokens))
         if max_tokens <= 0:  # beyond its context the draft model would have to recompute its window at every step
             return []
-        logits = self._catch_up(tokens)  # (V,)
-        draft: list[int] = []
-        while True:
-            draft.append(choose(logits[: self.vocab_size], draft))
-            if len(draft) == max_tokens:
-                return draft
-            logits = self.engine.read(torch.tensor([[draft[-1]]], device=self.engine.device))[0, -1]
-            self._read.append(draft[-1])
+        with self.engine.lock:
+            logits = self._catch_up(tokens)  # (V,)
+            draft: list[int] = []
+            while True:
+                draft.append(choose(logits[: self.vocab_size], draft))
+                if len(draft) == max_tokens:
+                    return draft
+                logits = self.engine.read(torch.tensor([[draft[-1]]], device=self.engine.device))[0, -1]
+                self._read.append(draft[-1])
 
     def _catch_up(self, tokens: Sequence[int]) -> Tensor:
         """Rewinds rejected draft tokens and reads the new tokens: logits (V,) of the next one."""
@@ -96,9 +98,10 @@ class DraftModel:
             min(len(self._read), len(tokens)),
         )
         same = min(same, len(tokens) - 1)  # at least one token is read, for its logits
-        if same == 0:
-            self._read = list(tokens)
-            return self.engine.start([tokens])[0]
+        if same == 0 or self._n_starts != self.engine.n_starts:
+            logits = self.engine.start([tokens])[0]
+            self._read, self._n_starts = list(tokens), self.engine.n_starts
+            return logits
         self.engine.rewind(len(self._read) - same)
         new = torch.tensor([list(tokens[same:])], device=self.engine.device)
         self._read = list(tokens)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, GenerationError
 from minigpt.generation.beam_search import beam_search
+from minigpt.generation.decoding import Decoder
 from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.sampling import Sampler
 from minigpt.model.gpt import GPT
@@ -130,6 +132,32 @@ def test_a_search_stops_when_no_sequence_can_exceed_the_finished_ones() -> None:
     found = beam_search(engine, [1], config, Sampler(config), 4)
     assert [ids[-1] for _, ids in found] == [4, 4]
     assert engine.length < 5
+
+
+def test_a_search_between_the_turns_of_a_decoder_changes_neither_text() -> None:
+    engine, drawn = TorchEngine(sharp_model(20, seed=1).double()), SamplingConfig(temperature=1.0, seed=2)
+    config = SamplingConfig(max_new_tokens=8, beams=3)
+    expected = beam_search(engine, [5], config, Sampler(config), 19)
+    alone, decoder = (Decoder(engine, [[1, 2]], Sampler(drawn)) for _ in range(2))
+    for _ in range(12):
+        alone.advance()
+    for _ in range(12):
+        decoder.advance()
+        assert beam_search(engine, [5], config, Sampler(config), 19) == expected
+    assert decoder.tokens == alone.tokens
+
+
+def test_searches_in_several_threads_find_what_each_finds_alone() -> None:
+    engine = TorchEngine(sharp_model(20, seed=1).double())
+
+    def run(beams: int) -> list[tuple[float, list[int]]]:
+        config = SamplingConfig(max_new_tokens=12, beams=beams)
+        return beam_search(engine, [beams], config, Sampler(config), 19)
+
+    expected = [run(beams) for beams in (2, 3, 4)]
+    for _ in range(3):
+        with ThreadPoolExecutor(3) as threads:
+            assert list(threads.map(run, (2, 3, 4))) == expected
 
 
 def test_beam_search_has_no_sliding_window() -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.errors import ConfigError, GenerationError
 from minigpt.generation.decoding import Decoder, generate, generate_uncached, visible_tokens, window_moves, window_start
+from minigpt.generation.engines.cuda_graphs import GraphEngine
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
 from minigpt.generation.engines.pytorch import TorchEngine
@@ -29,7 +31,9 @@ def small_model(**fields: int) -> GPT:
 
 
 def build(kind: str, model: GPT) -> Engine:
-    return NativeEngine(model.float()) if kind == "native" else TorchEngine(model)
+    if kind in ("native", "int8"):
+        return NativeEngine(model.float(), "int8" if kind == "int8" else "none")
+    return GraphEngine(model) if kind == "graph" else TorchEngine(model)
 
 
 @torch.no_grad()
@@ -215,6 +219,58 @@ def test_a_prompt_of_several_rows_is_read_once(kind: str, monkeypatch: pytest.Mo
     model = engine.model
     for row, sample in enumerate([0, 0, 1, 0]):
         assert rows[row] == expected_tokens(model, prompts[row], config, sample)
+
+
+# Several decoders on one engine
+
+
+every_cache = pytest.mark.parametrize(
+    "kind", ["torch", "graph", pytest.param("native", marks=needs_native), pytest.param("int8", marks=needs_native)]
+)
+SHARED = SamplingConfig(max_new_tokens=20, temperature=1.0, seed=7)
+
+
+def decoders_of(sizes: Sequence[int], engine: Engine) -> list[Decoder]:
+    """A decoder for each of these numbers of rows, all with different prompts."""
+    prompts = [[[number, row, 7, 8][: 2 + row] for row in range(size)] for number, size in enumerate(sizes)]
+    return [Decoder(engine, each, Sampler(SHARED)) for each in prompts]
+
+
+@every_cache
+@pytest.mark.parametrize("sizes", [[1, 1], [2, 1], [1, 2, 3]], ids=str)
+def test_decoders_in_turns_generate_the_tokens_that_each_generates_alone(kind: str, sizes: list[int]) -> None:
+    engine = build(kind, small_model(vocab_size=50, n_positions=12))
+    expected = [advance(decoder, 20) for decoder in decoders_of(sizes, engine)]
+    decoders = decoders_of(sizes, engine)
+    found: list[list[list[int]]] = [[[] for _ in range(size)] for size in sizes]
+    for steps in (1, 1, 2, 1, 5, 1, 9):
+        for rows, decoder in zip(found, decoders, strict=True):
+            for row, new in zip(rows, advance(decoder, steps), strict=True):
+                row.extend(new)
+    assert found == expected
+
+
+@every_cache
+def test_rows_are_dropped_between_the_turns_of_another_decoder(kind: str) -> None:
+    engine = build(kind, small_model(vocab_size=50, n_positions=12))
+    expected = [advance(decoder, 20) for decoder in decoders_of([3, 2], engine)]
+    first, second = decoders_of([3, 2], engine)
+    before = [advance(first, 4), advance(second, 4)]
+    first.drop({1})
+    after = [advance(second, 16), advance(first, 16)]
+    assert [old + new for old, new in zip(before[1], after[0], strict=True)] == expected[1]
+    for row in (0, 2):
+        assert before[0][row] + after[1][row] == expected[0][row]
+
+
+@every_cache
+@pytest.mark.parametrize("sizes", [[1, 1], [1, 2, 3]], ids=str)
+def test_decoders_in_several_threads_generate_the_tokens_that_each_generates_alone(kind: str, sizes: list[int]) -> None:
+    engine = build(kind, small_model(vocab_size=50, n_positions=12))
+    expected = [advance(decoder, 20) for decoder in decoders_of(sizes, engine)]
+    for _ in range(3):
+        with ThreadPoolExecutor(len(sizes)) as threads:
+            assert list(threads.map(lambda decoder: advance(decoder, 20), decoders_of(sizes, engine))) == expected
 
 
 # Options and errors

@@ -151,6 +151,43 @@ def test_a_draft_model_that_is_the_model_itself_is_always_right(always: None, se
     assert steps == 1 + -(-63 // 8)  # the prompt, then seven draft tokens and one more in each step
 
 
+def test_two_texts_share_the_engine_of_a_draft_model(always: None) -> None:
+    engine, draft = (build("torch", sharp_model(100, seed=5)) for _ in range(2))
+    config, prompts = SamplingConfig(max_new_tokens=45, temperature=1.0, seed=4), [[1, 2, 3], [4, 5]]
+    expected = [continued(engine, prompt, config)[0] for prompt in prompts]
+    decoders = [Decoder(engine, [prompt], Sampler(config), drafter=DraftModel(draft, VOCABULARY)) for prompt in prompts]
+    for _ in range(5):
+        for decoder in decoders:
+            assert [len(decoder.advance()[0]) for _ in range(2)] == [1, 8]  # the text again, then a draft of 7
+    assert [decoder.tokens[0] for decoder in decoders] == expected
+
+
+@pytest.mark.parametrize("kind_of_drafter", ["oracle", "draft"])
+def test_a_processor_may_continue_another_text_on_the_same_engine(always: None, kind_of_drafter: str) -> None:
+    drafters: dict[str, Drafter] = {
+        "oracle": Oracle([], None, 4), "draft": DraftModel(build("torch", sharp_model(60)), VOCABULARY),
+    }  # fmt: skip
+    engine, config = build("torch", sharp_model(60, seed=1)), SamplingConfig(max_new_tokens=20, temperature=1.0, seed=2)
+    expected = [continued(engine, prompt, config)[0] for prompt in ([1, 2, 3], [4] * 9)]
+    other = Decoder(engine, [[4] * 9], Sampler(config))
+    calls: list[int] = []
+
+    def continue_other(logits: Tensor, _history: Tensor, n_new: int) -> Tensor:
+        calls.append(n_new)
+        if len(calls) == 2:  # while the first draft is chosen or verified
+            other.advance()
+        return logits
+
+    sampler = Sampler(config, processors=[continue_other])
+    decoder = Decoder(engine, [[1, 2, 3]], sampler, drafter=drafters[kind_of_drafter])
+    decoder.advance()
+    decoder.advance()
+    for each in (other, decoder):
+        while each.n_new < 20:
+            each.advance()
+    assert [decoder.tokens[0], other.tokens[0]] == expected
+
+
 def test_a_draft_model_drafts_only_ids_of_the_tokenizer(always: None) -> None:
     draft = sharp_model(seed=1, vocab_size=30)
     draft.token_embedding.weight.data[VOCABULARY:] *= 50

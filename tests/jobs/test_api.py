@@ -1,6 +1,7 @@
 """`minigpt.plan`, `fit`, `load` and `show`, and runs that go between Python and the command line."""
 
 import doctest
+import itertools
 import json
 import signal
 from collections.abc import Iterator
@@ -296,6 +297,15 @@ def test_a_loaded_model_passes_the_callers_logits_processors_on(here: Path) -> N
     text = model.generate("the ", max_new_tokens=20, seed=3, processors=[only_letters])
     assert (len(text), text.isalpha()) == (20, True)
     assert "".join(model.stream("the ", max_new_tokens=20, seed=3, processors=[only_letters])) == text
+
+
+def test_two_texts_of_one_model_can_be_generated_alternately(here: Path) -> None:
+    minigpt.save_checkpoint(here / "checkpoints/m", new_model(scale=8), minigpt.Tokenizer.named("bytes"))
+    model, prompts = minigpt.load("m", device="cpu"), ("the ", "a quick")
+    alone = [model.generate(prompt, max_new_tokens=20, seed=3) for prompt in prompts]
+    streams = (model.stream(prompt, max_new_tokens=20, seed=3) for prompt in prompts)
+    pieces = itertools.zip_longest(*streams, fillvalue="")
+    assert ["".join(text) for text in zip(*pieces, strict=True)] == alone
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The interface of an engine: a model with a key/value cache that maps token ids to logits."""
 
+import threading
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -34,7 +35,12 @@ class Engine(ModelRunner, Protocol):
 
     An engine processes several rows at once. The logits of each row are those of the row alone.
     V is the model's vocabulary size, which may exceed the tokenizer's because of padding.
+
+    Several texts may use one engine in turns, also from several threads; see `SharedCache` for `lock` and `n_starts`.
     """
+
+    lock: threading.RLock
+    n_starts: int
 
     @property
     def length(self) -> int:
@@ -57,3 +63,15 @@ class Engine(ModelRunner, Protocol):
 
     def rewind(self, count: int) -> None:
         """Drops the last `count` ids of every row."""
+
+
+class SharedCache:
+    """The part of an engine that lets several callers use its key/value cache in turns.
+
+    A caller holds `lock` during its turn. `n_starts` is the number of calls of `start`. If it has changed since the
+    caller's own `start`, the cache holds the text of another caller, and the caller must start again.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.n_starts = 0

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from minigpt.generation.engines.engine import SharedCache
 from minigpt.model.attention import check_length
 from minigpt.model.gpt import GPT, Block
 from minigpt.model.kv_cache import KVCache
@@ -79,7 +80,7 @@ def _packed_size(weight: Tensor) -> int:
     return -(-out // _LANES) * _LANES * (-(-width // 4) * 4)
 
 
-class NativeEngine:
+class NativeEngine(SharedCache):
     """An `Engine` that runs decode.c.
 
     It uses float32 weights in place and packs int8 weights once. It shares the memory of a `KVCache`, so that PyTorch
@@ -91,6 +92,7 @@ class NativeEngine:
         assert loaded is not None
         self.model, self.quantization, self._library = model, quantization, loaded
         self._referenced: list[object] = []  # what the structures point to
+        super().__init__()
         matrices = [p for p in model.parameters() if p.dim() == 2 and p is not model.position_embedding.weight]
         packed_size = 0 if quantization == "none" else sum(map(_packed_size, matrices))
         self._free = _allocate(packed_size)  # what is left of the memory for int8 weights
@@ -131,6 +133,7 @@ class NativeEngine:
             check_length(len(prompt), self.n_positions)
         if self._cache.batch_size != len(prompts):
             self.use_cache(KVCache(self.model.config, len(prompts)))
+        self.n_starts += 1
         self._lengths = [len(prompt) for prompt in prompts]
         logits = torch.empty(len(prompts), self.model.config.vocab_size)
         # The choice depends on each prompt's own length, so that its logits do not depend on the other prompts.

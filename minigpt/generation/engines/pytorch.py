@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from minigpt.generation.engines.engine import SharedCache
 from minigpt.model.attention import check_length
 from minigpt.model.gpt import GPT
 from minigpt.model.kv_cache import KVCache
@@ -30,13 +31,14 @@ class PyTorchRunner:
         return self.model.config.n_positions
 
 
-class TorchEngine(PyTorchRunner):
+class TorchEngine(PyTorchRunner, SharedCache):
     """An `Engine` that runs the model's own forward pass; the reference for the other engines.
 
     Prompts of different lengths are padded on the left, so that they end together.
     """
 
     def __init__(self, model: GPT) -> None:
+        super().__init__()
         self.model = model
         self._cache = self._new_cache(0)
         if self.device.type == "cpu":
@@ -52,6 +54,7 @@ class TorchEngine(PyTorchRunner):
 
     @torch.inference_mode()
     def start(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+        self.n_starts += 1
         longest = max(len(prompt) for prompt in prompts)
         check_length(longest, self.n_positions)
         if self._cache.batch_size == len(prompts):
