@@ -65,10 +65,14 @@ def _allocate(size: int) -> Tensor:
     """Memory of `size` bytes, (size,) uint8, in huge pages if the system has them.
 
     GPT-2 small takes 60 huge pages instead of 30,000 pages.
+    Raises: MemoryError if the system refuses it.
     """
     if sys.platform != "linux" or size == 0:
-        return torch.empty(size, dtype=torch.uint8)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return torch.empty(size, dtype=torch.uint8, device="cpu")
+    try:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"out of memory for {size:,} bytes of int8 weights") from error
     with contextlib.suppress(OSError):  # a system without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8)
@@ -88,11 +92,11 @@ class NativeEngine(SharedCache):
     """
 
     def __init__(self, model: GPT, quantization: str = "none") -> None:
+        super().__init__()
         loaded = compiled.library()
         assert loaded is not None
         self.model, self.quantization, self._library = model, quantization, loaded
         self._referenced: list[object] = []  # what the structures point to
-        super().__init__()
         matrices = [p for p in model.parameters() if p.dim() == 2 and p is not model.position_embedding.weight]
         packed_size = 0 if quantization == "none" else sum(map(_packed_size, matrices))
         self._free = _allocate(packed_size)  # what is left of the memory for int8 weights
@@ -129,13 +133,13 @@ class NativeEngine(SharedCache):
 
     @torch.inference_mode()
     def start(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+        self.n_starts += 1
         for prompt in prompts:
             check_length(len(prompt), self.n_positions)
         if self._cache.batch_size != len(prompts):
             self.use_cache(KVCache(self.model.config, len(prompts)))
-        self.n_starts += 1
         self._lengths = [len(prompt) for prompt in prompts]
-        logits = torch.empty(len(prompts), self.model.config.vocab_size)
+        logits = self._empty_logits(len(prompts))
         # The choice depends on each prompt's own length, so that its logits do not depend on the other prompts.
         longest = self._longest_prompt()
         long = [row for row, prompt in enumerate(prompts) if len(prompt) > longest]
@@ -146,7 +150,7 @@ class NativeEngine(SharedCache):
             # The prompts' last ids come last, because `step` returns logits for the last ids only.
             rows = [(id, at, row) for row in short for at, id in enumerate(prompts[row][:-1])]
             rows += [(prompts[row][-1], self._lengths[row] - 1, row) for row in short]
-            logits[short] = self.step(torch.tensor(rows), len(short))
+            logits[short] = self.step(torch.tensor(rows, device="cpu"), len(short))
         return logits
 
     @torch.inference_mode()
@@ -154,10 +158,10 @@ class NativeEngine(SharedCache):
         batch, new = ids.shape
         for length in self._lengths:
             check_length(length + new, self.n_positions)
-        first = torch.tensor(self._lengths)[:, None]  # (B, 1)
-        rows = torch.stack(
-            [ids, first + torch.arange(new), torch.arange(batch)[:, None].expand(batch, new)], dim=-1
-        )  # (B, T, 3)
+        first = torch.tensor(self._lengths, device="cpu")[:, None]  # (B, 1)
+        positions = first + torch.arange(new, device="cpu")  # (B, T)
+        sequences = torch.arange(batch, device="cpu")[:, None].expand(batch, new)
+        rows = torch.stack([ids, positions, sequences], dim=-1)  # (B, T, 3)
         self._lengths = [length + new for length in self._lengths]
         return self.step(rows.flatten(0, 1), batch * new).view(batch, new, -1)
 
@@ -177,7 +181,7 @@ class NativeEngine(SharedCache):
         Shapes: rows (N, 3) int64, each an id, its position and its sequence -> (n_logits, V).
         """
         columns = rows.t().contiguous()  # (3, N)
-        logits = torch.empty(n_logits, self.model.config.vocab_size)
+        logits = self._empty_logits(n_logits)
         ids, positions, sequences = (column.data_ptr() for column in columns)
         count = columns.shape[1]
         arguments = _Rows(ids, positions, sequences, count, count - n_logits)
@@ -193,6 +197,10 @@ class NativeEngine(SharedCache):
             raise IndexError("an id is outside the vocabulary, or a position outside the context")
         return logits
 
+    def _empty_logits(self, rows: int) -> Tensor:
+        """Memory for logits, (rows, V), of the type that decode.c writes, whatever torch's default dtype and device."""
+        return torch.empty(rows, self.model.config.vocab_size, dtype=torch.float32, device="cpu")
+
     def _longest_prompt(self) -> int:
         """The longest prompt, in ids, that decode.c reads and not PyTorch."""
         if self.quantization != "none":
@@ -204,7 +212,8 @@ class NativeEngine(SharedCache):
 
     def _read_with_pytorch(self, row: int, prompt: Sequence[int]) -> Tensor:
         view = self._cache.row(row)
-        return self.model.logits(self.model.last_features(torch.tensor([list(prompt)]), view))[0]
+        ids = torch.tensor([list(prompt)], device="cpu")  # (1, T)
+        return self.model.logits(self.model.last_features(ids, view))[0]
 
     def use_cache(self, cache: KVCache) -> None:
         """Uses this cache, in decode.c too."""
@@ -239,7 +248,7 @@ class NativeEngine(SharedCache):
         if self.quantization == "none":
             return matrix
         packed, self._free = self._free.tensor_split([_packed_size(weight)])
-        scale = torch.zeros(-(-out // _LANES) * _LANES)
+        scale = torch.zeros(-(-out // _LANES) * _LANES, dtype=torch.float32, device="cpu")
         self._library.minigpt_pack(packed.data_ptr(), scale.data_ptr(), ctypes.byref(matrix), torch.get_num_threads())
         self._referenced += [packed, scale]
         return _Matrix(packed.data_ptr(), scale.data_ptr(), matrix.bias, width, out, _INT8)

@@ -42,5 +42,5 @@ class NativeSlots(TorchSlots):
             without = len(rows) - chunk.n_logits
             unread += rows[:without]
             last += rows[without:]
-        logits = self._engine.step(torch.tensor(unread + last), len(last))
+        logits = self._engine.step(torch.tensor(unread + last, device="cpu"), len(last))
         return list(torch.split(logits, [chunk.n_logits for chunk in chunks]))

@@ -1,8 +1,10 @@
 """decode.c gives the logits of PyTorch in float64, for every weight format and every instruction set."""
 
+import errno
 import math
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -16,6 +18,7 @@ from torch import Tensor
 
 from minigpt.config import PRESETS, GPTConfig
 from minigpt.errors import ConfigError
+from minigpt.generation.engines import native
 from minigpt.generation.engines.native import NativeEngine
 from minigpt.generation.engines.resolve import resolve_engine
 from minigpt.model.gpt import GPT
@@ -153,9 +156,6 @@ def test_a_prompt_may_be_longer_than_the_rows_that_are_computed_at_once(columns:
 
 
 @needs_native
-@pytest.mark.parametrize("quantization", ["none", "int8"])
-@pytest.mark.parametrize(
-@needs_native
 @pytest.mark.parametrize("length", range(512, 525))
 def test_the_first_rows_that_are_computed_at_once_may_have_no_logits(length: int) -> None:
     model = scaled_model(GPTConfig(vocab_size=37, n_positions=600, n_embd=48, n_layer=2, n_head=3))
@@ -164,6 +164,9 @@ def test_the_first_rows_that_are_computed_at_once_may_have_no_logits(length: int
     assert torch.equal(engine.start([ids])[0], expected)
 
 
+@needs_native
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+@pytest.mark.parametrize(
     "name",
     [
         *(name for name in PRESETS if name not in ("gpt2-large", "gpt2-xl")),
@@ -238,7 +241,50 @@ def test_weights_that_are_not_contiguous_are_copied() -> None:
     assert_near(logits(NativeEngine(model), ids), expected, 2e-6)
 
 
+def logits_of_two_texts(model: GPT, quantization: str, ids: list[int]) -> Tensor:
+    """The logits after a long and a short prompt, then after each of two more ids: (6, V)."""
+    engine = NativeEngine(model, quantization)
+    started = engine.start([ids[:30], ids[:5]])
+    return torch.cat([started, engine.read(torch.tensor([ids[30:32], ids[32:34]], device="cpu")).flatten(0, 1)])
+
+
+@needs_native
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_default_dtype_of_torch_has_no_effect(quantization: str, dtype: torch.dtype) -> None:
+    model, ids, default = scaled_model(SHAPES[0]), some_ids(SHAPES[0]), torch.get_default_dtype()
+    expected = logits_of_two_texts(model, quantization, ids)
+    torch.set_default_dtype(dtype)
+    try:
+        found = logits_of_two_texts(model, quantization, ids)
+    finally:
+        torch.set_default_dtype(default)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, expected)
+
+
+@needs_native
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+def test_the_default_device_of_torch_has_no_effect(quantization: str) -> None:
+    model, ids = scaled_model(SHAPES[0]), some_ids(SHAPES[0])
+    expected = logits_of_two_texts(model, quantization, ids)
+    with torch.device("meta"):
+        found = logits_of_two_texts(model, quantization, ids)
+    assert torch.equal(found, expected)
+
+
 # int8
+
+
+@needs_native
+@pytest.mark.skipif(sys.platform != "linux", reason="only on Linux the memory for int8 weights is mapped")
+def test_memory_that_the_system_refuses_is_a_memory_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(native, "mmap", SimpleNamespace(mmap=refuse, MAP_PRIVATE=2, MAP_ANONYMOUS=32))
+    with pytest.raises(MemoryError, match=r"^out of memory for [\d,]+ bytes of int8 weights$"):
+        NativeEngine(scaled_model(SHAPES[0]), "int8")
 
 
 def to_127(x: Tensor) -> tuple[Tensor, Tensor]:

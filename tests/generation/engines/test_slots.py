@@ -85,6 +85,15 @@ def test_the_bits_of_a_row_do_not_depend_on_how_it_is_divided(form: str, size: i
     assert torch.equal(read_alone(engine, 0, ids, 1), read_alone(engine, 1, ids, size))
 
 
+@needs_native
+def test_the_default_device_of_torch_has_no_effect() -> None:
+    model, ids = some_model(), some_ids(9, 1)
+    expected = read_alone(NativeSlots(model, 2), 0, ids, 4)
+    with torch.device("meta"):
+        found = read_alone(NativeSlots(model, 2), 0, ids, 4)
+    assert torch.equal(found, expected)
+
+
 def new_engines() -> list[SlotEngine]:
     engines: list[SlotEngine] = [TorchSlots(some_model(), 3), CudaSlots(some_model(), 3)]
     return [*engines, NativeSlots(some_model(), 3)] if compiled.library() is not None else engines
