@@ -308,6 +308,13 @@ def test_two_texts_of_one_model_can_be_generated_alternately(here: Path) -> None
     assert ["".join(text) for text in zip(*pieces, strict=True)] == alone
 
 
+@pytest.mark.parametrize("quantize", [None, False, "int4"])
+def test_an_unknown_quantization_is_refused(here: Path, quantize: Any) -> None:
+    minigpt.save_checkpoint(here / "checkpoints/m", new_model(), minigpt.Tokenizer.named("bytes"))
+    with pytest.raises(ConfigError, match=rf"^quantize \({quantize!r}\) must be auto, none or int8$"):
+        minigpt.load("m", device="cpu", quantize=quantize)
+
+
 @pytest.mark.parametrize(
     ("sampling", "expected"),
     [

@@ -1,6 +1,6 @@
 """Chooses the engine for a model: decode.c, CUDA graphs or PyTorch."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
@@ -61,8 +61,10 @@ def resolve_slots(model: GPT, n_slots: int, quantization: Quantization = "none")
 def _resolve_quantization(model: GPT, quantization: Quantization) -> tuple[Literal["none", "int8"], bool]:
     """The quantization that "auto" stands for, and whether decode.c can run the model.
 
-    Raises: ConfigError for int8 if it cannot.
+    Raises: ConfigError for int8 if it cannot, and for another value of `quantization`.
     """
+    if quantization not in get_args(Quantization):
+        raise ConfigError(f"quantize ({quantization!r}) must be auto, none or int8")
     obstacle = _native_obstacle(model)
     if quantization == "auto":
         quantization = "none" if obstacle or model.config.n_parameters < _INT8_FROM else "int8"
