@@ -155,9 +155,7 @@ def test_two_texts_share_the_engine_of_a_draft_model(always: None) -> None:
     engine, draft = (build("torch", sharp_model(100, seed=5)) for _ in range(2))
     config, prompts = SamplingConfig(max_new_tokens=45, temperature=1.0, seed=4), [[1, 2, 3], [4, 5]]
     expected = [continued(engine, prompt, config)[0] for prompt in prompts]
-    decoders = [
-        Decoder(engine, [prompt], Sampler(config), drafter=DraftModel(draft, VOCABULARY)) for prompt in prompts
-    ]
+    decoders = [Decoder(engine, [prompt], Sampler(config), drafter=DraftModel(draft, VOCABULARY)) for prompt in prompts]
     for _ in range(5):
         for decoder in decoders:
             assert [len(decoder.advance()[0]) for _ in range(2)] == [1, 8]  # the text again, then a draft of 7
