@@ -8,7 +8,7 @@ IS_CMD = os.name == "nt"
 
 
 def join(*words: str) -> str:
-    """The command of these words, as it is typed in the shell of this system."""
+    """The command of these words, quoted for the shell of this system."""
     return " ".join(map(_quote_for_cmd if IS_CMD else shlex.quote, words))
 
 
