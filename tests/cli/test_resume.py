@@ -247,9 +247,7 @@ def test_a_text_from_a_pipe_resumes_from_the_cache_but_not_with_other_reading_se
     assert "read its text from a pipe; give it again" in other.stderr
 
 
-def test_a_text_from_a_pipe_whose_tokens_are_gone_is_asked_for_again(
-    run: Any, tiny: list[str]
-) -> None:
+def test_a_text_from_a_pipe_whose_tokens_are_gone_is_asked_for_again(run: Any, tiny: list[str]) -> None:
     text = "words and more words; " * 80
     assert run("train", "-", *tiny, stdin=text).exit_code == 0
     shutil.rmtree(json.loads(Path("checkpoints/stdin/training.json").read_text())["corpus"]["path"])

@@ -159,9 +159,7 @@ def test_a_plan_says_when_the_run_will_be_done_however_long_it_is(
     assert re.search(expected, str(plan_of(here / "fox.txt", dtype="float32", **given)))
 
 
-def test_the_minutes_of_a_run_begin_before_its_plan_was_measured(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_minutes_of_a_run_begin_before_its_plan_was_measured(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
     plan = replace(plan_of(here / "fox.txt", dtype="float32", minutes=3.0), seconds=60.0)
     now = 1_800_000_000
