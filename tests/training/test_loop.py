@@ -482,9 +482,7 @@ def test_a_run_that_no_longer_improves_cools_down_before_it_stops(corpus: Corpus
     events = list(train(model, corpus, config, run))
     steps = [event for event in events if isinstance(event, Step)]
     cooling = next(
-        event
-        for event in events
-        if isinstance(event, Notice) and "the learning rate starts to decay now" in event.text
+        event for event in events if isinstance(event, Notice) and "the learning rate starts to decay now" in event.text
     )
     assert cooling.step < 500
     peak = next(event.learning_rate for event in steps if event.step == cooling.step)
