@@ -8,13 +8,13 @@ from minigpt.planning.throughput import evaluation_seconds
 from minigpt.training.budget import EVALUATIONS, MIN_TRAINING, SAMPLES
 from minigpt.training.evaluation import MAX_FINAL_FRACTION
 from minigpt.training.fine_tuning import trained_parameters
+from minigpt.training.memorization import INDEX_SPEED, bytes_to_index
 from minigpt.training.memory import state_bytes
 
 _STARTING = 0.3  # seconds for building the model and its folder
 _SAVING = 0.05  # seconds for a file, in addition to writing its bytes
 _WRITTEN = 400e6  # bytes per second, to the disk itself
 _SAMPLE = 0.1  # seconds, with the model of 1.3 million parameters
-_INDEXED = 4e6  # bytes per second
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +58,12 @@ class Overheads:
             + 4 * trained_parameters(model, config) / _WRITTEN,
             saving=_SAVING + state_bytes(model, config.optimizer, fine_tuning=config) / _WRITTEN,
             sample=_SAMPLE,
-            index=corpus.train_bytes / _INDEXED,
+            index=bytes_to_index(corpus.train_bytes, 60 * (config.minutes or 0)) / INDEX_SPEED,
             final=per_token * min(held_out, most),
         )
 
     def after(self, seconds: float) -> "Overheads":
-        """A copy for a run that begins when so much of the budget is used, and whose text is indexed already."""
+        """A copy for a run that begins when so much of the budget is used."""
         return replace(self, start=seconds + _STARTING)
 
     def training_seconds(self, config: TrainConfig, seconds_per_step: float) -> float:
@@ -71,7 +71,8 @@ class Overheads:
         assert config.minutes is not None
         budget, pause = 60 * config.minutes, self.evaluation + self.saving
         end = max(budget - self.evaluation - self.final, 0.5 * budget)
-        seconds = max(0.0, end - self.start - pause - self.index)
+        index = 0.0 if config.sample_every == 0 else self.index
+        seconds = max(0.0, end - self.start - pause - index)
         if config.eval_every is None:
             evaluations = min(EVALUATIONS * seconds / end, seconds / (MIN_TRAINING * self.evaluation))
         else:

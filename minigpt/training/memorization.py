@@ -8,10 +8,15 @@ from minigpt.evaluation.memorization.index import MOST_BYTES, Memorization, Memo
 from minigpt.evaluation.memorization.words import LONG_RUN, Extent
 
 _INDEX_FRACTION = 0.01  # of the run's time, the most that indexing its text may take
-_BYTES_PER_SECOND = 4_000_000  # that are indexed on a slow or busy machine
+INDEX_SPEED = 4_000_000  # bytes per second, on a slow or busy machine
 _MIN_BYTES = 1_000_000
 _EVALUATIONS = 4  # in which the validation loss must have improved
 _MIN_IMPROVEMENT = 0.005  # of the loss
+
+
+def bytes_to_index(train_bytes: int, run_seconds: float) -> int:
+    """How much of the training text a run of about `run_seconds` indexes."""
+    return min(train_bytes, MOST_BYTES, max(_MIN_BYTES, int(_INDEX_FRACTION * run_seconds * INDEX_SPEED)))
 
 
 class MemorizationMonitor:
@@ -49,8 +54,7 @@ class MemorizationMonitor:
     def measure(self, step: int, text: str, prompt: str, run_seconds: float) -> Memorization:
         """Measures how much of a sample is copied; `run_seconds`, the run's expected duration, limits the index."""
         if self._index is None:
-            max_bytes = max(_MIN_BYTES, int(_INDEX_FRACTION * run_seconds * _BYTES_PER_SECOND))
-            self._index = MemorizationIndex.open(self.corpus, min(max_bytes, MOST_BYTES))
+            self._index = MemorizationIndex.open(self.corpus, bytes_to_index(self.corpus.train_bytes, run_seconds))
             if not self._index.is_complete:
                 self._notices.append(
                     f"samples are compared with {self._index.indexed_bytes / 1e6:.1f} MB of the training text's "

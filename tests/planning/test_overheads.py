@@ -1,10 +1,13 @@
 """The part of a budget in minutes that a run spends on steps, compared with a simulated run."""
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from minigpt.config import TrainConfig
+from minigpt.config import GPTConfig, TrainConfig
+from minigpt.data.corpus import Corpus
 from minigpt.planning.overheads import Overheads
 from minigpt.training.budget import Budget
 from minigpt.training.progress import Progress
@@ -50,3 +53,26 @@ def test_overheads_that_take_the_whole_budget_leave_nothing() -> None:
     overheads = Overheads(start=40.0, evaluation=1.0, saving=0.1, sample=0.2, index=0.5, final=1.5)
     assert overheads.training_seconds(TrainConfig(minutes=0.5), STEP) == 0
     assert math.isfinite(overheads.training_seconds(TrainConfig(minutes=1e9), STEP))
+
+
+@pytest.mark.parametrize(
+    ("train_bytes", "minutes", "seconds"),
+    [(400_000, 1, 0.1), (240_000_000, 1, 0.6), (240_000_000, 100, 25), (240_000_000, 0.1, 0.25)],
+)
+def test_of_a_large_text_only_the_part_that_the_run_indexes_counts(
+    tmp_path: Path, train_bytes: int, minutes: float, seconds: float
+) -> None:
+    (tmp_path / "text.txt").write_text("a few words to learn from\n" * 100)
+    corpus = Corpus.build(tmp_path / "text.txt", "bytes", cache=tmp_path / "cache")
+    corpus = replace(corpus, train_bytes=train_bytes)
+    config = TrainConfig(minutes=minutes, context_length=64, batch_size=4)
+    overheads = Overheads.measured(GPTConfig(vocab_size=257), config, corpus, "cuda", step=STEP, planning=0.0)
+    assert overheads.index == pytest.approx(seconds)
+
+
+def test_a_run_without_samples_indexes_nothing() -> None:
+    config = TrainConfig(minutes=1, sample_every=0)
+    slow, fast = (
+        Overheads(start=4.0, evaluation=0.6, saving=0.1, sample=0.2, index=index, final=1.5) for index in (20.0, 0.0)
+    )
+    assert slow.training_seconds(config, STEP) == fast.training_seconds(config, STEP)
