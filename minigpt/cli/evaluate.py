@@ -150,7 +150,11 @@ def evaluate(
         trained = checkpoint.record
         loss_on = loss_on or (trained.training.loss_on if trained and trained.training else "all")
         labels, parts = _evaluate_held_out(checkpoint, sources, options, by_position, loss_on, notes)
-        known = render.HeldOut(checkpoint.directory.name, trained.result if trained else None)
+        known = render.HeldOut(
+            checkpoint.directory.name,
+            trained.result if trained else None,
+            trained.training.scored_text if trained and trained.training else "",
+        )
         record |= {"held_out": True, **render.text_record(labels, parts)}
         scored_text = scored_text_of(loss_on)
         if not as_json:
@@ -179,9 +183,9 @@ def evaluate(
                     replace(options, progress=report),
                     data=files[name],
                 )
-            record["benchmarks"].append(render.benchmark_record(result, config.n_parameters))
+            record["benchmarks"].append(render.benchmark_record(result, config.n_parameters, checkpoint.tokenizer.name))
             if not as_json:
-                tables.append(render.benchmark_table(result, config.n_parameters))
+                tables.append(render.benchmark_table(result, config.n_parameters, checkpoint.tokenizer.name))
 
     if as_json:
         write(json.dumps(record))

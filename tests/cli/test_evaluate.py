@@ -98,8 +98,14 @@ def test_benchmark_results_are_shown_next_to_published_ones(run: Any, one: Path,
 def test_an_equal_protocol_is_marked_in_json(run: Any, one: Path, here: Path) -> None:
     (here / "short.jsonl").write_text('{"text": "the fox"}\n')
     record = json.loads(run("evaluate", "one", "lambada", "--data", "short.jsonl", "--json").stdout)
-    same = {each["source"]: each["same_protocol"] for each in record["benchmarks"][0]["published"]}
-    assert same == {"transformers#13761": True, "lm-eval#2159": True, "GPT-2 paper": False}
+    published = {each["source"]: each for each in record["benchmarks"][0]["published"]}
+    same = {source: each["same_protocol"] for source, each in published.items()}
+    # The first is a result per token, and this model's tokens are bytes.
+    assert same == {"transformers#13761": False, "lm-eval#2159": True, "GPT-2 paper": False}
+    assert published["transformers#13761"]["differs"] == ["tokens of GPT-2's tokenizer"]
+    shown = run("evaluate", "one", "lambada", "--data", "short.jsonl").stdout
+    assert re.search(r"46\.67 % +transformers#13761 +tokens of GPT-2's tokenizer", shown)
+    assert re.search(r"32\.56 % +lm-eval#2159 +none", shown)
 
 
 def test_texts_and_benchmarks_can_be_combined_and_printed_as_markdown(run: Any, one: Path, lambada: Path) -> None:
@@ -135,6 +141,8 @@ def test_a_document_without_bytes_has_a_dash_and_null() -> None:
     figures = ([4.0, 2.0], [2, 1], [1, 0], [], [])
     parts = Breakdown(Evaluation(2.0, 3, 1, 16, 8), *map(np.array, figures))
     assert text_tables(["a", "empty"], parts, "bytes", None)[1].rows[1] == ("empty", "1", "0", "2.0000", "-")
+    unscored = Breakdown(Evaluation(2.0, 2, 1, 16, 8), *map(np.array, ([4.0, 0.0], [2, 0], [1, 0], [], [])))
+    assert text_tables(["a", "unscored"], unscored, "bytes", None)[1].rows[1] == ("unscored", "0", "0", "-", "-")
     nothing = Breakdown(Evaluation(2.0, 1, 0, 16, 8), *map(np.array, ([2.0], [1], [0], [], [])))
     assert text_tables(["empty"], nothing, "bytes", None)[0].rows[2] == ("bits per byte", "-", "")
     assert text_record(["empty"], nothing)["bits_per_byte"] is None
@@ -154,7 +162,7 @@ def test_in_a_narrow_terminal_no_number_is_cut_and_differences_become_notes(
     assert max(map(len, shown.splitlines())) <= width
     for row in ("measure +this model +published +note", r"accuracy, last token +0\.00 % +46\.67 % +\(1\)",
                 r"document +tokens +bytes +loss +bits per byte", r"tokens before +loss +tokens",
-                r"\(1\) source: transformers#13761; difference: only"):  # fmt: skip
+                r"\(1\) source: transformers#13761; difference: tokens of"):  # fmt: skip
         assert re.search(f"^ *{row}", shown, re.MULTILINE), row
     assert not re.search("^ *█+ *$|…", shown, re.MULTILINE)  # no bar is wrapped, and nothing is cut
     monkeypatch.setenv("COLUMNS", "120")

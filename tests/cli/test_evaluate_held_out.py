@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from minigpt.cli.render.evaluation import HeldOut
 from minigpt.storage.checkpoint import load_checkpoint
+from minigpt.storage.run_record import Result
 
 
 @pytest.fixture
@@ -108,3 +110,32 @@ def test_a_training_text_that_has_changed_is_recognized_by_its_path_only(run: An
     changed = run("evaluate", "fox", "fox.txt").stderr
     assert "note: fox was trained on fox.txt, or on an earlier version of it" in changed
     assert "note:" not in run("evaluate", "fox", "other.txt").stderr
+
+
+@pytest.mark.parametrize(
+    ("trained_on", "evaluated_on", "tokens", "said"),
+    [
+        ("", "", 10_000, "on the same tokens"),
+        ("", "", 12_000, "on 10,000 of these tokens"),
+        ("", "of the assistant's turns only", 4_000, "on 10,000 tokens of all turns"),
+        ("of the user's turns only", "", 14_000, "on 10,000 tokens of the user's turns only"),
+        ("of the user's turns only", "of the system's turns only", 10_000, "on 10,000 tokens of the user's turns only"),
+    ],
+)
+def test_the_result_of_the_run_is_named_by_the_turns_it_was_measured_on(
+    trained_on: str, evaluated_on: str, tokens: int, said: str
+) -> None:
+    result = Result(validation_loss=2.0, bits_per_byte=1.0, validation_tokens=10_000)
+    (note,) = HeldOut("log", result, trained_on).notes(tokens, evaluated_on)
+    assert note == f"at the end of training: loss 2.0000, 1.0000 bits per byte, {said}"
+
+
+def test_a_chat_log_evaluated_on_one_role_is_not_compared_with_its_tokens(
+    run: Any, tiny: list[str], here: Path
+) -> None:
+    turns = [{"role": "user", "content": "Say it."}, {"role": "assistant", "content": "it " * 9}]
+    Path("log.jsonl").write_text((json.dumps({"messages": turns}) + "\n") * 40)
+    assert run("train", "log.jsonl", *tiny, "--no-report").exit_code == 0
+    shown = " ".join(run("evaluate", "log", "--held-out", "--loss-on", "assistant").stdout.split())
+    assert "tokens of all turns" in shown
+    assert "of these tokens" not in shown

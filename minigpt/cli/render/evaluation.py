@@ -26,14 +26,18 @@ class HeldOut:
 
     name: str
     recorded: "Result | None"
+    scored_text: str = ""  # what the recorded losses are measured on; empty for all of the text
 
-    def notes(self, n_tokens: int) -> list[str]:
-        """What was measured when the run ended, to compare with the figures of `n_tokens` tokens."""
+    def notes(self, n_tokens: int, scored_text: str) -> list[str]:
+        """What was measured when the run ended, to compare with the figures of `n_tokens` tokens `scored_text`."""
         result = self.recorded
         if result is None or result.validation_loss is None or result.bits_per_byte is None:
             return ["the run recorded no figure at its end to compare with"]
         scored = result.validation_tokens or n_tokens
-        on = "on the same tokens" if scored == n_tokens else f"on {scored:,} of these tokens"
+        if scored_text != self.scored_text:
+            on = f"on {count(scored, 'token')} {self.scored_text or 'of all turns'}"
+        else:
+            on = "on the same tokens" if scored == n_tokens else f"on {scored:,} of these tokens"
         return [
             f"at the end of training: loss {result.validation_loss:.4f}, {result.bits_per_byte:.4f} bits per byte, {on}"
         ]
@@ -85,7 +89,7 @@ def text_tables(
     if held_out is not None:
         title = f"the part of the training text of {held_out.name} that was held out"
         scored = "every token but the first scored once"
-        notes = held_out.notes(whole.tokens)
+        notes = held_out.notes(whole.tokens, scored_text)
     if scored_text:
         scored = f"tokens {scored_text} are scored, each once"
     total = ResultTable(
@@ -122,7 +126,7 @@ def _document_table(labels: Sequence[str], parts: "Breakdown") -> ResultTable:
         notes.append(f"the {half} hardest and the {half} easiest of {len(documents):,}; --json has them all")
         documents = documents[:half] + documents[-half:]
     rows = [
-        (visible(name), f"{part.tokens:,}", f"{part.bytes:,}", f"{part.loss:.4f}", _number(part.bits_per_byte))
+        (visible(name), f"{part.tokens:,}", f"{part.bytes:,}", _number(part.loss), _number(part.bits_per_byte))
         for name, part in documents
     ]
     return ResultTable(title, ("document", " tokens", " bytes", " loss", " bits per byte"), rows, notes)
@@ -153,7 +157,7 @@ def _position_table(parts: "Breakdown") -> ResultTable:
     return ResultTable("loss by position in the window", ("tokens before", " loss", " tokens", ""), rows, notes)
 
 
-def benchmark_record(result: "BenchmarkResult", n_parameters: int) -> dict[str, Any]:
+def benchmark_record(result: "BenchmarkResult", n_parameters: int, tokenizer: str) -> dict[str, Any]:
     """The result of a benchmark and the published ones, for JSON."""
     from minigpt.evaluation.benchmarks.published_results import nearest_size, published_results
 
@@ -175,17 +179,18 @@ def benchmark_record(result: "BenchmarkResult", n_parameters: int) -> dict[str, 
                 "same_protocol": not (each.difference or result.caveats),
                 "differs": [*([each.difference] if each.difference else []), *result.caveats],
             }
-            for each in published_results(result.benchmark, nearest_size(n_parameters))
+            for each in published_results(result.benchmark, nearest_size(n_parameters), tokenizer)
         ],
     }
 
 
-def benchmark_table(result: "BenchmarkResult", n_parameters: int) -> ResultTable:
+def benchmark_table(result: "BenchmarkResult", n_parameters: int, tokenizer: str) -> ResultTable:
     """The result of a benchmark next to those published for the GPT-2 closest in size."""
     from minigpt.evaluation.benchmarks.published_results import SIZES, nearest_size, published_results
 
     nearest = nearest_size(n_parameters)
-    published = sorted(published_results(result.benchmark, nearest), key=lambda each: bool(each.difference))
+    published = published_results(result.benchmark, nearest, tokenizer)
+    published.sort(key=lambda each: bool(each.difference))
     no_difference = "only as noted below" if result.caveats else "none"
     rows = []
     for metric in result.metrics:

@@ -1,11 +1,13 @@
 """Published results of GPT-2 on the benchmarks, each with its source and how its protocol differs from ours."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from minigpt.config import PRESETS
 
 SIZES = {name: PRESETS[name].n_parameters for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")}
+_PER_TOKEN = {"accuracy_last_token", "perplexity_token", "raw_accuracy_per_token"}  # depend on what a token is
+_TOKENS = "tokens of GPT-2's tokenizer"
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,12 @@ def nearest_size(n_parameters: int) -> str:
     return min(SIZES, key=lambda name: abs(math.log(SIZES[name] / n_parameters)))
 
 
-def published_results(benchmark: str, model: str) -> list[PublishedResult]:
-    """The published results of a GPT-2 on a benchmark."""
-    return [each for each in PUBLISHED if (each.benchmark, each.model) == (benchmark, model)]
+def published_results(benchmark: str, model: str, tokenizer: str) -> list[PublishedResult]:
+    """The published results of a GPT-2 on a benchmark, to compare with a model that has this tokenizer."""
+    return [
+        replace(each, difference="; ".join(filter(None, (_TOKENS, each.difference))))
+        if each.metric in _PER_TOKEN and tokenizer != "gpt2"
+        else each
+        for each in PUBLISHED
+        if (each.benchmark, each.model) == (benchmark, model)
+    ]

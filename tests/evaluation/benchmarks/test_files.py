@@ -327,9 +327,26 @@ def test_the_nearest_size_is_by_ratio() -> None:
     sizes = {1_000_000: "gpt2", 124_439_808: "gpt2", 200_000_000: "gpt2", 220_000_000: "gpt2-medium", 10**10: "gpt2-xl"}
     assert {count: nearest_size(count) for count in sizes} == sizes
     table = {
-        each.metric: each.value for each in published_results("lambada", "gpt2-xl") if each.source == "GPT-2 paper"
+        each.metric: each.value
+        for each in published_results("lambada", "gpt2-xl", "gpt2")
+        if each.source == "GPT-2 paper"
     }
     assert table == {"perplexity_last_word": 8.63, "accuracy_last_word": 0.6324}
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "metric"),
+    [("lambada", "accuracy_last_token"), ("ptb", "perplexity_token"), ("hellaswag", "raw_accuracy_per_token")],
+)
+def test_a_result_per_token_of_another_tokenizer_differs_from_the_published_one(benchmark: str, metric: str) -> None:
+    for ours, others in zip(
+        published_results(benchmark, "gpt2", "gpt2"), published_results(benchmark, "gpt2", "bpe:300"), strict=True
+    ):
+        if ours.metric != metric:
+            assert others == ours
+        else:
+            assert "tokenizer" not in ours.difference
+            assert others.difference == "; ".join(filter(None, ("tokens of GPT-2's tokenizer", ours.difference)))
 
 
 @pytest.mark.parametrize(
