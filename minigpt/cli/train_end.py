@@ -106,13 +106,14 @@ def _speed(job: "Job", display: "TrainingDisplay", processes: int) -> str:
     from minigpt.cli.render.run_summary import speed
     from minigpt.device import resolve_dtype
     from minigpt.planning.throughput import Peak, peak
+    from minigpt.training.fine_tuning import flops_per_token
 
     if not display.training_seconds:
         return "no step was taken"
     most = peak(display.device, resolve_dtype(job.config.dtype, display.device))
-    if processes > 1 and display.device.type == "cuda":  # on a CPU they share what was measured
+    if processes > 1:  # on a CPU each has its part of the cores
         most = Peak(processes * most.flops, f"{processes} times {most.source}")
-    per_token = float(job.config.flops_per_token(job.model.config))
+    per_token = float(flops_per_token(job.model.config, job.config))
     if job.config.distill == "on":
         per_token *= 4 / 3  # the teacher's forward pass
     return speed(display.steps * display.tokens_per_step / display.training_seconds, per_token, most)

@@ -73,6 +73,23 @@ def trained_parameters(model: GPTConfig, config: TrainConfig) -> int:
     return (model.n_layer - config.freeze) * (12 * c * c + 13 * c) + 2 * c
 
 
+def flops_per_token(model: GPTConfig, config: TrainConfig) -> int:
+    """Floating-point operations to train on one token, as `TrainConfig.flops_per_token` counts them.
+
+    Gradients that no trained weight needs are not counted: those of frozen weights, and all in frozen blocks. An
+    adapter's own products are not counted either.
+    """
+    whole = config.flops_per_token(model)
+    if not (config.lora or config.freeze):
+        return whole
+    c, upper = model.n_embd, model.n_layer - config.freeze
+    blocks = 12 * upper * c * c
+    head = c * (config.sampled_softmax if config.samples(model.vocab_size) else model.vocab_size)
+    attention = 4 * upper * c * (config.context_length or model.n_positions)
+    trained = (0 if config.lora else blocks) + head * trains_embedding(config)
+    return whole // 3 + 2 * (blocks + head) + 2 * attention + 2 * trained
+
+
 def adapter_parameters(model: GPTConfig, config: TrainConfig) -> int:
     """The number of weights that an adapter adds to the model; 0 without one."""
     if not config.lora:
