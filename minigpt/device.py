@@ -130,7 +130,10 @@ def keep_freed_memory() -> None:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Peak memory in bytes: what PyTorch has allocated on a CUDA device, else the process's resident set size."""
+    """Peak memory in bytes: what PyTorch has allocated on a CUDA device, else the process's resident set size.
+
+    0 on Windows, where it is not measured.
+    """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if sys.platform == "win32":  # it has no getrusage

@@ -133,6 +133,8 @@ def _metrics(event: "Event") -> dict[str, float]:
         Finished: {"best/validation_loss": "validation_loss", "best/bits_per_byte": "bits_per_byte"},
     }
     values = {name: getattr(event, field) for name, field in names[type(event)].items()}
+    if isinstance(event, Step) and not event.is_scored:
+        del values["train/loss"]
     return {name: value for name, value in values.items() if value is not None}
 
 

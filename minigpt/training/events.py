@@ -1,5 +1,6 @@
 """The events that `train()` yields: small frozen records to draw, collect or plot."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,8 +14,9 @@ EndReason = Literal["length", "early stop"]
 class Step:
     """The result of an optimizer step. `skipped` says that its gradient was not applied.
 
-    `progress` is the part of the run that is done, from 0 to 1. Units: `loss` nats per token of the step's batch;
-    `seconds` of the run so far, including evaluations and the time before a resume; `seconds_left` to its end.
+    `progress` is the part of the run that is done, from 0 to 1. Units: `loss` nats per token of the step's batch, NaN
+    if none is scored; `seconds` of the run so far, including evaluations and the time before a resume; `seconds_left`
+    to its end.
     """
 
     step: int
@@ -27,6 +29,11 @@ class Step:
     seconds_left: float
     tokens_per_second: float
     skipped: bool = False
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether a token of the batch was scored; a loss that is NaN for another reason is that of a skipped step."""
+        return self.skipped or not math.isnan(self.loss)
 
 
 @dataclass(frozen=True)

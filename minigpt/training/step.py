@@ -81,8 +81,9 @@ class TrainStep:
         """
         set_learning_rate(self.optimizers, learning_rate)
         with self._threads(self._trials):
-            loss = self.world.all_reduce_sum(self._compute_gradients(step))
-            self._pending.append(self._copy_to_host(step, learning_rate, self._update(loss)))
+            loss, n_scored = self._compute_gradients(step)
+            figures = self._update(self.world.all_reduce_sum(loss), n_scored)
+            self._pending.append(self._copy_to_host(step, learning_rate, figures))
         return self.results(keep=1 if self.device.type == "cuda" else 0)
 
     def timed_step(self, step: int, wait: Callable[[], None]) -> tuple[float, float]:
@@ -93,10 +94,10 @@ class TrainStep:
         set_learning_rate(self.optimizers, 0.0)
         with self._threads(self._load):
             started = time.perf_counter()
-            loss = self._compute_gradients(step)
+            loss, n_scored = self._compute_gradients(step)
             wait()
             middle = time.perf_counter()
-            self._update(loss)
+            self._update(loss, n_scored)
             wait()
             return middle - started, time.perf_counter() - middle
 
@@ -143,9 +144,10 @@ class TrainStep:
 
     # Gradients.
 
-    def _compute_gradients(self, step: int) -> Tensor:
+    def _compute_gradients(self, step: int) -> tuple[Tensor, Tensor | None]:
         """Accumulates this process's gradients of the step; returns its share of the mean loss, ().
 
+        The second value is the number of targets that all processes score, (); None if all targets are scored.
         When a single process runs out of memory, it tries again with half the micro-batch, and at one sequence with
         checkpointed activations. The mathematics is the same, but dropout differs: it is drawn for each micro-batch.
         """
@@ -189,7 +191,7 @@ class TrainStep:
                 "--checkpoint-activations on, or a smaller model"
             ) from cause
 
-    def _accumulate(self, step: int) -> Tensor:
+    def _accumulate(self, step: int) -> tuple[Tensor, Tensor | None]:
         self.module.train()
         total = torch.zeros((), device=self.device)
         micro_batches: Iterable[MicroBatch] = (
@@ -200,7 +202,7 @@ class TrainStep:
         if self.config.loss_on != "all":  # how many targets are scored is known only when all are read
             micro_batches = list(micro_batches)
             own = sum(batch.n_scored for batch in micro_batches)
-            n_scored = self.world.all_reduce_sum(torch.tensor(own, device=self.device)).clamp(min=1)  # ()
+            n_scored = self.world.all_reduce_sum(torch.tensor(own, device=self.device))  # ()
         own_steps = -(-len(self.rows) // self.micro_batch_size)
         accumulation_steps = self.world.accumulation_steps(own_steps)
         corrections = None if self.sampler is None else self._to_device(self.sampler.corrections(step))  # (V,)
@@ -210,7 +212,7 @@ class TrainStep:
             batch = next(batches, None) or self._read(step, self.rows[:0])
             with self.world.no_sync(self.module) if number < accumulation_steps - 1 else nullcontext():
                 total += self._backward(step, batch, n_scored, corrections)
-        return total
+        return total, n_scored
 
     def _read(self, step: int, rows: range) -> MicroBatch:
         """Some rows of the step's batch; without rows, one row that does not count."""
@@ -237,7 +239,7 @@ class TrainStep:
             torch.manual_seed(seed)  # for every kind of device, which takes half a millisecond
         with autocast(self.device, self.dtype):
             loss = self.module(inputs, targets, scored, corrections)  # ()
-        weight = len(batch.rows) / self.batch_size if n_scored is None else batch.n_scored / n_scored
+        weight = len(batch.rows) / self.batch_size if n_scored is None else batch.n_scored / n_scored.clamp(min=1)
         share = loss * weight
         self.loss_scaler.scale(share).backward()
         return share.detach()
@@ -249,15 +251,16 @@ class TrainStep:
 
     # Update.
 
-    def _update(self, loss: Tensor) -> Tensor:
+    def _update(self, loss: Tensor, n_scored: Tensor | None) -> Tensor:
         """Clips the gradient, detects spikes, updates: loss () -> (4,): loss, gradient norm, skipped, loss scale.
 
+        Where no target is scored (`n_scored` () is 0), the loss that it returns is NaN.
         A skipped gradient counts as zero: the weights still move by the momentum of earlier steps, with Muon by the
         full length of an update. If a float16 gradient is not finite, the loss scale is lowered too.
         Raises: TrainingError if the update runs out of memory.
         """
         try:
-            return self._apply(loss)
+            return self._apply(loss, None if n_scored is None else n_scored > 0)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -266,11 +269,11 @@ class TrainStep:
                 "weights over several devices with --devices N --sharding on"
             ) from error.with_traceback(None)
 
-    def _apply(self, loss: Tensor) -> Tensor:
+    def _apply(self, loss: Tensor, is_scored: Tensor | None) -> Tensor:
         for optimizer in self.optimizers:
             self.loss_scaler.unscale_(optimizer)
         gradient_norm = self._clip_gradients()
-        skip = self.spike_detector.observe(loss, gradient_norm)  # () bool
+        skip = self.spike_detector.observe(loss, gradient_norm, is_scored)  # () bool
         if self.device.type == "cuda" or skip:  # on CUDA, reading `skip` would wait for the GPU
             for parameter in self.parameters:
                 if parameter.grad is not None:
@@ -282,6 +285,8 @@ class TrainStep:
             self.loss_scaler.update()
         self.zero_gradients()
         scale = self.loss_scaler.scale(torch.ones_like(loss))
+        if is_scored is not None:
+            loss = torch.where(is_scored, loss, torch.nan)
         return torch.stack([figure.to(loss.dtype) for figure in (loss, gradient_norm, skip, scale)])
 
     def _clip_gradients(self) -> Tensor:

@@ -12,7 +12,8 @@ _SKIPS_OF_DIVERGENCE = 5  # skipped steps in a row that mean that training has d
 class StepResult:
     """The measurements of one step. `step` counts from 1.
 
-    Units: `loss` nats per token; `gradient_norm` before clipping. `loss_scale` multiplies float16 losses, else None.
+    Units: `loss` nats per token, NaN if none is scored; `gradient_norm` before clipping. `loss_scale` multiplies
+    float16 losses, else None.
     """
 
     step: int

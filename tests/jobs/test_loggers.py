@@ -5,6 +5,7 @@ import math
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,11 @@ def test_wandb_receives_the_runs_name_its_record_and_every_metric(run: Run, wand
         (1, {"best/validation_loss": 1.9}),
     ]  # fmt: skip
     assert wandb.finished == 1
+
+
+def test_a_step_without_a_scored_token_logs_no_loss_and_a_diverged_one_does(run: Run, wandb: Wandb) -> None:
+    log_events("wandb", run, [step(1, math.nan), replace(step(2, math.nan), skipped=True)])
+    assert ["train/loss" in metrics for _, metrics in wandb.logged] == [False, True]
 
 
 def test_wandb_continues_the_same_run_in_the_project_of_the_environment(

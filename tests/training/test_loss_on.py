@@ -21,7 +21,7 @@ from minigpt.errors import ConfigError
 from minigpt.evaluation.perplexity import evaluate
 from minigpt.storage.run import Run
 from minigpt.training.distributed import World
-from minigpt.training.events import Evaluation, Finished, Sample
+from minigpt.training.events import Evaluation, Finished, Sample, Step
 from minigpt.training.loop import train
 from minigpt.training.step import TrainStep
 
@@ -58,7 +58,7 @@ def settings(**fields: Any) -> TrainConfig:
 def gradients_of(corpus: Corpus, config: TrainConfig, world: World | None = None) -> tuple[float, list[Tensor]]:
     model = new_model(vocab_size=corpus.tokenizer.vocab_size)
     step = TrainStep(model, corpus, config, CPU, torch.float32, world or World())
-    loss = step._compute_gradients(2)
+    loss, _ = step._compute_gradients(2)
     return loss.item(), [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
 
 
@@ -106,15 +106,63 @@ def test_the_gradients_of_two_processes_add_up_to_those_of_one(corpus: Corpus) -
         torch.testing.assert_close(one + other, both, rtol=1e-3, atol=1e-6)
 
 
-def test_a_micro_batch_without_a_scored_token_changes_nothing() -> None:
-    class Unscored:
-        def batch(self, *_: object) -> tuple[Tensor, Tensor]:
-            return torch.zeros(6, 12, dtype=torch.long), torch.full((6, 12), -100)
+class Unscored:
+    """Batches in which no target is scored."""
 
+    def batch(self, *_: object) -> tuple[Tensor, Tensor]:
+        return torch.zeros(6, 12, dtype=torch.long), torch.full((6, 12), -100)
+
+
+def test_a_micro_batch_without_a_scored_token_changes_nothing() -> None:
     model = new_model()
     step = TrainStep(model, Unscored(), settings(), CPU, torch.float32, World())
-    assert step._compute_gradients(0).item() == 0
+    loss, n_scored = step._compute_gradients(0)
+    assert loss.item() == 0
+    assert n_scored is not None
+    assert n_scored.item() == 0
     assert all(parameter.grad is None or not parameter.grad.any() for parameter in model.parameters())
+
+
+def test_a_step_without_a_scored_token_has_no_loss_and_is_no_spike(corpus: Corpus) -> None:
+    model = new_model(vocab_size=corpus.tokenizer.vocab_size)
+    step = TrainStep(model, corpus, settings(), CPU, torch.float32, World())
+    (scored,) = step.step(0, 1e-3)
+    assert math.isfinite(scored.loss)
+    statistics = step.spike_detector.statistics.clone()
+    assert statistics[2] == 1
+    step.corpus = Unscored()
+    for number in range(1, 7):  # five skipped steps would be a divergence
+        (result,) = step.step(number, 1e-3)
+        assert math.isnan(result.loss)
+        assert not result.skipped
+        assert result.gradient_norm == 0
+    assert torch.equal(step.spike_detector.statistics, statistics)
+
+
+def test_a_step_of_which_only_another_process_scores_tokens_has_a_loss() -> None:
+    step = TrainStep(new_model(), Unscored(), settings(), CPU, torch.float32, Half(range(6), 5))
+    (result,) = step.step(0, 1e-3)
+    assert result.loss == 5  # the sum with that of the other process
+
+
+def test_steps_without_a_scored_token_are_logged_without_a_loss(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = Corpus.batch
+
+    def unscored_at_first(self: Corpus, step: int, *rest: Any) -> tuple[Tensor, Tensor]:
+        inputs, targets = batch(self, step, *rest)
+        return inputs, targets if step >= 6 else torch.full_like(targets, -100)
+
+    monkeypatch.setattr(Corpus, "batch", unscored_at_first)
+    model = new_model(vocab_size=corpus.tokenizer.vocab_size)
+    run = Run.create(tmp_path / "run", model, corpus.tokenizer, {})
+    events = list(train(model, corpus, settings(steps=8, eval_every=8), run))
+    assert [event.is_scored for event in events if isinstance(event, Step)] == [False] * 6 + [True] * 2
+    losses = [line["loss"] for line in run.read_log() if "loss" in line]
+    assert losses[:6] == [None] * 6
+    assert all(loss > 1 for loss in losses[6:])
+    assert not any(line.get("skipped") for line in run.read_log())
 
 
 def test_bits_per_byte_count_the_scored_bytes_only(corpus: Corpus) -> None:

@@ -116,15 +116,15 @@ class TrainingDisplay:
         self.last_step, self.step = event, event.step
         if math.isfinite(event.loss):
             self.losses.append(event.loss)
-            # The mean of the last ~20 steps, not biased towards the first.
-            self.smoothed = event.loss if self.smoothed is None else 0.95 * self.smoothed + 0.05 * event.loss
+            newest = max(0.05, 1 / len(self.losses))  # the mean of all, from the 20th on with weights that decay
+            self.smoothed = event.loss if self.smoothed is None else (1 - newest) * self.smoothed + newest * event.loss
         self.recent.append(self.tokens_per_step / event.tokens_per_second)
         self.steps += 1
         self.training_seconds += self.recent[-1]
         if self.live is None and (event.progress >= self.next_line or event.step == 1):
             self.next_line = math.floor(event.progress * 50 + 1) / 50
             self.out.print(
-                f"step {self._of_total(event.step)}  loss {event.loss:.4f}  "
+                f"step {self._of_total(event.step)}  loss {_loss_text(event)}  "
                 f"{self._tokens_per_second():,.0f} tokens/s  learning rate {event.learning_rate:.3g}  "
                 f"{duration(event.seconds_left)} left",
                 soft_wrap=True,
@@ -182,17 +182,23 @@ class TrainingDisplay:
         if evaluation:
             validation = f"{evaluation.validation_loss:.4f} ({evaluation.bits_per_byte:.4f} {self.bits_unit})"
         smoothed = "-" if self.smoothed is None else f"{self.smoothed:.4f}"
-        grid.add_row(f"loss {event.loss:.4f}", f"smoothed {smoothed}", f"validation {validation}")
+        grid.add_row(f"loss {_loss_text(event)}", f"smoothed {smoothed}", f"validation {validation}")
+        memory = peak_memory(self.device)
         grid.add_row(
             f"{self._tokens_per_second():,.0f} tokens/s",
             f"learning rate {event.learning_rate:.3g}",
-            f"memory {size(peak_memory(self.device))}",
+            f"memory {size(memory) if memory else '-'}",
         )
         loss_line = Text(sparkline(self.losses, max(10, min(60, self.out.width - 10))), style="cyan")
         parts: list[RenderableType] = [head, grid, Text("loss ").append_text(loss_line)]
         if self.stopping:
             parts.append(Text(STOPPING, style="yellow"))
         return Group(*parts)
+
+
+def _loss_text(event: "Step") -> str:
+    """The loss of a step with four decimals, or a dash if no token was scored."""
+    return f"{event.loss:.4f}" if event.is_scored else "-"
 
 
 def sample_panel(event: "Sample") -> RenderableType:

@@ -37,7 +37,8 @@
     const rows = [
       ["Step", `${number(status.step)}${of}`],
       ["Time so far", duration(status.seconds)],
-      ["Loss of this step", status.loss === null ? "NaN or infinite" : `${status.loss.toFixed(3)} nats per token`],
+      ["Loss of this step",
+        status.loss === null ? "NaN, infinite, or no token scored" : `${status.loss.toFixed(3)} nats per token`],
       ["Learning rate", status.learning_rate.toPrecision(3)],
       ["Speed", tokensPerSecond === null ? "–" : `${number(tokensPerSecond)} tokens per second`],
     ];

@@ -1,6 +1,7 @@
 """The lines and panels of a training run, drawn from made-up events."""
 
 import math
+from dataclasses import replace
 from io import StringIO
 from typing import Any
 
@@ -61,7 +62,38 @@ def test_a_nan_or_infinite_loss_does_not_break_the_display(losses: tuple[float, 
             out.print(display._panel())
     finite = [loss for loss in losses if math.isfinite(loss)]
     assert display.losses == finite
-    assert display.smoothed == (pytest.approx(finite[0] + 0.05 * (finite[-1] - finite[0])) if finite else None)
+    assert display.smoothed == (pytest.approx(sum(finite) / len(finite)) if finite else None)
+
+
+def test_the_smoothed_loss_is_the_mean_of_the_first_steps_and_later_of_the_last_ones() -> None:
+    display = TrainingDisplay(Console(file=StringIO()), "fox", torch.device("cpu"), 100, 800, [])
+    for number in range(1, 21):
+        display.show(step(number, float(number)))
+    assert display.smoothed == pytest.approx(10.5)
+    display.show(step(21, 30.5))
+    assert display.smoothed == pytest.approx(11.5)  # 5 % of the newest
+
+
+def test_a_step_without_a_scored_token_has_no_loss_and_a_diverged_one_has() -> None:
+    out = Console(file=StringIO(), width=200)
+    display = TrainingDisplay(out, "fox", torch.device("cpu"), 100, 800, [])
+    display.show(step(1, math.nan))
+    display.show(replace(step(2, math.nan), skipped=True))
+    first, second = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert "loss -  " in first
+    assert "loss nan  " in second
+
+
+@pytest.mark.parametrize(("memory", "shown"), [(0, "memory -"), (2_000_000, "memory 2.0 MB")])
+def test_memory_that_is_not_measured_is_a_dash(monkeypatch: pytest.MonkeyPatch, memory: int, shown: str) -> None:
+    monkeypatch.setattr("minigpt.device.peak_memory", lambda _: memory)
+    out = Console(file=StringIO(), force_terminal=True, width=120)
+    display = TrainingDisplay(out, "fox", torch.device("cpu"), 100, 800, [])
+    with display:
+        display.show(step(1))
+        with out.capture() as captured:
+            out.print(display._panel())
+    assert shown in captured.get()
 
 
 def test_the_speed_shown_is_the_tokens_of_the_last_steps_over_their_seconds() -> None:
