@@ -158,6 +158,7 @@ class Trainer:
             if not missing:
                 break
             if not waited:
+                yield from self._pending_results()
                 yield Notice(self.progress.step, f"waiting for the text: {self.corpus.shards_done()}")
                 waited = True
             time.sleep(_POLL)
