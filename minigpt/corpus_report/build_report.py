@@ -149,7 +149,7 @@ def _with_progress(pieces: Iterable[Piece], stage: str, total: int, progress: Pr
     done = 0
     for piece, ends_document in pieces:
         yield piece, ends_document
-        done += len(piece)
+        done += len(piece.encode())
         progress(stage, done, max(done, total))
 
 

@@ -106,9 +106,11 @@ class Report:
         for duplicates in self.duplicates:
             share = duplicates.duplicate_bytes / duplicates.sampled_fraction / self.text_bytes
             if share >= _MIN_DUPLICATE_SHARE:
+                about = "about " if duplicates.sampled_fraction < 1 else ""
+                number = round(duplicates.duplicates / duplicates.sampled_fraction)
                 found.append(
                     Finding(
-                        f"{duplicates.duplicates:,} {duplicates.kind} are duplicates, {share:.1%} of the text",
+                        f"{about}{number:,} {duplicates.kind} are duplicates, {share:.1%} of the text",
                         "a model memorizes what it sees often; keep one of each",
                     )
                 )
@@ -121,7 +123,7 @@ class Report:
         if near.units and near.duplicates / near.units >= _MIN_NEAR_DUPLICATE_SHARE:
             found.append(
                 Finding(
-                    f"{near.duplicates / near.units:.1%} of the {near.kind} are near-duplicates of another",
+                    f"{near.duplicates / near.units:.1%} of the long {near.kind} are near-duplicates of another",
                     "keep one of each, or keep all of them on one side of the train/validation split",
                 )
             )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from minigpt.corpus_report import build_report as build_report_module
+from minigpt.corpus_report import duplicates as duplicates_module
 from minigpt.corpus_report.build_report import build_report
 from minigpt.corpus_report.locations import Location
 from minigpt.corpus_report.report import Report
@@ -76,6 +77,41 @@ def test_planted_duplicates_are_counted_with_their_share_and_located(tmp_path: P
     finding = report.findings()[0]
     share = 2 * len(paragraphs[20]) / report.text_bytes
     assert finding.what == f"2 paragraphs are duplicates, {share:.1%} of the text"
+
+
+def test_the_number_of_duplicates_of_a_large_text_is_an_estimate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duplicates_module, "_MOST_HASHES", 100)
+    report = report_on(tmp_path / "book.txt", 2 * book(400))
+    found = next(found for found in report.duplicates if found.kind == "paragraphs")
+    number = round(found.duplicates / found.sampled_fraction)
+    assert found.duplicates <= 100
+    assert number == pytest.approx(400, rel=0.3)
+    (finding,) = (each for each in report.findings() if "duplicates," in each.what)
+    assert finding.what.startswith(f"about {number:,} paragraphs are duplicates, ")
+
+
+def test_the_share_of_near_duplicates_is_that_of_the_long_documents(tmp_path: Path) -> None:
+    short = [f"A short document, number {number}." for number in range(40)]
+    long = [paragraph(seed) for seed in range(3)]
+    documents = [*short, *long, f"{long[0]} more"]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f'{{"text": "{document}"}}\n' for document in documents))
+    report = build_report(scan(path, encoding_errors="replace"), tokenizers=CHEAP)
+    whats = [finding.what for finding in report.findings()]
+    assert "25.0% of the long documents are near-duplicates of another" in whats
+
+
+def test_progress_counts_bytes(tmp_path: Path) -> None:
+    last: dict[str, tuple[int, int]] = {}
+
+    def progress(stage: str, done: int, total: int) -> None:
+        last[stage] = done, total
+
+    report = report_on(tmp_path / "book.txt", ["Съешь ещё этих мягких французских булок"] * 99, progress=progress)
+    for stage in ("finding duplicates", "splitting", "comparing the two parts"):
+        assert last[stage] == (report.text_bytes, report.text_bytes), stage
 
 
 def test_invalid_utf8_is_the_first_finding_unless_training_replaces_it(tmp_path: Path) -> None:
