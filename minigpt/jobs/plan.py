@@ -196,7 +196,7 @@ class Plan:
     def _length(self) -> str:
         training = self.training
         if training.minutes:
-            return f"{_amount(training.minutes, 'minute')}, {_end_time(60 * training.minutes)}"
+            return f"{_amount(training.minutes, 'minute')}, {_end_time(60 * training.minutes - self.seconds)}"
         length = _amount(training.epochs, "epoch") if training.epochs else count(training.steps or 0, "step")
         return f"{length}, {_end_time(self.settings.seconds)}"
 

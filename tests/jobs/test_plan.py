@@ -1,6 +1,8 @@
 """A plan follows the memory of the machine and the dtype of its device, and its table names all its settings."""
 
 import re
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +139,14 @@ def test_a_plan_says_when_the_run_will_be_done_however_long_it_is(
 ) -> None:
     monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
     assert re.search(expected, str(plan_of(here / "fox.txt", dtype="float32", **given)))
+
+
+def test_the_minutes_of_a_run_begin_before_its_plan_was_measured(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    plan = replace(plan_of(here / "fox.txt", dtype="float32", minutes=3.0), seconds=60.0)
+    now = 1_800_000_000
+    monkeypatch.setattr("minigpt.jobs.plan.time.time", lambda: now)
+    assert time.strftime("done at %H:%M:%S", time.localtime(now + 120)) in str(plan)
 
 
 def test_a_plan_says_how_the_embeddings_are_trained(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
