@@ -192,8 +192,8 @@ def spoken_duration(seconds: float) -> str:
 
 
 def _rounded_count(number: int) -> str:
-    """A number to three digits: 3.24 million."""
-    for factor, unit in ((1e9, " billion"), (1e6, " million")):
-        if number >= factor:
+    """A number to three digits: 3.24 million; in full below a million."""
+    for least, factor, unit in ((999.5e6, 1e9, " billion"), (1e6, 1e6, " million")):
+        if number >= least:
             return f"{number / factor:.3g}{unit}"
     return f"{number:,}"

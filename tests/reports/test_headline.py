@@ -107,6 +107,21 @@ def test_the_facts_and_the_plan_are_those_of_the_record() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        (999_999, "999,999"),
+        (1_000_000, "1 million"),
+        (999_499_999, "999 million"),
+        (999_600_000, "1 billion"),
+        (1_234_000_000, "1.23 billion"),
+    ],
+)
+def test_large_counts_are_rounded_to_three_digits(tokens: int, expected: str) -> None:
+    facts = headline(record(), [], {"step": 1, "seconds": 1.0, "tokens": tokens, "loss": 2.0})["facts"]
+    assert ["Training time", "1 s", f"1 step, {expected} tokens"] in facts
+
+
 def test_the_meaning_says_if_only_one_roles_turns_were_measured() -> None:
     chat = record(training={"loss_on": "assistant", "minutes": 2})
     meaning = headline(chat, [evaluation(1, 2.0)], None)["meaning"]
