@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from minigpt.errors import ConfigError, MinigptError
 from minigpt.generation.batching.requests import Event, Failed, Request
 from minigpt.generation.batching.worker import Worker
+from minigpt.generation.streaming import Piece
 from minigpt.server.api_error import ApiError, shutting_down
 from minigpt.server.metrics import Metrics
 from minigpt.server.serve_config import ServeConfig
@@ -96,9 +97,10 @@ class EventHub:
             step = await queue.get()
             if isinstance(step, ApiError):
                 raise step
-            now = time.perf_counter()
-            durations.observe(now - last)
-            durations, last = self.metrics.between_tokens, now
+            if any(isinstance(event.content, Piece) for event in step):
+                now = time.perf_counter()
+                durations.observe(now - last)
+                durations, last = self.metrics.between_tokens, now
             for event in step:
                 if isinstance(event.content, Failed):
                     raise _failure(event.content.error)

@@ -271,6 +271,18 @@ def test_metrics_count_requests_and_tokens() -> None:
     assert lines['minigpt_first_token_seconds_bucket{le="+Inf"}'] == "1"
 
 
+def test_an_echo_without_a_text_has_no_time_to_its_first_token() -> None:
+    with new_client("tiny") as client:
+        client.post("/v1/completions", json={"prompt": "abc", "max_tokens": 0, "echo": True})
+        nothing = client.get("/metrics").text
+        client.post("/v1/completions", json={"prompt": "abc", "max_tokens": 1, "echo": True, "logprobs": 0})
+        one = client.get("/metrics").text
+    assert "minigpt_request_seconds_count 1\n" in nothing
+    assert "minigpt_first_token_seconds_count 0\n" in nothing
+    assert "minigpt_first_token_seconds_count 1\n" in one
+    assert "minigpt_between_tokens_seconds_count 0\n" in one
+
+
 def test_the_openapi_file_describes_the_answers(client: TestClient) -> None:
     document = client.get("/openapi.json").json()
     bodies = {
