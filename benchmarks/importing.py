@@ -11,6 +11,7 @@ import argparse
 import json
 import math
 import shutil
+import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -137,12 +138,12 @@ def measure(folder: Path, options: argparse.Namespace) -> tuple[list[list[str]],
         # In turn, so that other load on the machine affects all of them.
         done = [run(way, form) for _ in range(options.repeats) for way in ways]
         results += done
-        reading = min(each["processor"] for each in done if each["task"] == "read")
+        reading = statistics.median(each["processor"] for each in done if each["task"] == "read")
         for way in ways:
             taken = [each for each in done if each["task"] == way]
             processor = [each["processor"] for each in taken]
             seconds, most = [each["seconds"] for each in taken], max(each["bytes"] for each in taken)
-            ratio = f"{min(processor) / reading:.2f}"
+            ratio = f"{statistics.median(processor) / reading:.2f}"
             row = [form, way, measuring.spread(processor, ".2f"), ratio, measuring.spread(seconds, ".2f")]
             rows.append([*row, f"{most / size:.2f}"])
             measuring.print_progress(" · ".join(rows[-1]))

@@ -1,5 +1,6 @@
 """The arithmetic of the benchmarks, and their use of minigpt; no peer is needed."""
 
+import argparse
 import importlib
 import json
 import math
@@ -35,6 +36,8 @@ NAMES = (
     "generation",
     "busy",
     "simulate_scaling",
+    "serving",
+    "importing",
 )
 
 
@@ -458,3 +461,32 @@ def test_simulated_muon_is_divided_unless_the_network_is_slow(load: Any) -> None
     alone = simulation.muon_flops(model) / simulation.H100.flops
     assert extra(1e6) == pytest.approx(alone, rel=0.1)
     assert extra(1e12) < alone / 2
+
+
+def test_the_median_of_an_even_number_of_times_is_between_the_middle_two(load: Any) -> None:
+    quantile = load("serving").quantile
+    assert quantile([0.02, 0.01], 0.5) == pytest.approx(15)
+    assert quantile([0.03, 0.01, 0.02], 0.5) == pytest.approx(20)
+    assert quantile([0.01], 0.95) == pytest.approx(10)
+    assert quantile([], 0.5) == 0
+
+
+def test_importing_is_compared_with_reading_by_the_medians_of_the_table(
+    load: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    importing = load("importing")
+    processor = {"read": iter([0.1, 0.4, 0.5]), "import": iter([0.2, 0.8, 0.9]), "map": iter([0.1, 0.2, 0.3])}
+
+    def run_job(_script: str, job: dict[str, Any], _threads: int) -> dict[str, Any]:
+        return {"bytes": 100} | (
+            {} if job["task"] == "write" else {"processor": next(processor[job["task"]]), "seconds": 1.0}
+        )
+
+    monkeypatch.setattr(importing.measuring, "run_job", run_job)
+    options = argparse.Namespace(forms=["model.safetensors"], repeats=3, threads=1, shape="gpt2")
+    rows, _ = importing.measure(tmp_path, options)
+    assert [row[1:4] for row in rows] == [
+        ["read", "0.40 (0.10–0.50)", "1.00"],
+        ["import", "0.80 (0.20–0.90)", "2.00"],
+        ["map", "0.20 (0.10–0.30)", "0.50"],
+    ]
