@@ -118,7 +118,7 @@ def _fetch_tokenizer(repository: str, revision: str, cached: bool) -> None:
 
 
 def _fetch_first(
-    repository: str, names: Sequence[str], revision: str, cached: bool, *, needed: bool = True
+    repository: str, names: Sequence[str], revision: str | None, cached: bool, *, needed: bool = True
 ) -> Path | None:
     """The first of these files that exists, or, offline, that the cache has; None if the model has none of them.
 

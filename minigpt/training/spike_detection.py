@@ -32,7 +32,7 @@ class SpikeDetector:
 
         A step is skipped if its loss or gradient is NaN or infinite, or if its loss is more than `threshold` standard
         deviations above the running mean. A threshold of 0 turns the latter off, and it needs 100 losses first.
-        `is_scored` says whether the loss is of any token, as it is by default; if not, it is not added.
+        A loss of no token, for which `is_scored` is false, is not added either; by default every loss is of some.
         Shapes: loss () and gradient_norm () and is_scored () bool -> () bool.
         """
         mean, variance, count = self.statistics.unbind()

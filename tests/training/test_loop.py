@@ -479,13 +479,13 @@ def test_the_results_of_earlier_steps_come_before_the_run_waits_for_text(
     def one_step_later(step: TrainStep, keep: int | None = None) -> list[StepResult]:
         return results(step, keep=0 if keep is None else 1)  # as on CUDA
 
-    ready = iter([True, True, True, False, *[True] * 9])
+    ready = iter([True, True, True, False, *[True] * 8])
     monkeypatch.setattr(TrainStep, "results", one_step_later)
     monkeypatch.setattr(Corpus, "grows", True)
     monkeypatch.setattr(Corpus, "is_ready", lambda *_: next(ready))
-    events = list(train(new_model(), corpus, settings(steps=5, eval_every=5, sample_every=0)))
+    events = list(train(new_model(), corpus, settings(steps=10, eval_every=10, sample_every=0)))
     taken = [event.step if isinstance(event, Step) else "waits" for event in events if isinstance(event, Step | Notice)]
-    assert taken == [1, 2, 3, "waits", 4, 5]
+    assert taken == [1, 2, 3, "waits", *range(4, 11)]
 
 
 def test_a_loss_spike_is_skipped_and_counted(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
