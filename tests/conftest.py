@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
 from minigpt.planning import throughput
 from minigpt.reports import loss_curve
@@ -45,6 +46,15 @@ def _plans_and_pages_take_little_time() -> Iterator[None]:
 def loss_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loss curves are drawn in this test."""
     monkeypatch.setattr(loss_curve, "draw_loss_curve", DRAW_LOSS_CURVE)
+
+
+@pytest.fixture
+def exact_float32() -> Iterator[None]:
+    """Full float32 products on a GPU, even if an earlier test has enabled TF32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
 
 
 @pytest.fixture(autouse=True)

@@ -123,10 +123,11 @@ class Replay:
 
     def __init__(self, step: Step, model: GPT, cache: KVCache, span: int) -> None:
         rows, device = cache.batch_size, cache.layers[0].keys.device
-        self._ids = torch.zeros(rows, 1, dtype=torch.int64, device=device)
-        self._at = torch.zeros(1, dtype=torch.int64, device=device)
-        self._padding = torch.zeros(rows, dtype=torch.int64, device=device)
-        self._step = Recording(lambda: step(model, cache, self._ids, self._at, self._padding, span), device)
+        self._ids = ids = torch.zeros(rows, 1, dtype=torch.int64, device=device)
+        self._at = at = torch.zeros(1, dtype=torch.int64, device=device)
+        self._padding = padding = torch.zeros(rows, dtype=torch.int64, device=device)
+        # Without `self`: a reference cycle would keep the cache's memory until the next garbage collection.
+        self._step = Recording(lambda: step(model, cache, ids, at, padding, span), device)
 
     def __call__(self, ids: Tensor, at: int, padding: Tensor | None) -> Tensor:
         """Reads one id per row, (B, 1), at position `at`: -> (B, 1, V)."""
@@ -151,6 +152,11 @@ class GraphEngine(TorchEngine):
         self._step: Step = compiled_step() if compiled else static_step
         self._replays: dict[int, Replay] = {}  # by span
         self._recorded: list[Tensor] = []  # the buffers they use, referenced here so that they stay allocated
+
+    def _replace_cache(self, rows: int) -> None:
+        self._replays.clear()
+        self._recorded = []
+        super()._replace_cache(rows)
 
     @property
     def description(self) -> str:

@@ -49,9 +49,11 @@ class CudaSlots(TorchSlots):
     def __init__(self, model: GPT, n_slots: int) -> None:
         super().__init__(model, n_slots)
         self._next = [0] * n_slots  # the position of each slot's next id
-        self._ids = torch.zeros(n_slots, dtype=torch.int64, device=self.device)
-        self._at = torch.zeros(n_slots, dtype=torch.int64, device=self.device)
-        self._step = Recording(lambda: slot_step(model, self.cache, self._ids, self._at), self.device)
+        self._ids = ids = torch.zeros(n_slots, dtype=torch.int64, device=self.device)
+        self._at = at = torch.zeros(n_slots, dtype=torch.int64, device=self.device)
+        cache = self.cache
+        # Without `self`: a reference cycle would keep the cache's memory until the next garbage collection.
+        self._step = Recording(lambda: slot_step(model, cache, ids, at), self.device)
 
     @property
     def description(self) -> str:

@@ -46,6 +46,10 @@ class TorchEngine(PyTorchRunner):
         weight = self.model.token_embedding.weight
         return KVCache(self.model.config, rows, device=weight.device, dtype=weight.dtype)
 
+    def _replace_cache(self, rows: int) -> None:
+        self._cache = self._new_cache(0)  # frees the old cache before the new one is allocated
+        self._cache = self._new_cache(rows)
+
     @property
     def length(self) -> int:
         return self._cache.length
@@ -57,7 +61,7 @@ class TorchEngine(PyTorchRunner):
         if self._cache.batch_size == len(prompts):
             self._cache.reset()
         else:
-            self._cache = self._new_cache(len(prompts))
+            self._replace_cache(len(prompts))
         padding = [longest - len(prompt) for prompt in prompts]
         ids = [[0] * pad + list(prompt) for pad, prompt in zip(padding, prompts, strict=True)]
         if any(padding):

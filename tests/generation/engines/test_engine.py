@@ -1,5 +1,7 @@
 """Every engine gives the same logits however a text is divided into calls and whatever the other rows are."""
 
+import gc
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
@@ -304,6 +306,34 @@ def test_a_step_does_not_write_to_an_earlier_cache() -> None:
     assert_same("graph", found[1], alone(engine, 6, 8, 9))
 
 
+@pytest.mark.parametrize("kind", ["torch", "graph"])
+def test_the_old_cache_is_freed_before_one_for_another_number_of_rows_is_allocated(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine: Any = build(kind, small_model())
+    engine.start([[1, 2]])
+    read_rows(engine, [[3]])
+    allocate, before, freed = engine._new_cache, weakref.ref(engine._cache), []
+
+    def new_cache(rows: int) -> KVCache:
+        if rows:
+            freed.append(before() is None)
+        if rows > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return allocate(rows)
+
+    monkeypatch.setattr(engine, "_new_cache", new_cache)
+    gc.disable()
+    try:
+        with pytest.raises(torch.OutOfMemoryError):
+            engine.start([[1], [2], [3]])
+        engine.start([[4], [5]])
+    finally:
+        gc.enable()
+    assert freed == [True, True]
+    assert_same(kind, read_rows(engine, [[6], [7]])[1], alone(engine, 5, 7))
+
+
 def test_only_calls_with_one_id_per_row_replay_the_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -360,9 +390,12 @@ def test_the_step_is_compiled_for_any_number_of_shapes_without_products_that_hav
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("exact_float32")
 @pytest.mark.filterwarnings("ignore")  # of torch.compile itself
 @pytest.mark.parametrize("compiled", [False, True])
-def test_recorded_steps_give_the_logits_of_unrecorded_steps(compiled: bool) -> None:
+def test_recorded_steps_give_the_logits_of_unrecorded_steps(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if compiled:
+        monkeypatch.setattr(cuda_graphs, "_SHORTEST_SPAN", 12)  # a single span to compile
     model = small_model(n_positions=12).to("cuda")
     plain, recorded = TorchEngine(model), GraphEngine(model, compiled=compiled)
     batches = [[[1, 2, 3], [4]], [[5]], [[1, 2], [3, 4], [5]]]
@@ -376,6 +409,24 @@ def test_recorded_steps_give_the_logits_of_unrecorded_steps(compiled: bool) -> N
         plain.keep([0])
         last = torch.tensor([[9]], device="cuda")
         torch.testing.assert_close(recorded.read(last), plain.read(last), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.usefixtures("exact_float32")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-3), (torch.bfloat16, 0.05)])
+def test_recorded_steps_of_heads_as_wide_as_gpt2s_give_the_logits_of_unrecorded_steps(
+    device: str, dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_graphs, "_SHORTEST_SPAN", 32)
+    model = random_model(vocab_size=257, n_positions=64, n_embd=128, n_head=2).to(device, dtype)
+    plain, recorded = TorchEngine(model), GraphEngine(model)
+    texts = [range(20), range(30, 43)]
+    found, expected = recorded.start(texts), plain.start(texts)
+    for at in range(20):  # in spans of 32 and 64 positions
+        ids = torch.tensor([[7 * at], [7 * at + 1]], device=device)
+        found, expected = recorded.read(ids), plain.read(ids)
+        scale = float(expected.abs().max())
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance * scale)
 
 
 @pytest.mark.gpu

@@ -1,10 +1,13 @@
 """Slot engines give each slot the same bits whatever the others read, and the logits of the model."""
 
+import gc
 import random
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from builders import random_model
 from torch import Tensor
 
 from minigpt.config import GPTConfig
@@ -137,6 +140,35 @@ def test_a_step_of_fixed_shape_does_not_touch_slots_that_read_nothing() -> None:
         found += engine.read([Chunk(0, at, [id])])
         engine.read([Chunk(1, at, [1]), Chunk(2, at, [2])])
     assert torch.equal(torch.cat(found), expected)
+
+
+@pytest.mark.usefixtures("exact_float32")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_recorded_step_gives_a_slot_the_same_bits_beside_others_and_the_logits_of_the_model(device: str) -> None:
+    model = random_model(vocab_size=257, n_positions=64, n_embd=128, n_head=2).to(device)
+    rows = [some_ids(20, seed) for seed in range(3)]
+    expected = [read_alone(CudaSlots(model, 3), slot, ids, 1) for slot, ids in enumerate(rows)]
+    engine = CudaSlots(model, 3)
+    for at in range(20):
+        found = engine.read([Chunk(slot, at, ids[at : at + 1]) for slot, ids in enumerate(rows)])
+        for slot, logits in enumerate(found):
+            assert torch.equal(logits[0], expected[slot][at])
+    with torch.no_grad():
+        torch.testing.assert_close(
+            torch.stack(expected), model(torch.tensor(rows, device=device)), rtol=1e-3, atol=1e-3
+        )
+
+
+def test_a_step_of_fixed_shape_frees_its_cache_without_a_garbage_collection() -> None:
+    engine = CudaSlots(some_model(), 3)
+    read_alone(engine, 0, some_ids(3, 5), 1)
+    cache = weakref.ref(engine.cache)
+    gc.disable()
+    try:
+        del engine
+        assert cache() is None
+    finally:
+        gc.enable()
 
 
 def test_the_engine_fits_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
