@@ -6,6 +6,7 @@ import functools
 import os
 import sys
 import time
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -92,7 +93,10 @@ def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager
 def allow_tf32(device: torch.device) -> None:
     """Makes CUDA multiply float32 matrices in TF32 from now on."""
     if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
+        # torch 2.9 warns of this function, but torch.compile fails with what it recommends (pytorch issue 166387).
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Please use the new API settings to control TF32", UserWarning)
+            torch.set_float32_matmul_precision("high")
 
 
 def free_memory(device: torch.device) -> int:

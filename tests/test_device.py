@@ -3,6 +3,7 @@
 import itertools
 import platform
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from minigpt import cgroups
 from minigpt import device as device_module
 from minigpt.config import GPTConfig
 from minigpt.device import (
+    allow_tf32,
     autocast,
     free_memory,
     keep_freed_memory,
@@ -26,6 +28,8 @@ from minigpt.errors import DeviceError
 from minigpt.model.attention import CausalSelfAttention
 from minigpt.model.gpt import GPT
 from minigpt.model.kv_cache import KVCache
+
+pytestmark = pytest.mark.usefixtures("exact_float32")
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -170,6 +174,20 @@ def test_float32_does_not_change_an_outer_autocast() -> None:
         assert (torch.eye(3) @ torch.eye(3)).dtype == torch.bfloat16
 
 
+def test_tf32_is_allowed_without_a_warning_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = []
+
+    def choose(precision: str) -> None:  # as torch 2.9 does
+        warnings.warn("Please use the new API settings to control TF32 behavior, such as ...", stacklevel=2)
+        chosen.append(precision)
+
+    with monkeypatch.context() as patch, warnings.catch_warnings():
+        patch.setattr(torch, "set_float32_matmul_precision", choose)
+        warnings.simplefilter("error")
+        allow_tf32(CUDA)
+    assert chosen == ["high"]
+
+
 def test_free_memory_on_a_gpu_includes_pytorchs_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (5_000, 90_000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 700)
@@ -231,15 +249,6 @@ def test_peak_memory_on_a_cpu_is_the_resident_set_of_the_process_in_bytes(monkey
 
 needs_gpu = pytest.mark.gpu
 CONFIG = GPTConfig(vocab_size=101, n_positions=64, n_embd=96, n_layer=3, n_head=6)
-
-
-@pytest.fixture(autouse=True)
-def exact_float32() -> Iterator[None]:
-    """Full float32 products on the GPU, even if an earlier test has enabled TF32."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    yield
-    torch.set_float32_matmul_precision(before)
 
 
 def on_both_devices() -> tuple[GPT, GPT]:
