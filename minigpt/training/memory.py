@@ -10,7 +10,8 @@ from minigpt.model.gpt import GPT
 from minigpt.training.fine_tuning import adapter_parameters, trained_parameters, trains_embedding
 from minigpt.training.loss import CUDA_HEAD_ROWS, HEAD_ROWS
 
-# The messages of torch on a CPU, on a CPU under Windows, on MPS (two), and of a GPU too full to start CUDA or cuBLAS.
+# The messages of torch on a CPU, on a CPU under Windows, on MPS (two), and of a GPU too full to start CUDA or cuBLAS or
+# to load a compiled kernel.
 _OUT_OF_MEMORY = (
     "can't allocate memory",
     "not enough memory",
@@ -18,6 +19,7 @@ _OUT_OF_MEMORY = (
     "Invalid buffer size",
     "CUDA error: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
+    "Triton Error [CUDA]: out of memory",
 )
 
 # An adapter's outputs are added to the base's. On a CPU, glibc's allocator keeps the gaps that these leave: measured

@@ -134,6 +134,7 @@ def test_an_update_that_runs_out_of_memory_is_one_sentence(corpus: Corpus, monke
         torch.OutOfMemoryError("CUDA out of memory"),
         RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: you tried"),
         RuntimeError("CUDA error: out of memory"),
+        RuntimeError("Triton Error [CUDA]: out of memory"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 12 bytes."),
         RuntimeError("MPS backend out of memory (MPS allocated: 9 GB, other allocations: 1 GB, max allowed: 10 GB)"),
