@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from minigpt.config import GPTConfig
 
 Point = tuple[int, float, float]  # steps, seconds of training, total nats of the validation text
@@ -139,11 +141,17 @@ def run_worker(command: Sequence[str], threads: int, limit: float | None = None,
 
 
 def _kill_all(process: subprocess.Popen[bytes]) -> None:
-    """Kills a process that leads a session, and all processes that it has started."""
+    """Kills a process that leads a session, and all processes that it has started, in other sessions too."""
+    started: list[psutil.Process] = []
+    with suppress(psutil.Error):
+        started = psutil.Process(process.pid).children(recursive=True)
     if hasattr(os, "killpg"):
         os.killpg(process.pid, signal.SIGKILL)
     else:  # Windows
         process.kill()
+    for each in started:
+        with suppress(psutil.Error):
+            each.kill()
     process.wait()
 
 

@@ -3,7 +3,8 @@
     PYTHONPATH=. python benchmarks/on_gpu.py --json on_gpu.json
 
 Every part runs in a separate process with a limit in seconds; the seconds that it leaves go to the next parts. What
-fails or reaches its limit is reported in its row, the rest goes on, and the exit code is 1. The parts:
+fails or reaches its limit is reported in its row, the rest goes on, and the exit code is 1. If the command itself is
+cut off, on_gpu.json has the results of the parts before, and on_gpu.partial.jsonl those of the last one. The parts:
 
 - `limits`: the throughput of a large bfloat16 matrix product, and the bandwidth of reading a large tensor.
 - `tests`: the tests with the pytest marker `gpu`.
@@ -107,15 +108,17 @@ def measure_limits(job: dict[str, Any], sizes: Sizes) -> Iterator[dict[str, Any]
     from minigpt.planning.throughput import peak
 
     device = torch.device(job["device"])
-    a, b = (torch.randn(sizes.matrix, sizes.matrix, dtype=torch.bfloat16, device=device) for _ in range(2))
+    # In a dry run, a CPU that only emulates bfloat16 would take most of the part's seconds.
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    a, b = (torch.randn(sizes.matrix, sizes.matrix, dtype=dtype, device=device) for _ in range(2))
     flops = 2 * sizes.matrix**3 / seconds_of(lambda: a @ b, device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
     yield {
         "case": "matrix product",
         "name": name,
         "flops": flops,
-        "peak_flops": peak(device, torch.bfloat16).flops,
-        "peak_source": peak(device, torch.bfloat16).source,
+        "peak_flops": peak(device, dtype).flops,
+        "peak_source": peak(device, dtype).source,
     }
     data = torch.ones(sizes.memory // 4, dtype=torch.float32, device=device)
     copy = torch.empty_like(data)
@@ -128,10 +131,11 @@ def measure_tests(job: dict[str, Any], sizes: Sizes) -> Iterator[dict[str, Any]]
     """The tests that need a GPU. A dry run only collects them."""
     tests = sorted((ROOT / "tests").rglob("test_*.py"))
     marked = [path for path in tests if "pytest.mark.gpu" in path.read_text("utf-8")]
+    marked.sort(key=lambda path: path.name == "test_engine.py")  # the slowest last: it compiles steps
     options = ["-m", "gpu", "-v", "-rfE", "-p", "no:cacheprovider", *(["--collect-only"] if job["dry_run"] else [])]
     result: dict[str, Any] = {"case": "pytest -m gpu"}
     try:
-        limit = job["limit"] - 5  # so that the tests that have passed are reported too
+        limit = max(1.0, job["ends"] - time.time() - 5)  # so that the tests that have passed are reported too
         printed = run_worker([sys.executable, "-m", "pytest", *options, *map(str, marked)], job["threads"], limit)
     except WorkerError as error:
         printed, result["error"] = error.stdout, str(error)
@@ -157,8 +161,6 @@ def measure_learning(job: dict[str, Any], sizes: Sizes) -> Iterator[dict[str, An
         losses = [event.validation_loss for event in events if isinstance(event, minigpt.Evaluation)]
         steps = [event for event in events if isinstance(event, minigpt.Step)]
         notices = [event.text for event in events if isinstance(event, minigpt.Notice) and folder not in event.text]
-        model = minigpt.load("run", checkpoints=folder, device=job["device"])
-        sample = model.generate("The ", max_new_tokens=40, seed=SEED, temperature=0.8)
         yield {
             "case": "minigpt.fit()",
             "steps": steps[-1].step,
@@ -166,10 +168,11 @@ def measure_learning(job: dict[str, Any], sizes: Sizes) -> Iterator[dict[str, An
             "last_loss": losses[-1],
             "seconds": steps[-1].seconds,
             "tokens_per_second": sorted(step.tokens_per_second for step in steps)[len(steps) // 2],
-            "engine": model.engine.description,
-            "sample": sample,
             "notices": notices,
         } | ({} if losses[-1] < 0.9 * losses[0] else {"error": "the loss did not fall by a tenth"})
+        model = minigpt.load("run", checkpoints=folder, device=job["device"])
+        sample = model.generate("The ", max_new_tokens=40, seed=SEED, temperature=0.8)
+        yield {"case": "generate()", "engine": model.engine.description, "sample": sample}
 
 
 def training_cases(job: dict[str, Any], sizes: Sizes) -> Iterator[dict[str, Any]]:
@@ -178,12 +181,12 @@ def training_cases(job: dict[str, Any], sizes: Sizes) -> Iterator[dict[str, Any]
     batch = sizes.training.batch
     if not job["compiled"]:
         for optimizer in ("adamw", "muon"):
-            yield {"optimizer": optimizer, "batch": batch, "micro_batch": sizes.micro_batches[1]}
+            yield {"optimizer": optimizer, "batch": batch, "micro_batch": best}
         return
     for total in (sizes.large_batch, batch):  # all with the micro-batch that is compiled first
         for optimizer in ("adamw", "muon"):
             yield {"optimizer": optimizer, "batch": total, "micro_batch": best}
-    yield {"optimizer": "adamw", "batch": sizes.large_batch, "micro_batch": best, "attention": "cuDNN"}
+    yield {"optimizer": "adamw", "batch": sizes.large_batch, "micro_batch": best, "attention": "flash"}
     for micro_batch in smaller:
         yield {"optimizer": "adamw", "batch": sizes.large_batch, "micro_batch": micro_batch}
 
@@ -217,6 +220,7 @@ def train_one(result: dict[str, Any], sizes: Sizes, data: Path, device: Any) -> 
     shape = Shape(**vars(sizes.training) | {"batch": result["batch"]})
     notices: list[str] = []
     if device.type == "cuda":
+        torch.cuda.init()  # or the next call fails for a device with a number
         torch.cuda.reset_peak_memory_stats(device)
     stopwatch = functools.partial(
         Stopwatch, warmup=2, seconds=sizes.seconds, steps=None, synchronize=synchronizer(device)
@@ -301,21 +305,20 @@ def decode_generated(engine: Any, n_prompt: int, n_new: int, device: Any) -> flo
 
 
 @contextlib.contextmanager
-def attention(backend: str | None, device: Any) -> Iterator[None]:
-    """A context in which scaled_dot_product_attention uses only cuDNN's kernels if asked to, on CUDA."""
-    import torch
+def attention(kernels: str | None, device: Any) -> Iterator[None]:
+    """A context in which scaled_dot_product_attention uses only FlashAttention's kernels on CUDA, if "flash" is given.
 
-    if backend is None or device.type != "cuda":
+    Without it, torch chooses cuDNN's on an H100 or H200.
+    """
+    from torch._functorch import config
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    if kernels != "flash" or device.type != "cuda":
         yield
         return
-    switches = (torch.backends.cuda.enable_flash_sdp, torch.backends.cuda.enable_mem_efficient_sdp)
-    for switch in switches:
-        switch(False)
-    try:
+    # The keys of this cache do not contain which kernels are allowed: it would return the graph with torch's choice.
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION), config.patch(enable_autograd_cache=False):
         yield
-    finally:
-        for switch in switches:
-            switch(True)
 
 
 @contextlib.contextmanager
@@ -354,31 +357,31 @@ def seconds_of(operation: Callable[[], object], device: Any, rounds: int = 10) -
 
 
 PARTS = {
-    "limits": Part(measure_limits, "limits", 30, {}),
+    "limits": Part(measure_limits, "limits", 25, {}),
     "tests": Part(measure_tests, "tests", 85, {}),
     "learning": Part(measure_learning, "learning", 75, {}),
-    "training": Part(measure_training, "training", 50, {"compiled": False}),
+    "training": Part(measure_training, "training", 35, {"compiled": False}),
     "decoding-124M": Part(
         measure_decoding,
         "decoding",
-        35,
+        25,
         {"model": "124M", "engines": ["no CUDA graphs", "CUDA graphs", "CUDA graphs, generate()"]},
     ),
     "decoding-XL": Part(
-        measure_decoding, "decoding", 40, {"model": "XL", "engines": ["no CUDA graphs", "CUDA graphs"]}
+        measure_decoding, "decoding", 35, {"model": "XL", "engines": ["no CUDA graphs", "CUDA graphs"]}
     ),
-    "training-compiled": Part(measure_training, "training", 140, {"compiled": True}),
+    "training-compiled": Part(measure_training, "training", 110, {"compiled": True}),
     "decoding-124M-compiled": Part(
         measure_decoding,
         "decoding",
-        45,
+        80,
         {"model": "124M", "engines": ["CUDA graphs, compiled", "CUDA graphs, compiled, generate()"]},
     ),
     "decoding-XL-compiled": Part(
-        measure_decoding, "decoding", 70, {"model": "XL", "engines": ["CUDA graphs, compiled"]}
+        measure_decoding, "decoding", 95, {"model": "XL", "engines": ["CUDA graphs, compiled"]}
     ),
 }
-LIMIT = sum(part.seconds for part in PARTS.values())  # 570 of the 600 seconds
+LIMIT = sum(part.seconds for part in PARTS.values())  # 565 of the 600 seconds
 
 
 def compile_without_code(*, dry_run: bool) -> None:
@@ -396,12 +399,21 @@ def work(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield from PARTS[job["part"]].measure(job, DRY if job["dry_run"] else FULL)
 
 
+def print_results(job: dict[str, Any]) -> None:
+    """Runs one part in this process; prints each result at once and appends it to the file `partial`, if given."""
+    for result in work(job):
+        print(json.dumps(result), flush=True)
+        if job["partial"]:
+            with Path(job["partial"]).open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"part": job["part"], **result}) + "\n")
+
+
 # The parent process.
 
 
 def run_part(name: str, job: dict[str, Any], limit: float, threads: int) -> list[dict[str, Any]]:
     """The results of a part, which is stopped after `limit` seconds; a failure is the last of them."""
-    job = PARTS[name].job | job | {"part": name, "limit": limit, "threads": threads}
+    job = PARTS[name].job | job | {"part": name, "ends": time.time() + limit, "threads": threads}
     command = [sys.executable, __file__, "--worker", json.dumps(job)]
     failure: list[dict[str, Any]] = []
     try:
@@ -527,8 +539,7 @@ def main() -> int:
     parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
-        for result in work(given.worker):
-            print(json.dumps(result), flush=True)
+        print_results(given.worker)
         return 0
     if given.device == "cpu" and not given.dry_run:
         parser.error("--device cpu needs --dry-run: the full sizes take hours on a CPU")
@@ -537,11 +548,16 @@ def main() -> int:
     except DeviceError as error:
         parser.error(str(error))
     here, results = machine(given.threads), []
+    partial = given.json and given.json.with_suffix(".partial.jsonl")
+    if partial:
+        partial.unlink(missing_ok=True)  # of an earlier run
     for name, limit in limits_of(given.parts, LIMIT):
-        job = {"device": given.device, "dry_run": given.dry_run}
+        job = {"device": given.device, "dry_run": given.dry_run, "partial": partial and str(partial)}
         results += run_part(name, job, limit(), given.threads)
         print_progress(f"{name}: {json.dumps([r for r in results if r['part'] == name])}")
         write_json(given.json, here, results)
+        if partial:
+            partial.unlink(missing_ok=True)
     kind = "**Dry run**: tiny shapes; no figure says anything about speed.\n\n" if given.dry_run else ""
     command = f"Command: `python benchmarks/on_gpu.py {' '.join(sys.argv[1:])}`; seed {SEED}."
     print(f"{kind}{describe(here)}\n{command}\n\n{report(results)}")

@@ -76,7 +76,7 @@ def measure_minigpt(
     **options: Any,
 ) -> Stopwatch:
     """Trains minigpt until the stopwatch, which starts after the model is built, ends the measurement."""
-    model, config = minigpt_parts(shape, device.type, **options)
+    model, config = minigpt_parts(shape, str(device), **options)
     clock = stopwatch()
     for _ in minigpt_steps(model, config, data, on_notice):
         if clock.step():
@@ -111,7 +111,7 @@ def measure_outside(
     """The fraction of a step that minigpt's loop spends outside a bare step: the median over pairs of timed blocks."""
     loops = []
     for steps in (minigpt_steps, bare_steps):
-        loops.append(steps(*minigpt_parts(shape, device.type), data))
+        loops.append(steps(*minigpt_parts(shape, str(device)), data))
 
     def timed(loop: Iterator[None], count: int) -> float:
         began = time.perf_counter()

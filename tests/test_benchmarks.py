@@ -1,6 +1,7 @@
 """The arithmetic of the benchmarks, and their use of minigpt; no peer is needed."""
 
 import importlib
+import itertools
 import json
 import math
 import os
@@ -10,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from builders import new_model
+from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends
 
-from minigpt import GPT, GPTConfig, Tokenizer, evaluate
+import minigpt
+from minigpt import GPT, GPTConfig, Tokenizer, TrainConfig, evaluate
 from minigpt.storage.checkpoint import save_checkpoint
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -92,12 +95,14 @@ def test_the_error_of_a_failed_worker_is_its_last_line(load: Any) -> None:
         measuring.run_worker([sys.executable, "-c", "raise ValueError('no')"], 1)
 
 
+@pytest.mark.parametrize("new_session", [False, True])
 def test_a_worker_that_takes_too_long_is_ended_with_its_children_and_what_it_printed_is_kept(
-    load: Any, tmp_path: Path
+    load: Any, tmp_path: Path, new_session: bool
 ) -> None:
     measuring = load("measuring")
     child = f"import time; time.sleep(4); open({str(tmp_path / 'late')!r}, 'w')"
-    script = f"import subprocess, sys; print('one', flush=True); subprocess.run([sys.executable, '-c', {child!r}])"
+    script = "import subprocess, sys; print('one', flush=True); "
+    script += f"subprocess.run([sys.executable, '-c', {child!r}], start_new_session={new_session})"
     with pytest.raises(measuring.WorkerError, match=r"^stopped at its limit of 2 s$") as caught:
         measuring.run_worker([sys.executable, "-c", script], 1, 2)
     assert caught.value.stdout == "one\n"
@@ -126,7 +131,7 @@ def test_a_worker_ends_with_a_benchmark_that_is_terminated(tmp_path: Path) -> No
 
 def dry_results(load: Any, name: str) -> list[dict[str, Any]]:
     on_gpu = load("on_gpu")
-    job = on_gpu.PARTS[name].job | {"device": "cpu", "dry_run": True, "part": name, "limit": 60, "threads": 1}
+    job = on_gpu.PARTS[name].job | {"device": "cpu", "dry_run": True, "part": name, "threads": 1}
     return [{"part": name, **result} for result in on_gpu.work(job)]
 
 
@@ -158,7 +163,8 @@ def test_a_dry_run_of_the_gpu_benchmark_runs_every_part(tmp_path: Path) -> None:
     assert done.stdout.startswith("**Dry run**: tiny shapes; no figure says anything about speed.")
     record = json.loads((tmp_path / "raw.json").read_text())
     parts = [result["part"] for result in record["results"]]
-    for name, count in (("limits", 2), ("tests", 1), ("learning", 1), ("training-compiled", 6), ("decoding-XL", 2)):
+    assert not (tmp_path / "raw.partial.jsonl").exists()
+    for name, count in (("limits", 2), ("tests", 1), ("learning", 2), ("training-compiled", 6), ("decoding-XL", 2)):
         assert parts.count(name) == count
     assert "failed" not in done.stdout
 
@@ -193,6 +199,112 @@ def test_a_failed_part_of_the_gpu_benchmark_is_a_row_and_the_rest_goes_on(
     assert on_gpu.LIMIT == sum(seconds.values()) < 600
     assert limits["limits"] == pytest.approx(on_gpu.LIMIT - seconds["training"] - seconds["decoding-124M"], abs=5)
     assert limits["decoding-124M"] == pytest.approx(on_gpu.LIMIT, abs=5)
+
+
+def test_the_gpu_tests_end_before_their_part_and_the_slowest_file_is_the_last(
+    load: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_gpu = load("on_gpu")
+    calls: list[tuple[list[str], float]] = []
+    monkeypatch.setattr(on_gpu, "run_worker", lambda command, _, limit: calls.append((command, limit)) or "")
+    on_gpu.run_part("tests", {"dry_run": True}, 50, 1)
+    job = json.loads(calls.pop()[0][-1])
+    list(on_gpu.measure_tests(job | {"ends": job["ends"] - 20}, on_gpu.DRY))  # as after 20 s of imports
+    ((command, limit),) = calls
+    assert limit == pytest.approx(25, abs=3)
+    assert Path(command[-1]).name == "test_engine.py"
+
+
+def test_the_results_of_a_part_that_is_cut_off_are_in_a_file(
+    load: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def measure(*_: object) -> Iterator[dict[str, Any]]:
+        yield {"case": "matrix product"}
+        raise KeyboardInterrupt
+
+    on_gpu, partial = load("on_gpu"), tmp_path / "raw.partial.jsonl"
+    monkeypatch.setitem(on_gpu.PARTS, "limits", on_gpu.Part(measure, "limits", 1, {}))
+    job = {"part": "limits", "dry_run": False, "partial": str(partial)}
+    monkeypatch.setattr(sys, "argv", ["on_gpu.py", "--worker", json.dumps(job)])
+    with pytest.raises(KeyboardInterrupt):
+        on_gpu.main()
+    assert [json.loads(line) for line in partial.read_text().splitlines()] == [
+        {"part": "limits", "case": "matrix product"}
+    ]
+
+
+def test_the_file_of_a_part_that_is_cut_off_is_removed_when_its_results_are_written(
+    load: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    on_gpu, partial = load("on_gpu"), tmp_path / "raw.partial.jsonl"
+
+    def worker(command: list[str], *_: object) -> str:
+        assert json.loads(command[-1])["partial"] == str(partial)
+        assert not partial.exists()
+        partial.touch()
+        return '{"case": "memory"}'
+
+    monkeypatch.setattr(on_gpu, "run_worker", worker)
+    options = ["--device", "cpu", "--dry-run", "--parts", "limits", "tests", "--json", str(tmp_path / "raw.json")]
+    monkeypatch.setattr(sys, "argv", ["on_gpu.py", *options])
+    partial.write_text("of an earlier run")
+    assert on_gpu.main() == 0
+    assert not partial.exists()
+    results = json.loads((tmp_path / "raw.json").read_text())["results"]
+    assert [result["part"] for result in results] == ["limits", "tests"]
+
+
+def test_the_losses_of_the_short_run_are_reported_before_its_model_generates(
+    load: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def write(command: list[str], **_: object) -> None:
+        Path(command[-1]).write_text("the quick brown fox jumps over the lazy dog; " * 99)
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no model")
+
+    on_gpu = load("on_gpu")
+    monkeypatch.setattr(on_gpu, "subprocess", SimpleNamespace(run=write))
+    monkeypatch.setattr(minigpt, "load", fail)
+    monkeypatch.setenv("MINIGPT_CACHE", str(tmp_path))
+    results = on_gpu.measure_learning({"device": "cpu", "dry_run": True}, on_gpu.DRY)
+    result = next(results)
+    assert result["last_loss"] < result["first_loss"]
+    with pytest.raises(RuntimeError, match="no model"):
+        next(results)
+
+
+def test_flash_attention_is_measured_without_other_kernels_and_without_cached_graphs(load: Any) -> None:
+    on_gpu, before = load("on_gpu"), _cur_sdpa_kernel_backends()
+    cases = on_gpu.training_cases({"compiled": True}, on_gpu.FULL)
+    (kernels,) = [case["attention"] for case in cases if "attention" in case]
+    with on_gpu.attention(kernels, torch.device("cuda")):
+        assert _cur_sdpa_kernel_backends() == [SDPBackend.FLASH_ATTENTION]
+        assert not torch._functorch.config.enable_autograd_cache
+    assert _cur_sdpa_kernel_backends() == before
+    assert torch._functorch.config.enable_autograd_cache
+
+
+def test_every_case_without_torch_compile_is_also_measured_with_it(load: Any) -> None:
+    on_gpu = load("on_gpu")
+    uncompiled, compiled = (list(on_gpu.training_cases({"compiled": each}, on_gpu.FULL)) for each in (False, True))
+    assert uncompiled
+    assert all(case in compiled for case in uncompiled)
+
+
+def test_memory_is_measured_on_a_gpu_with_a_number(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_gpu, calls = load("on_gpu"), []
+    monkeypatch.setattr(torch.cuda, "init", lambda: calls.append("init"))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: calls.append(str(device)))
+    clock = SimpleNamespace(measured=1, elapsed=1.0, first_step=1.0)
+    monkeypatch.setattr(load("own_loop"), "measure_minigpt", lambda *_, **__: clock)
+    monkeypatch.setattr("minigpt.planning.throughput.peak", lambda *_: SimpleNamespace(flops=1e12))
+    monkeypatch.setattr("minigpt.device.resolve_dtype", lambda *_: torch.bfloat16)
+    monkeypatch.setattr("minigpt.device.peak_memory", lambda device: len(str(device)))
+    result = {"optimizer": "adamw", "batch": 4, "micro_batch": 4, "compiled": False}
+    on_gpu.train_one(result, on_gpu.DRY, Path("tokens.bin"), torch.device("cuda:1"))
+    assert calls == ["init", "cuda:1"]
+    assert result["peak_bytes"] == len("cuda:1")
 
 
 def test_an_error_in_one_case_does_not_end_a_part(load: Any) -> None:
@@ -263,6 +375,23 @@ def test_minigpts_loop_and_the_bare_loop_run_steps(load: Any, tmp_path: Path) ->
     found = own_loop.measure_outside(shape, data, cpu, 0.0, 1, lambda: None)
     assert found["pairs"] == 5
     assert -1 < found["outside"] < 1
+
+
+def test_the_loops_run_on_the_gpu_with_the_given_number(
+    load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measuring, own_loop, devices = load("measuring"), load("own_loop"), []
+
+    def steps(model: GPT, config: TrainConfig, *_: object) -> Iterator[None]:
+        devices.append(config.device)
+        return itertools.repeat(None)
+
+    monkeypatch.setattr(own_loop, "minigpt_steps", steps)
+    monkeypatch.setattr(own_loop, "bare_steps", steps)
+    shape, data, gpu = tiny(measuring), tmp_path / "tokens.bin", torch.device("cuda:1")
+    own_loop.measure_minigpt(shape, data, gpu, lambda: SimpleNamespace(step=lambda: True))
+    own_loop.measure_outside(shape, data, gpu, 0.0, 1, lambda: None)
+    assert devices == ["cuda:1"] * 3
 
 
 def test_speed_is_compared_with_the_best_peer_of_the_same_round(load: Any) -> None:
