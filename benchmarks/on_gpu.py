@@ -108,15 +108,17 @@ def measure_limits(job: dict[str, Any], sizes: Sizes) -> Iterator[dict[str, Any]
     from minigpt.planning.throughput import peak
 
     device = torch.device(job["device"])
-    a, b = (torch.randn(sizes.matrix, sizes.matrix, dtype=torch.bfloat16, device=device) for _ in range(2))
+    # In a dry run, a CPU that only emulates bfloat16 would take most of the part's seconds.
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    a, b = (torch.randn(sizes.matrix, sizes.matrix, dtype=dtype, device=device) for _ in range(2))
     flops = 2 * sizes.matrix**3 / seconds_of(lambda: a @ b, device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
     yield {
         "case": "matrix product",
         "name": name,
         "flops": flops,
-        "peak_flops": peak(device, torch.bfloat16).flops,
-        "peak_source": peak(device, torch.bfloat16).source,
+        "peak_flops": peak(device, dtype).flops,
+        "peak_source": peak(device, dtype).source,
     }
     data = torch.ones(sizes.memory // 4, dtype=torch.float32, device=device)
     copy = torch.empty_like(data)
