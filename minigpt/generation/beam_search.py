@@ -37,38 +37,51 @@ def beam_search(
             f"context ({engine.n_positions}) together"
         )
     with engine.lock:
-        logits = engine.start([prompt])[:, :vocab_size]  # (R, V), R the number of active sequences
-        sequences = torch.tensor([list(prompt)], device=engine.device)  # (R, T)
-        scores = torch.zeros(1, 1, device=engine.device)  # (R, 1), the log-probabilities of the sequences
-        constraint = sampler.constraint
-        states = None if constraint is None else [constraint.start(prompt, beginning)]  # of the active sequences
-        finished: list[tuple[float, list[int]]] = []
-        for length in range(1, config.max_new_tokens + 1):
-            check_finite(logits)
-            logprobs = logits.float().log_softmax(dim=-1)  # (R, V)
-            extended = scores + sampler.process(logprobs, sequences, length - 1, states)  # (R, V)
-            # Each sequence can end in one way, so that of 2 * beams candidates at least `beams` stay active.
-            best = extended.flatten().topk(min(2 * config.beams, extended.numel()))
-            rows, tokens = best.indices // extended.shape[1], best.indices % extended.shape[1]  # (N,), (N,)
-            sequences = torch.cat([sequences[rows], tokens[:, None]], dim=1)  # (N, T + 1)
-            possible = best.values > -torch.inf
-            ended = possible & ((tokens == end_of_text) | (length == config.max_new_tokens))
-            final_scores = [score / length**config.length_penalty for score in best.values.tolist()]  # (N,)
-            for row in ended[: config.beams].nonzero().flatten().tolist():
-                finished.append((final_scores[row], sequences[row, len(prompt) :].tolist()))
-            finished = sorted(finished, key=lambda scored: -scored[0])[: config.beams]
-            active = (possible & ~ended).nonzero().flatten()[: config.beams]  # (R,)
-            if len(active) == 0:
-                break
-            if len(finished) == config.beams and final_scores[active[0]] <= finished[-1][0]:
-                break
-            parents = rows[active].tolist()
-            if constraint is not None and states is not None:
-                steps = zip(parents, tokens[active].tolist(), strict=True)
-                states = [constraint.advance(states[parent], token) for parent, token in steps]
-            engine.keep(parents)
-            logits = engine.read(tokens[active, None])[:, -1, :vocab_size]
-            sequences, scores = sequences[active], best.values[active, None]
+        return _search(engine, prompt, config, sampler, end_of_text, vocab_size, beginning)
+
+
+def _search(
+    engine: Engine,
+    prompt: Sequence[int],
+    config: SamplingConfig,
+    sampler: Sampler,
+    end_of_text: int,
+    vocab_size: int | None,
+    beginning: bytes,
+) -> list[tuple[float, list[int]]]:
+    """The search of `beam_search`, which needs the engine's cache for itself from the first token to the last."""
+    logits = engine.start([prompt])[:, :vocab_size]  # (R, V), R the number of active sequences
+    sequences = torch.tensor([list(prompt)], device=engine.device)  # (R, T)
+    scores = torch.zeros(1, 1, device=engine.device)  # (R, 1), the log-probabilities of the sequences
+    constraint = sampler.constraint
+    states = None if constraint is None else [constraint.start(prompt, beginning)]  # of the active sequences
+    finished: list[tuple[float, list[int]]] = []
+    for length in range(1, config.max_new_tokens + 1):
+        check_finite(logits)
+        logprobs = logits.float().log_softmax(dim=-1)  # (R, V)
+        extended = scores + sampler.process(logprobs, sequences, length - 1, states)  # (R, V)
+        # Each sequence can end in one way, so that of 2 * beams candidates at least `beams` stay active.
+        best = extended.flatten().topk(min(2 * config.beams, extended.numel()))
+        rows, tokens = best.indices // extended.shape[1], best.indices % extended.shape[1]  # (N,), (N,)
+        sequences = torch.cat([sequences[rows], tokens[:, None]], dim=1)  # (N, T + 1)
+        possible = best.values > -torch.inf
+        ended = possible & ((tokens == end_of_text) | (length == config.max_new_tokens))
+        final_scores = [score / length**config.length_penalty for score in best.values.tolist()]  # (N,)
+        for row in ended[: config.beams].nonzero().flatten().tolist():
+            finished.append((final_scores[row], sequences[row, len(prompt) :].tolist()))
+        finished = sorted(finished, key=lambda scored: -scored[0])[: config.beams]
+        active = (possible & ~ended).nonzero().flatten()[: config.beams]  # (R,)
+        if len(active) == 0:
+            break
+        if len(finished) == config.beams and final_scores[active[0]] <= finished[-1][0]:
+            break
+        parents = rows[active].tolist()
+        if constraint is not None and states is not None:
+            steps = zip(parents, tokens[active].tolist(), strict=True)
+            states = [constraint.advance(states[parent], token) for parent, token in steps]
+        engine.keep(parents)
+        logits = engine.read(tokens[active, None])[:, -1, :vocab_size]
+        sequences, scores = sequences[active], best.values[active, None]
     if not finished:
         raise ConfigError(NO_TOKEN_LEFT)
     return finished
