@@ -118,7 +118,8 @@ class TrainConfig(Settings):
     )
     bpe_dropout: float = setting(
         0.0,
-        "BPE-dropout: fraction of merges dropped at random each time training text is tokenized",
+        "BPE-dropout: fraction of merges dropped at random each time training text is tokenized; falls to 0 with the "
+        "learning rate",
         min=0,
         below=1,
         group="Optimization",

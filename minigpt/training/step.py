@@ -71,15 +71,17 @@ class TrainStep:
         self.spike_detector = SpikeDetector(config.spike_threshold, device)
         self.notices: list[str] = []
         self._updates = 0
+        self._bpe_dropout = config.bpe_dropout  # of the present step
         self._pending: deque[tuple[int, float, Tensor, torch.cuda.Event | None]] = deque()
 
-    def step(self, step: int, learning_rate: float) -> list[StepResult]:
+    def step(self, step: int, learning_rate: float, bpe_dropout: float = 0.0) -> list[StepResult]:
         """Takes the step after `step` steps; returns the results that are known by now, oldest first.
 
         Raises: TrainingError if a micro-batch of one sequence (with several processes: any micro-batch) or the update
         runs out of memory.
         """
         set_learning_rate(self.optimizers, learning_rate)
+        self._bpe_dropout = bpe_dropout
         with self._threads(self._trials):
             loss, n_scored = self._compute_gradients(step)
             figures = self._update(self.world.all_reduce_sum(loss), n_scored)
@@ -218,7 +220,7 @@ class TrainStep:
         """Some rows of the step's batch; without rows, one row that does not count."""
         read, config = rows or self.rows[:1], self.config
         inputs, targets = self.corpus.batch(
-            step, self.batch_size, self.context, config.seed, read, config.token_noise, config.bpe_dropout,
+            step, self.batch_size, self.context, config.seed, read, config.token_noise, self._bpe_dropout,
             config.loss_on,
         )  # (B, T) twice  # fmt: skip
         scored = None if config.loss_on == "all" else (targets.flatten() != UNSCORED).nonzero().flatten()

@@ -19,7 +19,7 @@ from minigpt.training.distributed import World
 from minigpt.training.evaluation import Evaluator, PeriodicEvaluation
 from minigpt.training.events import EndReason, Event, Finished, Notice, Step
 from minigpt.training.memorization import MemorizationMonitor
-from minigpt.training.optimizers import learning_rate
+from minigpt.training.optimizers import bpe_dropout, learning_rate
 from minigpt.training.progress import Progress
 from minigpt.training.spike_detection import DivergedError
 from minigpt.training.state import TrainingState
@@ -169,8 +169,11 @@ class Trainer:
 
     def _take_step(self) -> Iterator[Event]:
         progress = self.progress
-        scheduled = learning_rate(progress.step, self.budget.progress_fraction(progress), self.config)
-        results = self.train_step.step(progress.step, scheduled * progress.recovery.learning_rate_factor)
+        fraction = self.budget.progress_fraction(progress)
+        scheduled = learning_rate(progress.step, fraction, self.config)
+        results = self.train_step.step(
+            progress.step, scheduled * progress.recovery.learning_rate_factor, bpe_dropout(fraction, self.config)
+        )
         progress.count_step(self.tokens_per_step)
         self.clock.update(progress)
         notices, self.train_step.notices = self.train_step.notices, []

@@ -257,7 +257,7 @@ def test_a_text_seen_many_times_gets_bpe_dropout_and_then_dropout() -> None:
 
 
 @pytest.mark.parametrize(
-    ("epochs", "rate"), [(4.4, 0.0), (4.5, 0.02), (8.9, 0.02), (9, 0.03), (12.9, 0.03), (13, 0.05)]
+    ("epochs", "rate"), [(2.4, 0.0), (2.5, 0.02), (8.9, 0.02), (9, 0.03), (12.9, 0.03), (13, 0.05)]
 )
 def test_bpe_dropout_grows_with_the_passes_over_the_text(epochs: float, rate: float) -> None:
     assert planned(epochs=epochs).training.bpe_dropout == rate

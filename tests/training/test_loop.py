@@ -788,3 +788,26 @@ def test_noise_changes_training_and_no_evaluation(bpe_corpus: Corpus, name: str)
         losses.append(next(e.loss for e in events if isinstance(e, Step)))
     assert evaluations[0] == evaluations[1]  # before the first step
     assert losses[0] != losses[1]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "shares"),
+    [
+        ("trapezoid", [0.2, 0.2, 0.2, 0.2, 0.2, 0.15, 0.1, 0.05]),  # its cool-down is the second half
+        ("constant", [0.2] * 8),
+        ("cosine", [0.1 * (1 + math.cos(math.pi * step / 8)) for step in range(8)]),
+    ],
+)
+def test_bpe_dropout_falls_as_the_learning_rate_does(
+    bpe_corpus: Corpus, monkeypatch: pytest.MonkeyPatch, schedule: str, shares: list[float]
+) -> None:
+    read, batch = {}, Corpus.batch
+
+    def recorded(self: Corpus, step: int, *arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        read[step] = arguments[5]
+        return batch(self, step, *arguments)
+
+    monkeypatch.setattr(Corpus, "batch", recorded)
+    config = settings(steps=8, bpe_dropout=0.2, schedule=schedule, cooldown=0.5)
+    list(train(new_model(vocab_size=BPE_VOCAB_SIZE), bpe_corpus, config))
+    assert [read[step] for step in range(8)] == pytest.approx(shares)
