@@ -15,7 +15,7 @@ _SAMPLED_FROM = 4096  # tokens of the vocabulary: a smaller one is a small part 
 _SAMPLE = 2048  # tokens in the softmax of a step, or an eighth of a very large vocabulary
 _FEW_TOKENS = 20_000_000  # of a text: a longer one is not read often enough to be memorized
 _DECAY_PER_PASS, _MOST_DECAY = 0.1, 1.0  # the embeddings' weight decay, for each pass over the text
-_BPE_DROPOUT = ((2.5, 0.02), (9, 0.03), (13, 0.05))  # from so many passes over the text
+_BPE_DROPOUT = ((2, 0.02), (9, 0.03), (13, 0.05))  # from so many passes over the text
 _NARROW = 256  # below this width an adapter is trained together with the token embedding
 
 

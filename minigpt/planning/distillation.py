@@ -10,9 +10,9 @@ from minigpt.config import TrainConfig
 GAIN = 0.975  # of the bits per byte that the same time without a teacher reaches
 TEACHER_SHARE = 0.35  # of a budget in minutes
 _TEACHER_LENGTH = 0.5  # of a budget in steps or epochs, which is the length of the model's own training
-# Passes over the text and tokens, of the budget without a teacher. With the decay of the embeddings, a teacher cost 3 %
-# with 11 passes, was even with 16 (beside a larger model), and gained 3 % with 33 (beside a run of 30 without).
-_PASSES, _TOKENS = 18, 2_500_000
+# Passes over the text and tokens, of the budget without a teacher. With the decay of the embeddings, a teacher cost 1 %
+# with 10 passes, and gained 1 % with 14, 2 % with 16 and 3 % with 33 (beside a run of 30 without).
+_PASSES, _TOKENS = 13, 2_500_000
 
 
 def teacher_settings(config: TrainConfig) -> TrainConfig:

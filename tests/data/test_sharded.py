@@ -318,8 +318,11 @@ def test_processes_that_mark_the_same_duplicates_write_separate_files(
 # The order.
 
 
-def test_an_epoch_has_each_token_once_and_the_next_in_another_order(tmp_path: Path) -> None:
-    path = write_text(tmp_path / "web.jsonl", 900)
+def test_an_epoch_has_each_token_once_and_the_next_in_another_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "SHARD_BYTES", 500)
+    path = write_text(tmp_path / "web.jsonl", 225)
     mixture = mixture_of(tmp_path, path)
     tokenize(mixture, BYTES)
     found = order_of(mixture)
@@ -329,7 +332,7 @@ def test_an_epoch_has_each_token_once_and_the_next_in_another_order(tmp_path: Pa
     epoch = int(counts.sum())
     assert len(counts) > 3
     tokens = found.windows(range(2 * epoch), length, 0, 3)[:, 0]
-    expected = Counter(BYTES.encode("".join(texts_of(path)))) + Counter({BYTES.end_of_text: 900})
+    expected = Counter(BYTES.encode("".join(texts_of(path)))) + Counter({BYTES.end_of_text: 225})
     assert Counter(tokens[:epoch].tolist()) == Counter(tokens[epoch:].tolist()) == expected
     assert tokens[:epoch].tolist() != tokens[epoch:].tolist()
 

@@ -214,6 +214,7 @@ static void orthogonalization(int64_t rows, int64_t columns) {
     float *x = numbers(2 * n, 1), *y = room(2 * n);
     float *buffer = room(minigpt_orthogonalization_buffer(rows, columns));
     double *wide = malloc(n * sizeof *wide), *next = malloc(n * sizeof *next), *gram = malloc(m * m * sizeof *gram);
+    double *square = malloc(m * m * sizeof *square);
     minigpt_orthogonalize(y, x, 2, rows, columns, polynomials, 2, 1.02f, buffer, 1);
     for (const float *from = x, *to = y; from < x + 2 * n; from += n, to += n) {
         double norm = 0;
@@ -228,12 +229,15 @@ static void orthogonalization(int64_t rows, int64_t columns) {
                     for (int64_t t = 0; t < k; t++) gram[i * m + j] += wide[i * k + t] * wide[j * k + t];
                 }
             for (int64_t i = 0; i < m; i++)
+                for (int64_t j = 0; j < m; j++) {
+                    square[i * m + j] = 0;
+                    for (int64_t l = 0; l < m && pass; l++) square[i * m + j] += gram[i * m + l] * gram[l * m + j];
+                }
+            for (int64_t i = 0; i < m; i++)
                 for (int64_t t = 0; t < k; t++) {
                     double once = 0, twice = 0, sum = 0;
                     for (int64_t j = 0; j < m; j++) {
-                        double product = 0;
-                        for (int64_t l = 0; l < m && pass; l++) product += gram[i * m + l] * gram[l * m + j];
-                        once += gram[i * m + j] * wide[j * k + t], twice += product * wide[j * k + t];
+                        once += gram[i * m + j] * wide[j * k + t], twice += square[i * m + j] * wide[j * k + t];
                         sum += fabs(gram[i * m + j]);
                     }
                     const float *p = polynomials + 3 * (pass - 1);
@@ -245,7 +249,7 @@ static void orthogonalization(int64_t rows, int64_t columns) {
         for (int64_t i = 0; i < m; i++)
             for (int64_t t = 0; t < k; t++) check(to, AT(i, t), wide[i * k + t], 1);
     }
-    free(x), free(y), free(buffer), free(wide), free(next), free(gram);
+    free(x), free(y), free(buffer), free(wide), free(next), free(gram), free(square);
 }
 
 static void report(const char *set, const char *kernel) {

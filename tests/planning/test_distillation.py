@@ -9,7 +9,7 @@ import pytest
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.errors import ConfigError
 from minigpt.planning.corpus_stats import CorpusStats
-from minigpt.planning.distillation import GAIN, TEACHER_SHARE, teacher_settings
+from minigpt.planning.distillation import GAIN, TEACHER_SHARE, pays, teacher_settings
 from minigpt.planning.overheads import Overheads
 from minigpt.planning.plan import plan_settings
 from minigpt.planning.planned_settings import PlannedSettings
@@ -38,6 +38,15 @@ def test_minutes_that_are_enough_for_many_passes_over_the_text_get_a_teacher(min
     assert settings.training.distill == distill
     assert (settings.teacher is not None) == (distill == "on")
     assert settings.is_usual
+
+
+@pytest.mark.parametrize(
+    ("tokens", "passes", "expected"), [(3e6, 13, True), (3e6, 12.9, False), (2.5e6, 40, True), (2.4e6, 40, False)]
+)
+def test_a_teacher_needs_thirteen_passes_and_two_and_a_half_million_tokens(
+    tokens: float, passes: float, expected: bool
+) -> None:
+    assert pays(TrainConfig(minutes=10), tokens, passes) is expected
 
 
 @pytest.mark.parametrize(("n_tokens", "minutes", "distill"), [(60_000, 2, "off"), (60_000, 20, "on")])
