@@ -19,8 +19,8 @@ from minigpt.training.distributed import World
 from minigpt.training.evaluation import Evaluator, PeriodicEvaluation
 from minigpt.training.events import EndReason, Event, Finished, Notice, Step
 from minigpt.training.memorization import MemorizationMonitor
-from minigpt.training.optimizers import bpe_dropout, learning_rate
 from minigpt.training.progress import Progress
+from minigpt.training.schedules import bpe_dropout, learning_rate
 from minigpt.training.spike_detection import DivergedError
 from minigpt.training.state import TrainingState
 from minigpt.training.step import TrainStep
