@@ -74,7 +74,7 @@ class TrainStep:
         self._bpe_dropout = config.bpe_dropout  # of the present step
         self._pending: deque[tuple[int, float, Tensor, torch.cuda.Event | None]] = deque()
 
-    def step(self, step: int, learning_rate: float, bpe_dropout: float = 0.0) -> list[StepResult]:
+    def step(self, step: int, learning_rate: float, bpe_dropout: float) -> list[StepResult]:
         """Takes the step after `step` steps; returns the results that are known by now, oldest first.
 
         Raises: TrainingError if a micro-batch of one sequence (with several processes: any micro-batch) or the update

@@ -68,7 +68,7 @@ def test_restoring_the_first_state_clears_the_optimizer_states(corpus: Corpus, o
     state = TrainingState(train_step, corpus.fingerprint)
     first = state.capture(Progress())
     first = LastState({name: tensor.clone() for name, tensor in first.tensors.items()}, first.progress)
-    train_step.step(0, 1e-2)
+    train_step.step(0, 1e-2, 0.0)
     assert any(state.optimizer_states().values())
     state.restore(first)
     assert not any(state.optimizer_states().values())
@@ -81,11 +81,11 @@ def test_a_float16_overflow_changes_no_weight_and_halves_the_loss_scale(corpus: 
     train_step.loss_scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     hook = model.get_parameter(name).register_hook(lambda gradient: gradient * math.inf)
-    (result,) = train_step.step(0, 1e-2)
+    (result,) = train_step.step(0, 1e-2, 0.0)
     assert (result.skipped, result.loss_scale) == (True, 2.0)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     hook.remove()
-    (result,) = train_step.step(1, 1e-2)
+    (result,) = train_step.step(1, 1e-2, 0.0)
     assert (result.skipped, result.loss_scale) == (False, 2.0)
     assert not torch.equal(model.get_parameter(name), before[name])
 
@@ -125,7 +125,7 @@ def test_an_update_that_runs_out_of_memory_is_one_sentence(corpus: Corpus, monke
 
     monkeypatch.setattr(train_step.optimizers[0], "step", out_of_memory)
     with pytest.raises(TrainingError, match=r"out of memory on cpu in the optimizer's update; give a smaller --preset"):
-        train_step.step(0, 1e-2)
+        train_step.step(0, 1e-2, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -214,9 +214,9 @@ def test_gradients_of_several_processes_stay_in_ddps_buckets(corpus: Corpus) -> 
         (True, new_train_step(new_model(), corpus, world)),
         (False, new_train_step(new_model(), corpus)),
     ):
-        train_step.step(0, 1e-2)
+        train_step.step(0, 1e-2, 0.0)
         assert all(parameter.grad is None for parameter in train_step.parameters)
-        train_step.step(1, 1e-2)
+        train_step.step(1, 1e-2, 0.0)
         kept = [parameter.grad for parameter in train_step.parameters]
         assert all(
             (gradient is not None and not gradient.any()) if in_buckets else gradient is None for gradient in kept
