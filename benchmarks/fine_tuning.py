@@ -126,7 +126,7 @@ def _minigpt(job: dict[str, Any], watch: Stopwatch | None = None) -> int:
     dtype = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
     step = TrainStep(model, Tokens(), config, torch.device("cpu"), dtype, World())
     number = 0
-    while step.step(number, LEARNING_RATE) and watch and not watch.step():
+    while step.step(number, LEARNING_RATE, 0.0) and watch and not watch.step():
         number += 1
     kept = activation_bytes(shape, config.context_length or 1, config.batch_size, training=config)
     return state_bytes(shape, "adamw", training=config) + kept

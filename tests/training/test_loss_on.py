@@ -126,13 +126,13 @@ def test_a_micro_batch_without_a_scored_token_changes_nothing() -> None:
 def test_a_step_without_a_scored_token_has_no_loss_and_is_no_spike(corpus: Corpus) -> None:
     model = new_model(vocab_size=corpus.tokenizer.vocab_size)
     step = TrainStep(model, corpus, settings(), CPU, torch.float32, World())
-    (scored,) = step.step(0, 1e-3)
+    (scored,) = step.step(0, 1e-3, 0.0)
     assert math.isfinite(scored.loss)
     statistics = step.spike_detector.statistics.clone()
     assert statistics[2] == 1
     step.corpus = Unscored()
     for number in range(1, 7):  # five skipped steps would be a divergence
-        (result,) = step.step(number, 1e-3)
+        (result,) = step.step(number, 1e-3, 0.0)
         assert math.isnan(result.loss)
         assert not result.skipped
         assert result.gradient_norm == 0
@@ -141,7 +141,7 @@ def test_a_step_without_a_scored_token_has_no_loss_and_is_no_spike(corpus: Corpu
 
 def test_a_step_of_which_only_another_process_scores_tokens_has_a_loss() -> None:
     step = TrainStep(new_model(), Unscored(), settings(), CPU, torch.float32, Half(range(6), 5))
-    (result,) = step.step(0, 1e-3)
+    (result,) = step.step(0, 1e-3, 0.0)
     assert result.loss == 5  # the sum with that of the other process
 
 
