@@ -61,8 +61,8 @@ lint: $(VENV)/.test
 
 types: $(VENV)/.test
 	$(BIN)/mypy
-	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
-	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32 minigpt cli.py
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin minigpt cli.py
 
 # The clients have many dependencies of their own, so they get an environment of their own.
 test-serving: $(BIN)/python

@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from measuring import (
     Stopwatch,
@@ -40,7 +40,7 @@ from measuring import (
 
 from minigpt.config import PRESETS
 
-MINIGPT = {
+MINIGPT: dict[str, dict[str, Any]] = {
     "minigpt, all weights": {},
     "minigpt, upper half": {"freeze": 0.5},
     "minigpt, adapter": {"lora": True},
@@ -118,13 +118,13 @@ def _minigpt(job: dict[str, Any], watch: Stopwatch | None = None) -> int:
     model = GPT.from_tensors(shape, model.state_dict())
     apply_fine_tuning(model, config)
 
-    class Tokens:
+    class Tokens:  # adapters ask for nothing but batches
         def batch(self, step: int, size: int, length: int, *_: Any) -> tuple[Any, Any]:
             ids = torch.randint(shape.vocab_size, (size, length + 1), generator=torch.Generator().manual_seed(step))
             return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
 
     dtype = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
-    step = TrainStep(model, Tokens(), config, torch.device("cpu"), dtype, World())
+    step = TrainStep(model, cast(Any, Tokens()), config, torch.device("cpu"), dtype, World())
     number = 0
     while step.step(number, LEARNING_RATE, 0.0) and watch and not watch.step():
         number += 1
@@ -136,7 +136,7 @@ def _peer(job: dict[str, Any], watch: Stopwatch | None = None) -> None:
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    zero = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    zero: dict[str, Any] = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     if watch:
         model: Any = GPT2LMHeadModel.from_pretrained(job["folder"], **zero)
     else:

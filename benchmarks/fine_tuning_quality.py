@@ -83,7 +83,7 @@ def held_out(job: dict[str, Any], folder: Path | str) -> float:
 def _minigpt(job: dict[str, Any], result: Path) -> float:
     import minigpt
 
-    settings = {"steps": job["steps"], "batch_size": job["batch"], "context_length": job["context"]}
+    settings: dict[str, Any] = {"steps": job["steps"], "batch_size": job["batch"], "context_length": job["context"]}
     settings |= {"seed": job["seed"], "sample_every": 0} | MINIGPT[job["engine"]]
     if "freeze" in settings:
         layers = json.loads((Path(job["base"]) / "config.json").read_text(encoding="utf-8"))["n_layer"]
@@ -111,7 +111,7 @@ def _peer(job: dict[str, Any], result: Path) -> float:
         from peft import LoraConfig, get_peft_model
 
         targets = ["c_attn", "c_proj", "c_fc"]
-        shape = {"r": RANK, "lora_alpha": ALPHA, "target_modules": targets, "fan_in_fan_out": True}
+        shape: dict[str, Any] = {"r": RANK, "lora_alpha": ALPHA, "target_modules": targets, "fan_in_fan_out": True}
         model = get_peft_model(model, LoraConfig(**shape, **options))
     arguments = TrainingArguments(
         output_dir=str(result.parent / "trainer"), max_steps=job["steps"], per_device_train_batch_size=job["batch"],

@@ -16,11 +16,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from scaling import experiment, planned
 
 
-def expected_of(row: dict) -> list[float] | None:
+def expected_of(row: dict[str, Any]) -> list[float] | None:
     """The range that the plan prints for this experiment."""
     from minigpt.config import GPTConfig
     from minigpt.planning.corpus_stats import CorpusStats
@@ -33,7 +34,7 @@ def expected_of(row: dict) -> list[float] | None:
     return None if found is None else [found.low, found.high]
 
 
-def invented(path: Path, minutes: float, speed: float, seed: int) -> dict:
+def invented(path: Path, minutes: float, speed: float, seed: int) -> dict[str, Any]:
     """A run in the steps that a machine of this speed takes."""
     row = experiment(planned(path, minutes, speed, seed))
     return {
@@ -43,7 +44,7 @@ def invented(path: Path, minutes: float, speed: float, seed: int) -> dict:
     }  # fmt: skip
 
 
-def real(path: Path, minutes: float, seed: int) -> dict:
+def real(path: Path, minutes: float, seed: int) -> dict[str, Any]:
     """A run of so many minutes on this machine."""
     import minigpt
     from minigpt.jobs.events import Planned, SpeedChange, Started
@@ -73,7 +74,7 @@ def real(path: Path, minutes: float, seed: int) -> dict:
     }  # fmt: skip
 
 
-def table(rows: list[dict]) -> str:
+def table(rows: list[dict[str, Any]]) -> str:
     """All rows as Markdown, and how many are as expected."""
     lines = [
         "| text | minutes | machine | model | steps, expected | steps | bits per byte, expected | bits per byte | |"

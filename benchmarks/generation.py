@@ -337,14 +337,14 @@ def report(results: list[dict[str, Any]], engines: list[str]) -> str:
 
     lengths = next((list(result["prompts"]) for result in found.values() if "prompts" in result), [])
     for engine in engines:
-        own = [found.get((turn, engine)) for turn in rounds]
+        own = [found[turn, engine] for turn in rounds if (turn, engine) in found]
         rows.append([
             engine,
-            spread([r and r["tokens_per_second"] for r in own], ".1f"),
+            spread([r["tokens_per_second"] for r in own], ".1f"),
             spread(ratios(engine, "transformers-float32"), ".2f"),
             spread(of_limit(engine), ".0f"),
-            spread([r and 1e3 * r["long_prompt"] for r in own], ".0f"),
-            *(spread([r and 1e3 * r["prompts"][length] for r in own], ".0f") for length in lengths),
+            spread([1e3 * r["long_prompt"] for r in own], ".0f"),
+            *(spread([1e3 * r["prompts"][length] for r in own], ".0f") for length in lengths),
         ])  # fmt: skip
     header = ["engine", "tokens/s", "× transformers", "% of the limit"]
     header += [f"first token, {length}-token prompt, ms" for length in (N_LONG, *lengths)]
@@ -440,7 +440,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.worker:
         job = json.loads(arguments.worker)
-        print(json.dumps(make_models(Path(job["folder"]), job["make"]) or {} if "make" in job else work(job)))
+        if "make" in job:
+            make_models(Path(job["folder"]), job["make"])
+        print(json.dumps({} if "make" in job else work(job)))
         return
     if arguments.quality:
         print(measure_quality(*arguments.quality))

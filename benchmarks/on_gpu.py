@@ -390,7 +390,7 @@ def compile_without_code(*, dry_run: bool) -> None:
         import torch
 
         compiled = torch.compile
-        torch.compile = lambda function, *, options=None, **rest: compiled(function, backend="aot_eager", **rest)  # noqa: ARG005
+        torch.compile = lambda function, *, options=None, **rest: compiled(function, backend="aot_eager", **rest)  # type: ignore[assignment]  # noqa: ARG005
 
 
 def work(job: dict[str, Any]) -> Iterator[dict[str, Any]]:

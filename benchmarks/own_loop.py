@@ -45,14 +45,14 @@ def minigpt_parts(shape: Shape, device: str, **options: Any) -> tuple[GPT, Train
     never = 10**9
     torch.manual_seed(1)
     model = GPT(shape.config)
-    length = {
+    length: dict[str, Any] = {
         "steps": None if "minutes" in options else never,
         "eval_every": never,
         "save_every": never,
         "sample_every": 0,
         "patience": 0,
     }
-    batch = {"batch_size": shape.batch, "context_length": shape.context}
+    batch: dict[str, Any] = {"batch_size": shape.batch, "context_length": shape.context}
     return model, TrainConfig(device=device, **length, **batch, **options)
 
 
@@ -93,6 +93,7 @@ def bare_steps(model: GPT, config: TrainConfig, data: Path) -> Iterator[None]:
     features = torch.compile(model.features) if device.type == "cuda" else model.features
     optimizers, parameters = build_optimizers(model, config, dtype), list(model.parameters())
     corpus = random_corpus(data, model.config.vocab_size)
+    assert config.context_length is not None  # `minigpt_parts` gives it
     x, y = (part.to(device) for part in corpus.batch(0, config.batch_size, config.context_length, 1))
     while True:
         with autocast(device, dtype):
@@ -123,7 +124,7 @@ def measure_outside(
     for loop in loops:
         timed(loop, max(2, warmup))
     block = max(1, round(min(0.2, seconds / 10) / timed(loops[1], 1)))  # steps
-    pairs = []
+    pairs: list[dict[int, float]] = []
     deadline = time.perf_counter() + seconds
     while len(pairs) < 5 or time.perf_counter() < deadline:
         order = (0, 1) if len(pairs) % 2 else (1, 0)

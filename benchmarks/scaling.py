@@ -21,6 +21,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from minigpt.config import GPTConfig, TrainConfig
 
 TABLE = Path(__file__).parents[1] / "minigpt" / "planning" / "scaling.jsonl"
 SHAPES = {"nano": (4, 4, 128), "micro": (6, 6, 192), "milli": (6, 4, 256), "mini": (6, 6, 384)}
@@ -46,23 +50,24 @@ FLOPS = {128: 125e9, 192: 140e9, 384: 232e9, 512: 260e9, 768: 300e9}  # a second
 TRAINING = 0.88  # of the minutes
 
 
-def key(row: dict) -> tuple:
+def key(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(row.get(name) for name in SETTINGS)
 
 
-def known() -> dict[tuple, dict]:
+def known() -> dict[tuple[Any, ...], dict[str, Any]]:
     if not TABLE.exists():
         return {}
     return {key(row): row for row in map(json.loads, TABLE.read_text().splitlines())}
 
 
-def seconds_per_step(speed: float, model, config) -> float:
+def seconds_per_step(speed: float, model: "GPTConfig", config: "TrainConfig") -> float:
     """The seconds of a step on an invented machine; at speed 1 it is one core of a Xeon with AMX, in bfloat16."""
+    assert config.context_length is not None  # the plan has chosen it
     flops = config.flops_per_token(model) * config.sequences_per_step * config.context_length
     return flops / FLOPS[min(FLOPS, key=lambda width: abs(width - model.n_embd))] / speed
 
 
-def planned(path: Path, minutes: float, speed: float, seed: int) -> dict:
+def planned(path: Path, minutes: float, speed: float, seed: int) -> dict[str, Any]:
     """The settings that minigpt plans for this text and time on a machine of this speed."""
     from minigpt.jobs.reading import read_corpus
     from minigpt.planning.corpus_stats import CorpusStats
@@ -105,7 +110,7 @@ def planned(path: Path, minutes: float, speed: float, seed: int) -> dict:
     }
 
 
-def experiment(setting: dict) -> dict:
+def experiment(setting: dict[str, Any]) -> dict[str, Any]:
     """Trains one setting; returns its row for the table."""
     import minigpt
     from minigpt.planning.corpus_stats import CorpusStats
@@ -139,22 +144,22 @@ def experiment(setting: dict) -> dict:
     }
 
 
-def run(settings: list[dict], jobs: int) -> None:
+def run(settings: list[dict[str, Any]], jobs: int) -> None:
     """Runs the settings that are not in the table, each in a single-threaded process, `jobs` at a time."""
     todo = [setting for setting in settings if key(setting) not in known()]
-    running: list[subprocess.Popen] = []
+    running: dict[subprocess.Popen[str], dict[str, Any]] = {}
     while todo or running:
         while todo and len(running) < jobs:
-            command = [sys.executable, __file__, "one", json.dumps(todo.pop(0))]
-            running.append(
-                subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True)
-            )
+            setting = todo.pop(0)
+            command, environment = [sys.executable, __file__, "one", json.dumps(setting)], {"OMP_NUM_THREADS": "1"}
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | environment, text=True)
+            running[process] = setting
         time.sleep(0.2)
         for process in [process for process in running if process.poll() is not None]:
-            running.remove(process)
+            setting = running.pop(process)
             output = process.communicate()[0]
             if process.returncode:
-                print(f"an experiment failed: {process.args[-1]}", file=sys.stderr, flush=True)
+                print(f"an experiment failed: {json.dumps(setting)}", file=sys.stderr, flush=True)
                 continue
             row = output.splitlines()[-1]
             with TABLE.open("a") as table:
@@ -170,7 +175,7 @@ def fit() -> None:
     fit_expectation(rows)
 
 
-def fit_law(rows: list[dict]) -> None:
+def fit_law(rows: list[dict[str, Any]]) -> None:
     """Prints the constants of the law: exponents and repeats by grid search, the others by least squares.
 
     A text can be harder or easier than its 5-gram entropy suggests, so each text gets its own factor in the fit. Only
@@ -212,7 +217,7 @@ def fit_law(rows: list[dict]) -> None:
               f"{row['bits_per_byte']:.3f} bits per byte, predicted {error:+.1%}")  # fmt: skip
 
 
-def fit_expectation(rows: list[dict]) -> None:
+def fit_expectation(rows: list[dict[str, Any]]) -> None:
     """Prints the constants of the expected range: a robust fit in the logarithm, every text with the same weight.
 
     The error of a row is that of a fit to the other texts.
@@ -221,7 +226,7 @@ def fit_expectation(rows: list[dict]) -> None:
 
     from minigpt.config import GPTConfig
 
-    def figures(row: dict) -> list[float]:
+    def figures(row: dict[str, Any]) -> list[float]:
         trained = (row["tokens"] / 1e6) ** -0.5 / row["entropy"]
         sampled = float(bool(row.get("sampled_softmax")))
         return [1.0, math.log(row["entropy"]), -math.log(row["train_bytes"] / 1e6), trained, sampled]
@@ -231,7 +236,7 @@ def fit_expectation(rows: list[dict]) -> None:
     terms, bits = np.array([figures(row) for row in rows]), np.log([row["bits_per_byte"] for row in rows])
     of_row = 1 / np.bincount(of_text)[of_text]
 
-    def solve(chosen):
+    def solve(chosen: Any) -> Any:
         weight = np.sqrt(of_row[chosen])[:, None]
         for _ in range(20):  # Huber's weights: an error above 6 % counts in proportion, not squared
             constants, *_ = np.linalg.lstsq(terms[chosen] * weight, bits[chosen] * weight[:, 0], rcond=None)
@@ -268,7 +273,7 @@ def fit_expectation(rows: list[dict]) -> None:
               f"{row['bits_per_byte']:.3f} bits per byte, expected {error:+.1%}")  # fmt: skip
 
 
-def fit_continuation(rows: list[dict], trained: float) -> None:
+def fit_continuation(rows: list[dict[str, Any]], trained: float) -> None:
     """Prints how far the change by training longer is from `trained`, for pairs of runs that differ in their length."""
     same = ("text", "tokenizer", "shape", "dropout")
     pairs = [

@@ -36,7 +36,7 @@ import numpy as np
 import psutil
 from measuring import cores, describe, machine, print_progress, table, write_results
 
-SHAPE = {"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12}
+SHAPE: dict[str, Any] = {"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12}
 N_PROMPT, N_NEW = 128, 128
 START_SECONDS = 300.0
 

@@ -26,6 +26,7 @@ import argparse
 import itertools
 import json
 import math
+import statistics
 import sys
 import tempfile
 import time
@@ -214,12 +215,13 @@ def select(results: list[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]
 
 def recipe_report(results: list[dict[str, Any]]) -> str:
     """The recipe's table, and the part of the gain that comes from the learning rate alone."""
-    rows, losses = [], {}
+    rows: list[list[str]] = []
+    losses: dict[str, float] = {}
     for engine in RECIPE_ENGINES:
         there, shares, steps = select(results, engine=engine), [], []
         if not there:
             continue
-        losses[engine] = median(result["nats_per_character"] for result in there)
+        losses[engine] = statistics.median(result["nats_per_character"] for result in there)
         for result in there:
             for base in select(results, engine="nanogpt", seed=result["seed"]):
                 point = reached(result["curve"], base["nats_per_character"])
@@ -238,8 +240,8 @@ def recipe_report(results: list[dict[str, Any]]) -> str:
     text = table([*header, "at step"], rows) + "\n"
     first, last = losses.get("nanogpt"), losses.get("minigpt")
     if first and last and last < first:
-        shares = [f"{name} {(first - losses[name]) / (first - last):.0%}" for name in losses if "3e-3" in name]
-        text += f"\nminigpt gains {first - last:.3f} nats; the learning rate 3e-3 alone gains: {', '.join(shares)}.\n"
+        parts = [f"{name} {(first - losses[name]) / (first - last):.0%}" for name in losses if "3e-3" in name]
+        text += f"\nminigpt gains {first - last:.3f} nats; the learning rate 3e-3 alone gains: {', '.join(parts)}.\n"
     return text
 
 
@@ -249,7 +251,7 @@ def budget_report(results: list[dict[str, Any]]) -> str:
     rows = []
     for text, minutes in dict.fromkeys((result["text"], result["minutes"]) for result in results):
         bits = {e: [r["bits_per_byte"] for r in select(results, engine=e, text=text, minutes=minutes)] for e in engines}
-        others = [median(values) for engine, values in bits.items() if engine != "minigpt" and values]
+        others = [statistics.median(values) for engine, values in bits.items() if engine != "minigpt" and values]
         own = median(bits.get("minigpt", []))
         gain = f"{own / min(others) - 1:+.1%}" if own and others else "–"
         rows.append([text, f"{minutes:g}", *(spread(bits[engine], ".3f") for engine in engines), gain])

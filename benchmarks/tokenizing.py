@@ -16,8 +16,12 @@ import tempfile
 import time
 from pathlib import Path
 
+import tiktoken
+from tiktoken_ext.openai_public import r50k_pat_str
+
 from minigpt import Corpus, Tokenizer
 from minigpt.data.sources import scan
+from minigpt.tokenizer.vocabulary import Vocabulary
 
 PIECE = 1_000_000  # characters
 
@@ -52,7 +56,11 @@ def seconds_of_minigpt(path: Path) -> float:
 
 
 def seconds_of_tiktoken(texts: list[str]) -> float:
-    encoding = Tokenizer.named("gpt2")._encoding  # the tiktoken object, with GPT-2's vocabulary from the package
+    vocabulary = Tokenizer.named("gpt2").vocabulary
+    assert isinstance(vocabulary, Vocabulary)
+    encoding = tiktoken.Encoding(
+        "gpt2", pat_str=r50k_pat_str, mergeable_ranks=dict(vocabulary.tokens), special_tokens=dict(vocabulary.special)
+    )
     began = time.perf_counter()
     encoding.encode_ordinary_batch(texts, num_threads=os.cpu_count() or 1)
     return time.perf_counter() - began

@@ -111,7 +111,7 @@ def measure_engine(
             from minigpt.native import compiled
 
             vars(compiled)["library"] = lambda: None
-        options = {
+        options: dict[str, Any] = {
             part: value
             for mark, part, value in (
                 ("adamw", "optimizer", "adamw"),
@@ -124,8 +124,7 @@ def measure_engine(
     import peers
 
     if engine.startswith("nanogpt"):
-        compiled = engine == "nanogpt-compiled"
-        return peers.measure_nanogpt(Path(nanogpt), shape, data, device, stopwatch, compiled)
+        return peers.measure_nanogpt(Path(nanogpt), shape, data, device, stopwatch, engine == "nanogpt-compiled")
     measure = {"transformers": peers.measure_transformers, "trainer": peers.measure_trainer}[engine]
     return measure(shape, data, device, stopwatch)
 
@@ -212,7 +211,9 @@ def report(results: list[dict[str, Any]], shape: str) -> str:
     text = f"### {shape}: {size}, vocabulary {s.vocabulary:,}\n\n"
     text += table(header + (["MFU"] if ceiling else []), rows) + "\n"
     peer_peaks = [
-        median(figures_of(results, shape, engine, "peak_bytes")) for engine in engines if "minigpt" not in engine
+        statistics.median(figures_of(results, shape, engine, "peak_bytes"))
+        for engine in engines
+        if "minigpt" not in engine
     ]
     own = median(figures_of(results, shape, "minigpt", "peak_bytes"))
     if own and peer_peaks:

@@ -10,7 +10,7 @@ affects both. The ratio is the median of the rounds' ratios.
 
 import argparse
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from measuring import add_options, describe, machine, median, print_progress, table, write_results
 
@@ -65,7 +65,8 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(arguments.threads)
-    here, results, rows = machine(arguments.threads), [], []
+    here, rows = machine(arguments.threads), []
+    results: list[dict[str, Any]] = []
     for preset, quantization in (("nano", "none"), ("gpt2", "none"), ("gpt2", "int8")):
         engine, tokenizer = build(preset, quantization)
         for turn in range(arguments.rounds + 2):  # the first two warm up

@@ -31,7 +31,7 @@ CORPUS = "“It’s naïve — really”, he said… 日本語 と 日曜日, 12
 PACKAGES = ("torch", "transformers", "gguf", "llama_cpp_python", "onnx", "onnxruntime", "ctranslate2")
 
 
-def original(tokenizer: str, activation: str = "gelu_new", kind: type[GPT] = GPT) -> tuple[GPT, Tokenizer]:
+def original(tokenizer: str, activation: Any = "gelu_new", kind: type[GPT] = GPT) -> tuple[GPT, Tokenizer]:
     """A random model whose logits are as large as a trained one's, and the tokenizer of that name."""
     found = Tokenizer.named(tokenizer) if tokenizer in ("gpt2", "bytes") else Tokenizer.train([CORPUS], tokenizer)
     torch.manual_seed(0)

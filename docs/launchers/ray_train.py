@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import ray.train
 import torch
@@ -13,7 +14,7 @@ from minigpt.storage.run import Run
 from minigpt.training.process_group import init_world
 
 
-def work(job: dict) -> None:
+def work(job: dict[str, Any]) -> None:
     world, folder = init_world(), Path(job["folder"])
     corpus = minigpt.Corpus.build([folder / "corpus.txt"], "bpe:512", cache=folder / "cache")
     model = minigpt.GPT(minigpt.PRESETS["nano"].replace(vocab_size=corpus.tokenizer.vocab_size))
