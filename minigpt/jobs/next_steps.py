@@ -135,7 +135,7 @@ def _of_text(job: Job, record: RunRecord) -> Iterator[NextStep]:
     sample = job.corpus.tokenizer.decode(job.corpus.train[:_LANGUAGE_SAMPLE].tolist())
     if language_shares(sample.encode()).get("en", 0.0) < _MOSTLY:
         return
-    fine_tune = ("train", *texts, *_text_options(record), "--from", _GPT2)
+    fine_tune = ("train", *texts, *_text_options(record), "--from", _GPT2, "--epochs", "3")
     is_here = (job.run.directory.parent / _GPT2).is_dir()
     yield NextStep(
         "the text is short and English: GPT-2, which has read 40 GB of English, can be fine-tuned on it (0.5 GB to "

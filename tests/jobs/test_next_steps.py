@@ -156,7 +156,7 @@ def test_a_run_that_no_longer_improves_needs_more_text(jobs: Any, bits: list[flo
 
 def test_gpt2_is_proposed_for_a_short_english_text_only(jobs: Any) -> None:
     english = commands(next_steps(jobs(FALLING)))
-    assert english[1:] == ["load-gpt2", "train text.txt --from gpt2"]
+    assert english[1:] == ["load-gpt2", "train text.txt --from gpt2 --epochs 3"]
     german = "Es war einmal ein König, der hatte eine Tochter, und die war so schön wie die Sonne. " * 300
     assert len(commands(next_steps(jobs(FALLING, german)))) == 1
     assert "GPT-2" not in texts(next_steps(jobs(FALLING, base="gpt2")))

@@ -1,9 +1,12 @@
 """Chooses the engine for a model: decode.c, CUDA graphs or PyTorch."""
 
+import functools
 from typing import Literal, get_args
 
 import torch
+from torch import nn
 
+from minigpt.config import GPTConfig
 from minigpt.errors import ConfigError
 from minigpt.generation.engines.cuda_graphs import GraphEngine
 from minigpt.generation.engines.cuda_slots import CudaSlots
@@ -86,4 +89,30 @@ def _native_obstacle(model: GPT) -> str:
         return "the model has an adapter that is not merged into its weights"
     if model.config.activation_function != "gelu_new":
         return f"the model has another activation function ({model.config.activation_function})"
+    small = model.config.replace(vocab_size=32, n_positions=8, n_embd=32, n_layer=2, n_head=2)
+    if type(model) is not GPT or not {type(module) for module in model.modules()} <= _modules_of_decode_c(small):
+        return "decode.c computes something else than the model's forward pass"
     return ""
+
+
+@functools.cache
+def _modules_of_decode_c(config: GPTConfig) -> frozenset[type[nn.Module]]:
+    """The kinds of modules in a GPT of this shape, if decode.c computes what it does; otherwise none.
+
+    Tried with random weights, which takes milliseconds. Whoever changes the code of the model need not change the C
+    code too: PyTorch then generates, slower but right.
+    """
+    generator = torch.Generator().manual_seed(0)
+    with torch.random.fork_rng(devices=[]):  # a new model draws from the global generator
+        model = GPT(config).eval()
+    with torch.inference_mode():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.5, generator=generator)
+        ids = torch.arange(config.n_positions)  # (T,)
+        try:
+            expected = model(ids[None])[:, -1]  # (1, V)
+            computed = NativeEngine(model).start([ids.tolist()])
+        except Exception:  # noqa: BLE001  the code under trial may fail in any way; the model itself shows how
+            return frozenset()
+    fits = torch.allclose(computed, expected, rtol=1e-3, atol=1e-2)
+    return frozenset(type(module) for module in model.modules()) if fits else frozenset()

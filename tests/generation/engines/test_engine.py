@@ -21,7 +21,7 @@ from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
 from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.engines.resolve import resolve_engine
-from minigpt.model.gpt import GPT
+from minigpt.model.gpt import GPT, MLP
 from minigpt.model.kv_cache import KVCache
 from minigpt.native import compiled
 
@@ -477,6 +477,45 @@ def test_int8_needs_the_tanh_form_of_gelu() -> None:
     assert isinstance(resolve_engine(model), TorchEngine)
     with pytest.raises(ConfigError, match=r"the model has another activation function \(gelu\)$"):
         resolve_engine(model, "int8")
+
+
+class Halved(torch.nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) / 2
+
+
+class SubclassedGPT(GPT):
+    pass
+
+
+@needs_native
+@pytest.mark.parametrize("change", ["code", "broken code", "module", "class"])
+def test_pytorch_runs_a_model_that_computes_something_else(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(resolve_engine(small_model()), NativeEngine)
+    model = small_model()
+    resolve._modules_of_decode_c.cache_clear()
+    if change == "code":
+        monkeypatch.setattr(MLP, "forward", lambda self, x: self.down_proj(torch.relu(self.up_proj(x))))
+    elif change == "broken code":
+        monkeypatch.setattr(MLP, "forward", lambda self, x: x.view(7, 7))
+    elif change == "module":
+        model.blocks[1].mlp.up_proj.__class__ = Halved
+    else:
+        model.__class__ = SubclassedGPT
+    try:
+        assert isinstance(resolve_engine(model), TorchEngine)
+        with pytest.raises(ConfigError, match=r"decode\.c computes something else than the model's forward pass$"):
+            resolve_engine(model, "int8")
+    finally:
+        resolve._modules_of_decode_c.cache_clear()
+
+
+@needs_native
+def test_comparing_decode_c_with_the_model_draws_no_random_numbers() -> None:
+    resolve._modules_of_decode_c.cache_clear()
+    model, before = small_model(), torch.get_rng_state()
+    resolve_engine(model)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @needs_native
