@@ -169,7 +169,8 @@ def train(
             job = display.follow(
                 prepare(
                     request,
-                    resume=continues(world, resume=resume),
+                    resume=resume,
+                    restarted=not resume and continues(world, resume=resume),
                     processes=world.size,
                     local_processes=world.local_size,
                     progress=display.progress,

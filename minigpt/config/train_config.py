@@ -139,7 +139,10 @@ class TrainConfig(Settings):
     )
     weight_decay: float = setting(0.1, "decoupled weight decay of matrices", min=0, group="Optimization")
     embedding_weight_decay: float | None = setting(
-        None, "decoupled weight decay of the embeddings; that of --weight-decay if only that is given", min=0, group="Optimization"
+        None,
+        "decoupled weight decay of the embeddings; --weight-decay if only that is given",
+        min=0,
+        group="Optimization",
     )
     beta1: float = setting(
         0.9, "AdamW's beta1: decay of the gradient's running mean", min=0, below=1, group="Optimization"

@@ -77,8 +77,9 @@ class Plan:
     def rows(self) -> list[PlanRow]:
         """The table of the plan."""
         corpus, settings, model, training = self.corpus, self.settings, self.model, self.training
-        held_out = "nothing held out, so it cannot stop early"
+        held_out, patience = "nothing held out, so it cannot stop early", 0
         if len(corpus.validation) > 1:
+            patience = training.patience or 0
             held_out = f"{size(corpus.validation_bytes)} held out for validation ({corpus.held_out})"
         fine_tuned = settings.preset == FINE_TUNED  # the model to fine-tune has a tokenizer and a shape
         tokens = f"{corpus.n_train_tokens:,}, {corpus.train_bytes / len(corpus.train):.2f} bytes of text each"
@@ -127,7 +128,7 @@ class Plan:
             ),
             PlanRow(
                 "early stop",
-                f"after {count(training.patience, 'evaluation')} without improvement" if training.patience else "never",
+                f"after {count(patience, 'evaluation')} without improvement" if patience else "never",
                 "--patience",
             ),
             PlanRow("device", f"{self.device}, {self._dtype()}", "--device --dtype"),

@@ -38,8 +38,11 @@ from minigpt.training.progress import Progress
 _LENGTH = {"steps", "epochs", "minutes"}
 
 
-def find_run(request: Request) -> Path | None:
+def find_run(request: Request, *, restarted: bool = False) -> Path | None:
     """The folder of the run to resume; None if it does not exist yet and there is a text to begin it with.
+
+    A given name is that of the run. If it is `restarted` by a launcher with the command that began it, the run may have
+    that name with a number, because the name was taken.
 
     Raises: ConfigError if there is neither such a run nor a text.
     """
@@ -49,7 +52,8 @@ def find_run(request: Request) -> Path | None:
         if newest is None:
             raise ConfigError(f"there is no run in {checkpoints} to resume; begin one with minigpt train corpus.txt")
         return newest
-    directory = (None if request.name else _run_of_texts(request)) or checkpoints / request.run_name
+    by_texts = restarted or not request.name
+    directory = (_run_of_texts(request) if by_texts else None) or checkpoints / request.run_name
     if exists(directory / TRAINING):
         return directory
     if request.sources:
@@ -122,8 +126,8 @@ def last_state(run: Run) -> Progress | None:
     return _progress(run.last_path, run.last_progress())
 
 
-def resume_point(run: Run, config: TrainConfig, n_tokens: int) -> Progress | None:
-    """The progress of the saved state from which the run continues with these settings, if it has one.
+def resume_point(run: Run, budget: Budget) -> Progress | None:
+    """The progress of the saved state from which the run continues with this budget, if it has one.
 
     Raises: CheckpointError if it is damaged.
     """
@@ -131,7 +135,7 @@ def resume_point(run: Run, config: TrainConfig, n_tokens: int) -> Progress | Non
     if last is None:
         return None
     before = _progress(run.before_cooldown_path, run.before_cooldown_progress())
-    return Budget(config, planned_steps(config, n_tokens)).continues_from(last, before)
+    return budget.continues_from(last, before)
 
 
 def resume_run(request: Request, directory: Path, progress: ByteProgress | None = None) -> Generator[Event, None, Job]:
@@ -189,7 +193,8 @@ def _resume(run: Run, request: Request, progress: ByteProgress | None) -> Genera
                 f"this one by --allow-change, or start a new run on it with --from {directory.name}"
             )
         changes.append(Change(step=0, option=TEXT, before=before[:8], after=after[:8]))
-    state = resume_point(run, config, corpus.n_train_tokens)
+    budget = Budget(config, planned_steps(config, corpus.n_train_tokens))
+    state = resume_point(run, budget)
     step = state.step if state else 0
     changes = [replace(change, step=step) for change in changes]
     of_teacher = teacher_step(run)
@@ -200,7 +205,7 @@ def _resume(run: Run, request: Request, progress: ByteProgress | None) -> Genera
     elif state is None:
         yield Notice(0, f"{directory} was stopped before its first save, so it starts from the beginning")
     else:
-        _refuse_finished(run, state, Budget(config, planned_steps(config, corpus.n_train_tokens)))
+        _refuse_finished(run, state, budget)
         yield Notice(step, f"resuming {directory} from step {step:,}")
     for change in changes:
         yield Notice(step, describe(change))

@@ -35,19 +35,22 @@ def prepare(
     request: Request,
     *,
     resume: bool,
+    restarted: bool = False,
     processes: int = 1,
     local_processes: int = 1,
     progress: ByteProgress | None = None,
 ) -> Generator[Event, None, Job]:
     """Makes a job ready: with `resume` the run that the request describes, if there is one, else a new run.
 
+    `restarted`: a launcher has started the command again that began the run.
+
     Of the `processes` that will train, `local_processes` are on this machine.
     Raises: MinigptError.
     """
-    directory = find_run(request) if resume else None
+    directory = find_run(request, restarted=restarted) if resume or restarted else None
     if directory is not None:
         return (yield from resume_run(request, directory, progress))
-    if resume:
+    if resume or restarted:
         yield Notice(0, "there is no such run yet, so it starts now")
     planned = yield from plan_run(request, processes, local_processes, progress)
     return (yield from start_run(planned, processes))

@@ -45,8 +45,11 @@ def open_teacher(job: Job) -> Teacher:
         model, _ = load_weights(run)
         if is_trained := run.record.result is not None:
             run.remove_states()
-        elif run.record.training != config:  # the length was changed
-            run.revise(training=config)
+        else:
+            if run.record.training != config:  # the length was changed
+                run.revise(training=config)
+            if model.config.dropout != job.model.config.dropout:
+                model = GPT.from_tensors(model.config.replace(dropout=job.model.config.dropout), model.state_dict())
         return Teacher(model, run, config, resume=True, is_trained=is_trained)
     if job.run.last_progress() is not None:
         raise CheckpointError(

@@ -14,10 +14,11 @@ from minigpt.jobs.speed_monitor import SpeedMonitor
 from minigpt.jobs.teacher import Teacher, keep_with, open_teacher
 from minigpt.storage.run import Run
 from minigpt.training import events, loop
-from minigpt.training.budget import planned_steps
+from minigpt.training.budget import Budget, planned_steps
 from minigpt.training.clock import Control
 from minigpt.training.distributed import World
 from minigpt.training.events import Finished, Step
+from minigpt.training.progress import Progress
 
 
 def train_job(
@@ -109,12 +110,13 @@ def _start(job: Job, run: Run, config: TrainConfig, *, resume: bool) -> Iterator
 
     If the caller leaves at that event, a resumed run stays as it was.
     """
-    state = resume_point(run, config, job.corpus.n_train_tokens) if resume else None
+    budget = Budget(config, planned_steps(config, job.corpus.n_train_tokens))
+    state = resume_point(run, budget) if resume else None
     yield Started(
         directory=run.directory,
         step=state.step if state else 0,
         device=str(device.resolve_device(config.device)),
-        total_steps=planned_steps(config, job.corpus.n_train_tokens),
+        total_steps=budget.last_step(state or Progress()),
         tokens_per_step=job.tokens_per_step,
         baselines=tuple(recorded_baselines(job.run.record)),
         scored_text=config.scored_text,

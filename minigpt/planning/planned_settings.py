@@ -118,6 +118,10 @@ class PlannedSettings:
     def from_here(self, step: int, fraction: float, seconds_per_step: float) -> "PlannedSettings":
         """A copy for a run that has taken `step` steps in this fraction of its length, at a new time per step."""
         now = replace(self, seconds_per_step=seconds_per_step)
+        if self.teacher is not None:  # its steps would now take as much longer or shorter
+            change = seconds_per_step / self.seconds_per_step
+            seconds = self.teacher.training_seconds * (1.0 if self.training_seconds is not None else change)
+            now = replace(now, teacher=TeacherPlan(seconds, self.teacher.seconds_per_step * change))
         if self.training_seconds is None:
             return now
         return replace(now, training_seconds=step * seconds_per_step + (1 - fraction) * self.training_seconds)

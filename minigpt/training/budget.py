@@ -44,10 +44,23 @@ class Budget:
         """The fraction of the training that is done, 0 to 1. The closing time of a budget in minutes does not count."""
         used = progress.budget.shortened_to or 1.0
         if self.total_steps is not None:
-            return min(1.0, progress.step / (used * self.total_steps))
+            return min(1.0, self._steps_done(progress) / (used * self.total_steps))
         start = progress.budget.start_seconds
         total = self._training_seconds(progress) - start
         return min(1.0, (progress.seconds - start) / (used * total)) if total > 0 else 1.0
+
+    def last_step(self, progress: Progress) -> int | None:
+        """The number of the last step of a run with this progress; None for a budget in minutes."""
+        if self.total_steps is None:
+            return None
+        return math.ceil(progress.step + self.total_steps - self._steps_done(progress))
+
+    def _steps_done(self, progress: Progress) -> float:
+        """The steps so far; in a budget of epochs, those with another batch or context count by their tokens."""
+        config = self.config
+        if config.epochs is None or config.context_length is None or not progress.tokens:
+            return progress.step
+        return progress.tokens / (config.sequences_per_step * config.context_length)
 
     def seconds_left(self, progress: Progress) -> float:
         """The rest of the budget in minutes, or an extrapolation of the steps so far; infinite before the first."""

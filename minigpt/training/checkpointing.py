@@ -92,7 +92,7 @@ class Checkpointer:
 
     def _resume_before_cooldown(self, before: LastState, stopped: Progress) -> Progress:
         progress = self._restore(before)
-        keeps_best = stopped.saved_with.corpus == self.state.corpus and self._best_on_disk() is not False
+        keeps_best = self.state.has_comparable_losses(stopped.saved_with) and self._best_on_disk() is not False
         progress.restart_before_cooldown(stopped.best if keeps_best else None)
         saved = self.save_last(progress, again=True)  # or the next resume would start from the decayed state
         if saved is not None or not self.is_saving:  # otherwise that state and its log remain
@@ -130,7 +130,7 @@ class Checkpointer:
 
     def _restore(self, state: LastState) -> Progress:
         progress = self.state.restore(state)
-        if progress.saved_with.corpus != self.state.corpus:
+        if not self.state.has_comparable_losses(progress.saved_with):
             progress.forget_losses()
             self.state.train_step.spike_detector.reset()
         best = self._best_on_disk()

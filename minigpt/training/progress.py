@@ -76,11 +76,14 @@ class Recovery(JsonRecord):
 class SavedWith(JsonRecord):
     """The settings of a saved state: parts of it are restored only if these are unchanged.
 
-    `corpus` is the fingerprint of the training text. `loss_scaler` is the state of torch's GradScaler.
+    `corpus` is the fingerprint of the training text. `evaluated` says which targets of the validation text an
+    evaluation scores, and in which windows; empty in states of earlier versions. `loss_scaler` is the state of torch's
+    GradScaler.
     """
 
     optimizer: str = ""
     corpus: str = ""
+    evaluated: str = ""
     micro_batch_size: int | None = number(None, min=1)
     loss_scaler: dict[str, Any] = field(default_factory=dict)
 
@@ -180,7 +183,7 @@ class Progress(JsonRecord):
         self.sample = SampleState(self.step, self.seconds)
 
     def forget_losses(self) -> None:
-        """Forgets the validation losses, which were those of another text or of weights that are lost."""
+        """Forgets the validation losses, which were those of other targets or of weights that are lost."""
         self.best = replace(self.best, loss=None)
         self.evaluation = replace(self.evaluation, step=-1, is_best=False, lowest_loss=None, without_improvement=0)
 

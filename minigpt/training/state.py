@@ -32,6 +32,15 @@ class TrainingState:
     train_step: TrainStep
     corpus: str
 
+    @property
+    def evaluated(self) -> str:
+        """Which targets of the validation text an evaluation scores, and in which windows."""
+        return f"{self.train_step.config.loss_on}, context {self.train_step.context}"
+
+    def has_comparable_losses(self, saved_with: SavedWith) -> bool:
+        """Whether a state's validation losses are of the same targets as those of this run."""
+        return saved_with.corpus == self.corpus and saved_with.evaluated in ("", self.evaluated)
+
     def capture(self, progress: Progress) -> LastState:
         """The state as tensors named `model.*`, `optimizer.PARAMETER.*` and `spike_detector.*`, and plain values.
 
@@ -43,7 +52,9 @@ class TrainingState:
             for key, value in state.items():
                 tensors[f"optimizer.{name}.{key}"] = torch.as_tensor(value)
         tensors["spike_detector.statistics"] = step.spike_detector.statistics
-        saved_with = SavedWith(step.config.optimizer, self.corpus, step.micro_batch_size, step.loss_scaler.state_dict())
+        saved_with = SavedWith(
+            step.config.optimizer, self.corpus, self.evaluated, step.micro_batch_size, step.loss_scaler.state_dict()
+        )
         return LastState(tensors, replace(progress, saved_with=saved_with).to_dict())
 
     def restore(self, state: LastState) -> Progress:

@@ -132,6 +132,18 @@ def test_all_refused_changes_are_named_with_the_values_of_the_run(run: Any, fox:
     assert result.stderr == expected
 
 
+def test_a_restarted_run_is_the_one_that_the_command_began(
+    run: Any, fox: None, tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["train", "fox.txt", "--name", "fox", *tiny]
+    assert "saved in" in run(*command).stdout  # fox-2, because there is a run fox
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    again = run(*command)
+    assert (again.exit_code, "checkpoints/fox-2 is finished" in again.stderr) == (1, True), again.stderr
+    named = run(*command, "--resume")
+    assert "checkpoints/fox is finished" in named.stderr
+
+
 def test_changing_a_value_back_is_a_change_too(run: Any, fox: None) -> None:
     assert run("train", "--resume", "--steps", "8", "--batch-tokens", "128", "--allow-change").exit_code == 0
     refused = run("train", "--resume", "--steps", "9", "--batch-size", "4")

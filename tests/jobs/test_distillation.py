@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import minigpt
 from minigpt.cli.app import app
 from minigpt.errors import CheckpointError, ConfigError
+from minigpt.jobs import train_job
 from minigpt.jobs.events import Started, TeacherTrained
 from minigpt.reports.run_report import run_data
 from minigpt.storage.run import Run
@@ -113,6 +114,18 @@ def test_a_finished_run_continues_to_a_longer_length_with_the_same_teacher(here:
     events = list(fit("fox", resume=True, steps=12, patience=0))
     assert events[-1].step == 12
     assert (here / "checkpoints/fox/teacher/model.safetensors").read_bytes() == weights
+
+
+def test_a_new_dropout_is_also_that_of_a_teacher_in_training(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for event in fit("fox"):
+        if isinstance(event, Step):
+            break
+    models = []
+    plain = train_job.loop.train
+    monkeypatch.setattr(train_job.loop, "train", lambda model, *a, **k: models.append(model) or plain(model, *a, **k))
+    list(fit("fox", resume=True, dropout=0.3, allow_change=True))
+    assert [model.config.dropout for model in models] == [0.3, 0.3]
+    assert [model.blocks[0].attention.dropout for model in models] == [0.3, 0.3]
 
 
 def test_a_missing_teacher_is_an_error_that_says_how_to_go_on(here: Path) -> None:

@@ -31,6 +31,13 @@ def plan_of(text: Path, processes: int = 1, local_processes: int = 1, **given: A
     return planned.plan
 
 
+def test_a_plan_with_nothing_held_out_does_not_promise_to_stop_early(here: Path) -> None:
+    given: dict[str, Any] = {"steps": 2, "tokenizer": "bytes", "context_length": 8, "batch_size": 2, "patience": 5}
+    for fraction, expected in ((0.1, "after 5 evaluations without improvement"), (0.0, "never")):
+        rows = plan_of(here / "fox.txt", validation_fraction=fraction, **given).rows()
+        assert [row.value for row in rows if row.name == "early stop"] == [expected]
+
+
 @pytest.mark.parametrize("given", [{}, {"dtype": "auto"}])
 def test_the_dtype_of_a_gpu_is_recorded_by_name(
     here: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]

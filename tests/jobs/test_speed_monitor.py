@@ -1,11 +1,14 @@
 """What a run says when it trains at another speed than its plan measured."""
 
+from dataclasses import replace
+
 import pytest
 
 from minigpt.config import PRESETS, TrainConfig
 from minigpt.jobs.events import SpeedChange
 from minigpt.jobs.speed_monitor import SpeedMonitor
 from minigpt.planning.corpus_stats import CorpusStats
+from minigpt.planning.distillation import TeacherPlan
 from minigpt.planning.planned_settings import PlannedSettings
 from minigpt.training.events import Step
 
@@ -58,6 +61,20 @@ def test_a_run_in_steps_keeps_its_expectation_and_takes_longer() -> None:
     (change,) = run(settings, [0.5] * 400, others=1.0)
     assert (change.steps, change.expected) == (2000, settings.expected)
     assert change.seconds_left == pytest.approx((2000 - change.step) * 0.2)
+
+
+@pytest.mark.parametrize("length", [{"minutes": 3}, {"steps": 2000}])
+def test_a_teacher_counts_as_slowed_down_too(length: dict[str, float]) -> None:
+    settings = planned(**length)
+    seconds = (settings.training_seconds or 200.0) / 2
+    settings = replace(settings, teacher=TeacherPlan(training_seconds=seconds, seconds_per_step=0.08))
+    (change,) = run(settings, [1 / 3] * 400, others=1.0)
+    assert change.expected is not None
+    assert settings.expected is not None
+    if "minutes" in length:
+        assert change.expected.low > 1.05 * settings.expected.low
+    else:
+        assert change.expected == settings.expected
 
 
 @pytest.mark.parametrize(

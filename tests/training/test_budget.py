@@ -33,6 +33,15 @@ def test_the_time_left_of_a_run_in_minutes_is_the_rest_of_its_budget() -> None:
     ) == pytest.approx(6.0)
 
 
+def test_epochs_count_the_tokens_of_steps_with_another_batch() -> None:
+    budget = Budget(TrainConfig(epochs=4, context_length=10, batch_size=32), 50)  # 16,000 tokens
+    assert (budget.progress_fraction(Progress()), budget.last_step(Progress())) == (0, 50)
+    halfway = Progress(step=50, tokens=8_000)  # in batches of 16
+    assert (budget.progress_fraction(halfway), budget.last_step(halfway)) == (0.5, 75)
+    assert not budget.is_spent(halfway)
+    assert budget.is_spent(Progress(step=75, tokens=16_000))
+
+
 def test_weights_and_texts_without_an_evaluation_are_evaluated_at_once() -> None:
     evaluated = EvaluationState(step=50, seconds=60.0, duration=1.0)
     for config, total_steps in ((TrainConfig(minutes=3), None), (TrainConfig(steps=100), 100)):

@@ -26,6 +26,7 @@ from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run
 from minigpt.storage.run_record import Result
 from minigpt.training import clock
+from minigpt.training.budget import planned_steps
 from minigpt.training.clock import Control
 from minigpt.training.events import Evaluation, Event, Finished, Notice, Sample, Saved, Step
 from minigpt.training.fine_tuning import apply_fine_tuning
@@ -776,6 +777,39 @@ def test_a_run_resumed_on_another_text_forgets_its_best_loss(corpus: Corpus, tmp
     assert first.best  # however much worse than the loss on the first text
     assert isinstance(events[-1], Finished)
     assert events[-1].best_step > 30
+
+
+@pytest.mark.parametrize("changes", [{"context_length": 4}, {"context_length": 32}, {}])
+def test_a_run_resumed_with_another_context_forgets_its_best_loss(
+    corpus: Corpus, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    list(train(model, corpus, settings(steps=30, schedule="constant", context_length=16), run))
+    config = settings(steps=60, schedule="constant", context_length=16).replace(**changes)
+    events = list(train(model, corpus, config, run, resume=True))
+    first = next(event for event in events if isinstance(event, Evaluation))
+    assert (first.step == 30) == bool(changes)  # at once, because there is no comparable loss
+    assert first.best or not changes
+
+
+@pytest.mark.parametrize("changes", [{"batch_size": 12}, {"batch_size": 3}, {"context_length": 8}])
+def test_a_run_in_epochs_that_changes_its_batch_reads_the_text_as_often(
+    corpus: Corpus, tmp_path: Path, changes: dict[str, int]
+) -> None:
+    config = settings(steps=None, epochs=2, context_length=16, schedule="constant")
+    windows = planned_steps(config, corpus.n_train_tokens)
+    assert windows is not None
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    for event in (events := train(model, corpus, config, run)):
+        if isinstance(event, Step) and event.step == windows // 2:
+            events.close()
+            break
+    resumed = list(train(model, corpus, config.replace(**changes), run, resume=True))
+    last = [event for event in resumed if isinstance(event, Step)][-1]
+    assert last.tokens == pytest.approx(windows * 6 * 16, abs=12 * 16)
+    assert last.step != windows
 
 
 @pytest.mark.parametrize("name", ["token_noise", "bpe_dropout"])
