@@ -54,3 +54,11 @@ def test_a_stream_joins_to_the_text_of_the_whole_answer(client: TestClient) -> N
     answer = client.post("/v1/completions", json=body | {"stream": True}).text
     events = [json.loads(line[6:]) for line in answer.splitlines() if line.startswith("data: {")]
     assert "".join(event["choices"][0]["text"] for event in events if event["choices"]) == whole
+
+
+def test_a_bad_word_without_tokens_is_refused_and_other_requests_go_on(client: TestClient) -> None:
+    for words in ([" "], [" ", "fox"]):
+        response = client.post("/v1/completions", json={"prompt": "the", "bad_words": words})
+        assert response.status_code == 400
+        assert "bad_words (' ') must contain a token" in response.json()["error"]["message"]
+    assert client.post("/v1/completions", json={"prompt": "the", "bad_words": ["fox"]}).status_code == 200
