@@ -49,6 +49,13 @@ def test_offsets_point_at_the_tokens_in_the_text(client: TestClient) -> None:
         assert text[start:end] == (token.removeprefix(" ") if index == 0 else token)
 
 
+def test_offsets_count_the_space_before_the_first_token(client: TestClient) -> None:
+    body = {"prompt": "the", "logprobs": 0, "max_tokens": 3, "logit_bias": {str(VOCABULARY.index("over")): 100}}
+    (choice,) = client.post("/v1/completions", json=body).json()["choices"]
+    assert choice["text"] == " over over over"
+    assert choice["logprobs"]["text_offset"] == [0, 5, 10]
+
+
 def test_a_stream_joins_to_the_text_of_the_whole_answer(client: TestClient) -> None:
     body = {"prompt": "今天", "max_tokens": 12, "seed": 5, "temperature": 1}
     whole = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
