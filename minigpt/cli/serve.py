@@ -83,7 +83,7 @@ def serve(
         for model in loaded:
             note(f"{model.name} · context of {model.context_length} tokens · {model.batch.engine.description}")
         note(f"ready after {time.perf_counter() - begin:.1f} s; open {url} in a browser, or send a request:")
-        note(_example(url, config, loaded[0].name))
+        note(_example(url, config, loaded[0]))
 
     served = Models(load)
     received = run(listening, config, served, on_loaded=on_loaded, log=note)
@@ -169,10 +169,13 @@ def _load(
     return ServedModel(name, int(path.stat().st_mtime), batch, checkpoint.tokenizer.chat_template, path)
 
 
-def _example(url: str, config: ServeConfig, model: str) -> str:
-    """A curl command to copy."""
+def _example(url: str, config: ServeConfig, model: "ServedModel") -> str:
+    """A curl command to copy, with a prompt that the model's tokenizer can encode."""
+    from minigpt.tokenizer.ids_only import IdsOnly
+
     key = f"%{_KEY}%" if shell.IS_CMD else f"${_KEY}"  # which a shell replaces between double quotes
     authorized = f' -H "Authorization: Bearer {key}"' if config.api_key else ""
-    body = json.dumps({"model": model, "prompt": "Once upon a time", "max_tokens": 50}, ensure_ascii=False)
+    prompt = "0 1 2" if isinstance(model.tokenizer.vocabulary, IdsOnly) else "Once upon a time"
+    body = json.dumps({"model": model.name, "prompt": prompt, "max_tokens": 50}, ensure_ascii=False)
     request = shell.join("-H", "Content-Type: application/json", "-d", body)
     return f"curl {url}/v1/completions{authorized} {request}"

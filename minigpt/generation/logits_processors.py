@@ -110,19 +110,30 @@ class NoRepeatNGram:
 
 
 class BadWords:
-    """Forbids the last token of every sequence whose other tokens are the end of the history."""
+    """Forbids the last token of every sequence whose other tokens are the end of the history.
+
+    The memory for this grows with the sum of the sequences' lengths: a long sequence beside short ones costs no more.
+    """
 
     def __init__(self, sequences: Sequence[Sequence[int]]) -> None:
-        longest = max(map(len, sequences))
-        self._sequences = torch.tensor([[-1] * (longest - len(ids)) + list(ids) for ids in sequences])  # (N, L)
+        beginnings = [ids[:-1] for ids in sequences]
+        self._reach = max(map(len, beginnings))  # L: tokens at the end of the history that decide
+        self._last = torch.tensor([ids[-1] for ids in sequences])  # (N,)
+        # The tokens of all beginnings, their places in the last L tokens of the history, and their sequences' numbers.
+        self._tokens = torch.tensor([id for ids in beginnings for id in ids], dtype=torch.int64)  # (P,)
+        places = [self._reach - len(ids) + at for ids in beginnings for at in range(len(ids))]
+        self._places = torch.tensor(places, dtype=torch.int64)  # (P,)
+        owners = [number for number, ids in enumerate(beginnings) for _ in ids]
+        self._owners = torch.tensor(owners, dtype=torch.int64)  # (P,)
 
     def __call__(self, logits: Tensor, history: Tensor, _n_new: int) -> Tensor:
-        sequences = self._sequences.to(logits.device)
-        length = sequences.shape[1] - 1
-        context = torch.nn.functional.pad(history, (length, 0), value=-1)[:, history.shape[1] :]  # (B, L - 1)
-        prefixes = sequences[:, :-1]  # (N, L - 1)
-        complete = ((context[:, None] == prefixes) | (prefixes < 0)).all(-1)  # (B, N)
-        return _ban(logits, complete, sequences[:, -1].expand_as(complete))
+        tokens, places, owners, last = (
+            each.to(logits.device) for each in (self._tokens, self._places, self._owners, self._last)
+        )
+        context = torch.nn.functional.pad(history, (self._reach, 0), value=-1)[:, history.shape[1] :]  # (B, L)
+        differs = (context[:, places] != tokens).long()  # (B, P)
+        n_different = differs.new_zeros(len(logits), len(last)).index_add(1, owners, differs)  # (B, N)
+        return _ban(logits, n_different == 0, last.expand_as(n_different))
 
 
 class MinNewTokens:

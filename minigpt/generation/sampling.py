@@ -54,7 +54,8 @@ class Sampler:
     on the left. Its last `n_new` columns are the generated tokens. If `needs_history` is false, it may be (B, 0).
     `states` are those of the rows' texts, from `constraint`.
 
-    Raises: ConfigError for a logit bias that is not one token, and for settings that need a tokenizer without one.
+    Raises: ConfigError for a logit bias that is not one token, a bad word that has no token, and settings that need a
+    tokenizer without one.
     """
 
     def __init__(
@@ -227,11 +228,24 @@ def _processors(config: SamplingConfig, tokenizer: Tokenizer | None) -> Iterator
     if config.bad_words:
         if tokenizer is None:
             raise ConfigError(f"bad_words ({', '.join(map(repr, config.bad_words))}) need a tokenizer")
-        yield BadWords([tokenizer.encode(space + text) for text in config.bad_words for space in ("", " ")])
+        yield BadWords([ids for text in config.bad_words for ids in _spellings(text, tokenizer)])
     if config.min_new_tokens > 0:
         if tokenizer is None:
             raise ConfigError(f"min_new_tokens ({config.min_new_tokens}) needs a tokenizer")
         yield MinNewTokens(config.min_new_tokens, tokenizer.end_of_text)
+
+
+def _spellings(text: str, tokenizer: Tokenizer) -> list[list[int]]:
+    """The tokens of a bad word, without and with a space before it.
+
+    Raises: ConfigError for a text without tokens, such as a space that the tokenizer drops.
+    """
+    spellings = [tokenizer.encode(space + text) for space in ("", " ")]
+    if not all(spellings):
+        raise ConfigError(
+            f"bad_words ({text!r}) must contain a token, but this model's tokenizer finds none in it; give another text"
+        )
+    return spellings
 
 
 def _truncations(config: SamplingConfig) -> list[Truncation]:
@@ -296,7 +310,7 @@ def check_finite(logits: Tensor) -> None:
 def _token_bias(entry: str, tokenizer: Tokenizer | None) -> tuple[int, float]:
     """The token id and the number of one `logit_bias`: `#318=2.5` is an id, others are the exact text of one token.
 
-    Raises: ConfigError for a text of several tokens, or without a tokenizer.
+    Raises: ConfigError for a text of several tokens or of none, or without a tokenizer.
     """
     token, bias = parse_logit_bias(entry)
     if token.startswith("#") and token[1:].isdecimal():
@@ -306,6 +320,10 @@ def _token_bias(entry: str, tokenizer: Tokenizer | None) -> tuple[int, float]:
     if tokenizer is None:
         raise ConfigError(f"logit_bias ({entry!r}) needs a tokenizer, or an id such as '#318=2.5'")
     ids = tokenizer.encode(token)
+    if not ids:
+        raise ConfigError(
+            f"logit_bias ({entry!r}) must name one token, but this model's tokenizer finds none in {token!r}"
+        )
     if len(ids) > 1:
         pieces = ", ".join(f"{tokenizer.decode([piece])!r} (#{piece})" for piece in ids)
         raise ConfigError(f"logit_bias ({entry!r}) must name one token, but {token!r} is {len(ids)}: {pieces}")

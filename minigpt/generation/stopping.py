@@ -1,4 +1,4 @@
-"""Stopping: ends a stream of text before a stop string, or after its first line, paragraph or sentence."""
+"""Stopping: ends a stream of text before a stop string, or after its first line, paragraph, sentence or turn."""
 
 import re
 from collections.abc import Sequence
@@ -17,6 +17,8 @@ _ENDS = {
 }
 # The characters at the end of a text in which a match may have begun; None stands for white space.
 _OPEN = {"line": "", "paragraph": None, "sentence": _TERMINATORS + _CLOSING}
+# Where another turn of a transcript begins: further lines of a turn begin with a space (see `data/transcript.py`).
+_NEXT_TURN = re.compile(r"\n[^ ]")
 _SOLID = re.compile(r"\S")
 _ABBREVIATION = re.compile(r"(?:\b(?:[A-Z]|Mrs?|Ms|Dr|St|Prof|Capt|Gen|Sr|Jr|vs|cf|etc|e\.g|i\.e))\.$")
 
@@ -26,15 +28,17 @@ class StopFilter:
 
     The end that is complete first counts, independently of how the stream is divided into pieces. White space at the
     beginning ends nothing. A period after an initial or a title ("J.", "Mr.") does not end a sentence.
+    With `one_turn` the text is a turn of a transcript, and it also ends before the next turn.
     """
 
-    def __init__(self, stops: Sequence[str], until: Until | None = None) -> None:
+    def __init__(self, stops: Sequence[str], until: Until | None = None, *, one_turn: bool = False) -> None:
         self.stops = tuple(stops)
-        self.until = until
+        self.until, self.one_turn = until, one_turn
         self.text = ""  # everything that was fed
         self.shown = 0  # characters of it that were returned
         self.begin = 0  # where the line, paragraph or sentence begins, or the white space before it
-        self.searched = 0  # no end begins in the text before it
+        self.searched = 0  # no end of a line, paragraph or sentence begins in the text before it
+        self.in_turn = 0  # no other turn begins in the text before it
 
     def feed(self, text: str, *, may_stop: bool = True) -> tuple[str, bool]:
         """The text that can be shown now, and whether it ends there."""
@@ -45,13 +49,12 @@ class StopFilter:
             return self.flush(), False
         # For each end: where it is complete, and where the text ends. The first complete one counts.
         ends = [(at + len(stop), at) for stop in self.stops if (at := self.text.find(stop, self.shown)) >= 0]
-        if (end := self._end()) is not None:
-            ends.append(end)
+        ends += [end for end in (self._end(), self._next_turn()) if end is not None]
         if ends:
             return self._show(min(ends)[1]), True
         if self.until is not None and (decided := text.rstrip(_OPEN[self.until])):
             self.searched = length + len(decided)
-        held_back = max([self._gap(), *(self._partial(stop) for stop in self.stops)])
+        held_back = max([self._gap(), self._open_line(), *(self._partial(stop) for stop in self.stops)])
         return self._show(len(self.text) - held_back), False
 
     def flush(self) -> str:
@@ -78,6 +81,16 @@ class StopFilter:
         self.begin = len(self.text)
         return None
 
+    def _next_turn(self) -> tuple[int, int] | None:
+        """Where it is known that another turn begins, and where this one ends; None if no other has begun."""
+        if not self.one_turn:
+            return None
+        found = _NEXT_TURN.search(self.text, self.in_turn)
+        if found is None:
+            self.in_turn = max(0, len(self.text) - 1)
+            return None
+        return found.end(), found.start()
+
     def _partial(self, stop: str) -> int:
         """How many characters at the end of the text may be the beginning of a stop string."""
         pending = self.text[self.shown :]
@@ -87,3 +100,7 @@ class StopFilter:
     def _gap(self) -> int:
         """How many characters at the end of the text may be the gap after a paragraph."""
         return len(self.text) - max(self.searched, self.shown) if self.until == "paragraph" else 0
+
+    def _open_line(self) -> int:
+        """How many characters at the end of the text may be the line break before another turn."""
+        return int(self.one_turn and self.text.endswith("\n"))

@@ -38,12 +38,17 @@ class Piece:
 
 
 class RowText:
-    """The text of one row, token by token; it begins with the `end` of the prompt, which is not shown again."""
+    """The text of one row, token by token; it begins with the `end` of the prompt, which is not shown again.
 
-    def __init__(self, row: int, tokenizer: Tokenizer, config: SamplingConfig, end: str = "") -> None:
+    With `one_turn` it ends before the next turn of a transcript.
+    """
+
+    def __init__(
+        self, row: int, tokenizer: Tokenizer, config: SamplingConfig, end: str = "", *, one_turn: bool = False
+    ) -> None:
         self.row, self.tokenizer, self.config, self.end = row, tokenizer, config, end
         self.decoder = tokenizer.decoder(continues=True)
-        self.filter = StopFilter(config.stop, config.until)
+        self.filter = StopFilter(config.stop, config.until, one_turn=one_turn)
         self.n_new = 0
 
     def add(self, token: GeneratedToken) -> Piece:

@@ -15,8 +15,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from minigpt import __version__
+from minigpt.errors import TokenizerError
 from minigpt.server.answering import answer_in_pieces, answer_once, json_response, read_body
-from minigpt.server.api_error import ApiError
+from minigpt.server.api_error import ApiError, invalid
 from minigpt.server.chat import chat_answer, chat_options, chat_pieces
 from minigpt.server.completion_options import completion_options
 from minigpt.server.completions import Completion, complete, stream
@@ -209,7 +210,13 @@ def build_application(models: Models, config: ServeConfig, log: Log) -> Starlett
         routes=routes,
         middleware=middleware,
         lifespan=lifespan,
-        exception_handlers={ApiError: _api_error, HTTPException: _http_error, ClientDisconnect: _left, Exception: _bug},
+        exception_handlers={
+            ApiError: _api_error,
+            TokenizerError: _text_error,
+            HTTPException: _http_error,
+            ClientDisconnect: _left,
+            Exception: _bug,
+        },
     )
     application.router.redirect_slashes = False
     application.state.hub = endpoints.hub
@@ -219,6 +226,12 @@ def build_application(models: Models, config: ServeConfig, log: Log) -> Starlett
 async def _api_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     return json_response(error.to_dict(), error.status, error.headers)
+
+
+async def _text_error(_: Request, error: Exception) -> Response:
+    """A text of the request that the model's tokenizer cannot encode."""
+    found = invalid(str(error))
+    return json_response(found.to_dict(), found.status)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -6,20 +6,19 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from jinja2 import TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from minigpt.data.transcript import CHAT_TEMPLATE, ROLES, ReplyReader
+from minigpt.data.transcript import CHAT_TEMPLATE, ReplyReader
 from minigpt.generation.healing import Prompt, encode_prompt
 from minigpt.server.api_error import ApiError, invalid
 from minigpt.server.completion_options import CompletionOptions, generation_options
 from minigpt.server.serve_config import ServeConfig
 from minigpt.server.served_model import ServedModel
+from minigpt.server.template_sandbox import TemplateSandbox
 
-# The beginnings of another turn in minigpt's own transcripts, at which an answer ends.
-_NEXT_TURNS = tuple(f"\n{role.capitalize()}:" for role in ROLES)
 _LONGEST_TEXT = 4_000_000  # characters that a template may make of a conversation
 _TEMPLATE_SECONDS = 10.0  # that a template may take
 
@@ -55,10 +54,8 @@ def chat_options(body: Mapping[str, Any], model: ServedModel, config: ServeConfi
         )
     wanted = given.get("max_completion_tokens", given.get("max_tokens", most))
     given["max_tokens"] = wanted
-    if model.chat_template == CHAT_TEMPLATE:
-        stop = given.get("stop", ())
-        given["stop"] = [*((stop,) if isinstance(stop, str) else stop), *_NEXT_TURNS]
-    return generation_options(given, [prompt], model, config)
+    options = generation_options(given, [prompt], model, config)
+    return replace(options, one_turn=model.chat_template == CHAT_TEMPLATE)
 
 
 def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
@@ -156,17 +153,17 @@ class _Placeholders:
 def _render(template: str, messages: Sequence[Mapping[str, str]], model: ServedModel, seconds: float) -> str:
     """The text of a conversation, up to where the model's answer begins.
 
-    The template comes with the model, so it runs in jinja2's sandbox.
+    The template comes with the model, so it runs in a sandbox.
     Raises: ApiError if the template fails, takes too long or refuses the conversation.
     """
 
-    def refuse(message: str) -> None:
-        raise TemplateError(message)
+    def refuse(message: object) -> None:
+        raise TemplateError(message if isinstance(message, str) else "it gives no reason")
 
     names = {id: name for name, id in model.tokenizer.special.items()}
     tokens = {"bos_token": names[model.tokenizer.special_id("bos_token")], **model.tokenizer.vocabulary.roles}
     tokens["eos_token"] = names[model.tokenizer.end_of_text]
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment = TemplateSandbox()
     environment.globals["raise_exception"] = refuse
     try:
         with _time_limit(seconds):

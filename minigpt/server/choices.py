@@ -75,10 +75,11 @@ class Choice:
     _pending: list[tuple[GeneratedToken, int]] = field(default_factory=list)  # tokens with their offsets
 
     def __post_init__(self) -> None:
-        self._decoder = self.model.tokenizer.decoder()
+        self._decoder = self.model.tokenizer.decoder(continues=True)
 
     def add_prompt(self, tokens: Sequence[GeneratedToken]) -> None:
         """Puts the prompt before the text, for `echo`."""
+        self._decoder = self.model.tokenizer.decoder()
         for token in tokens:
             self._place(token)
         self._length += len(rest := self._decoder.flush())  # a prompt may end within a character

@@ -33,6 +33,7 @@ class CompletionOptions:
     stream: bool = False
     include_usage: bool = False
     return_token_ids: bool = False
+    one_turn: bool = False  # the texts are turns of a transcript, and end before the next turn
 
     @property
     def ranks(self) -> bool:
@@ -58,6 +59,7 @@ class CompletionOptions:
                     score_prompt=self.echo and self.logprobs is not None,
                     continues=self.max_tokens > 0,
                     end=prompt.end,
+                    one_turn=self.one_turn,
                 )
                 for prompt in self.prompts
             ]

@@ -10,6 +10,8 @@ MOST_STOPS: Final = 16
 MOST_SAMPLES: Final = 128
 MOST_PROMPTS: Final = 10_000  # more are refused before any of them is read
 _LARGEST_ID: Final = 2**31
+_MOST_BAD_WORDS: Final = 100
+_LONGEST_BAD_WORD: Final = 200  # characters
 # Fields of SamplingConfig that a request may have under the same name; OpenAI names the others.
 OWN_SAMPLING: Final = (
     "top_k", "min_p", "typical_p", "repetition_penalty", "no_repeat_ngram_size", "min_new_tokens", "bad_words",
@@ -34,7 +36,8 @@ def _own_field(name: str) -> dict[str, Any]:
     if kind is bool:
         return _field("boolean", metadata["help"])
     if name == "bad_words":
-        return _field("array", metadata["help"], items={"type": "string", "minLength": 1}, maxItems=100)
+        words = {"type": "string", "minLength": 1, "maxLength": _LONGEST_BAD_WORD}
+        return _field("array", metadata["help"], items=words, maxItems=_MOST_BAD_WORDS)
     if name == "until":
         return _field("string", metadata["help"], enum=["sentence", "paragraph", "line", None])
     return _field("string", f"{metadata['help']}; without it a text must fit into the context", maxLength=40)

@@ -209,6 +209,27 @@ def test_a_space_at_the_end_of_the_text_is_not_shown_twice(browser: Any) -> None
         assert browser.errors == []
 
 
+def test_a_space_that_the_tokenizer_drops_takes_nothing_from_the_continuation(browser: Any, tmp_path: Path) -> None:
+    """Tokenizers without merges are never healed, but a WordPiece prompt lacks its last space when it is decoded."""
+    from minigpt.tokenizer.tokenizer import Tokenizer
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "fox", "over", "天"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
+    tokenizer = Tokenizer.load(tmp_path)
+    model = random_model(vocab_size=tokenizer.vocab_size, n_positions=64, n_embd=32, std=0.2)
+    models = Models(lambda: [served_model("words", model=model, tokenizer=tokenizer)])
+    models.load()
+    with SocketServer(models, ServeConfig()) as server:
+        browser.visit(address(server))
+        wait(browser, "document.body.dataset.ready")
+        for seed in range(4):
+            write(browser, "the fox ", seed=seed, max_tokens=20)
+            (expected,) = answer(server, prompt="the fox ", seed=seed, max_tokens=20)
+            assert texts(browser) == [re.sub(r"\[[A-Z]+\]", "", expected)]  # the special tokens are labels on the page
+        assert browser.errors == []
+
+
 # Branches
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 from builders import random_model
+from served import served_model
 from typer.testing import CliRunner
 
 from minigpt import shell
@@ -27,6 +29,7 @@ from minigpt.server.http_server import bind, run
 from minigpt.server.serve_config import ServeConfig
 from minigpt.server.served_model import Models, ServedModel
 from minigpt.storage.checkpoint import save_checkpoint
+from minigpt.tokenizer.ids_only import IdsOnly
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 
@@ -103,8 +106,8 @@ def test_a_served_model_answers_and_a_signal_ends_running_requests(tmp_path: Pat
 
 
 def test_the_example_request_is_read_by_a_shell_as_it_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
-    config, url, model = ServeConfig(api_key="secret"), "http://127.0.0.1:8000", 'a "model"'
-    body = json.dumps({"model": model, "prompt": "Once upon a time", "max_tokens": 50})
+    config, url, model = ServeConfig(api_key="secret"), "http://127.0.0.1:8000", served_model('a "model"')
+    body = json.dumps({"model": model.name, "prompt": "Once upon a time", "max_tokens": 50})
     monkeypatch.setattr(shell, "IS_CMD", False)
     script = f"curl() {{ printf '%s\\n' \"$@\"; }}; {_example(url, config, model)}"
     environment = os.environ | {"MINIGPT_API_KEY": "secret"}
@@ -112,9 +115,16 @@ def test_the_example_request_is_read_by_a_shell_as_it_is_meant(monkeypatch: pyte
     words = [f"{url}/v1/completions", "-H", "Authorization: Bearer secret", "-H", "Content-Type: application/json"]
     assert done.stdout.splitlines() == [*words, "-d", body]
     monkeypatch.setattr(shell, "IS_CMD", True)
-    example = _example(url, config, "fox")
+    example = _example(url, config, served_model("fox"))
     assert '-H "Authorization: Bearer %MINIGPT_API_KEY%" -H "Content-Type: application/json"' in example
     assert r'-d "{\"model\": \"fox\", ' in example
+
+
+def test_the_example_request_for_a_model_without_a_tokenizer_has_ids() -> None:
+    model = served_model("bare", tokenizer=Tokenizer(IdsOnly.checked(size=40, end_id=7)))
+    example = _example("http://127.0.0.1:8000", ServeConfig(), model)
+    body = json.loads(shlex.split(example)[-1])
+    assert body == {"model": "bare", "prompt": "0 1 2", "max_tokens": 50}
 
 
 _LOADS_FOREVER = """

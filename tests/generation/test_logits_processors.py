@@ -153,6 +153,15 @@ def test_a_bad_word_of_several_tokens_is_banned_only_after_its_beginning() -> No
     assert kept(BadWords(sequences)(LOGITS, torch.tensor([[0, 2]]), 0)) == [[True, True, True, False]]
 
 
+def test_a_long_bad_word_beside_many_short_ones_needs_little_memory() -> None:
+    """Each of many sequences padded to the longest would take the product of their number and its length."""
+    processor = BadWords([*([token] for token in range(1000)), [0] * 999 + [1]])
+    tensors = [each for each in vars(processor).values() if isinstance(each, Tensor)]
+    assert sum(each.numel() for each in tensors) < 10_000
+    logits = processor(torch.zeros(1, 2000), torch.zeros(1, 5, dtype=torch.int64), 0)
+    assert kept(logits) == [[False] * 1000 + [True] * 1000]
+
+
 def test_a_bad_word_longer_than_the_history_is_not_banned() -> None:
     sequences = [[0, 2, 1]]
     assert torch.equal(BadWords(sequences)(LOGITS, torch.tensor([[2]]), 0), LOGITS)

@@ -13,6 +13,7 @@ from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, GenerationError, MinigptError
 from minigpt.generation.logits_processors import TopK
 from minigpt.generation.sampling import Sampler, draw, uniform
+from minigpt.tokenizer.ids_only import IdsOnly
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import Vocabulary
 
@@ -271,6 +272,29 @@ def test_a_bias_for_a_text_of_several_tokens_is_refused() -> None:
         "but ' zebras!' is 4: ' ze' (#41271), 'br' (#1671), 'as' (#292), "
         "'!' (#0)"
     )
+
+
+DROPS_SPACES = Tokenizer(IdsOnly.checked(size=40, end_id=7))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"bad_words": ("3", " ")},
+            "bad_words (' ') must contain a token, but this model's tokenizer finds none in it; give another text",
+        ),
+        (
+            {"logit_bias": (" =2",)},
+            "logit_bias (' =2') must name one token, but this model's tokenizer finds none in ' '",
+        ),
+    ],
+    ids=["bad word", "bias"],
+)
+def test_a_text_without_tokens_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        sampler(DROPS_SPACES, **changes)
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Stopping: a stream of text ends at the same place however it is divided into pieces."""
 
 import itertools
+import re
 import time
 
 import pytest
@@ -57,6 +58,25 @@ def test_a_stop_string_is_found_across_pieces(pieces: list[str], stops: tuple[st
     ends = [(at + len(stop), at) for stop in stops if (at := whole.find(stop)) >= 0]
     assert shown(pieces, stops) == ((whole[: min(ends)[1]], True) if ends else (whole, False))
     assert not any(stop in shown(pieces, stops)[0] for stop in stops)
+
+
+@settings(deadline=None, max_examples=200)
+@given(pieces=st.lists(st.text("a \n", max_size=4)), n_free=st.integers(0, 4))
+def test_a_turn_ends_before_the_first_line_that_does_not_begin_with_a_space(pieces: list[str], n_free: int) -> None:
+    """Before `n_free` pieces it may not end: what they show of the next turn stays, and nothing more is shown."""
+    stop_filter, whole, text, found = StopFilter((), one_turn=True), "", "", False
+    for number, piece in enumerate(pieces):
+        more, found = stop_filter.feed(piece, may_stop=number >= n_free)
+        whole, text = whole + piece, text + more
+        end = re.search(r"\n[^ ]", whole)
+        assert found == (end is not None and number >= n_free)
+        if found:
+            break
+    free = "".join(pieces[:n_free])
+    if found:
+        assert text == max(whole[: end.start()], free, key=len)
+    else:
+        assert text + stop_filter.flush() == whole
 
 
 @settings(deadline=None, max_examples=50)

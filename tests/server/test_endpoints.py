@@ -179,6 +179,26 @@ def test_the_answer_of_a_transcript_ends_with_its_turn() -> None:
     assert text["choices"][0]["text"].lstrip().startswith(chat["choices"][0]["message"]["content"].split("\n")[0])
 
 
+TURN = {"messages": [{"role": "user", "content": "hi"}], "logit_bias": {"10": 100}}  # the model writes line breaks only
+
+
+@pytest.mark.parametrize(("changes", "n_tokens"), [({}, 2), ({"min_new_tokens": 6}, 6), ({"n": 2}, 4)], ids=str)
+def test_generation_ends_with_the_turn(changes: dict[str, Any], n_tokens: int) -> None:
+    """A line that does not begin with a space begins another turn, whatever it says."""
+    body = {**TURN, "max_tokens": 20, **changes}
+    with new_client("tiny", chat_template=CHAT_TEMPLATE) as client:
+        whole = client.post("/v1/chat/completions", json=body).json()
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+        streamed = client.post("/v1/chat/completions", json=body | options).text
+    *pieces, last = [json.loads(part.removeprefix("data: ")) for part in streamed.split("\n\n")[:-2]]
+    assert whole["usage"]["completion_tokens"] == last["usage"]["completion_tokens"] == n_tokens
+    choices = [choice for piece in pieces for choice in piece["choices"]]
+    assert {choice["message"]["content"] for choice in whole["choices"]} == {""}
+    assert {choice["finish_reason"] for choice in whole["choices"]} == {"stop"}
+    ends = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
+    assert ends == ["stop"] * len(whole["choices"])
+
+
 def body_without(body: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if name != "messages"}
 

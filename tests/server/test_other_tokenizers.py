@@ -1,4 +1,4 @@
-"""Serving a model whose tokenizer is WordPiece: tokens, texts, log-probabilities and their offsets."""
+"""Serving a model whose tokenizer is WordPiece, or that has none: tokens, texts, log-probabilities, offsets."""
 
 import json
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ from builders import random_model, tokenizer_with_roles
 from served import new_client
 from starlette.testclient import TestClient
 
+from minigpt.tokenizer.ids_only import IdsOnly
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"今天气很好，我们去公园散步。", "the", "fox", "##es", "over"]
@@ -48,9 +49,45 @@ def test_offsets_point_at_the_tokens_in_the_text(client: TestClient) -> None:
         assert text[start:end] == (token.removeprefix(" ") if index == 0 else token)
 
 
+def test_offsets_count_the_space_before_the_first_token(client: TestClient) -> None:
+    body = {"prompt": "the", "logprobs": 0, "max_tokens": 3, "logit_bias": {str(VOCABULARY.index("over")): 100}}
+    (choice,) = client.post("/v1/completions", json=body).json()["choices"]
+    assert choice["text"] == " over over over"
+    assert choice["logprobs"]["text_offset"] == [0, 5, 10]
+
+
 def test_a_stream_joins_to_the_text_of_the_whole_answer(client: TestClient) -> None:
     body = {"prompt": "今天", "max_tokens": 12, "seed": 5, "temperature": 1}
     whole = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
     answer = client.post("/v1/completions", json=body | {"stream": True}).text
     events = [json.loads(line[6:]) for line in answer.splitlines() if line.startswith("data: {")]
     assert "".join(event["choices"][0]["text"] for event in events if event["choices"]) == whole
+
+
+def test_a_bad_word_without_tokens_is_refused_and_other_requests_go_on(client: TestClient) -> None:
+    for words in ([" "], [" ", "fox"]):
+        response = client.post("/v1/completions", json={"prompt": "the", "bad_words": words})
+        assert response.status_code == 400
+        assert "bad_words (' ') must contain a token" in response.json()["error"]["message"]
+    assert client.post("/v1/completions", json={"prompt": "the", "bad_words": ["fox"]}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "Once"}),
+        ("/v1/completions", {"prompt": "0 1 2", "bad_words": ["Once"]}),
+        ("/tokenize", {"prompt": "Once"}),
+        ("/inspect", {"prompt": "Once"}),
+    ],
+    ids=["completions", "bad words", "tokenize", "inspect"],
+)
+def test_a_text_that_a_model_without_a_tokenizer_cannot_read_is_refused(path: str, body: dict[str, object]) -> None:
+    with new_client("bare", tokenizer=Tokenizer(IdsOnly.checked(size=40, end_id=7))) as client:
+        response = client.post(path, json=body)
+        assert response.status_code == 400
+        assert response.json()["error"]["message"] == (
+            "this model has no tokenizer, so its text must be token ids from 0 to 39 with spaces between them, "
+            "such as '15 7 201', not 'Once'"
+        )
+        assert client.post("/v1/completions", json={"prompt": "0 1 2"}).status_code == 200

@@ -21,11 +21,11 @@ class ColoredOutput(Output):
 
     def __init__(self, out: Console, tokenizer: "Tokenizer") -> None:
         self.tokenizer, self.painter = tokenizer, TokenPainter(out)
-        self._decoder = CharacterDecoder(tokenizer)
+        self._decoder = CharacterDecoder(tokenizer, continues=True)
         self._pending: list[tuple[str, float | None]] = []  # characters that the stop filter still holds back
 
     def begin(self, prompt: str) -> None:
-        self._decoder, self._pending = CharacterDecoder(self.tokenizer), []
+        self._decoder, self._pending = CharacterDecoder(self.tokenizer, continues=True), []
         self.painter.add(prompt, None)
 
     def add(self, piece: "Piece") -> None:

@@ -91,8 +91,9 @@ class TokenPainter:
 class CharacterDecoder:
     """Decodes tokens to whole characters, each with the summed log-probability of the tokens that it took."""
 
-    def __init__(self, tokenizer: "Tokenizer") -> None:
-        self._decoder = tokenizer.decoder()
+    def __init__(self, tokenizer: "Tokenizer", *, continues: bool = False) -> None:
+        """With `continues`, the tokens come after other text."""
+        self._decoder = tokenizer.decoder(continues=continues)
         self._logprob: float | None = None  # of the tokens since the last whole character
 
     def feed(self, token: int, logprob: float | None) -> tuple[str, float | None]:

@@ -16,8 +16,8 @@ class Request:
 
     The continuation begins with `end`, the end of the prompt's text that `prompt` does not contain (see `healing.py`).
     `alternatives` requests log-probabilities and this many alternatives for each token. With `score_prompt` they are
-    given for the prompt's tokens, too. With `continues` false the request ends after its prompt. Two requests are equal
-    only if they are the same object.
+    given for the prompt's tokens, too. With `continues` false the request ends after its prompt. With `one_turn` the
+    continuation ends before the next turn of a transcript. Two requests are equal only if they are the same object.
     """
 
     prompt: Sequence[int]
@@ -27,6 +27,7 @@ class Request:
     score_prompt: bool = False
     continues: bool = True
     end: str = ""
+    one_turn: bool = False
 
     @property
     def n_rows(self) -> int:

@@ -30,7 +30,7 @@ class Row:
     def __init__(self, work: Work, sample: int, tokenizer: Tokenizer, n_positions: int) -> None:
         request = work.request
         self.work, self.request, self.sample = work, request, sample
-        self.text = RowText(sample, tokenizer, request.config, request.end)
+        self.text = RowText(sample, tokenizer, request.config, request.end, one_turn=request.one_turn)
         self.tokens = list(request.prompt)
         constraint = request.sampler.constraint
         self.state = None if constraint is None else constraint.start(request.prompt, request.end.encode())

@@ -134,6 +134,8 @@
   /** How many bytes of the first new tokens are the end of the prompt, which the model writes again (token healing). */
   async function healed({ model, prompt, promptIds }) {
     if (!/[\s']$/u.test(prompt)) return 0;
+    const { tokens } = await api.ask("tokenize", { model, prompt });
+    if (String(tokens) === String(promptIds)) return 0; // none was taken back
     const { prompt: kept } = await api.ask("detokenize", { model, tokens: promptIds });
     return new TextEncoder().encode(prompt.startsWith(kept) ? prompt.slice(kept.length) : prompt).length;
   }

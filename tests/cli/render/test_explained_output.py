@@ -8,6 +8,7 @@ from consoles import color_console, plain_console, printed
 from minigpt.cli.render.explained_output import ColoredOutput
 from minigpt.generation.decoding import GeneratedToken
 from minigpt.generation.streaming import Piece
+from minigpt.tokenizer.ids_only import IdsOnly
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 
@@ -49,3 +50,12 @@ def test_the_end_of_the_prompt_that_a_token_spells_again_is_not_shown_twice() ->
     output.add(Piece(0, "x", GeneratedToken(x, -2 * math.log(2)), "length"))
     output.end()
     assert printed(out).splitlines()[:2] == ["p thex", "  1  2"]
+
+
+def test_every_character_of_the_first_token_is_colored_though_its_space_is_dropped_at_the_start_of_a_text() -> None:
+    out = color_console()
+    output = ColoredOutput(out, Tokenizer(IdsOnly.checked(size=40, end_id=7)))
+    output.begin("3")
+    output.add(Piece(0, " 12", GeneratedToken(12, -1.0)))
+    output.add(Piece(0, " 5", GeneratedToken(5, -3.0), "length"))
+    assert re.findall(r"48;2;[\d;]+m([^\x1b]+)", printed(out)) == [" 12", " 5"]
