@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from minigpt.data.open_corpus import open_corpus
 from minigpt.data.sharded import order, segments, store
+from minigpt.data.sharded.first_shards import hold_out
 from minigpt.data.sharded.mixture import Deduplicator, Mixture
 from minigpt.data.sharded.order import BLOCK, MixtureOrder, shares
 from minigpt.data.sharded.segments import cut, documents
@@ -67,6 +68,11 @@ def mixture_of(folder: Path, *paths: Path, weights: tuple[float, ...] = (), dedu
 def order_of(mixture: Mixture) -> MixtureOrder:
     nothing: list[dict[str, list[int]]] = [{} for _ in mixture.stores]
     return MixtureOrder(mixture, BYTES.end_of_text, BYTES.vocab_size, nothing)
+
+
+def known_bytes(mixture: Mixture) -> int:
+    """The bytes of the shards from which documents of the first text may be held out."""
+    return next(shard.text_bytes for shard in mixture.stores[0].shards() if shard)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -601,6 +607,18 @@ def test_a_text_without_words_is_an_error(tmp_path: Path) -> None:
 def test_more_held_out_than_the_first_shard_has_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^validation_fraction \(0\.4\) is more than the first shard of the text"):
         build(tmp_path / "cache", write_text(tmp_path / "web.jsonl"), validation_fraction=0.4)
+
+
+@pytest.mark.parametrize("limit", [0.2463, 0.0998, 0.00012999])
+def test_the_fraction_that_a_refusal_suggests_is_accepted(tmp_path: Path, limit: float) -> None:
+    mixture = mixture_of(tmp_path, write_text(tmp_path / "web.jsonl"))
+    tokenize(mixture, BYTES, first=True)
+    text_bytes = round(known_bytes(mixture) / 2 / limit)
+    with pytest.raises(ConfigError, match=r"^validation_fraction \(0\.9\) is more than .*; give at most") as refusal:
+        hold_out(mixture, BYTES, text_bytes, 0.9)
+    suggested = float(str(refusal.value).partition("give at most ")[2].partition(",")[0])
+    assert 0.9 * limit < suggested <= limit
+    assert len(hold_out(mixture, BYTES, text_bytes, suggested).validation)
 
 
 def test_a_text_that_cannot_be_read_is_not_called_a_full_disk(tmp_path: Path) -> None:

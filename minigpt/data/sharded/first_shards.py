@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from decimal import ROUND_DOWN, Context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,11 +88,11 @@ def hold_out(mixture: Mixture, tokenizer: Tokenizer, text_bytes: int, fraction: 
         assert found is not None
         shard, mask = found
         share = wanted * weight / sum(mixture.weights)
-        if fraction is not None and share > _MOST_HELD_OUT * shard.text_bytes:
-            most = _MOST_HELD_OUT * shard.text_bytes * sum(mixture.weights) / weight / text_bytes
+        most = _MOST_HELD_OUT * shard.text_bytes * sum(mixture.weights) / weight / text_bytes
+        if fraction is not None and fraction > most:
             raise ConfigError(
                 f"validation_fraction ({fraction:g}) is more than the first shard of the text has; give at most "
-                f"{most:.2g}, or --shards off"
+                f"{_rounded_down(most)}, or --shards off"
             )
         tokens = store.read_tokens(shard, tokenizer.vocab_size)
         ends = document_ends(tokens, tokenizer.end_of_text)
@@ -103,6 +104,11 @@ def hold_out(mixture: Mixture, tokenizer: Tokenizer, text_bytes: int, fraction: 
         validation += [tokens[starts[document] : ends[document]] for document in chosen]
         train += [tokens[starts[document] : ends[document]] for document in np.flatnonzero(mask & ~is_chosen)]
     return HeldOut(held_out_documents, np.concatenate(validation), np.concatenate(train))
+
+
+def _rounded_down(value: float) -> str:
+    """A number to two significant digits that is not above the value, so that it is accepted as the fraction."""
+    return f"{float(Context(prec=2, rounding=ROUND_DOWN).create_decimal_from_float(value)):g}"
 
 
 def _choose(
