@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from minigpt.data.encodings import is_utf8
 from minigpt.data.parquet import column_bytes, read_parquet
@@ -24,6 +24,7 @@ _LINE = re.compile(rb"\S(?=[\r\n])")
 _CUT = re.compile(r"(?s).*\S(?=\s)")
 
 Kind = Literal["bytes", "rows", "file"]
+KINDS: tuple[str, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True)

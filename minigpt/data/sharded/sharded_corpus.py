@@ -31,7 +31,7 @@ from minigpt.data.source_files import SourceFile
 from minigpt.errors import ConfigError, DataError
 from minigpt.tokenizer.tokenizer import Tokenizer
 
-SHARDED = 2  # the format of corpus.json
+SHARDED = 3  # the format of corpus.json; increase it when what is held out changes
 HELD_OUT = "documents of the first shards"
 
 
@@ -88,8 +88,7 @@ class ShardedCorpus(Corpus):
                 try:
                     return cls.open(folder)
                 except DataError:
-                    sources = tuple(file.name for files in texts for file in files)
-                    _describe(mixture, tokenizer, fingerprint, validation_fraction, sources, skipped)
+                    _describe(mixture, tokenizer, fingerprint, validation_fraction, skipped)
                     return cls.open(folder)
 
     @classmethod
@@ -109,14 +108,13 @@ class ShardedCorpus(Corpus):
             mixture = Mixture.load(folder)
             if len(held_out_documents) != len(mixture.stores):
                 raise ValueError("another number of texts")
-            sources, skipped = tuple(record.pop("sources")), tuple(record.pop("skipped"))
             return cls(
                 path=folder,
                 tokenizer=tokenizer,
                 mixture=mixture,
                 held_out_documents=held_out_documents,
-                sources=sources,
-                skipped=skipped,
+                sources=tuple(file.name for store in mixture.stores for file in store.files),
+                skipped=tuple(record.pop("skipped")),
                 train=_checked(folder / "train.bin", dtype, hashes["train"]),
                 validation=_checked(folder / "validation.bin", dtype, hashes["validation"]),
                 **record,
@@ -227,7 +225,6 @@ def _describe(
     tokenizer: Tokenizer,
     fingerprint: str,
     validation_fraction: float | None,
-    sources: Sequence[str],
     skipped: Sequence[str],
 ) -> None:
     """Chooses what is held out of the first shards, and writes the description of the corpus."""
@@ -250,7 +247,6 @@ def _describe(
             "n_documents": n_documents,
             "held_out": HELD_OUT if len(chosen.validation) else "nothing",
             "validation_fraction": validation_fraction or 0.0,
-            "sources": list(sources),
             "skipped": list(skipped),
             "source_hash": fingerprint,
             "fingerprint": fingerprint,
