@@ -37,7 +37,7 @@ HELD_OUT = "documents of the first shards"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ShardedCorpus(Corpus):
-    """A corpus in shards. `train` is a sample, the first shard of each text; batches come from all of the text.
+    """A corpus in shards. `train` is a sample of the first shards of each text; batches come from all of it.
 
     `total_tokens` and `total_bytes` are the training part of the whole text, estimated from its first shards unless
     these are all. `held_out_documents` are the documents of shards, by name, that are held out.
@@ -104,7 +104,7 @@ class ShardedCorpus(Corpus):
             tokenizer = Tokenizer.load(folder)
             dtype = token_type(tokenizer.vocab_size)
             hashes = record.pop("token_hashes")
-            held_out_documents = tuple(record.pop("left_out"))
+            held_out_documents = tuple(map(_numbers, record.pop("held_out_documents")))
             mixture = Mixture.load(folder)
             if len(held_out_documents) != len(mixture.stores):
                 raise ValueError("another number of texts")
@@ -203,6 +203,10 @@ def shards_fingerprint(
     return hashlib.sha256(json.dumps(key).encode()).hexdigest()
 
 
+def _numbers(documents: Mapping[str, str]) -> dict[str, list[int]]:
+    return {name: [int(number) for number in numbers.split()] for name, numbers in documents.items()}
+
+
 def _checked(path: Path, dtype: np.dtype[Any], token_hash: str) -> npt.NDArray[Any]:
     tokens = np.fromfile(path, dtype)
     if hashlib.sha256(tokens.data).hexdigest() != token_hash:
@@ -250,7 +254,10 @@ def _describe(
             "skipped": list(skipped),
             "source_hash": fingerprint,
             "fingerprint": fingerprint,
-            "left_out": chosen.held_out_documents,
+            "held_out_documents": [  # a string for each shard: there may be more numbers than JSON may have values
+                {name: " ".join(map(str, numbers)) for name, numbers in of_text.items()}
+                for of_text in chosen.held_out_documents
+            ],
             "token_hashes": hashes,
         },
     )

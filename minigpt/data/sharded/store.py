@@ -1,8 +1,8 @@
 """The token shards of one text on disk: which there will be, in which order, and which are there.
 
-`store.jsonl` names the files of the text and their segments. A segment gives one shard, or several if it is a file that
-can only be read from its beginning. A shard is complete when its `.json` is there, a segment when its `.done` is there;
-both are written by renaming. So whatever ends a process, the next one continues with what is missing.
+`store.jsonl` names the files of the text and their segments. A segment gives one shard, or several if it has a file
+that can only be read from its beginning. A shard is complete when its `.json` is there, a segment when its `.done` is
+there; both are written by renaming. So whatever ends a process, the next one continues with what is missing.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minigpt.bounded_reading import bounded_lines, open_regular, parse_json, read_json_value
-from minigpt.data.sharded.segments import KINDS, Segment, cut, identity, text_bytes
+from minigpt.data.sharded.segments import KINDS, Segment, cut, identity
 from minigpt.data.shards import token_type
 from minigpt.data.source_files import Decoding, SourceFile, absolute_path
 from minigpt.errors import DataError, reason_of
@@ -70,7 +70,7 @@ class Store:
         self._counts: dict[int, int] = {}
         try:
             with open_regular(folder / _DESCRIPTION) as stream:
-                self._read((parse_json(line.decode()) for line in bounded_lines(stream, _LONGEST_LINE)))
+                self._read(parse_json(line.decode()) for line in bounded_lines(stream, _LONGEST_LINE))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"{folder} is not a complete list of shards; build the corpus again from its text"
@@ -102,8 +102,8 @@ class Store:
         self.segments = tuple(Segment(*_checked(line, types)) for line in islice(lines, n_segments))
         if (len(self.files), len(self.segments)) != (n_files, n_segments) or next(lines, None) is not None:
             raise ValueError("another number of files or segments")
-        if not all(0 <= each.file < n_files and each.kind in KINDS for each in self.segments):
-            raise ValueError("a segment of another file")
+        if not all(each.kind in KINDS and 0 <= each.files.start < each.files.stop <= n_files for each in self.segments):
+            raise ValueError("a segment of other files")
 
     @classmethod
     def create(cls, root: Path, files: Sequence[SourceFile], text_key: str, tokenizer: Tokenizer) -> Self:
@@ -124,7 +124,7 @@ class Store:
             "format": FORMAT,
             "text_key": text_key,
             "shard_bytes": size,
-            "text_bytes": text_bytes(files, segments),
+            "text_bytes": sum(each.size for each in segments),
             "files": len(files),
             "segments": len(segments),
         }
@@ -137,10 +137,11 @@ class Store:
         return cls(folder)
 
     def check_unchanged(self, segment: Segment) -> None:
-        """Raises DataError if the file of a segment has changed since the folder was created."""
-        file = self.files[segment.file]
-        if file.stat().st_mtime_ns != self.changed_at[segment.file]:
-            raise DataError(f"{file.name} changed while it was tokenized; run the command again")
+        """Raises DataError if a file of a segment has changed since the folder was created."""
+        for number in segment.files:
+            file = self.files[number]
+            if file.stat().st_mtime_ns != self.changed_at[number]:
+                raise DataError(f"{file.name} changed while it was tokenized; run the command again")
 
     # Files.
 
