@@ -111,14 +111,14 @@ def _check_structure(structure: str) -> None:
             raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
 
 
-def bounded_lines(stream: Lines) -> Iterator[bytes]:
+def bounded_lines(stream: Lines, limit: int | None = None) -> Iterator[bytes]:
     """The lines of a stream.
 
-    Raises: ValueError for a line of more than MAX_LINE bytes.
+    Raises: ValueError for a line of more than `limit` bytes, by default MAX_LINE.
     """
-    number = 0
-    while line := stream.readline(MAX_LINE + 1):
+    number, longest = 0, MAX_LINE if limit is None else limit
+    while line := stream.readline(longest + 1):
         number += 1
-        if len(line) > MAX_LINE:
-            raise ValueError(f"line {number} has more than {MAX_LINE:,} bytes")
+        if len(line) > longest:
+            raise ValueError(f"line {number} has more than {longest:,} bytes")
         yield line

@@ -34,7 +34,7 @@ def linked(tmp_path: Path) -> Path:
 def test_a_linked_text_keeps_its_type_in_shards(linked: Path, tmp_path: Path) -> None:
     made = Store.create(tmp_path / "cache", find_files([linked], UTF8).files, "text", Tokenizer.named("bytes"))
     opened = Store(made.folder)
-    assert [text for text, _ in documents(opened.files[0], opened.segments[0], "text")] == ["one text"]
+    assert [text for text, _ in documents(opened.files, opened.segments[0], "text")] == ["one text"]
 
 
 def test_a_run_on_a_linked_text_has_its_name_and_can_be_resumed(linked: Path) -> None:

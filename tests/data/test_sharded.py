@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,13 @@ from hypothesis import strategies as st
 
 from minigpt.data.open_corpus import open_corpus
 from minigpt.data.sharded import order, segments, store
+from minigpt.data.sharded.first_shards import hold_out
 from minigpt.data.sharded.mixture import Deduplicator, Mixture
 from minigpt.data.sharded.order import BLOCK, MixtureOrder, shares
 from minigpt.data.sharded.segments import cut, documents
 from minigpt.data.sharded.sharded_corpus import ShardedCorpus
 from minigpt.data.sharded.store import Store
-from minigpt.data.sharded.workers import Workers, tokenize
+from minigpt.data.sharded.workers import FIRST, Workers, tokenize
 from minigpt.data.source_files import SourceFile
 from minigpt.errors import ConfigError, DataError
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -69,6 +71,11 @@ def order_of(mixture: Mixture) -> MixtureOrder:
     return MixtureOrder(mixture, BYTES.end_of_text, BYTES.vocab_size, nothing)
 
 
+def known_bytes(mixture: Mixture) -> int:
+    """The bytes of the shards from which documents of the first text may be held out."""
+    return sum(shard.text_bytes for shard in islice(mixture.stores[0].shards(), FIRST) if shard)
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock" and path.name != "alive")
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
@@ -87,7 +94,7 @@ def test_the_segments_of_a_text_have_all_of_it_and_no_character_is_cut(pieces: l
     path.write_bytes(text.encode())
     try:
         file = SourceFile(path, path.name)
-        found = [text for each in cut([file], "text", size) for text, _ in documents(file, each, "text")]
+        found = [text for each in cut([file], "text", size) for text, _ in documents([file], each, "text")]
     finally:
         path.unlink()
     assert "".join("".join(found).split()) == "".join(text.replace(END, "").split())
@@ -98,7 +105,7 @@ def test_the_segments_of_a_text_have_all_of_it_and_no_character_is_cut(pieces: l
 def test_the_segments_of_a_jsonl_have_each_line_once(tmp_path: Path, size: int) -> None:
     path = write_text(tmp_path / "web.jsonl", 40)
     file = SourceFile(path, path.name)
-    found = [text for each in cut([file], "text", size) for text, _ in documents(file, each, "text")]
+    found = [text for each in cut([file], "text", size) for text, _ in documents([file], each, "text")]
     assert found == texts_of(path)
 
 
@@ -107,7 +114,7 @@ def test_a_long_document_becomes_several(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "book.txt"
     path.write_text(" ".join(WORDS * 50))
     file = SourceFile(path, path.name)
-    parts = [text for each in cut([file], "text", 10**6) for text, _ in documents(file, each, "text")]
+    parts = [text for each in cut([file], "text", 10**6) for text, _ in documents([file], each, "text")]
     assert "".join(parts) == path.read_text()
     assert 20 < len(parts) < 60
     assert all(part.startswith(" ") for part in parts[1:])
@@ -126,11 +133,11 @@ def test_only_the_start_of_a_file_decides_whether_it_is_a_text(tmp_path: Path, s
     path = tmp_path / "web.txt"
     path.write_bytes(b"a line\n" * 200_000 + b"\0 and \xef\xbb\xbfmore")
     file = SourceFile(path, path.name)
-    found = "".join(text for each in cut([file], "text", size) for text, _ in documents(file, each, "text"))
+    found = "".join(text for each in cut([file], "text", size) for text, _ in documents([file], each, "text"))
     assert found.endswith("\0 and \ufeffmore")
     path.write_bytes(b"\0")
     with pytest.raises(DataError, match=r"^web\.txt is not text: it contains zero bytes"):
-        list(documents(file, cut([file], "text", size)[0], "text"))
+        list(documents([file], cut([file], "text", size)[0], "text"))
 
 
 # Tokens.
@@ -168,7 +175,7 @@ def test_what_is_there_is_not_tokenized_again_and_what_is_missing_is(tmp_path: P
     tokenize(mixture, BYTES)
     whole = contents(tmp_path / "cache")
     for index, path in enumerate(sorted(mixture.stores[0].folder.glob("*.json"))):
-        if index % 3 == 0 and path.name != "store.json":
+        if index % 3 == 0:
             path.unlink()
     again = Mixture.load(mixture.folder)
     kept = {path: path.stat().st_mtime_ns for path in again.stores[0].folder.glob("*.json")}
@@ -471,7 +478,7 @@ def test_a_corpus_is_there_when_its_first_shards_are(built: tuple[Path, ShardedC
     text = sum(len(each) for each in texts_of(folder / "web.jsonl"))
     assert corpus.n_train_bytes + corpus.validation_bytes == pytest.approx(text, rel=0.1)
     assert corpus.n_train_tokens + len(corpus.validation) == pytest.approx(text + 1000, rel=0.1)
-    assert 0 < len(corpus.validation) < 1500
+    assert 0 < len(corpus.validation) < 0.55 * known_bytes(corpus.mixture)
     again = open_corpus(corpus.path)
     assert isinstance(again, ShardedCorpus)
     assert again.fingerprint == corpus.fingerprint
@@ -483,7 +490,11 @@ def test_a_corpus_is_there_when_its_first_shards_are(built: tuple[Path, ShardedC
     [
         ("corpus.json", "[]", r"cache/corpora/\w+ is not a complete corpus; build it again from its text$"),
         ("train.bin", "", r"cache/corpora/\w+ is not a complete corpus; build it again from its text$"),
-        ("../../shards/*/store.json", "{}", r"is not a complete list of shards; build the corpus again from its text$"),
+        (
+            "../../shards/*/store.jsonl",
+            "{}",
+            r"is not a complete list of shards; build the corpus again from its text$",
+        ),
     ],
 )
 def test_a_damaged_corpus_says_what_is_damaged(
@@ -598,9 +609,23 @@ def test_a_text_without_words_is_an_error(tmp_path: Path) -> None:
         build(tmp_path / "cache", path)
 
 
-def test_more_held_out_than_the_first_shard_has_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^validation_fraction \(0\.4\) is more than the first shard of the text"):
+def test_more_held_out_than_half_of_the_first_shards_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^validation_fraction \(0\.4\) is more than half of the first shards of the"
+    ):
         build(tmp_path / "cache", write_text(tmp_path / "web.jsonl"), validation_fraction=0.4)
+
+
+@pytest.mark.parametrize("limit", [0.2463, 0.0998, 0.00012999])
+def test_the_fraction_that_a_refusal_suggests_is_accepted(tmp_path: Path, limit: float) -> None:
+    mixture = mixture_of(tmp_path, write_text(tmp_path / "web.jsonl"))
+    tokenize(mixture, BYTES, first=True)
+    text_bytes = round(known_bytes(mixture) / 2 / limit)
+    with pytest.raises(ConfigError, match=r"^validation_fraction \(0\.9\) is more than .*; give at most") as refusal:
+        hold_out(mixture, BYTES, text_bytes, 0.9)
+    suggested = float(str(refusal.value).partition("give at most ")[2].partition(",")[0])
+    assert 0.9 * limit < suggested <= limit
+    assert len(hold_out(mixture, BYTES, text_bytes, suggested).validation)
 
 
 def test_a_text_that_cannot_be_read_is_not_called_a_full_disk(tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ def test_a_plan_measures_the_speed_on_the_shards_that_are_there(
         raise AssertionError("waited for shards that no process writes")
 
     monkeypatch.setattr("minigpt.data.sharded.order._Silence.check", waited)
+    monkeypatch.setattr("minigpt.data.sharded.store.SHARD_BYTES", 150)
     texts = tmp_path / "texts"
     texts.mkdir()
     for number in range(40):  # each is a shard; the first eight have fewer tokens than a step
@@ -110,6 +111,18 @@ def test_a_plan_measures_the_speed_on_the_shards_that_are_there(
     assert isinstance(plan.corpus, ShardedCorpus)
     assert not plan.corpus.order.is_ready(range(200), 16, 0)  # training waits for the others
     assert plan.settings.seconds_per_step > 0
+
+
+@pytest.mark.parametrize("given", [{"shards": "on"}, {"deduplicate": True}])
+def test_a_folder_of_short_files_in_shards_has_text_held_out(tmp_path: Path, given: dict[str, Any]) -> None:
+    articles = tmp_path / "articles"
+    articles.mkdir()
+    for number in range(60):
+        (articles / f"{number}.txt").write_text(f"{number} " + "a few words of a short text. " * 5)
+    shape = {"n_layer": 1, "n_head": 1, "n_embd": 8, "context_length": 16}
+    plan = plan_of(articles, steps=5, dtype="float32", **shape, **given)
+    assert "held out for validation (documents of the first shards)" in str(plan)
+    assert "nothing held out" not in str(plan)
 
 
 def test_the_steps_of_a_budget_in_minutes_are_fewer_than_its_time_has(

@@ -3,6 +3,8 @@
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from decimal import ROUND_DOWN, Context
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +15,9 @@ import torch
 from minigpt.data.corpus_cache import TRAINING_SAMPLE, trained_tokenizer
 from minigpt.data.sharded.mixture import Mixture
 from minigpt.data.sharded.segments import cut, documents, identity
-from minigpt.data.sharded.store import SHARD_BYTES, Shard, Store
+from minigpt.data.sharded.store import FORMAT, SHARD_BYTES, Shard, Store
 from minigpt.data.sharded.tokenize import document_ends
+from minigpt.data.sharded.workers import FIRST
 from minigpt.data.shards import token_type
 from minigpt.data.source_files import SourceFile
 from minigpt.data.split import DEFAULT_FRACTION, ENOUGH_BYTES
@@ -22,7 +25,7 @@ from minigpt.errors import ConfigError, DataError
 from minigpt.seeds import mix_seed
 from minigpt.tokenizer.tokenizer import Tokenizer
 
-_MOST_HELD_OUT = 0.5  # of a text's first shard
+_MOST_HELD_OUT = 0.5  # of the shards of a text that are read
 
 
 def totals(mixture: Mixture, tokenizer: Tokenizer) -> tuple[int, int, int]:
@@ -72,49 +75,86 @@ class HeldOut(NamedTuple):
     train: npt.NDArray[Any]
 
 
-def hold_out(mixture: Mixture, tokenizer: Tokenizer, text_bytes: int, fraction: float | None) -> HeldOut:
-    """Chooses random documents of the first shard of each text, in proportion to the weights.
+class _Read(NamedTuple):
+    """A shard that was read: its tokens, (N,), and for each document whether it is kept and its length in tokens."""
 
-    Raises: ConfigError for a fraction that would need more than half of a first shard.
+    shard: Shard
+    tokens: npt.NDArray[Any]
+    mask: npt.NDArray[np.bool_]
+    lengths: npt.NDArray[np.int64]
+
+
+def hold_out(mixture: Mixture, tokenizer: Tokenizer, text_bytes: int, fraction: float | None) -> HeldOut:
+    """Chooses random documents of the first shards of each text, in proportion to the weights.
+
+    Of a text whose first shard has enough of them, only this is read, else up to the first FIRST.
+
+    Raises: ConfigError for a fraction that would need more than half of these shards.
     """
+    shares = [weight / sum(mixture.weights) for weight in mixture.weights]
+    known = [list(islice(filter(None, mixture.shards(number)), FIRST)) for number in range(len(shares))]
+    if fraction is not None:
+        sizes = [sum(shard.text_bytes for shard, _ in shards) for shards in known]
+        most = min(_MOST_HELD_OUT * size / share / text_bytes for size, share in zip(sizes, shares, strict=True))
+        if fraction > most:
+            raise ConfigError(
+                f"validation_fraction ({fraction:g}) is more than half of the first shards of the text; give at most "
+                f"{_rounded_down(most)}, or --shards off"
+            )
     wanted = min(DEFAULT_FRACTION * text_bytes, ENOUGH_BYTES) if fraction is None else fraction * text_bytes
     dtype = token_type(tokenizer.vocab_size)
     held_out_documents: list[dict[str, list[int]]] = []
     validation: list[npt.NDArray[Any]] = [np.empty(0, dtype)]
     train: list[npt.NDArray[Any]] = [np.empty(0, dtype)]
-    for number, (store, weight) in enumerate(zip(mixture.stores, mixture.weights, strict=True)):
-        found = next((each for each in mixture.shards(number) if each is not None), None)
-        assert found is not None
-        shard, mask = found
-        share = wanted * weight / sum(mixture.weights)
-        if fraction is not None and share > _MOST_HELD_OUT * shard.text_bytes:
-            most = _MOST_HELD_OUT * shard.text_bytes * sum(mixture.weights) / weight / text_bytes
-            raise ConfigError(
-                f"validation_fraction ({fraction:g}) is more than the first shard of the text has; give at most "
-                f"{most:.2g}, or --shards off"
-            )
-        tokens = store.read_tokens(shard, tokenizer.vocab_size)
-        ends = document_ends(tokens, tokenizer.end_of_text)
-        starts = np.concatenate([[0], ends[:-1]])
-        chosen = _choose(mask, ends - starts, min(share, _MOST_HELD_OUT * shard.text_bytes), shard.text_bytes, number)
-        held_out_documents.append({shard.name: chosen.tolist()})
-        is_chosen = np.zeros(len(mask), bool)
-        is_chosen[chosen] = True
-        validation += [tokens[starts[document] : ends[document]] for document in chosen]
-        train += [tokens[starts[document] : ends[document]] for document in np.flatnonzero(mask & ~is_chosen)]
+    for number, (store, shards, share) in enumerate(zip(mixture.stores, known, shares, strict=True)):
+        chosen = {}
+        for each, is_chosen in _choose_documents(store, shards, wanted * share, tokenizer, number):
+            if is_chosen.any():
+                chosen[each.shard.name] = np.flatnonzero(is_chosen).tolist()
+            validation.append(each.tokens[np.repeat(is_chosen, each.lengths)])
+            train.append(each.tokens[np.repeat(each.mask & ~is_chosen, each.lengths)])
+        held_out_documents.append(chosen)
     return HeldOut(held_out_documents, np.concatenate(validation), np.concatenate(train))
 
 
+def _rounded_down(value: float) -> str:
+    """A number to two significant digits that is not above the value, so that it is accepted as the fraction."""
+    return f"{float(Context(prec=2, rounding=ROUND_DOWN).create_decimal_from_float(value)):g}"
+
+
+def _choose_documents(
+    store: Store, shards: Sequence[tuple[Shard, npt.NDArray[np.bool_]]], wanted: float, tokenizer: Tokenizer, seed: int
+) -> Iterator[tuple[_Read, npt.NDArray[np.bool_]]]:
+    """The shards that are read, and which of their documents are chosen.
+
+    They are as many as it takes to choose documents of so many bytes, and to have half as much text as a full shard.
+    """
+    read: list[_Read] = []
+    for shard, kept in shards:
+        tokens = store.read_tokens(shard, tokenizer.vocab_size)
+        lengths = np.diff(document_ends(tokens, tokenizer.end_of_text), prepend=0)
+        read.append(_Read(shard, tokens, kept, lengths))
+        mask = np.concatenate([each.mask for each in read])
+        sizes = np.concatenate([each.lengths * (each.shard.text_bytes / max(1, each.lengths.sum())) for each in read])
+        is_chosen = _choose(mask, sizes, wanted, seed)
+        if sizes[is_chosen].sum() >= wanted and sizes[mask].sum() >= store.shard_bytes / 2:
+            break
+    return zip(read, np.split(is_chosen, np.cumsum([len(each.mask) for each in read])[:-1]), strict=True)
+
+
 def _choose(
-    mask: npt.NDArray[np.bool_], lengths: npt.NDArray[np.int64], wanted: float, text_bytes: int, seed: int
-) -> npt.NDArray[np.int64]:
-    """Random documents of about so many bytes, at most half of all, in their order."""
+    mask: npt.NDArray[np.bool_], sizes: npt.NDArray[np.float64], wanted: float, seed: int
+) -> npt.NDArray[np.bool_]:
+    """Random documents of about so many bytes, at most half of all. Shapes: (documents,) each."""
     candidates = np.flatnonzero(mask)
     generator = torch.Generator().manual_seed(mix_seed(seed))
     order = candidates[torch.randperm(len(candidates), generator=generator).numpy()]
-    taken = np.cumsum(lengths[order]) * (text_bytes / max(1, lengths.sum()))
+    taken = np.cumsum(sizes[order])
+    wanted = min(wanted, _MOST_HELD_OUT * sizes.sum())
     count = min(int(np.searchsorted(taken, wanted)) + (wanted > 0), len(order) // 2)
-    return np.sort(order[:count])
+    is_chosen = np.zeros(len(mask), bool)
+    is_chosen[order[:count]] = True
+    return is_chosen
 
 
 def sample_tokenizer(
@@ -127,7 +167,7 @@ def sample_tokenizer(
     if spec in ("gpt2", "bytes"):
         return Tokenizer.named(spec)
     content = [[[*identity(file), *file.decoding] for file in files] for files in texts]
-    key = hashlib.sha256(json.dumps(["sample", spec, content, list(weights), text_key]).encode()).hexdigest()
+    key = hashlib.sha256(json.dumps(["sample", FORMAT, spec, content, list(weights), text_key]).encode()).hexdigest()
     return trained_tokenizer(root / "tokenizers" / key[:32], spec, _sample(texts, weights, text_key, key))
 
 
@@ -136,7 +176,7 @@ def _sample(texts: Sequence[Sequence[SourceFile]], weights: Sequence[float], tex
         left = TRAINING_SAMPLE * weight / sum(weights)
         segments = cut(files, text_key, SHARD_BYTES // 4)
         for segment in sorted(segments, key=lambda each: hashlib.sha256(f"{key} {each}".encode()).digest()):
-            for text, _ in documents(files[segment.file], segment, text_key):
+            for text, _ in documents(files, segment, text_key):
                 yield text
                 left -= len(text)
                 if left <= 0:

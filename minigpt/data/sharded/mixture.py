@@ -108,7 +108,7 @@ def _of_file(path: Path) -> Shard | None:
     try:
         return Shard(0, 0, **read_json_value(path))
     except (OSError, ValueError, TypeError):
-        return None  # store.json
+        return None  # damaged, so it is tokenized again
 
 
 class Deduplicator:

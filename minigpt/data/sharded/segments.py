@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from minigpt.data.encodings import is_utf8
 from minigpt.data.parquet import column_bytes, read_parquet
@@ -23,14 +23,16 @@ _END = END_OF_TEXT.encode()
 _LINE = re.compile(rb"\S(?=[\r\n])")
 _CUT = re.compile(r"(?s).*\S(?=\s)")
 
-Kind = Literal["bytes", "rows", "file"]
+Kind = Literal["bytes", "rows", "file", "files"]
+KINDS: tuple[str, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a file: bytes `start` to `end`, these row groups of a table, or the file as a whole.
+    """A part of a text: bytes `start` to `end` of a file, these row groups of a table, a file as a whole, or the whole
+    files number `start` to `end`.
 
-    `size` is the number of its bytes in the file.
+    `file` is the number of its file, or of the first of them. `size` is about how many bytes of text it has.
     """
 
     file: int
@@ -39,43 +41,53 @@ class Segment:
     end: int
     size: int
 
+    @property
+    def files(self) -> range:
+        """The numbers of its files."""
+        return range(self.start, self.end) if self.kind == "files" else range(self.file, self.file + 1)
+
 
 def cut(files: Sequence[SourceFile], text_key: str, size: int) -> list[Segment]:
     """The segments of files, of about `size` bytes of text each where a file can be read from the middle.
 
+    Small files that follow one another share a segment of at most `size` bytes, except tables.
+
     Raises: DataError for a file that cannot be read.
     """
-    segments = []
+    segments: list[Segment] = []
+    may_join = False  # whether the last segment has whole files only
     for index, file in enumerate(files):
-        length = file.stat().st_size
-        if file.is_parquet:
-            segments += _row_groups(index, column_bytes(file.path, file.name, text_key), size // COMPRESSION)
-        elif file.is_compressed() or not is_utf8(file.decoding.encoding):
-            segments.append(Segment(index, "file", 0, length, length))
-        else:
-            ends = [*range(size, length - size // 2, size), length]
-            segments += [
-                Segment(index, "bytes", start, end, end - start)
-                for start, end in zip([0, *ends[:-1]], ends, strict=True)
-            ]
+        found = _segments_of(index, file, text_key, size)
+        is_whole = len(found) == 1 and found[0].kind != "rows"
+        if is_whole and may_join and segments[-1].size + found[0].size <= size:
+            first = segments.pop()
+            found = [Segment(first.file, "files", first.file, index + 1, first.size + found[0].size)]
+        segments += found
+        may_join = is_whole
     return segments
 
 
+def _segments_of(index: int, file: SourceFile, text_key: str, size: int) -> list[Segment]:
+    length = file.stat().st_size
+    if file.is_parquet:
+        return _row_groups(index, column_bytes(file.path, file.name, text_key), size)
+    if file.is_compressed():
+        return [Segment(index, "file", 0, length, length * COMPRESSION)]
+    if not is_utf8(file.decoding.encoding):
+        return [Segment(index, "file", 0, length, length)]
+    ends = [*range(size, length - size // 2, size), length]
+    return [Segment(index, "bytes", start, end, end - start) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
 def _row_groups(index: int, sizes: Sequence[int], size: int) -> list[Segment]:
+    """The segments of a table whose row groups have these compressed bytes of text."""
     segments, start, taken = [], 0, 0
     for group, group_size in enumerate(sizes):
-        taken += group_size
+        taken += group_size * COMPRESSION
         if taken >= size or group == len(sizes) - 1:
             segments.append(Segment(index, "rows", start, group + 1, max(1, taken)))
             start, taken = group + 1, 0
     return segments
-
-
-def text_bytes(files: Sequence[SourceFile], segments: Iterable[Segment]) -> int:
-    """About how many bytes of text these segments have."""
-    return sum(
-        each.size * (COMPRESSION if each.kind == "rows" or files[each.file].is_compressed() else 1) for each in segments
-    )
 
 
 def identity(file: SourceFile) -> list[object]:
@@ -88,12 +100,13 @@ def identity(file: SourceFile) -> list[object]:
     return [length, digest.hexdigest()]
 
 
-def documents(file: SourceFile, segment: Segment, text_key: str) -> Iterator[Piece]:
-    """The documents of a segment, except those of white space only; long ones in several parts.
+def documents(files: Sequence[SourceFile], segment: Segment, text_key: str) -> Iterator[Piece]:
+    """The documents of a segment of files, except those of white space only; long ones in several parts.
 
-    Raises: DataError if the file cannot be read as what its name says.
+    Raises: DataError if a file cannot be read as what its name says.
     """
-    return _parts(_documents(file, segment, text_key))
+    for number in segment.files:
+        yield from _parts(_documents(files[number], segment, text_key))
 
 
 def _documents(file: SourceFile, segment: Segment, text_key: str) -> Iterator[Piece]:

@@ -31,13 +31,13 @@ from minigpt.data.source_files import SourceFile
 from minigpt.errors import ConfigError, DataError
 from minigpt.tokenizer.tokenizer import Tokenizer
 
-SHARDED = 2  # the format of corpus.json
+SHARDED = 3  # the format of corpus.json; increase it when what is held out changes
 HELD_OUT = "documents of the first shards"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ShardedCorpus(Corpus):
-    """A corpus in shards. `train` is a sample, the first shard of each text; batches come from all of the text.
+    """A corpus in shards. `train` is a sample of the first shards of each text; batches come from all of it.
 
     `total_tokens` and `total_bytes` are the training part of the whole text, estimated from its first shards unless
     these are all. `held_out_documents` are the documents of shards, by name, that are held out.
@@ -88,8 +88,7 @@ class ShardedCorpus(Corpus):
                 try:
                     return cls.open(folder)
                 except DataError:
-                    sources = tuple(file.name for files in texts for file in files)
-                    _describe(mixture, tokenizer, fingerprint, validation_fraction, sources, skipped)
+                    _describe(mixture, tokenizer, fingerprint, validation_fraction, skipped)
                     return cls.open(folder)
 
     @classmethod
@@ -105,18 +104,17 @@ class ShardedCorpus(Corpus):
             tokenizer = Tokenizer.load(folder)
             dtype = token_type(tokenizer.vocab_size)
             hashes = record.pop("token_hashes")
-            held_out_documents = tuple(record.pop("left_out"))
+            held_out_documents = tuple(map(_numbers, record.pop("held_out_documents")))
             mixture = Mixture.load(folder)
             if len(held_out_documents) != len(mixture.stores):
                 raise ValueError("another number of texts")
-            sources, skipped = tuple(record.pop("sources")), tuple(record.pop("skipped"))
             return cls(
                 path=folder,
                 tokenizer=tokenizer,
                 mixture=mixture,
                 held_out_documents=held_out_documents,
-                sources=sources,
-                skipped=skipped,
+                sources=tuple(file.name for store in mixture.stores for file in store.files),
+                skipped=tuple(record.pop("skipped")),
                 train=_checked(folder / "train.bin", dtype, hashes["train"]),
                 validation=_checked(folder / "validation.bin", dtype, hashes["validation"]),
                 **record,
@@ -205,6 +203,10 @@ def shards_fingerprint(
     return hashlib.sha256(json.dumps(key).encode()).hexdigest()
 
 
+def _numbers(documents: Mapping[str, str]) -> dict[str, list[int]]:
+    return {name: [int(number) for number in numbers.split()] for name, numbers in documents.items()}
+
+
 def _checked(path: Path, dtype: np.dtype[Any], token_hash: str) -> npt.NDArray[Any]:
     tokens = np.fromfile(path, dtype)
     if hashlib.sha256(tokens.data).hexdigest() != token_hash:
@@ -227,7 +229,6 @@ def _describe(
     tokenizer: Tokenizer,
     fingerprint: str,
     validation_fraction: float | None,
-    sources: Sequence[str],
     skipped: Sequence[str],
 ) -> None:
     """Chooses what is held out of the first shards, and writes the description of the corpus."""
@@ -250,11 +251,13 @@ def _describe(
             "n_documents": n_documents,
             "held_out": HELD_OUT if len(chosen.validation) else "nothing",
             "validation_fraction": validation_fraction or 0.0,
-            "sources": list(sources),
             "skipped": list(skipped),
             "source_hash": fingerprint,
             "fingerprint": fingerprint,
-            "left_out": chosen.held_out_documents,
+            "held_out_documents": [  # a string for each shard: there may be more numbers than JSON may have values
+                {name: " ".join(map(str, numbers)) for name, numbers in of_text.items()}
+                for of_text in chosen.held_out_documents
+            ],
             "token_hashes": hashes,
         },
     )

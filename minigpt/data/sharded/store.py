@@ -1,8 +1,8 @@
 """The token shards of one text on disk: which there will be, in which order, and which are there.
 
-`store.json` names the files of the text and their segments. A segment gives one shard, or several if it is a file that
-can only be read from its beginning. A shard is complete when its `.json` is there, a segment when its `.done` is there;
-both are written by renaming. So whatever ends a process, the next one continues with what is missing.
+`store.jsonl` names the files of the text and their segments. A segment gives one shard, or several if it has a file
+that can only be read from its beginning. A shard is complete when its `.json` is there, a segment when its `.done` is
+there; both are written by renaming. So whatever ends a process, the next one continues with what is missing.
 """
 
 import hashlib
@@ -10,15 +10,16 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from minigpt.bounded_reading import read_json_value
-from minigpt.data.sharded.segments import Segment, cut, identity, text_bytes
+from minigpt.bounded_reading import bounded_lines, open_regular, parse_json, read_json_value
+from minigpt.data.sharded.segments import KINDS, Segment, cut, identity
 from minigpt.data.shards import token_type
 from minigpt.data.source_files import Decoding, SourceFile, absolute_path
 from minigpt.errors import DataError, reason_of
@@ -26,8 +27,11 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 
 SHARD_BYTES = 2**24  # of text in a shard, about
 _MOST_SHARDS = 4096  # of a text; beyond that they become larger
-_FORMAT = 2
+FORMAT = 3  # of the shards; increase it when they or the cut change
 _LARGEST_SHARD = 2**28
+_MOST_FILES = 2**22  # of a text, about half a kilobyte of memory each
+_DESCRIPTION = "store.jsonl"
+_LONGEST_LINE = 2**16  # bytes of the description; the longest paths have 4,096, each of which may be six in JSON
 
 
 @dataclass(frozen=True)
@@ -62,62 +66,82 @@ class Store:
         Raises: DataError if it has no complete description.
         """
         self.folder = folder
+        self._found: dict[tuple[int, int], Shard] = {}  # complete shards and segments stay so
+        self._counts: dict[int, int] = {}
         try:
-            record = read_json_value(folder / "store.json")
-            if record["format"] != _FORMAT:
-                raise ValueError("another format")
-            self.text_key: str = record["text_key"]
-            self.shard_bytes: int = record["shard_bytes"]
-            self.files = tuple(
-                SourceFile(Path(each["path"]), each["name"], Decoding(*each["decoding"])) for each in record["files"]
-            )
-            self.changed_at = tuple(each["changed_at"] for each in record["files"])
-            self.segments = tuple(Segment(*each) for each in record["segments"])
-            self.text_bytes: int = record["text_bytes"]
-            self._found: dict[tuple[int, int], Shard] = {}  # complete shards and segments stay so
-            self._counts: dict[int, int] = {}
+            with open_regular(folder / _DESCRIPTION) as stream:
+                self._read(parse_json(line.decode()) for line in bounded_lines(stream, _LONGEST_LINE))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"{folder} is not a complete list of shards; build the corpus again from its text"
             ) from error
 
+    def _read(self, lines: Iterator[Any]) -> None:
+        """Reads the description: what all files share, then the files, then the segments.
+
+        Raises: ValueError, KeyError, TypeError if it is not one.
+        """
+        record: Any = next(lines, None)
+        if record["format"] != FORMAT:
+            raise ValueError("another format")
+        self.text_key: str = record["text_key"]
+        self.shard_bytes: int = record["shard_bytes"]
+        self.text_bytes: int = record["text_bytes"]
+        n_files, n_segments = record["files"], record["segments"]
+        if n_files > _MOST_FILES or n_segments > 2 * _MOST_FILES:  # a file has a segment, a large one more
+            raise ValueError("too many files")
+        decodings: dict[Decoding, Decoding] = {}  # each once in memory
+        files, changed_at = [], []
+        for line in islice(lines, n_files):
+            path, name, encoding, errors, changed = _checked(line, (str, str, str, str, int))
+            decoding = Decoding(encoding, errors)
+            files.append(SourceFile(Path(path), name, decodings.setdefault(decoding, decoding)))
+            changed_at.append(changed)
+        self.files, self.changed_at = tuple(files), tuple(changed_at)
+        types = (int, str, int, int, int)
+        self.segments = tuple(Segment(*_checked(line, types)) for line in islice(lines, n_segments))
+        if (len(self.files), len(self.segments)) != (n_files, n_segments) or next(lines, None) is not None:
+            raise ValueError("another number of files or segments")
+        if not all(each.kind in KINDS and 0 <= each.files.start < each.files.stop <= n_files for each in self.segments):
+            raise ValueError("a segment of other files")
+
     @classmethod
     def create(cls, root: Path, files: Sequence[SourceFile], text_key: str, tokenizer: Tokenizer) -> Self:
         """The store of these files for this tokenizer: the one that there is, or a new one.
 
-        Raises: DataError for a file that cannot be read; OSError.
+        Raises: DataError for a file that cannot be read, and for too many files; OSError.
         """
+        if len(files) > _MOST_FILES:
+            raise DataError(
+                f"the text has {len(files):,} files, of which at most {_MOST_FILES:,} can be read in shards; join them "
+                "to fewer, for example to a .jsonl with a line for each"
+            )
         size, key = _size_and_key(files, text_key, tokenizer)
         folder = root / "shards" / _name(key)
         folder.mkdir(parents=True, exist_ok=True)
         segments = cut(files, text_key, size)
-        segments_in_order = sorted(segments, key=lambda each: _random_place(key, each))
-        write_json(
-            folder / "store.json",
-            {
-                "format": _FORMAT,
-                "text_key": text_key,
-                "shard_bytes": size,
-                "files": [
-                    {
-                        "path": str(absolute_path(file.path)),
-                        "name": file.name,
-                        "decoding": list(file.decoding),
-                        "changed_at": file.stat().st_mtime_ns,
-                    }
-                    for file in files
-                ],
-                "segments": [list(asdict(each).values()) for each in segments_in_order],
-                "text_bytes": text_bytes(files, segments),
-            },
-        )
+        record = {
+            "format": FORMAT,
+            "text_key": text_key,
+            "shard_bytes": size,
+            "text_bytes": sum(each.size for each in segments),
+            "files": len(files),
+            "segments": len(segments),
+        }
+        lines = [
+            record,
+            *([str(absolute_path(each.path)), each.name, *each.decoding, each.stat().st_mtime_ns] for each in files),
+            *map(astuple, sorted(segments, key=lambda each: _random_place(key, each))),
+        ]
+        publish_file(folder / _DESCRIPTION, "".join(f"{json.dumps(line)}\n" for line in lines).encode())
         return cls(folder)
 
     def check_unchanged(self, segment: Segment) -> None:
-        """Raises DataError if the file of a segment has changed since the folder was created."""
-        file = self.files[segment.file]
-        if file.stat().st_mtime_ns != self.changed_at[segment.file]:
-            raise DataError(f"{file.name} changed while it was tokenized; run the command again")
+        """Raises DataError if a file of a segment has changed since the folder was created."""
+        for number in segment.files:
+            file = self.files[number]
+            if file.stat().st_mtime_ns != self.changed_at[number]:
+                raise DataError(f"{file.name} changed while it was tokenized; run the command again")
 
     # Files.
 
@@ -209,6 +233,16 @@ class Store:
 _IN_NAME = ("segment", "number")
 
 
+def _checked(values: Any, types: Sequence[type]) -> Any:
+    """These values of a line of the description.
+
+    Raises: ValueError if they have other types.
+    """
+    if [*map(type, values)] != [*types]:
+        raise ValueError("values of other types")
+    return values
+
+
 def store_name(files: Sequence[SourceFile], text_key: str, tokenizer: Tokenizer) -> str:
     """The name of the folder that `Store.create` makes for these files, without making it.
 
@@ -222,7 +256,7 @@ def _size_and_key(files: Sequence[SourceFile], text_key: str, tokenizer: Tokeniz
     size = max(SHARD_BYTES, sum(file.stat().st_size for file in files) // _MOST_SHARDS)
     size = min(size, _LARGEST_SHARD)
     content = [[*identity(file), file.is_json, file.is_parquet, *file.decoding] for file in files]
-    values = [_FORMAT, size, text_key, content, tokenizer.fingerprint]
+    values = [FORMAT, size, text_key, content, tokenizer.fingerprint]
     return size, hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 

@@ -31,8 +31,8 @@ def tokenize_segment(
     """
     described = store.segments[segment]
     store.check_unchanged(described)
-    limit = store.shard_bytes if described.kind == "file" else None
-    batches = _batches(documents(store.files[described.file], described, store.text_key))
+    limit = store.shard_bytes if described.kind in ("file", "files") else None
+    batches = _batches(documents(store.files, described, store.text_key))
     number = 0
     with ThreadPoolExecutor(threads) as pool:
         for shard in _shards(batches, limit):
