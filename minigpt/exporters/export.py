@@ -236,6 +236,9 @@ class _ExportJob:
         with self.huggingface(folder) as source:
             runners.convert_to_ctranslate2(source, folder, config, _CTRANSLATE2_DTYPES[self.dtype])
             _copy(TOKENIZER_FILES, source, folder)
+        if len(tokenizer.end_ids) > 1:
+            ends = [*tokenizer.end_ids]
+            self.notes.append(f"CTranslate2 ends a text at one token only; give generate_batch end_token={ends}")
         self.check("CTranslate2", runners.model_in_ctranslate2(folder))
 
     @contextmanager

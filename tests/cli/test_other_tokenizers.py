@@ -130,6 +130,19 @@ def test_a_model_without_a_tokenizer_takes_ids(here: Path, run: Run) -> None:
     assert "tokenizer ('gpt2') must be none" in unknown.stderr
 
 
+def test_several_ids_end_the_texts_of_a_model_without_a_tokenizer(here: Path, run: Run) -> None:
+    put_model(here / "hub", 40, eos_token_id=[7, 9, 40])
+    imported = run("load-gpt2", "--from", "hub", "--name", "bare", "--tokenizer", "none")
+    assert imported.exit_code == 0
+    assert "and each of the ids 7, 9 ends a text" in imported.stderr
+    for end in (7, 9):
+        options = ("--model", "bare", "--max-new-tokens", "4", "--logit-bias", f"#{end}=100", "--seed", "1", "--json")
+        assert json.loads(run("generate", "1 2 3", *options).stdout)["ids"] == [end]
+    (here / "ids.txt").write_text("1 2 3 4 5 6 8 10 11\n" * 30)
+    assert run("train", "ids.txt", "--from", "bare", "--name", "tuned", *TRAINING).exit_code == 0
+    assert Tokenizer.load("checkpoints/tuned").end_ids == (7, 9)
+
+
 def test_a_model_without_a_tokenizer_is_exported_to_onnx_and_checked(here: Path, run: Run) -> None:
     pytest.importorskip("onnxruntime")
     put_model(here / "hub", 40, eos_token_id=7)
