@@ -147,8 +147,9 @@ class ChatSession(InteractiveSession):
         note(f"removed the last message and its answer; {count(left, 'message')} of yours left")
 
     def start_again(self) -> None:
-        """Removes all messages."""
+        """Removes all messages; the files of the old conversation stay."""
         self.messages.clear()
+        self.saved.clear()
         self._n_dropped = 0
         note("a new conversation")
 

@@ -25,6 +25,10 @@ _OPTIMUM = (
     "model, tokenizer = Model.from_pretrained({path!r}), AutoTokenizer.from_pretrained({path!r}); "
     "print(pipeline('text-generation', model, tokenizer=tokenizer)({prompt!r}, max_new_tokens={count}))"
 )
+_OPTIMUM_IDS = (
+    "import torch; from optimum.onnxruntime import ORTModelForCausalLM as Model; "
+    "print(Model.from_pretrained({path!r}).generate(torch.tensor([[0]]), max_new_tokens={count}).tolist())"
+)
 _CTRANSLATE2 = (
     "import ctranslate2, transformers; "
     "tokenizer = transformers.AutoTokenizer.from_pretrained({path!r}); "
@@ -136,9 +140,13 @@ def _ollama_name(path: Path) -> str:
 
 def _command(target: str, path: str, count: int) -> str:
     """A shell command that generates text with the export; the path is quoted."""
+    from minigpt.tokenizer.files import is_ids_only
+
     if target == "gguf":
         return _llama_command(_file_argument(path), count=count)
-    program = _OPTIMUM if target == "onnx" else _CTRANSLATE2
+    program = _CTRANSLATE2
+    if target == "onnx":
+        program = _OPTIMUM_IDS if is_ids_only(Path(path)) else _OPTIMUM
     return join("python", "-c", program.format(path=path, prompt=_PROMPT, count=count))
 
 

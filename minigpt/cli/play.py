@@ -72,7 +72,7 @@ class Session(InteractiveSession):
             "continue": lambda _: self.take_turn(""),
             "retry": lambda _: self.retry(),
             "undo": lambda _: self.undo(),
-            "new": lambda _: self.turns.clear(),
+            "new": lambda _: self.start_again(),
         }
 
     @property
@@ -103,6 +103,11 @@ class Session(InteractiveSession):
         typed, written = self.turns.pop()
         rest = f"the text now ends with {self.text[-40:]!r}" if self.turns else "the text is now empty"
         note(f"removed {count(len(typed + written), 'character')}; {rest}")
+
+    def start_again(self) -> None:
+        """Removes all turns; the files of the old text stay."""
+        self.turns.clear()
+        self.saved.clear()
 
     def _write(self, turns: list[tuple[str, str]]) -> None:
         """Lets the model continue the text of these turns until it ends or Ctrl-C stops it, with the next seed.

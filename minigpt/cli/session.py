@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from minigpt.cli.options import names_of
 from minigpt.cli.render.terminal import note, write
 from minigpt.cli.signals import forget_interrupts
 from minigpt.config import SamplingConfig
-from minigpt.errors import CheckpointError, ConfigError, MinigptError, reason_of
+from minigpt.errors import ConfigError, MinigptError, reason_of
 from minigpt.settings import annotations_of, value_types
 from minigpt.storage.folder import replace_file
 from minigpt.units import count
@@ -35,7 +36,7 @@ class InteractiveSession:
 
     def __init__(self, engine: "Engine", tokenizer: "Tokenizer", config: SamplingConfig) -> None:
         self.engine, self.tokenizer, self.config = engine, tokenizer, config
-        self.saved: set[Path] = set()
+        self.saved: dict[Path, str] = {}  # files with this text, and the SHA-256 of what was written to each
         self.commands: dict[str, Callable[[str], None]] = {
             "set": self.set,
             "show": lambda _: write(self.text),
@@ -89,7 +90,7 @@ class InteractiveSession:
         note(f"{name.replace('_', '-')} {_formatted(getattr(self.config, name))}")
 
     def save(self, file: str) -> None:
-        """Writes the text to a file, which may exist if this session wrote it, or after `--force`."""
+        """Writes the text to a file, which may exist if it holds what this text was saved as, or after `--force`."""
         force, file = file.startswith("--force "), file.removeprefix("--force ").strip()
         if not file:
             raise ConfigError("/save needs a file name, as in /save story.txt")
@@ -103,20 +104,32 @@ class InteractiveSession:
         content = text.encode(errors="replace")  # standard input in another encoding may have left lone surrogates
         try:
             target = path.resolve()
-            if path.exists() and target not in self.saved and not force:
-                raise ConfigError(f"{path} exists already; give another name, or replace it by /save --force {file}")
+            if path.exists() and not force:
+                self._check_saved(path, target, file)
             if path.is_file() or not path.exists():
                 replace_file(target, content)
             else:  # a device or a pipe
                 path.write_bytes(content)
-        except CheckpointError:
+        except MinigptError:  # ConfigError is a ValueError
             raise
         except OSError as error:
             raise ConfigError(f"{path} cannot be written ({reason_of(error)})") from error
         except ValueError as error:
             raise ConfigError(f"{file!r} is not a file name ({error}); give another, as in /save story.txt") from error
-        self.saved.add(target)
+        self.saved[target] = hashlib.sha256(content).hexdigest()
         note(f"saved {count(len(text), 'character')} in {path}")
+
+    def _check_saved(self, path: Path, target: Path, file: str) -> None:
+        """Raises: ConfigError if an existing file holds something else than this text as it was saved last."""
+        replacing = f"give another name, or replace it by /save --force {file}"
+        if target not in self.saved:
+            raise ConfigError(f"{path} exists already; {replacing}")
+        if not path.is_file():  # a device or a pipe
+            return
+        with path.open("rb") as stored:
+            digest = hashlib.file_digest(stored, "sha256").hexdigest()
+        if digest != self.saved[target]:
+            raise ConfigError(f"{path} was changed since it was saved here; {replacing}")
 
     def saved_text(self, path: Path) -> str:  # noqa: ARG002
         """What `save` writes to this file."""

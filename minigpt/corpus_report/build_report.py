@@ -17,7 +17,8 @@ from minigpt.evaluation.baselines import Baseline, ByteStream, all_baselines, mo
 from minigpt.evaluation.even_sample import even_sample
 from minigpt.evaluation.ngrams import BOUNDARY
 from minigpt.model.gpt import GPT
-from minigpt.tokenizer.tokenizer import Tokenizer, requested_vocab_size
+from minigpt.tokenizer.bpe_training import requested_vocab_size
+from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
 StageProgress = Callable[[str, int, int], None]  # the current stage, bytes done, bytes in total

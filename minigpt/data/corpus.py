@@ -33,8 +33,9 @@ from minigpt.data.transcript import CHAT_TEMPLATE, ROLES, speaker_number
 from minigpt.errors import ConfigError, DataError
 from minigpt.seeds import mix_seed
 from minigpt.tokenizer.bpe_dropout import BPEDropout
+from minigpt.tokenizer.bpe_training import requested_vocab_size
 from minigpt.tokenizer.spelling import SpellingFeatures
-from minigpt.tokenizer.tokenizer import Tokenizer, requested_vocab_size
+from minigpt.tokenizer.tokenizer import Tokenizer
 
 _PARTS: tuple[Part, ...] = get_args(Part)
 
@@ -114,9 +115,9 @@ class Corpus:
                 damaged = folder if folder.exists() else None
                 write_corpus(folder, sources, tokenizer, split, fingerprint, counter, cls.load)
                 corpus = cls._open(folder, tokenizer)
-        # The cached text may have come from other files.
+        # The cached text may have come from other files, with a tokenizer that differs in what the ids do not show.
         names = tuple(file.name for file in sources.files)
-        return replace(corpus, sources=names, skipped=sources.skipped, damaged_cache=damaged)
+        return replace(corpus, tokenizer=tokenizer, sources=names, skipped=sources.skipped, damaged_cache=damaged)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

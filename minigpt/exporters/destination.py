@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from minigpt.errors import ConfigError
+from minigpt.errors import CheckpointError, ConfigError
 from minigpt.exporters.gguf import GGUF_DTYPES
 from minigpt.exporters.onnx import ONNX_MODEL, ONNX_WEIGHTS
 from minigpt.importers.open_model import is_checkpoint
@@ -28,6 +28,12 @@ TOKENIZER_FILES = (
 FILES = {
     "onnx": (ONNX_MODEL, ONNX_WEIGHTS, CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES),
     "ctranslate2": ("model.bin", "vocabulary.json", CONFIG, *TOKENIZER_FILES),
+}
+# Why a target cannot hold a model without a tokenizer.
+_NEEDS_TOKENIZER = {
+    "gguf": "a GGUF file holds the text of every token",
+    "ctranslate2": "CTranslate2 takes a prompt as the texts of its tokens",
+    "html": "the page shows text",
 }
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".index")
 
@@ -56,6 +62,18 @@ def check_target(source: Path, target: str, dtype: str | None) -> str:
         choices = f"one of {', '.join(dtypes)}" if len(dtypes) > 1 else dtypes[0]
         raise ConfigError(f"dtype ({dtype!r}) must be {choices} for {target}")
     return dtype or dtypes[0]
+
+
+def check_ids_only(source: Path, target: str) -> None:
+    """Checks that a target can hold a model without a tokenizer.
+
+    Raises: CheckpointError if it needs one.
+    """
+    is_adapter_alone = target == "gguf" and is_adapter(source)  # its file holds no tokenizer
+    if (reason := _NEEDS_TOKENIZER.get(target)) and not is_adapter_alone:
+        raise CheckpointError(
+            f"{source} has no tokenizer, so it cannot be exported to {target}: {reason}; --to onnx needs none"
+        )
 
 
 def resolve_output(source: Path, target: str, dtype: str, output: str | Path | None) -> Path:

@@ -18,6 +18,7 @@ from minigpt.exporters import runners
 from minigpt.exporters.destination import (
     FILES,
     TOKENIZER_FILES,
+    check_ids_only,
     check_replaceable,
     check_target,
     model_name,
@@ -46,6 +47,8 @@ from minigpt.storage.checkpoint import (
 )
 from minigpt.storage.files import atomic_folder, atomic_write
 from minigpt.storage.folder import wrap_write_errors
+from minigpt.tokenizer.files import is_ids_only
+from minigpt.tokenizer.ids_only import IdsOnly
 
 _PACKAGES = {  # that write and read each target
     "gguf": ("gguf",),
@@ -104,8 +107,8 @@ def export_model(
     bytes before it is written.
     Raises: ConfigError for another target or dtype, and for a page that is too large or cannot compute the model;
     MissingPackageError if the target needs a package;
-    CheckpointError if the model cannot be read, the target cannot express it, the output exists or cannot be written,
-    or the logits differ too much. A failed export leaves nothing.
+    CheckpointError if the model cannot be read, the target cannot express it, or needs a tokenizer that it does not
+    have, the output exists or cannot be written, or the logits differ too much. A failed export leaves nothing.
     """
     source = Path(source)
     dtype = check_target(source, target, dtype)
@@ -116,12 +119,16 @@ def export_model(
             check_replaceable(source, target, path)
     if already_there and not force:
         raise CheckpointError(f"{path} already exists; choose another --output, or replace it with --force")
+    if is_ids_only(source):
+        check_ids_only(source, target)
     if is_adapter(source) and target == "gguf" and dtype != "f32":
         raise ConfigError(f"dtype ({dtype}) must be f32 for an adapter; merge it first: minigpt merge {source}")
     with optional_import(f"export to {target}", *_PACKAGES[target]):
         for package in _PACKAGES[target]:  # before the model is read
             import_module(package)
     model, notes = load_model(source, "cpu", mapped=True, checkpoints=source.resolve().parent)
+    if isinstance(model.tokenizer.vocabulary, IdsOnly):  # that of an adapter's base model
+        check_ids_only(source, target)
     job = _ExportJob(model, dtype, list(notes))
     adapter = read_adapter(source) if is_adapter(source) else None
     if adapter is not None and target != "gguf":
@@ -229,6 +236,9 @@ class _ExportJob:
         with self.huggingface(folder) as source:
             runners.convert_to_ctranslate2(source, folder, config, _CTRANSLATE2_DTYPES[self.dtype])
             _copy(TOKENIZER_FILES, source, folder)
+        if len(tokenizer.end_ids) > 1:
+            ends = [*tokenizer.end_ids]
+            self.notes.append(f"CTranslate2 ends a text at one token only; give generate_batch end_token={ends}")
         self.check("CTranslate2", runners.model_in_ctranslate2(folder))
 
     @contextmanager

@@ -150,11 +150,17 @@ def _add_tokenizer(writer: GGUFWriter, tokenizer: Tokenizer, vocab_size: int) ->
     writer.add_token_types(types)
     writer.add_bos_token_id(tokenizer.special_id("bos_token"))
     writer.add_eos_token_id(tokenizer.end_of_text)
+    for add, id in zip((writer.add_eot_token_id, writer.add_eom_token_id), tokenizer.end_ids[1:], strict=False):
+        add(id)
     writer.add_unk_token_id(tokenizer.special_id("unk_token"))
     writer.add_pad_token_id(tokenizer.special_id("pad_token"))
     writer.add_add_bos_token(False)
     if tokenizer.chat_template is not None:
         writer.add_chat_template(tokenizer.chat_template)
+    notes = []
     if not by_character:
-        return ()
-    return (f"llama.cpp reads {END_OF_TEXT} in a prompt as the end of a text, minigpt as characters",)
+        notes.append(f"llama.cpp reads {END_OF_TEXT} in a prompt as the end of a text, minigpt as characters")
+    if more := tokenizer.end_ids[3:]:
+        ids = ", ".join(map(str, more))
+        notes.append(f"GGUF has room for 3 ids that end a text, so llama.cpp may write on after the others ({ids})")
+    return tuple(notes)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from minigpt.model.gpt import GPT
 from minigpt.model.kv_cache import KVCache
+from minigpt.tokenizer.ids_only import IdsOnly
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 # Letters, punctuation, digits, accents, and characters of two, three and four bytes.
@@ -24,7 +25,8 @@ Tokenize = Callable[[str], list[int]]
 class Reference:
     """The original's results: TEXT's ids, a prompt with its greedy continuation (`ids`), and the logits after each.
 
-    `prompt` is the number of prompt tokens. Shapes: logits (T, V).
+    Without a tokenizer, `text_ids` are ids from the whole vocabulary. `prompt` is the number of prompt tokens.
+    Shapes: logits (T, V).
     """
 
     text_ids: tuple[int, ...]
@@ -55,11 +57,12 @@ class Parity:
 def reference_of(model: GPT, tokenizer: Tokenizer) -> Reference:
     """The original's results for a text that fits into its context, without the tokens that it never predicts.
 
-    Those were not in its training text, such as the bytes in a converted model over characters.
+    Those were not in its training text, such as the bytes in a converted model over characters. For a model without a
+    tokenizer, the text is ids from the whole vocabulary.
     """
     device = model.token_embedding.weight.device
     context = model.config.n_positions
-    text_ids = tokenizer.encode(TEXT)
+    text_ids = _ids_of(tokenizer)
     text_logits = model(torch.tensor([text_ids[:context]], device=device))[0].float()  # (T, V)
     never = (text_logits <= _lowest(text_logits)).all(dim=0).tolist()  # (V,)
     known = [id for id in text_ids if not never[id]] or text_ids
@@ -91,6 +94,15 @@ def compare(by: str, run: Run, reference: Reference, tokenize: Tokenize | None =
     deviations = difference / max(float(near.std(correction=0)), 1e-30) if is_finite else math.inf
     same_ids = None if tokenize is None else tokenize(TEXT) == list(reference.text_ids)
     return Parity(by, difference, deviations, same, len(expected), same_ids)
+
+
+def _ids_of(tokenizer: Tokenizer) -> list[int]:
+    """TEXT's ids, or different ids from the whole vocabulary of a model without a tokenizer."""
+    if not isinstance(tokenizer.vocabulary, IdsOnly):
+        return tokenizer.encode(TEXT)
+    size = tokenizer.vocab_size
+    count = min(size, _PROMPT)
+    return [index * size // count for index in range(count)]
 
 
 def _lowest(logits: Tensor) -> Tensor:

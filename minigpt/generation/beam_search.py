@@ -16,13 +16,13 @@ def beam_search(
     prompt: Sequence[int],
     config: SamplingConfig,
     sampler: Sampler,
-    end_of_text: int,
+    end_ids: Sequence[int],
     vocab_size: int | None = None,
     beginning: bytes = b"",
 ) -> list[tuple[float, list[int]]]:
     """Up to `beams` continuations of a prompt with their scores, best first.
 
-    A continuation ends with `end_of_text`, its last token, or after `max_new_tokens`. Its score is its
+    A continuation ends with one of `end_ids`, its last token, or after `max_new_tokens`. Its score is its
     log-probability / length ** length_penalty. The sampler's processors act on the log-probabilities. Only ids below
     `vocab_size` are used. A sampler with a tokenizer keeps the texts UTF-8, and their first bytes are `beginning`.
 
@@ -37,7 +37,7 @@ def beam_search(
             f"context ({engine.n_positions}) together"
         )
     with engine.lock:
-        return _search(engine, prompt, config, sampler, end_of_text, vocab_size, beginning)
+        return _search(engine, prompt, config, sampler, end_ids, vocab_size, beginning)
 
 
 def _search(
@@ -45,7 +45,7 @@ def _search(
     prompt: Sequence[int],
     config: SamplingConfig,
     sampler: Sampler,
-    end_of_text: int,
+    end_ids: Sequence[int],
     vocab_size: int | None,
     beginning: bytes,
 ) -> list[tuple[float, list[int]]]:
@@ -54,18 +54,19 @@ def _search(
     sequences = torch.tensor([list(prompt)], device=engine.device)  # (R, T)
     scores = torch.zeros(1, 1, device=engine.device)  # (R, 1), the log-probabilities of the sequences
     constraint = sampler.constraint
+    ends = torch.tensor(end_ids, device=engine.device)
     states = None if constraint is None else [constraint.start(prompt, beginning)]  # of the active sequences
     finished: list[tuple[float, list[int]]] = []
     for length in range(1, config.max_new_tokens + 1):
         check_finite(logits)
         logprobs = logits.float().log_softmax(dim=-1)  # (R, V)
         extended = scores + sampler.process(logprobs, sequences, length - 1, states)  # (R, V)
-        # Each sequence can end in one way, so that of 2 * beams candidates at least `beams` stay active.
-        best = extended.flatten().topk(min(2 * config.beams, extended.numel()))
+        # Each sequence can end in as many ways as there are ends, so that at least `beams` candidates stay active.
+        best = extended.flatten().topk(min((1 + len(end_ids)) * config.beams, extended.numel()))
         rows, tokens = best.indices // extended.shape[1], best.indices % extended.shape[1]  # (N,), (N,)
         sequences = torch.cat([sequences[rows], tokens[:, None]], dim=1)  # (N, T + 1)
         possible = best.values > -torch.inf
-        ended = possible & ((tokens == end_of_text) | (length == config.max_new_tokens))
+        ended = possible & (torch.isin(tokens, ends) | (length == config.max_new_tokens))
         final_scores = [score / length**config.length_penalty for score in best.values.tolist()]  # (N,)
         for row in ended[: config.beams].nonzero().flatten().tolist():
             finished.append((final_scores[row], sequences[row, len(prompt) :].tolist()))

@@ -29,7 +29,7 @@ def encode_prompt(tokenizer: Tokenizer, text: str, *, token_healing: bool = True
 
     With `token_healing`, and a tokenizer with merges, they stop where a letter, a space or a line break after the
     text would change them. Only a prompt that ends in white space or an apostrophe is changed: a word
-    at the end counts as complete, though letters may follow.
+    at the end counts as complete, though letters may follow. Nothing is taken back that an end token could spell.
     """
     ids = tokenizer.encode(text)
     if not ids:
@@ -39,7 +39,16 @@ def encode_prompt(tokenizer: Tokenizer, text: str, *, token_healing: bool = True
     kept = min(_common_length(ids, tokenizer.encode(text + more)) for more in _NEXT[text[-1].isspace()])
     while (end := _text(tokenizer, ids[kept:])) is None or (not end and text[-1].isspace()):
         kept -= 1  # to the beginning of a character, and before the last one if that is white space
+    if any(text in end for text in _end_texts(tokenizer)):  # to spell it again could end the text
+        return Prompt(ids)
     return Prompt(ids[:kept] or [tokenizer.start_of_text], end)
+
+
+def _end_texts(tokenizer: Tokenizer) -> list[str]:
+    """The texts of those ordinary tokens that end a generated text, such as a line break."""
+    special = tokenizer.special.values()
+    texts = [_text(tokenizer, [id]) for id in tokenizer.end_ids if id not in special]
+    return [text for text in texts if text]
 
 
 def _common_length(ids: list[int], others: list[int]) -> int:

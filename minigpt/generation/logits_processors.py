@@ -137,15 +137,15 @@ class BadWords:
 
 
 class MinNewTokens:
-    """Forbids end-of-text until `count` tokens have been generated."""
+    """Forbids the ends of a text until `count` tokens have been generated."""
 
-    def __init__(self, count: int, end_of_text: int) -> None:
-        self.count, self.end_of_text = count, end_of_text
+    def __init__(self, count: int, end_ids: Sequence[int]) -> None:
+        self.count, self.end_ids = count, end_ids
 
     def __call__(self, logits: Tensor, _history: Tensor, n_new: int) -> Tensor:
         if n_new >= self.count:
             return logits
-        return logits.index_fill(1, torch.tensor([self.end_of_text], device=logits.device), -math.inf)
+        return logits.index_fill(1, torch.tensor(self.end_ids, device=logits.device), -math.inf)
 
 
 class BanTokens:

@@ -232,7 +232,7 @@ def _processors(config: SamplingConfig, tokenizer: Tokenizer | None) -> Iterator
     if config.min_new_tokens > 0:
         if tokenizer is None:
             raise ConfigError(f"min_new_tokens ({config.min_new_tokens}) needs a tokenizer")
-        yield MinNewTokens(config.min_new_tokens, tokenizer.end_of_text)
+        yield MinNewTokens(config.min_new_tokens, tokenizer.end_ids)
 
 
 def _spellings(text: str, tokenizer: Tokenizer) -> list[list[int]]:

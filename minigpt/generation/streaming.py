@@ -54,7 +54,7 @@ class RowText:
     def add(self, token: GeneratedToken) -> Piece:
         """The piece for this token; it has a finish reason if the row ends."""
         self.n_new += 1
-        if token.id == self.tokenizer.end_of_text:
+        if token.id in self.tokenizer.end_ids:
             return self._end(token, "end_of_text")
         decoded = self.decoder.feed(token.id)
         healed, new = decoded[: len(self.end)], decoded[len(self.end) :]
@@ -87,9 +87,10 @@ def generate_pieces(
     """Continues every prompt `config.samples` times in parallel, piece by piece.
 
     With beams or `best_of`, the pieces come after the search, the best continuation of each prompt first.
-    Row r continues prompt r // samples. It ends at end-of-text, before a stop string, after the sentence, paragraph or
-    line of `until`, or after `max_new_tokens`; its last piece has a finish reason. `processors` change the logits (see
-    `LogitsProcessor`). A `sampler`, which has its own processors, replaces the one made from `config`.
+    Row r continues prompt r // samples. It ends at one of the tokenizer's `end_ids`, before a stop string, after the
+    sentence, paragraph or line of `until`, or after `max_new_tokens`; its last piece has a finish reason. `processors`
+    change the logits (see `LogitsProcessor`). A `sampler`, which has its own processors, replaces the one made from
+    `config`.
     Raises: ConfigError for settings that do not fit the model or each other; GenerationError for NaN or infinite
     logits.
     """
@@ -172,8 +173,8 @@ def _search(
 ) -> Iterator[Piece]:
     """The best continuations of each prompt, after its search is complete."""
     for number, prompt in enumerate(prompts):
-        end_of_text, vocab_size, beginning = tokenizer.end_of_text, tokenizer.vocab_size, prompt.end.encode()
-        found = beam_search(engine, prompt.ids, config, sampler, end_of_text, vocab_size, beginning)
+        end_ids, vocab_size, beginning = tokenizer.end_ids, tokenizer.vocab_size, prompt.end.encode()
+        found = beam_search(engine, prompt.ids, config, sampler, end_ids, vocab_size, beginning)
         for index, (_, ids) in enumerate(found[: config.samples]):
             row = RowText(number * config.samples + index, tokenizer, config, prompt.end)
             for id in ids:

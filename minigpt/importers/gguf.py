@@ -61,6 +61,8 @@ def open_gguf(path: Path) -> ImportedModel:
         tokenizer = _read_tokenizer(file, notes)
         if isinstance(template := file.metadata.get("tokenizer.chat_template"), str):
             tokenizer = tokenizer.with_chat_template(template)
+        ends = [file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+        tokenizer = tokenizer.with_end_ids(id for id in ends if type(id) is int)
         notes += check_vocabulary(tokenizer, config, path)
     except TokenizerError as error:
         file.close()

@@ -222,7 +222,10 @@ def _is_same(directory: Path, model: GPT, tokenizer: Tokenizer) -> bool:
         existing = load_checkpoint(directory, "cpu", mapped=True)
     except MinigptError:
         return False
-    if existing.model.config != model.config or existing.tokenizer.fingerprint != tokenizer.fingerprint:
+    if existing.model.config != model.config:
+        return False
+    theirs, ours = ((each.fingerprint, each.end_ids) for each in (existing.tokenizer, tokenizer))
+    if theirs != ours:
         return False
     state = model.state_dict()
     return all(torch.equal(tensor, state[name].cpu()) for name, tensor in existing.model.state_dict().items())

@@ -30,6 +30,7 @@ from minigpt.storage.huggingface import (
     plain_name,
     unused_heads,
 )
+from minigpt.tokenizer.config_files import read_end_ids
 from minigpt.tokenizer.files import has_tokenizer
 from minigpt.tokenizer.ids_only import IdsOnly
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -46,10 +47,8 @@ def open_huggingface(weights: Path, tensors: TensorSource, *, ids_only: bool = F
     """
     path = weights.parent / CONFIG
     notes: list[str] = []
-    end_id = None
     if path.exists():
         values = read_json(path)
-        end_id = values.get("eos_token_id")
         scaled = scales_attention(values)
         config = config_from_huggingface({**values, **{name: _SCALES[name] for name in scaled}}, path)
         if scaled:
@@ -60,7 +59,7 @@ def open_huggingface(weights: Path, tensors: TensorSource, *, ids_only: bool = F
     else:
         config = infer_config(tensors)
         notes.append(f"no {CONFIG} next to {weights.name}: {config.n_head} heads of 64 are assumed, as in every GPT-2")
-    tokenizer, assumed = _ids_only(config, end_id) if ids_only else _read_tokenizer(weights.parent, config)
+    tokenizer, assumed = _ids_only(weights.parent, config) if ids_only else _read_tokenizer(weights.parent, config)
     notes += assumed
     notes += check_vocabulary(tokenizer, config, weights.parent)
     return ImportedModel(config, tensors, tokenizer, (*notes, *unused_heads(tensors)))
@@ -78,13 +77,16 @@ def _query_factors(scaled: Mapping[str, Any], config: GPTConfig) -> list[float]:
     return [common / (layer + 1) if by_layer else common for layer in range(config.n_layer)]
 
 
-def _ids_only(config: GPTConfig, end_id: object) -> tuple[Tokenizer, list[str]]:
-    """What stands for the tokenizer of a model that has none, and a note."""
-    last = config.vocab_size - 1
-    known = type(end_id) is int and 0 <= end_id <= last
-    end = end_id if known and isinstance(end_id, int) else last
-    note = f"no tokenizer: texts are token ids with spaces between them, and the id {end} ends a text"
-    return Tokenizer(IdsOnly(config.vocab_size, end)), [
+def _ids_only(folder: Path, config: GPTConfig) -> tuple[Tokenizer, list[str]]:
+    """What stands for the tokenizer of a model that has none, and a note.
+
+    Raises: TokenizerError if a file that names the end of a text is damaged.
+    """
+    known = [id for id in read_end_ids(folder) if 0 <= id < config.vocab_size]
+    end, *others = known or [config.vocab_size - 1]
+    ends = f"each of the ids {', '.join(map(str, known))} ends" if others else f"the id {end} ends"
+    note = f"no tokenizer: texts are token ids with spaces between them, and {ends} a text"
+    return Tokenizer(IdsOnly(config.vocab_size, end)).with_end_ids(others), [
         note if known else f"{note}, because config.json names no other"
     ]
 
@@ -99,7 +101,7 @@ def _read_tokenizer(folder: Path, config: GPTConfig) -> tuple[Tokenizer, list[st
         if tokenizer.vocab_size <= config.vocab_size:
             return tokenizer, tokenizer_notes(tokenizer)
     else:
-        tokenizer = Tokenizer.named("gpt2")
+        tokenizer = Tokenizer.named("gpt2").with_end_ids(read_end_ids(folder))
         if may_use_gpt2_vocabulary(config):
             return tokenizer, [GPT2_VOCABULARY_ASSUMED]
         raise CheckpointError(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
 from minigpt.storage.huggingface import TensorSource
+from minigpt.tokenizer.display import token_label
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 _GPT2_TOKENS, _GPT2_PADDED = 50257, 50304  # nanoGPT and others pad GPT-2's vocabulary to a multiple of 64
@@ -30,14 +31,18 @@ def may_use_gpt2_vocabulary(config: GPTConfig) -> bool:
 
 
 def tokenizer_notes(tokenizer: Tokenizer) -> list[str]:
-    """A note for the user if texts do not become tokens and text again as GPT-2's do."""
-    if not tokenizer.losses() and tokenizer.start_of_text == tokenizer.end_of_text:
-        return []
-    names = {id: name for name, id in tokenizer.special.items()}
-    start, end = names[tokenizer.start_of_text], names[tokenizer.end_of_text]
-    lost = "; ".join(tokenizer.losses() or ["it keeps every character"])
-    around = f"a prompt gets no special tokens, but an empty one becomes {start}, and {end} ends a text"
-    return [f"the tokenizer ({tokenizer.name}) is run by the tokenizers library: {lost}; {around}"]
+    """Notes for the user if several tokens end a text, or texts do not become tokens and text again as GPT-2's do."""
+    notes = []
+    if len(tokenizer.end_ids) > 1:
+        ends = ", ".join(f"{id} ({token_label(tokenizer, id)})" for id in tokenizer.end_ids)
+        notes.append(f"a generated text ends at any of these tokens: {ends}")
+    if tokenizer.losses() or tokenizer.start_of_text != tokenizer.end_of_text:
+        names = {id: name for name, id in tokenizer.special.items()}
+        start, end = names[tokenizer.start_of_text], names[tokenizer.end_of_text]
+        lost = "; ".join(tokenizer.losses() or ["it keeps every character"])
+        around = f"a prompt gets no special tokens, but an empty one becomes {start}, and {end} ends a text"
+        notes.append(f"the tokenizer ({tokenizer.name}) is run by the tokenizers library: {lost}; {around}")
+    return notes
 
 
 def check_vocabulary(tokenizer: Tokenizer, config: GPTConfig, source: object) -> list[str]:

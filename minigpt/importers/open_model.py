@@ -122,6 +122,7 @@ def _load_adapted(
     tokenizer = loaded.checkpoint.tokenizer
     if has_tokenizer(path):
         tokenizer = Tokenizer.load(path)
+        tokenizer = tokenizer.with_end_ids((*tokenizer.end_ids, *loaded.checkpoint.tokenizer.end_ids))
         check_vocabulary(tokenizer, model.config, path)
     notes = loaded.notes
     if base is None and adapter.base_sha256 is None and base_path != Path(adapter.base or ""):

@@ -11,7 +11,8 @@ from minigpt.data.sources import scan
 from minigpt.jobs.events import Activity, Event
 from minigpt.planning.vocabulary import plan_tokenizer
 from minigpt.storage.run_record import CorpusRecord
-from minigpt.tokenizer.tokenizer import Tokenizer, requested_vocab_size
+from minigpt.tokenizer.bpe_training import requested_vocab_size
+from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.training.events import Notice
 from minigpt.units import count
 

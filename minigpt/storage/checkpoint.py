@@ -133,12 +133,17 @@ def write_config(directory: str | Path, model: GPT, tokenizer: Tokenizer, *, dty
 
 
 def write_generation_config(directory: Path, tokenizer: Tokenizer) -> None:
-    """Writes the generation_config.json of a model with this tokenizer, atomically.
+    """Writes the generation_config.json of a model with this tokenizer, atomically: where a generated text ends.
 
     Raises: CheckpointError if it cannot be written.
     """
-    roles = ("bos_token", "eos_token", "pad_token")
-    atomic_json(directory / GENERATION_CONFIG, {f"{role}_id": tokenizer.special_id(role) for role in roles})
+    first, *others = tokenizer.end_ids
+    content = {
+        "bos_token_id": tokenizer.special_id("bos_token"),
+        "eos_token_id": [first, *others] if others else first,
+        "pad_token_id": tokenizer.special_id("pad_token"),
+    }
+    atomic_json(directory / GENERATION_CONFIG, content)
 
 
 def save_weights(

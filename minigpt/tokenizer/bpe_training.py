@@ -4,9 +4,29 @@ import json
 import re
 from collections.abc import Iterable
 
+from minigpt.errors import TokenizerError
 from minigpt.tokenizer.vocabulary import Merge, decode_merges
 
+_LARGEST_BPE = 1_000_000  # tokens; the trainer reserves memory for all of them
 _LONG_PRETOKEN = re.compile(r"\S{256}(?=\S)")
+
+
+def requested_vocab_size(spec: str) -> int | None:
+    """The N of `bpe:N`, or None for `gpt2`, `bytes` and `chars`.
+
+    Raises: TokenizerError for any other specification, and for an N below 257 or above a million.
+    """
+    if spec in ("gpt2", "bytes", "chars"):
+        return None
+    match = re.fullmatch(r"bpe:(\d{1,9})", spec, re.ASCII)
+    if not match:
+        raise TokenizerError(f"tokenizer ({spec!r}) must be gpt2, bytes, chars or bpe:N, such as bpe:4096")
+    size = int(match[1])
+    if size < 257:
+        raise TokenizerError(f"tokenizer ({spec!r}) must have at least 257 tokens: the 256 bytes and end-of-text")
+    if size > _LARGEST_BPE:
+        raise TokenizerError(f"tokenizer ({spec!r}) must have at most {_LARGEST_BPE:,} tokens, such as bpe:32768")
+    return size
 
 
 def train_merges(texts: Iterable[str], count: int) -> list[Merge]:

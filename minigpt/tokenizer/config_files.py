@@ -74,9 +74,7 @@ def read_config(directory: Path) -> TokenizerConfig:
         with as_tokenizer_error(path):
             content = read_config_file(path)
             if name in ("config.json", "generation_config.json"):
-                found = content.get("eos_token_id")
-                ids = [id for id in (found if isinstance(found, list) else [found]) if type(id) is int]
-                end_ids = ids + end_ids
+                end_ids = _end_ids(content) + end_ids
                 class_name = class_name or content.get("tokenizer_class")
             elif name == "added_tokens.json":
                 tokens += [(text, id, {}) for text, id in content.items()]
@@ -90,6 +88,26 @@ def read_config(directory: Path) -> TokenizerConfig:
                 if name == CONFIG:
                     options, class_name = content, content.get("tokenizer_class") or class_name
     return TokenizerConfig(tokens, roles, names, end_ids, options, class_name)
+
+
+def read_end_ids(directory: Path) -> list[int]:
+    """The ids at which a generated text ends, as in transformers: the eos_token_id of generation_config.json, else that
+    of config.json, which may be several; empty if neither file has one.
+
+    Raises: TokenizerError if a file is damaged.
+    """
+    for path in (directory / "generation_config.json", directory / "config.json"):
+        if path.exists():
+            with as_tokenizer_error(path):
+                if ids := _end_ids(read_config_file(path)):
+                    return ids
+    return []
+
+
+def _end_ids(content: Mapping[str, Any]) -> list[int]:
+    """The eos_token_id of a config file: one id, a list, or none."""
+    found = content.get("eos_token_id")
+    return [id for id in (found if isinstance(found, list) else [found]) if type(id) is int]
 
 
 def read_config_file(path: Path) -> Any:

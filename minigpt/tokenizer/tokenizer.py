@@ -7,7 +7,6 @@ A vocabulary made here contains the 256 bytes, so that every text can be encoded
 import codecs
 import copy
 import hashlib
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -18,13 +17,12 @@ import numpy.typing as npt
 
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer import files
-from minigpt.tokenizer.bpe_training import train_merges
+from minigpt.tokenizer.bpe_training import requested_vocab_size, train_merges
 from minigpt.tokenizer.byte_level import ByteLevelCoder
+from minigpt.tokenizer.config_files import read_end_ids
 from minigpt.tokenizer.library import LibraryVocabulary
 from minigpt.tokenizer.utf8 import Transitions, token_transitions
 from minigpt.tokenizer.vocabulary import GPT2_BYTES, Vocabulary, bytes_to_unicode
-
-_LARGEST_BPE = 1_000_000  # tokens; the trainer reserves memory for all of them
 
 _GPT2_FINGERPRINT = "e86ab48b58bc9bb314277f28b8d8311c22dd445e1425f59072f7c6a3d520b0c7"
 
@@ -40,6 +38,9 @@ class Tokenizer:
     with `add_special_tokens=False`.
 
     Of an imported tokenizer that is not `is_lossless`, decoding may not give the text back.
+
+    `end_of_text` separates documents. A generated text ends at any of `end_ids`: end-of-text, and the other ids that an
+    imported model lists as its `eos_token_id`.
     """
 
     def __init__(self, vocabulary: files.AnyVocabulary, chat_template: str | None = None) -> None:
@@ -49,6 +50,7 @@ class Tokenizer:
         self.merges = vocabulary.merges
         self.special = vocabulary.special
         self.end_of_text = vocabulary.special[vocabulary.end_of_text]
+        self.end_ids: tuple[int, ...] = (self.end_of_text,)
         self._coder = ByteLevelCoder(vocabulary) if isinstance(vocabulary, Vocabulary) else vocabulary.coder
         self._token_bytes = self._coder.tokens
         self.vocab_size = len(self._token_bytes)
@@ -125,16 +127,27 @@ class Tokenizer:
         Raises: TokenizerError if the directory has no tokenizer, or a damaged one, or one whose ids would differ here.
         """
         directory = Path(directory)
-        return cls(files.read(directory, end_of_text), files.read_chat_template(directory))
+        tokenizer = cls(files.read(directory, end_of_text), files.read_chat_template(directory))
+        return tokenizer.with_end_ids(read_end_ids(directory))
 
     def save(self, directory: str | Path) -> None:
-        """Writes the files that Hugging Face's AutoTokenizer and older programs read."""
+        """Writes the files that Hugging Face's AutoTokenizer and older programs read.
+
+        `end_ids` are not among them: they are the eos_token_id of generation_config.json.
+        """
         files.write(Path(directory), self.vocabulary, self.chat_template)
 
     def with_chat_template(self, chat_template: str | None) -> Self:
         """A copy with this chat template; the ids of every text are the same."""
         other = copy.copy(self)
         other.chat_template = chat_template
+        return other
+
+    def with_end_ids(self, ids: Iterable[int]) -> Self:
+        """A copy by which a generated text ends at any of these ids that it has, and at end-of-text."""
+        other = copy.copy(self)
+        known = (id for id in ids if 0 <= id < self.vocab_size)
+        other.end_ids = tuple(dict.fromkeys((self.end_of_text, *known)))
         return other
 
     @property
@@ -330,21 +343,3 @@ class StreamDecoder:
     def flush(self) -> str:
         """The rest at the end of the stream: U+FFFD if the last character is incomplete."""
         return self._utf8.decode(b"", final=True)
-
-
-def requested_vocab_size(spec: str) -> int | None:
-    """The N of `bpe:N`, or None for `gpt2`, `bytes` and `chars`.
-
-    Raises: TokenizerError for any other specification, and for an N below 257 or above a million.
-    """
-    if spec in ("gpt2", "bytes", "chars"):
-        return None
-    match = re.fullmatch(r"bpe:(\d{1,9})", spec, re.ASCII)
-    if not match:
-        raise TokenizerError(f"tokenizer ({spec!r}) must be gpt2, bytes, chars or bpe:N, such as bpe:4096")
-    size = int(match[1])
-    if size < 257:
-        raise TokenizerError(f"tokenizer ({spec!r}) must have at least 257 tokens: the 256 bytes and end-of-text")
-    if size > _LARGEST_BPE:
-        raise TokenizerError(f"tokenizer ({spec!r}) must have at most {_LARGEST_BPE:,} tokens, such as bpe:32768")
-    return size

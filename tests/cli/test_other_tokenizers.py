@@ -130,6 +130,50 @@ def test_a_model_without_a_tokenizer_takes_ids(here: Path, run: Run) -> None:
     assert "tokenizer ('gpt2') must be none" in unknown.stderr
 
 
+def test_several_ids_end_the_texts_of_a_model_without_a_tokenizer(here: Path, run: Run) -> None:
+    put_model(here / "hub", 40, eos_token_id=[7, 9, 40])
+    imported = run("load-gpt2", "--from", "hub", "--name", "bare", "--tokenizer", "none")
+    assert imported.exit_code == 0
+    assert "and each of the ids 7, 9 ends a text" in imported.stderr
+    for end in (7, 9):
+        options = ("--model", "bare", "--max-new-tokens", "4", "--logit-bias", f"#{end}=100", "--seed", "1", "--json")
+        assert json.loads(run("generate", "1 2 3", *options).stdout)["ids"] == [end]
+    (here / "ids.txt").write_text("1 2 3 4 5 6 8 10 11\n" * 30)
+    assert run("train", "ids.txt", "--from", "bare", "--name", "tuned", *TRAINING).exit_code == 0
+    assert Tokenizer.load("checkpoints/tuned").end_ids == (7, 9)
+
+
+def test_a_model_without_a_tokenizer_is_exported_to_onnx_and_checked(here: Path, run: Run) -> None:
+    pytest.importorskip("onnxruntime")
+    put_model(here / "hub", 40, eos_token_id=7)
+    run("load-gpt2", "--from", "hub", "--name", "bare", "--tokenizer", "none")
+    exported = run("export", "bare", "--to", "onnx")
+    assert exported.exit_code == 0, exported.stderr
+    assert "checked in onnxruntime" in exported.stdout + exported.stderr
+    assert "generate(torch.tensor([[0]])" in exported.stdout
+    assert "AutoTokenizer" not in exported.stdout
+    found = json.loads(run("export", "bare", "--to", "onnx", "--force", "--json").stdout)["parity"][0]
+    assert found["greedy"] == found["of"] == 16
+    assert Tokenizer.load("bare-onnx").fingerprint == Tokenizer.load("checkpoints/bare").fingerprint
+
+
+@pytest.mark.parametrize(("target", "reason"), [
+    ("gguf", "a GGUF file holds the text of every token"),
+    ("ctranslate2", "CTranslate2 takes a prompt as the texts of its tokens"),
+    ("html", "the page shows text"),
+])  # fmt: skip
+def test_an_export_that_needs_a_tokenizer_is_refused_for_a_model_without_one(
+    here: Path, run: Run, target: str, reason: str
+) -> None:
+    put_model(here / "hub", 40, eos_token_id=7)
+    run("load-gpt2", "--from", "hub", "--name", "bare", "--tokenizer", "none")
+    refused = run("export", "bare", "--to", target)
+    assert refused.exit_code == 1
+    folder = Path("checkpoints") / "bare"
+    expected = f"{folder} has no tokenizer, so it cannot be exported to {target}: {reason}; --to onnx needs none"
+    assert refused.stderr.strip().endswith(expected)
+
+
 def test_play_continues_a_chinese_text_and_saves_it(chinese: Path, run: Run) -> None:
     run("load-gpt2", "--from", "hub", "--name", "zh")
     played = run(

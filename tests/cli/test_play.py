@@ -219,6 +219,39 @@ def test_save_replaces_only_what_the_session_wrote_unless_forced(
     assert theirs.read_text(encoding="utf-8") == session.text
 
 
+def test_save_after_new_replaces_no_file_of_the_old_text_unless_forced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.txt"
+    session = new_session()
+    session.run(iter(["Once", f"/save {file}"]))
+    first = session.text
+    session.run(iter(["/new", "Twice", f"/save {file}"]))
+    assert file.read_text(encoding="utf-8") == first
+    refusal = f"{file} exists already; give another name, or replace it by /save --force {file}"
+    assert refusal in capsys.readouterr().err.splitlines()
+    session.run(iter([f"/save --force {file}", "more", f"/save {file}"]))
+    assert file.read_text(encoding="utf-8") == session.text
+
+
+def test_save_replaces_no_file_that_another_program_changed_unless_forced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.txt"
+    session = new_session()
+    session.run(iter(["Once", f"/save {file}"]))
+    file.write_text("edited")
+    session.run(iter(["more", f"/save {file}"]))
+    assert file.read_text() == "edited"
+    refusal = f"{file} was changed since it was saved here; give another name, or replace it by /save --force {file}"
+    assert refusal in capsys.readouterr().err.splitlines()
+    session.run(iter([f"/save --force {file}", "more", f"/save {file}"]))
+    assert file.read_text(encoding="utf-8") == session.text
+    file.unlink()
+    session.run(iter([f"/save {file}"]))
+    assert file.read_text(encoding="utf-8") == session.text
+
+
 def test_commands_without_a_text_and_unknown_commands_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     session = new_session()
     session.run(iter(["/undo", "/retry", "/dance", "/help", "/quit", "never read"]))

@@ -57,6 +57,13 @@ def test_the_tokens_are_those_of_the_text_and_every_document_ends_with_end_of_te
     assert isinstance(corpus.train, np.memmap)
 
 
+def test_a_cached_corpus_has_the_tokenizer_that_was_given(build):
+    build("one", tokenizer=GPT2)
+    again = build("one", tokenizer=GPT2.with_end_ids([198]).with_chat_template("template"))
+    assert (again.tokenizer.end_ids, again.tokenizer.chat_template) == ((50256, 198), "template")
+    assert build("one", tokenizer=GPT2).tokenizer.end_ids == (50256,)
+
+
 PIECES = [*" \n\t\r'!1aé中\u00a0\u2028\u0085\x1c", " the", "'s", "   ", "\n\n", END, "<|", "endoftext|>", "x" * 40]
 
 

@@ -459,9 +459,9 @@ def test_a_weight_too_small_for_any_sequence_is_an_error() -> None:
 # Corpora.
 
 
-def build(cache: Path, *paths: Path, **options: Any) -> ShardedCorpus:
+def build(cache: Path, *paths: Path, tokenizer: Tokenizer | str = "bytes", **options: Any) -> ShardedCorpus:
     files = [[SourceFile(path, path.name)] for path in paths]
-    return ShardedCorpus.build_in_shards(files, [1.0] * len(paths), "bytes", cache=cache, **options)
+    return ShardedCorpus.build_in_shards(files, [1.0] * len(paths), tokenizer, cache=cache, **options)
 
 
 @pytest.fixture(scope="module")
@@ -470,6 +470,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Shar
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "SHARD_BYTES", 2000)
         yield folder, build(folder / "cache", write_text(folder / "web.jsonl", 1000))
+
+
+def test_a_corpus_has_the_tokenizer_that_was_given(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "web.jsonl", 40)
+    for end_ids in ((256,), (256, 9)):
+        corpus = build(tmp_path / "cache", path, tokenizer=BYTES.with_end_ids(end_ids))
+        assert corpus.tokenizer.end_ids == end_ids
 
 
 def test_a_corpus_is_there_when_its_first_shards_are(built: tuple[Path, ShardedCorpus]) -> None:

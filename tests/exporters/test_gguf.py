@@ -72,6 +72,19 @@ def test_the_metadata_has_the_roles_of_special_tokens(tmp_path: Path) -> None:
     assert [found[f"tokenizer.ggml.{name}_token_id"] for name in names] == [256, 257, 258, 259]
 
 
+def test_the_metadata_has_every_end_of_a_text_up_to_three(tmp_path: Path) -> None:
+    tokenizer = tokenizer_of("bpe:400").with_end_ids([3, 9])
+    path, model = tmp_path / "m.gguf", model_for(tokenizer)
+    assert not any("room for 3" in note for note in write(path, model, tokenizer))
+    found = contents(path)
+    assert [found[f"tokenizer.ggml.{name}_token_id"] for name in ("eos", "eot", "eom")] == [*tokenizer.end_ids]
+    imported = open_gguf(path)
+    imported.tensors.close()
+    assert imported.tokenizer.end_ids == tokenizer.end_ids
+    note = "GGUF has room for 3 ids that end a text, so llama.cpp may write on after the others (12, 20)"
+    assert note in write(path, model, tokenizer.with_end_ids([3, 9, 12, 20]))
+
+
 def test_the_metadata_has_what_llama_cpp_needs_and_facts_from_the_training_record(tmp_path: Path) -> None:
     tokenizer = tokenizer_of("bpe:400")
     record = RunRecord(sources=("/home/me/books/moby.txt", r"C:\Users\me\tales.txt"), base="checkpoints/gpt2")

@@ -210,6 +210,24 @@ def test_texts_are_whole_characters_and_the_end_of_a_prompt_is_healed(name: str,
 
 
 @needs_node
+@needs_decode
+def test_a_page_has_every_end_of_a_text_and_does_not_take_back_what_one_could_spell(tmp_path: Path) -> None:
+    tokenizer = tokenizer_of("bpe:400")
+    model = new_model(scale=10, vocab_size=tokenizer.vocab_size, n_positions=32, n_embd=8, n_head=2)
+    asked = [{"prompt": "a\n", "settings": NODE_SETTINGS | {"count": 8}}]
+    written = []
+    for each in (tokenizer, tokenizer.with_end_ids(tokenizer.encode("\n"))):
+        page = page_of(tmp_path, model, each)
+        assert read_page(page)[1]["tokenizer"]["ends"] == list(each.end_ids)
+        written += runners.page_in_node(page, model.config, [0], only="simd", write=asked).written
+        prompt = encode_prompt(each, "a\n")
+        sampler = Sampler(SamplingConfig(temperature=0), each)
+        decoder = Decoder(NativeEngine(model, "int8"), [prompt.ids], sampler, beginnings=[prompt.end.encode()])
+        assert written[-1] == [decoder.advance()[0][0].id for _ in range(8)]
+    assert written[0] != written[1]
+
+
+@needs_node
 def test_random_numbers_depend_on_the_seed_and_the_step_as_in_python() -> None:
     numbers = [(0, 0), (7, 3), (2**63 - 1, 199), (2**32, 10**6)]
     script = (runners.resources.files("minigpt.exporters.html") / "assets" / "sampler.js").read_text(encoding="utf-8")

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from minigpt.exporters.parity import TEXT, compare, reference_of
 from minigpt.model.gpt import GPT
+from minigpt.tokenizer.ids_only import IdsOnly
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer.named("bytes")
@@ -109,3 +110,14 @@ def test_different_token_ids_are_noticed() -> None:
     gpt = model(64)
     run = lambda ids: gpt(torch.tensor([ids]))[0]  # noqa: E731
     assert compare("x", run, reference_of(gpt, TOKENIZER), lambda text: [1]).same_ids is False
+
+
+@pytest.mark.parametrize("size", [1, 40, 257])
+def test_the_reference_of_a_model_without_a_tokenizer_is_ids_from_its_whole_vocabulary(size: int) -> None:
+    gpt = random_model(n_positions=128, vocab_size=size, std=0.5)
+    reference = reference_of(gpt, Tokenizer(IdsOnly(size, 0)))
+    assert len(set(reference.text_ids)) == len(reference.text_ids) == min(size, 48)
+    assert min(reference.text_ids) >= 0
+    assert size * 0.9 < max(reference.text_ids) + 1 <= size
+    assert len(reference.ids) == reference.prompt + 16
+    assert compare("itself", lambda ids: gpt(torch.tensor([ids]))[0], reference).greedy == 16

@@ -26,27 +26,27 @@ def sharp_model(vocab_size: int, seed: int, n_positions: int = 32) -> GPT:
     return new_model(seed=seed, scale=6, vocab_size=vocab_size, n_positions=n_positions)
 
 
-def search(model: GPT, prompt: list[int], end_of_text: int, **changes: object) -> list[tuple[float, list[int]]]:
+def search(model: GPT, prompt: list[int], *end_ids: int, **changes: object) -> list[tuple[float, list[int]]]:
     config = SamplingConfig(**changes)  # type: ignore[arg-type]
-    return beam_search(TorchEngine(model), prompt, config, Sampler(config), end_of_text)
+    return beam_search(TorchEngine(model), prompt, config, Sampler(config), end_ids)
 
 
 @settings(deadline=None, max_examples=15, derandomize=True)
 @given(
     seed=st.integers(0, 2**31), beams=st.integers(2, 6), length=st.integers(1, 12),
     penalty=st.sampled_from([-1.0, 0.0, 0.6, 1.0, 2.0]), repetition=st.sampled_from([1.0, 1.4]),
-    ngram=st.integers(0, 3),
+    ngram=st.integers(0, 3), ends=st.sampled_from([(12,), (12, 11), (12, 11, 10)]),
 )  # fmt: skip
 def test_beams_equal_those_of_transformers(
-    seed: int, beams: int, length: int, penalty: float, repetition: float, ngram: int
+    seed: int, beams: int, length: int, penalty: float, repetition: float, ngram: int, ends: tuple[int, ...]
 ) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    vocab_size, end_of_text, prompt = 13, 12, [3, 1, 4]
+    vocab_size, prompt = 13, [3, 1, 4]
     model = sharp_model(vocab_size, seed)
-    model.token_embedding.weight.data[end_of_text] *= 2  # so that end-of-text occurs often
+    model.token_embedding.weight.data[list(ends)] *= 2  # so that the ends occur often
     theirs = GPT2LMHeadModel(
-        GPT2Config(**config_to_huggingface(model.config, end_of_text=end_of_text, dtype=torch.float32))
+        GPT2Config(**config_to_huggingface(model.config, end_of_text=ends[0], dtype=torch.float32))
     ).eval()
     missing = theirs.load_state_dict(to_huggingface(model), strict=False).missing_keys
     assert set(missing) <= {"lm_head.weight"}
@@ -54,18 +54,19 @@ def test_beams_equal_those_of_transformers(
     found = theirs.generate(
         torch.tensor([prompt]), attention_mask=torch.ones(1, 3), max_new_tokens=length, do_sample=False,
         num_beams=beams, num_return_sequences=beams, length_penalty=penalty, early_stopping=False,
-        repetition_penalty=repetition, no_repeat_ngram_size=ngram, eos_token_id=end_of_text, pad_token_id=end_of_text,
+        repetition_penalty=repetition, no_repeat_ngram_size=ngram, eos_token_id=list(ends), pad_token_id=ends[0],
         return_dict_in_generate=True, output_scores=True,
     )  # fmt: skip
     ours = search(
-        model, prompt, end_of_text, max_new_tokens=length, beams=beams, length_penalty=penalty,
+        model, prompt, *ends, max_new_tokens=length, beams=beams, length_penalty=penalty,
         repetition_penalty=repetition, no_repeat_ngram_size=ngram,
     )  # fmt: skip
     expected = []
     for row, score in zip(found.sequences.tolist(), found.sequences_scores.tolist(), strict=True):
         if score > -1e8:  # transformers pads its result with impossible sequences
             new = row[len(prompt) :]
-            expected.append((score, new[: new.index(end_of_text) + 1] if end_of_text in new else new))
+            size = next((at + 1 for at, id in enumerate(new) if id in ends), len(new))
+            expected.append((score, new[:size]))
     assert [ids for _, ids in ours] == [ids for _, ids in expected]
     assert [score for score, _ in ours] == pytest.approx([score for score, _ in expected], rel=1e-4)
 
@@ -110,7 +111,7 @@ def test_ids_beyond_the_tokenizers_vocabulary_are_never_used() -> None:
     model = sharp_model(20, seed=2)
     model.token_embedding.weight.data[15:] *= 20
     config = SamplingConfig(max_new_tokens=8, beams=3)
-    found = beam_search(TorchEngine(model), [1], config, Sampler(config), 14, vocab_size=15)
+    found = beam_search(TorchEngine(model), [1], config, Sampler(config), (14,), vocab_size=15)
     assert max(max(ids) for _, ids in found) < 15
 
 
@@ -119,7 +120,7 @@ def test_bans_apply_to_beams() -> None:
     config = SamplingConfig(
         max_new_tokens=6, beams=3, min_new_tokens=6, no_repeat_ngram_size=1, logit_bias=("#256=100",)
     )
-    found = beam_search(TorchEngine(model), [1], config, Sampler(config, tokenizer), 256)
+    found = beam_search(TorchEngine(model), [1], config, Sampler(config, tokenizer), (256,))
     for _, ids in found:
         assert len(ids) == 6
         assert len({1, *ids}) == 7
@@ -129,7 +130,7 @@ def test_bans_apply_to_beams() -> None:
 def test_a_search_stops_when_no_sequence_can_exceed_the_finished_ones() -> None:
     model, config = sharp_model(5, seed=0), SamplingConfig(max_new_tokens=20, beams=2, logit_bias=("#4=9",))
     engine = TorchEngine(model)
-    found = beam_search(engine, [1], config, Sampler(config), 4)
+    found = beam_search(engine, [1], config, Sampler(config), (4,))
     assert [ids[-1] for _, ids in found] == [4, 4]
     assert engine.length < 5
 
@@ -137,13 +138,13 @@ def test_a_search_stops_when_no_sequence_can_exceed_the_finished_ones() -> None:
 def test_a_search_between_the_turns_of_a_decoder_changes_neither_text() -> None:
     engine, drawn = TorchEngine(sharp_model(20, seed=1).double()), SamplingConfig(temperature=1.0, seed=2)
     config = SamplingConfig(max_new_tokens=8, beams=3)
-    expected = beam_search(engine, [5], config, Sampler(config), 19)
+    expected = beam_search(engine, [5], config, Sampler(config), (19,))
     alone, decoder = (Decoder(engine, [[1, 2]], Sampler(drawn)) for _ in range(2))
     for _ in range(12):
         alone.advance()
     for _ in range(12):
         decoder.advance()
-        assert beam_search(engine, [5], config, Sampler(config), 19) == expected
+        assert beam_search(engine, [5], config, Sampler(config), (19,)) == expected
     assert decoder.tokens == alone.tokens
 
 
@@ -152,7 +153,7 @@ def test_searches_in_several_threads_find_what_each_finds_alone() -> None:
 
     def run(beams: int) -> list[tuple[float, list[int]]]:
         config = SamplingConfig(max_new_tokens=12, beams=beams)
-        return beam_search(engine, [beams], config, Sampler(config), 19)
+        return beam_search(engine, [beams], config, Sampler(config), (19,))
 
     expected = [run(beams) for beams in (2, 3, 4)]
     for _ in range(3):
@@ -200,7 +201,7 @@ def test_the_callers_processors_apply_to_beams() -> None:
         return logits.scatter(1, history, -math.inf)
 
     model, config = sharp_model(20, seed=1), SamplingConfig(max_new_tokens=8, beams=3)
-    found = beam_search(TorchEngine(model), [5], config, Sampler(config, processors=[no_token_twice]), 19)
-    same = beam_search(TorchEngine(model), [5], config, Sampler(config.replace(no_repeat_ngram_size=1)), 19)
+    found = beam_search(TorchEngine(model), [5], config, Sampler(config, processors=[no_token_twice]), (19,))
+    same = beam_search(TorchEngine(model), [5], config, Sampler(config.replace(no_repeat_ngram_size=1)), (19,))
     assert found == same
-    assert found != beam_search(TorchEngine(model), [5], config, Sampler(config), 19)
+    assert found != beam_search(TorchEngine(model), [5], config, Sampler(config), (19,))

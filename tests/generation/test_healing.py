@@ -85,6 +85,13 @@ def test_only_an_end_whose_tokens_would_change_is_taken_back(text: str, end: str
         assert prompt.ids == (GPT2.encode(text) or [GPT2.end_of_text])
 
 
+def test_an_end_that_an_end_token_could_spell_is_not_taken_back() -> None:
+    text = "class Area:\n"
+    assert encode_prompt(BPE, text).end == "\n"
+    assert encode_prompt(BPE.with_end_ids(BPE.encode("\n")), text) == (BPE.encode(text), "")
+    assert encode_prompt(BPE.with_end_ids(BPE.encode("x")), text) == encode_prompt(BPE, text)
+
+
 def test_the_indentation_of_a_trained_tokenizer_is_taken_back_whole() -> None:
     text = "class Area:\n    "
     assert BPE.decode(encode_prompt(BPE, text).ids) == "class Area:"

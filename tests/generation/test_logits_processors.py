@@ -212,7 +212,7 @@ def test_no_processor_changes_its_arguments() -> None:
     processors = [
         TopK(1), TopP(0.1), MinP(0.9), TypicalP(0.1), RepetitionPenalty(2.0),
         FrequencyPenalty(1.0, 1.0), NoRepeatNGram(2), BadWords([[1, 2]]), LogitBias([(1, 2.0)]), BanTokens([1]),
-        MinNewTokens(5, end_of_text=0),
+        MinNewTokens(5, end_ids=(0,)),
     ]  # fmt: skip
     for processor in processors:
         assert not torch.equal(processor(logits, history, 3), LOGITS)

@@ -165,6 +165,20 @@ def test_end_of_text_ends_a_row_and_is_not_shown() -> None:
     assert generated([3, 4, 256, 5], max_new_tokens=9) == ("\x03\x04", "end_of_text", 3)
 
 
+def test_every_end_id_ends_a_row_and_is_not_shown_and_none_occurs_before_the_minimum() -> None:
+    tokenizer = BYTES.with_end_ids([4, 7])
+    config = SamplingConfig(temperature=0, max_new_tokens=9)
+    for ids, text in (([3, 4, 5, 256], "\x03"), ([3, 5, 7, 4], "\x03\x05"), ([3, 256, 4, 7], "\x03")):
+        pieces = list(generate_pieces(speaker(ids), tokenizer, [""], config))
+        assert (texts(pieces)[0], pieces[-1].finish_reason) == (text, "end_of_text")
+    later = list(generate_pieces(speaker([4, 7, 256, 4]), tokenizer, [""], config.replace(min_new_tokens=3)))
+    assert len(later) == 4
+    assert not set(ids_of(later)[:3]) & {4, 7, 256}
+    found = list(generate_pieces(speaker([3, 4, 5]), tokenizer, [""], config.replace(beams=2)))
+    assert ids_of(found)[-1] == 4
+    assert texts(found)[0] == "\x03"
+
+
 def test_an_incomplete_character_can_complete_a_stop_string() -> None:
     stop = ("\N{REPLACEMENT CHARACTER}",)
     assert generated([97, 0xC3, 256], max_new_tokens=9, stop=stop, allow_invalid_utf8=True) == ("a", "stop", 3)

@@ -157,6 +157,20 @@ def test_a_pipe_is_refused_without_waiting_for_its_writer(tmp_path: Path, source
             load_gpt2(path, checkpoints=tmp_path / "to", device="cpu")
 
 
+def test_every_end_of_a_text_is_imported_with_a_note(tmp_path: Path, source: Path) -> None:
+    before = load_gpt2(source, checkpoints=tmp_path / "before", device="cpu").directory
+    (source / "generation_config.json").write_text('{"eos_token_id": [256, 9]}')
+    imported = import_gpt2(source, checkpoints=tmp_path / "to", device="cpu")
+    assert imported.notes == ("a generated text ends at any of these tokens: 256 (<|endoftext|>), 9 (␉)",)
+    assert imported.checkpoint.tokenizer.end_ids == (256, 9)
+    saved = imported.checkpoint.directory
+    assert json.loads((saved / "generation_config.json").read_text())["eos_token_id"] == [256, 9]
+    assert load_checkpoint(saved, "cpu").tokenizer.end_ids == (256, 9)
+    assert load_gpt2(source, checkpoints=tmp_path / "to", device="cpu").directory == saved
+    with pytest.raises(CheckpointError, match="holds something else"):  # an import that stops at one of them
+        load_gpt2(source, checkpoints=before.parent, device="cpu")
+
+
 def test_an_identical_import_is_kept_unchanged(tmp_path: Path, source: Path) -> None:
     first = load_gpt2(source, checkpoints=tmp_path / "to", device="cpu").directory
     time = (first / "model.safetensors").stat().st_mtime_ns

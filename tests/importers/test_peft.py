@@ -269,6 +269,15 @@ def test_a_base_that_was_chosen_by_its_name_alone_is_said(tmp_path: Path, base: 
     assert load_model(folder, "cpu", base=base).notes == ()
 
 
+def test_a_text_ends_at_the_end_ids_of_the_base_if_the_adapter_has_its_own_tokenizer(
+    tmp_path: Path, base: Path
+) -> None:
+    folder = save_adapted(tmp_path / "run", base, adapted(base))
+    (folder / "generation_config.json").unlink()
+    (base / "generation_config.json").write_text('{"eos_token_id": [256, 9]}')
+    assert load_model(folder, "cpu").checkpoint.tokenizer.end_ids == (256, 9)
+
+
 def test_a_missing_base_is_named_with_the_command_that_gets_it(tmp_path: Path, base: Path) -> None:
     folder = save_adapted(tmp_path / "run", base, adapted(base))
     shutil.rmtree(base)

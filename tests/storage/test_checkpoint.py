@@ -99,6 +99,18 @@ def test_all_files_name_the_same_begin_and_end_of_texts(tmp_path: Path) -> None:
         assert (values["bos_token_id"], values["eos_token_id"]) == (256, 257)
 
 
+def test_every_end_of_a_text_is_saved_and_transformers_stops_at_each(tmp_path: Path) -> None:
+    tokenizer = BYTES.with_end_ids([3, 9])
+    save_checkpoint(tmp_path / "one", model(), tokenizer)
+    assert json.loads((tmp_path / "one" / "generation_config.json").read_text())["eos_token_id"] == [256, 3, 9]
+    assert load_checkpoint(tmp_path / "one", "cpu").tokenizer.end_ids == (256, 3, 9)
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "one")
+    biased = {"sequence_bias": [[[9], 100.0]], "do_sample": False, "max_new_tokens": 4}
+    ids = theirs.generate(torch.tensor([[1]]), attention_mask=torch.ones(1, 1), **biased)
+    assert ids.tolist() == [[1, 9]]
+
+
 def test_saving_over_a_run_keeps_its_other_files(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, model(0), BYTES, {"steps": 1})
     (tmp_path / "log.jsonl").write_text("{}\n")

@@ -439,3 +439,21 @@ def test_an_added_token_as_transformers_describes_it_can_be_special_or_not():
     )
     assert ours.encode("x<a>y") == tokenizer.encode("x<a>y").ids
     assert vocab["<b>"] not in ours.encode("x<b>y")
+
+
+def test_a_text_ends_at_the_ids_of_generation_config_or_else_of_config(tmp_path):
+    folder = put(tmp_path, content_of(trained()))
+    end, mask, pad = (trained().token_to_id(name) for name in ("</s>", "<mask>", "<pad>"))
+    assert Tokenizer.load(folder).end_ids == (end,)
+    (folder / "config.json").write_text(json.dumps({"eos_token_id": [mask, pad]}))
+    assert Tokenizer.load(folder).end_ids == (end, mask, pad)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": None}))
+    assert Tokenizer.load(folder).end_ids == (end, mask, pad)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [pad, end, -1, 10**30, True, "x", pad]}))
+    tokenizer = Tokenizer.load(folder)
+    assert tokenizer.end_ids == (end, pad)
+    assert (tokenizer.end_of_text, tokenizer.with_end_ids([]).end_ids) == (end, (end,))
+    assert tokenizer.fingerprint == tokenizer.with_end_ids([]).fingerprint
+    (folder / "generation_config.json").write_text("[]")
+    with pytest.raises(TokenizerError, match=r"generation_config\.json cannot be used"):
+        Tokenizer.load(folder)

@@ -29,7 +29,7 @@ class ColoredOutput(Output):
         self.painter.add(prompt, None)
 
     def add(self, piece: "Piece") -> None:
-        if piece.token.id != self.tokenizer.end_of_text:
+        if piece.token.id not in self.tokenizer.end_ids:
             text, logprob = self._decoder.feed(piece.token.id, piece.token.logprob)
             self._pending.append((text[len(piece.healed) :], logprob))
         rest = piece.text

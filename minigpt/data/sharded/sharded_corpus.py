@@ -86,10 +86,11 @@ class ShardedCorpus(Corpus):
                 workers.wait(progress)
             with FileLock(folder / "corpus.lock"):  # another process may build the same corpus
                 try:
-                    return cls.open(folder)
+                    corpus = cls.open(folder)
                 except DataError:
                     _describe(mixture, tokenizer, fingerprint, validation_fraction, skipped)
-                    return cls.open(folder)
+                    corpus = cls.open(folder)
+        return replace(corpus, tokenizer=tokenizer)  # the one in the folder has no end ids
 
     @classmethod
     def open(cls, folder: Path) -> Self:

@@ -188,6 +188,7 @@ def _tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
         "named": {**vocabulary.special, **vocabulary.added},
         "added": list(vocabulary.added),
         "endOfText": tokenizer.end_of_text,
+        "ends": list(tokenizer.end_ids),
         "byCharacter": vocabulary.by_character,
         "special": list(vocabulary.special.values()),
         "hasMerges": bool(tokenizer.merges),

@@ -307,3 +307,13 @@ def test_a_request_that_cannot_be_run_is_refused(request_: Request, message: str
     with pytest.raises(ConfigError, match=message):
         batch.add(request_)
     assert batch.is_idle
+
+
+def test_every_end_id_ends_a_row() -> None:
+    tokenizer = TOKENIZER.with_end_ids([4])
+    config = SamplingConfig(max_new_tokens=6, temperature=0, logit_bias=("#4=100",))
+    request = Request([1, 2], config, Sampler(config, tokenizer))
+    batch = Batch(ENGINES["pytorch"](small_model(), 2), tokenizer)
+    batch.add(request)
+    (piece,) = (event.content for event in finish(batch) if isinstance(event.content, Piece))
+    assert (piece.token.id, piece.finish_reason) == (4, "end_of_text")

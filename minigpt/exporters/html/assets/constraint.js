@@ -80,6 +80,8 @@ const constraining = (() => {
     }));
     const endOf = () => concatenate(ids.slice(kept).map((id) => tokenizer.bytes[id]));
     while (after(START, endOf())?.length !== 0 || (isSpace && kept === ids.length)) kept--;
+    const healed = new TextDecoder().decode(endOf());
+    if (tokenizer.endTexts.some((each) => healed.includes(each))) return none; // to spell it again could end the text
     return { ids: kept ? ids.slice(0, kept) : [tokenizer.endOfText], end: endOf() };
   }
 

@@ -28,7 +28,7 @@ const tokenizing = (() => {
   class Tokenizer {
     /** `saved` has `tokens`, strings by id in GPT-2's byte alphabet; `ranks`, ids in the order of their merges;
      * `named`, special and added tokens by name; `added`, the names that are found in a text; `byCharacter`; `hasMerges`;
-     * `special`, ids. */
+     * `special`, ids; `ends`, the ids at which a text ends. */
     constructor(saved) {
       this.endOfText = saved.endOfText;
       const named = new Map(Object.entries(saved.named).map(([name, id]) => [id, name]));
@@ -38,6 +38,9 @@ const tokenizing = (() => {
       this.ranks = new Map(saved.ranks.map((id, rank) => [binary(this.bytes[id]), rank]));
       this.ids = saved.ranks;
       this.special = new Set(saved.special); // stand only between two characters
+      this.ends = new Set(saved.ends);
+      const words = saved.ends.filter((id) => !this.special.has(id));
+      this.endTexts = words.map((id) => new TextDecoder().decode(this.bytes[id])).filter((text) => text);
       this.hasMerges = saved.hasMerges;
       this.split = saved.byCharacter ? CHARACTERS : SPLIT;
       this.named = saved.named;

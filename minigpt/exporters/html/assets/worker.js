@@ -39,7 +39,7 @@
     while (text.generated < settings.count) {
       const token = writer.next(text, settings);
       written.push(token);
-      if (token.id === tokenizer.endOfText) { reason = "end"; break; }
+      if (tokenizer.ends.has(token.id)) { reason = "end"; break; }
       if (performance.now() - sent < FRAME) continue;
       postMessage({ type: "tokens", run, tokens: written });
       await breathe();
