@@ -779,7 +779,7 @@ def test_a_run_resumed_on_another_text_forgets_its_best_loss(corpus: Corpus, tmp
     assert events[-1].best_step > 30
 
 
-@pytest.mark.parametrize("changes", [{"context_length": 4}, {"context_length": 32}, {}])
+@pytest.mark.parametrize("changes", [{"context_length": 4}, {"context_length": 8}, {}])
 def test_a_run_resumed_with_another_context_forgets_its_best_loss(
     corpus: Corpus, tmp_path: Path, changes: dict[str, Any]
 ) -> None:

@@ -65,7 +65,7 @@ def find_training_text(checkpoint: Checkpoint) -> TrainingText:
     names = ", ".join(record.sources)
     notes = [f"compared with {names} only, not with the training text of {record.base}"] if record.base else []
     if corpus.grows:
-        notes.append(f"compared with the first shard of {names} only; it is not known where in a file a passage is")
+        notes.append(f"compared with the first shards of {names} only; it is not known where in a file a passage is")
         return TrainingText(corpus, None, tuple(notes))
     if found is None or found.content_hash != corpus.source_hash:
         why = "can no longer be read" if found is None else "has changed since training"
