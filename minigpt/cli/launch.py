@@ -39,7 +39,7 @@ def requested_devices(request: "Request", resume: bool) -> tuple[int, str]:
     given, training = request.options.given, request.options.training
     count, device = training.devices, training.device
     if resume and not {"devices", "device"} <= given:
-        from minigpt.jobs.resume import find_run
+        from minigpt.jobs.find_run import find_run
         from minigpt.storage.run import Run
 
         directory = find_run(request)

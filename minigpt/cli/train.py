@@ -170,7 +170,7 @@ def train(
                 prepare(
                     request,
                     resume=resume,
-                    restarted=not resume and continues(world, resume=resume),
+                    restarted=not resume and continues(world, resume=False),
                     processes=world.size,
                     local_processes=world.local_size,
                     progress=display.progress,

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 from minigpt.config import TrainConfig
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.jobs.events import Event
+from minigpt.jobs.find_run import find_run
 from minigpt.jobs.pages import write_pages
 from minigpt.jobs.plan import Plan
 from minigpt.jobs.plan_run import plan_run
 from minigpt.jobs.request import Request, Sources
-from minigpt.jobs.resume import find_run
 from minigpt.jobs.start_run import prepare, start_run
 from minigpt.jobs.train_job import train_job
 from minigpt.run_options import RunOptions

@@ -1,4 +1,4 @@
-"""Resumes a run: finds it, applies the settings that may change, and reads its text again."""
+"""Resumes a run: applies the settings that may change, and reads its text again."""
 
 import re
 from collections.abc import Generator
@@ -15,6 +15,7 @@ from minigpt.errors import CheckpointError, ConfigError, DataError, MissingTextE
 from minigpt.importers.open_model import load_base
 from minigpt.jobs.changes import TEXT, asked_after, changes_in, describe, is_free, refuse
 from minigpt.jobs.events import Event
+from minigpt.jobs.find_run import LENGTH
 from minigpt.jobs.job import Job
 from minigpt.jobs.reading import corpus_record, read_corpus
 from minigpt.jobs.request import Request
@@ -25,66 +26,15 @@ from minigpt.storage.adapter import is_adapter, read_trained_state
 from minigpt.storage.checkpoint import TRAINING, load_checkpoint, read_config, write_config
 from minigpt.storage.files import exists
 from minigpt.storage.huggingface import check_size
-from minigpt.storage.run import Run, read_record
+from minigpt.storage.run import Run
 from minigpt.storage.run_record import Change, Resumable
-from minigpt.storage.runs import newest_run, next_number, runs_in
+from minigpt.storage.runs import next_number
 from minigpt.storage.tensors import TensorFile
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.training.budget import Budget, planned_steps
 from minigpt.training.events import Notice
 from minigpt.training.fine_tuning import apply_fine_tuning
 from minigpt.training.progress import Progress
-
-_LENGTH = {"steps", "epochs", "minutes"}
-
-
-def find_run(request: Request, *, restarted: bool = False) -> Path | None:
-    """The folder of the run to resume; None if it does not exist yet and there is a text to begin it with.
-
-    A given name is that of the run. If it is `restarted` by a launcher with the command that began it, the run may have
-    that name with a number, because the name was taken.
-
-    Raises: ConfigError if there is neither such a run nor a text.
-    """
-    checkpoints = request.checkpoints
-    if request.name is None and not request.sources:
-        newest = newest_run(runs_in(checkpoints))
-        if newest is None:
-            raise ConfigError(f"there is no run in {checkpoints} to resume; begin one with minigpt train corpus.txt")
-        return newest
-    by_texts = restarted or not request.name
-    directory = (_run_of_texts(request) if by_texts else None) or checkpoints / request.run_name
-    if exists(directory / TRAINING):
-        return directory
-    if request.sources:
-        return None
-    names = ", ".join(run.name for run in runs_in(checkpoints))
-    existing = f"there are: {names}" if names else "there is none"
-    raise ConfigError(f"there is no run {request.run_name!r} in {checkpoints}; {existing}")
-
-
-def _run_of_texts(request: Request) -> Path | None:
-    """The newest run of these texts with these options and this length, else with these options, else with any.
-
-    Runs of a text have numbered names. None if the texts have no run or have moved.
-    """
-    length = {name: value for name, value in request.options.to_dict().items() if name in _LENGTH}
-    of_texts, same_options, same_length = [], [], []
-    for folder in runs_in(request.checkpoints):
-        if not re.fullmatch(re.escape(request.run_name) + r"(-\d+)?", folder.name):
-            continue
-        try:
-            record = read_record(folder)
-        except CheckpointError:  # reported if this is the run that is opened
-            continue
-        if record.sources != request.absolute_sources:
-            continue
-        of_texts.append(folder)
-        if record.asked and request.asked.items() <= record.asked.to_dict().items():
-            same_options.append(folder)
-            if record.training and length.items() <= record.training.to_dict().items():
-                same_length.append(folder)
-    return newest_run(same_length or same_options or of_texts)
 
 
 def weights_without_state(run: Run) -> int | None:
@@ -248,7 +198,7 @@ def _changed_settings(
     given = request.options.to_dict()
     new = {name: value for name, value in given.items() if is_free(name, dropout=shape.dropout)} | changed
     training, reading = begun.training, begun.reading
-    if _LENGTH & new.keys():
+    if LENGTH & new.keys():
         training = training.replace(steps=None, epochs=None, minutes=None)
     if "batch_size" in new:
         training = training.replace(batch_tokens=None)

@@ -14,12 +14,13 @@ from minigpt import __version__
 from minigpt.data.shards import ByteProgress
 from minigpt.errors import FolderTakenError
 from minigpt.jobs.events import Event
+from minigpt.jobs.find_run import find_run
 from minigpt.jobs.job import Job
 from minigpt.jobs.plan import Plan
 from minigpt.jobs.plan_run import plan_run
 from minigpt.jobs.reading import corpus_record
 from minigpt.jobs.request import Request
-from minigpt.jobs.resume import find_run, resume_run
+from minigpt.jobs.resume import resume_run
 from minigpt.model.gpt import GPT
 from minigpt.run_options import RunOptions
 from minigpt.storage.adapter import weights_hash

@@ -1,0 +1,62 @@
+"""Finds the run that `--resume` continues: by its name, by its texts, or the newest."""
+
+import re
+from pathlib import Path
+
+from minigpt.errors import CheckpointError, ConfigError
+from minigpt.jobs.request import Request
+from minigpt.storage.checkpoint import TRAINING
+from minigpt.storage.files import exists
+from minigpt.storage.run import read_record
+from minigpt.storage.runs import newest_run, runs_in
+
+LENGTH = {"steps", "epochs", "minutes"}  # the options that give a run's length
+
+
+def find_run(request: Request, *, restarted: bool = False) -> Path | None:
+    """The folder of the run to resume; None if it does not exist yet and there is a text to begin it with.
+
+    A given name is that of the run. If it is `restarted` by a launcher with the command that began it, the run may have
+    that name with a number, because the name was taken.
+
+    Raises: ConfigError if there is neither such a run nor a text.
+    """
+    checkpoints = request.checkpoints
+    if request.name is None and not request.sources:
+        newest = newest_run(runs_in(checkpoints))
+        if newest is None:
+            raise ConfigError(f"there is no run in {checkpoints} to resume; begin one with minigpt train corpus.txt")
+        return newest
+    by_texts = restarted or not request.name
+    directory = (_run_of_texts(request) if by_texts else None) or checkpoints / request.run_name
+    if exists(directory / TRAINING):
+        return directory
+    if request.sources:
+        return None
+    names = ", ".join(run.name for run in runs_in(checkpoints))
+    existing = f"there are: {names}" if names else "there is none"
+    raise ConfigError(f"there is no run {request.run_name!r} in {checkpoints}; {existing}")
+
+
+def _run_of_texts(request: Request) -> Path | None:
+    """The newest run of these texts with these options and this length, else with these options, else with any.
+
+    Runs of a text have numbered names. None if the texts have no run or have moved.
+    """
+    length = {name: value for name, value in request.options.to_dict().items() if name in LENGTH}
+    of_texts, same_options, same_length = [], [], []
+    for folder in runs_in(request.checkpoints):
+        if not re.fullmatch(re.escape(request.run_name) + r"(-\d+)?", folder.name):
+            continue
+        try:
+            record = read_record(folder)
+        except CheckpointError:  # reported if this is the run that is opened
+            continue
+        if record.sources != request.absolute_sources:
+            continue
+        of_texts.append(folder)
+        if record.asked and request.asked.items() <= record.asked.to_dict().items():
+            same_options.append(folder)
+            if record.training and length.items() <= record.training.to_dict().items():
+                same_length.append(folder)
+    return newest_run(same_length or same_options or of_texts)
