@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import functools
+import math
 import os
 import sys
 import time
@@ -18,7 +19,7 @@ from minigpt.errors import DeviceError
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 _MEMINFO = Path("/proc/meminfo")
-_CLEARLY_FASTER = 1.2
+_SMALL_MATRICES, _CLEARLY_FASTER = 0.25, 1.2  # times the speed of float32
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -72,16 +73,22 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
 def multiplies_bfloat16_faster() -> bool:
     """Whether this CPU multiplies bfloat16 matrices at least 1.2 times as fast as float32, measured in some ms.
 
-    CPUs without native bfloat16 take several times as long, and each manufacturer has its own flag for it.
+    CPUs without native bfloat16 take many times as long, which small matrices show already, and each manufacturer has
+    its own flag for it.
     """
-    best = {torch.float32: float("inf"), torch.bfloat16: float("inf")}
+    return _bfloat16_speed(128) > _SMALL_MATRICES and _bfloat16_speed(512) > _CLEARLY_FASTER
+
+
+def _bfloat16_speed(size: int) -> float:
+    """How many times as fast as in float32 square matrices are multiplied in bfloat16 on this CPU."""
+    best = {torch.float32: math.inf, torch.bfloat16: math.inf}
     for _ in range(4):  # alternating, so that a drift in speed affects both; the first product is slow
         for dtype in best:
-            matrix = torch.ones(512, 512, dtype=dtype)
+            matrix = torch.ones(size, size, dtype=dtype)
             start = time.perf_counter()
             matrix @ matrix
             best[dtype] = min(best[dtype], time.perf_counter() - start)
-    return best[torch.float32] > _CLEARLY_FASTER * best[torch.bfloat16]
+    return best[torch.float32] / best[torch.bfloat16]
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[object]:

@@ -181,10 +181,16 @@ def seconds_per_step(
         ) from error
     finally:
         torch.set_rng_state(state)
-        gc.collect()  # what torch imports for its first optimizer keeps references to the frames, and so to the model
+        _free_first_model()
     rest = took[1:] or took
     gradients, update = (statistics.median(each) for each in zip(*rest, strict=True))
     return scale * gradients + model.n_layer / small.n_layer * update
+
+
+@functools.cache
+def _free_first_model() -> None:
+    """Frees the model of the first measurement: what torch imports for it refers to the frames that hold it."""
+    gc.collect()
 
 
 def evaluation_seconds(model: GPTConfig, config: TrainConfig, corpus: Corpus, step: float) -> float:
