@@ -1,4 +1,4 @@
-"""The control groups of this process, with which Linux limits the memory and the processor time of a container."""
+"""The control groups of this process, with which Linux limits the resources of a container."""
 
 import contextlib
 import math
@@ -14,6 +14,7 @@ _MEMORY_FILES = {
 }
 # For v2 and v1: the files whose numbers are the quota of processor time in a period, and the length of the period.
 _PROCESSOR_FILES = {"": ("cpu.max",), "cpu": ("cpu.cfs_quota_us", "cpu.cfs_period_us")}
+_THREAD_CONTROLLERS = ("", "pids")  # of v2 and v1
 
 
 def free_memory() -> int:
@@ -48,6 +49,22 @@ def processor_quota() -> int:
             if time > 0 and period > 0:  # v1 writes -1 for no quota
                 quota = min(quota, math.ceil(time / period))
     return quota
+
+
+def free_threads() -> int:
+    """The number of threads that this process's control group and its parents may still start.
+
+    Without a limit it is `sys.maxsize`.
+    """
+    free = sys.maxsize
+    for controller in _THREAD_CONTROLLERS:
+        for group in _own_groups(controller):
+            try:
+                limit, used = (int((group / name).read_text()) for name in ("pids.max", "pids.current"))
+            except (OSError, ValueError):  # no such group, or no limit ("max")
+                continue
+            free = min(free, max(0, limit - used))
+    return free
 
 
 def _own_groups(controller: str) -> list[Path]:

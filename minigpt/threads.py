@@ -22,6 +22,7 @@ from statistics import mean
 import psutil
 import torch
 
+from minigpt.cgroups import free_threads
 from minigpt.cores import available_cores, usable_cpus
 
 _INTERVAL = 0.25  # seconds between two measurements
@@ -51,7 +52,9 @@ class OtherPrograms:
             each = psutil.cpu_times(percpu=True)
         except (OSError, RuntimeError, psutil.Error):  # a sandbox without /proc/stat
             each = []
-        busy = sum(_busy_seconds(each[cpu]) for cpu in self._cpus if cpu < len(each))
+        if max(self._cpus) < len(each):
+            each = [each[cpu] for cpu in self._cpus]  # otherwise the list lacks some: in a container, or switched off
+        busy = sum(map(_busy_seconds, each))
         return time.perf_counter(), busy, time.process_time() if each else 0.0
 
 
@@ -80,8 +83,13 @@ class ShortWaits:
         return self._end is not None
 
     def turn_on(self) -> None:
-        """Creates the sleeping threads, if the runtime is known and the user has not set how threads wait."""
+        """Creates the sleeping threads, if the runtime is known and the user has not set how threads wait.
+
+        None is created where they are too many for the container: OpenMP ends the process if it cannot start a thread.
+        """
         if self.are_on or self._parallel is None or any(name in os.environ for name in _WAIT_VARIABLES):
+            return
+        if free_threads() <= len(usable_cpus()) + 1:
             return
         self._end = threading.Event()
         created = threading.Event()

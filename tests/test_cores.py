@@ -1,5 +1,6 @@
 """How many cores a process may use, by its control group's limits."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,29 @@ def test_a_control_groups_quota_and_its_parents_limit_the_cores(
     monkeypatch.setattr(cgroups, "_CGROUP", tmp_path)
     monkeypatch.setattr(cores, "usable_cpus", lambda: list(range(64)))
     assert cores.available_cores() == expected
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, sys.maxsize),
+        ({"job/step/pids.max": "max", "job/step/pids.current": "12"}, sys.maxsize),
+        ({"job/step/pids.max": "100", "job/step/pids.current": "12"}, 88),
+        ({"job/step/pids.max": "100", "job/step/pids.current": "120"}, 0),
+        (
+            {"job/step/pids.max": "100", "job/step/pids.current": "9", "job/pids.max": "50", "job/pids.current": "40"},
+            10,
+        ),
+        ({"pids/limited/pids.max": "64", "pids/limited/pids.current": "60"}, 4),
+    ],
+)
+def test_a_control_group_and_its_parents_limit_the_threads(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], expected: int
+) -> None:
+    (tmp_path / "groups").write_text("4:pids:/limited\n0::/job/step\n")
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(cgroups, "_OWN_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(cgroups, "_CGROUP", tmp_path)
+    assert cgroups.free_threads() == expected

@@ -26,7 +26,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "cgroups": "",
         "device": "errors config cgroups",
         "cores": "cgroups",
-        "threads": "cores",
+        "threads": "cgroups cores",
         "pages": "",
         "native": "errors",
         "model": "errors config device native",

@@ -1,5 +1,6 @@
 """How many threads compute and how they wait, on a quiet machine and beside other programs."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -165,6 +166,21 @@ def test_the_load_of_other_programs_is_measured_without_the_own(monkeypatch: pyt
     assert others.cores() == 0.0
 
 
+def test_all_listed_cores_count_where_the_numbers_of_the_own_ones_do_not_fit_the_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In some containers the list has only the own cores, under other numbers; some systems omit cores that are off."""
+    core = SimpleNamespace(user=0.0)
+    seconds = itertools.count()
+    monkeypatch.setattr(threads, "usable_cpus", lambda: [3, 17])
+    monkeypatch.setattr(threads.time, "perf_counter", lambda: float(next(seconds)))
+    monkeypatch.setattr(threads.time, "process_time", lambda: 0.0)
+    monkeypatch.setattr(threads.psutil, "cpu_times", lambda percpu: [SimpleNamespace(user=0.0), core])
+    others = OtherPrograms()
+    core.user = 0.75
+    assert others.cores() == pytest.approx(0.75)
+
+
 def test_a_busy_process_is_seen() -> None:
     others, waited = OtherPrograms(), 0
     process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -197,6 +213,18 @@ def test_short_waits_create_sleeping_threads_and_end_them() -> None:
     waits.turn_off()
     assert not waits.are_on
     assert waits._thread is None
+
+
+@NEEDS_OPENMP
+def test_no_threads_are_created_that_a_container_does_not_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits, needed = ShortWaits(), len(threads.usable_cpus()) + 1
+    monkeypatch.setattr(threads, "free_threads", lambda: needed)
+    waits.turn_on()
+    assert not waits.are_on
+    monkeypatch.setattr(threads, "free_threads", lambda: needed + 1)
+    waits.turn_on()
+    assert waits.are_on
+    waits.turn_off()
 
 
 @pytest.mark.parametrize("variable", threads._WAIT_VARIABLES)

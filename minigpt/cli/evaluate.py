@@ -323,5 +323,6 @@ def _break_down(
             batch_size=options.batch_size,
             by_position=by_position,
             scored=scored,
+            start_of_text=checkpoint.tokenizer.start_of_text,
             progress=report,
         )

@@ -24,7 +24,11 @@ def report(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help=f"the file to write [default: {REPORT} in the first run's folder]"),
+        typer.Option(
+            "--output",
+            "-o",
+            help=f"the file to write [default: {REPORT} in the run's folder; of two runs, report-SECOND.html]",
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="replace an existing file that is not a report")] = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),

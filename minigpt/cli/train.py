@@ -264,7 +264,8 @@ def _train(
                     shown.close()
                     display = shown.enter_context(TrainingDisplay.of(event, out))
                     done = event.step  # the resumed run writes the later lines again
-                    display.read_log(line for line in run.read_log() if line["step"] <= done)
+                    earlier = (line for line in run.read_log() if line["step"] <= done)
+                    display.read_log(run.record.comparable_evaluations(earlier))
                     continue
                 assert display is not None
                 display.show(event)

@@ -82,7 +82,7 @@ def print_result(job: "Job", finished: "Finished", display: "TrainingDisplay", p
     from minigpt.cli.render.run_summary import summary
 
     log = list(job.run.read_log())
-    baselines = result_text(log, display.baselines, finished)
+    baselines = result_text(job.run.record.comparable_evaluations(log), display.baselines, finished)
     scored = job.corpus.scored(job.config.loss_on)
     n_scored = len(job.corpus.validation) - 1 if scored is None else int(scored[1:].sum())  # the first is never scored
     speed = _speed(job, display, processes)

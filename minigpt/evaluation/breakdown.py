@@ -68,12 +68,14 @@ def break_down(
     batch_size: int | None = None,
     by_position: bool = False,
     scored: np.ndarray | None = None,
+    start_of_text: int | None = None,
     progress: WindowProgress | None = None,
 ) -> Breakdown:
     """Measures how well `model` predicts each document of a stream, with the windows and scoring of `evaluate`.
 
     Windows do not start at documents: the model sees the end of the previous document, as in training. An end-of-text
-    at the very beginning ends no document. With `by_position`, the losses of tokens that an earlier window has scored
+    at the very beginning ends no document, and a `start_of_text` after the last end-of-text begins none: it counts to
+    the last document. With `by_position`, the losses of tokens that an earlier window has scored
     are also computed, so that every position is measured on the same text. Only `scored` tokens count, as in
     `evaluate`.
 
@@ -82,7 +84,8 @@ def break_down(
     context, stride = resolve_protocol(model.config, context, stride)
     stream = token_array(tokens)
     ends = np.flatnonzero(stream[1:] == end_of_text) + 1
-    n_documents = len(ends) + (len(ends) == 0 or int(ends[-1]) < len(stream) - 1)
+    rest = stream[ends[-1] + 1 :].tolist() if len(ends) else []
+    n_documents = len(ends) + (len(ends) == 0 or rest not in ([], [start_of_text]))
     device = model.token_embedding.weight.device
     nats, counts, n_bytes = (np.zeros(n_documents) for _ in range(3))
     position_nats, position_counts = (np.zeros(context if by_position else 0) for _ in range(2))
@@ -106,6 +109,7 @@ def break_down(
                 losses, targets = losses[is_scored[is_measured].numpy()], targets[is_scored[is_measured]]
             positions = np.array(batch.starts)[:, None] + 1 + np.arange(batch.targets.shape[1])  # (B, T), in the stream
             documents = np.searchsorted(ends, positions.flatten()[is_scored.numpy()])  # of each scored token
+            documents = np.minimum(documents, n_documents - 1)
             nats += np.bincount(documents, losses, n_documents)
             counts += np.bincount(documents, minlength=n_documents)
             n_bytes += np.bincount(documents, token_lengths[targets.numpy()], n_documents)

@@ -22,11 +22,13 @@ def document_labels(found: Scan) -> list[str]:
 
 
 def document_stream(corpus: Corpus, limit: int | None = None) -> npt.NDArray[Any]:
-    """The training tokens of the first `limit` documents, or of all, after an end-of-text. Shapes: (N + 1,).
+    """The training tokens of the first `limit` documents, or of all, after a start-of-text. Shapes: (N + 1,).
 
-    The end-of-text at the beginning lets a model predict the first token too.
+    The start-of-text lets a model predict the first token too. For most tokenizers it is the end-of-text.
     """
-    stream, end_of_text = corpus.train, corpus.tokenizer.end_of_text
+    stream, start, end = corpus.train, corpus.tokenizer.start_of_text, corpus.tokenizer.end_of_text
     if limit is not None and limit < corpus.n_documents:
-        stream = stream[: int(np.flatnonzero(stream == end_of_text)[limit - 1]) + 1]
-    return np.insert(stream, 0, end_of_text)
+        stream = stream[: int(np.flatnonzero(stream == end)[limit - 1]) + 1]
+    elif start != end and stream[-1:].tolist() == [start]:  # it follows every document, the last one too
+        stream = stream[:-1]
+    return np.insert(stream, 0, start)

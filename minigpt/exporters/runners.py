@@ -89,8 +89,8 @@ def gguf_in_llama(path: Path) -> tuple[Run, Tokenize]:
 class NodeAnswer:
     """What a page's own code computed in node: logits (T, V), the ids of texts, and written continuations.
 
-    `attention` has the weights of the last id, (L, H, T). `arithmetic` is relaxed, simd or plain: see
-    assets/generation.js.
+    `healed` are the bytes at the end of each prompt that its continuation spells again. `attention` has the weights of
+    the last id, (L, H, T). `arithmetic` is relaxed, simd or plain: see assets/generation.js.
     """
 
     logits: Tensor
@@ -98,6 +98,7 @@ class NodeAnswer:
     text_ids: list[list[int]]
     decoded: list[str]
     written: list[list[int]]
+    healed: list[int]
     attention: Tensor
 
 
@@ -137,7 +138,15 @@ def page_in_node(
     answer = json.loads(line)
     values = torch.from_numpy(np.frombuffer(logits, np.float32).copy()).view(len(ids), config.vocab_size)
     attention = torch.tensor(answer["attention"]).view(config.n_layer, config.n_head, len(ids))
-    return NodeAnswer(values, answer["arithmetic"], answer["textIds"], answer["decoded"], answer["written"], attention)
+    return NodeAnswer(
+        values,
+        answer["arithmetic"],
+        answer["textIds"],
+        answer["decoded"],
+        answer["written"],
+        answer["healed"],
+        attention,
+    )
 
 
 def _can_decompress(node: str) -> bool:

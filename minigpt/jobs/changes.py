@@ -15,9 +15,8 @@ from typing import Any
 from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
 from minigpt.errors import ConfigError
 from minigpt.run_options import RunOptions
-from minigpt.storage.run_record import Change, Resumable, RunRecord
+from minigpt.storage.run_record import TEXT, Change, Resumable, RunRecord
 
-TEXT = "text"  # the "option" of a change of the text
 _FREE_GROUPS = {"Length", "Evaluation and saving", "Machine"}
 _NEVER = {"Model", "Fine-tuning"}
 _NEVER_TOO = {"distill"}  # whatever their heading

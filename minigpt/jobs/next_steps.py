@@ -8,7 +8,6 @@ from minigpt.config import ReadingConfig
 from minigpt.corpus_report.languages import language_shares
 from minigpt.data.source_files import path_from_here
 from minigpt.evaluation.recorded_baselines import recorded_baselines
-from minigpt.jobs.changes import TEXT
 from minigpt.jobs.job import Job
 from minigpt.planning.corpus_stats import CorpusStats
 from minigpt.planning.expectation import ExpectedRange, continued_range
@@ -46,13 +45,10 @@ def next_steps(job: Job) -> list[NextStep]:
     record = job.run.record
     if record.result is None or record.result.bits_per_byte is None or record.result.step is None:
         return []
-    earlier_text = max((change.step for change in record.changes if change.option == TEXT), default=-1)
     evaluations = [
         (line["step"], line["bits_per_byte"])
-        for line in job.run.read_log()
-        if isinstance(line.get("bits_per_byte"), int | float)
-        and math.isfinite(line["bits_per_byte"])
-        and line["step"] > earlier_text
+        for line in record.comparable_evaluations(job.run.read_log())
+        if isinstance(line.get("bits_per_byte"), int | float) and math.isfinite(line["bits_per_byte"])
     ]
     course = trend(evaluations)
     if course is None:

@@ -13,7 +13,7 @@ from minigpt.data.shards import ByteProgress
 from minigpt.device import resolve_device, resolve_dtype
 from minigpt.errors import CheckpointError, ConfigError, DataError, MissingTextError, quoted
 from minigpt.importers.open_model import load_base
-from minigpt.jobs.changes import TEXT, asked_after, changes_in, describe, is_free, refuse
+from minigpt.jobs.changes import asked_after, changes_in, describe, is_free, refuse
 from minigpt.jobs.events import Event
 from minigpt.jobs.find_run import LENGTH
 from minigpt.jobs.job import Job
@@ -27,7 +27,7 @@ from minigpt.storage.checkpoint import TRAINING, load_checkpoint, read_config, w
 from minigpt.storage.files import exists
 from minigpt.storage.huggingface import check_size
 from minigpt.storage.run import Run
-from minigpt.storage.run_record import Change, Resumable
+from minigpt.storage.run_record import TEXT, Change, Resumable
 from minigpt.storage.runs import next_number
 from minigpt.storage.tensors import TensorFile
 from minigpt.tokenizer.tokenizer import Tokenizer

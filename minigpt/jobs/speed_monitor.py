@@ -17,11 +17,15 @@ _WARMUP = 3  # steps
 
 @dataclass
 class _Stretch:
-    """Some steps in a row: their number, their seconds, and the cores that other programs used meanwhile."""
+    """Some steps in a row: their number, their seconds, the cores that other programs used meanwhile, and the speed.
+
+    Unit: `speed` as a fraction of the measured one.
+    """
 
     steps: int = 0
     seconds: float = 0.0
     others: float = 0.0
+    speed: float = 1.0
 
 
 class SpeedMonitor:
@@ -33,7 +37,7 @@ class SpeedMonitor:
         self._length = min(_MAX_SECONDS, max(_MIN_SECONDS, _FRACTION * training))  # seconds
         self._warmup, self._is_done = _WARMUP, False
         self._stretch = _Stretch()
-        self._differing: list[_Stretch] = []  # the last ones, in a row
+        self._differing: list[_Stretch] = []  # the last ones, in a row, all slower or all faster
 
     def observe(self, step: Step) -> SpeedChange | None:
         """The change of speed, if this step completes what shows it."""
@@ -46,8 +50,9 @@ class SpeedMonitor:
         if stretch.seconds < self._length:
             return None
         stretch.others, self._stretch = self._others(), _Stretch()
-        speed = self.settings.seconds_per_step * stretch.steps / stretch.seconds  # as a fraction of the measured one
-        self._differing = [*self._differing, stretch] if not _SLOWER < speed < _FASTER else []
+        stretch.speed = self.settings.seconds_per_step * stretch.steps / stretch.seconds
+        alike = [other for other in self._differing if (other.speed > 1) == (stretch.speed > 1)]
+        self._differing = [] if _SLOWER < stretch.speed < _FASTER else [*alike, stretch]
         if len(self._differing) < _STRETCHES:
             return None
         self._is_done = True

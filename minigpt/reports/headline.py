@@ -37,11 +37,13 @@ class Method:
 
 
 def compared_methods(record: RunRecord, evaluations: Sequence[Line]) -> list[Method]:
-    """The recorded baselines, and for a fine-tuned run the model that it began with; the worst first."""
+    """The recorded baselines, and for a fine-tuned run the model that it began with; the worst first.
+
+    The `evaluations` are those of the log that can be compared with one another.
+    """
     methods = [_method(baseline) for baseline in recorded_baselines(record)]
     untrained = next((line for line in evaluations if line["step"] == 0), None)
-    has_same_text = not any(change.option == "text" for change in record.changes)
-    if record.base and untrained and untrained.get("bits_per_byte") is not None and has_same_text:
+    if record.base and untrained and untrained.get("bits_per_byte") is not None:
         name = f"{plain_source(record.base)} before fine-tuning"
         methods.append(Method(name, name, "the model that this run began with", untrained["bits_per_byte"]))
     return sorted(methods, key=lambda method: -method.bits)
@@ -70,7 +72,7 @@ def verdict(bits: float, methods: Sequence[Method]) -> str:
 
 def headline(record: RunRecord, evaluations: Sequence[Line], last_step: Line | None) -> dict[str, Any]:
     """The data of the headline. Without a result, the best evaluation so far and the last logged step count."""
-    result = record.result
+    result, evaluations = record.result, record.comparable_evaluations(evaluations)
     measured = [line["bits_per_byte"] for line in evaluations if line.get("bits_per_byte") is not None]
     bits = result.bits_per_byte if result is not None else min(measured, default=None)
     methods = compared_methods(record, evaluations)

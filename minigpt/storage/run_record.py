@@ -7,7 +7,7 @@ or is read without its damaged parts by those who only show it.
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -18,6 +18,8 @@ from minigpt.run_options import OPTION_NAMES, RunOptions
 from minigpt.storage.json_record import JsonRecord, check_entry, is_number, is_text, mapping
 
 FORMAT = 2  # of training.json and of the saved states
+TEXT = "text"  # the "option" of a change of the text
+_MEASURED_BY = (TEXT, "loss_on", "context_length")  # options that decide what an evaluation measures
 
 SettingsType = TypeVar("SettingsType", GPTConfig, ReadingConfig, TrainConfig)
 
@@ -201,6 +203,17 @@ class RunRecord:
             model=self.model,
             training=self.training,
         )
+
+    def comparable_evaluations(self, log: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """The evaluations in a log that measured the same targets in the same windows as the last of them did.
+
+        That is all of them, unless a resumed run was given another text, another role or another context: then the
+        earlier ones measured something else.
+        """
+        evaluations = [line for line in log if line.get("validation_loss") is not None]
+        changed = max((each.step for each in self.changes if each.option in _MEASURED_BY), default=-1)
+        at_the_change = [line for line in evaluations if line["step"] == changed]  # before it, and then after it
+        return [*at_the_change[1:][-1:], *(line for line in evaluations if line["step"] > changed)]
 
     def replace(self, **parts: Any) -> "RunRecord":
         """A copy with some parts changed."""

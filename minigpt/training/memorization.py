@@ -38,14 +38,13 @@ class MemorizationMonitor:
         notices, self._notices = self._notices, []
         return notices
 
-    def load_log(self, log: Iterable[Mapping[str, Any]]) -> None:
-        """Reads the earlier figures of a resumed run from its log."""
+    def load_log(self, log: Iterable[Mapping[str, Any]], evaluations: Iterable[Mapping[str, Any]]) -> None:
+        """Reads the earlier figures of a resumed run: those of the samples from its log, and its evaluations."""
         for line in log:
             if "longest_copied_words" in line:
                 longest = Extent(line["longest_copied_words"], line.get("longest_copied_unspaced") or 0)
                 self._longest.append((line["step"], longest.length))
-            elif line.get("validation_loss") is not None:
-                self._losses.append((line["step"], line["validation_loss"]))
+        self._losses += [(line["step"], line["validation_loss"]) for line in evaluations]
 
     def record_loss(self, step: int, loss: float) -> None:
         """Records a validation loss. Later ones are dropped: the run has been rolled back."""

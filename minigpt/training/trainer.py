@@ -74,7 +74,9 @@ class Trainer:
             restored = self.checkpointer.resume(self.budget)
             if restored is not None:
                 self._continue_from(restored)
-            memorization.load_log(run.read_log() if run is not None else ())
+            if run is not None:
+                log = list(run.read_log())
+                memorization.load_log(log, run.record.comparable_evaluations(log))
         self.clock.start(self.progress.seconds)
         self._last_result = time.perf_counter()
 

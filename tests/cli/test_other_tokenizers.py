@@ -70,12 +70,21 @@ def test_such_a_model_is_evaluated_inspected_and_fine_tuned(chinese: Path, run: 
     (chinese / "mixed.txt").write_text(f"{CHINESE} quick fox", encoding="utf-8")
     evaluated = run("evaluate", "hub", "mixed.txt", "--json")
     assert json.loads(evaluated.stdout)["bits_per_byte"] > 0
+    assert [each["tokens"] for each in json.loads(evaluated.stdout)["documents"]] == [
+        json.loads(evaluated.stdout)["tokens"]
+    ]
     assert "1 of " in evaluated.stderr
     assert "tokens are unknown and spell nothing" in evaluated.stderr
     assert run("inspect", "hub", "今天 the foxes").exit_code == 0
     assert run("train", "zh.txt", "--from", "hub", "--name", "whole", *TRAINING).exit_code == 0
     assert run("train", "zh.txt", "--from", "hub", "--lora", "--name", "adapter", *TRAINING).exit_code == 0
     assert (chinese / "checkpoints" / "whole" / "vocab.txt").exists()
+    held_out = json.loads(run("evaluate", "whole", "--held-out", "--json").stdout)
+    assert [each["tokens"] for each in held_out["documents"]] == [held_out["tokens"]]
+    remembered = json.loads(run("generate", "今", "--model", "whole", "--memorization", "--json").stdout)[
+        "memorization"
+    ]
+    assert remembered["indexed_bytes"] == remembered["training_bytes"] > 0
     assert run("generate", "", "--model", "whole", "--max-new-tokens", "3").exit_code == 0
     assert run("merge", "adapter").exit_code == 0
     assert run("generate", "今", "--model", "adapter-merged", "--max-new-tokens", "3").exit_code == 0

@@ -159,6 +159,16 @@ def test_an_end_of_text_at_the_beginning_lets_the_first_token_be_scored_and_is_n
     assert parts.whole.loss == pytest.approx(simple_loss([END, *text], 12, 12)[0], rel=1e-5)
 
 
+def test_a_start_of_text_after_the_last_document_is_no_document() -> None:
+    start = 1
+    stream = [start, 2, 3, END, start, 4, END, start]
+    parts = break_down(MODEL, stream, end_of_text=END, start_of_text=start, token_lengths=LENGTHS)
+    assert parts.tokens.tolist() == [3, 4]
+    assert parts.tokens.sum() == parts.whole.tokens == len(stream) - 1
+    longer = break_down(MODEL, [*stream, 4], end_of_text=END, start_of_text=start, token_lengths=LENGTHS)
+    assert longer.tokens.tolist() == [3, 3, 2]
+
+
 @pytest.mark.parametrize("function", ["evaluate", "break_down", "score", "predict"])
 def test_the_training_mode_is_restored_after_an_error(function: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = GPT(MODEL.config)

@@ -114,10 +114,14 @@ def test_added_tokens_are_found_in_a_text_and_special_ones_are_not(tmp_path: Pat
     plain = Tokenizer.named("bytes")
     vocab = dict(zip(plain.token_strings, range(257), strict=True))
     tokenizer = Tokenizer.from_vocabulary(
-        vocab, [], special={"<|endoftext|>": 256}, end_of_text="<|endoftext|>", added={"<b.*>": 257, "[x]": 258}
+        vocab,
+        [],
+        special={"<|endoftext|>": 256},
+        end_of_text="<|endoftext|>",
+        added={"<b.*>": 257, "[x]": 258, "<e-mail/>": 259},
     )
-    texts = ["a<b.*>[x]<bb>", "[x]", "<|endoftext|>[x"]
-    model = new_model(vocab_size=259, n_embd=4, n_layer=1)
+    texts = ["a<b.*>[x]<bb>", "[x]", "<|endoftext|>[x", "an <e-mail/>!"]
+    model = new_model(vocab_size=260, n_embd=4, n_layer=1)
     answer = runners.page_in_node(page_of(tmp_path, model, tokenizer), model.config, [0], texts=texts)
     assert answer.text_ids == [tokenizer.encode(text) for text in texts]
     assert answer.text_ids[0] == [97, 257, 258, *b"<bb>"]
@@ -194,13 +198,14 @@ def test_texts_are_those_of_generate_with_int8_greedy_and_with_a_seed_beyond_the
 def test_texts_are_whole_characters_and_the_end_of_a_prompt_is_healed(name: str, tmp_path: Path) -> None:
     tokenizer = tokenizer_of(name)
     model = new_model(scale=10, vocab_size=tokenizer.vocab_size, n_positions=32, n_embd=8, n_head=2)
-    prompts = ["日本語 🙂", "", "naïve ", "it'", "x\n\n", "end \u00a0", "é'  "]
+    prompts = ["日本語 🙂", "", "naïve ", "it'", "x\n\n", "end \u00a0", "é'  ", "日本\u3000"]
     asked = [
         {"prompt": prompt, "settings": NODE_SETTINGS | {"temperature": temperature, "count": 50}}
         for prompt in prompts
         for temperature in (0, 1)
     ]
     answer = runners.page_in_node(page_of(tmp_path, model, tokenizer), model.config, [0], only="simd", write=asked)
+    assert answer.healed == [len(encode_prompt(tokenizer, question["prompt"]).end.encode()) for question in asked]
     for question, written in zip(asked, answer.written, strict=True):
         config = SamplingConfig(temperature=question["settings"]["temperature"], top_p=1, seed=7, max_new_tokens=50)
         sampler = Sampler(config, tokenizer)

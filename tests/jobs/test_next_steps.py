@@ -8,7 +8,6 @@ import pytest
 
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
-from minigpt.jobs.changes import TEXT
 from minigpt.jobs.job import Job
 from minigpt.jobs.next_steps import NextStep, next_steps
 from minigpt.jobs.reading import corpus_record
@@ -68,10 +67,11 @@ def test_a_run_that_was_still_improving_continues_with_a_range_of_what_to_expect
     assert commands(found)[0] == f"train --resume --name {job.run.directory.name} --minutes 8"
 
 
-def test_losses_on_an_earlier_text_are_not_compared_with_those_on_the_present_one(jobs: Any) -> None:
+@pytest.mark.parametrize("option", ["text", "loss_on", "context_length"])
+def test_losses_of_other_targets_are_not_compared_with_the_present_ones(jobs: Any, option: str) -> None:
     bits = [3.0, 1.0, 2.8, 2.6, 2.4, 2.2, 2.0]
     assert "got worse after step 75" in texts(next_steps(jobs(bits)))
-    changed = jobs(bits, changes=(Change(step=75, option=TEXT, before="a", after="b"),))
+    changed = jobs(bits, changes=(Change(step=75, option=option, before="a", after="b"),))
     assert "still improving" in texts(next_steps(changed))
 
 

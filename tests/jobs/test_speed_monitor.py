@@ -96,5 +96,12 @@ def test_a_moment_and_a_small_difference_are_not_worth_a_word(speeds: list[float
     assert run(planned(minutes=3), speeds, others=1.0) == []
 
 
+def test_slower_and_faster_stretches_in_turn_are_no_change_and_a_change_after_them_is_one() -> None:
+    in_turn = [each for _ in range(4) for each in [0.6] * 28 + [1.5] * 70]
+    assert run(planned(minutes=3), in_turn, others=1.0) == []
+    (change,) = run(planned(minutes=3), in_turn + [0.6] * 200, others=1.0)
+    assert change.tokens_per_second == pytest.approx(0.6 * 10_240)
+
+
 def test_a_short_run_says_nothing() -> None:
     assert run(planned(steps=8), [0.5] * 8) == []

@@ -64,14 +64,17 @@ def test_a_fine_tuned_model_is_compared_with_the_one_that_it_began_with() -> Non
     assert data["bits"] == 1.1
     assert data["verdict"] == "Better than gpt2 before fine-tuning, the best of the 5 methods it is compared with."
     assert data["plan"] == ""
-    changed = record(**{"from": "gpt2", "changes": [{"step": 5, "option": "text"}]})
-    assert len(headline(changed, lines, None)["methods"]) == 4  # step 0 was measured on another text
+    for option in ("text", "loss_on", "context_length"):
+        changed = record(**{"from": "gpt2", "changes": [{"step": 5, "option": option}]})
+        assert len(headline(changed, lines, None)["methods"]) == 4  # step 0 measured something else
     assert len(headline(record(), lines, None)["methods"]) == 4  # step 0 of a new model
 
 
 def test_the_figure_is_that_of_the_result_or_the_best_so_far() -> None:
     lines = [evaluation(1, 3.0), evaluation(2, 2.2), evaluation(3, 2.4), {"step": 4, "bits_per_byte": None}]
     assert headline(record(), lines, None)["bits"] == 2.2
+    changed = record(changes=[{"step": 2, "option": "text"}])
+    assert headline(changed, lines, None)["bits"] == 2.4
     assert headline(record(result={"step": 3, "bits_per_byte": 2.3}), lines, None)["bits"] == 2.3
     assert headline(record(result={"step": 3}), [], None)["bits"] is None
     none = headline(RunRecord.from_dict({}), [], None)

@@ -104,6 +104,26 @@ def test_a_training_json_that_a_user_wrote_is_not_the_record_of_a_run(tmp_path: 
     assert checkpoint.record is None
 
 
+@pytest.mark.parametrize(
+    ("steps", "changes", "expected"),
+    [
+        ([0, 5, 9], [], [0, 1, 2]),
+        ([0, 5, 9], [(5, "eval_every")], [0, 1, 2]),
+        ([0, 5, 9], [(5, "text")], [2]),  # the one at step 5 was before the change
+        ([0, 5, 5, 9], [(5, "loss_on")], [2, 3]),  # and was repeated after it
+        ([0, 5, 5, 9], [(0, "text"), (5, "context_length")], [2, 3]),
+        ([0, 5], [(5, "text"), (5, "learning_rate")], []),
+    ],
+)
+def test_evaluations_before_a_change_of_what_they_measure_are_not_comparable(
+    steps: list[int], changes: list[tuple[int, str]], expected: list[int]
+) -> None:
+    record = RunRecord(changes=tuple(Change(step=step, option=option) for step, option in changes))
+    log: list[dict[str, Any]] = [{"step": step, "validation_loss": 1.0} for step in steps]
+    others = [{"step": 9, "loss": 1.0}, {"step": 9, "validation_loss": None}]
+    assert record.comparable_evaluations([*log, *others]) == [log[number] for number in expected]
+
+
 def test_json_has_no_nan_so_the_result_has_none() -> None:
     result = Result(step=3, validation_loss=math.nan, seconds=math.inf)
     assert (result.step, result.validation_loss, result.seconds) == (3, None, None)

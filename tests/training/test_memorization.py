@@ -69,7 +69,7 @@ def test_a_resumed_run_reads_its_log(corpus: Corpus) -> None:
     log = [{"step": 10 * number, "validation_loss": loss} for number, loss in enumerate(RISING[:6])]
     log += [{"step": 30, "sample": "…", "longest_copied_words": 2}, {"step": 31, "loss": 1.0}]
     monitor = MemorizationMonitor(corpus)
-    monitor.load_log(log)
+    monitor.load_log(log, log[:6])
     monitor.record_loss(60, RISING[6])
     monitor.measure(60, copied(12), "", 60)
     assert len(monitor.take_notices()) == 1
@@ -77,6 +77,11 @@ def test_a_resumed_run_reads_its_log(corpus: Corpus) -> None:
     fresh.record_loss(60, RISING[6])
     fresh.measure(60, copied(12), "", 60)
     assert fresh.take_notices() == []
+    of_another_text = MemorizationMonitor(corpus)
+    of_another_text.load_log(log, [])
+    of_another_text.record_loss(60, RISING[6])
+    of_another_text.measure(60, copied(12), "", 60)
+    assert of_another_text.take_notices() == []
 
 
 def test_a_run_that_is_rolled_back_drops_later_figures(corpus: Corpus) -> None:

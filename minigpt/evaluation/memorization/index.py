@@ -141,8 +141,10 @@ class MemorizationIndex:
             first_words.append(n_words)
             n_words += len(words)
         ids = np.concatenate(block_ids) if block_ids else np.empty(0, np.int32)
-        lengths = corpus.tokenizer.token_lengths
-        indexed_bytes = sum(int(lengths[corpus.train[start:end]].sum()) for start, end in chosen.tolist())
+        indexed_bytes = corpus.train_bytes
+        if count < len(all_blocks):
+            lengths = corpus.tokenizer.token_lengths
+            indexed_bytes = sum(int(lengths[corpus.train[start:end]].sum()) for start, end in chosen.tolist())
         blocks = np.column_stack([np.array(first_words, np.int64), chosen])
         return cls(corpus, dict(vocabulary), ids, build_suffix_array(ids), blocks, indexed_bytes)
 

@@ -100,12 +100,13 @@ def _modules_of_decode_c(config: GPTConfig) -> frozenset[type[nn.Module]]:
     """The kinds of modules in a GPT of this shape, if decode.c computes what it does; otherwise none.
 
     Tried with random weights, which takes milliseconds. If someone has changed the code of the model and not the C
-    code, PyTorch generates, slower but right.
+    code, PyTorch generates, slower but right. torch's default device, default dtype and autocast do not matter.
     """
-    generator = torch.Generator().manual_seed(0)
-    with torch.random.fork_rng(devices=[]):  # a new model draws from the global generator
-        model = GPT(config).eval()
-    with torch.inference_mode():
+    generator = torch.Generator("cpu").manual_seed(0)
+    # a new model draws from the global generator
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        model = GPT(config).to(torch.float32).eval()
+    with torch.inference_mode(), torch.device("cpu"), torch.autocast("cpu", enabled=False):
         for parameter in model.parameters():
             parameter.normal_(std=0.5, generator=generator)
         ids = torch.arange(config.n_positions)  # (T,)

@@ -1,5 +1,6 @@
 """decode.c gives the logits of PyTorch in float64, for every weight format and every instruction set."""
 
+import contextlib
 import errno
 import math
 import re
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from minigpt.config import PRESETS, GPTConfig
 from minigpt.errors import ConfigError
-from minigpt.generation.engines import native
+from minigpt.generation.engines import native, resolve
 from minigpt.generation.engines.native import NativeEngine
 from minigpt.generation.engines.resolve import resolve_engine
 from minigpt.model.gpt import GPT
@@ -271,6 +272,21 @@ def test_the_default_device_of_torch_has_no_effect(quantization: str) -> None:
     with torch.device("meta"):
         found = logits_of_two_texts(model, quantization, ids)
     assert torch.equal(found, expected)
+
+
+@needs_native
+@pytest.mark.parametrize("context", ["default dtype", "default device", "autocast"])
+def test_the_choice_of_the_engine_does_not_depend_on_the_settings_of_torch(context: str) -> None:
+    model, default = scaled_model(SHAPES[0]), torch.get_default_dtype()
+    resolve._modules_of_decode_c.cache_clear()
+    contexts = {"default device": torch.device("meta"), "autocast": torch.autocast("cpu", torch.bfloat16)}
+    try:
+        torch.set_default_dtype(torch.float64 if context == "default dtype" else default)
+        with contexts.get(context, contextlib.nullcontext()):
+            assert isinstance(resolve_engine(model), NativeEngine)
+    finally:
+        torch.set_default_dtype(default)
+        resolve._modules_of_decode_c.cache_clear()
 
 
 # int8

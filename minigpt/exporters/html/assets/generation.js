@@ -104,12 +104,13 @@ const generation = (() => {
     /** The attention weights of the last of these tokens, which are in the cache, (L, H, T). */
     attention(seen) { return this.model.attention(seen.at(-1), seen.length - 1); }
 
-    /** A text to continue: its tokens, how many are `generated`, and the `end` of the prompt that they spell again. */
+    /** A text to continue: its tokens, how many are `generated`, and how many bytes at the end of the prompt were
+     * `healed`: the first tokens spell them again. */
     start(prompt, kept = []) {
       const { ids, end } = constraining.encodePrompt(this.tokenizer, prompt);
       const constraint = new constraining.Constraint(this.tokenizer, ids, end);
       for (const id of kept) constraint.advance(id);
-      return { tokens: [...ids, ...kept], generated: kept.length, end: new TextDecoder().decode(end), constraint };
+      return { tokens: [...ids, ...kept], generated: kept.length, healed: end.length, constraint };
     }
 
     /** Appends a token to a text. Returns { id, probability, alternatives: [[id, probability], …] }, of the model: before

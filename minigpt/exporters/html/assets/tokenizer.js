@@ -44,7 +44,7 @@ const tokenizing = (() => {
       this.hasMerges = saved.hasMerges;
       this.split = saved.byCharacter ? CHARACTERS : SPLIT;
       this.named = saved.named;
-      const names = saved.added.map((name) => name.replace(/[\\^$.*+?()[\]{}|/-]/g, "\\$&"));
+      const names = saved.added.map((name) => name.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&"));
       this.added = names.length ? new RegExp(`(${names.join("|")})`, "u") : null;
     }
 

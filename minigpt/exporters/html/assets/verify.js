@@ -24,11 +24,12 @@ const vm = require("vm");
   const logits = [model.read(asked.ids.slice(0, half), true)];
   for (const id of asked.ids.slice(half)) logits.push(model.read([id]).slice());
   const attention = [...model.attention(asked.ids.at(-1), asked.ids.length - 1)];
-  const answer = { arithmetic, attention, textIds: asked.texts.map((text) => tokenizer.encode(text)), decoded: [], written: [] };
+  const answer = { arithmetic, attention, textIds: asked.texts.map((text) => tokenizer.encode(text)), decoded: [], written: [], healed: [] };
   answer.decoded = answer.textIds.map((ids) => tokenizer.decode(ids));
   const writer = new engine.generation.Writer(model, tokenizer);
   for (const { prompt, settings } of asked.write ?? []) {
     const text = writer.start(prompt);
+    answer.healed.push(text.healed);
     answer.written.push(Array.from({ length: settings.count }, () => writer.next(text, settings).id));
   }
   const rows = logits.map((row) => Buffer.from(row.buffer, row.byteOffset, row.byteLength));

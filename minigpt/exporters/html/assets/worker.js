@@ -33,8 +33,7 @@
   async function write({ run, prompt, kept, settings }) {
     running = run;
     const text = writer.start(prompt, kept);
-    // The first `healed` bytes are the end of the prompt again.
-    postMessage({ type: "prompt", run, ids: text.tokens.slice(0, text.tokens.length - kept.length), healed: text.end.length });
+    postMessage({ type: "prompt", run, ids: text.tokens.slice(0, text.tokens.length - kept.length), healed: text.healed });
     let reason = "length", written = [], sent = performance.now();
     while (text.generated < settings.count) {
       const token = writer.next(text, settings);
