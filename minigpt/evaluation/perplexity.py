@@ -1,7 +1,7 @@
 """Measures how well a model predicts a text: loss in nats per token, perplexity, and bits per byte."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -189,11 +189,7 @@ def sliding_windows(
     scored: np.ndarray | None = None,
 ) -> Iterator[WindowBatch]:
     """The windows of `evaluate`, in batches."""
-    n_targets = len(stream) - 1
-    n_windows = max(0, -(-(n_targets - context) // stride)) + 1
-    chosen = range(n_windows)
-    if max_tokens is not None and (wanted := max(1, max_tokens // stride)) < n_windows:
-        chosen = [i * n_windows // wanted for i in range(wanted)]  # type: ignore[assignment]
+    chosen = _window_numbers(len(stream) - 1, context, stride, max_tokens, scored)
     if world is not None:
         chosen = chosen[world.rank :: world.size]
     rows: list[np.ndarray] = []
@@ -214,6 +210,26 @@ def sliding_windows(
         yield _batch(rows, starts, context - stride, scored)
     if progress is not None:
         progress(len(chosen), len(chosen))
+
+
+def _window_numbers(
+    n_targets: int, context: int, stride: int, max_tokens: int | None, scored: np.ndarray | None
+) -> Sequence[int]:
+    """The numbers of the windows: all of them, or as many as read about `max_tokens`, evenly spaced.
+
+    The latter are those that have a scored token, if any has one.
+    """
+    n_windows = max(0, -(-(n_targets - context) // stride)) + 1
+    if max_tokens is None or (wanted := max(1, max_tokens // stride)) >= n_windows:
+        return range(n_windows)
+    usable: Sequence[int] = range(n_windows)
+    if scored is not None:
+        before = np.concatenate([[0], np.cumsum(scored)])  # (N + 1,), the scored tokens before each
+        ends = np.minimum(stride * np.arange(n_windows) + context, n_targets) + 1  # of what each window scores
+        starts = np.concatenate([[1], ends[:-1]])
+        usable = np.flatnonzero(before[ends] > before[starts]).tolist() or usable
+    wanted = min(wanted, len(usable))
+    return [usable[i * len(usable) // wanted] for i in range(wanted)]
 
 
 def _batch(rows: list[np.ndarray], starts: list[int], overlap: int, scored: np.ndarray | None) -> WindowBatch:

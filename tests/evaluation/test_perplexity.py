@@ -145,6 +145,22 @@ def test_documents_and_positions_equal_those_of_the_simple_loop(
     assert (parts.whole.tokens, parts.whole.bytes) == (whole.tokens, whole.bytes)
 
 
+@pytest.mark.parametrize("stride", [4, 3])
+def test_evenly_spaced_windows_are_those_with_scored_tokens(stride: int) -> None:
+    tokens, scored = [id % 30 for id in range(40)], np.zeros(40, bool)
+    scored[[0, 13]] = True  # nothing predicts the first token
+    some = evaluate(MODEL, tokens, context=4, stride=stride, max_tokens=8, scored=scored)
+    every = evaluate(MODEL, tokens, context=4, stride=stride, scored=scored)
+    assert (some.tokens, some.loss) == (1, pytest.approx(every.loss, abs=1e-6))
+    scored[:] = True
+    assert (
+        evaluate(MODEL, tokens, context=4, stride=stride, max_tokens=8, scored=scored).loss
+        == evaluate(MODEL, tokens, context=4, stride=stride, max_tokens=8).loss
+    )
+    with pytest.raises(DataError, match="no token of the evaluated text is scored"):
+        evaluate(MODEL, tokens, context=4, stride=stride, max_tokens=8, scored=~scored)
+
+
 def test_a_stream_without_an_end_of_text_is_one_document() -> None:
     parts = break_down(MODEL, [1, 2, 3], end_of_text=END, token_lengths=LENGTHS)
     assert parts.tokens.tolist() == [2]
