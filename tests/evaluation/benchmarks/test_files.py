@@ -76,6 +76,12 @@ def test_cbt_has_sentences_a_question_and_candidates(tmp_path: Path) -> None:
     assert [cbt.word_class(DataFile(Path(name), name)) for name in names] == ["CN", "NE", "all", "all"]
 
 
+def test_cbt_may_have_windows_line_endings(tmp_path: Path) -> None:
+    name = "cbtest_NE_valid_2000ex.txt"
+    windows = cbt.read_questions(data(tmp_path / name, CBT.replace("\n", "\r\n")))
+    assert windows == cbt.read_questions(data(tmp_path / name, CBT))
+
+
 def test_parquet_rows_give_the_published_text(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
