@@ -63,9 +63,11 @@ def find_passages(found: Scan, passages: Sequence[str]) -> dict[str, list[Locati
     before: Block | None = None
     for block in blocks(found):
         if before and not block.is_record and before.file is block.file:  # a passage may cross two blocks
-            tail = before.text[-longest:]
-            start = before.locate(len(before.text) - len(tail))
-            block = Block(block.file, tail + block.text, start.line, start.byte)
+            tail_start = max(0, len(before.text) - longest)
+            if before.text[tail_start - 1 : tail_start + 1] == "\r\n":  # one line ending, not two
+                tail_start -= 1
+            start = before.locate(tail_start)
+            block = Block(block.file, before.text[tail_start:] + block.text, start.line, start.byte)
         for passage, known in locations.items():
             index = block.text.find(passage)
             while index >= 0 and len(known) < 2:

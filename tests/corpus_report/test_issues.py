@@ -164,3 +164,14 @@ def test_passages_are_found_at_their_first_two_locations_also_across_blocks(
     second = data.index(passage.encode(), first + 1)
     found = find_passages(scan(path), [passage, "not there", ""])
     assert found == {passage: [Location(str(path), 1, first), Location(str(path), 5, second)], "not there": []}
+
+
+@pytest.mark.parametrize("size", [10, 15, 2**20])
+def test_windows_line_endings_between_two_blocks_are_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(locations_module, "BLOCK_SIZE", size)
+    path, passage = tmp_path / "text.txt", "the passage"  # with one character more than a line
+    path.write_bytes(b"01234567\r\n" * 30 + passage.encode() + b"\r\n" + b"01234567\r\n" * 30 + passage.encode())
+    found = find_passages(scan(path), [passage])
+    assert found == {passage: [Location(str(path), 31, 300), Location(str(path), 62, 613)]}
