@@ -1,5 +1,6 @@
 """The complete report, on texts with planted findings."""
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,23 @@ def test_the_number_of_duplicates_of_a_large_text_is_an_estimate(
     assert number == pytest.approx(400, rel=0.3)
     (finding,) = (each for each in report.findings() if "duplicates," in each.what)
     assert finding.what.startswith(f"about {number:,} paragraphs are duplicates, ")
+
+
+@pytest.mark.parametrize("block", [500, 100_000])  # the first block is taken even if it is larger than the sample
+def test_a_record_larger_than_a_sample_is_sampled_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    for name, size in (("BLOCK_SIZE", block), ("_MOST_TRAIN", 20_000), ("MOST_BYTES", 15_000)):
+        monkeypatch.setattr(build_report_module, name, size)
+    monkeypatch.setattr(build_report_module, "_MOST_VALIDATION", 2000)
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"text": "\n\n".join(book())}) + "\n")
+    report = build_report(scan(path, encoding_errors="replace"), tokenizers=CHEAP)
+    assert 14_000 < report.repeat_bytes <= 15_000 < report.text_bytes
+    assert 1000 < report.validation_sample_bytes <= max(2000, block)
+    assert 17_000 < max(baseline.train_bytes for baseline in report.baselines) <= max(20_000, block)
+    assert report.validation_bytes > 2000
+    assert all(0 < baseline.bits_per_byte < 9 for baseline in report.baselines)
 
 
 def test_the_share_of_near_duplicates_is_that_of_the_long_documents(tmp_path: Path) -> None:
