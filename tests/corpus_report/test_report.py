@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from minigpt.cli.render.corpus_report import report_parts
 from minigpt.corpus_report import build_report as build_report_module
 from minigpt.corpus_report import duplicates as duplicates_module
 from minigpt.corpus_report.build_report import build_report
@@ -84,13 +85,30 @@ def test_the_number_of_duplicates_of_a_large_text_is_an_estimate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(duplicates_module, "_MOST_HASHES", 100)
+    monkeypatch.setattr(duplicates_module, "_MOST_HEAVY", 16)
     report = report_on(tmp_path / "book.txt", 2 * book(400))
     found = next(found for found in report.duplicates if found.kind == "paragraphs")
-    number = round(found.duplicates / found.sampled_fraction)
-    assert found.duplicates <= 100
-    assert number == pytest.approx(400, rel=0.3)
+    assert found.sampled_fraction < 1
+    assert found.units == 800
+    assert found.duplicates == pytest.approx(400, rel=0.3)
+    assert found.duplicate_bytes == pytest.approx(report.text_bytes / 2, rel=0.3)
     (finding,) = (each for each in report.findings() if "duplicates," in each.what)
-    assert finding.what.startswith(f"about {number:,} paragraphs are duplicates, ")
+    assert finding.what.startswith(f"about {found.duplicates:,} paragraphs are duplicates, ")
+
+
+@pytest.mark.parametrize("seed", range(4))  # half of the hashes are in a sample
+def test_one_repeated_line_in_a_large_text_is_never_more_than_the_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(duplicates_module, "_MOST_HASHES", 100)
+    repeated = paragraph(1000 + seed)
+    report = report_on(tmp_path / "book.txt", [*book(150), *[repeated] * 600])
+    (finding,) = (each for each in report.findings() if "duplicates," in each.what)
+    share = 599 * len(repeated) / report.text_bytes
+    assert finding.what == f"about 599 paragraphs are duplicates, {share:.1%} of the text"
+    shown = "\n".join(str(part) for part in report_parts(report))
+    assert "about 599 of 750 paragraphs of 100 characters or more repeat another, estimated from a sample (" in shown
+    assert "; one occurs at least 600 times, at " in shown
 
 
 @pytest.mark.parametrize("block", [500, 100_000])  # the first block is taken even if it is larger than the sample
