@@ -41,7 +41,7 @@ def build_report(
 ) -> Report:
     """Builds the report on a text; results from a sample of a large text say so.
 
-    `found` is a scan with `encoding_errors="replace"`, so that invalid UTF-8 does not end it; `encoding_errors` is what
+    `found` is a scan with `encoding_errors="replace"`, so that invalid bytes do not end it; `encoding_errors` is what
     training would use. The text is split as training would split it. `model` (name, model, tokenizer) is measured
     in addition to the baselines; it must not have seen the text.
     Raises: ConfigError and TokenizerError for invalid settings.

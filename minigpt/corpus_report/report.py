@@ -53,7 +53,7 @@ class Report:
 
     Units: bytes are UTF-8 bytes. `repeat_bytes` is how much of the text was searched for the longest repeat.
     `validation_sample_bytes` is how much of the held-out text was compared with the training text.
-    `encoding_errors` is what training would do with invalid UTF-8. `duplicate_locations` are by `search_key` of an
+    `encoding_errors` is what training would do with invalid bytes. `duplicate_locations` are by `search_key` of an
     example.
     """
 
