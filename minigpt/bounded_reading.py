@@ -25,6 +25,10 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _BRACKETS = re.compile(r"[\[{]+|[\]}]+")
 
 
+class LongLineError(ValueError):
+    """A line has more bytes than the limit."""
+
+
 class Lines(Protocol):
     """A stream of bytes that can be read line by line."""
 
@@ -114,11 +118,11 @@ def _check_structure(structure: str) -> None:
 def bounded_lines(stream: Lines, limit: int | None = None) -> Iterator[bytes]:
     """The lines of a stream.
 
-    Raises: ValueError for a line of more than `limit` bytes, by default MAX_LINE.
+    Raises: LongLineError for a line of more than `limit` bytes, by default MAX_LINE.
     """
     number, longest = 0, MAX_LINE if limit is None else limit
     while line := stream.readline(longest + 1):
         number += 1
         if len(line) > longest:
-            raise ValueError(f"line {number} has more than {longest:,} bytes")
+            raise LongLineError(f"line {number} has more than {longest:,} bytes")
         yield line

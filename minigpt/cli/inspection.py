@@ -92,6 +92,8 @@ def inspect(
     tokenizer, shape = checkpoint.tokenizer, checkpoint.model.config
     check_layer_and_head(shape.n_layer, shape.n_head, layer or 0, head or 0)
     given = tokenizer.encode(text)
+    if not given:
+        raise DataError("the text has no token of this tokenizer; give another text")
     limit = shape.n_positions if page is None else most_tokens(shape)
     ids = given[-limit:]
     if len(ids) < len(given):

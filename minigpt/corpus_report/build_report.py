@@ -11,7 +11,7 @@ from minigpt.corpus_report.near_duplicates import Excerpt, find_examples, first_
 from minigpt.corpus_report.overlap import find_overlap
 from minigpt.corpus_report.repeats import MOST_BYTES, find_repeat
 from minigpt.corpus_report.report import Compression, Passage, Report, search_key
-from minigpt.data.sources import Piece, Scan
+from minigpt.data.sources import BLOCK_SIZE, Piece, Scan
 from minigpt.data.split import ValidationSplit
 from minigpt.evaluation.baselines import Baseline, ByteStream, all_baselines, model_baseline
 from minigpt.evaluation.even_sample import even_sample
@@ -41,7 +41,7 @@ def build_report(
 ) -> Report:
     """Builds the report on a text; results from a sample of a large text say so.
 
-    `found` is a scan with `encoding_errors="replace"`, so that invalid UTF-8 does not end it; `encoding_errors` is what
+    `found` is a scan with `encoding_errors="replace"`, so that invalid bytes do not end it; `encoding_errors` is what
     training would use. The text is split as training would split it. `model` (name, model, tokenizer) is measured
     in addition to the baselines; it must not have seen the text.
     Raises: ConfigError and TokenizerError for invalid settings.
@@ -97,16 +97,20 @@ def build_report(
 
 
 class _Sample:
-    """Keeps evenly spaced pieces of a text of about `size` bytes, at most `most` bytes in total."""
+    """Keeps the first block of a text of about `size` bytes and evenly spaced others, about `most` bytes in total.
+
+    A block is a piece of the text, or a part of a long piece.
+    """
 
     def __init__(self, size: float, most: int) -> None:
-        self._fraction, self._due, self.text = min(1.0, most / max(1.0, size)), 0.0, bytearray()
+        self._fraction, self._offered, self.text = min(1.0, most / max(1.0, size)), 0, bytearray()
 
     def offer(self, piece: bytes) -> None:
-        self._due += self._fraction
-        if self._due >= 1:
-            self._due -= 1
-            self.text += piece
+        for start in range(0, len(piece), BLOCK_SIZE):
+            block = piece[start : start + BLOCK_SIZE]
+            self._offered += len(block)
+            if not self.text or len(self.text) + len(block) <= self._fraction * self._offered:
+                self.text += block
 
 
 class _SplitText:

@@ -1,6 +1,11 @@
-"""Finds documents, paragraphs and lines that occur more than once in a text, by their hashes."""
+"""Finds documents, paragraphs and lines that occur more than once in a text, by their hashes.
 
-from collections.abc import Iterable
+In a large text, duplicates are estimated from a sample of the units by hash. A few units may be most of the duplicates,
+which a sample misses or multiplies: these heavy hitters are found and counted without sampling.
+Sources: Misra & Gries 1982; Anderson et al. 2017, A High-Performance Algorithm for Identifying Frequent Items.
+"""
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from minigpt.corpus_report.near_duplicates import NearDuplicateFinder, NearDuplicateStats
@@ -8,6 +13,8 @@ from minigpt.corpus_report.units import Unit, read_units
 from minigpt.data.sources import Piece
 
 _MOST_HASHES = 2**19  # of one kind; beyond, only every second unit is sampled, then every fourth, ...
+_MOST_HEAVY = 2**12  # units of one kind that are counted without sampling
+_LEAST_HEAVY = 8  # times what such a count may miss
 _EXAMPLE_LENGTH = 160  # characters
 _MANY_DOCUMENTS = 20  # from which on near-duplicates are documents, not paragraphs
 
@@ -17,8 +24,9 @@ class DuplicateStats:
     """The duplicates among a text's units of one kind: the units that repeat an earlier one.
 
     Units: `duplicate_bytes` UTF-8 bytes that would be removed if every unit were kept once. `sampled_fraction` is the
-    fraction of the different units that were counted. `example` is the beginning of the unit with the most bytes
-    in duplicates, and `occurrences` how often it occurs.
+    fraction of the different units that were counted; below 1, `duplicates` and `duplicate_bytes` are estimates for
+    the whole text. `example` is the beginning of the unit with the most bytes in duplicates, and `occurrences` how
+    often it occurs, at least.
     """
 
     kind: str
@@ -30,6 +38,53 @@ class DuplicateStats:
     occurrences: int
 
 
+@dataclass(slots=True)
+class _Entry:
+    """A counted unit: its occurrences, its bytes, its beginning, and the bytes of occurrences that may be missed."""
+
+    occurrences: int
+    size: int
+    beginning: bytes
+    missed: int
+
+    @classmethod
+    def of(cls, unit: Unit, occurrences: int, missed: int = 0) -> "_Entry":
+        return cls(occurrences, unit.size, unit.text[: 4 * _EXAMPLE_LENGTH], missed)
+
+    @property
+    def duplicates(self) -> int:
+        return self.occurrences - 1
+
+    @property
+    def duplicate_bytes(self) -> int:
+        return self.duplicates * self.size
+
+    @property
+    def most_bytes(self) -> int:
+        """The most bytes that its occurrences can have."""
+        return self.occurrences * self.size + self.missed
+
+
+class _HeavyHitters:
+    """Counts the units whose occurrences have the most bytes, in bounded memory.
+
+    With too many units, it keeps the heavier half. Of each unit, it misses at most 1/_MOST_HEAVY of the bytes of all.
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[int, _Entry] = {}
+        self._missed = 0
+
+    def add(self, unit: Unit) -> None:
+        if (entry := self.entries.get(unit.hash)) is not None:
+            entry.occurrences += 1
+            return
+        self.entries[unit.hash] = _Entry.of(unit, 1, self._missed)
+        if len(self.entries) > 2 * _MOST_HEAVY:
+            self._missed = sorted(entry.most_bytes for entry in self.entries.values())[_MOST_HEAVY]
+            self.entries = {key: entry for key, entry in self.entries.items() if entry.most_bytes > self._missed}
+
+
 class _DuplicateCounter:
     """Counts duplicates in bounded memory.
 
@@ -39,20 +94,24 @@ class _DuplicateCounter:
     def __init__(self, kind: str) -> None:
         self.kind, self.halvings = kind, 0
         self.hashes: set[int] = set()
-        self.repeated: dict[int, tuple[int, int, str]] = {}  # occurrences, bytes, beginning
-        self.units = 0
+        self.repeated: dict[int, _Entry] = {}
+        self.heavy_hitters = _HeavyHitters()
+        self.units = self.bytes = 0
 
     def add(self, unit: Unit) -> None:
+        self.units += 1
+        self.bytes += unit.size
+        self.heavy_hitters.add(unit)
         if unit.hash & self._mask:
             return
-        self.units += 1
         if unit.hash not in self.hashes:
             self.hashes.add(unit.hash)
             if len(self.hashes) > _MOST_HASHES:
                 self._halve()
-            return
-        occurrences = self.repeated[unit.hash][0] if unit.hash in self.repeated else 1
-        self.repeated[unit.hash] = occurrences + 1, unit.size, _beginning(unit.text)
+        elif (entry := self.repeated.get(unit.hash)) is not None:
+            entry.occurrences += 1
+        else:
+            self.repeated[unit.hash] = _Entry.of(unit, 2)
 
     @property
     def _mask(self) -> int:
@@ -60,22 +119,37 @@ class _DuplicateCounter:
 
     def _halve(self) -> None:
         self.halvings += 1
-        before = len(self.hashes)
         self.hashes = {key for key in self.hashes if not key & self._mask}
         self.repeated = {key: entry for key, entry in self.repeated.items() if not key & self._mask}
-        self.units = round(self.units * len(self.hashes) / before)  # an estimate: the dropped units were not recorded
 
     def result(self) -> DuplicateStats:
-        worst = max(self.repeated.values(), key=lambda entry: entry[0] * entry[1], default=(0, 0, ""))
+        fraction = 0.5**self.halvings
+        heavy = self._heavy() if self.halvings else {}
+        sampled = [entry for key, entry in self.repeated.items() if key not in heavy]
+        duplicates = sum(entry.duplicates for entry in heavy.values())
+        duplicates += round(sum(entry.duplicates for entry in sampled) / fraction)
+        duplicate_bytes = sum(entry.duplicate_bytes for entry in heavy.values())
+        duplicate_bytes += round(sum(entry.duplicate_bytes for entry in sampled) / fraction)
+        found = [*heavy.values(), *sampled]
+        worst = max(found, key=lambda entry: entry.duplicate_bytes, default=_Entry(0, 0, b"", 0))
         return DuplicateStats(
             kind=self.kind,
             units=self.units,
-            duplicates=sum(occurrences - 1 for occurrences, _, _ in self.repeated.values()),
-            duplicate_bytes=sum((occurrences - 1) * size for occurrences, size, _ in self.repeated.values()),
-            sampled_fraction=0.5**self.halvings,
-            example=worst[2],
-            occurrences=worst[0],
+            duplicates=min(duplicates, self.units),
+            duplicate_bytes=min(duplicate_bytes, self.bytes),
+            sampled_fraction=fraction,
+            example=worst.beginning.decode(errors="ignore")[:_EXAMPLE_LENGTH],
+            occurrences=worst.occurrences,
         )
+
+    def _heavy(self) -> Mapping[int, _Entry]:
+        """The heavy hitters that are duplicates, with the exact count of those that are in the sample too."""
+        least = _LEAST_HEAVY * self.bytes / _MOST_HEAVY
+        return {
+            key: self.repeated.get(key, entry)
+            for key, entry in self.heavy_hitters.entries.items()
+            if entry.duplicates and entry.occurrences * entry.size >= least
+        }
 
 
 def find_duplicates(pieces: Iterable[Piece], n_documents: int) -> tuple[list[DuplicateStats], NearDuplicateStats]:
@@ -90,7 +164,3 @@ def find_duplicates(pieces: Iterable[Piece], n_documents: int) -> tuple[list[Dup
         if unit.kind == near.kind:
             near.add(unit)
     return [counter.result() for counter in counters.values()], near.result()
-
-
-def _beginning(text: bytes) -> str:
-    return text[: 4 * _EXAMPLE_LENGTH].decode(errors="ignore")[:_EXAMPLE_LENGTH]

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-UNDECODABLE, MOJIBAKE, DECOMPOSED = "invalid UTF-8", "mojibake", "decomposed characters"
+UNDECODABLE, MOJIBAKE, DECOMPOSED = "invalid bytes", "mojibake", "decomposed characters"
 TRAILING, LICENSE = "trailing spaces", "Project Gutenberg's licence"
 
 # The characters that UTF-8 bytes become when read as Windows-1252, or as Latin-1 if Windows-1252 has none.
@@ -15,7 +15,7 @@ _CONT = "".join(char for char, byte in _AS_1252.items() if byte < 0xC0)  # conti
 class IssueKind:
     """One kind of issue: the pattern of its occurrences, and `required`, characters without which none can occur.
 
-    Bytes that are not valid UTF-8 are lone surrogates in the text.
+    Bytes that are invalid in the file's encoding are lone surrogates in the text.
     """
 
     name: str
@@ -32,8 +32,8 @@ def _kind(name: str, pattern: str, advice: str, required: str | None = None) -> 
 ISSUE_KINDS = (
     _kind(
         UNDECODABLE,
-        r"[\udc80-\udcff]+",
-        "training stops at it",  # and what to do about it depends on the bytes
+        r"[\udc00-\udcff]+",
+        "training stops at the first",  # and what to do about it depends on the file and its bytes
     ),
     _kind(
         MOJIBAKE,

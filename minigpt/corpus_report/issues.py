@@ -16,7 +16,8 @@ from minigpt.corpus_report.issue_kinds import (
     repaired_mojibake,
 )
 from minigpt.corpus_report.locations import Block, Location, blocks
-from minigpt.data.encodings import encoding_advice, likely_encoding
+from minigpt.data.encodings import ANOTHER_ENCODING, encoding_advice, likely_encoding
+from minigpt.data.source_files import SourceFile
 from minigpt.data.sources import Scan
 
 LONG_LINE = 20_000  # characters
@@ -56,8 +57,7 @@ class _IssueCounter:
             if not self.locations:
                 self.example = _example(self.kind.name, match)
                 if self.kind.name == UNDECODABLE:
-                    sample = block.text[max(0, match.start() - _SAMPLE) :].encode(errors="surrogateescape")
-                    self.advice += f"; {encoding_advice(likely_encoding(sample))}"
+                    self.advice += f"; {_advice_on_bytes(block.file, match)}"
             if len(self.locations) < _MOST_LOCATIONS:
                 self.locations.append(block.locate(match.start()))
 
@@ -93,6 +93,16 @@ def _matches(kind: IssueKind, text: str) -> Iterator[re.Match[str]]:
         yield match
 
 
+def _advice_on_bytes(file: SourceFile, match: re.Match[str]) -> str:
+    """What to do about the first bytes that are invalid in the file's encoding."""
+    if file.is_parquet:
+        return "correct them, or use --encoding-errors replace"
+    if file.is_recoded:
+        return ANOTHER_ENCODING
+    sample = match.string[max(0, match.start() - _SAMPLE) :].encode(errors="surrogateescape")
+    return encoding_advice(likely_encoding(sample))
+
+
 def _example(kind: str, match: re.Match[str]) -> str:
     """The part of the line around a match, with invisible characters written as escapes."""
     text, (start, end) = match.string, match.span()
@@ -104,7 +114,7 @@ def _example(kind: str, match: re.Match[str]) -> str:
 
 
 def _escaped(char: str) -> str:
-    if "\udc80" <= char <= "\udcff":
+    if "\udc00" <= char <= "\udcff":
         return f"\\x{ord(char) - 0xDC00:02x}"
     if char.isprintable() and unicodedata.category(char) not in ("Mn", "Co"):
         return char

@@ -1,15 +1,16 @@
 """Reads the files of a text in blocks of whole lines and gives the line and byte of every character.
 
-Files of any size are read in constant memory. Bytes that are not valid UTF-8 become lone surrogates.
+Files of any size are read in constant memory. Bytes that are invalid in a file's encoding become lone surrogates.
 """
 
 import codecs
 import gzip
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BufferedReader
 
+from minigpt.data.encodings import MARK_BYTES
 from minigpt.data.parquet import read_parquet
 from minigpt.data.records import json_lines, read_record
 from minigpt.data.source_files import SourceFile, open_source
@@ -17,7 +18,9 @@ from minigpt.data.sources import BLOCK_SIZE, Scan
 
 LINE_END = re.compile(r"\r\n?|\n")
 
-_HALF_PAIR = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # which JSON can escape; other surrogates are invalid bytes
+# Halves of a surrogate pair, which JSON can escape. Other surrogates are invalid bytes, in UTF-8 from 0x80 on.
+_HALF_PAIR = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+_HALF_PAIR_RECODED = re.compile("[\ud800-\udbff\udd00-\udfff]")
 _LONGEST_BLOCK = 16 * BLOCK_SIZE  # bytes of a block in a text without line endings
 
 
@@ -26,14 +29,15 @@ class Location:
     """A location in a file: the line, counted from 1, and the byte, counted from 0, in the uncompressed file.
 
     In a `.jsonl` file, `byte` is where the record's line begins. In a `.parquet` file, `line` is the row and `byte` 0.
+    In a file that is not UTF-8, `byte` is None.
     """
 
     file: str
     line: int
-    byte: int
+    byte: int | None
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line:,} (byte {self.byte:,})"
+        return f"{self.file}:{self.line:,}" + ("" if self.byte is None else f" (byte {self.byte:,})")
 
 
 @dataclass
@@ -43,7 +47,7 @@ class Block:
     file: SourceFile
     text: str
     line: int
-    byte: int
+    byte: int | None
     size: int = 0  # bytes of the file
     is_record: bool = False  # one line of a .jsonl file, whose text may have several lines
 
@@ -52,7 +56,7 @@ class Block:
         if self.is_record:
             return Location(self.file.name, self.line, self.byte)
         before = self.text[:index]
-        byte = self.byte + len(before.encode(errors="surrogateescape"))
+        byte = None if self.byte is None else self.byte + len(before.encode(errors="surrogateescape"))
         return Location(self.file.name, self.line + len(LINE_END.findall(before)), byte)
 
 
@@ -63,9 +67,11 @@ def find_passages(found: Scan, passages: Sequence[str]) -> dict[str, list[Locati
     before: Block | None = None
     for block in blocks(found):
         if before and not block.is_record and before.file is block.file:  # a passage may cross two blocks
-            tail = before.text[-longest:]
-            start = before.locate(len(before.text) - len(tail))
-            block = Block(block.file, tail + block.text, start.line, start.byte)
+            tail_start = max(0, len(before.text) - longest)
+            if before.text[tail_start - 1 : tail_start + 1] == "\r\n":  # one line ending, not two
+                tail_start -= 1
+            start = before.locate(tail_start)
+            block = Block(block.file, before.text[tail_start:] + block.text, start.line, start.byte)
         for passage, known in locations.items():
             index = block.text.find(passage)
             while index >= 0 and len(known) < 2:
@@ -82,15 +88,19 @@ def blocks(found: Scan) -> Iterator[Block]:
     """The text of all files, unchanged, in blocks of whole lines."""
     for file in found.files:
         if file.is_parquet:
-            rows = read_parquet(file.path, file.name, found.text_key, found.encoding_errors)
+            rows = read_parquet(file.path, file.name, found.text_key, "surrogateescape")
             for number, record in enumerate(rows, 1):
                 yield Block(file, record.text, number, 0, is_record=True)
             continue
-        with open_source(file) as stream:
-            yield from _records(file, stream, found.text_key) if file.is_json else _plain_blocks(file, stream)
+        errors = "surrogatepass" if file.is_recoded else "surrogateescape"
+        with open_source(replace(file, decoding=file.decoding._replace(errors=MARK_BYTES))) as stream:
+            if file.is_json:
+                yield from _records(file, stream, found.text_key, errors)
+            else:
+                yield from _plain_blocks(file, stream, errors)
 
 
-def _plain_blocks(file: SourceFile, stream: BufferedReader | gzip.GzipFile) -> Iterator[Block]:
+def _plain_blocks(file: SourceFile, stream: BufferedReader | gzip.GzipFile, errors: str) -> Iterator[Block]:
     line, byte, pending = 1, 0, b""
     while True:
         read = stream.read(BLOCK_SIZE)
@@ -101,18 +111,19 @@ def _plain_blocks(file: SourceFile, stream: BufferedReader | gzip.GzipFile) -> I
         if not end and len(pending) >= _LONGEST_BLOCK:
             end = pending.rfind(b"\r", 0, len(pending) - 1) + 1 or _complete_length(pending)
         if end:
-            text = pending[:end].decode(errors="surrogateescape")
-            yield Block(file, text, line, byte, end)
+            text = pending[:end].decode(errors=errors)
+            yield Block(file, text, line, None if file.is_recoded else byte, end)
             line += len(LINE_END.findall(text))
             pending, byte = pending[end:], byte + end
         if not read:
             return
 
 
-def _records(file: SourceFile, stream: BufferedReader | gzip.GzipFile, key: str) -> Iterator[Block]:
-    for number, start, size, value in json_lines(file.name, stream, "surrogateescape"):
-        text = read_record(value, key, f"{file.name}, line {number}").text
-        yield Block(file, _HALF_PAIR.sub("\ufffd", text), number, start, size, is_record=True)
+def _records(file: SourceFile, stream: BufferedReader | gzip.GzipFile, key: str, errors: str) -> Iterator[Block]:
+    half_pair = _HALF_PAIR_RECODED if file.is_recoded else _HALF_PAIR
+    for number, start, size, value in json_lines(file.name, stream, errors):
+        text = half_pair.sub("\ufffd", read_record(value, key, f"{file.name}, line {number}").text)
+        yield Block(file, text, number, None if file.is_recoded else start, size, is_record=True)
 
 
 def _complete_length(text: bytes) -> int:

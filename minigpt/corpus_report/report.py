@@ -53,7 +53,7 @@ class Report:
 
     Units: bytes are UTF-8 bytes. `repeat_bytes` is how much of the text was searched for the longest repeat.
     `validation_sample_bytes` is how much of the held-out text was compared with the training text.
-    `encoding_errors` is what training would do with invalid UTF-8. `duplicate_locations` are by `search_key` of an
+    `encoding_errors` is what training would do with invalid bytes. `duplicate_locations` are by `search_key` of an
     example.
     """
 
@@ -104,13 +104,12 @@ class Report:
                 )
             )
         for duplicates in self.duplicates:
-            share = duplicates.duplicate_bytes / duplicates.sampled_fraction / self.text_bytes
+            share = duplicates.duplicate_bytes / self.text_bytes
             if share >= _MIN_DUPLICATE_SHARE:
                 about = "about " if duplicates.sampled_fraction < 1 else ""
-                number = round(duplicates.duplicates / duplicates.sampled_fraction)
                 found.append(
                     Finding(
-                        f"{about}{number:,} {duplicates.kind} are duplicates, {share:.1%} of the text",
+                        f"{about}{duplicates.duplicates:,} {duplicates.kind} are duplicates, {share:.1%} of the text",
                         "a model memorizes what it sees often; keep one of each",
                     )
                 )

@@ -15,6 +15,19 @@ _UNDEFINED = frozenset(b"\x81\x8d\x8f\x90\x9d")  # in Windows-1252
 _MOST_OTHER = 0.3  # of the characters that are not ASCII in a text of Western Europe, of all letters
 _LEAST_PLAUSIBLE = 0.9  # of the characters that are not ASCII: those that such a text has
 
+ANOTHER_ENCODING = "name another --encoding, or use --encoding-errors replace"
+MARK_BYTES = "minigpt.mark_bytes"
+"""The error handler that decodes an invalid byte as the lone surrogate U+DC00 + byte."""
+
+
+def _mark_bytes(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    return "".join(chr(0xDC00 + byte) for byte in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error(MARK_BYTES, _mark_bytes)
+
 
 class Stream(Protocol):
     """A stream of bytes."""
@@ -80,9 +93,13 @@ class Recoded(io.RawIOBase):
     """A text in another encoding, which is read as UTF-8."""
 
     def __init__(self, stream: Stream, name: str, encoding: str, errors: str) -> None:
-        """`name` is that of the file, for errors; `errors` is `strict` or `replace`."""
+        """`name` is that of the file, for errors; `errors` is `strict`, `replace` or MARK_BYTES.
+
+        With MARK_BYTES, the surrogates are encoded with `surrogatepass`.
+        """
         self._stream, self._name, self._encoding = stream, name, encoding
         self._decoder = codecs.getincrementaldecoder(encoding)(errors)
+        self._surrogates = "surrogatepass" if errors == MARK_BYTES else "replace"
         self._pending, self._offset = b"", 0
 
     def readable(self) -> bool:
@@ -94,7 +111,7 @@ class Recoded(io.RawIOBase):
             block = self._stream.read(_BLOCK)
             undecoded = len(self._decoder.getstate()[0])
             try:
-                self._pending = self._decoder.decode(block, final=not block).encode(errors="replace")
+                self._pending = self._decoder.decode(block, final=not block).encode(errors=self._surrogates)
             except UnicodeError as error:
                 raise self._undecodable(error, undecoded) from error
             self._offset += len(block)
@@ -108,6 +125,4 @@ class Recoded(io.RawIOBase):
         where = ""
         if isinstance(error, UnicodeDecodeError):
             where = f": byte {self._offset - undecoded + error.start:,} is 0x{error.object[error.start]:02x}"
-        return DataError(
-            f"{self._name} is not {self._encoding}{where}; name another --encoding, or use --encoding-errors replace"
-        )
+        return DataError(f"{self._name} is not {self._encoding}{where}; {ANOTHER_ENCODING}")

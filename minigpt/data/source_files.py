@@ -32,7 +32,7 @@ _MAY_HAVE_ZEROS = (*_COMPRESSED, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codec
 
 
 class Decoding(NamedTuple):
-    """How bytes become text: the encoding, and whether what is invalid in it ends the reading or becomes U+FFFD."""
+    """How bytes become text: the encoding, and the error handler for bytes that are invalid in it."""
 
     encoding: str = "utf-8"
     errors: str = "strict"
@@ -58,6 +58,11 @@ class SourceFile:
     def is_parquet(self) -> bool:
         """Whether the file is a table in Apache Parquet's format."""
         return self.path.suffix.lower() == ".parquet"
+
+    @property
+    def is_recoded(self) -> bool:
+        """Whether the file is in another encoding and read as UTF-8; the texts in a table are always UTF-8."""
+        return not (self.is_parquet or is_utf8(self.decoding.encoding))
 
     def stat(self) -> os.stat_result:
         """The file's status.

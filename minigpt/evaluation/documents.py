@@ -11,7 +11,7 @@ from minigpt.data.sources import Scan
 
 def document_labels(found: Scan) -> list[str]:
     """The name of each document: its file, and its number there if the file has several."""
-    if found.n_documents == 1:
+    if found.n_documents == 1 and len(found.files) == 1:
         return [found.files[0].name]
     labels = []
     for file in found.files:

@@ -52,6 +52,8 @@ class _Order:
 
     def interpolate(self, keys: Keys, lower: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """The probabilities of the last bytes of these n-grams, given those of the next lower order."""
+        if not len(self.keys):
+            return lower
         index, is_known = _find(self.keys, keys)
         discounted = np.where(is_known, self.discounted[index], 0.0)
         index, is_known = _find(self.contexts, keys >> np.uint64(8))
@@ -69,7 +71,7 @@ class ByteNgramModel:
 
     @classmethod
     def fit(cls, text: bytes, order: int = 5) -> Self:
-        """Fits the model to a text; `order` is from 1 to 7."""
+        """Fits the model to a text; `order` is from 1 to 7. After an empty text, every byte is equally likely."""
         assert 1 <= order <= _MOST_ORDER
         keys, counts = _counted(_padded(text, order), order)
         orders = [_Order.from_counts(keys, counts)]

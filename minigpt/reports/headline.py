@@ -123,8 +123,10 @@ def _text(record: RunRecord) -> list[str] | None:
     whole = corpus.train_bytes + held_out
     parts = [plain_source(source) for source in record.sources]
     names = ", ".join(parts[:2]) + (f" and {len(parts) - 2} more" if len(parts) > 2 else "")
-    share = f"{held_out / whole:.0%} held out" if whole and held_out else "nothing held out"
-    return ["Text", size(whole).replace(".0 ", " "), "; ".join(filter(None, [names, share]))]
+    part = "nothing"
+    if held_out:
+        part = f"{held_out / whole:.0%}" if held_out >= 0.01 * whole else _rounded_size(held_out)
+    return ["Text", _rounded_size(whole), "; ".join(filter(None, [names, f"{part} held out"]))]
 
 
 def _training(record: RunRecord, last_step: Line | None) -> list[str] | None:
@@ -191,6 +193,10 @@ def spoken_duration(seconds: float) -> str:
     if total < 3600:
         return f"{total // 60} min {total % 60} s" if total % 60 else f"{total // 60} min"
     return f"{total // 3600} h {total // 60 % 60} min"
+
+
+def _rounded_size(n_bytes: int) -> str:
+    return size(n_bytes).replace(".0 ", " ")
 
 
 def _rounded_count(number: int) -> str:

@@ -61,8 +61,19 @@ def test_issues_are_shown_with_locations_and_the_most_serious_is_to_be_fixed_fir
     assert "It wasnâ€™t (for ’)" in result.stdout
     assert "HTML remains: 2, first at bad.txt:122 (byte " in result.stdout
     last = result.stdout.splitlines()[-1]
-    assert last.startswith("fix first: invalid UTF-8, 1 from bad.txt:121 (byte ")
+    assert last.startswith("fix first: invalid bytes, 1 from bad.txt:121 (byte ")
     assert last.endswith("(2 more above)")
+
+
+def test_bytes_that_the_named_encoding_does_not_have_are_to_be_fixed_first(run: Any, here: Path) -> None:
+    (here / "bad.txt").write_bytes(book().encode() + b"caf\xe9 \x81\n")
+    result = run("corpus", "bad.txt", "--encoding", "windows-1252")
+    assert result.exit_code == 0, result.stderr
+    assert "invalid bytes: 1, at bad.txt:120\n    café \\x81\n" in result.stdout
+    advice = "training stops at the first; name another --encoding, or use --encoding-errors replace"
+    assert result.stdout.splitlines()[-1] == f"fix first: invalid bytes, 1 from bad.txt:120 on; {advice}"
+    (issue,) = json.loads(run("corpus", "bad.txt", "--encoding", "windows-1252", "--json").stdout)["issues"]
+    assert issue["locations"] == [{"file": "bad.txt", "line": 120, "byte": None}]
 
 
 def test_json_has_the_report_and_the_former_names_of_its_keys(run: Any, here: Path) -> None:

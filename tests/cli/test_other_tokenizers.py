@@ -76,6 +76,9 @@ def test_such_a_model_is_evaluated_inspected_and_fine_tuned(chinese: Path, run: 
     assert "1 of " in evaluated.stderr
     assert "tokens are unknown and spell nothing" in evaluated.stderr
     assert run("inspect", "hub", "今天 the foxes").exit_code == 0
+    blank = run("inspect", "hub", "   ")
+    assert blank.exit_code == 1
+    assert blank.stderr.splitlines()[-1] == "minigpt: the text has no token of this tokenizer; give another text"
     assert run("train", "zh.txt", "--from", "hub", "--name", "whole", *TRAINING).exit_code == 0
     assert run("train", "zh.txt", "--from", "hub", "--lora", "--name", "adapter", *TRAINING).exit_code == 0
     assert (chinese / "checkpoints" / "whole" / "vocab.txt").exists()

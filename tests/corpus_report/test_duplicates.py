@@ -104,16 +104,51 @@ def test_with_many_documents_the_documents_are_compared() -> None:
 
 def test_samples_in_bounded_memory_have_the_same_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duplicates, "_MOST_HASHES", 200)
+    monkeypatch.setattr(duplicates, "_MOST_HEAVY", 16)
     monkeypatch.setattr(near_duplicates, "_MOST_SIGNATURES", 200)
     texts = [paragraph(seed, 30) for seed in range(2000)]
     texts += texts[:1000]  # a third are duplicates
     counted, near = find_duplicates(pieces_of("\n\n".join(texts)), 1)
     found = by_kind(counted)["paragraphs"]
     assert found.sampled_fraction in (1 / 16, 1 / 8)
-    assert found.duplicates / found.units == pytest.approx(1 / 3, abs=0.08)
-    assert found.units / found.sampled_fraction == pytest.approx(3000, rel=0.25)
+    assert found.units == 3000
+    assert found.duplicates == pytest.approx(1000, rel=0.25)
+    assert found.duplicate_bytes == pytest.approx(sum(map(len, texts[:1000])), rel=0.25)
     assert near.sampled_fraction < 1
     assert near.units <= 200
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("before", [0, 500])  # paragraphs before the first one that is repeated
+def test_one_paragraph_that_is_most_of_a_text_is_counted_in_or_out_of_the_sample(
+    monkeypatch: pytest.MonkeyPatch, seed: int, before: int
+) -> None:
+    monkeypatch.setattr(duplicates, "_MOST_HASHES", 100)
+    monkeypatch.setattr(duplicates, "_MOST_HEAVY", 32)
+    repeated = paragraph(10_000 + seed)
+    texts = [paragraph(number) for number in range(before)]
+    texts += [text for number in range(before, 600) for text in (paragraph(number), *[repeated] * 3)]
+    counted, _ = find_duplicates(pieces_of("\n\n".join(texts)), 1)
+    found = by_kind(counted)["paragraphs"]
+    number = 3 * (600 - before) - 1
+    missed = len(texts) / 32 if before else 0
+    assert found.sampled_fraction < 1
+    assert found.units == len(texts)
+    assert number - missed <= found.duplicates <= number
+    assert (number - missed - 2) * len(repeated) <= found.duplicate_bytes <= number * len(repeated)
+    assert number - missed < found.occurrences <= number + 1
+    assert repeated.startswith(found.example)
+
+
+def test_estimates_are_at_most_all_units_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "_MOST_HASHES", 20)
+    monkeypatch.setattr(duplicates, "_MOST_HEAVY", 4)
+    for seed in range(20):
+        texts = [paragraph(1000 * seed + number) for number in range(60)] + [paragraph(1000 * seed, 200)] * 30
+        counted, _ = find_duplicates(pieces_of("\n\n".join(texts)), 1)
+        found = by_kind(counted)["paragraphs"]
+        assert found.duplicates <= found.units == 90
+        assert found.duplicate_bytes <= sum(map(len, texts))
 
 
 def test_a_difference_is_shown_with_its_line_also_at_the_end() -> None:

@@ -11,6 +11,7 @@ from minigpt.corpus_report.characters import Characters
 from minigpt.corpus_report.issues import Issue, find_issues
 from minigpt.corpus_report.locations import Location, blocks, find_passages
 from minigpt.data.sources import scan
+from minigpt.errors import DataError
 
 BEFORE = "Ein schöner Tag — “it’s fine”,\nsaid café » owner, and so on.\n"
 
@@ -27,7 +28,7 @@ def characters_of(path: Path) -> Characters:
 @pytest.mark.parametrize(
     ("kind", "planted", "example"),
     [
-        ("invalid UTF-8", b"caf\xe9 au lait", "say caf\\xe9 au lait"),
+        ("invalid bytes", b"caf\xe9 au lait", "say caf\\xe9 au lait"),
         ("mojibake", "Websterâ€™s".encode(), "say Websterâ€™s (for ’)"),
         ("mojibake", "cafÃ© noir".encode(), "say cafÃ© noir (for é)"),
         ("mojibake", "ÐŸÑ€Ð¸Ð²ÐµÑ‚".encode(), "say ÐŸÑ€Ð¸Ð²ÐµÑ‚ (for Привет)"),
@@ -70,7 +71,7 @@ def test_each_kind_is_found_at_its_location_and_nothing_else(
         assert location.line == 41
         assert found[kind].example == example
         first = len(b"\xef\xbb\xbf" + start)
-        assert first <= location.byte < first + len(planted)
+        assert location.byte in range(first, first + len(planted))
 
 
 @pytest.mark.parametrize(
@@ -89,10 +90,48 @@ def test_good_text_in_any_language_has_no_issue(tmp_path: Path, text: str) -> No
     assert issues_in(path) == {}
 
 
+@pytest.mark.parametrize("size", [10, 2**20])
+@pytest.mark.parametrize(
+    ("encoding", "content", "line", "example"),
+    [
+        ("cp1252", b"one\ncaf\xe9 \x81 noir\n", 2, "café \\x81 noir"),
+        ("ascii", b"one\ntwo\nthree caf\xc3\xa9\n", 3, "three caf\\xc3\\xa9"),  # both bytes together are UTF-8
+        ("utf-16-le", "one\ntwo".encode("utf-16-le") + b"\0\xd8!", 2, "two\\x00\\xd8\\x21"),
+        ("utf-16-le", "one\ntwo".encode("utf-16-le") + b"!", 2, "two\\x21"),
+    ],
+)
+def test_bytes_that_are_invalid_in_another_encoding_are_located_by_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, encoding: str, content: bytes, line: int, example: str
+) -> None:
+    monkeypatch.setattr(locations_module, "BLOCK_SIZE", size)
+    path = tmp_path / "text.txt"
+    path.write_bytes(content)
+    with pytest.raises(DataError):
+        scan(path, encoding=encoding)
+    ((kind, issue),) = issues_in(path, encoding=encoding).items()
+    assert (kind, issue.count, issue.example) == ("invalid bytes", 1, example)
+    assert issue.advice == "training stops at the first; name another --encoding, or use --encoding-errors replace"
+    assert issue.locations == (Location(str(path), line, None),)
+    assert str(issue.locations[0]) == f"{path}:{line}"
+
+
+def test_bytes_that_are_invalid_in_another_encoding_are_found_in_records(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"text": "one"}\n{"text": "a\\ud83d\x81b"}\n')
+    found = issues_in(path, encoding="cp1252")
+    assert {kind: issue.locations for kind, issue in found.items()} == {
+        "invalid bytes": (Location(str(path), 2, None),),
+        "replacement characters": (Location(str(path), 2, None),),  # the half of a surrogate pair
+    }
+    path.write_bytes('{"text": "a'.encode("utf-32-le") + b"ABCD" + 'b"}'.encode("utf-32-le"))
+    ((kind, issue),) = issues_in(path, encoding="utf-32-le").items()
+    assert (kind, issue.example) == ("invalid bytes", "a\\x41\\x42\\x43\\x44b")
+
+
 def test_an_issue_has_its_count_and_the_first_four_locations(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_bytes(b"a\xffb\n" * 10)
-    issue = issues_in(path)["invalid UTF-8"]
+    issue = issues_in(path)["invalid bytes"]
     assert issue.count == 10
     assert [(location.line, location.byte) for location in issue.locations] == [(1, 1), (2, 5), (3, 9), (4, 13)]
 
@@ -120,7 +159,7 @@ def test_a_very_long_line_is_located(tmp_path: Path) -> None:
 def test_locations_in_gzip_files_and_records_are_those_of_the_uncompressed_file(tmp_path: Path) -> None:
     zipped, rows = tmp_path / "text.txt.gz", tmp_path / "rows.jsonl"
     zipped.write_bytes(gzip.compress(b"fine\nbad \xff\n"))
-    assert issues_in(zipped)["invalid UTF-8"].locations == (Location(str(zipped), 2, 9),)
+    assert issues_in(zipped)["invalid bytes"].locations == (Location(str(zipped), 2, 9),)
     lines = [json.dumps({"body": "fine\nfine"}), "", json.dumps({"body": "three\nlines\nzero\u200bwidth"})]
     rows.write_text("\n".join(lines) + "\n")
     assert issues_in(rows, text_key="body")["zero-width characters"].locations == (
@@ -141,7 +180,7 @@ def test_half_a_pair_before_a_byte_that_is_not_utf8_is_replaced_as_in_training(t
     found = scan(path, encoding_errors="replace")
     assert "".join(piece for piece, _ in found.pieces()) == "a\ufffd\ufffd"
     assert [block.text for block in blocks(found)] == ["a\ufffd\udcff"]
-    assert issues_in(path)["invalid UTF-8"].count == 1
+    assert issues_in(path)["invalid bytes"].count == 1
 
 
 def test_characters_and_scripts_are_counted(tmp_path: Path) -> None:
@@ -164,3 +203,14 @@ def test_passages_are_found_at_their_first_two_locations_also_across_blocks(
     second = data.index(passage.encode(), first + 1)
     found = find_passages(scan(path), [passage, "not there", ""])
     assert found == {passage: [Location(str(path), 1, first), Location(str(path), 5, second)], "not there": []}
+
+
+@pytest.mark.parametrize("size", [10, 15, 2**20])
+def test_windows_line_endings_between_two_blocks_are_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(locations_module, "BLOCK_SIZE", size)
+    path, passage = tmp_path / "text.txt", "the passage"  # with one character more than a line
+    path.write_bytes(b"01234567\r\n" * 30 + passage.encode() + b"\r\n" + b"01234567\r\n" * 30 + passage.encode())
+    found = find_passages(scan(path), [passage])
+    assert found == {passage: [Location(str(path), 31, 300), Location(str(path), 62, 613)]}

@@ -1,11 +1,13 @@
 """The complete report, on texts with planted findings."""
 
+import json
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from minigpt.cli.render.corpus_report import report_parts
 from minigpt.corpus_report import build_report as build_report_module
 from minigpt.corpus_report import duplicates as duplicates_module
 from minigpt.corpus_report.build_report import build_report
@@ -83,13 +85,47 @@ def test_the_number_of_duplicates_of_a_large_text_is_an_estimate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(duplicates_module, "_MOST_HASHES", 100)
+    monkeypatch.setattr(duplicates_module, "_MOST_HEAVY", 16)
     report = report_on(tmp_path / "book.txt", 2 * book(400))
     found = next(found for found in report.duplicates if found.kind == "paragraphs")
-    number = round(found.duplicates / found.sampled_fraction)
-    assert found.duplicates <= 100
-    assert number == pytest.approx(400, rel=0.3)
+    assert found.sampled_fraction < 1
+    assert found.units == 800
+    assert found.duplicates == pytest.approx(400, rel=0.3)
+    assert found.duplicate_bytes == pytest.approx(report.text_bytes / 2, rel=0.3)
     (finding,) = (each for each in report.findings() if "duplicates," in each.what)
-    assert finding.what.startswith(f"about {number:,} paragraphs are duplicates, ")
+    assert finding.what.startswith(f"about {found.duplicates:,} paragraphs are duplicates, ")
+
+
+@pytest.mark.parametrize("seed", range(4))  # half of the hashes are in a sample
+def test_one_repeated_line_in_a_large_text_is_never_more_than_the_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(duplicates_module, "_MOST_HASHES", 100)
+    repeated = paragraph(1000 + seed)
+    report = report_on(tmp_path / "book.txt", [*book(150), *[repeated] * 600])
+    (finding,) = (each for each in report.findings() if "duplicates," in each.what)
+    share = 599 * len(repeated) / report.text_bytes
+    assert finding.what == f"about 599 paragraphs are duplicates, {share:.1%} of the text"
+    shown = "\n".join(str(part) for part in report_parts(report))
+    assert "about 599 of 750 paragraphs of 100 characters or more repeat another, estimated from a sample (" in shown
+    assert "; one occurs at least 600 times, at " in shown
+
+
+@pytest.mark.parametrize("block", [500, 100_000])  # the first block is taken even if it is larger than the sample
+def test_a_record_larger_than_a_sample_is_sampled_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    for name, size in (("BLOCK_SIZE", block), ("_MOST_TRAIN", 20_000), ("MOST_BYTES", 15_000)):
+        monkeypatch.setattr(build_report_module, name, size)
+    monkeypatch.setattr(build_report_module, "_MOST_VALIDATION", 2000)
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"text": "\n\n".join(book())}) + "\n")
+    report = build_report(scan(path, encoding_errors="replace"), tokenizers=CHEAP)
+    assert 14_000 < report.repeat_bytes <= 15_000 < report.text_bytes
+    assert 1000 < report.validation_sample_bytes <= max(2000, block)
+    assert 17_000 < max(baseline.train_bytes for baseline in report.baselines) <= max(20_000, block)
+    assert report.validation_bytes > 2000
+    assert all(0 < baseline.bits_per_byte < 9 for baseline in report.baselines)
 
 
 def test_the_share_of_near_duplicates_is_that_of_the_long_documents(tmp_path: Path) -> None:
@@ -119,9 +155,9 @@ def test_invalid_utf8_is_the_first_finding_unless_training_replaces_it(tmp_path:
     path.write_bytes("\n\n".join(book(20) + book(20)).encode() + b"\n\xff\n")
     found = scan(path, encoding_errors="replace")
     strict = build_report(found, tokenizers=CHEAP).findings()
-    assert strict[0].what.startswith("invalid UTF-8, 1 from ")
+    assert strict[0].what.startswith("invalid bytes, 1 from ")
     replaced = build_report(found, tokenizers=CHEAP, encoding_errors="replace").findings()
-    assert not replaced[0].what.startswith("invalid UTF-8")
+    assert not replaced[0].what.startswith("invalid bytes")
     assert sorted(finding.what for finding in strict) == sorted(finding.what for finding in replaced)
 
 
@@ -181,7 +217,7 @@ def test_each_of_two_near_duplicates_has_its_own_location(
     assert [len(passage.locations) for passage in report.near_duplicate_passages] == [1, 1]
     assert (left.locations[0].line, right.locations[0].line) == (21, 121)
     for passage, start, number in zip(report.near_duplicate_passages, starts, (10, 60), strict=True):
-        assert start <= passage.locations[0].byte < start + len(paragraphs[number])
+        assert passage.locations[0].byte in range(start, start + len(paragraphs[number]))
     assert left.text != right.text
     assert ("another" if longer is None else "more") in (left if longer == 0 else right).text
 

@@ -93,6 +93,11 @@ def test_a_text_counted_in_blocks_has_the_same_probabilities(monkeypatch: pytest
     assert ByteNgramModel.fit(text, 4).probabilities(b"abcdabcdbbaacd") == pytest.approx(whole, rel=1e-12)
 
 
+def test_after_an_empty_text_every_byte_is_equally_likely() -> None:
+    for order in (1, 5):
+        assert ByteNgramModel.fit(b"", order).bits(b"abc") == 3 * 8
+
+
 def test_known_words_cost_their_frequency_and_new_words_their_bytes() -> None:
     # a and the space occur twice, b once: five words, three different, so a known one costs log2(8 / count) bits. The
     # only word that occurs once is b; its byte and the end mark add to the 256 counts of the bytes.

@@ -111,6 +111,23 @@ def test_the_facts_and_the_plan_are_those_of_the_record() -> None:
 
 
 @pytest.mark.parametrize(
+    ("train", "held_out", "expected"),
+    [
+        (900, 100, "10% held out"),
+        (99, 1, "1% held out"),
+        (990_000_000, 2_000_000, "2 MB held out"),
+        (990_000_000, 2_345_678, "2.3 MB held out"),
+        (1000, 0, "nothing held out"),
+        (0, 0, "nothing held out"),
+    ],
+)
+def test_a_small_part_held_out_has_its_size(train: int, held_out: int, expected: str) -> None:
+    corpus = {**CORPUS, "train_bytes": train, "validation_bytes": held_out}
+    (text,) = (fact for fact in headline(record(corpus=corpus), [], None)["facts"] if fact[0] == "Text")
+    assert text[2] == expected
+
+
+@pytest.mark.parametrize(
     ("tokens", "expected"),
     [
         (999_999, "999,999"),

@@ -98,14 +98,20 @@ def _issue_lines(report: Report) -> Iterator[str]:
 
 def _duplicate_lines(report: Report, duplicates: DuplicateStats) -> Iterator[str]:
     units = f"{count(duplicates.units, duplicates.kind.removesuffix('s'))}{_MINIMUM.get(duplicates.kind, '')}"
-    units += _sampled(duplicates.sampled_fraction)
+    about, estimated, least = "", "", ""
+    if duplicates.sampled_fraction < 1:
+        about, least = "about ", "at least "
+        estimated = f", estimated from a sample ({duplicates.sampled_fraction:.1%} of them)"
     if not duplicates.duplicates:
-        yield f"  none of {units} occurs twice"
+        yield f"  none of {units} occurs twice{estimated}"
         return
     key = search_key(duplicates.example)
     locations = report.duplicate_locations.get(key, ())
     where = f", at {_joined(locations)}" if locations else ""
-    yield f"  {duplicates.duplicates:,} of {units} repeat another; one occurs {duplicates.occurrences:,} times{where}:"
+    yield (
+        f"  {about}{duplicates.duplicates:,} of {units} repeat another{estimated}; "
+        f"one occurs {least}{duplicates.occurrences:,} times{where}:"
+    )
     yield f"    {_one_line(key)}"
 
 

@@ -59,7 +59,7 @@ def read_questions(data: DataFile) -> list[Question]:
                 if sentences:
                     raise DataError(f"{where} is empty before a question; expected {_EXPECTED}")
                 continue
-            count, _, rest = line.rstrip("\n").partition(" ")
+            count, _, rest = line.rstrip("\r\n").partition(" ")
             if count != str(len(sentences) + 1) or not rest:
                 raise DataError(f"{where} must start with {len(sentences) + 1} and a space; expected {_EXPECTED}")
             if count != "21":

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
 
-from minigpt.bounded_reading import bounded_lines, open_regular, parse_json
+from minigpt.bounded_reading import LongLineError, bounded_lines, open_regular, parse_json
 from minigpt.errors import DataError, reason_of
 from minigpt.evaluation.benchmarks.results import DataFile
 from minigpt.optional_packages import optional_import
@@ -79,6 +79,8 @@ def _open(data: DataFile) -> Iterator[BinaryIO]:
         raise DataError(f"{data.name} cannot be read ({reason_of(error)})") from error
     except RuntimeError as error:  # an encrypted zip, or one of a method that Python lacks
         raise DataError(f"{data.name} cannot be decompressed ({error}); give the decompressed file") from error
+    except LongLineError as error:
+        raise DataError(f"{data.name}: {error}; pass the benchmark's original file with --data") from error
     except _DAMAGED as error:
         raise DataError(f"{data.name} is damaged and cannot be decompressed ({error})") from error
 

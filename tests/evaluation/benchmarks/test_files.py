@@ -76,6 +76,24 @@ def test_cbt_has_sentences_a_question_and_candidates(tmp_path: Path) -> None:
     assert [cbt.word_class(DataFile(Path(name), name)) for name in names] == ["CN", "NE", "all", "all"]
 
 
+def test_cbt_may_have_windows_line_endings(tmp_path: Path) -> None:
+    name = "cbtest_NE_valid_2000ex.txt"
+    windows = cbt.read_questions(data(tmp_path / name, CBT.replace("\n", "\r\n")))
+    assert windows == cbt.read_questions(data(tmp_path / name, CBT))
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [("", bytes), (".gz", gzip.compress)])
+def test_a_line_that_is_too_long_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, pack: Callable[[bytes], bytes]
+) -> None:
+    monkeypatch.setattr("minigpt.bounded_reading.MAX_LINE", 100)
+    file = data(tmp_path / f"l.jsonl{suffix}", pack(b'{"text": "a b"}\n' + 101 * b" "))
+    with pytest.raises(DataError) as error:
+        lambada.read_passages(file)
+    expected = f"l.jsonl{suffix}: line 2 has more than 100 bytes; pass the benchmark's original file with --data"
+    assert str(error.value) == expected
+
+
 def test_parquet_rows_give_the_published_text(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
