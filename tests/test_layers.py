@@ -1,6 +1,7 @@
 """Which room of the package may import which, held true by reading every import in the source."""
 
 import ast
+import functools
 import importlib.util
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
@@ -100,15 +101,20 @@ def is_package(name: str, sources: Sources) -> bool:
     return any(other.startswith(f"{name}.") for other in sources) or name == "minigpt"
 
 
+@functools.cache
+def import_statements(source: str) -> list[ast.Import | ast.ImportFrom]:
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imports_of(name: str, sources: Sources) -> Iterator[str]:
     """The modules that a module imports, inside functions and under TYPE_CHECKING too.
 
     `from minigpt import config` counts as `minigpt.config`, and a name that is no module counts as its module.
     """
-    for node in ast.walk(ast.parse(sources[name])):
+    for node in import_statements(sources[name]):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base = node.module or ""
             if node.level:
                 parts = name.split(".")
