@@ -254,6 +254,20 @@ def respect_cpu_quota() -> None:
         torch.set_num_threads(min(torch.get_num_threads(), available_cores()))
 
 
+def threads_per_process(processes: int) -> int:
+    """The number of threads of each of several processes that share the cores of this machine."""
+    return max(1, available_cores() // processes)
+
+
+@contextmanager
+def sharing_cores(processes: int) -> Iterator[None]:
+    """A context in which torch computes with as many threads as each of the `processes` on this machine will have."""
+    before = torch.get_num_threads()
+    alone = processes == 1 or "OMP_NUM_THREADS" in os.environ
+    with _torch_threads(before if alone else threads_per_process(processes), before):
+        yield
+
+
 _monitor: LoadMonitor | None = None
 _thread: threading.Thread | None = None
 

@@ -267,3 +267,23 @@ def test_a_containers_cpu_quota_limits_torchs_threads_unless_the_user_sets_them(
         assert torch.get_num_threads() == expected
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("processes", "variable", "expected"), [(1, None, 3), (2, None, 2), (3, None, 1), (9, None, 1), (2, "3", 3)]
+)
+def test_processes_that_share_the_cores_have_a_part_of_the_threads_each(
+    monkeypatch: pytest.MonkeyPatch, processes: int, variable: str | None, expected: int
+) -> None:
+    monkeypatch.setattr(threads, "available_cores", lambda: 5)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if variable:
+        monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with threads.sharing_cores(processes):
+            assert torch.get_num_threads() == expected
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

@@ -115,7 +115,7 @@ def _stage_progress(out: "Console") -> "Iterator[StageProgress]":
     """A progress bar that takes (stage, done, total); shown only in a terminal, and removed at the end."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    if not out.is_terminal:
+    if not out.is_interactive:
         yield lambda *_: None
         return
     with Progress(

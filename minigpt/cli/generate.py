@@ -155,12 +155,18 @@ def generate(
         raise ConfigError(f"--copied-words {copied_words} needs --memorization")
     if alternatives is not None and not (as_json or table):
         raise ConfigError(f"--alternatives {alternatives} needs --json or --table, which show them")
+    if alternatives is not None and config.beams > 1:
+        raise ConfigError(
+            f"--alternatives {alternatives} cannot be combined with --beams: beam search gives no probabilities of its "
+            "tokens"
+        )
     if config.beams > 1 and draft is not None:
         raise ConfigError(f"beams ({config.beams}) cannot be combined with --draft: beam search uses no draft model")
     for name, is_given in {"--json": as_json, "--memorization": memorization, "--beams": config.beams > 1}.items():
         if is_given and (explain or table):
             raise ConfigError(f"{'--explain' if explain else '--table'} cannot be combined with {name}")
 
+    from minigpt.generation.beam_search import check_room
     from minigpt.generation.capacity import rows_at_once
     from minigpt.generation.decoding import check_keep_first
     from minigpt.generation.healing import encode_prompt
@@ -172,6 +178,11 @@ def generate(
     check_keep_first(config.keep_first, shape.n_positions)
     healing = config.token_healing
     lengths = {text: len(encode_prompt(tokenizer, text, token_healing=healing).ids) for text in prompts}  # tokens
+    if config.beams > 1:
+        longest = max(lengths.values())
+        if "max_new_tokens" not in given and (room := shape.n_positions - longest) > 0:
+            config = config.replace(max_new_tokens=min(config.max_new_tokens, room))
+        check_room(longest, config.max_new_tokens, shape.n_positions)
     _check_lengths([lengths[text] for text in prompts], shape, config, strict=strict)
     meter = _open_meter(checkpoint, corpus or [], copied_words, reading.encoding) if memorization else None
     engine = open_engine(checkpoint.model, quantize, compiled=compiled)

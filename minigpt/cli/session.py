@@ -54,7 +54,7 @@ class InteractiveSession:
         raise NotImplementedError
 
     def run(self, inputs: Iterator[str]) -> None:
-        """Runs the inputs until their end or /quit; an error is printed in one line and does not end the session."""
+        """Runs the inputs until their end or /quit; an error or Ctrl-C ends one input, not the session."""
         for line in inputs:
             name, _, rest = line.partition(" ")
             if name in ("/quit", "/exit"):
@@ -66,6 +66,9 @@ class InteractiveSession:
                     self.commands[name[1:]](rest.strip())
                 else:
                     note(f"{name} is not a command; /help lists them (put a space before a text that starts with /)")
+            except KeyboardInterrupt:
+                forget_interrupts()
+                note(" [stopped]")
             except MinigptError as error:
                 note(f"{error}")
 

@@ -214,8 +214,10 @@ def _plan(request: "Request", *, resume: bool) -> None:
     from minigpt.cli.render.console import console
     from minigpt.cli.render.preparation import PreparationDisplay
     from minigpt.jobs.plan_run import plan_run
+    from minigpt.threads import respect_cpu_quota, sharing_cores
 
-    with PreparationDisplay(console(), plan_to=console(stderr=False)) as display:
+    respect_cpu_quota()
+    with sharing_cores(processes), PreparationDisplay(console(), plan_to=console(stderr=False)) as display:
         display.follow(plan_run(request, processes, processes, display.progress))
 
 

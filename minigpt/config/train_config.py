@@ -302,6 +302,20 @@ class TrainConfig(Settings):
             raise ConfigError("batch_tokens needs context_length")
         return max(1, round(self.batch_tokens / self.context_length))
 
+    def check_processes(self, processes: int) -> None:
+        """Raises ConfigError if a batch has fewer sequences than there are processes to compute it."""
+        if self.sequences_per_step >= processes:
+            return
+        if self.batch_tokens is None:
+            raise ConfigError(
+                f"batch_size ({self.batch_size}) must be at least the number of processes ({processes}): each computes "
+                "at least one sequence of every batch"
+            )
+        raise ConfigError(
+            f"batch_tokens ({self.batch_tokens}) must be at least {processes * (self.context_length or 1)} for "
+            f"{processes} processes: each computes at least one sequence of {self.context_length} tokens of every batch"
+        )
+
 
 def scored_text_of(loss_on: str) -> str:
     """What the losses with this `loss_on` are measured on; empty for all of the text."""

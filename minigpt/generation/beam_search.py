@@ -10,6 +10,21 @@ from minigpt.generation.engines.engine import Engine
 from minigpt.generation.sampling import NO_TOKEN_LEFT, Sampler, check_finite
 
 
+def check_room(n_prompt: int, max_new_tokens: int, n_positions: int) -> None:
+    """Raises ConfigError if a prompt and its continuation do not fit into the context together.
+
+    Beam search has no sliding window.
+    """
+    room = n_positions - n_prompt
+    if max_new_tokens <= room:
+        return
+    raise ConfigError(
+        f"with beams, the prompt's tokens ({n_prompt}) and max_new_tokens ({max_new_tokens}) must fit into the context "
+        f"({n_positions}) together; "
+        + (f"give a --max-new-tokens of at most {room}" if room > 0 else "shorten the prompt")
+    )
+
+
 @torch.inference_mode()
 def beam_search(
     engine: Engine,
@@ -26,16 +41,12 @@ def beam_search(
     log-probability / length ** length_penalty. The sampler's processors act on the log-probabilities. Only ids below
     `vocab_size` are used. A sampler with a tokenizer keeps the texts UTF-8, and their first bytes are `beginning`.
 
-    Raises: ConfigError if prompt and continuation do not fit into the context together (beam search has no sliding
-    window), or no token is left to choose; GenerationError for logits that are NaN or infinite.
+    Raises: ConfigError if prompt and continuation do not fit into the context together, or no token is left to choose;
+    GenerationError for logits that are NaN or infinite.
     Source: Sutskever et al. 2014, section 3.2; Wu et al. 2016, section 7 (the length penalty, without its constant).
     Candidates and stopping criterion are those of transformers with `early_stopping=False`.
     """
-    if len(prompt) + config.max_new_tokens > engine.n_positions:
-        raise ConfigError(
-            f"with beams, prompt ({len(prompt)} tokens) and max_new_tokens ({config.max_new_tokens}) must fit into the "
-            f"context ({engine.n_positions}) together"
-        )
+    check_room(len(prompt), config.max_new_tokens, engine.n_positions)
     with engine.lock:
         return _search(engine, prompt, config, sampler, end_ids, vocab_size, beginning)
 

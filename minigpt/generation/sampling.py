@@ -310,12 +310,15 @@ def check_finite(logits: Tensor) -> None:
 def _token_bias(entry: str, tokenizer: Tokenizer | None) -> tuple[int, float]:
     """The token id and the number of one `logit_bias`: `#318=2.5` is an id, others are the exact text of one token.
 
-    Raises: ConfigError for a text of several tokens or of none, or without a tokenizer.
+    Raises: ConfigError for a text of several tokens or of none, or without a tokenizer, and for an id that the
+    tokenizer does not have.
     """
     token, bias = parse_logit_bias(entry)
     if token.startswith("#") and token[1:].isdecimal():
         if len(token) > _MAX_DIGITS:
             raise ConfigError(f"logit_bias ({entry!r}) must name the id of a token, which has fewer digits")
+        if tokenizer is not None and int(token[1:]) >= tokenizer.vocab_size:
+            raise ConfigError(f"logit_bias of {token} must be for an id from 0 to {tokenizer.vocab_size - 1}")
         return int(token[1:]), bias
     if tokenizer is None:
         raise ConfigError(f"logit_bias ({entry!r}) needs a tokenizer, or an id such as '#318=2.5'")

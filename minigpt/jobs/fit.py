@@ -19,7 +19,7 @@ from minigpt.jobs.start_run import prepare, start_run
 from minigpt.jobs.train_job import train_job
 from minigpt.run_options import RunOptions
 from minigpt.storage.run import read_record
-from minigpt.threads import respect_cpu_quota
+from minigpt.threads import respect_cpu_quota, sharing_cores
 from minigpt.training.clock import Control
 from minigpt.training.events import Finished, Notice
 
@@ -54,7 +54,8 @@ def plan(
     request = _request(sources, name, checkpoints, base, settings)
     processes = request.options.training.devices or 1
     respect_cpu_quota()
-    return _result(plan_run(request, processes, processes))
+    with sharing_cores(processes):
+        return _result(plan_run(request, processes, processes))
 
 
 def fit(

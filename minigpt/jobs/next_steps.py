@@ -23,6 +23,7 @@ _MOSTLY = 0.8  # of a text, to call it English
 _LANGUAGE_SAMPLE = 100_000  # tokens
 _MOST_DROPOUT = 0.5  # that is proposed
 _GPT2 = "gpt2"
+_LONG_COMMAND = 300  # characters of texts, from which on a command does not list them
 _OF_THE_TEXT = (
     *(field.name for field in fields(ReadingConfig)),
     "loss_on",
@@ -63,7 +64,13 @@ def _of_trend(job: Job, record: RunRecord, result: Result, course: Trend) -> Ite
         yield NextStep(f"still improving at the end: {change} in the last quarter of the steps")
         yield _continuation(job, record, result)
         return
-    if course.direction == "rising":
+    if course.direction == "falling":
+        decay = ", while the learning rate decayed" if job.config.schedule == "trapezoid" else ""
+        worse = (
+            f"validation stopped improving, so the run ended early: {change} in the last quarter of the steps{decay}; "
+            "more minutes alone will not help"
+        )
+    elif course.direction == "rising":
         worse = f"validation got worse after step {course.since:,}: {change}; the best weights are kept"
     else:
         worse = f"no longer improving: {change} since step {course.since:,}; more minutes alone will not help"
@@ -141,10 +148,11 @@ def _of_text(job: Job, record: RunRecord) -> Iterator[NextStep]:
 
 
 def _shown_sources(record: RunRecord) -> tuple[str, ...] | None:
-    """The texts as a user here would type them; None if one came through a pipe."""
+    """The texts as a user here would type them, or TEXTS for many; None if one came through a pipe."""
     if not record.sources or "-" in record.sources:
         return None
-    return tuple(map(path_from_here, record.sources))
+    texts = tuple(map(path_from_here, record.sources))
+    return texts if sum(map(len, texts)) <= _LONG_COMMAND else ("TEXTS",)
 
 
 def _text_options(record: RunRecord) -> tuple[str, ...]:

@@ -88,16 +88,19 @@ def resume_point(run: Run, budget: Budget) -> Progress | None:
     return budget.continues_from(last, before)
 
 
-def resume_run(request: Request, directory: Path, progress: ByteProgress | None = None) -> Generator[Event, None, Job]:
+def resume_run(
+    request: Request, directory: Path, processes: int = 1, progress: ByteProgress | None = None
+) -> Generator[Event, None, Job]:
     """Makes the run in a folder ready to continue, with its own settings, tokenizer and text and the requested changes.
 
     Writes nothing: `write_changes` does when training begins.
-    Raises: ConfigError for what cannot change, or not without `allow_change`.
+    Raises: ConfigError for what cannot change, or not without `allow_change`, and for a batch of fewer sequences than
+    `processes`.
     """
     run = Run.open(directory)
     run.lock()
     try:
-        return (yield from _resume(run, request, progress))
+        return (yield from _resume(run, request, processes, progress))
     except BaseException:
         run.unlock()
         raise
@@ -114,7 +117,7 @@ def write_changes(job: Job) -> None:
     run.update()
 
 
-def _resume(run: Run, request: Request, progress: ByteProgress | None) -> Generator[Event, None, Job]:
+def _resume(run: Run, request: Request, processes: int, progress: ByteProgress | None) -> Generator[Event, None, Job]:
     directory, record = run.directory, run.record
     begun = _resumable(run)
     if (step := weights_without_state(run)) is not None:
@@ -132,6 +135,7 @@ def _resume(run: Run, request: Request, progress: ByteProgress | None) -> Genera
             f"context_length ({config.context_length}) must be at most the model's own ({model.config.n_positions})"
         )
     resolve_dtype(config.dtype, resolve_device(config.device))  # raises what the trainer would, before the run changes
+    config.check_processes(processes)
     corpus = yield from _read_corpus(run, begun, request, reading, tokenizer, progress)
     corpus.check_loss_on(config.loss_on)
     corpus.check_bpe_dropout(config.bpe_dropout)

@@ -50,7 +50,7 @@ def prepare(
     """
     directory = find_run(request, restarted=restarted) if resume or restarted else None
     if directory is not None:
-        return (yield from resume_run(request, directory, progress))
+        return (yield from resume_run(request, directory, processes, progress))
     if resume or restarted:
         yield Notice(0, "there is no such run yet, so it starts now")
     planned = yield from plan_run(request, processes, local_processes, progress)

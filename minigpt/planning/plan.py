@@ -28,7 +28,7 @@ _MAX_PARAMETERS = 2  # in the blocks, per byte of text
 _CANDIDATES = ("nano", "micro", "mini", "small", "gpt2", "gpt2-medium")  # from the smallest up
 _FINE_TUNING_CONTEXT = 256
 _SHORT_CONTEXT, _SHORT_RUN = 64, 1_500_000  # tokens: in so short a run, twice as many sequences teach more
-_TINY = 20_000  # tokens: training on fewer takes seconds, so the length is in steps
+_TINY = 20_000  # tokens: on fewer a small model trains for seconds, so the length is in steps
 _MIN_BYTES = 300_000  # of text, and of text learned from: for less, the smallest model is chosen
 LEARNING = {  # the options that change what a model learns
     name
@@ -87,8 +87,8 @@ def plan_settings(
     """The settings that the user gave, and the choices of the rules for all others.
 
     `free_memory`, in bytes per process, limits the micro-batch. `base` is the shape of a model to fine-tune;
-    `processes` share every batch. A plan that turns out not to fit into memory, to be a short run or to pay for a
-    teacher is made again with options that say so.
+    `processes` share every batch. A plan that turns out not to fit into memory, to be a short run, to take long for
+    a tiny text or to pay for a teacher is made again with options that say so.
     Raises: ConfigError for options that cannot be combined or do not fit into memory; what `timer` raises.
     """
     plan_with = partial(
@@ -114,7 +114,13 @@ def plan_settings(
     if not {"steps", "epochs", "minutes"} & options.given:
         chosen |= {"steps": 300} if stats.n_tokens < _TINY else {"minutes": DEFAULT_MINUTES}
     config = options.training.replace(context_length=context, **chosen)
-    _check_combinations(config, options, stats, context, fine_tuning=base is not None)
+    may_shorten = base is None and "context_length" not in options.given and context > _SHORT_CONTEXT
+    _check_batch(config, options, stats, _SHORT_CONTEXT if may_shorten else context, processes)
+    if config.distill == "on" and base is not None:
+        raise ConfigError(
+            f"distill (on) cannot be combined with --from ({options.base}): only a new model learns from a teacher; "
+            "omit one of them"
+        )
     distills = config.distill == "on"
     try:
         config, memory = fit_memory(model, config, free_memory, device_type, processes, notes)
@@ -138,9 +144,12 @@ def plan_settings(
         is_usual=base is None and not options.given & LEARNING,
     )
     seen = planned.tokens_seen
-    if base is None and "context_length" not in options.given and context > _SHORT_CONTEXT and seen < _SHORT_RUN:
+    if may_shorten and seen < _SHORT_RUN:
         short = plan_with(options.with_training(context_length=_SHORT_CONTEXT))
         return replace(short, is_usual=planned.is_usual)
+    _check_batch(config, options, stats, context, processes)
+    if "steps" in chosen and planned.seconds > 60 * DEFAULT_MINUTES:
+        return plan_with(options.with_training(minutes=DEFAULT_MINUTES))
     if distills:
         distilled = replace(planned, seconds_per_step=timer(model, config).seconds)
         planned = distilled.with_teacher(timing.seconds)
@@ -164,20 +173,19 @@ def plan_settings(
     return replace(planned, model=model, training=config)
 
 
-def _check_combinations(
-    config: TrainConfig, options: RunOptions, stats: CorpusStats, context: int, *, fine_tuning: bool
-) -> None:
-    """Raises: ConfigError for a batch larger than the training text, and for a teacher of a model to fine-tune."""
+def _check_batch(config: TrainConfig, options: RunOptions, stats: CorpusStats, context: int, processes: int) -> None:
+    """Raises: ConfigError for a batch that is larger than the training text, or has too few sequences for `processes`,
+    with this context length."""
+    config = config.replace(context_length=context)
+    config.check_processes(processes)
     fitting = max(1, stats.n_tokens // context)
     if {"batch_size", "batch_tokens"} & options.given and config.sequences_per_step > fitting:
+        most = f"--batch-size of at most {fitting}"
+        if config.batch_tokens is not None:
+            most = f"--batch-tokens of at most {fitting * context}"
         raise ConfigError(
             f"a batch of {config.sequences_per_step} sequences of {context} tokens is larger than the training text "
-            f"({stats.n_tokens} tokens); give a --batch-size of at most {fitting}"
-        )
-    if config.distill == "on" and fine_tuning:
-        raise ConfigError(
-            f"distill (on) cannot be combined with --from ({options.base}): only a new model learns from a teacher; "
-            "omit one of them"
+            f"({stats.n_tokens} tokens); give a {most}"
         )
 
 
@@ -198,7 +206,12 @@ def _smaller_adapter(
     if config.lora_embedding and "lora_embedding" not in options.given:
         planned = plan_with(options.with_training(lora_embedding=False))
         why = "the token embedding is not trained with the adapter, to fit into memory (--lora-embedding)"
-    elif fine_tuning and options.training.lora is None and not options.training.freeze:
+    elif (
+        fine_tuning
+        and options.training.lora is None
+        and not options.training.freeze
+        and options.training.sharding != "on"  # which no adapter can be combined with
+    ):
         planned = plan_with(options.with_training(lora=True))
         why = (
             f"only an adapter of rank {planned.training.lora_rank} is trained (--lora): training all weights takes "

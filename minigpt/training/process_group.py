@@ -19,12 +19,12 @@ from torch._C._distributed_c10d import GradBucket, PrefixStore, Store
 from torch.nn.parallel import DistributedDataParallel
 
 from minigpt.config import TrainConfig
-from minigpt.cores import available_cores
 from minigpt.device import free_memory, resolve_device
 from minigpt.errors import ConfigError, DeviceError, MinigptError
 from minigpt.model.gpt import GPT
 from minigpt.storage.last_state import LastState
 from minigpt.storage.tensors import FileTensors
+from minigpt.threads import threads_per_process
 from minigpt.training.broadcast_tensors import BroadcastTensors
 from minigpt.training.distributed import Item, ProcessLostError, World, full_tensor, is_sharded_tensor, to_local
 from minigpt.training.launchers import Placement, placement
@@ -52,7 +52,7 @@ class ProcessGroup(World):
         self.local_rank, self.local_size = place.local_rank, place.local_size
         self.store, self.attempt = store, attempt
         if "OMP_NUM_THREADS" not in os.environ:
-            torch.set_num_threads(place.threads or max(1, available_cores() // self.local_size))
+            torch.set_num_threads(place.threads or threads_per_process(self.local_size))
 
     @classmethod
     def connected(cls, place: Placement, command: Mapping[str, Any]) -> "ProcessGroup":
@@ -90,11 +90,7 @@ class ProcessGroup(World):
         return device
 
     def rows(self, batch_size: int) -> range:
-        if batch_size < self.size:
-            raise ConfigError(
-                f"batch_size ({batch_size}) must be at least the number of processes ({self.size}): each computes at "
-                "least one sequence of every batch"
-            )
+        TrainConfig(batch_size=batch_size).check_processes(self.size)
         each, more = divmod(batch_size, self.size)
         start = self.rank * each + min(self.rank, more)
         return range(start, start + each + (self.rank < more))

@@ -457,6 +457,18 @@ def test_beam_search_returns_its_best_texts(run: Any) -> None:
     assert run("generate", "abc", *SHORT, "--beams", "2", "--samples", "3").exit_code == 1
 
 
+def test_beam_search_generates_as_many_tokens_as_fit_unless_a_number_is_given(run: Any) -> None:
+    save_model("one")
+    arguments = ["generate", "abc", "--device", "cpu", "--json", "--beams", "2"]
+    (fitting,), (given,) = (
+        records(run(*arguments, *more).stdout) for more in ([], ["--max-new-tokens", "13"])
+    )  # of a context of 16
+    assert fitting["ids"] == given["ids"]
+    (file := Path("prompts.txt")).write_text("abc\nabcdefghijklmno\n")
+    short, long = records(run("generate", "--prompt-file", str(file), *arguments[2:]).stdout)
+    assert len(short["ids"]) == len(long["ids"]) == 1
+
+
 def test_best_of_prints_the_most_likely_of_its_texts_and_says_so(run: Any) -> None:
     save_model("one")
     drawn = ["generate", "abc", *SHORT, "--seed", "3", "--temperature", "2"]
@@ -485,6 +497,7 @@ def test_best_of_prints_the_most_likely_of_its_texts_and_says_so(run: Any) -> No
         (["x", "--alternatives", "0"], "--alternatives 0 needs --json or --table"),
         (["x", "--alternatives", "3", "--explain"], "--alternatives 3 needs --json or --table"),
         (["x", "--beams", "2", "--draft", "y"], "beams (2) cannot be combined with --draft"),
+        (["x", "--beams", "2", "--json", "--alternatives", "3"], "--alternatives 3 cannot be combined with --beams"),
         (["x", "--best-of", "0"], "best_of (0) must be at least 1"),
         (["x", "--best-of", "2", "--samples", "3"], "samples (3) must be at most best_of (2)"),
         (["x", "--best-of", "2", "--beams", "2"], "beams (2) cannot be combined with best_of (2)"),
@@ -504,6 +517,12 @@ def test_wrong_input_is_one_line_on_stderr(run: Any, arguments: list[str], messa
     [
         (["--stop", ""], "stop contains an empty text ('')"),
         (["--context", "keep-first:99"], "keep-first (99) must be at most half the context length (8)"),
+        (["--logit-bias", "#999=1"], "logit_bias of #999 must be for an id from 0 to 256"),
+        (
+            ["--beams", "2", "--max-new-tokens", "14"],
+            "with beams, the prompt's tokens (3) and max_new_tokens (14) must fit into the context (16) together; give "
+            "a --max-new-tokens of at most 13",
+        ),
     ],
 )
 def test_wrong_settings_are_reported_before_the_prompt_is_printed(run: Any, arguments: list[str], message: str) -> None:

@@ -122,6 +122,30 @@ def test_more_processes_than_gpus_are_refused(run: Callable[..., Result], monkey
     assert "devices (3) must be at most 2, the cuda devices of this machine" in result.stderr
 
 
+@pytest.mark.parametrize(("flags", "cores", "expected"), [([], 1, 1), (["--devices", "2"], 4, 2)])
+def test_a_plan_is_measured_with_the_threads_that_a_process_will_have(
+    run: Callable[..., Result], tiny: list[str], monkeypatch: pytest.MonkeyPatch, flags: list[str], cores: int,
+    expected: int,
+) -> None:  # fmt: skip
+    measured = set()
+
+    def seconds_per_step(*_: object, **__: object) -> float:
+        measured.add(torch.get_num_threads())
+        return 0.01
+
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for module in ("minigpt.cores", "minigpt.threads"):
+        monkeypatch.setattr(f"{module}.available_cores", lambda: cores)
+    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", seconds_per_step)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        assert run("train", "fox.txt", *tiny, "--plan", *flags).exit_code == 0
+    finally:
+        torch.set_num_threads(before)
+    assert measured == {expected}
+
+
 @pytest.fixture
 def begun_on_two(run: Callable[..., Result], here: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A run whose record has `--devices 2 --device cpu`, on a machine that now has one GPU."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from builders import new_model
 
-from minigpt.cli import play
+from minigpt.cli import play, signals
 from minigpt.cli.play import Session
 from minigpt.cli.session import OUT_OF_MEMORY, typed_lines
 from minigpt.config import SamplingConfig
@@ -127,6 +127,23 @@ def test_ctrl_c_stops_the_model_and_keeps_what_it_wrote(monkeypatch: pytest.Monk
     assert session.text == "Once" + "".join(shown[:2])
     session.run(iter(["/continue"]))
     assert len(session.turns) == 2
+
+
+def test_ctrl_c_in_a_command_or_at_the_end_of_a_turn_does_not_end_the_session(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = new_session()
+
+    def write(_: str, end: str = "\n") -> None:
+        if end:
+            signals._raise(2, None)
+
+    monkeypatch.setattr(play, "write", write)
+    monkeypatch.setattr("minigpt.cli.session.write", write)
+    session.run(iter(["Once", "/show", "more"]))
+    assert [typed for typed, _ in session.turns] == ["Once", "\nmore"]
+    assert capsys.readouterr().err.splitlines().count(" [stopped]") == 3
+    assert not signals.was_interrupted()
 
 
 def test_a_retry_that_is_stopped_before_its_first_word_keeps_the_old_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,8 +167,11 @@ def test_beam_search_has_no_sliding_window() -> None:
     with pytest.raises(ConfigError) as caught:
         search(model, [1, 2, 3, 0], 4, max_new_tokens=5, beams=2)
     assert str(caught.value) == (
-        "with beams, prompt (4 tokens) and max_new_tokens (5) must fit into the context (8) together"
+        "with beams, the prompt's tokens (4) and max_new_tokens (5) must fit into the context (8) together; give a "
+        "--max-new-tokens of at most 4"
     )
+    with pytest.raises(ConfigError, match=r"tokens \(8\) and .* the context \(8\) together; shorten the prompt$"):
+        search(model, 4 * [1, 2], 4, max_new_tokens=1, beams=2)
 
 
 def test_bans_that_leave_no_token_are_an_error() -> None:

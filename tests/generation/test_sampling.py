@@ -306,6 +306,8 @@ def test_settings_with_texts_need_a_tokenizer(changes: dict[str, Any]) -> None:
 
 
 def test_a_bias_for_an_id_outside_the_vocabulary_is_refused() -> None:
+    with pytest.raises(ConfigError, match="logit_bias of #257 must be for an id from 0 to 256"):
+        Sampler(SamplingConfig(logit_bias=("#257=1",)), Tokenizer.named("bytes"))
     with pytest.raises(ConfigError, match="logit_bias of #4 must be for an id from 0 to 3"):
         sampler(logit_bias=("#4=1",)).choose(LOGITS, NOTHING, 0)
 

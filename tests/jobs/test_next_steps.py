@@ -147,11 +147,31 @@ def test_flags_have_no_value_and_each_text_of_a_mixture_has_a_weight(jobs: Any, 
     assert commands(found)[0] == "train text.txt=2 MORE_TEXT=1 --mix --deduplicate"
 
 
-@pytest.mark.parametrize(("bits", "reason"), [(FLAT, "length"), (FALLING, "early stop")])
-def test_a_run_that_no_longer_improves_needs_more_text(jobs: Any, bits: list[float], reason: str) -> None:
-    found = next_steps(jobs(bits, reason=reason))
+@pytest.mark.parametrize("reason", ["length", "early stop"])
+def test_a_run_that_no_longer_improves_needs_more_text(jobs: Any, reason: str) -> None:
+    found = next_steps(jobs(FLAT, reason=reason))
     assert found[0].text.startswith("no longer improving")
     assert commands(found)[0] == "train text.txt MORE_TEXT"
+
+
+def test_a_run_that_stopped_early_may_have_improved_in_its_last_quarter(jobs: Any) -> None:
+    job = jobs(FALLING, reason="early stop")
+    found = next_steps(job)
+    assert found[0].text == (
+        "validation stopped improving, so the run ended early: 2.20 to 2.00 bits per byte in the last quarter of the "
+        "steps, while the learning rate decayed; more minutes alone will not help"
+    )
+    assert commands(found)[0] == "train text.txt MORE_TEXT"
+    constant = replace(job, config=job.config.replace(schedule="constant"))
+    assert "in the last quarter of the steps; more minutes" in next_steps(constant)[0].text
+
+
+def test_many_texts_are_not_listed_in_a_command(jobs: Any, here: Path) -> None:
+    sources = tuple(str(here / f"{number}.txt") for number in range(100))
+    proposed = commands(next_steps(jobs(RISING, sources=sources)))
+    assert proposed[0] == "train TEXTS MORE_TEXT"
+    assert proposed[-1] == "train TEXTS --from gpt2 --epochs 3"
+    assert commands(next_steps(jobs(RISING, sources=sources[:9])))[0].startswith("train 0.txt 1.txt ")
 
 
 def test_gpt2_is_proposed_for_a_short_english_text_only(jobs: Any) -> None:

@@ -317,6 +317,67 @@ def test_a_tokenizer_without_merges_gets_token_noise_and_refuses_bpe_dropout() -
 def test_a_batch_larger_than_the_text_is_refused_with_what_fits() -> None:
     with pytest.raises(ConfigError, match=r"larger than the training text \(400000 tokens\); .* at most 3125"):
         planned(batch_size=4000)
+    with pytest.raises(ConfigError, match=r"larger than the training text .*; give a --batch-tokens of at most 400000"):
+        planned(batch_tokens=600_000)
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ({"batch_size": 31}, None),  # the run is short, so the context length is 64
+        ({"batch_size": 32}, "--batch-size of at most 31"),
+        ({"batch_tokens": 32 * 64}, "--batch-tokens of at most 1984"),
+        ({"batch_size": 20, "minutes": 60}, "--batch-size of at most 15"),  # 128
+        ({"batch_size": 20, "context_length": 128}, "--batch-size of at most 15"),
+        ({"batch_size": 20, "base": PRESETS["nano"]}, "--batch-size of at most 15"),
+    ],
+)
+def test_a_batch_is_compared_with_the_text_at_the_context_length_that_is_planned(
+    given: dict[str, Any], advice: str | None
+) -> None:
+    short = CorpusStats(n_tokens=2000, n_bytes=5000, vocab_size=257, entropy=3.0)
+    if advice is None:
+        assert planned(short, **given).training.context_length == 64
+        return
+    with pytest.raises(ConfigError, match=f"is larger than the training text .*; give a {advice}$"):
+        planned(short, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"batch_size": 2}, r"batch_size \(2\) must be at least the number of processes \(4\)"),
+        ({"batch_tokens": 192}, r"batch_tokens \(192\) must be at least 256 for 4 processes: .* of 64 tokens of"),
+        ({"batch_tokens": 256, "minutes": 60}, r"batch_tokens \(256\) must be at least 512 for 4 processes"),
+        ({"batch_tokens": 256, "minutes": 0.1}, None),  # so short a run has a context length of 64
+        ({"batch_size": 4}, None),
+        ({}, None),
+    ],
+)
+def test_a_batch_has_a_sequence_for_each_process(given: dict[str, Any], message: str | None) -> None:
+    if message is None:
+        assert planned(processes=4, **given).training.sequences_per_step >= 4
+        return
+    with pytest.raises(ConfigError, match=message):
+        planned(processes=4, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "length"),
+    [
+        ({"flops": 1e14}, (300, None)),
+        ({"flops": 1e11}, (None, 5.0)),  # 300 steps of GPT-2 would take 2,000 s or more
+        ({"flops": 1e11, "steps": 300}, (300, None)),
+        ({"flops": 1e11, "preset": "nano"}, (300, None)),
+        ({"flops": 1e11, "base": PRESETS["gpt2"]}, (None, 5.0)),
+    ],
+)
+def test_a_tiny_text_gets_steps_unless_they_take_longer_than_five_minutes(
+    given: dict[str, Any], length: tuple[int | None, float | None]
+) -> None:
+    letters = CorpusStats(n_tokens=12_000, n_bytes=50_000, vocab_size=50_257, entropy=2.5)
+    made = planned(letters, **{"preset": "gpt2"} | given).training
+    assert (made.steps, made.minutes) == length
 
 
 @pytest.mark.parametrize(("given", "longest"), [({"n_embd": 32, "n_layer": 1, "n_head": 1}, 11_585), ({}, 39_592)])
@@ -377,6 +438,13 @@ def test_a_model_too_large_for_one_device_is_sharded_over_several() -> None:
         planned(processes=4, device_type="cuda", sharding="off", **xl)
     with pytest.raises(ConfigError, match=r"on each device, .* over more devices than 4 with --devices N --sharding"):
         planned(processes=4, device_type="cuda", **xl | {"free_memory": 6 * 10**9})
+
+
+def test_a_model_to_fine_tune_in_shards_that_does_not_fit_is_refused_for_that() -> None:
+    xl: dict[str, Any] = {"base": PRESETS["gpt2-xl"], "preset": "", "processes": 2, "free_memory": 8 * 10**9}
+    with pytest.raises(ConfigError, match=r"takes about .* GB on each device, but 8\.0 GB are free"):
+        planned(sharding="on", **xl)
+    assert planned(**xl).training.lora
 
 
 def test_a_model_that_fits_one_device_is_not_sharded_unless_asked() -> None:

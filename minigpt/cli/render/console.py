@@ -56,11 +56,11 @@ def facts(title: str, rows: Mapping[str, str]) -> RenderableType:
 
 @contextmanager
 def progress_bar(out: Console, what: str, *, in_bytes: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar, in a terminal only, which is removed at the end.
+    """A progress bar, only in a terminal that can redraw lines, which is removed at the end.
 
     Yields a function that takes how much is done and the total, as numbers or `in_bytes`.
     """
-    if not out.is_terminal:
+    if not out.is_interactive:
         yield lambda *_: None
         return
     amount = DownloadColumn() if in_bytes else MofNCompleteColumn()

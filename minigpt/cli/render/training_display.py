@@ -31,7 +31,7 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 class TrainingDisplay:
-    """Draws a run's events: a live panel in a terminal, plain lines elsewhere."""
+    """Draws a run's events: a live panel in a terminal that can redraw lines, plain lines elsewhere."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class TrainingDisplay:
         self.recent: deque[float] = deque(maxlen=20)  # seconds of the last steps
         self.steps, self.training_seconds = 0, 0.0  # without evaluations and saves
         self.live: Live | None = None
-        if out.is_terminal or (out.is_jupyter and find_spec("ipywidgets") is not None):
+        if out.is_interactive or (out.is_jupyter and find_spec("ipywidgets") is not None):
             self.live = Live(console=out, refresh_per_second=4, transient=True, get_renderable=self._panel)
         self.next_line = 0.0
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from minigpt.cli.render.console import progress_bar
 from minigpt.cli.render.training_display import TrainingDisplay, sample_panel
 from minigpt.evaluation.baselines import Baseline
 from minigpt.evaluation.memorization.index import CopiedRun, Memorization, TrainingLocation
@@ -63,6 +64,21 @@ def test_a_nan_or_infinite_loss_does_not_break_the_display(losses: tuple[float, 
     finite = [loss for loss in losses if math.isfinite(loss)]
     assert display.losses == finite
     assert display.smoothed == (pytest.approx(sum(finite) / len(finite)) if finite else None)
+
+
+@pytest.mark.parametrize("settings", [{"_environ": {"TERM": "dumb"}}, {"force_interactive": False}])
+def test_a_terminal_that_cannot_redraw_lines_gets_plain_lines(settings: dict[str, Any]) -> None:
+    out = Console(file=StringIO(), force_terminal=True, highlight=False, width=200, **settings)
+    with TrainingDisplay(out, "fox", torch.device("cpu"), 100, 800, []) as display:
+        display.show(step(1))
+    assert "step 1/100" in out.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_terminal_that_cannot_redraw_lines_gets_no_progress_bar() -> None:
+    out = Console(file=StringIO(), force_terminal=True, force_interactive=False)
+    with progress_bar(out, "reading") as progress:
+        progress(1, 2)
+    assert out.file.getvalue() == ""  # type: ignore[attr-defined]
 
 
 def test_the_smoothed_loss_is_the_mean_of_the_first_steps_and_later_of_the_last_ones() -> None:
