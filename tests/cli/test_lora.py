@@ -118,6 +118,20 @@ def test_the_base_model_may_be_compressed_and_the_run_resumed(base: None, run: R
     assert kept(Path("checkpoints/exact")) != kept(Path("checkpoints/whole")), "the weights are rounded"
 
 
+def test_the_micro_batch_size_is_not_free_if_only_the_adapter_has_dropout(base: None, run: Run) -> None:
+    options = [*LORA, "--dropout", "0"]
+    assert run("train", *options).exit_code == 0
+    assert run("train", *options, "--lora-dropout", "0", "--name", "without").exit_code == 0
+    more = ["train", "--resume", "--steps", "7", "--micro-batch-size", "2", "--name"]
+    refused = run(*more, "letters")
+    assert refused.exit_code == 1
+    assert "micro_batch_size (2) cannot change on --resume without --allow-change" in refused.stderr
+    assert run(*more, "letters", "--allow-change").exit_code == 0
+    assert [change.option for change in RunFolder.open(LETTERS).record.changes] == ["micro_batch_size"]
+    assert run(*more, "without").exit_code == 0
+    assert not RunFolder.open(LETTERS.with_name("without")).record.changes
+
+
 def test_a_run_with_damaged_best_weights_is_resumed_from_its_state(letters: None, run: Run) -> None:
     (LETTERS / "adapter_model.safetensors").write_bytes(b"")
     resumed = run("train", "--resume", "--name", "letters", "--steps", "9")
