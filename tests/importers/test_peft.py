@@ -1,6 +1,7 @@
 """LoRA adapters of peft open here and those of minigpt open in peft, with the same logits; damaged ones are refused."""
 
 import copy
+import dataclasses
 import json
 import re
 import shutil
@@ -16,6 +17,7 @@ from torch import Tensor
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.exporters.export import export_model
+from minigpt.exporters.gguf_adapter import write_gguf_adapter
 from minigpt.importers.gguf_file import GgufFile
 from minigpt.importers.merge import merge_adapter
 from minigpt.importers.open_model import describe_model, load_model
@@ -391,6 +393,16 @@ def test_what_gguf_adapters_do_not_have_is_refused(
     with pytest.raises(CheckpointError, match=message):
         export_model(tmp_path / "adapter", "gguf", output=tmp_path / "adapter.gguf")
     assert not (tmp_path / "adapter.gguf").exists()
+
+
+def test_a_name_that_is_not_utf8_has_question_marks_in_gguf(tmp_path: Path, base: Path) -> None:
+    folder = save_adapted(tmp_path / "run", base, adapted(base))
+    adapter = dataclasses.replace(read_adapter(folder), base="models/caf\udce9")
+    with (tmp_path / "adapter.gguf").open("wb") as file:
+        write_gguf_adapter(file, adapter, SHAPES["odd"], "caf\udce9")
+    written = GgufFile(tmp_path / "adapter.gguf")
+    assert written.metadata["general.name"] == written.metadata["general.base_model.0.name"] == "caf?"
+    written.close()
 
 
 def test_the_adapter_of_a_run_is_exported_to_gguf_in_f32_only(tmp_path: Path, base: Path) -> None:
