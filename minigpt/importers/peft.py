@@ -58,7 +58,11 @@ _WITHOUT_EFFECT = {
     "target_modules", "task_type",
 }  # fmt: skip
 _BASE_CHANGING = ("pissa", "olora", "loftq", "corda", "lora_ga")  # initializations that also change the base weights
-_QUANTIFIERS = 4  # of a pattern at most, since matching may take time that is exponential in them
+# The regular expressions of rank_pattern and alpha_pattern that are supported: others may take very long to match.
+_CHARACTERS = r"(?:[\w.-]|\\[.dDwW-]|\[\^?[\w.\\-]+\])(?:(?:[*+?]|\{\d{1,2}(?:,\d{0,2})?\})\??)?"
+_GROUP = rf"\((?:\?:)?(?:{_CHARACTERS}|\|)*\)"
+_PATTERN = re.compile(rf"\^?(?:{_CHARACTERS}|\||{_GROUP})*\$?")
+_CHOICES = 12  # bits of choice in a pattern at most: matching may take time that is exponential in them
 
 
 @dataclass(frozen=True)
@@ -199,7 +203,9 @@ def _check_pattern(pattern: str, name: str, path: Path) -> None:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
         raise CheckpointError(f"{name} in {path}: {quoted(pattern)} is not a regular expression ({error})") from error
-    if re.search(r"\)\s*[*+{?]", pattern) or len(re.findall(r"[*+{?]", pattern)) > _QUANTIFIERS:
+    alternatives = [each.count("|") + 1 for each in (re.sub(_GROUP, "", pattern), *re.findall(_GROUP, pattern))]
+    choices = 3 * len(re.findall(r"(?<!\()[*+?{]", pattern)) + sum(map(math.log2, alternatives))
+    if not _PATTERN.fullmatch(pattern) or choices > _CHOICES:
         raise CheckpointError(f"{name} in {path}: the regular expression {quoted(pattern)} is not supported")
 
 

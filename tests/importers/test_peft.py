@@ -472,6 +472,12 @@ def forget_hash(folder: Path) -> None:
         ({"rank_pattern": {"(": 4}}, "'(' is not a regular expression"),
         ({"alpha_pattern": {"(a|a)*": 4}}, "the regular expression '(a|a)*' is not supported"),
         ({"alpha_pattern": {".*" * 30: 4}}, "is not supported"),
+        ({"alpha_pattern": {".*" * 5: 4}}, "is not supported"),
+        ({"alpha_pattern": {"(a|b)" * 13: 4}}, "is not supported"),
+        ({"alpha_pattern": {r"(\w|.|\d)" * 24 + "-": 4}}, "is not supported"),
+        ({"alpha_pattern": {"((a|b)|c)": 4}}, "is not supported"),
+        ({"alpha_pattern": {"(?x:(.+) #\n+)": 4}}, "is not supported"),
+        ({"alpha_pattern": {"(?i)c_attn": 4}}, "is not supported"),
         ({"use_dora": True}, "has no lora_magnitude_vector for 'h.0.attn.c_attn'"),
     ],
 )
