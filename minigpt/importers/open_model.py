@@ -134,13 +134,18 @@ def _load_adapted(
 
 
 def _load_base(adapter: Path, path: Path, sha256: str | None, *, mapped: bool) -> LoadedModel:
-    if is_adapter(path):
-        raise CheckpointError(
-            f"{path}, the base model of {adapter}, is an adapter itself; merge it first: minigpt merge {path}"
-        )
+    _check_whole(adapter, path)
     loaded = load_model(path, "cpu", mapped=mapped)
     check_base(adapter, sha256, loaded.checkpoint.model, path)
     return loaded
+
+
+def _check_whole(adapter: Path, base: Path) -> None:
+    """Raises CheckpointError if the base model of an adapter is an adapter too."""
+    if is_adapter(base):
+        raise CheckpointError(
+            f"{base}, the base model of {adapter}, is an adapter itself; merge it first: minigpt merge {base}"
+        )
 
 
 def load_base(directory: Path, base: AdapterBase | None, *, mapped: bool = False) -> GPT:
@@ -174,7 +179,9 @@ def describe_model(path: Path) -> tuple[GPTConfig, Tokenizer, tuple[str, ...]]:
     Raises: as `load_model`.
     """
     if is_adapter(path) and not exists(path / TRAINING):
-        return describe_model(find_base(path, read_adapter(path).base))
+        base = find_base(path, read_adapter(path).base)
+        _check_whole(path, base)
+        return describe_model(base)
     if is_checkpoint(path) or exists(path / TRAINING):
         config, tokenizer = read_config(path), Tokenizer.load(path)
         return config, tokenizer, _notes_on(path, config, tokenizer)

@@ -319,6 +319,16 @@ def test_an_adapter_of_an_adapter_is_refused(tmp_path: Path, base: Path) -> None
         load_model(second, "cpu", base=first)
 
 
+def test_two_adapters_that_name_each_other_are_refused(tmp_path: Path, base: Path) -> None:
+    folders = [save_adapted(tmp_path / name, base, adapted(base)) for name in ("first", "second")]
+    for folder, other in (folders, folders[::-1]):
+        edit(folder, base_model_name_or_path=str(other))
+        (folder / "training.json").unlink()
+    for opened in (describe_model, load_model):
+        with pytest.raises(CheckpointError, match="is an adapter itself; merge it first: minigpt merge"):
+            opened(folders[0])
+
+
 def test_merging_twice_is_refused_and_nothing_is_written(tmp_path: Path, base: Path) -> None:
     save_adapted(tmp_path / "run", base, adapted(base))
     merged = merge_adapter("run", checkpoints=tmp_path).directory
