@@ -172,14 +172,14 @@ def find_adapted(
     return path, None if name is None else find_model(name, checkpoints)
 
 
-def describe_model(path: Path) -> tuple[GPTConfig, Tokenizer, tuple[str, ...]]:
+def describe_model(path: Path, checkpoints: Path | None = None) -> tuple[GPTConfig, Tokenizer, tuple[str, ...]]:
     """The config and the tokenizer of the model at a path, of any format, with notes on them; reads no weights.
 
-    Works for a run without weights, too.
+    Works for a run without weights, too. The base model of an adapter is looked for as by `load_model`.
     Raises: as `load_model`.
     """
     if is_adapter(path) and not exists(path / TRAINING):
-        base = find_base(path, read_adapter(path).base)
+        base = find_base(path, read_adapter(path).base, checkpoints)
         _check_whole(path, base)
         return describe_model(base)
     if is_checkpoint(path) or exists(path / TRAINING):

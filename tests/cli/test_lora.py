@@ -1,6 +1,8 @@
 """`minigpt train --lora`: an adapter is trained, resumed, opened by every command and merged; the rest is refused."""
 
 import json
+import re
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from minigpt.exporters import export as exporting
 from minigpt.storage.run import Run as RunFolder
 from minigpt.storage.tensors import load_tensors
 
@@ -275,6 +278,29 @@ def test_a_base_model_that_is_missing_or_has_changed_is_one_line(letters: None, 
     assert (missing.exit_code, missing.stderr.count("\n")) == (1, 1)
     assert f"is an adapter of {FOX.resolve()}, which does not exist" in missing.stderr
     assert not weights.exists()
+
+
+def test_the_base_of_an_adapter_elsewhere_is_found_in_the_checkpoints(
+    base: None, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("gguf")
+    monkeypatch.setattr(exporting, "_MAX_SIZE_FOR_LLAMA", 0)  # llama.cpp takes seconds
+    assert run("train", *LORA, "--no-lora-embedding").exit_code == 0
+    (LETTERS / "training.json").unlink()
+    config = config_of(LETTERS) | {"base_model_name_or_path": "someone/fox"}
+    (LETTERS / "adapter_config.json").write_text(json.dumps(config))
+    Path("adapters").mkdir()
+    shutil.move(LETTERS, "adapters/letters")
+    shutil.move("checkpoints", "models")
+    elsewhere = ["--checkpoints", "models"]
+    about = run("info", "adapters/letters", *elsewhere)
+    assert about.exit_code == 0, about.output
+    exported = run("export", "adapters/letters", *elsewhere)
+    assert exported.exit_code == 0, exported.output
+    found = re.search(r"llama.cpp adds it to its base model: minigpt (export fox .*)\n", exported.stderr)
+    assert found is not None
+    assert run(*shlex.split(found[1])).exit_code == 0
+    assert Path("base.gguf").exists()
 
 
 def test_lora_is_chosen_only_where_training_all_weights_does_not_fit_and_that_is_said(
