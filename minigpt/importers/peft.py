@@ -33,6 +33,7 @@ from minigpt.storage.huggingface import (
 )
 from minigpt.storage.json_record import is_integer, is_number, is_text, mapping
 from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, CONFIG, WEIGHTS, last_part
+from minigpt.storage.run import read_record
 from minigpt.storage.tensors import TensorFile
 
 PICKLED_ADAPTER = "adapter_model.bin"  # of peft before 2024
@@ -259,13 +260,18 @@ def _read_tensors(directory: Path) -> tuple[dict[str, Tensor], Mapping[str, str]
 def find_base(directory: Path, name: str | None, checkpoints: Path | None = None) -> Path:
     """The path of the base model that an adapter names: as given, in the folder of the adapter's, or in `checkpoints`.
 
+    It is also looked for by the name or path in the record of the run that trained the adapter: a model that was
+    imported from the hub may have another name here.
     Raises: CheckpointError if it is not here; the message says how to get it.
     """
     if name is None:
         raise CheckpointError(f"{directory} does not name its base model; give it: --model BASE --adapter {directory}")
-    last = last_part(name)
-    folders = [directory.resolve().parent / last, *([] if checkpoints is None else [checkpoints / last])]
-    for candidate in (Path(name), *folders):
+    folders = [directory.resolve().parent, *([] if checkpoints is None else [checkpoints])]
+    candidates = [Path(name)]
+    for each in (_recorded_base(directory), name):
+        if each is not None:
+            candidates += [*(folder / last_part(each) for folder in folders), Path(each)]
+    for candidate in candidates:
         if candidate.resolve() != directory.resolve() and _holds_model(candidate):
             return candidate
     if is_hub_name(name) and not Path(name).is_absolute():
@@ -276,6 +282,13 @@ def find_base(directory: Path, name: str | None, checkpoints: Path | None = None
         f"{directory} is an adapter of {name}, which does not exist; put the base model there, or name it: --model "
         f"BASE --adapter {directory}"
     )
+
+
+def _recorded_base(directory: Path) -> str | None:
+    """The model that the run in a folder was fine-tuned from; None if there is no record of it."""
+    with contextlib.suppress(CheckpointError):
+        return read_record(directory, []).base
+    return None
 
 
 def _holds_model(path: Path) -> bool:

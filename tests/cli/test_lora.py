@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import new_model
 from click.testing import Result
 
 from minigpt.exporters import export as exporting
+from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.storage.run import Run as RunFolder
-from minigpt.storage.tensors import load_tensors
+from minigpt.storage.tensors import load_tensors, save_tensors
+from minigpt.tokenizer.tokenizer import Tokenizer
 
 Run = Callable[..., Result]
 
@@ -278,6 +281,27 @@ def test_a_base_model_that_is_missing_or_has_changed_is_one_line(letters: None, 
     assert (missing.exit_code, missing.stderr.count("\n")) == (1, 1)
     assert f"is an adapter of {FOX.resolve()}, which does not exist" in missing.stderr
     assert not weights.exists()
+
+
+def mark_as_downloaded(folder: Path, repository: str) -> None:
+    """Makes a folder one that was imported from a repository of the hub."""
+    tensors, metadata = load_tensors(folder / "model.safetensors")
+    save_tensors(folder / "model.safetensors", tensors, metadata | {"source": f"{repository}/model.safetensors@0"})
+
+
+def test_a_base_that_was_imported_from_the_hub_under_another_name_is_found(base: None, run: Run) -> None:
+    mark_as_downloaded(FOX, "someone/gpt")
+    save_checkpoint("checkpoints/gpt", new_model(n_embd=16, n_layer=1), Tokenizer.named("bytes"))
+    assert run("train", *LORA).exit_code == 0
+    assert config_of(LETTERS)["base_model_name_or_path"] == "someone/gpt"
+    for command in (["generate", "the", "--model", "letters", "--max-new-tokens", "2"], ["merge", "letters"],
+                    ["train", "--resume", "--name", "letters", "--steps", "9"]):  # fmt: skip
+        done = run(*command)
+        assert done.exit_code == 0, done.output
+    shutil.rmtree("checkpoints/gpt")
+    shutil.rmtree(FOX)
+    missing = run("generate", "the", "--model", "letters")
+    assert "is an adapter of 'someone/gpt', which is not here; get it with `minigpt load-gpt2 " in missing.stderr
 
 
 def test_the_base_of_an_adapter_elsewhere_is_found_in_the_checkpoints(
