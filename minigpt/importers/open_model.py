@@ -11,10 +11,10 @@ from minigpt.config import GPTConfig
 from minigpt.device import resolve_device
 from minigpt.errors import CheckpointError
 from minigpt.importers.hub import is_hub_name
-from minigpt.importers.huggingface import open_huggingface, scales_attention
+from minigpt.importers.huggingface import SCALED_QUERIES, ScaledQueries, open_huggingface, scales_attention
 from minigpt.importers.imported_model import ImportedModel, check_vocabulary
 from minigpt.importers.nanogpt import CHECKPOINT, is_nanogpt, open_nanogpt
-from minigpt.importers.peft import PICKLED_ADAPTER, check_base, find_base, merged, read_adapter
+from minigpt.importers.peft import PICKLED_ADAPTER, Adapter, check_base, find_base, merged, read_adapter
 from minigpt.importers.sharded import ShardedTensors
 from minigpt.importers.tensorflow import HPARAMS, INDEX, LATEST, open_tensorflow
 from minigpt.importers.torch_file import TorchTensors, is_torch_file, open_torch
@@ -117,6 +117,7 @@ def _load_adapted(
     """An adapter's base model with the adapter merged into its weights, in float32 before they get the dtype."""
     adapter = read_adapter(path)
     base_path = base or find_base(path, adapter.base, checkpoints)
+    _check_queries(adapter, base_path)
     loaded = _load_base(path, base_path, adapter.base_sha256, mapped=True)
     model = merged(loaded.checkpoint.model, adapter).to(device, dtype)
     tokenizer = loaded.checkpoint.tokenizer
@@ -146,6 +147,34 @@ def _check_whole(adapter: Path, base: Path) -> None:
         raise CheckpointError(
             f"{base}, the base model of {adapter}, is an adapter itself; merge it first: minigpt merge {base}"
         )
+
+
+def _check_queries(adapter: Adapter, base: Path) -> None:
+    """Raises CheckpointError if the queries of the base are scaled, and the adapter may be for the unscaled ones."""
+    changes_queries = any("c_attn" in name for name in (*adapter.layers, *adapter.replaced))
+    if not changes_queries or adapter.base_sha256 is not None or is_adapter(base) or not has_scaled_queries(base):
+        return
+    if is_checkpoint(base) and adapter.base is not None and Path(adapter.base).resolve() == base.resolve():
+        return  # it was trained on the import
+    raise CheckpointError(
+        f"{adapter.directory} may be for other weights than those of {base}, whose queries minigpt multiplies by the "
+        "scale of the attention; merge it with peft, and import the merged model with `minigpt load-gpt2`"
+    )
+
+
+def has_scaled_queries(path: Path) -> bool:
+    """Whether the scale of the attention is multiplied into the query weights of the model at a path.
+
+    That is so when it is opened, or was so when it was imported.
+    Raises: as `open_model`.
+    """
+    folder = path.parent if path.name == WEIGHTS else path
+    if is_checkpoint(folder):
+        with TensorFile(folder / WEIGHTS) as file:
+            return SCALED_QUERIES in file.metadata
+    imported = open_model(path, ids_only=True)
+    imported.tensors.close()
+    return isinstance(imported.tensors, ScaledQueries)
 
 
 def load_base(directory: Path, base: AdapterBase | None, *, mapped: bool = False) -> GPT:

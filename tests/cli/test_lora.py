@@ -304,6 +304,20 @@ def test_a_base_that_was_imported_from_the_hub_under_another_name_is_found(base:
     assert "is an adapter of 'someone/gpt', which is not here; get it with `minigpt load-gpt2 " in missing.stderr
 
 
+def test_an_adapter_of_a_model_with_another_scale_of_the_attention_names_its_import(base: None, run: Run) -> None:
+    config = json.loads((FOX / "config.json").read_text())
+    (FOX / "config.json").write_text(json.dumps(config | {"scale_attn_weights": False}))
+    refused = run("train", *LORA)
+    assert "from (fox) scales its attention differently from GPT-2, and peft would apply" in refused.stderr
+    assert not LETTERS.exists()
+    assert run("load-gpt2", str(FOX), "--name", "copy").exit_code == 0
+    mark_as_downloaded(copy := FOX.with_name("copy"), "someone/gpt")
+    trained = run("train", *[option if option != "fox" else "copy" for option in LORA])
+    assert trained.exit_code == 0, trained.output
+    assert config_of(LETTERS)["base_model_name_or_path"] == str(copy.resolve())
+    assert run("generate", "the", "--model", "letters", "--max-new-tokens", "2").exit_code == 0
+
+
 def test_the_base_of_an_adapter_elsewhere_is_found_in_the_checkpoints(
     base: None, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from minigpt.errors import CheckpointError, ConfigError
 from minigpt.exporters.export import export_model
 from minigpt.exporters.gguf_adapter import write_gguf_adapter
 from minigpt.importers.gguf_file import GgufFile
+from minigpt.importers.gpt2 import import_gpt2
 from minigpt.importers.merge import merge_adapter
 from minigpt.importers.open_model import describe_model, load_model
 from minigpt.importers.peft import read_adapter
@@ -302,6 +303,55 @@ def test_a_base_that_has_changed_since_is_refused(tmp_path: Path, base: Path) ->
         load_model(folder, "cpu")
     with pytest.raises(CheckpointError, match="is not the base model"):
         load_model(folder, "cpu", base=base)
+
+
+def scale_attention(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"scale_attn_by_inverse_layer_idx": True}))
+
+
+@pytest.mark.parametrize("of_import", [False, True])
+def test_an_adapter_for_other_query_weights_than_those_of_its_base_is_refused(
+    tmp_path: Path, base: Path, of_import: bool
+) -> None:
+    queries = save_adapted(tmp_path / "queries", base, adapted(base))
+    others = save_adapted(tmp_path / "others", base, adapted(base, lora_targets="out_proj,up_proj"))
+    for folder in (queries, others):
+        forget_hash(folder)
+    scale_attention(base)
+    chosen = None
+    if of_import:
+        first = import_gpt2(base, checkpoints=tmp_path / "first", device="cpu").checkpoint.directory
+        chosen = import_gpt2(first, checkpoints=tmp_path / "again", device="cpu").checkpoint.directory
+    assert load_model(others, "cpu", base=chosen).checkpoint.model.config.n_embd == 21
+    for given in (chosen, chosen and chosen / "model.safetensors"):
+        with pytest.raises(CheckpointError, match=r"may be for other weights than those of .*, whose queries minigpt"):
+            load_model(queries, "cpu", base=given)
+
+
+def test_an_adapter_that_was_trained_on_an_import_with_scaled_queries_opens(tmp_path: Path, base: Path) -> None:
+    scale_attention(base)
+    chosen = import_gpt2(base, name="import", checkpoints=tmp_path, device="cpu").checkpoint.directory
+    model, ids = adapted(chosen), ids_for(SHAPES["odd"])
+    folder = save_adapted(tmp_path / "run", chosen, model)
+    edit(folder, base_model_name_or_path="somewhere/import")
+    for _ in range(2):
+        with torch.no_grad():
+            opened = load_model(folder, "cpu").checkpoint.model
+            torch.testing.assert_close(opened(ids), model(ids), atol=1e-5, rtol=1e-5)
+        forget_hash(folder)
+        edit(folder, base_model_name_or_path=str(chosen))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_peft_opens_an_adapter_of_an_import_with_scaled_queries(peft: Any, tmp_path: Path, base: Path) -> None:
+    scale_attention(base)
+    chosen = import_gpt2(base, name="import", checkpoints=tmp_path, device="cpu").checkpoint.directory
+    model, ids = adapted(chosen), ids_for(SHAPES["odd"])
+    folder = save_adapted(tmp_path / "run", chosen, model)
+    theirs = peft.AutoPeftModelForCausalLM.from_pretrained(folder).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(ids).logits, model(ids), atol=1e-5, rtol=1e-5)
 
 
 def test_an_adapter_of_another_shape_is_refused(tmp_path: Path, base: Path) -> None:
