@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from minigpt.cli.completion import complete_from
-from minigpt.cli.options import CheckpointsOption, JsonOption, NewestModelArgument
+from minigpt.cli.options import CheckpointsOption, JsonOption, NewestModelArgument, command_line, model_name
 from minigpt.cli.render.terminal import note, write
 from minigpt.errors import ConfigError
 from minigpt.shell import join
@@ -89,20 +89,20 @@ def export(
     - `minigpt export moby_dick --to html --title "Moby-Dick" --prompt "Call me"`
     """
     from minigpt.cli.render.console import console, facts
-    from minigpt.exporters.destination import model_name
+    from minigpt.exporters import destination
     from minigpt.exporters.export import export_model
     from minigpt.exporters.html.page import PageText
     from minigpt.importers.open_model import find_model
     from minigpt.units import size
 
     source = find_model(model, checkpoints)
-    page = PageText(title=model_name(source) if title is None else title, note=about, prompt=prompt)
+    page = PageText(title=destination.model_name(source) if title is None else title, note=about, prompt=prompt)
     if to != "html" and (title is not None or about or prompt or large):
         raise ConfigError(f"--title, --note, --prompt and --yes are for --to html, not for {to}")
     out = console()
     with out.status("writing the export and comparing its logits …"):
         done = export_model(
-            source, to, dtype=dtype, output=output, force=force, text=page, large=large,
+            source, to, dtype=dtype, output=output, force=force, checkpoints=checkpoints, text=page, large=large,
             announce=lambda about: note(f"the page will have about {size(about)}"),
         )  # fmt: skip
     if as_json:
@@ -124,7 +124,9 @@ def export(
         note(f"  {join('ollama', 'run', name, _PROMPT)}")
     count = min(100, done.context // 2)
     if done.base is not None:
-        export_base = join("minigpt", "export", done.base, "--to", "gguf", "--output", "base.gguf")
+        base = model_name(Path(done.base), checkpoints)
+        options = ["--to", "gguf", "--output", "base.gguf"]
+        export_base = command_line("export", base, *options, checkpoints=checkpoints)
         note(f"llama.cpp adds it to its base model: {export_base}")
         note("try it with:")
         write(_llama_command("base.gguf", "--lora", _file_argument(str(done.path)), count=count))

@@ -54,7 +54,7 @@ def info(
     from minigpt.storage.names import ADAPTER_WEIGHTS
 
     directory = find_model(model, checkpoints)
-    config, tokenizer, notes = describe_model(directory)
+    config, tokenizer, notes = describe_model(directory, checkpoints)
     for each in notes:
         note(f"note: {each}")
     training, run = _record(directory / TRAINING)

@@ -74,7 +74,7 @@ class Export:
     """The written file or folder, its size in bytes, notes for the user, and how close its logits are.
 
     `context` is the model's context length in tokens, `modelfile` the file that Ollama reads, if one was written,
-    `base` the base model of an exported adapter, which the target program needs too.
+    `base` the path of the base model of an exported adapter, which the target program needs too.
     """
 
     path: Path
@@ -95,6 +95,7 @@ def export_model(
     dtype: str | None = None,
     output: str | Path | None = None,
     force: bool = False,
+    checkpoints: Path | None = None,
     text: PageText | None = None,
     large: bool = False,
     announce: Callable[[int], None] = lambda _: None,
@@ -103,8 +104,8 @@ def export_model(
 
     `target` is one of TARGETS, `dtype` one of its dtypes, by default the first. `output` is the file (for gguf, html)
     or the folder, by default named after the model, in the working directory; `force` replaces an existing export.
-    For html, `text` is what the page says, `large` allows a file above 60 MB, and `announce` gets about its size in
-    bytes before it is written.
+    The base model of an adapter is also looked for in `checkpoints`. For html, `text` is what the page says, `large`
+    allows a file above 60 MB, and `announce` gets about its size in bytes before it is written.
     Raises: ConfigError for another target or dtype, and for a page that is too large or cannot compute the model;
     MissingPackageError if the target needs a package;
     CheckpointError if the model cannot be read, the target cannot express it, or needs a tokenizer that it does not
@@ -126,11 +127,12 @@ def export_model(
     with optional_import(f"export to {target}", *_PACKAGES[target]):
         for package in _PACKAGES[target]:  # before the model is read
             import_module(package)
-    model, notes = load_model(source, "cpu", mapped=True, checkpoints=source.resolve().parent)
+    model, notes = load_model(source, "cpu", mapped=True, checkpoints=checkpoints)
     if isinstance(model.tokenizer.vocabulary, IdsOnly):  # that of an adapter's base model
         check_ids_only(source, target)
     job = _ExportJob(model, dtype, list(notes))
     adapter = read_adapter(source) if is_adapter(source) else None
+    base = None if adapter is None else find_base(source, adapter.base, checkpoints)
     if adapter is not None and target != "gguf":
         job.notes.append(f"the adapter is merged into its base model, {adapter.base}")
     context = job.model.config.n_positions
@@ -140,8 +142,8 @@ def export_model(
         page_text = text or PageText(title=model_name(source))
         atomic_write(path, lambda file: job.html(file, page_text))
         size = path.stat().st_size
-    elif adapter is not None and target == "gguf":
-        atomic_write(path, lambda file: job.gguf_adapter(file, adapter))
+    elif adapter is not None and base is not None and target == "gguf":
+        atomic_write(path, lambda file: job.gguf_adapter(file, adapter, base))
         size = path.stat().st_size
     elif target == "gguf":
         atomic_write(path, job.gguf)
@@ -157,8 +159,8 @@ def export_model(
         with wrap_write_errors(path):
             for name in set(FILES[target]) - written:  # left by a replaced export
                 (path / name).unlink(missing_ok=True)
-    base = adapter.base if adapter is not None and target == "gguf" else None
-    return Export(path, target, dtype, size, context, tuple(job.notes), tuple(job.parity), modelfile, base)
+    needed = None if base is None or target != "gguf" else str(base)
+    return Export(path, target, dtype, size, context, tuple(job.notes), tuple(job.parity), modelfile, needed)
 
 
 class _ExportJob:
@@ -185,14 +187,13 @@ class _ExportJob:
             except runners.NotRunError as error:
                 self.notes.append(f"not checked in llama.cpp, which does not run on this machine: {error}")
 
-    def gguf_adapter(self, file: BinaryIO, adapter: Adapter) -> None:
-        """Writes an adapter as GGUF to an open named file, and checks it by adding it to the base model."""
+    def gguf_adapter(self, file: BinaryIO, adapter: Adapter, base: Path) -> None:
+        """Writes an adapter as GGUF to an open named file, and checks it by adding it to the base model at a path."""
         write_gguf_adapter(file, adapter, self.model.config, self.source.resolve().name)
         file.flush()
         again = read_gguf_adapter(Path(file.name), adapter, self.model.config)
-        base_path = find_base(adapter.directory, adapter.base, self.source.resolve().parent)
-        base = load_model(base_path, "cpu", mapped=True).checkpoint.model
-        self.check("minigpt", runners.model_in_torch(merged(base, again)))
+        model = load_model(base, "cpu", mapped=True).checkpoint.model
+        self.check("minigpt", runners.model_in_torch(merged(model, again)))
 
     def html(self, file: BinaryIO, text: PageText) -> None:
         """Writes a page to an open named file."""

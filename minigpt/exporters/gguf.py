@@ -18,7 +18,7 @@ from torch import Tensor
 from minigpt.errors import CheckpointError
 from minigpt.importers.gguf import gguf_name
 from minigpt.model.gpt import GPT
-from minigpt.storage.names import plain_source
+from minigpt.storage.names import encodable, plain_source
 from minigpt.storage.run_record import RunRecord
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
@@ -86,13 +86,13 @@ def _describe(writer: GGUFWriter, model: GPT, dtype: str, name: str, record: Run
 
     config = model.config
     writer.add_type(gguf.GGUFType.MODEL)
-    writer.add_name(name)
+    writer.add_name(encodable(name))
     writer.add_size_label(gguf.size_label(config.n_parameters, 0, 0, 0))
     if sources := [plain_source(source) for source in record.sources]:
-        writer.add_description(f"trained with minigpt on {', '.join(sources)}")
+        writer.add_description(encodable(f"trained with minigpt on {', '.join(sources)}"))
     if base := record.base:
         writer.add_base_model_count(1)
-        writer.add_base_model_name(0, plain_source(base))
+        writer.add_base_model_name(0, encodable(plain_source(base)))
     writer.add_tags(["text-generation"])
     writer.add_context_length(config.n_positions)
     writer.add_embedding_length(config.n_embd)

@@ -18,7 +18,7 @@ from minigpt.importers.gguf import gguf_name
 from minigpt.importers.gguf_file import GgufFile
 from minigpt.importers.peft import Adapter, AdapterLayer
 from minigpt.storage.huggingface import linear_layers
-from minigpt.storage.names import plain_source
+from minigpt.storage.names import encodable, plain_source
 
 _SMALLEST_ALPHA, _LARGEST_ALPHA = 1e-30, 1e30
 
@@ -41,10 +41,10 @@ def write_gguf_adapter(file: BinaryIO, adapter: Adapter, config: GPTConfig, name
         )
     writer = gguf.GGUFWriter(file.name, gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH.GPT2])
     writer.add_type(gguf.GGUFType.ADAPTER)
-    writer.add_name(name)
+    writer.add_name(encodable(name))
     if adapter.base is not None:
         writer.add_base_model_count(1)
-        writer.add_base_model_name(0, plain_source(adapter.base))
+        writer.add_base_model_name(0, encodable(plain_source(adapter.base)))
     writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
     # llama.cpp reads an alpha of 0 as "not scaled". It is a float32 in the file.
     alphas = (layer.alpha for layer in adapter.layers.values())

@@ -18,8 +18,8 @@ from minigpt.importers.hub import (
     repository_of,
     weights_identity,
 )
-from minigpt.importers.huggingface import GPT2_VOCABULARY_ASSUMED
-from minigpt.importers.open_model import open_model
+from minigpt.importers.huggingface import GPT2_VOCABULARY_ASSUMED, SCALED_QUERIES
+from minigpt.importers.open_model import has_scaled_queries, open_model
 from minigpt.importers.verification import Verification, verify_gpt2
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import TRAINING, WEIGHTS, Checkpoint, load_checkpoint, save_checkpoint
@@ -175,6 +175,8 @@ def _import(
     # OpenAI's models are known to have GPT-2's vocabulary, so their tokenizer is neither downloaded nor assumed.
     known = (GPT2_VOCABULARY_ASSUMED,) if metadata and is_openai(origin) else ()
     notes = tuple(note for note in imported.notes if note not in known)
+    if has_scaled_queries(path):
+        metadata = metadata | {SCALED_QUERIES: "true"}
     with contextlib.closing(imported.tensors):
         model = from_huggingface(imported.tensors, imported.config, device=resolve_device(device), mapped=True)
     already_there = exists(target)

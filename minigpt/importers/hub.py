@@ -142,8 +142,9 @@ def _fetch_first(
 
 
 def weights_identity(repository: str, revision: str | None = None) -> str | None:
-    """The file and the hub's hash of a model's weights; None with HF_HUB_OFFLINE=1.
+    """The file and the hub's hash of a model's weights; None if they are in several files, or with HF_HUB_OFFLINE=1.
 
+    The hash of an index of several files does not change with the weights in them.
     Raises: as `download`.
     """
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
@@ -155,7 +156,7 @@ def weights_identity(repository: str, revision: str | None = None) -> str | None
         for form in _FORMS:
             with contextlib.suppress(EntryNotFoundError):
                 metadata = get_hf_file_metadata(hf_hub_url(repository, form, revision=revision))
-                return f"{repository}/{form}@{metadata.etag}"
+                return None if form.endswith(_INDEX) else f"{repository}/{form}@{metadata.etag}"
     return None
 
 

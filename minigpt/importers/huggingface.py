@@ -37,6 +37,7 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 
 # The options that scale the attention, with GPT-2's values. Other values are equal to a factor on the queries.
 _SCALES = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False}
+SCALED_QUERIES = "scaled_queries"  # key in the metadata of an import's weights if these options were multiplied in
 GPT2_VOCABULARY_ASSUMED = "no tokenizer next to the weights: GPT-2's vocabulary is assumed"  # a note
 
 

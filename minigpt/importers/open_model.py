@@ -11,10 +11,10 @@ from minigpt.config import GPTConfig
 from minigpt.device import resolve_device
 from minigpt.errors import CheckpointError
 from minigpt.importers.hub import is_hub_name
-from minigpt.importers.huggingface import open_huggingface, scales_attention
+from minigpt.importers.huggingface import SCALED_QUERIES, ScaledQueries, open_huggingface, scales_attention
 from minigpt.importers.imported_model import ImportedModel, check_vocabulary
 from minigpt.importers.nanogpt import CHECKPOINT, is_nanogpt, open_nanogpt
-from minigpt.importers.peft import PICKLED_ADAPTER, check_base, find_base, merged, read_adapter
+from minigpt.importers.peft import PICKLED_ADAPTER, Adapter, check_base, find_base, merged, read_adapter
 from minigpt.importers.sharded import ShardedTensors
 from minigpt.importers.tensorflow import HPARAMS, INDEX, LATEST, open_tensorflow
 from minigpt.importers.torch_file import TorchTensors, is_torch_file, open_torch
@@ -117,6 +117,7 @@ def _load_adapted(
     """An adapter's base model with the adapter merged into its weights, in float32 before they get the dtype."""
     adapter = read_adapter(path)
     base_path = base or find_base(path, adapter.base, checkpoints)
+    _check_queries(adapter, base_path)
     loaded = _load_base(path, base_path, adapter.base_sha256, mapped=True)
     model = merged(loaded.checkpoint.model, adapter).to(device, dtype)
     tokenizer = loaded.checkpoint.tokenizer
@@ -134,13 +135,46 @@ def _load_adapted(
 
 
 def _load_base(adapter: Path, path: Path, sha256: str | None, *, mapped: bool) -> LoadedModel:
-    if is_adapter(path):
-        raise CheckpointError(
-            f"{path}, the base model of {adapter}, is an adapter itself; merge it first: minigpt merge {path}"
-        )
+    _check_whole(adapter, path)
     loaded = load_model(path, "cpu", mapped=mapped)
     check_base(adapter, sha256, loaded.checkpoint.model, path)
     return loaded
+
+
+def _check_whole(adapter: Path, base: Path) -> None:
+    """Raises CheckpointError if the base model of an adapter is an adapter too."""
+    if is_adapter(base):
+        raise CheckpointError(
+            f"{base}, the base model of {adapter}, is an adapter itself; merge it first: minigpt merge {base}"
+        )
+
+
+def _check_queries(adapter: Adapter, base: Path) -> None:
+    """Raises CheckpointError if the queries of the base are scaled, and the adapter may be for the unscaled ones."""
+    changes_queries = any("c_attn" in name for name in (*adapter.layers, *adapter.replaced))
+    if not changes_queries or adapter.base_sha256 is not None or is_adapter(base) or not has_scaled_queries(base):
+        return
+    if is_checkpoint(base) and adapter.base is not None and Path(adapter.base).resolve() == base.resolve():
+        return  # it was trained on the import
+    raise CheckpointError(
+        f"{adapter.directory} may be for other weights than those of {base}, whose queries minigpt multiplies by the "
+        "scale of the attention; merge it with peft, and import the merged model with `minigpt load-gpt2`"
+    )
+
+
+def has_scaled_queries(path: Path) -> bool:
+    """Whether the scale of the attention is multiplied into the query weights of the model at a path.
+
+    That is so when it is opened, or was so when it was imported.
+    Raises: as `open_model`.
+    """
+    folder = path.parent if path.name == WEIGHTS else path
+    if is_checkpoint(folder):
+        with TensorFile(folder / WEIGHTS) as file:
+            return SCALED_QUERIES in file.metadata
+    imported = open_model(path, ids_only=True)
+    imported.tensors.close()
+    return isinstance(imported.tensors, ScaledQueries)
 
 
 def load_base(directory: Path, base: AdapterBase | None, *, mapped: bool = False) -> GPT:
@@ -167,14 +201,16 @@ def find_adapted(
     return path, None if name is None else find_model(name, checkpoints)
 
 
-def describe_model(path: Path) -> tuple[GPTConfig, Tokenizer, tuple[str, ...]]:
+def describe_model(path: Path, checkpoints: Path | None = None) -> tuple[GPTConfig, Tokenizer, tuple[str, ...]]:
     """The config and the tokenizer of the model at a path, of any format, with notes on them; reads no weights.
 
-    Works for a run without weights, too.
+    Works for a run without weights, too. The base model of an adapter is looked for as by `load_model`.
     Raises: as `load_model`.
     """
     if is_adapter(path) and not exists(path / TRAINING):
-        return describe_model(find_base(path, read_adapter(path).base))
+        base = find_base(path, read_adapter(path).base, checkpoints)
+        _check_whole(path, base)
+        return describe_model(base)
     if is_checkpoint(path) or exists(path / TRAINING):
         config, tokenizer = read_config(path), Tokenizer.load(path)
         return config, tokenizer, _notes_on(path, config, tokenizer)

@@ -33,6 +33,7 @@ from minigpt.storage.huggingface import (
 )
 from minigpt.storage.json_record import is_integer, is_number, is_text, mapping
 from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, CONFIG, WEIGHTS, last_part
+from minigpt.storage.run import read_record
 from minigpt.storage.tensors import TensorFile
 
 PICKLED_ADAPTER = "adapter_model.bin"  # of peft before 2024
@@ -58,7 +59,11 @@ _WITHOUT_EFFECT = {
     "target_modules", "task_type",
 }  # fmt: skip
 _BASE_CHANGING = ("pissa", "olora", "loftq", "corda", "lora_ga")  # initializations that also change the base weights
-_QUANTIFIERS = 4  # of a pattern at most, since matching may take time that is exponential in them
+# The regular expressions of rank_pattern and alpha_pattern that are supported: others may take very long to match.
+_CHARACTERS = r"(?:[\w.-]|\\[.dDwW-]|\[\^?[\w.\\-]+\])(?:(?:[*+?]|\{\d{1,2}(?:,\d{0,2})?\})\??)?"
+_GROUP = rf"\((?:\?:)?(?:{_CHARACTERS}|\|)*\)"
+_PATTERN = re.compile(rf"\^?(?:{_CHARACTERS}|\||{_GROUP})*\$?")
+_CHOICES = 12  # bits of choice in a pattern at most: matching may take time that is exponential in them
 
 
 @dataclass(frozen=True)
@@ -199,7 +204,9 @@ def _check_pattern(pattern: str, name: str, path: Path) -> None:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
         raise CheckpointError(f"{name} in {path}: {quoted(pattern)} is not a regular expression ({error})") from error
-    if re.search(r"\)\s*[*+{?]", pattern) or len(re.findall(r"[*+{?]", pattern)) > _QUANTIFIERS:
+    alternatives = [each.count("|") + 1 for each in (re.sub(_GROUP, "", pattern), *re.findall(_GROUP, pattern))]
+    choices = 3 * len(re.findall(r"(?<!\()[*+?{]", pattern)) + sum(map(math.log2, alternatives))
+    if not _PATTERN.fullmatch(pattern) or choices > _CHOICES:
         raise CheckpointError(f"{name} in {path}: the regular expression {quoted(pattern)} is not supported")
 
 
@@ -253,13 +260,18 @@ def _read_tensors(directory: Path) -> tuple[dict[str, Tensor], Mapping[str, str]
 def find_base(directory: Path, name: str | None, checkpoints: Path | None = None) -> Path:
     """The path of the base model that an adapter names: as given, in the folder of the adapter's, or in `checkpoints`.
 
+    It is also looked for by the name or path in the record of the run that trained the adapter: a model that was
+    imported from the hub may have another name here.
     Raises: CheckpointError if it is not here; the message says how to get it.
     """
     if name is None:
         raise CheckpointError(f"{directory} does not name its base model; give it: --model BASE --adapter {directory}")
-    last = last_part(name)
-    folders = [directory.resolve().parent / last, *([] if checkpoints is None else [checkpoints / last])]
-    for candidate in (Path(name), *folders):
+    folders = [directory.resolve().parent, *([] if checkpoints is None else [checkpoints])]
+    candidates = [Path(name)]
+    for each in (_recorded_base(directory), name):
+        if each is not None:
+            candidates += [*(folder / last_part(each) for folder in folders), Path(each)]
+    for candidate in candidates:
         if candidate.resolve() != directory.resolve() and _holds_model(candidate):
             return candidate
     if is_hub_name(name) and not Path(name).is_absolute():
@@ -270,6 +282,13 @@ def find_base(directory: Path, name: str | None, checkpoints: Path | None = None
         f"{directory} is an adapter of {name}, which does not exist; put the base model there, or name it: --model "
         f"BASE --adapter {directory}"
     )
+
+
+def _recorded_base(directory: Path) -> str | None:
+    """The model that the run in a folder was fine-tuned from; None if there is no record of it."""
+    with contextlib.suppress(CheckpointError):
+        return read_record(directory, []).base
+    return None
 
 
 def _holds_model(path: Path) -> bool:

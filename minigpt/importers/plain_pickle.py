@@ -14,7 +14,8 @@ from typing import Any
 from minigpt.errors import CheckpointError
 
 MAX_PICKLE = 16 << 20  # bytes; that of GPT-2 XL with its optimizer's state has 1 MB
-_MAX_OPCODES = 1 << 18  # GPT-2 XL with its optimizer's state needs a third of them
+MAX_OPCODES = 1 << 18  # GPT-2 XL with its optimizer's state needs a third of them
+_MAX_ARGUMENTS = 16  # of a function, which may copy them; those of torch have at most 8
 
 Functions = Mapping[str, Any]
 """What a pickle may name, as `module.name`: values, or functions that are called with its arguments."""
@@ -73,8 +74,8 @@ class _Machine:
 
     def run(self, stream: BytesIO) -> Any:
         for count, (opcode, argument, _) in enumerate(pickletools.genops(stream)):
-            if count > _MAX_OPCODES:
-                raise ValueError(f"it has more than {_MAX_OPCODES:,} opcodes")
+            if count > MAX_OPCODES:
+                raise ValueError(f"it has more than {MAX_OPCODES:,} opcodes")
             if opcode.name == "STOP":
                 break
             self._step(opcode.name, argument)
@@ -127,6 +128,8 @@ class _Machine:
                 raise WouldRunError(argument.replace(" ", ".", 1))
             case "STACK_GLOBAL":
                 module, name = self._take(len(stack) - 2)
+                if not (isinstance(module, str) and isinstance(name, str)):  # texts of nested values can be huge
+                    raise ValueError("a function is named by something else than texts")
                 stack.append(self._function(f"{module}.{name}"))
             case "REDUCE" | "NEWOBJ":
                 function, arguments = self._take(len(stack) - 2)
@@ -155,10 +158,12 @@ class _Machine:
 def call(function: Any, arguments: Any) -> Any:
     """The result of a function of the list with a pickle's arguments.
 
-    Raises: ValueError if it is not a function, or the arguments are not a tuple.
+    Raises: ValueError if it is not a function, or the arguments are not a tuple, or too many.
     """
     if not callable(function) or not isinstance(arguments, tuple):
         raise ValueError("it calls something that is not a function")
+    if len(arguments) > _MAX_ARGUMENTS:
+        raise ValueError(f"it calls a function with {len(arguments):,} arguments; the maximum is {_MAX_ARGUMENTS}")
     return function(*arguments)
 
 

@@ -26,7 +26,7 @@ from minigpt.importers.plain_pickle import (
     is_plain,
     read_pickle,
 )
-from minigpt.importers.torch_pickle import FUNCTIONS, Storage, View, storage_of
+from minigpt.importers.torch_pickle import Storage, View, functions, storage_of
 from minigpt.storage.byte_file import ByteFile
 from minigpt.storage.files import lfs_pointer_error
 
@@ -104,7 +104,7 @@ def _open_zip(file: ByteFile) -> Any:
         byteorder = members.get(f"{prefix}byteorder")
         if byteorder and archive.open(byteorder).read(6) != b"little":
             raise ValueError("it is for big-endian machines")
-        content = read_pickle(BytesIO(archive.read(found[0])), FUNCTIONS, storage_of)
+        content = read_pickle(BytesIO(archive.read(found[0])), functions(), storage_of)
     return _place(content, lambda storage: _start_of(file, members.get(f"{prefix}data/{storage.key}"), storage))
 
 
@@ -145,7 +145,7 @@ def _open_old(file: ByteFile, start: bytes) -> Any:
     `start` is what was read of the file already.
     """
     stream = BytesIO(start + file.take(MAX_PICKLE))
-    if (first := read_pickle(stream, FUNCTIONS)) != _MAGIC_NUMBER:
+    if (first := read_pickle(stream, functions())) != _MAGIC_NUMBER:
         raise ValueError(f"its first pickle is a {type(first).__name__}")
     _, system = (read_pickle(stream, {}) for _ in range(2))
     if isinstance(system, dict) and system.get("little_endian") is False:
@@ -158,7 +158,7 @@ def _open_old(file: ByteFile, start: bytes) -> Any:
             raise ValueError(f"it describes the storage {storage.key} twice")
         return storage
 
-    content, keys = read_pickle(stream, FUNCTIONS, remember), read_pickle(stream, {})
+    content, keys = read_pickle(stream, functions(), remember), read_pickle(stream, {})
     if not isinstance(keys, list) or not all(map(is_plain, keys)) or set(keys) != storages.keys():
         raise ValueError("its list of storages is not that of its tensors")
     starts, end = {}, stream.tell()

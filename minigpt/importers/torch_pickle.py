@@ -3,12 +3,11 @@
 Source: torch/_utils.py for the functions, torch/serialization.py for the persistent ids of storages.
 """
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 
-from minigpt.importers.plain_pickle import call, is_plain
+from minigpt.importers.plain_pickle import MAX_OPCODES, Functions, call, is_plain
 
 _MAX_DIMENSIONS = 16
 
@@ -72,11 +71,20 @@ def _unreadable(*_: Any) -> View:
     return View(None, None, 0, (), ())
 
 
-def _dictionary(pairs: Any = ()) -> dict[Any, Any]:
-    """An OrderedDict; Python 2 lists its items."""
-    if not all(isinstance(pair, list | tuple) and len(pair) == 2 and is_plain(pair[0]) for pair in pairs):
-        raise ValueError("a dictionary has items that are not a key and a value")
-    return dict(pairs)
+class _Dictionaries:
+    """Makes the OrderedDicts of one pickle, which may give a list of items again and again."""
+
+    def __init__(self) -> None:
+        self._items = 0
+
+    def __call__(self, pairs: Any = ()) -> dict[Any, Any]:
+        """An OrderedDict; Python 2 lists its items."""
+        self._items += len(pairs)
+        if self._items > MAX_OPCODES:
+            raise ValueError(f"its dictionaries have more than {MAX_OPCODES:,} items")
+        if not all(isinstance(pair, list | tuple) and len(pair) == 2 and is_plain(pair[0]) for pair in pairs):
+            raise ValueError("a dictionary has items that are not a key and a value")
+        return dict(pairs)
 
 
 def _first(value: Any, *_: Any) -> Any:
@@ -98,7 +106,7 @@ _STORAGES = {
     "Long": torch.int64, "Int": torch.int32, "Short": torch.int16, "Char": torch.int8, "Byte": torch.uint8,
     "Bool": torch.bool, "Untyped": torch.uint8, "ComplexFloat": torch.complex64, "ComplexDouble": torch.complex128,
 }  # fmt: skip
-FUNCTIONS: Mapping[str, Any] = {
+_FUNCTIONS: Functions = {
     **{f"torch.{name}Storage": dtype for name, dtype in _STORAGES.items()},
     **{str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)},
     "torch.storage.UntypedStorage": torch.uint8,
@@ -118,10 +126,16 @@ FUNCTIONS: Mapping[str, Any] = {
     "torch.Tensor": _first,
     "torch.Size": _first,
     "torch.device": _all,
-    "collections.OrderedDict": _dictionary,
     "collections.Counter": _first,
     "builtins.set": _first,
     "__builtin__.set": _first,
     "builtins.complex": _all,
 }
-"""What torch.load(weights_only=True) allows, too, without what takes more memory than it has bytes in the file."""
+
+
+def functions() -> Functions:
+    """What one pickle may name.
+
+    torch.load(weights_only=True) allows the same, and also what takes more memory than it has bytes in the file.
+    """
+    return {**_FUNCTIONS, "collections.OrderedDict": _Dictionaries()}

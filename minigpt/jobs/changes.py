@@ -30,10 +30,15 @@ _GROUPS = {
 
 
 def is_free(option: str, *, dropout: float | None = None) -> bool:
-    """Whether a resumed run may have any value of this option, if the model has this dropout (None: unknown)."""
+    """Whether a resumed run may have any value of this option, if its `largest_dropout` is this (None: unknown)."""
     if option in _FREE_WITHOUT_DROPOUT:
         return dropout == 0
     return option not in _NOT_FREE and _GROUPS.get(option) in _FREE_GROUPS
+
+
+def largest_dropout(model: GPTConfig, training: TrainConfig) -> float:
+    """The larger dropout of a run: that of its model, or that of its adapter if it trains one."""
+    return max(model.dropout, training.lora_dropout if training.lora else 0.0)
 
 
 def changes_in(record: RunRecord, begun: Resumable, asked: Mapping[str, Any], name: str) -> list[Change]:
@@ -53,7 +58,8 @@ def changes_in(record: RunRecord, begun: Resumable, asked: Mapping[str, Any], na
     else:
         has["batch_size"] = f"{training.batch_tokens} tokens"
     before = has | begun.asked.to_dict()
-    dropout = asked.get("dropout", begun.model.dropout)
+    model = begun.model.replace(dropout=asked.get("dropout", begun.model.dropout))
+    dropout = largest_dropout(model, training)
     changes = [
         Change(step=0, option=option, before=before[option], after=value)
         for option, value in asked.items()

@@ -78,8 +78,8 @@ def plan_run(
         )  # fmt: skip
 
     settings = _measured_settings(plan_with, measure, dtypes)
-    if settings.training.lora and base is not None and is_adapter(base.directory):
-        raise ConfigError(f"from ({options.base}) is an adapter itself; merge it first: minigpt merge {options.base}")
+    if settings.training.lora and base is not None:
+        _check_adaptable(base.directory, options.base)
     _check_minutes(settings, time.perf_counter() - began)
     if settings.training.minutes is not None:
         settings = settings.with_overheads(
@@ -166,6 +166,19 @@ def _open_base(options: RunOptions, checkpoints: Path) -> Generator[Event, None,
             f"{base.tokenizer.name}"
         )
     return base
+
+
+def _check_adaptable(directory: Path, name: str | None) -> None:
+    """Raises ConfigError for a model that an adapter cannot name as its base: an adapter, or one that peft scales."""
+    from minigpt.importers.open_model import has_scaled_queries, is_checkpoint
+
+    if is_adapter(directory):
+        raise ConfigError(f"from ({name}) is an adapter itself; merge it first: minigpt merge {name}")
+    if not is_checkpoint(directory) and has_scaled_queries(directory):
+        raise ConfigError(
+            f"from ({name}) scales its attention differently from GPT-2, and peft would apply that scale to the "
+            "adapter too; import it with `minigpt load-gpt2`, and give the import as --from"
+        )
 
 
 def _check_minutes(settings: PlannedSettings, measuring: float) -> None:

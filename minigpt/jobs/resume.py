@@ -13,7 +13,7 @@ from minigpt.data.shards import ByteProgress
 from minigpt.device import resolve_device, resolve_dtype
 from minigpt.errors import CheckpointError, ConfigError, DataError, MissingTextError, quoted
 from minigpt.importers.open_model import load_base
-from minigpt.jobs.changes import asked_after, changes_in, describe, is_free, refuse
+from minigpt.jobs.changes import asked_after, changes_in, describe, is_free, largest_dropout, refuse
 from minigpt.jobs.events import Event
 from minigpt.jobs.find_run import LENGTH
 from minigpt.jobs.job import Job
@@ -200,8 +200,9 @@ def _changed_settings(
     changed = {change.option: change.after for change in changes}
     shape = begun.model.replace(dropout=changed.get("dropout", begun.model.dropout))
     given = request.options.to_dict()
-    new = {name: value for name, value in given.items() if is_free(name, dropout=shape.dropout)} | changed
     training, reading = begun.training, begun.reading
+    dropout = largest_dropout(shape, training)
+    new = {name: value for name, value in given.items() if is_free(name, dropout=dropout)} | changed
     if LENGTH & new.keys():
         training = training.replace(steps=None, epochs=None, minutes=None)
     if "batch_size" in new:

@@ -110,10 +110,15 @@ def start_run(planned: Plan, processes: int = 1, *, keeps_plan: bool = False) ->
 
 
 def _adapter_base(base: Checkpoint) -> AdapterBase:
-    """The base model as the files of an adapter name it: by its name on the hub, else by its absolute path."""
-    from minigpt.importers.gpt2 import hub_name
+    """The base model as the files of an adapter name it: by its name on the hub, else by its absolute path.
 
-    return AdapterBase(name=hub_name(base.directory) or str(base.directory.resolve()), sha256=weights_hash(base.model))
+    A model whose queries were scaled when it was imported is not the one on the hub.
+    """
+    from minigpt.importers.gpt2 import hub_name
+    from minigpt.importers.open_model import has_scaled_queries
+
+    name = None if has_scaled_queries(base.directory) else hub_name(base.directory)
+    return AdapterBase(name=name or str(base.directory.resolve()), sha256=weights_hash(base.model))
 
 
 def _environment(target: torch.device, processes: int) -> Environment:

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from minigpt.bounded_reading import read_regular
 from minigpt.config import GPTConfig
 from minigpt.shell import join
-from minigpt.storage.names import last_part, plain_source
+from minigpt.storage.names import encodable, last_part, plain_source
 from minigpt.storage.run_record import RunRecord
 
 CARD = "README.md"
@@ -275,7 +275,7 @@ def _code(text: str) -> str:
 
 
 def _line(text: str) -> str:
-    return " ".join(text.encode(errors="replace").decode().split())
+    return " ".join(encodable(text).split())
 
 
 def _repository(name: str) -> str:

@@ -17,6 +17,11 @@ def last_part(path: str) -> str:
     return re.split(r"[\\/]", path.rstrip("\\/"))[-1]
 
 
+def encodable(text: str) -> str:
+    """The text with a question mark for each byte of a file name that is not UTF-8, so that it can be encoded."""
+    return text.encode(errors="replace").decode()
+
+
 def plain_source(source: str) -> str:
     """The name of a text or a model without its folders, which may be private."""
     return "standard input" if source == "-" else last_part(source) or source

@@ -1,16 +1,22 @@
 """`minigpt train --lora`: an adapter is trained, resumed, opened by every command and merged; the rest is refused."""
 
 import json
+import re
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import new_model
 from click.testing import Result
 
+from minigpt.exporters import export as exporting
+from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.storage.run import Run as RunFolder
-from minigpt.storage.tensors import load_tensors
+from minigpt.storage.tensors import load_tensors, save_tensors
+from minigpt.tokenizer.tokenizer import Tokenizer
 
 Run = Callable[..., Result]
 
@@ -116,6 +122,20 @@ def test_the_base_model_may_be_compressed_and_the_run_resumed(base: None, run: R
     assert kept(Path("checkpoints/parts")) == kept(Path("checkpoints/whole"))
     assert run("train", *LORA, "--schedule", "constant", "--warmup-steps", "1", "--name", "exact").exit_code == 0
     assert kept(Path("checkpoints/exact")) != kept(Path("checkpoints/whole")), "the weights are rounded"
+
+
+def test_the_micro_batch_size_is_not_free_if_only_the_adapter_has_dropout(base: None, run: Run) -> None:
+    options = [*LORA, "--dropout", "0"]
+    assert run("train", *options).exit_code == 0
+    assert run("train", *options, "--lora-dropout", "0", "--name", "without").exit_code == 0
+    more = ["train", "--resume", "--steps", "7", "--micro-batch-size", "2", "--name"]
+    refused = run(*more, "letters")
+    assert refused.exit_code == 1
+    assert "micro_batch_size (2) cannot change on --resume without --allow-change" in refused.stderr
+    assert run(*more, "letters", "--allow-change").exit_code == 0
+    assert [change.option for change in RunFolder.open(LETTERS).record.changes] == ["micro_batch_size"]
+    assert run(*more, "without").exit_code == 0
+    assert not RunFolder.open(LETTERS.with_name("without")).record.changes
 
 
 def test_a_run_with_damaged_best_weights_is_resumed_from_its_state(letters: None, run: Run) -> None:
@@ -261,6 +281,64 @@ def test_a_base_model_that_is_missing_or_has_changed_is_one_line(letters: None, 
     assert (missing.exit_code, missing.stderr.count("\n")) == (1, 1)
     assert f"is an adapter of {FOX.resolve()}, which does not exist" in missing.stderr
     assert not weights.exists()
+
+
+def mark_as_downloaded(folder: Path, repository: str) -> None:
+    """Makes a folder one that was imported from a repository of the hub."""
+    tensors, metadata = load_tensors(folder / "model.safetensors")
+    save_tensors(folder / "model.safetensors", tensors, metadata | {"source": f"{repository}/model.safetensors@0"})
+
+
+def test_a_base_that_was_imported_from_the_hub_under_another_name_is_found(base: None, run: Run) -> None:
+    mark_as_downloaded(FOX, "someone/gpt")
+    save_checkpoint("checkpoints/gpt", new_model(n_embd=16, n_layer=1), Tokenizer.named("bytes"))
+    assert run("train", *LORA).exit_code == 0
+    assert config_of(LETTERS)["base_model_name_or_path"] == "someone/gpt"
+    for command in (["generate", "the", "--model", "letters", "--max-new-tokens", "2"], ["merge", "letters"],
+                    ["train", "--resume", "--name", "letters", "--steps", "9"]):  # fmt: skip
+        done = run(*command)
+        assert done.exit_code == 0, done.output
+    shutil.rmtree("checkpoints/gpt")
+    shutil.rmtree(FOX)
+    missing = run("generate", "the", "--model", "letters")
+    assert "is an adapter of 'someone/gpt', which is not here; get it with `minigpt load-gpt2 " in missing.stderr
+
+
+def test_an_adapter_of_a_model_with_another_scale_of_the_attention_names_its_import(base: None, run: Run) -> None:
+    config = json.loads((FOX / "config.json").read_text())
+    (FOX / "config.json").write_text(json.dumps(config | {"scale_attn_weights": False}))
+    refused = run("train", *LORA)
+    assert "from (fox) scales its attention differently from GPT-2, and peft would apply" in refused.stderr
+    assert not LETTERS.exists()
+    assert run("load-gpt2", str(FOX), "--name", "copy").exit_code == 0
+    mark_as_downloaded(copy := FOX.with_name("copy"), "someone/gpt")
+    trained = run("train", *[option if option != "fox" else "copy" for option in LORA])
+    assert trained.exit_code == 0, trained.output
+    assert config_of(LETTERS)["base_model_name_or_path"] == str(copy.resolve())
+    assert run("generate", "the", "--model", "letters", "--max-new-tokens", "2").exit_code == 0
+
+
+def test_the_base_of_an_adapter_elsewhere_is_found_in_the_checkpoints(
+    base: None, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("gguf")
+    monkeypatch.setattr(exporting, "_MAX_SIZE_FOR_LLAMA", 0)  # llama.cpp takes seconds
+    assert run("train", *LORA, "--no-lora-embedding").exit_code == 0
+    (LETTERS / "training.json").unlink()
+    config = config_of(LETTERS) | {"base_model_name_or_path": "someone/fox"}
+    (LETTERS / "adapter_config.json").write_text(json.dumps(config))
+    Path("adapters").mkdir()
+    shutil.move(LETTERS, "adapters/letters")
+    shutil.move("checkpoints", "models")
+    elsewhere = ["--checkpoints", "models"]
+    about = run("info", "adapters/letters", *elsewhere)
+    assert about.exit_code == 0, about.output
+    exported = run("export", "adapters/letters", *elsewhere)
+    assert exported.exit_code == 0, exported.output
+    found = re.search(r"llama.cpp adds it to its base model: minigpt (export fox .*)\n", exported.stderr)
+    assert found is not None
+    assert run(*shlex.split(found[1])).exit_code == 0
+    assert Path("base.gguf").exists()
 
 
 def test_lora_is_chosen_only_where_training_all_weights_does_not_fit_and_that_is_said(

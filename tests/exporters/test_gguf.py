@@ -121,6 +121,15 @@ def test_the_metadata_has_what_llama_cpp_needs_and_facts_from_the_training_recor
     assert set(kinds[:end]) == {gguf.TokenType.NORMAL}
 
 
+def test_names_that_are_not_utf8_have_question_marks_in_the_metadata(tmp_path: Path) -> None:
+    name, tokenizer = "caf\udce9", tokenizer_of("bytes")
+    record = RunRecord(sources=(f"/home/me/{name}.txt",), base=f"checkpoints/{name}")
+    write(tmp_path / "m.gguf", model_for(tokenizer), tokenizer, name=name, record=record)
+    found = contents(tmp_path / "m.gguf")
+    assert found["general.name"] == found["general.base_model.0.name"] == "caf?"
+    assert found["general.description"] == "trained with minigpt on caf?.txt"
+
+
 def test_a_model_without_a_record_has_no_metadata_on_its_training(tmp_path: Path) -> None:
     tokenizer = tokenizer_of("bytes")
     write(tmp_path / "m.gguf", model_for(tokenizer), tokenizer)

@@ -266,6 +266,12 @@ def test_hostile_titles_notes_and_prompts_cannot_leave_their_place(small: GPT, t
     read_page(path)
 
 
+def test_a_title_that_is_not_utf8_has_a_question_mark(small: GPT, tmp_path: Path) -> None:
+    path = page_of(tmp_path, small, Tokenizer.named("bytes"), title="caf\udce9")
+    assert "<title>caf?</title>" in path.read_text(encoding="utf-8")
+    read_page(path)
+
+
 def test_a_page_loads_nothing_and_runs_only_its_own_scripts(small: GPT, tmp_path: Path) -> None:
     content = page_of(tmp_path, small, Tokenizer.named("bytes")).read_text(encoding="utf-8")
     policy = content.split('Content-Security-Policy" content="')[1].split('"')[0]

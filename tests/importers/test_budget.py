@@ -161,6 +161,18 @@ def types_within_types(folder: Path) -> Path:
     return pickled(folder, start + b"h\x00N" * 3000 + b")" + b"\x87" * 3000 + b"R.")
 
 
+@case("it calls a function with 130,000 arguments; the maximum is 16")
+def arguments_that_a_function_copies(folder: Path) -> Path:
+    shared = b"(" + b"N" * 130_000 + b"tq\x00cbuiltins\ncomplex\nq\x01"
+    return pickled(folder, b"\x80\x02" + shared + b"h\x01h\x00R" * 43_000 + b".")
+
+
+@case("its dictionaries have more than 262,144 items")
+def items_of_many_dictionaries(folder: Path) -> Path:
+    shared = b"NN\x86q\x02](" + b"h\x02" * 100_000 + b"eq\x00ccollections\nOrderedDict\nq\x01"
+    return pickled(folder, b"\x80\x02" + shared + b"h\x01h\x00\x85R" * 40_000 + b".")
+
+
 def with_added_tokens(folder: Path, names: list[str]) -> Path:
     path = model(folder)
     content = json.loads((path / "tokenizer.json").read_text())

@@ -173,20 +173,41 @@ def test_pickled_weights_are_downloaded_if_there_are_no_others(tmp_path: Path, h
 
 
 def test_all_parts_of_sharded_weights_are_downloaded(tmp_path: Path, hub: Any) -> None:
-    files, places = hub.repositories[TINY], {}
+    files = hub.repositories[TINY]
     del files["model.safetensors"]
-    for number, (name, tensor) in enumerate(to_huggingface(small_model(1, 257)).items()):
-        save_tensors(tmp_path / "part", {name: tensor})
-        places[name] = f"part-{number}.safetensors"
-        files[places[name]] = (tmp_path / "part").read_bytes()
-    files["model.safetensors.index.json"] = json.dumps({"weight_map": places}).encode()
+    files |= in_shards(small_model(1, 257), tmp_path)
     imported = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
     assert_same_model(imported.checkpoint.model, small_model(1, 257))
-    places["lm_head.weight"] = "../../../secret"
+    places = json.loads(files["model.safetensors.index.json"])["weight_map"] | {"lm_head.weight": "../../../secret"}
     files["model.safetensors.index.json"] = json.dumps({"weight_map": places}).encode()
     shutil.rmtree(tmp_path / "cache")
     with pytest.raises(CheckpointError, match=r"names '../../../secret', which must be a file in the same folder"):
         import_gpt2(TINY, name="other", checkpoints=tmp_path / "to", device="cpu")
+
+
+def in_shards(model: GPT, tmp_path: Path) -> dict[str, bytes]:
+    """The weights of a model, each tensor in a file, and their index."""
+    files, places = {}, {}
+    for number, (name, tensor) in enumerate(to_huggingface(model).items()):
+        save_tensors(tmp_path / "part", {name: tensor})
+        places[name] = f"part-{number}.safetensors"
+        files[places[name]] = (tmp_path / "part").read_bytes()
+    return files | {"model.safetensors.index.json": json.dumps({"weight_map": places}).encode()}
+
+
+def test_sharded_weights_that_changed_do_not_match_the_existing_import(tmp_path: Path, hub: Any) -> None:
+    files = hub.repositories[TINY]
+    del files["model.safetensors"]
+    files |= in_shards(small_model(1, 257), tmp_path)
+    first = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu").checkpoint
+    again = import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu").checkpoint
+    assert_same_model(again.model, first.model)
+    index = files["model.safetensors.index.json"]
+    files |= in_shards(small_model(2, 257), tmp_path)
+    assert files["model.safetensors.index.json"] == index
+    shutil.rmtree(tmp_path / "cache")
+    with pytest.raises(CheckpointError, match="tiny holds something else; remove it or choose another --name"):
+        import_gpt2(TINY, checkpoints=tmp_path / "to", device="cpu")
 
 
 def test_every_file_is_from_the_commit_of_the_revision(tmp_path: Path, hub: Any) -> None:

@@ -1,6 +1,7 @@
 """LoRA adapters of peft open here and those of minigpt open in peft, with the same logits; damaged ones are refused."""
 
 import copy
+import dataclasses
 import json
 import re
 import shutil
@@ -16,7 +17,9 @@ from torch import Tensor
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.exporters.export import export_model
+from minigpt.exporters.gguf_adapter import write_gguf_adapter
 from minigpt.importers.gguf_file import GgufFile
+from minigpt.importers.gpt2 import import_gpt2
 from minigpt.importers.merge import merge_adapter
 from minigpt.importers.open_model import describe_model, load_model
 from minigpt.importers.peft import read_adapter
@@ -302,6 +305,55 @@ def test_a_base_that_has_changed_since_is_refused(tmp_path: Path, base: Path) ->
         load_model(folder, "cpu", base=base)
 
 
+def scale_attention(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"scale_attn_by_inverse_layer_idx": True}))
+
+
+@pytest.mark.parametrize("of_import", [False, True])
+def test_an_adapter_for_other_query_weights_than_those_of_its_base_is_refused(
+    tmp_path: Path, base: Path, of_import: bool
+) -> None:
+    queries = save_adapted(tmp_path / "queries", base, adapted(base))
+    others = save_adapted(tmp_path / "others", base, adapted(base, lora_targets="out_proj,up_proj"))
+    for folder in (queries, others):
+        forget_hash(folder)
+    scale_attention(base)
+    chosen = None
+    if of_import:
+        first = import_gpt2(base, checkpoints=tmp_path / "first", device="cpu").checkpoint.directory
+        chosen = import_gpt2(first, checkpoints=tmp_path / "again", device="cpu").checkpoint.directory
+    assert load_model(others, "cpu", base=chosen).checkpoint.model.config.n_embd == 21
+    for given in (chosen, chosen and chosen / "model.safetensors"):
+        with pytest.raises(CheckpointError, match=r"may be for other weights than those of .*, whose queries minigpt"):
+            load_model(queries, "cpu", base=given)
+
+
+def test_an_adapter_that_was_trained_on_an_import_with_scaled_queries_opens(tmp_path: Path, base: Path) -> None:
+    scale_attention(base)
+    chosen = import_gpt2(base, name="import", checkpoints=tmp_path, device="cpu").checkpoint.directory
+    model, ids = adapted(chosen), ids_for(SHAPES["odd"])
+    folder = save_adapted(tmp_path / "run", chosen, model)
+    edit(folder, base_model_name_or_path="somewhere/import")
+    for _ in range(2):
+        with torch.no_grad():
+            opened = load_model(folder, "cpu").checkpoint.model
+            torch.testing.assert_close(opened(ids), model(ids), atol=1e-5, rtol=1e-5)
+        forget_hash(folder)
+        edit(folder, base_model_name_or_path=str(chosen))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_peft_opens_an_adapter_of_an_import_with_scaled_queries(peft: Any, tmp_path: Path, base: Path) -> None:
+    scale_attention(base)
+    chosen = import_gpt2(base, name="import", checkpoints=tmp_path, device="cpu").checkpoint.directory
+    model, ids = adapted(chosen), ids_for(SHAPES["odd"])
+    folder = save_adapted(tmp_path / "run", chosen, model)
+    theirs = peft.AutoPeftModelForCausalLM.from_pretrained(folder).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(ids).logits, model(ids), atol=1e-5, rtol=1e-5)
+
+
 def test_an_adapter_of_another_shape_is_refused(tmp_path: Path, base: Path) -> None:
     folder = save_adapted(tmp_path / "run", base, adapted(base))
     forget_hash(folder)
@@ -315,6 +367,16 @@ def test_an_adapter_of_an_adapter_is_refused(tmp_path: Path, base: Path) -> None
     second = save_adapted(tmp_path / "second", base, adapted(base))
     with pytest.raises(CheckpointError, match="is an adapter itself; merge it first: minigpt merge"):
         load_model(second, "cpu", base=first)
+
+
+def test_two_adapters_that_name_each_other_are_refused(tmp_path: Path, base: Path) -> None:
+    folders = [save_adapted(tmp_path / name, base, adapted(base)) for name in ("first", "second")]
+    for folder, other in (folders, folders[::-1]):
+        edit(folder, base_model_name_or_path=str(other))
+        (folder / "training.json").unlink()
+    for opened in (describe_model, load_model):
+        with pytest.raises(CheckpointError, match="is an adapter itself; merge it first: minigpt merge"):
+            opened(folders[0])
 
 
 def test_merging_twice_is_refused_and_nothing_is_written(tmp_path: Path, base: Path) -> None:
@@ -393,6 +455,16 @@ def test_what_gguf_adapters_do_not_have_is_refused(
     assert not (tmp_path / "adapter.gguf").exists()
 
 
+def test_a_name_that_is_not_utf8_has_question_marks_in_gguf(tmp_path: Path, base: Path) -> None:
+    folder = save_adapted(tmp_path / "run", base, adapted(base))
+    adapter = dataclasses.replace(read_adapter(folder), base="models/caf\udce9")
+    with (tmp_path / "adapter.gguf").open("wb") as file:
+        write_gguf_adapter(file, adapter, SHAPES["odd"], "caf\udce9")
+    written = GgufFile(tmp_path / "adapter.gguf")
+    assert written.metadata["general.name"] == written.metadata["general.base_model.0.name"] == "caf?"
+    written.close()
+
+
 def test_the_adapter_of_a_run_is_exported_to_gguf_in_f32_only(tmp_path: Path, base: Path) -> None:
     folder = save_adapted(tmp_path / "run", base, adapted(base))
     with pytest.raises(ConfigError, match=re.escape("dtype (q8_0) must be f32 for an adapter; merge it first")):
@@ -460,6 +532,12 @@ def forget_hash(folder: Path) -> None:
         ({"rank_pattern": {"(": 4}}, "'(' is not a regular expression"),
         ({"alpha_pattern": {"(a|a)*": 4}}, "the regular expression '(a|a)*' is not supported"),
         ({"alpha_pattern": {".*" * 30: 4}}, "is not supported"),
+        ({"alpha_pattern": {".*" * 5: 4}}, "is not supported"),
+        ({"alpha_pattern": {"(a|b)" * 13: 4}}, "is not supported"),
+        ({"alpha_pattern": {r"(\w|.|\d)" * 24 + "-": 4}}, "is not supported"),
+        ({"alpha_pattern": {"((a|b)|c)": 4}}, "is not supported"),
+        ({"alpha_pattern": {"(?x:(.+) #\n+)": 4}}, "is not supported"),
+        ({"alpha_pattern": {"(?i)c_attn": 4}}, "is not supported"),
         ({"use_dora": True}, "has no lora_magnitude_vector for 'h.0.attn.c_attn'"),
     ],
 )

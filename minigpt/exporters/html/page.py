@@ -17,6 +17,7 @@ from minigpt.exporters.html.weights import from_arrays, to_arrays
 from minigpt.model.gpt import GPT
 from minigpt.pages.color_scale import CIVIDIS
 from minigpt.pages.document import document, joined_styles, policy_source, read_asset, read_body, scripts_of, styles_of
+from minigpt.storage.names import encodable
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 _MODULES = resources.files("minigpt.exporters.html")
@@ -100,7 +101,8 @@ def write_page(file: BinaryIO, model: GPT, tokenizer: Tokenizer, text: PageText)
         f"default-src 'none'; script-src {hashes} 'wasm-unsafe-eval' blob:; worker-src blob:;"
         f" style-src {policy_source(joined_styles(styles))}"
     )
-    texts = {"title": text.title, "note": text.note, "prompt": text.prompt}
+    title = encodable(text.title)
+    texts = {"title": title, "note": text.note, "prompt": text.prompt}
     data = {"scale": CIVIDIS, "length": length, **texts, **_facts(model, tokenizer)}
     body = "\n".join(
         [
@@ -109,7 +111,7 @@ def write_page(file: BinaryIO, model: GPT, tokenizer: Tokenizer, text: PageText)
             _inert("worker", [_asset("worker.js")]),
         ]
     )
-    page = document(text.title, "model", scripts, styles, data, policy=policy, body=body)
+    page = document(title, "model", scripts, styles, data, policy=policy, body=body)
     before, end, after = page.rpartition("</body>")
     file.write(before.encode())
     for start in range(0, len(packed), _PART):
