@@ -173,6 +173,11 @@ def items_of_many_dictionaries(folder: Path) -> Path:
     return pickled(folder, b"\x80\x02" + shared + b"h\x01h\x00\x85R" * 40_000 + b".")
 
 
+@case("a function is named by something else than texts")
+def a_function_named_by_nested_tuples(folder: Path) -> Path:
+    return pickled(folder, b"\x80\x04)" + b"q\x00h\x00\x86" * 40 + b"\x8c\x01x\x93.")
+
+
 def with_added_tokens(folder: Path, names: list[str]) -> Path:
     path = model(folder)
     content = json.loads((path / "tokenizer.json").read_text())
