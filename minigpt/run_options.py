@@ -9,6 +9,7 @@ from typing import Any
 
 from minigpt.config import GPTConfig, ReadingConfig, TrainConfig, preset_config
 from minigpt.errors import ConfigError, quoted
+from minigpt.settings import plain_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,7 @@ class RunOptions:
 
         Raises: ConfigError for an unknown name, a value out of bounds, and values that cannot be combined.
         """
-        given = {name: value for name, value in options.items() if value is not None}
+        given = {name: plain_number(value) for name, value in options.items() if value is not None}
         for name in given.keys() - OPTION_NAMES:
             close = difflib.get_close_matches(name, OPTION_NAMES, n=1, cutoff=0.7)
             hint = f"did you mean {close[0]!r}?" if close else "see minigpt train --help for the settings"

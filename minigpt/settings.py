@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import numbers
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +26,15 @@ def setting(
     """A dataclass field with a help text and its heading, and bounds (`min`, `max` inclusive; `above`, `below` not)."""
     bounds = {"min": min, "max": max, "above": above, "below": below}
     return dataclasses.field(default=default, metadata={"help": help, "bounds": bounds, "group": group})
+
+
+def plain_number(value: Any) -> Any:
+    """A number of numpy or another library as Python's own, which JSON can hold; any other value unchanged."""
+    if isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    return float(value) if isinstance(value, numbers.Real) else value
 
 
 def value_types(annotation: Any) -> tuple[Any, ...]:
@@ -72,7 +82,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            self.check(field.name, getattr(self, field.name))
+            value = plain_number(getattr(self, field.name))
+            object.__setattr__(self, field.name, value)
+            self.check(field.name, value)
 
     @classmethod
     def check(cls, name: str, value: object) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 from minigpt.config import PRESETS, GPTConfig, ReadingConfig, SamplingConfig, TrainConfig
@@ -93,6 +94,16 @@ def test_an_inclusive_bound_is_allowed(group: type[Settings], values: dict[str, 
 def test_a_config_error_is_a_value_error_and_a_minigpt_error() -> None:
     assert issubclass(ConfigError, MinigptError)
     assert issubclass(ConfigError, ValueError)
+
+
+def test_numbers_of_numpy_become_those_of_python() -> None:
+    config = TrainConfig(steps=np.int64(3), learning_rate=np.float32(0.5), batch_size=np.arange(2, 4)[1])  # type: ignore[arg-type]
+    assert json.loads(json.dumps(config.to_dict()))["steps"] == 3
+    assert (config.learning_rate, config.batch_size) == (0.5, 3)
+    assert json.dumps(RunOptions.of({"n_layer": np.int32(2)}).to_dict()) == '{"n_layer": 2}'
+    for wrong in (np.bool_(True), np.float64(2.5), np.array([2])):
+        with pytest.raises(ConfigError, match="must be a whole number"):
+            TrainConfig(steps=wrong)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "bounded_reading": "",
         "settings": "errors",
         "config": "errors settings",
-        "run_options": "errors config",
+        "run_options": "errors settings config",
         "cgroups": "",
         "device": "errors config cgroups",
         "cores": "cgroups",

@@ -121,12 +121,23 @@ def _check_devices(world: "World", request: "Request", resume: bool) -> None:
     training = request.options.training
     if "batch_size" in request.options.given:
         world.rows(training.batch_size)
-    place = placement() if training.devices else None
-    if place is not None and place.local_size != training.devices:
-        raise ConfigError(
-            f"devices ({training.devices}) cannot be combined with {place.launcher}, which started {place.local_size} "
-            "processes on this machine; give one of the two"
+    if training.devices and training.devices != world.local_size:
+        place = placement()
+        started = (
+            f"{place.launcher}, which started {place.local_size} processes on this machine"
+            if place
+            else ("WORLD_SIZE=1, with which a launcher says that it started one process")
         )
+        raise ConfigError(f"devices ({training.devices}) cannot be combined with {started}; give one of the two")
+
+
+def _is_running(launcher: int) -> bool:
+    """Whether the process that started this one still runs."""
+    if os.name == "nt":  # where the parent can be the redirector of a virtual environment
+        import psutil
+
+        return bool(psutil.pid_exists(launcher))
+    return os.getppid() == launcher
 
 
 def share_job(world: "World", job: "Job") -> None:
@@ -163,7 +174,7 @@ def train_with_main(world: "World") -> None:
     def reaches_end(events: Iterator[Event]) -> bool:
         ended = False
         for event in events:
-            if launcher is not None and os.getppid() != int(launcher):  # the launcher was killed
+            if launcher is not None and not _is_running(int(launcher)):  # it was killed
                 control.stop = True
             ended = isinstance(event, Finished)
         return ended

@@ -70,10 +70,14 @@ def ignore_sigterm() -> None:
 
 @contextmanager
 def handling(stop: Handler, save: Handler) -> Iterator[None]:
-    """Calls `stop` for Ctrl-C, SIGTERM and SIGHUP and `save` for SIGUSR1, on systems that have them."""
+    """Calls `stop` for Ctrl-C, SIGTERM and SIGHUP and `save` for SIGUSR1, on systems that have them.
+
+    Ctrl-C and SIGHUP stay ignored where they are: in a job that a script began with `&`, and under nohup.
+    """
     handlers = dict.fromkeys(STOPS, stop)
-    if HANGUP is not None and signal.getsignal(HANGUP) is signal.SIG_IGN:  # under nohup
-        del handlers[HANGUP]
+    for number in (signal.SIGINT, HANGUP):
+        if number is not None and signal.getsignal(number) is signal.SIG_IGN:
+            del handlers[number]
     if hasattr(signal, "SIGUSR1"):  # not on Windows
         handlers[signal.SIGUSR1] = save
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}

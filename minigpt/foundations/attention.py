@@ -355,6 +355,7 @@ class CrossAttention(nn.Module):
         queries = split_heads(self.W_query(x), self.head_dim)  # (..., H, T, D)
         keys = split_heads(self.W_key(context), self.head_dim)  # (..., H, S, D)
         values = split_heads(self.W_value(context), self.head_dim)  # (..., H, S, D)
-        mask = None if mask is None else mask.unsqueeze(-3)  # (..., 1, T, S), for every head
+        if mask is not None:
+            mask = (mask if mask.dim() > 1 else mask[None]).unsqueeze(-3)  # (..., 1, T, S), for every head
         y = attention_with_dropout(queries, keys, values, mask, self.dropout)  # (..., H, T, D)
         return self.out_proj(merge_heads(y))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.jobs.request import Request
+from minigpt.run_options import RunOptions
 from minigpt.storage.checkpoint import TRAINING
 from minigpt.storage.files import exists
 from minigpt.storage.run import read_record
@@ -16,8 +17,8 @@ LENGTH = {"steps", "epochs", "minutes"}  # the options that give a run's length
 def find_run(request: Request, *, restarted: bool = False) -> Path | None:
     """The folder of the run to resume; None if it does not exist yet and there is a text to begin it with.
 
-    A given name is that of the run. If it is `restarted` by a launcher with the command that began it, the run may have
-    that name with a number, because the name was taken.
+    A given name is that of the run. If a launcher has `restarted` a command, the run is the one that this command
+    began: with the same options and the same length. Its name may have a number, because the name was taken.
 
     Raises: ConfigError if there is neither such a run nor a text.
     """
@@ -27,8 +28,9 @@ def find_run(request: Request, *, restarted: bool = False) -> Path | None:
         if newest is None:
             raise ConfigError(f"there is no run in {checkpoints} to resume; begin one with minigpt train corpus.txt")
         return newest
-    by_texts = restarted or not request.name
-    directory = (_run_of_texts(request) if by_texts else None) or checkpoints / request.run_name
+    if restarted:
+        return _run_of_texts(request, restarted=True)
+    directory = (None if request.name else _run_of_texts(request)) or checkpoints / request.run_name
     if exists(directory / TRAINING):
         return directory
     if request.sources:
@@ -38,11 +40,13 @@ def find_run(request: Request, *, restarted: bool = False) -> Path | None:
     raise ConfigError(f"there is no run {request.run_name!r} in {checkpoints}; {existing}")
 
 
-def _run_of_texts(request: Request) -> Path | None:
+def _run_of_texts(request: Request, *, restarted: bool = False) -> Path | None:
     """The newest run of these texts with these options and this length, else with these options, else with any.
 
-    Runs of a text have numbered names. None if the texts have no run or have moved.
+    Runs of a text have numbered names. None if the texts have no run or have moved; for a command that was `restarted`,
+    also if no run has exactly these options and this length.
     """
+    asked = RunOptions.of(request.asked).to_dict()
     length = {name: value for name, value in request.options.to_dict().items() if name in LENGTH}
     of_texts, same_options, same_length = [], [], []
     for folder in runs_in(request.checkpoints):
@@ -55,8 +59,9 @@ def _run_of_texts(request: Request) -> Path | None:
         if record.sources != request.absolute_sources:
             continue
         of_texts.append(folder)
-        if record.asked and request.asked.items() <= record.asked.to_dict().items():
+        recorded = record.asked.to_dict() if record.asked else {}
+        if record.asked and (asked == recorded if restarted else asked.items() <= recorded.items()):
             same_options.append(folder)
             if record.training and length.items() <= record.training.to_dict().items():
                 same_length.append(folder)
-    return newest_run(same_length or same_options or of_texts)
+    return newest_run(same_length if restarted else same_length or same_options or of_texts)

@@ -17,7 +17,7 @@ from minigpt.model.gpt import GPT
 from minigpt.storage.run import Run
 from minigpt.training.clock import Control
 from minigpt.training.distributed import World
-from minigpt.training.events import Event
+from minigpt.training.events import Event, Notice
 from minigpt.training.fine_tuning import check_applied
 from minigpt.training.trainer import Trainer
 
@@ -74,9 +74,20 @@ def train(
         if run is not None:
             run.unlock()
         raise
-    events = trainer.events()
+    events = _unlocking(trainer.events(), run)
+    next(events)
     _running.add(events)
     return events
+
+
+def _unlocking(events: Generator[Event, None, None], run: Run | None) -> Generator[Event, None, None]:
+    """The events after one that only begins this generator: from then on, closing it unlocks the run."""
+    try:
+        yield Notice(0, "ready")
+        yield from events
+    finally:
+        if run is not None:
+            run.unlock()
 
 
 _running: weakref.WeakSet[Generator[Event, None, None]] = weakref.WeakSet()

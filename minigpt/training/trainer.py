@@ -99,9 +99,6 @@ class Trainer:
                     raise self.checkpointer.failure
         except TrainingError as error:
             raise type(error)(f"{error}; {self.checkpointer.kept}") from error
-        finally:
-            if self.run is not None:
-                self.run.unlock()
 
     def _train(self) -> Generator[Event, None, EndReason | None]:
         """The training loop; returns why the run has ended, None if a stop was requested."""

@@ -205,6 +205,17 @@ def test_each_process_uses_the_device_of_the_resumed_run(
     assert taken == ["cpu", "cuda"]
 
 
+def test_devices_are_refused_if_a_launcher_has_started_one_process(
+    run: Callable[..., Result], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert run("train", "fox.txt", "--devices", "2").stderr == (
+        "minigpt: devices (2) cannot be combined with WORLD_SIZE=1, with which a launcher says that it started one "
+        "process; give one of the two\n"
+    )
+    assert not (here / "checkpoints").exists()
+
+
 def test_a_run_that_saved_only_its_weights_continues_from_them_by_fine_tuning(
     run: Callable[..., Result], begun_on_two: None, here: Path
 ) -> None:

@@ -145,6 +145,20 @@ def test_a_restarted_run_is_the_one_that_the_command_began(
     assert "checkpoints/fox is finished" in named.stderr
 
 
+@pytest.mark.parametrize("other", [["--steps", "4"], ["--learning-rate", "0.002"], ["--weight-decay", "0.2"]])
+def test_a_restarted_command_continues_no_run_of_another_command(
+    run: Any, fox: None, tiny: list[str], monkeypatch: pytest.MonkeyPatch, other: list[str]
+) -> None:
+    """A job script may have several commands; a requeued job runs all of them as restarted."""
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    stood = everything()
+    begun = run("train", "fox.txt", *tiny, *other)
+    assert begun.exit_code == 0, begun.stderr
+    assert "there is no such run yet, so it starts now" in begun.stderr
+    assert {name: content for name, content in everything().items() if name in stood} == stood
+    assert "checkpoints/fox-2 is finished" in run("train", "fox.txt", *tiny, *other).stderr
+
+
 def test_changing_a_value_back_is_a_change_too(run: Any, fox: None) -> None:
     assert run("train", "--resume", "--steps", "8", "--batch-tokens", "128", "--allow-change").exit_code == 0
     refused = run("train", "--resume", "--steps", "9", "--batch-size", "4")

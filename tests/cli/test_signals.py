@@ -41,6 +41,19 @@ def test_only_ctrl_c_interrupts_what_was_stopped_before(first: int, second: int)
     assert received == [first]
 
 
+def test_an_ignored_ctrl_c_stays_ignored() -> None:
+    earlier = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a script's background job has it
+    try:
+        control = Control()
+        with signals_as_requests(control) as received:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+        assert (control.stop, received) == (True, [signal.SIGTERM])
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, earlier)
+
+
 @needs_hangup
 def test_an_ignored_sighup_stays_ignored_and_all_handlers_are_restored() -> None:
     assert HANGUP is not None

@@ -400,6 +400,12 @@ def test_the_dropout_of_cross_attention_acts_in_training_mode_only() -> None:
     assert torch.equal(module(x, context), module(x, context))
 
 
+def test_a_mask_of_the_keys_alone_holds_for_every_query() -> None:
+    module, x, context = f.CrossAttention(4, 4, 0.0, num_heads=2), torch.randn(2, 5, 4), torch.randn(2, 3, 4)
+    mask = torch.tensor([True, False, True])
+    assert torch.equal(module(x, context, mask), module(x, context, mask.expand(5, 3)))
+
+
 @every_causal_form
 def test_every_head_gets_gradients(form) -> None:
     module = form(0.0)

@@ -20,6 +20,7 @@ from minigpt.jobs.events import Activity
 from minigpt.storage.run import Run
 from minigpt.training import loop, trainer
 from minigpt.training.clock import Control
+from minigpt.training.evaluation import Evaluator
 
 SETTINGS: dict[str, Any] = {
     "n_layer": 1, "n_head": 2, "n_embd": 16, "context_length": 16, "batch_size": 4, "tokenizer": "bytes", "steps": 6,
@@ -428,6 +429,24 @@ def test_a_handler_of_ctrl_c_that_python_did_not_install_stays(here: Path, monke
         patch.setattr(signal, "signal", lambda *_: pytest.fail("a handler was installed"))
         *_, finished = minigpt.fit("fox.txt", report=False, **SETTINGS)
     assert isinstance(finished, minigpt.Finished)
+
+
+def test_ctrl_c_during_the_last_evaluation_keeps_the_result_and_the_report(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate_finally = Evaluator.evaluate_finally
+
+    def press_ctrl_c(evaluator: Evaluator) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return evaluate_finally(evaluator)
+
+    events: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Evaluator, "evaluate_finally", press_ctrl_c)
+        with pytest.raises(KeyboardInterrupt):
+            events.extend(minigpt.fit("fox.txt", name="late", **SETTINGS))
+    assert isinstance(events[-1], minigpt.Finished)
+    assert (here / "checkpoints" / "late" / "report.html").exists()
 
 
 def test_ctrl_c_during_a_step_of_fit_saves_and_then_interrupts(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

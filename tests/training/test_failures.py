@@ -202,6 +202,17 @@ def test_a_learning_rate_lowered_after_a_divergence_is_not_halved_again(corpus: 
         events.close()
 
 
+def test_closing_the_events_before_the_first_one_unlocks_the_run(corpus: Corpus, tmp_path: Path) -> None:
+    run = new_run(tmp_path / "run")
+    events = train(new_model(), corpus, TrainConfig(steps=2, batch_size=2, context_length=8, device="cpu"), run)
+    with pytest.raises(CheckpointError, match="by this process already"):
+        Run.open(run.directory).lock()
+    events.close()
+    again = Run.open(run.directory)
+    again.lock()
+    again.unlock()
+
+
 def test_gradients_of_several_processes_stay_in_ddps_buckets(corpus: Corpus) -> None:
     class Two(World):
         size = 2
