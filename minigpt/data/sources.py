@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
+from itertools import islice
 from pathlib import Path
 
 from minigpt.config import ReadingConfig
@@ -145,6 +146,16 @@ def _documents(files: Iterable[SourceFile], text_key: str, encoding_errors: str)
         with open_source(file) as stream:
             read = json_documents if file.is_json else text_documents
             yield from read(file.name, stream, text_key, encoding_errors)
+
+
+def has_conversations(files: Iterable[SourceFile], text_key: str) -> bool:
+    """Whether a file has conversations, judged by its first document: a file has one form.
+
+    Raises: DataError as `scan`.
+    """
+    tables = (file for file in files if file.is_json or file.is_parquet)
+    firsts = (islice(_documents([file], text_key, file.decoding.errors), 1) for file in tables)
+    return any(is_conversation for first in firsts for _, _, is_conversation in first)
 
 
 def text_documents(
