@@ -1,6 +1,7 @@
 """Runs on a text in shards: they end with the same weights whenever its shards were there."""
 
 import json
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,27 @@ def test_a_weight_that_is_none_is_an_error(source: str, message: str) -> None:
 def test_what_needs_shards_cannot_be_had_without() -> None:
     with pytest.raises(ConfigError, match=r"^shards \(off\) cannot be combined with deduplicate"):
         ReadingConfig(deduplicate=True, shards="off")
+
+
+def test_a_file_of_two_sources_is_read_once(text: Path) -> None:
+    other = text.parent / "other.txt"
+    other.write_text("one two")
+    (text.parent / "linked.jsonl").symlink_to("web.jsonl")
+    sources = [str(each) for each in (text.parent, text, text.parent / "linked.jsonl", other)]
+    for given in (sources, sources[::-1]):
+        (files,) = find_texts(given, ReadingConfig(shards="on")).files
+        assert len(files) == 2
+        assert {os.path.realpath(file.path) for file in files} == {str(text), str(other)}
+
+
+def test_a_file_of_two_texts_of_a_mix_is_an_error_unless_duplicates_are_dropped(text: Path) -> None:
+    other = text.parent / "other.txt"
+    other.write_text("one two")
+    sources = [f"{text.parent}=3", f"{other}=1"]
+    with pytest.raises(ConfigError, match=r"^mix: \S+other\.txt is in two texts, so its held-out documents would be"):
+        find_texts(sources, ReadingConfig(mix=True))
+    assert len(find_texts(sources, ReadingConfig(mix=True, deduplicate=True)).files) == 2
+    assert len(find_texts([f"{text}=3", f"{other}=1"], ReadingConfig(mix=True)).files) == 2
 
 
 def test_a_pipe_a_document_and_an_empty_folder_cannot_be_read_in_shards(tmp_path: Path) -> None:

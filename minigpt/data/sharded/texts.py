@@ -66,15 +66,19 @@ def read_in_shards(sources: Sequence[str], reading: ReadingConfig) -> bool:
 def find_texts(sources: Sequence[str], reading: ReadingConfig) -> Texts:
     """The files of the texts, for shards.
 
-    Raises: DataError for a text that is missing, or cannot be read from the middle of the job: a pipe or a document.
+    Raises: DataError for a text that is missing, or cannot be read from the middle of the job: a pipe or a document;
+    ConfigError for a mix in which two texts have the same file, unless duplicates are dropped.
     """
     decoding = Decoding(reading.encoding, reading.encoding_errors)
     pairs = weighted(sources, mix=reading.mix)
-    files, skipped, notes = [], [], []
     for source, _ in pairs:
         if is_pipe(source):
             raise DataError(f"{source} is a pipe, which cannot be read in shards; write the text to a file")
-        found = find_files([source], decoding)
+    texts = [[source] for source, _ in pairs] if reading.mix else [[source for source, _ in pairs]]
+    weights = [weight for _, weight in pairs] if reading.mix else [1.0]
+    files, skipped, notes = [], [], []
+    for text in texts:
+        found = find_files(text, decoding)
         for file in found.files:
             if is_document(file.path.with_name(os.path.basename(file.name))):  # noqa: PTH119
                 raise DataError(
@@ -84,10 +88,23 @@ def find_texts(sources: Sequence[str], reading: ReadingConfig) -> Texts:
         files.append(tuple(found.files))
         skipped += found.skipped
         notes += found.notes
-    weights = [weight for _, weight in pairs]
-    if not reading.mix:  # one text
-        files, weights = [tuple(file for each in files for file in each)], [1.0]
+    if not reading.deduplicate:
+        _check_separate(files)
     return Texts(tuple(files), tuple(weights), tuple(skipped), tuple(notes))
+
+
+def _check_separate(texts: Sequence[Sequence[SourceFile]]) -> None:
+    """Raises ConfigError for a file in two texts: documents that are held out of one would be trained on in another."""
+    known: set[str] = set()
+    for files in texts:
+        paths = [os.path.realpath(file.path) for file in files]
+        for file, path in zip(files, paths, strict=True):
+            if path in known:
+                raise ConfigError(
+                    f"mix: {file.name} is in two texts, so its held-out documents would be trained on; remove it from "
+                    "one of them, or add --deduplicate"
+                )
+        known.update(paths)
 
 
 def text_size(file: SourceFile) -> int:
