@@ -480,6 +480,14 @@ def test_a_corpus_has_the_tokenizer_that_was_given(tmp_path: Path) -> None:
         assert corpus.tokenizer.end_ids == end_ids
 
 
+def test_a_tokenizer_is_trained_again_if_the_type_of_the_file_changes(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "dump.txt", 40)
+    as_text = build(tmp_path / "cache", path, tokenizer="bpe:400").tokenizer
+    as_json = build(tmp_path / "cache", path.rename(tmp_path / "dump.jsonl"), tokenizer="bpe:400").tokenizer
+    assert b"text" in {left + right for left, right in as_text.merges}
+    assert b"text" not in {left + right for left, right in as_json.merges}
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_a_tokenizer_has_the_chat_template_if_a_file_is_a_chat_log(tmp_path: Path, kind: str) -> None:
     answer = {"role": "assistant", "content": "yes"}
