@@ -20,7 +20,8 @@ MAX_DEPTH = 64  # of lists and objects in JSON; a tokenizer.json has 6
 MAX_VALUES = 1 << 20  # in one JSON text: each may take 120 bytes of memory for 3 in the file
 
 _SMALL = 1 << 16  # characters of a JSON text that cannot hold too many values
-_STRINGS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+# A string that does not end is matched to the end of the text; otherwise each quote in it would begin another search.
+_STRINGS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _BRACKETS = re.compile(r"[\[{]+|[\]}]+")
 

@@ -35,6 +35,13 @@ def test_nesting_is_limited() -> None:
             parse_json(deep)
 
 
+@pytest.mark.parametrize("text", ['["' + '[[\\"' * 500, '["' + "[" * 100 + "\\"], ids=["quotes", "backslash"])
+def test_a_string_without_an_end_is_one_string_whatever_it_contains(text: str) -> None:
+    assert bounded_reading._STRINGS.sub("", text) == "["
+    with pytest.raises(ValueError, match="Unterminated string"):
+        parse_json(text)
+
+
 def test_the_number_of_values_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_reading, "MAX_VALUES", 1000)
     monkeypatch.setattr(bounded_reading, "_SMALL", 10)

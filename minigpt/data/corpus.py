@@ -313,4 +313,4 @@ def corpus_fingerprint(scanned: Scan, tokenizer: Tokenizer, validation_fraction:
     Raises: ConfigError for a fraction out of bounds.
     """
     split = ValidationSplit.plan(scanned, validation_fraction)
-    return cache_key(scanned.content_hash, tokenizer.fingerprint, split.fraction, split.every)
+    return cache_key(scanned.content_hash, tokenizer.fingerprint, *split.key)

@@ -108,7 +108,7 @@ def resolve_tokenizer(
     """The tokenizer with this name; `chars` and `bpe:N` are trained on the training part and cached."""
     if spec in ("gpt2", "bytes"):
         return Tokenizer.named(spec)
-    folder = root / "tokenizers" / cache_key(scanned.content_hash, spec, split.fraction, split.every)[:32]
+    folder = root / "tokenizers" / cache_key(scanned.content_hash, spec, *split.key)[:32]
     return trained_tokenizer(folder, spec, _training_texts(spec, scanned, split, counter))
 
 

@@ -108,8 +108,8 @@ def _is_text(kind: Any) -> bool:
 def _chunk(file: "ParquetFile", group: int, column: str) -> Any:
     """The metadata of a column in a row group; of a list, of its first leaf."""
     metadata = file.metadata.row_group(group)
-    chunks = (metadata.column(index) for index in range(metadata.num_columns))
-    return next(chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] == column)
+    chunks = {chunk.path_in_schema: chunk for chunk in map(metadata.column, range(metadata.num_columns))}
+    return chunks.get(column) or next(chunk for path, chunk in chunks.items() if path.startswith(f"{column}."))
 
 
 def _check_size(file: "ParquetFile", group: int, column: str, name: str) -> None:

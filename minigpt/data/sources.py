@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
+from itertools import islice
 from pathlib import Path
 
 from minigpt.config import ReadingConfig
@@ -50,6 +51,7 @@ class Scan:
     n_documents: int
     n_conversations: int  # documents that are transcripts of a chat log
     document_lengths: tuple[int, ...]  # characters of the first MANY_DOCUMENTS documents
+    last_lines: tuple[int, ...]  # characters of the last line of each of these, 0 of a document that is a text
     content_hash: str
 
     @property
@@ -96,7 +98,8 @@ def scan(
     several = [sources] if isinstance(sources, str | Path) else sources
     files, skipped, notes = find_files(several, Decoding(reading.encoding, reading.encoding_errors))
     digest = hashlib.sha256()
-    lengths, length, text_bytes, n_documents, n_conversations = array("q"), 0, 0, 0, 0
+    lengths, last_lines = array("q"), array("q")
+    length, text_bytes, n_documents, n_conversations = 0, 0, 0, 0
     for piece, ends, is_conversation in _hashed(_documents(files, text_key, encoding_errors), digest):
         text_bytes += len(piece.encode())
         length += len(piece)
@@ -105,6 +108,7 @@ def scan(
             n_conversations += is_conversation
             if len(lengths) < MANY_DOCUMENTS:
                 lengths.append(length)
+                last_lines.append(len(piece) - 1 - piece.rfind("\n", 0, -1) if is_conversation else 0)
             length = 0
     if not n_documents:
         what = f"{files[0].name} contains" if len(files) == 1 else f"the {len(files)} files contain"
@@ -119,6 +123,7 @@ def scan(
         n_documents=n_documents,
         n_conversations=n_conversations,
         document_lengths=tuple(lengths),
+        last_lines=tuple(last_lines),
         content_hash=digest.hexdigest(),
     )
 
@@ -141,6 +146,16 @@ def _documents(files: Iterable[SourceFile], text_key: str, encoding_errors: str)
         with open_source(file) as stream:
             read = json_documents if file.is_json else text_documents
             yield from read(file.name, stream, text_key, encoding_errors)
+
+
+def has_conversations(files: Iterable[SourceFile], text_key: str) -> bool:
+    """Whether a file has conversations, judged by its first document: a file has one form.
+
+    Raises: DataError as `scan`.
+    """
+    tables = (file for file in files if file.is_json or file.is_parquet)
+    firsts = (islice(_documents([file], text_key, file.decoding.errors), 1) for file in tables)
+    return any(is_conversation for first in firsts for _, _, is_conversation in first)
 
 
 def text_documents(

@@ -29,6 +29,7 @@ class ValidationSplit:
     every: int
     lengths: tuple[int, ...]  # characters of each document; empty unless ends are held out
     between_turns: bool = False  # whether ends begin with a turn of a conversation, if possible
+    last_lines: tuple[int, ...] = ()  # characters of the last line of each conversation
 
     @classmethod
     def plan(cls, scanned: Scan, fraction: float | None = None) -> "ValidationSplit":
@@ -47,7 +48,18 @@ class ValidationSplit:
         by_document = by_document or (scanned.has_speakers and n >= _ENOUGH_CONVERSATIONS)
         if fraction and by_document:
             return cls(fraction, max(2, min(round(1 / fraction), n // 2)), ())
-        return cls(fraction, 0, scanned.document_lengths if fraction else (), between_turns=scanned.has_speakers)
+        lengths = scanned.document_lengths if fraction else ()
+        return cls(fraction, 0, lengths, between_turns=scanned.has_speakers, last_lines=scanned.last_lines)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The parts of a cache key that stand for the split.
+
+        One more is there if earlier versions held out nothing of a conversation with a long last line.
+        """
+        tails = map(self._tail, self.lengths) if self.between_turns else ()
+        was_empty = any(0 < tail <= min(line, _MAX_SEARCH) for tail, line in zip(tails, self.last_lines, strict=False))
+        return (self.fraction, self.every, *(["within a line"] if was_empty else []))
 
     @property
     def description(self) -> str:
@@ -77,8 +89,9 @@ class ValidationSplit:
         deque(stream, maxlen=0)  # to its end, where a changed text is an error
 
     def _cut_document(self, stream: Iterator[Piece], length: int) -> Iterator[tuple[Part, str]]:
-        tail = min(round(self.fraction * length), length - 1)  # characters for validation; 0 of a very short document
-        reach = min(tail if self.between_turns else tail // 2, _MAX_SEARCH)
+        tail = self._tail(length)
+        # A conversation ends with a newline, after which nothing would be held out.
+        reach = min(max(0, tail - 1) if self.between_turns else tail // 2, _MAX_SEARCH)
         buffer, target, ends = "", length - tail, True  # target is relative to the start of buffer
         for piece, ends in stream:
             buffer += piece
@@ -95,6 +108,10 @@ class ValidationSplit:
             rest, ends = next(stream, ("", True))
         if tail:
             yield "validation", rest + END_OF_TEXT
+
+    def _tail(self, length: int) -> int:
+        """The characters of a document that are for validation, at most; 0 of a very short document."""
+        return min(round(self.fraction * length), length - 1)
 
 
 def _cut(window: str, *, between_turns: bool) -> int:

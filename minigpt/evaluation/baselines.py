@@ -117,7 +117,7 @@ def cheap_baselines(corpus: Corpus) -> list[Baseline]:
 
     For a short text they equal those of `all_baselines`.
     """
-    if len(corpus.validation) < 2:
+    if len(corpus.validation) < 2 or not corpus.validation_bytes:
         return []
     train = _decoded_part(corpus.train, corpus.train_bytes, corpus.tokenizer, _RUN_NGRAM_MOST)
     validation = _decoded_part(corpus.validation, corpus.validation_bytes, corpus.tokenizer, _RUN_VALIDATION)

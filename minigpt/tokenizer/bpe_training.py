@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer.vocabulary import Merge, decode_merges
 
-_LARGEST_BPE = 1_000_000  # tokens; the trainer reserves memory for all of them
+_LARGEST_BPE = 500_000  # tokens; a tokenizer.json has two values for each, and may have MAX_VALUES
 _LONG_PRETOKEN = re.compile(r"\S{256}(?=\S)")
 
 
 def requested_vocab_size(spec: str) -> int | None:
     """The N of `bpe:N`, or None for `gpt2`, `bytes` and `chars`.
 
-    Raises: TokenizerError for any other specification, and for an N below 257 or above a million.
+    Raises: TokenizerError for any other specification, and for an N below 257 or above 500,000.
     """
     if spec in ("gpt2", "bytes", "chars"):
         return None

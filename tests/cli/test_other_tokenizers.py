@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from builders import new_model
 from click.testing import Result
@@ -94,6 +95,19 @@ def test_such_a_model_is_evaluated_inspected_and_fine_tuned(chinese: Path, run: 
     refused = run("train", "zh.txt", "--from", "hub", "--bpe-dropout", "0.1", "--name", "third", *TRAINING)
     assert refused.exit_code == 1
     assert "bpe_dropout" in refused.stderr
+
+
+def test_such_a_model_is_fine_tuned_on_a_text_in_shards(chinese: Path, run: Run) -> None:
+    (chinese / "zh.txt").write_text("<|endoftext|>".join([CHINESE, f"{CHINESE}the fox"] * 20), encoding="utf-8")
+    trained = run("train", "zh.txt", "--from", "hub", "--shards", "on", "--name", "sharded", *TRAINING)
+    assert trained.exit_code == 0, trained.stderr
+    tokenizer = Tokenizer.load("checkpoints/sharded")
+    start, end = tokenizer.start_of_text, tokenizer.end_of_text
+    assert start != end
+    (path,) = (chinese / "cache" / "shards").glob("*/*.bin")
+    texts = [tokenizer.encode(CHINESE), tokenizer.encode(f"{CHINESE}the fox")] * 20
+    assert np.fromfile(path, "<u2").tolist() == [id for text in texts for id in [start, *text, end]]
+    assert run("evaluate", "sharded", "--held-out").exit_code == 0
 
 
 @pytest.mark.parametrize(("target", "what"), [("gguf", "GGUF"), ("html", "the page")])

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import docx
 import pytest
+from docx.oxml import parse_xml
+from docx.oxml.ns import nsdecls
 
 from minigpt import optional_packages
 from minigpt.data.documents import limits, read
@@ -110,6 +112,31 @@ def test_the_text_of_a_document_is_read_without_its_markup(tmp_path: Path, name:
     found = scan(tmp_path / name)
     assert "".join(piece for piece, _ in found.pieces()) == text
     assert found.files[0].name == str(tmp_path / name)
+
+
+WORD_XML = (
+    "<w:p><w:r><w:t>a</w:t></w:r><w:ins><w:r><w:t>b</w:t><w:tab/></w:r></w:ins><w:del><w:r><w:delText>no</w:delText>"
+    "</w:r></w:del><w:sdt><w:sdtContent><w:r><w:t>c</w:t></w:r></w:sdtContent></w:sdt></w:p>",
+    "<w:sdt><w:sdtContent><w:p><w:r><w:t>d</w:t><w:br/><w:t>e</w:t></w:r></w:p></w:sdtContent></w:sdt>",
+    "<w:tbl><w:tr><w:tc><w:p><w:r><w:t>f</w:t></w:r></w:p><w:tbl><w:tr><w:tc><w:p><w:r><w:t>g</w:t></w:r></w:p></w:tc>"
+    "</w:tr></w:tbl></w:tc><w:sdt><w:sdtContent><w:tc><w:p><w:r><w:t>h</w:t></w:r></w:p></w:tc></w:sdtContent></w:sdt>"
+    "</w:tr></w:tbl>",
+)
+
+
+def test_a_word_document_has_each_of_its_texts_once(tmp_path: Path) -> None:
+    document = docx.Document()
+    table = document.add_table(rows=2, cols=3)
+    for index, cell in enumerate(cell for row in table.rows for cell in row.cells):
+        cell.text = f"c{index}"
+    table.cell(0, 0).merge(table.cell(0, 1))
+    table.cell(0, 2).merge(table.cell(1, 2))
+    body = document.element.body
+    for xml in WORD_XML:
+        body.insert(len(body) - 1, parse_xml(xml.replace(">", f" {nsdecls('w')}>", 1)))  # before the page settings
+    document.save(str(tmp_path / "a.docx"))
+    lines = ["c0 c1\tc2 c5", "c3\tc4\t", "ab\tc", "d", "e", "f g\th"]
+    assert read_document(tmp_path / "a.docx", "a.docx").split("\n") == lines
 
 
 def test_a_folder_and_a_glob_of_documents_are_read_with_the_text_beside_them(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from minigpt.data.sharded.sharded_corpus import ShardedCorpus
 from minigpt.data.sharded.store import Store
 from minigpt.data.sharded.workers import FIRST, Workers, tokenize
 from minigpt.data.source_files import SourceFile
+from minigpt.data.transcript import CHAT_TEMPLATE
 from minigpt.errors import ConfigError, DataError
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -479,6 +480,34 @@ def test_a_corpus_has_the_tokenizer_that_was_given(tmp_path: Path) -> None:
         assert corpus.tokenizer.end_ids == end_ids
 
 
+def test_a_tokenizer_is_trained_again_if_the_type_of_the_file_changes(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "dump.txt", 40)
+    as_text = build(tmp_path / "cache", path, tokenizer="bpe:400").tokenizer
+    as_json = build(tmp_path / "cache", path.rename(tmp_path / "dump.jsonl"), tokenizer="bpe:400").tokenizer
+    assert b"text" in {left + right for left, right in as_text.merges}
+    assert b"text" not in {left + right for left, right in as_json.merges}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_tokenizer_has_the_chat_template_if_a_file_is_a_chat_log(tmp_path: Path, kind: str) -> None:
+    answer = {"role": "assistant", "content": "yes"}
+    rows = [[{"role": "user", "content": f"Is it {number}?"}, answer] for number in range(40)]
+    chat = tmp_path / f"chat.{kind}"
+    if kind == "jsonl":
+        chat.write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
+    else:
+        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pyarrow.table({"messages": rows}), chat)
+    plain = write_text(tmp_path / "web.jsonl", 40)
+    corpus = build(tmp_path / "cache", plain, chat)
+    assert corpus.tokenizer.chat_template == open_corpus(corpus.path).tokenizer.chat_template == CHAT_TEMPLATE
+    BYTES.save(corpus.path)  # as an earlier version did
+    again = build(tmp_path / "cache", plain, chat)
+    assert open_corpus(again.path).tokenizer.chat_template == CHAT_TEMPLATE
+    assert (again.path, again.fingerprint) == (corpus.path, corpus.fingerprint)
+    assert build(tmp_path / "cache", plain).tokenizer.chat_template is None
+
+
 def test_a_corpus_is_there_when_its_first_shards_are(built: tuple[Path, ShardedCorpus]) -> None:
     folder, corpus = built
     assert not corpus.mixture.is_complete()
@@ -539,8 +568,8 @@ def test_batches_have_noise_and_bpe_dropout_as_of_any_corpus(built: tuple[Path, 
 
 def test_an_error_of_a_process_that_tokenizes_is_the_users(tmp_path: Path) -> None:
     path = tmp_path / "web.jsonl"
-    path.write_text("no json\n")
-    with pytest.raises(DataError, match=r"^web\.jsonl, line 1 is not JSON"):
+    path.write_text('{"text": "one"}\nno json\n')
+    with pytest.raises(DataError, match=r"^web\.jsonl, line 2 is not JSON"):
         build(tmp_path / "cache", path)
 
 

@@ -12,6 +12,7 @@ import pytest
 from minigpt import optional_packages
 from minigpt.corpus_report.issues import find_issues
 from minigpt.corpus_report.locations import blocks
+from minigpt.data.parquet import column_bytes
 from minigpt.data.sources import scan
 from minigpt.errors import DataError, MissingPackageError
 from minigpt.jobs.request import Request
@@ -112,6 +113,17 @@ def test_the_rows_of_a_parquet_file_are_documents(tmp_path: Path, options: dict[
     (tmp_path / "web.jsonl").write_bytes(json_lines())
     assert scan([path]).content_hash == scan([tmp_path / "web.jsonl"]).content_hash
     assert len(documents(tmp_path)) == 2 * 700  # a folder has both
+
+
+@pytest.mark.parametrize("key", ["text", "text.en"])
+def test_a_name_of_a_column_may_contain_a_dot(tmp_path: Path, key: str) -> None:
+    columns = {"text.en": ["one", "two"], "text": ["eins", "zwei"], "text.en.old": ["a", "b"]}
+    path = parquet_file(tmp_path / "web.parquet", columns)
+    assert documents(path, text_key=key) == columns[key]
+    assert len(column_bytes(path, "web.parquet", key)) == 1
+    messages = [[{"role": "user", "content": "Hello"}]]
+    path = parquet_file(tmp_path / "chat.parquet", {"chat.log": messages})
+    assert documents(path, text_key="chat.log") == ["User: Hello\n"]
 
 
 def test_the_rows_are_located_for_the_corpus_report(tmp_path: Path) -> None:

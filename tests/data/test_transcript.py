@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from minigpt.data import shards
-from minigpt.data.corpus import Corpus
+from minigpt.data.corpus import Corpus, corpus_fingerprint
+from minigpt.data.corpus_cache import cache_key
+from minigpt.data.sources import scan
+from minigpt.data.split import ValidationSplit
 from minigpt.data.transcript import (
     CHAT_TEMPLATE,
     ROLES,
@@ -103,6 +106,40 @@ def test_the_speakers_do_not_depend_on_where_the_text_is_cut(conversations: list
     parts = [part for _, part in shards.chunks([("train", text)], size)]
     assert "".join(parts) == text
     assert speakers(parts) == speakers([text])
+
+
+@settings(deadline=None, max_examples=200)
+@given(conversations=st.lists(MESSAGES, min_size=1, max_size=9), fraction=st.sampled_from([0.1, 0.5, 0.9]))
+def test_of_few_conversations_each_has_a_part_for_training_and_one_for_validation(
+    tmp_path_factory: pytest.TempPathFactory, conversations: list[list[Message]], fraction: float
+) -> None:
+    path = tmp_path_factory.mktemp("log") / "log.jsonl"
+    rows = [[{"role": each.role, "content": each.content} for each in messages] for messages in conversations]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = scan(path)
+    parts = {"train": "", "validation": ""}
+    for part, text in ValidationSplit.plan(found, fraction).apply(found.pieces()):
+        parts[part] += text
+    train, validation = (part.split("<|endoftext|>")[:-1] for part in parts.values())
+    assert [first + last for first, last in zip(train, validation, strict=True)] == list(map(transcript, conversations))
+    assert all(train)
+    assert all(validation)
+
+
+def test_the_cached_tokens_of_a_chat_log_are_used_again_unless_it_is_split_otherwise_now(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.named("bytes")
+
+    def is_cached(path: Path) -> bool:
+        found = scan(path)
+        before = cache_key(found.content_hash, tokenizer.fingerprint, 0.1, 0)
+        return corpus_fingerprint(found, tokenizer, None) == before
+
+    path = log(tmp_path, 4, 30)
+    assert is_cached(path)
+    with path.open("a") as file:
+        answer = {"role": "assistant", "content": "a long line " * 20}
+        file.write(json.dumps([{"role": "user", "content": "Hi"}, answer]) + "\n")
+    assert not is_cached(path)
 
 
 def log(folder: Path, n: int = 40, n_turns: int = 1) -> Path:

@@ -1,8 +1,10 @@
 """Baselines: what each method may use, which bytes it is measured on, and since when a run beats it."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from builders import bytes_ending_in, new_model
 
@@ -135,6 +137,8 @@ def test_a_baseline_of_an_older_record_is_not_partial() -> None:
 
 def test_without_validation_text_there_are_no_baselines(tmp_path: Path) -> None:
     assert cheap_baselines(corpus_of(tmp_path, validation_fraction=0.0)) == []
+    ends = np.full(3, Tokenizer.named("bytes").end_of_text)
+    assert cheap_baselines(replace(corpus_of(tmp_path), validation=ends, validation_bytes=0)) == []
 
 
 def test_an_untrained_model_needs_eight_bits_per_byte() -> None:

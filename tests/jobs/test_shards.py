@@ -1,6 +1,7 @@
 """Runs on a text in shards: they end with the same weights whenever its shards were there."""
 
 import json
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,9 @@ def test_the_size_of_the_text_decides_unless_the_settings_do(text: Path, monkeyp
     assert read_in_shards([str(text)], ReadingConfig())
     assert read_in_shards([str(text.parent)], ReadingConfig())
     assert read_in_shards([str(text.parent / "*.jsonl")], ReadingConfig())
+    (text.parent / "scans").mkdir()
+    (text.parent / "scans" / "large.pdf").write_bytes(b"%PDF" * 1000)
+    assert not read_in_shards([str(text.parent / "scans"), str(text.parent / "scans" / "*.pdf")], ReadingConfig())
     (text.parent / "lost.jsonl").symlink_to("nowhere")
     assert not read_in_shards([str(text.parent / "lost*")], ReadingConfig())
     assert not read_in_shards([str(text)], ReadingConfig(shards="off"))
@@ -95,14 +99,39 @@ def test_what_needs_shards_cannot_be_had_without() -> None:
         ReadingConfig(deduplicate=True, shards="off")
 
 
-def test_a_pipe_a_document_and_an_empty_folder_cannot_be_read_in_shards(tmp_path: Path) -> None:
+def test_a_file_of_two_sources_is_read_once(text: Path) -> None:
+    other = text.parent / "other.txt"
+    other.write_text("one two")
+    (text.parent / "linked.jsonl").symlink_to("web.jsonl")
+    sources = [str(each) for each in (text.parent, text, text.parent / "linked.jsonl", other)]
+    for given in (sources, sources[::-1]):
+        (files,) = find_texts(given, ReadingConfig(shards="on")).files
+        assert len(files) == 2
+        assert {os.path.realpath(file.path) for file in files} == {str(text), str(other)}
+
+
+def test_a_file_of_two_texts_of_a_mix_is_an_error_unless_duplicates_are_dropped(text: Path) -> None:
+    other = text.parent / "other.txt"
+    other.write_text("one two")
+    sources = [f"{text.parent}=3", f"{other}=1"]
+    with pytest.raises(ConfigError, match=r"^mix: \S+other\.txt is in two texts, so its held-out documents would be"):
+        find_texts(sources, ReadingConfig(mix=True))
+    assert len(find_texts(sources, ReadingConfig(mix=True, deduplicate=True)).files) == 2
+    assert len(find_texts([f"{text}=3", f"{other}=1"], ReadingConfig(mix=True)).files) == 2
+
+
+def test_a_pipe_a_document_and_an_empty_folder_cannot_be_read_in_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reading = ReadingConfig(shards="on")
     with pytest.raises(DataError, match=r"^- is a pipe, which cannot be read in shards; write the text to a file$"):
         find_texts(["-"], reading)
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"empty has no text file; give a folder with"):
         find_texts([str(tmp_path / "empty")], reading)
-    pytest.importorskip("lxml")
     (tmp_path / "page.html").write_text("<p>text</p>")
-    with pytest.raises(DataError, match=r"page\.html is a document, which cannot be read in shards; save it as plain"):
-        find_texts([str(tmp_path / "page.html")], reading)
+    (tmp_path / "a.txt").write_text("text")
+    monkeypatch.setattr("minigpt.data.source_files.read_document", None)
+    for source in (tmp_path, tmp_path / "page.html", tmp_path / "*"):
+        with pytest.raises(DataError, match=r"page\.html is a document, which cannot be read in shards; save it as"):
+            find_texts([str(source)], reading)

@@ -32,7 +32,7 @@ def test_one_text_is_trained_on_as_a_list_of_one(spec: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", ["bpe:256", "bpe:0", "bpe:", "bpe:-5", "bpe", "words", "", "bpe:4k", "gpt2", "bpe:999999999"]
+    "spec", ["bpe:256", "bpe:0", "bpe:", "bpe:-5", "bpe", "words", "", "bpe:4k", "gpt2", "bpe:500001", "bpe:999999999"]
 )
 def test_a_specification_that_cannot_be_trained_is_refused(spec: str) -> None:
     with pytest.raises(TokenizerError, match=r"^tokenizer \('"):

@@ -166,7 +166,7 @@ def sample_tokenizer(
     """
     if spec in ("gpt2", "bytes"):
         return Tokenizer.named(spec)
-    content = [[[*identity(file), *file.decoding] for file in files] for files in texts]
+    content = [[[*identity(file), file.is_json, file.is_parquet, *file.decoding] for file in files] for files in texts]
     key = hashlib.sha256(json.dumps(["sample", FORMAT, spec, content, list(weights), text_key]).encode()).hexdigest()
     return trained_tokenizer(root / "tokenizers" / key[:32], spec, _sample(texts, weights, text_key, key))
 

@@ -28,6 +28,8 @@ from minigpt.data.sharded.store import Store, publish_file, write_json
 from minigpt.data.sharded.workers import Workers
 from minigpt.data.shards import ByteProgress, token_type
 from minigpt.data.source_files import SourceFile
+from minigpt.data.sources import has_conversations
+from minigpt.data.transcript import CHAT_TEMPLATE
 from minigpt.errors import ConfigError, DataError
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -68,6 +70,7 @@ class ShardedCorpus(Corpus):
     ) -> Self:
         """Tokenizes the first shards of texts, each of some files, or with `whole` all; or opens what is cached.
 
+        If a text has conversations, the corpus's tokenizer has their chat template.
         Raises: DataError for files that cannot be read, and for a cache that cannot be written; ConfigError;
         TokenizerError.
         """
@@ -77,6 +80,8 @@ class ShardedCorpus(Corpus):
             if isinstance(tokenizer, str):
                 tokenizer = sample_tokenizer(tokenizer, texts, weights, text_key, root)
             stores = [Store.create(root, files, text_key, tokenizer) for files in texts]
+            if any(has_conversations(files, text_key) for files in texts):
+                tokenizer = tokenizer.with_chat_template(CHAT_TEMPLATE)
             names = [store.folder.name for store in stores]
             fingerprint = shards_fingerprint(names, weights, deduplicate, validation_fraction)
             folder = root / "corpora" / fingerprint[:32]

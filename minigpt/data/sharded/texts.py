@@ -3,8 +3,9 @@
 import glob
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from minigpt.config import ReadingConfig
 from minigpt.data.documents.read import is_document
@@ -60,34 +61,50 @@ def read_in_shards(sources: Sequence[str], reading: ReadingConfig) -> bool:
         return reading.shards == "on"
     if reading.mix or reading.deduplicate:
         return True
-    return not any(map(is_pipe, sources)) and sum(map(_size_of, sources)) >= IN_SHARDS
+    return not any(map(is_pipe, sources)) and sum(map(_size_in_shards, sources)) >= IN_SHARDS
 
 
 def find_texts(sources: Sequence[str], reading: ReadingConfig) -> Texts:
     """The files of the texts, for shards.
 
-    Raises: DataError for a text that is missing, or cannot be read from the middle of the job: a pipe or a document.
+    Raises: DataError for a text that is missing, or cannot be read from the middle of the job: a pipe or a document;
+    ConfigError for a mix in which two texts have the same file, unless duplicates are dropped.
     """
     decoding = Decoding(reading.encoding, reading.encoding_errors)
     pairs = weighted(sources, mix=reading.mix)
-    files, skipped, notes = [], [], []
     for source, _ in pairs:
         if is_pipe(source):
             raise DataError(f"{source} is a pipe, which cannot be read in shards; write the text to a file")
-        found = find_files([source], decoding)
-        for file in found.files:
-            if is_document(file.path.with_name(os.path.basename(file.name))):  # noqa: PTH119
-                raise DataError(
-                    f"{file.name} is a document, which cannot be read in shards; save it as plain text, or give "
-                    "--shards off without --mix and --deduplicate"
-                )
+        if document := next(filter(is_document, _files_of(source)), None):
+            raise DataError(
+                f"{document} is a document, which cannot be read in shards; save it as plain text, or give --shards "
+                "off without --mix and --deduplicate"
+            )
+    texts = [[source] for source, _ in pairs] if reading.mix else [[source for source, _ in pairs]]
+    weights = [weight for _, weight in pairs] if reading.mix else [1.0]
+    files, skipped, notes = [], [], []
+    for text in texts:
+        found = find_files(text, decoding)
         files.append(tuple(found.files))
         skipped += found.skipped
         notes += found.notes
-    weights = [weight for _, weight in pairs]
-    if not reading.mix:  # one text
-        files, weights = [tuple(file for each in files for file in each)], [1.0]
+    if not reading.deduplicate:
+        _check_separate(files)
     return Texts(tuple(files), tuple(weights), tuple(skipped), tuple(notes))
+
+
+def _check_separate(texts: Sequence[Sequence[SourceFile]]) -> None:
+    """Raises ConfigError for a file in two texts: documents that are held out of one would be trained on in another."""
+    known: set[str] = set()
+    for files in texts:
+        paths = [os.path.realpath(file.path) for file in files]
+        for file, path in zip(files, paths, strict=True):
+            if path in known:
+                raise ConfigError(
+                    f"mix: {file.name} is in two texts, so its held-out documents would be trained on; remove it from "
+                    "one of them, or add --deduplicate"
+                )
+        known.update(paths)
 
 
 def text_size(file: SourceFile) -> int:
@@ -95,10 +112,18 @@ def text_size(file: SourceFile) -> int:
     return file.stat().st_size * (COMPRESSION if file.is_parquet or file.is_compressed() else 1)
 
 
-def _size_of(source: str) -> int:
-    """The bytes of the files of a source, as far as they can be counted without opening them."""
+def _size_in_shards(source: str) -> int:
+    """The bytes of the files of a source that can be read in shards."""
+    return sum(path.stat().st_size for path in _files_of(source) if not is_document(path))
+
+
+def _files_of(source: str) -> Iterator[Path]:
+    """The files of a source, as far as they can be found without opening them."""
     if os.path.isfile(source):  # noqa: PTH113
-        return os.path.getsize(source)  # noqa: PTH202
-    if not os.path.exists(source):  # noqa: PTH110
-        return sum(_size_of(path) for path in glob.glob(source, recursive=True) if os.path.exists(path))  # noqa: PTH110, PTH207
-    return sum(path.stat().st_size for path in walk(source) if is_file(path))
+        yield Path(source)
+    elif os.path.exists(source):  # noqa: PTH110
+        yield from filter(is_file, walk(source))
+    else:
+        for path in glob.glob(source, recursive=True):  # noqa: PTH207
+            if os.path.exists(path):  # noqa: PTH110
+                yield from _files_of(path)

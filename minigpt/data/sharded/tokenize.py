@@ -95,7 +95,9 @@ def _write(
     encoding: deque[Future[npt.NDArray[Any]]] = deque()
 
     def encode(text: str) -> npt.NDArray[Any]:
-        return tokenizer.encode_array(text, documents=True).astype(dtype)
+        ids = tokenizer.encode_array(text, documents=True).astype(dtype)
+        # Of a tokenizer with both, the last end-of-text is followed by the start of a text, which the first text needs.
+        return np.roll(ids, 1) if tokenizer.start_of_text != tokenizer.end_of_text else ids
 
     paths = store.tokens_path(name), store.hashes_path(name)
     partial = [path.with_name(f".{path.name}.partial") for path in paths]
