@@ -10,6 +10,7 @@ MOST_STOPS: Final = 16
 MOST_SAMPLES: Final = 128
 MOST_PROMPTS: Final = 10_000  # more are refused before any of them is read
 _LARGEST_ID: Final = 2**31
+_LONGEST_NGRAM: Final = 100  # tokens
 _MOST_BAD_WORDS: Final = 100
 _LONGEST_BAD_WORD: Final = 200  # characters
 # Fields of SamplingConfig that a request may have under the same name; OpenAI names the others.
@@ -30,7 +31,8 @@ def _own_field(name: str) -> dict[str, Any]:
     bounds = {"min": "minimum", "max": "maximum", "above": "exclusiveMinimum"}
     rules = {ours: metadata["bounds"][key] for key, ours in bounds.items() if metadata["bounds"][key] is not None}
     if kind is int:
-        return _field("integer", metadata["help"], maximum=_LARGEST_ID, **rules)
+        most = _LONGEST_NGRAM if name == "no_repeat_ngram_size" else _LARGEST_ID
+        return _field("integer", metadata["help"], maximum=most, **rules)
     if kind is float:
         return _field("number", metadata["help"], **rules)
     if kind is bool:

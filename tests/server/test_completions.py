@@ -334,6 +334,7 @@ def test_a_stop_string_never_appears_in_a_stream(client: TestClient) -> None:
         ({"prompt": "a", "max_tokens": 10**400}, "max_tokens", "a very large number"),
         ({"prompt": "a", "seed": 2**80}, "seed", "at most"),
         ({"prompt": "a", "top_k": 0}, "top_k", "at least 1"),
+        ({"prompt": "a", "no_repeat_ngram_size": 101}, "no_repeat_ngram_size", "at most 100"),
         ({"prompt": [257]}, "prompt", "from 0 to 256"),
         ({"prompt": [-1]}, "prompt[0]", "at least 0"),
         ({"prompt": [[1], []]}, "prompt[1]", "at least 1 items"),
