@@ -13,6 +13,7 @@ _LARGEST_ID: Final = 2**31
 _LONGEST_NGRAM: Final = 100  # tokens
 _MOST_BAD_WORDS: Final = 100
 _LONGEST_BAD_WORD: Final = 200  # characters
+_LONGEST_STOP: Final = 200  # characters
 # Fields of SamplingConfig that a request may have under the same name; OpenAI names the others.
 OWN_SAMPLING: Final = (
     "top_k", "min_p", "typical_p", "repetition_penalty", "no_repeat_ngram_size", "min_new_tokens", "bad_words",
@@ -46,6 +47,7 @@ def _own_field(name: str) -> dict[str, Any]:
 
 
 _IDS: Final = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": _LARGEST_ID}, "minItems": 1}
+_STOP: Final = {"type": "string", "minLength": 1, "maxLength": _LONGEST_STOP}
 _SAMPLING: Final[dict[str, Any]] = {
     "model": _field("string", "name of the model; without it the first one that is served", maxLength=200),
     "max_tokens": _field("integer", "maximum number of tokens to generate", minimum=0, maximum=_LARGEST_ID),
@@ -56,8 +58,8 @@ _SAMPLING: Final[dict[str, Any]] = {
     "n": _field("integer", "number of texts to return for each prompt", minimum=1, maximum=MOST_SAMPLES),
     "stop": {
         "anyOf": [
-            {"type": "string", "minLength": 1},
-            {"type": "array", "items": {"type": "string", "minLength": 1}, "maxItems": MOST_STOPS},
+            _STOP,
+            {"type": "array", "items": _STOP, "maxItems": MOST_STOPS},
             {"type": "null"},
         ],
         "description": "texts to stop before",

@@ -343,6 +343,8 @@ def test_a_stop_string_never_appears_in_a_stream(client: TestClient) -> None:
         ({"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias", "token id"),
         ({"prompt": "a", "logit_bias": {"999": 1}}, "logit_bias", "from 0 to 256"),
         ({"prompt": "a", "stop": [""]}, "stop[0]", "at least 1 characters"),
+        ({"prompt": "a", "stop": "b" * 201}, "stop", "at most 200 characters"),
+        ({"prompt": "a", "stop": ["a", "b" * 201]}, "stop[1]", "at most 200 characters"),
         ({"prompt": "a", "bad_words": ["a", "b" * 201]}, "bad_words[1]", "at most 200 characters"),
         ({"prompt": "a", "context": "wrong"}, None, "must be slide"),
         ({"prompt": "a", "context": "keep-first:60"}, None, "half the context"),
