@@ -170,6 +170,16 @@ CHAT_COMPLETION: Final[dict[str, Any]] = {
             minimum=1,
             maximum=_LARGEST_ID,
         ),
+        "response_format": {
+            "type": ["object", "null"],
+            "required": ["type"],
+            "properties": {"type": {"type": "string", "enum": ["text"]}},
+            "description": "accepted if it asks for text",
+        },
+        "logprobs": _field("boolean", "refused if true: only /v1/completions gives log-probabilities"),
+        "store": _field("boolean", "refused if true: the server stores no conversations"),
+        "tools": _field("array", "refused unless empty: the model cannot call tools", items={"type": "object"}),
+        "tool_choice": _field("string", "accepted and ignored", enum=["none", "auto", None]),
     },
 }
 
