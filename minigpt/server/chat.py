@@ -64,8 +64,16 @@ def chat_options(body: Mapping[str, Any], model: ServedModel, config: ServeConfi
         )
     wanted = given.get("max_completion_tokens", given.get("max_tokens", most))
     given["max_tokens"] = wanted
+    if "stop" in given and model.chat_template == CHAT_TEMPLATE:
+        stops = [given["stop"]] if isinstance(given["stop"], str) else given["stop"]
+        given["stop"] = list(map(_in_transcript, stops))
     options = generation_options(given, [prompt], model, config)
     return replace(options, one_turn=model.chat_template == CHAT_TEMPLATE)
+
+
+def _in_transcript(stop: str) -> str:
+    """The form of a stop text in a transcript, where further lines of a turn begin with a space."""
+    return re.sub(r"\n(?=.)", "\n ", stop, flags=re.DOTALL)
 
 
 def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:

@@ -3,9 +3,12 @@
 from typing import Any
 
 import pytest
-from served import new_client
+from served import new_client, served_model
 
 from minigpt.data.transcript import CHAT_TEMPLATE
+from minigpt.generation.stopping import StopFilter
+from minigpt.server.chat import Reply, chat_options
+from minigpt.server.serve_config import ServeConfig
 
 TEMPLATE = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}a:"
 FIELDS = "{% for m in messages %}{{ m.content }}{{ m | length }};{% endfor %}a:"
@@ -27,6 +30,26 @@ def test_fields_that_ask_for_nothing_change_nothing(template: str) -> None:
             client.post("/v1/chat/completions", json={**BODY, "max_tokens": 8, **each}).json() for each in ({}, changes)
         ]
     assert answers[0]["choices"] == answers[1]["choices"]
+
+
+@pytest.mark.parametrize(
+    ("stop", "written", "content"),
+    [
+        ("\n\n", " a\n b\n \n c\n", "a\nb"),
+        (["x", "\n\n"], " a\n b\n \n c\n", "a\nb"),
+        ("b\nc", " a b\n c\n", "a "),
+        ("\n", " a\n b\n", "a"),
+        ("\n c", " a\n c\n  c\n", "a\nc"),
+    ],
+    ids=repr,
+)
+def test_a_stop_text_with_line_breaks_is_found_in_a_transcript(stop: object, written: str, content: str) -> None:
+    """The further lines of a turn begin with a space, which is not in the answer."""
+    model = served_model("tiny", chat_template=CHAT_TEMPLATE)
+    options = chat_options({**BODY, "stop": stop, "max_tokens": 1}, model, ServeConfig())
+    text, has_ended = StopFilter(options.sampling.stop, one_turn=options.one_turn).feed(written)
+    assert has_ended
+    assert Reply(model).feed(text, "stop")[0] == content
 
 
 @pytest.mark.parametrize(
