@@ -398,6 +398,18 @@ def test_a_damaged_model_is_an_error_of_the_server_and_others_go_on() -> None:
         assert piece["error"]["type"] == "server_error"
 
 
+@pytest.mark.parametrize("max_tokens", [0, 1])
+def test_a_score_by_a_damaged_model_is_an_error_of_the_server(max_tokens: int) -> None:
+    model = the_model()
+    model.final_norm.weight.data.fill_(math.nan)
+    body = {"prompt": "abc", "echo": True, "logprobs": 1, "max_tokens": max_tokens}
+    with new_client("tiny", model=model) as client:
+        response = client.post("/v1/completions", json=body)
+        assert response.status_code == 500
+        assert response.json()["error"]["code"] == "generation_failed"
+        assert stream(client, **body)[-1]["error"]["code"] == "generation_failed"
+
+
 def test_the_same_bias_for_every_token_changes_nothing(client: TestClient) -> None:
     bias = {str(id): -100 for id in range(257)}
     biased, plain = (ask(client, prompt="a", temperature=0, **options) for options in ({"logit_bias": bias}, {}))

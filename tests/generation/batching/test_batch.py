@@ -283,14 +283,32 @@ def test_an_error_ends_its_own_request_only() -> None:
     assert answers(events, good) == alone(ENGINES["pytorch"], good)
 
 
-def test_a_damaged_model_fails_its_requests_in_one_sentence() -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"score": True}, {"score": True, "continues": False}, {"score": True, "samples": 3}], ids=str
+)
+def test_a_damaged_model_fails_its_requests_in_one_sentence(options: dict[str, object]) -> None:
     model = small_model()
     model.final_norm.weight.data.fill_(float("nan"))
     batch = Batch(TorchSlots(model, 2), TOKENIZER)
-    batch.add(request := new_request(b"a"))
+    batch.add(request := new_request(b"a long prompt" * 6, **options))
     (failed,) = answers(finish(batch), request)[-1]
     assert isinstance(failed, Failed)
     assert isinstance(failed.error, GenerationError)
+    assert batch.n_running == 0
+
+
+def test_a_model_that_is_damaged_at_one_position_fails_the_score_of_it() -> None:
+    model = small_model()
+    model.position_embedding.weight.data[70].fill_(float("nan"))
+    batch = Batch(small_chunks(TorchSlots(model, 2)), TOKENIZER)
+    bad, good = new_request(bytes(80), score=True, continues=False), new_request(bytes(60), score=True)
+    for request in (bad, good):
+        batch.add(request)
+    events = finish(batch)
+    (failed,) = answers(events, bad)[-1]
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, GenerationError)
+    assert len(answers(events, good)[0]) == 6
 
 
 @pytest.mark.parametrize(
