@@ -1,6 +1,6 @@
 """The batch: the rows of many requests on one slot engine, one step after another."""
 
-from collections import deque
+from collections import Counter, deque
 
 import torch
 from torch import Tensor
@@ -96,9 +96,12 @@ class Batch:
     # Admission
 
     def _admit(self) -> None:
-        """Gives free slots to waiting rows, first come, first served."""
+        """Gives free slots to waiting rows: next to the request with the fewest rows in slots, the first of several."""
+        n_running = Counter(row.request for row in self._rows)
         while self._free and self._waiting:
-            row = self._waiting.popleft()
+            row = min(self._waiting, key=lambda row: n_running[row.request])
+            self._waiting.remove(row)
+            n_running[row.request] += 1
             row.slot = self._free.pop()
             self._rows.append(row)
 

@@ -269,6 +269,20 @@ def test_the_last_event_of_a_request_is_marked() -> None:
         assert [event for event in events if event.request is request][-1].is_last
 
 
+def test_many_texts_of_one_request_do_not_make_a_later_request_wait() -> None:
+    batch = new_batch(ENGINES["pytorch"], slots=2)
+    large, later = new_request(b"a", samples=6), new_request(b"b", samples=2)
+    batch.add(large)
+    events = batch.step()
+    batch.add(later)
+    events += finish(batch)
+    ends = [event.request for event in events if isinstance(event.content, Piece) and event.content.finish_reason]
+    assert ends.index(later) < 4  # it gets one of the first places that become free
+    assert [event.request for event in events if event.is_last] == [later, large]
+    for request in (large, later):
+        assert answers(events, request) == alone(ENGINES["pytorch"], request)
+
+
 def test_an_error_ends_its_own_request_only() -> None:
     batch = new_batch(ENGINES["pytorch"])
     good, bad = new_request(b"a"), new_request(b"a")
