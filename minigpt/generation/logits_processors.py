@@ -94,6 +94,7 @@ class FrequencyPenalty:
 class NoRepeatNGram:
     """Forbids the tokens that would complete a run of `size` tokens that is already in the history.
 
+    The memory for this does not grow with `size`.
     Source: Paulus et al. 2017, section 2.5; Klein et al. 2017 (OpenNMT) for any size.
     """
 
@@ -103,10 +104,14 @@ class NoRepeatNGram:
     def __call__(self, logits: Tensor, history: Tensor, _n_new: int) -> Tensor:
         if history.shape[1] < self.size:
             return logits
-        runs = history.unfold(1, self.size, 1)  # (B, T - size + 1, size)
-        current = history[:, history.shape[1] - self.size + 1 :]  # (B, size - 1)
-        repeats = (runs[..., :-1] == current[:, None]).all(-1) & (runs >= 0).all(-1)  # (B, T - size + 1)
-        return _ban(logits, repeats, runs[..., -1])
+        n_runs = history.shape[1] - self.size + 1
+        current = history[:, n_runs:]  # (B, size - 1)
+        repeats = history[:, :n_runs] >= 0  # (B, T - size + 1); padding can only be at the beginning of a run
+        for at in range(self.size - 1):
+            if not repeats.any():
+                break
+            repeats &= history[:, at : at + n_runs] == current[:, at : at + 1]
+        return _ban(logits, repeats, history[:, self.size - 1 :])
 
 
 class BadWords:

@@ -67,11 +67,8 @@ class Endpoints:
         finish = self._finish(request, completion, body["messages"])
         if completion.options.stream:
             return answer_in_pieces(chat_pieces(stream(completion, self.hub), model), self.config.timeout, finish)
-
-        async def answer() -> dict[str, object]:
-            return chat_answer(await complete(completion, self.hub), model)
-
-        return await answer_once(request, answer(), self.config.timeout, finish)
+        answer = complete(completion, self.hub, lambda whole: chat_answer(whole, model))
+        return await answer_once(request, answer, self.config.timeout, finish)
 
     def _finish(self, request: Request, completion: Completion, prompt: object) -> Callable[[bool], None]:
         """What is counted and logged when a request ends."""

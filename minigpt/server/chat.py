@@ -19,6 +19,12 @@ from minigpt.server.serve_config import ServeConfig
 from minigpt.server.served_model import ServedModel
 from minigpt.server.template_sandbox import TemplateSandbox
 
+# Fields of OpenAI's that are accepted only with a value that asks for nothing.
+_IMPOSSIBLE = {
+    "tools": "tools are not possible: the model writes text and cannot call tools",
+    "logprobs": "logprobs are not possible in a conversation; send a prompt to /v1/completions to get them",
+    "store": "store is not possible: the server stores no conversations",
+}
 _LONGEST_TEXT = 4_000_000  # characters that a template may make of a conversation
 _TEMPLATE_SECONDS = 10.0  # that a template may take
 
@@ -26,7 +32,8 @@ _TEMPLATE_SECONDS = 10.0  # that a template may take
 def chat_options(body: Mapping[str, Any], model: ServedModel, config: ServeConfig) -> CompletionOptions:
     """The options of a body that fits the schema CHAT_COMPLETION: the prompt is the rendered conversation.
 
-    Raises: ApiError if the model has no chat template, or its template refuses the conversation.
+    Raises: ApiError if the model has no chat template, its template refuses the conversation, or a field asks for what
+    the server cannot do.
     """
     if model.chat_template is None:
         raise invalid(
@@ -35,7 +42,10 @@ def chat_options(body: Mapping[str, Any], model: ServedModel, config: ServeConfi
             "messages",
             "no_chat_template",
         )
-    given = {name: value for name, value in body.items() if value is not None}
+    for name, message in _IMPOSSIBLE.items():
+        if body.get(name):
+            raise invalid(message, name)
+    given = {name: value for name, value in body.items() if value is not None and name not in _IMPOSSIBLE}
     prompt = encode_conversation(
         model.chat_template,
         read_messages(body["messages"]),
@@ -54,18 +64,28 @@ def chat_options(body: Mapping[str, Any], model: ServedModel, config: ServeConfi
         )
     wanted = given.get("max_completion_tokens", given.get("max_tokens", most))
     given["max_tokens"] = wanted
+    if "stop" in given and model.chat_template == CHAT_TEMPLATE:
+        stops = [given["stop"]] if isinstance(given["stop"], str) else given["stop"]
+        given["stop"] = list(map(_in_transcript, stops))
     options = generation_options(given, [prompt], model, config)
     return replace(options, one_turn=model.chat_template == CHAT_TEMPLATE)
 
 
+def _in_transcript(stop: str) -> str:
+    """The form of a stop text in a transcript, where further lines of a turn begin with a space."""
+    return re.sub(r"\n(?=.)", "\n ", stop, flags=re.DOTALL)
+
+
 def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """The messages of a body that fits the schema, as templates read them: a developer is the system.
+    """The messages of a body that fits the schema, as templates read them, without fields of null.
+
+    A developer is the system.
 
     Raises: ApiError for a part that is not text.
     """
     return [
         {
-            **message,
+            **{name: value for name, value in message.items() if value is not None},
             "role": "system" if message["role"] == "developer" else message["role"],
             "content": _text(message["content"], f"messages[{index}].content"),
         }

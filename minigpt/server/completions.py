@@ -1,16 +1,22 @@
 """`POST /v1/completions`: continues and scores prompts."""
 
+import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
+
+from starlette.responses import Response
 
 from minigpt.generation.batching.requests import Event, Request, ScoredPrompt
 from minigpt.generation.decoding import GeneratedToken
 from minigpt.generation.streaming import Piece
+from minigpt.server.answering import json_response, large_json_response
 from minigpt.server.choices import Choice, TokenScores, best
 from minigpt.server.completion_options import CompletionOptions
 from minigpt.server.event_hub import EventHub
+
+_LARGE_ANSWER = 20_000  # tokens; a larger one is written in a thread, so that other requests go on meanwhile
 
 
 class Completion:
@@ -37,6 +43,12 @@ class Completion:
     def n_generated(self) -> int:
         """How many tokens were generated, those of texts that are not returned included."""
         return sum(choice.n_tokens for choices in self.choices.values() for choice in choices)
+
+    @property
+    def n_listed(self) -> int:
+        """How many tokens the whole answer lists, those of echoed prompts and the alternatives included."""
+        echoed = self.n_prompt_tokens * self.options.sampling.samples if self.options.echo else 0
+        return (self.n_generated + echoed) * (1 + (self.options.logprobs or 0))
 
     @property
     def usage(self) -> dict[str, int]:
@@ -112,8 +124,10 @@ class Completion:
         return {"prompt_token_ids": prompt, "token_ids": [token.id for token in scores.tokens]}
 
 
-async def complete(completion: Completion, hub: EventHub) -> Mapping[str, Any]:
-    """Generates everything, then answers.
+async def complete(
+    completion: Completion, hub: EventHub, form: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+) -> Response:
+    """Generates everything, then answers in this form.
 
     Raises: ApiError.
     """
@@ -121,7 +135,9 @@ async def complete(completion: Completion, hub: EventHub) -> Mapping[str, Any]:
         async for step in steps:
             for event in step:
                 completion.add(event)
-    return completion.to_dict()
+    if completion.n_listed > _LARGE_ANSWER:
+        return await asyncio.to_thread(lambda: large_json_response(form(completion.to_dict())))
+    return json_response(form(completion.to_dict()))
 
 
 async def stream(completion: Completion, hub: EventHub) -> AsyncIterator[Mapping[str, Any]]:

@@ -4,13 +4,14 @@ import asyncio
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-_IDLE_SECONDS = 20.0  # from the opening of a connection to the end of its first request's headers
+_IDLE_SECONDS = 20.0  # from the opening of a connection, or the first byte after an answer, to the end of the headers
 
 
 def limited_protocol(max_connections: int, idle_seconds: float = _IDLE_SECONDS) -> type[H11Protocol]:
-    """uvicorn's HTTP protocol with these limits; it has none before the first request of a connection.
+    """uvicorn's HTTP protocol with these limits.
 
-    A connection above the limit is closed at once: an answer to each would cost more than the limit saves.
+    uvicorn itself limits only the time from an answer to the next byte. A connection above the limit is closed at once:
+    an answer to each would cost more than the limit saves.
     """
 
     class LimitedProtocol(H11Protocol):
@@ -21,16 +22,27 @@ def limited_protocol(max_connections: int, idle_seconds: float = _IDLE_SECONDS) 
             if len(self.connections) > max_connections:
                 self.transport.abort()
                 return
-            self._deadline = self.loop.call_later(idle_seconds, self._close_unused)
+            self._limit_wait()
 
-        def _close_unused(self) -> None:
-            if self.cycle is None and not self.transport.is_closing():
-                self.transport.abort()
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._limit_wait()
 
         def connection_lost(self, exc: Exception | None) -> None:
+            self._end_wait()
+            super().connection_lost(exc)
+
+        def _limit_wait(self) -> None:
+            """Limits the time until the headers of a request are complete; further bytes do not extend it."""
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._end_wait()
+            elif self._deadline is None:
+                self._deadline = self.loop.call_later(idle_seconds, self.transport.abort)
+
+        def _end_wait(self) -> None:
             if self._deadline is not None:
                 self._deadline.cancel()
-            super().connection_lost(exc)
+                self._deadline = None
 
         def _unsupported_upgrade_warning(self) -> None:
             """Says nothing: a request to upgrade to another protocol is answered as if it had not asked."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from minigpt.errors import ConfigError, MinigptError
-from minigpt.generation.batching.requests import Event, Failed, Request
+from minigpt.generation.batching.requests import Event, Failed, Request, ScoredPrompt
 from minigpt.generation.batching.worker import Worker
 from minigpt.generation.streaming import Piece
 from minigpt.server.api_error import ApiError, shutting_down
@@ -28,7 +28,7 @@ class EventHub:
         self._worker = Worker(self._deliver)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queues: dict[Request, Queue] = {}
-        self._rows = 0  # texts that are generated or wait for their turn
+        self._rows: dict[Request, int] = {}  # texts of each request that are generated or wait for their turn
 
     def start(self) -> None:
         """Starts the worker's thread."""
@@ -52,7 +52,7 @@ class EventHub:
     @property
     def n_rows(self) -> int:
         """How many texts are being generated or wait for their turn."""
-        return self._rows
+        return sum(self._rows.values())
 
     @asynccontextmanager
     async def running(self, model: ServedModel, requests: Sequence[Request]) -> AsyncIterator[Steps]:
@@ -62,16 +62,15 @@ class EventHub:
         """
         self.check_accepts()
         queue: Queue = asyncio.Queue()
-        rows = {request: request.n_rows for request in requests}
-        self._rows += sum(rows.values())
         for request in requests:
             self._queues[request] = queue
+            self._rows[request] = request.n_rows
             self._worker.submit(model.batch, request)
         try:
             yield self._events(queue, len(requests))
         finally:
-            self._rows -= sum(rows.values())
             for request in requests:
+                del self._rows[request]
                 if self._queues.pop(request, None) is not None:
                     self._worker.cancel(request)
 
@@ -79,13 +78,13 @@ class EventHub:
         """Raises: ApiError if the queue is full or the server is shutting down."""
         if self.is_stopping:
             raise shutting_down()
-        if self._rows < self.config.max_batch + self.config.max_queue:
+        if self.n_rows < self.config.max_batch + self.config.max_queue:
             return
-        turns = self._rows / self.config.max_batch
+        turns = self.n_rows / self.config.max_batch
         seconds = min(60, max(1, math.ceil(self.metrics.seconds.mean * turns)))
         raise ApiError(
             429,
-            f"{self._rows} texts are being generated or wait for their turn; try again in about {seconds} s",
+            f"{self.n_rows} texts are being generated or wait for their turn; try again in about {seconds} s",
             code="queue_full",
             headers={"Retry-After": str(seconds)},
         )
@@ -120,11 +119,19 @@ class EventHub:
         steps: dict[int, list[Event]] = {}  # by queue
         for event in events:
             if event.request in self._queues:
+                self._rows[event.request] -= _ends_text(event)
                 queue = self._queues[event.request]
                 if id(queue) not in steps:
                     steps[id(queue)] = []
                     queue.put_nowait(steps[id(queue)])
                 steps[id(queue)].append(event)
+
+
+def _ends_text(event: Event) -> bool:
+    """Whether one of a request's texts is complete."""
+    if isinstance(event.content, Piece):
+        return event.content.finish_reason is not None
+    return isinstance(event.content, ScoredPrompt) and event.is_last
 
 
 def _failure(error: MinigptError) -> ApiError:

@@ -96,7 +96,10 @@ def urlsplit_netloc(origin: str) -> str:
 
 
 class ResponseCounter:
-    """ASGI middleware that counts responses by path and status; unknown paths count together."""
+    """ASGI middleware that counts responses by path and status; unknown paths count together.
+
+    The response to an exception is made outside of this middleware, so the exception itself counts as a status 500.
+    """
 
     def __init__(self, app: ASGIApp, responses: Counter[tuple[str, int]], paths: frozenset[str]) -> None:
         self.app, self.responses, self.paths = app, responses, paths
@@ -106,10 +109,18 @@ class ResponseCounter:
             await self.app(scope, receive, send)
             return
         path = scope["path"] if scope["path"] in self.paths else "other"
+        has_started = False
 
         async def counted(message: Message) -> None:
+            nonlocal has_started
             if message["type"] == "http.response.start":
+                has_started = True
                 self.responses[path, message["status"]] += 1
             await send(message)
 
-        await self.app(scope, receive, counted)
+        try:
+            await self.app(scope, receive, counted)
+        except Exception:
+            if not has_started:
+                self.responses[path, 500] += 1
+            raise

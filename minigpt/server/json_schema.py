@@ -26,7 +26,8 @@ _TYPES: Mapping[str, tuple[type, str]] = {
 def check(value: Any, schema: Schema, name: str = "") -> None:
     """Checks a value that was read from JSON.
 
-    `name` is where it is in the request, as in `prompt[2]`.
+    `name` is where it is in the request, as in `prompt[2]`. An unknown field whose value is null is ignored: OpenAI's
+    clients have such fields in the messages that they send back.
     Raises: ApiError with one sentence: the field, its value, and what would be right.
     """
     if "anyOf" in schema:
@@ -103,10 +104,11 @@ def _check_object(value: Mapping[str, Any], schema: Schema, name: str) -> None:
             check(each, known[field], _inside(name, field))
         elif isinstance(others, Mapping):
             check(each, others, _inside(name, field))
-        elif not others:
+        elif not others and each is not None:
             close = difflib.get_close_matches(field[:_LONGEST_SHOWN], known, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            raise invalid(f"unknown field {_shown(field)}{hint}", field[:_LONGEST_SHOWN])
+            place = _inside(name, field[:_LONGEST_SHOWN])
+            raise invalid(f"unknown field {_shown(place)}{hint}", place)
 
 
 def _check_size(size: int, schema: Schema, suffix: str, unit: str, name: str) -> None:

@@ -10,8 +10,10 @@ MOST_STOPS: Final = 16
 MOST_SAMPLES: Final = 128
 MOST_PROMPTS: Final = 10_000  # more are refused before any of them is read
 _LARGEST_ID: Final = 2**31
+_LONGEST_NGRAM: Final = 100  # tokens
 _MOST_BAD_WORDS: Final = 100
 _LONGEST_BAD_WORD: Final = 200  # characters
+_LONGEST_STOP: Final = 200  # characters
 # Fields of SamplingConfig that a request may have under the same name; OpenAI names the others.
 OWN_SAMPLING: Final = (
     "top_k", "min_p", "typical_p", "repetition_penalty", "no_repeat_ngram_size", "min_new_tokens", "bad_words",
@@ -30,7 +32,8 @@ def _own_field(name: str) -> dict[str, Any]:
     bounds = {"min": "minimum", "max": "maximum", "above": "exclusiveMinimum"}
     rules = {ours: metadata["bounds"][key] for key, ours in bounds.items() if metadata["bounds"][key] is not None}
     if kind is int:
-        return _field("integer", metadata["help"], maximum=_LARGEST_ID, **rules)
+        most = _LONGEST_NGRAM if name == "no_repeat_ngram_size" else _LARGEST_ID
+        return _field("integer", metadata["help"], maximum=most, **rules)
     if kind is float:
         return _field("number", metadata["help"], **rules)
     if kind is bool:
@@ -44,6 +47,7 @@ def _own_field(name: str) -> dict[str, Any]:
 
 
 _IDS: Final = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": _LARGEST_ID}, "minItems": 1}
+_STOP: Final = {"type": "string", "minLength": 1, "maxLength": _LONGEST_STOP}
 _SAMPLING: Final[dict[str, Any]] = {
     "model": _field("string", "name of the model; without it the first one that is served", maxLength=200),
     "max_tokens": _field("integer", "maximum number of tokens to generate", minimum=0, maximum=_LARGEST_ID),
@@ -54,8 +58,8 @@ _SAMPLING: Final[dict[str, Any]] = {
     "n": _field("integer", "number of texts to return for each prompt", minimum=1, maximum=MOST_SAMPLES),
     "stop": {
         "anyOf": [
-            {"type": "string", "minLength": 1},
-            {"type": "array", "items": {"type": "string", "minLength": 1}, "maxItems": MOST_STOPS},
+            _STOP,
+            {"type": "array", "items": _STOP, "maxItems": MOST_STOPS},
             {"type": "null"},
         ],
         "description": "texts to stop before",
@@ -166,6 +170,16 @@ CHAT_COMPLETION: Final[dict[str, Any]] = {
             minimum=1,
             maximum=_LARGEST_ID,
         ),
+        "response_format": {
+            "type": ["object", "null"],
+            "required": ["type"],
+            "properties": {"type": {"type": "string", "enum": ["text"]}},
+            "description": "accepted if it asks for text",
+        },
+        "logprobs": _field("boolean", "refused if true: only /v1/completions gives log-probabilities"),
+        "store": _field("boolean", "refused if true: the server stores no conversations"),
+        "tools": _field("array", "refused unless empty: the model cannot call tools", items={"type": "object"}),
+        "tool_choice": _field("string", "accepted and ignored", enum=["none", "auto", None]),
     },
 }
 

@@ -466,6 +466,21 @@ def test_errors_of_the_server_are_shown(opened: Any) -> None:
     opened.errors.clear()  # the browser notes the status 400
 
 
+def test_texts_stay_if_no_further_text_can_be_written(opened: Any) -> None:
+    set_value(opened, other=NAMES[1])
+    write(opened, "Once", max_tokens=20, n=2)
+    before = texts(opened)
+    opened.ask(f"{PIECES}[1].click()")
+    write(opened, "x" * 200_000, max_tokens=10_000, n=8)
+    wait(opened, "document.getElementById('status').textContent.includes('tokens in one request are more than')")
+    assert texts(opened) == before
+    assert opened.ask("[...document.querySelectorAll('.error')].map(e => e.textContent).join('')") == ""
+    assert opened.ask(f"{CHOICES}.length") > 0  # the panel that was open still is
+    opened.errors.clear()  # the browser notes the status 400
+    write(opened, "Once", max_tokens=20, n=1)
+    assert len(texts(opened)) == 2
+
+
 # Layout
 
 

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 from minigpt.generation import logits_processors
 from minigpt.generation.logits_processors import (
@@ -145,6 +146,20 @@ def test_the_frequency_penalty_changes_nothing_before_the_first_new_token() -> N
 def test_a_repeated_ngram_is_banned(size: int, banned: list[bool]) -> None:
     history = torch.tensor([[0, 1, 2, 0, 1]])
     assert (NoRepeatNGram(size)(LOGITS, history, 0) == -INF).tolist() == [banned]
+
+
+def test_a_long_ngram_needs_little_memory() -> None:
+    """To compare all the runs of the history at once would take 100 MB."""
+    history = torch.arange(20_000)[None]
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        assert kept(NoRepeatNGram(10_000)(LOGITS, history, 0)) == [[True] * 4]
+    assert max(event.cpu_memory_usage for event in profiler.events()) < 1_000_000
+
+
+def test_the_ngrams_of_a_batch_are_those_of_each_row() -> None:
+    history = torch.tensor([[3, 1, 2, 3, 1], [-1, -1, 0, 1, 0], [1, 2, 3, 0, 1]])
+    banned = (NoRepeatNGram(3)(LOGITS.expand(3, 4), history, 0) == -INF).tolist()
+    assert banned == [[False, False, True, False], [False] * 4, [False] * 4]
 
 
 def test_a_bad_word_of_several_tokens_is_banned_only_after_its_beginning() -> None:

@@ -334,6 +334,7 @@ def test_a_stop_string_never_appears_in_a_stream(client: TestClient) -> None:
         ({"prompt": "a", "max_tokens": 10**400}, "max_tokens", "a very large number"),
         ({"prompt": "a", "seed": 2**80}, "seed", "at most"),
         ({"prompt": "a", "top_k": 0}, "top_k", "at least 1"),
+        ({"prompt": "a", "no_repeat_ngram_size": 101}, "no_repeat_ngram_size", "at most 100"),
         ({"prompt": [257]}, "prompt", "from 0 to 256"),
         ({"prompt": [-1]}, "prompt[0]", "at least 0"),
         ({"prompt": [[1], []]}, "prompt[1]", "at least 1 items"),
@@ -342,6 +343,8 @@ def test_a_stop_string_never_appears_in_a_stream(client: TestClient) -> None:
         ({"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias", "token id"),
         ({"prompt": "a", "logit_bias": {"999": 1}}, "logit_bias", "from 0 to 256"),
         ({"prompt": "a", "stop": [""]}, "stop[0]", "at least 1 characters"),
+        ({"prompt": "a", "stop": "b" * 201}, "stop", "at most 200 characters"),
+        ({"prompt": "a", "stop": ["a", "b" * 201]}, "stop[1]", "at most 200 characters"),
         ({"prompt": "a", "bad_words": ["a", "b" * 201]}, "bad_words[1]", "at most 200 characters"),
         ({"prompt": "a", "context": "wrong"}, None, "must be slide"),
         ({"prompt": "a", "context": "keep-first:60"}, None, "half the context"),
@@ -393,6 +396,18 @@ def test_a_damaged_model_is_an_error_of_the_server_and_others_go_on() -> None:
         assert "NaN" in response.json()["error"]["message"] or "nan" in response.json()["error"]["message"]
         (piece,) = stream(client, prompt="a")
         assert piece["error"]["type"] == "server_error"
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1])
+def test_a_score_by_a_damaged_model_is_an_error_of_the_server(max_tokens: int) -> None:
+    model = the_model()
+    model.final_norm.weight.data.fill_(math.nan)
+    body = {"prompt": "abc", "echo": True, "logprobs": 1, "max_tokens": max_tokens}
+    with new_client("tiny", model=model) as client:
+        response = client.post("/v1/completions", json=body)
+        assert response.status_code == 500
+        assert response.json()["error"]["code"] == "generation_failed"
+        assert stream(client, **body)[-1]["error"]["code"] == "generation_failed"
 
 
 def test_the_same_bias_for_every_token_changes_nothing(client: TestClient) -> None:

@@ -291,6 +291,14 @@ def test_metrics_count_requests_and_tokens() -> None:
     assert lines['minigpt_first_token_seconds_bucket{le="+Inf"}'] == "1"
 
 
+def test_metrics_count_errors_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minigpt.server.application.tokenizer_info", None)  # calling it raises TypeError
+    with new_client("tiny") as client:
+        assert client.get("/tokenizer_info").status_code == 500
+        text = client.get("/metrics").text
+    assert 'minigpt_responses_total{path="/tokenizer_info",status="500"} 1\n' in text
+
+
 def test_an_echo_without_a_text_has_no_time_to_its_first_token() -> None:
     with new_client("tiny") as client:
         client.post("/v1/completions", json={"prompt": "abc", "max_tokens": 0, "echo": True})

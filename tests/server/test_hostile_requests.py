@@ -236,6 +236,47 @@ def test_a_connection_without_a_request_is_closed() -> None:
                 assert read_all(connection) == b""
 
 
+def answered(server: SocketServer) -> socket.socket:
+    """A connection that stays open after the answer to its first request."""
+    connection = server.connect()
+    connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    answer = b""
+    while not answer.endswith(b"}"):
+        answer += connection.recv(65536)
+    assert status(answer) == 200
+    return connection
+
+
+def test_a_connection_with_a_part_of_a_further_request_is_closed() -> None:
+    with started(idle_seconds=0.2) as server, contextlib.closing(answered(server)) as connection:
+        connection.sendall(b"G")
+        with contextlib.suppress(ConnectionResetError):
+            assert read_all(connection) == b""
+
+
+def test_further_bytes_of_a_request_do_not_extend_its_time() -> None:
+    with started(idle_seconds=0.2) as server, contextlib.closing(answered(server)) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: ")
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            while sent < 600:
+                connection.sendall(b"a")
+                sent += 1
+                time.sleep(0.05)
+        assert sent < 600
+
+
+def test_the_body_of_a_further_request_may_take_longer() -> None:
+    body = json.dumps(BODY).encode()
+    with started(idle_seconds=0.2) as server, contextlib.closing(answered(server)) as connection:
+        raw = post("/v1/completions", body)
+        connection.sendall(raw[:4])
+        connection.sendall(raw[4 : -len(body)])
+        time.sleep(0.5)
+        connection.sendall(body)
+        assert status(read_all(connection)) == 200
+
+
 # The queue
 
 

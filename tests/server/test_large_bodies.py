@@ -1,15 +1,19 @@
-"""Large requests are read beside the event loop or refused early, so that the server answers others meanwhile."""
+"""Large requests and answers are handled beside the event loop or refused early, so that others are answered."""
 
 import re
 import threading
 from typing import Any
 
 import pytest
+from served import new_client, served_model
 from starlette.testclient import TestClient
 
-from minigpt.server import answering, application, json_schema
+from minigpt.data.transcript import CHAT_TEMPLATE
+from minigpt.server import answering, application, completions, json_schema
 from minigpt.server.api_error import ApiError
+from minigpt.server.completion_options import completion_options
 from minigpt.server.request_schemas import COMPLETION
+from minigpt.server.serve_config import ServeConfig
 from minigpt.server.served_model import ServedModel
 
 
@@ -42,6 +46,46 @@ def test_a_large_body_is_read_beside_the_event_loop(
     assert threads.pop("check").startswith("asyncio_") == is_beside  # a thread of asyncio.to_thread
     (made_in,) = threads.values()
     assert made_in.startswith("asyncio_")
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_a_large_answer_is_written_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    body = {"seed": 1, "max_tokens": 10, "n": 2}
+    if path == "/v1/completions":
+        body |= {"prompt": "ab", "echo": True, "logprobs": 3}
+    else:
+        body |= {"messages": [{"role": "user", "content": "a"}]}
+    threads, answers = [], []
+    to_dict = completions.Completion.to_dict
+
+    def recorded(completion: completions.Completion) -> dict[str, Any]:
+        threads.append(threading.current_thread().name)
+        return to_dict(completion)
+
+    monkeypatch.setattr(completions.Completion, "to_dict", recorded)
+    with new_client("tiny", chat_template=CHAT_TEMPLATE) as client:
+        for limit in (1_000_000, 1):
+            monkeypatch.setattr(completions, "_LARGE_ANSWER", limit)
+            answers.append(client.post(path, json=body))
+    small, large = threads
+    assert not small.startswith("asyncio_")
+    assert large.startswith("asyncio_")
+    assert answers[0].json()["choices"] == answers[1].json()["choices"]
+    assert answers[0].headers["content-type"] == answers[1].headers["content-type"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "listed"),
+    [({}, 20), ({"logprobs": 4}, 100), ({"logprobs": 4, "echo": True}, 130), ({"n": 1, "best_of": 2}, 20)],
+    ids=str,
+)
+def test_the_size_of_an_answer_counts_echoes_and_alternatives(changes: dict[str, Any], listed: int) -> None:
+    body = {"prompt": "abc", "max_tokens": 10, "n": 2, **changes}
+    completion = completions.Completion(completion_options(body, served_model("tiny"), ServeConfig()))
+    for choices in completion.choices.values():
+        for choice in choices:
+            choice.n_tokens = 10
+    assert completion.n_listed == listed
 
 
 def test_a_list_of_ids_is_checked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

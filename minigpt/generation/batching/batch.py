@@ -1,17 +1,18 @@
 """The batch: the rows of many requests on one slot engine, one step after another."""
 
-from collections import deque
+from collections import Counter, deque
 
 import torch
 from torch import Tensor
 
-from minigpt.errors import MinigptError
+from minigpt.errors import GenerationError, MinigptError
 from minigpt.generation.batching.prefix_cache import PrefixCache
 from minigpt.generation.batching.requests import Event, Failed, Request, ScoredPrompt, check_request
 from minigpt.generation.batching.rows import Row, Work
 from minigpt.generation.batching.sampling_step import next_tokens
 from minigpt.generation.decoding import GeneratedToken, describe
 from minigpt.generation.engines.slots import Chunk, SlotEngine
+from minigpt.generation.sampling import check_finite
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 _PROMPT_ALONE = 64  # tokens of prompts that a step reads if no row is waiting for its next token
@@ -95,9 +96,12 @@ class Batch:
     # Admission
 
     def _admit(self) -> None:
-        """Gives free slots to waiting rows, first come, first served."""
+        """Gives free slots to waiting rows: next to the request with the fewest rows in slots, the first of several."""
+        n_running = Counter(row.request for row in self._rows)
         while self._free and self._waiting:
-            row = self._waiting.popleft()
+            row = min(self._waiting, key=lambda row: n_running[row.request])
+            self._waiting.remove(row)
+            n_running[row.request] += 1
             row.slot = self._free.pop()
             self._rows.append(row)
 
@@ -156,7 +160,11 @@ class Batch:
         self.n_prompt_tokens += len(chunk.ids)
         self._keep_prefix(row)
         if row.request.score_prompt:
-            self._score(row, chunk, logits)
+            try:
+                self._score(row, chunk, logits)
+            except GenerationError as error:
+                self._fail(row.request, error, events)
+                return []
         if row.n_unread > 0:
             return []
         if row.request.score_prompt or not row.request.continues:
@@ -171,7 +179,11 @@ class Batch:
         return [(row, logits[-1:])]
 
     def _score(self, row: Row, chunk: Chunk, logits: Tensor) -> None:
-        """Scores the prompt's tokens after each of those that were read: logits (T, V)."""
+        """Scores the prompt's tokens after each of those that were read: logits (T, V).
+
+        Raises: GenerationError for logits that are NaN or infinite.
+        """
+        check_finite(logits)
         scores = row.work.scores
         if not scores:
             scores.append(GeneratedToken(row.visible[0]))
@@ -221,8 +233,7 @@ class Batch:
         if row not in self._rows:  # its request has failed in this step
             return
         if isinstance(token, MinigptError):
-            self.cancel(row.request)
-            events.append(Event(row.request, Failed(token), is_last=True))
+            self._fail(row.request, token, events)
             return
         row.append(token.id)
         piece = row.text.add(token)
@@ -232,3 +243,7 @@ class Batch:
                 self._keep_prefix(row)
             self._release(row)
         events.append(Event(row.request, piece, is_last=row.work.rows_left == 0))
+
+    def _fail(self, request: Request, error: MinigptError, events: list[Event]) -> None:
+        self.cancel(request)
+        events.append(Event(request, Failed(error), is_last=True))

@@ -56,29 +56,38 @@
 
   // Writing
 
-  /** Continues the prompt: every chosen model, from the same seed. */
-  function begin() {
+  /** Continues the prompt: every chosen model, from the same seed. The texts before come back if all of them fail. */
+  async function begin() {
     const { n, ...fields } = settings.fields();
     const prompt = find("prompt").value;
     const chosen = [find("model").value, find("other").value].filter((name, index) => index === 0 || name !== "");
     const seed = settings.seed();
     const trees = chosen.map((model) => (
       Array.from({ length: n }, (_, sample) => branches.newTree(model, prompt, seed, sample))));
-    cards = [];
+    const before = { shown: cards, layout: find("texts").className };
+    const started = [];
     for (let sample = 0; sample < n; sample++) {
       chosen.forEach((model, index) => {
         const name = n > 1 ? `Text ${sample + 1}` : chosen.length > 1 ? "" : "Text";
         const title = [name, chosen.length > 1 ? model : ""].filter(Boolean).join(" · ");
-        cards.push(newCard(trees[index][sample], title, actions));
+        started.push(newCard(trees[index][sample], title, actions));
       });
     }
-    find("texts").className = `texts ${cards.length > 2 && chosen.length === 1 ? "many" : cards.length > 1 ? "two" : ""}`;
-    find("texts").replaceChildren(...cards.map((card) => card.element));
+    showCards(started, `texts ${started.length > 2 && chosen.length === 1 ? "many" : started.length > 1 ? "two" : ""}`);
     find("legend").replaceChildren(reading.legend());
     status("Writing …");
-    trees.forEach((each, index) => {
-      write({ ...fields, n, model: chosen[index], prompt, seed }, each, each.map((tree) => tree.current));
-    });
+    const errors = await Promise.all(trees.map((each, index) => (
+      write({ ...fields, n, model: chosen[index], prompt, seed }, each, each.map((tree) => tree.current)))));
+    if (before.shown.length > 0 && !errors.includes("")) {
+      showCards(before.shown, before.layout);
+      status(errors[0]);
+    }
+  }
+
+  function showCards(shown, layout) {
+    cards = shown;
+    find("texts").className = layout;
+    find("texts").replaceChildren(...cards.map((card) => card.element));
   }
 
   /** Continues the current branch of a tree; the tokens are the prompt. */
@@ -89,7 +98,10 @@
     write({ ...settings.fields(), n: 1, model: tree.model, prompt: ids, seed }, [tree], [tree.current]);
   }
 
-  /** Sends a request, and adds what comes to the branches, the first of each tree's choice. */
+  /**
+   * Sends a request, and adds what comes to the branches, the first of each tree's choice. Returns the error if no token
+   * came, otherwise "".
+   */
   async function write(fields, trees, targets) {
     const controller = new AbortController();
     const began = performance.now();
@@ -114,6 +126,7 @@
     }
     refresh(trees);
     if (running.size === 0) status(outcome === "stopped" ? "Stopped." : outcome === "failed" ? "" : "Done.");
+    return targets.some(({ wrote }) => wrote > 0) ? "" : error;
   }
 
   /** Adds a piece of an answer to its branch. */

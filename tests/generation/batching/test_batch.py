@@ -269,6 +269,20 @@ def test_the_last_event_of_a_request_is_marked() -> None:
         assert [event for event in events if event.request is request][-1].is_last
 
 
+def test_many_texts_of_one_request_do_not_make_a_later_request_wait() -> None:
+    batch = new_batch(ENGINES["pytorch"], slots=2)
+    large, later = new_request(b"a", samples=6), new_request(b"b", samples=2)
+    batch.add(large)
+    events = batch.step()
+    batch.add(later)
+    events += finish(batch)
+    ends = [event.request for event in events if isinstance(event.content, Piece) and event.content.finish_reason]
+    assert ends.index(later) < 4  # it gets one of the first places that become free
+    assert [event.request for event in events if event.is_last] == [later, large]
+    for request in (large, later):
+        assert answers(events, request) == alone(ENGINES["pytorch"], request)
+
+
 def test_an_error_ends_its_own_request_only() -> None:
     batch = new_batch(ENGINES["pytorch"])
     good, bad = new_request(b"a"), new_request(b"a")
@@ -283,14 +297,32 @@ def test_an_error_ends_its_own_request_only() -> None:
     assert answers(events, good) == alone(ENGINES["pytorch"], good)
 
 
-def test_a_damaged_model_fails_its_requests_in_one_sentence() -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"score": True}, {"score": True, "continues": False}, {"score": True, "samples": 3}], ids=str
+)
+def test_a_damaged_model_fails_its_requests_in_one_sentence(options: dict[str, object]) -> None:
     model = small_model()
     model.final_norm.weight.data.fill_(float("nan"))
     batch = Batch(TorchSlots(model, 2), TOKENIZER)
-    batch.add(request := new_request(b"a"))
+    batch.add(request := new_request(b"a long prompt" * 6, **options))
     (failed,) = answers(finish(batch), request)[-1]
     assert isinstance(failed, Failed)
     assert isinstance(failed.error, GenerationError)
+    assert batch.n_running == 0
+
+
+def test_a_model_that_is_damaged_at_one_position_fails_the_score_of_it() -> None:
+    model = small_model()
+    model.position_embedding.weight.data[70].fill_(float("nan"))
+    batch = Batch(small_chunks(TorchSlots(model, 2)), TOKENIZER)
+    bad, good = new_request(bytes(80), score=True, continues=False), new_request(bytes(60), score=True)
+    for request in (bad, good):
+        batch.add(request)
+    events = finish(batch)
+    (failed,) = answers(events, bad)[-1]
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, GenerationError)
+    assert len(answers(events, good)[0]) == 6
 
 
 @pytest.mark.parametrize(
