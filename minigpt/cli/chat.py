@@ -20,7 +20,7 @@ from minigpt.cli.render.terminal import note, write
 from minigpt.cli.session import OUT_OF_MEMORY, SESSION_SETTINGS, InteractiveSession, typed_lines
 from minigpt.cli.signals import forget_interrupts
 from minigpt.config import SamplingConfig
-from minigpt.data.transcript import CHAT_TEMPLATE, Message, ReplyReader, transcript
+from minigpt.data.transcript import CHAT_TEMPLATE, Message, ReplyReader, stop_in_turn, transcript
 from minigpt.errors import ConfigError, GenerationError, MinigptError
 from minigpt.units import count
 
@@ -209,7 +209,8 @@ class ChatSession(InteractiveSession):
         answer, reader, ended, reason = "", ReplyReader(), False, None
         try:
             with out_of_memory_as(GenerationError(OUT_OF_MEMORY)):
-                for piece in generate_pieces(self.engine, self.tokenizer, [self._prompt()], self.config):
+                sampling = self.config.replace(stop=tuple(map(stop_in_turn, self.config.stop)))
+                for piece in generate_pieces(self.engine, self.tokenizer, [self._prompt()], sampling):
                     text, ended = reader.feed(piece.text)
                     if text:
                         write(text, end="")

@@ -66,6 +66,11 @@ def _folded(content: str) -> str:
     return content.strip().replace("\n", "\n ")
 
 
+def stop_in_turn(stop: str) -> str:
+    """The form of a stop text in a turn, whose further lines begin with a space."""
+    return re.sub(r"\n(?=.)", "\n ", stop, flags=re.DOTALL)
+
+
 class ReplyReader:
     """Reads a generated turn piece by piece: its content, and where the turn ends."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from minigpt.data.transcript import CHAT_TEMPLATE, ReplyReader
+from minigpt.data.transcript import CHAT_TEMPLATE, ReplyReader, stop_in_turn
 from minigpt.generation.healing import Prompt, encode_prompt
 from minigpt.server.api_error import ApiError, invalid
 from minigpt.server.completion_options import CompletionOptions, generation_options
@@ -66,14 +66,9 @@ def chat_options(body: Mapping[str, Any], model: ServedModel, config: ServeConfi
     given["max_tokens"] = wanted
     if "stop" in given and model.chat_template == CHAT_TEMPLATE:
         stops = [given["stop"]] if isinstance(given["stop"], str) else given["stop"]
-        given["stop"] = list(map(_in_transcript, stops))
+        given["stop"] = list(map(stop_in_turn, stops))
     options = generation_options(given, [prompt], model, config)
     return replace(options, one_turn=model.chat_template == CHAT_TEMPLATE)
-
-
-def _in_transcript(stop: str) -> str:
-    """The form of a stop text in a transcript, where further lines of a turn begin with a space."""
-    return re.sub(r"\n(?=.)", "\n ", stop, flags=re.DOTALL)
 
 
 def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:

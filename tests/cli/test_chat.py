@@ -134,6 +134,20 @@ def test_the_same_seed_gives_the_same_answers(capsys: pytest.CaptureFixture[str]
     assert "seed 7" in capsys.readouterr().err
 
 
+def test_a_stop_text_of_several_lines_is_sought_as_the_model_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    stops: list[tuple[str, ...]] = []
+
+    def generate(_engine: Any, _tokenizer: Any, _prompts: list[str], config: SamplingConfig) -> Iterator[Piece]:
+        stops.append(config.stop)
+        yield Piece(0, " yes", GeneratedToken(0), "stop")
+
+    monkeypatch.setattr(streaming, "generate_pieces", generate)
+    session = new_session(stop=("\n\n", "- a\n- b", "\n"))
+    session.run(iter(["Hi"]))
+    assert stops == [("\n \n", "- a\n - b", "\n")]
+    assert session.config.stop == ("\n\n", "- a\n- b", "\n")
+
+
 def test_ctrl_c_keeps_what_the_model_wrote(
     model_says: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
