@@ -208,7 +208,8 @@ def _operation(
     return operation
 
 
-_EVENTS = {"text/event-stream": {"schema": {"type": "string", "description": "one `data:` line for each piece"}}}
+# Without a type: OpenAPI 3.1 does not say whether the schema of a stream describes its text or each of its events.
+_EVENTS = {"text/event-stream": {"schema": {"description": "one `data:` line for each piece"}}}
 _PAGE = {"text/html": {"schema": {"type": "string"}}}
 _TEXT = {"text/plain": {"schema": {"type": "string"}}}
 _MODEL_IN_PATH = {"name": "model", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
