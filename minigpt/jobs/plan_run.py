@@ -112,15 +112,16 @@ def _measured_settings(
 ) -> PlannedSettings:
     """The settings for the speed of this machine, with the time of a step as measured last.
 
-    They are planned a second time if another program slowed the first measurements down: the speed decides on the
-    model, on regularization and on a teacher.
+    They are planned a second time, for the speed that was measured last, if another program slowed the first
+    measurements down: the speed decides on the model, on regularization and on a teacher.
     """
-    settings = plan_with(StepTimer(measure, dtypes))
+    timer = StepTimer(measure, dtypes)
+    settings = plan_with(timer)
     again = functools.partial(measure, seconds=_LAST_MEASUREMENT)
     measured = settings.measured_again(again)
     if not settings.was_slower_than(measured):
         return measured
-    return plan_with(StepTimer(measure, dtypes)).measured_again(again)
+    return plan_with(timer.corrected(settings.slowdown(measured))).measured_again(again)
 
 
 def _notes(

@@ -110,10 +110,14 @@ class PlannedSettings:
 
     def was_slower_than(self, again: "PlannedSettings") -> bool:
         """Whether another program slowed the measurements of these settings down, and not those of `again`."""
-        pairs = [(self.seconds_per_step, again.seconds_per_step)]
+        return self.slowdown(again) > _DISTURBED
+
+    def slowdown(self, again: "PlannedSettings") -> float:
+        """How many times as long a step took when these settings were measured as when `again` were."""
+        slowdown = self.seconds_per_step / again.seconds_per_step
         if self.teacher is not None and again.teacher is not None:
-            pairs.append((self.teacher.seconds_per_step, again.teacher.seconds_per_step))
-        return any(before > _DISTURBED * after for before, after in pairs)
+            slowdown = max(slowdown, self.teacher.seconds_per_step / again.teacher.seconds_per_step)
+        return slowdown
 
     def from_here(self, step: int, fraction: float, seconds_per_step: float) -> "PlannedSettings":
         """A copy for a run that has taken `step` steps in this fraction of its length, at a new time per step."""

@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -61,11 +61,20 @@ class StepTimer:
     def __init__(self, measure: Measure, dtypes: tuple[str, ...] = ()) -> None:
         self.measure, self.dtypes = measure, dtypes
         self.worthwhile_from = math.inf  # features
-        self._time = functools.cache(self._measure)
+        self._known: dict[tuple[GPTConfig, TrainConfig], Timing] = {}
 
     def __call__(self, model: GPTConfig, config: TrainConfig) -> Timing:
         """The timing of a step of this model, in the given dtype or the one that is faster."""
-        return self._time(model, config)
+        if (model, config) not in self._known:
+            self._known[model, config] = self._measure(model, config)
+        return self._known[model, config]
+
+    def corrected(self, slowdown: float) -> "StepTimer":
+        """A timer that knows what this one has measured, which took so many times as long as it should have."""
+        timer = StepTimer(self.measure, self.dtypes)
+        timer.worthwhile_from = self.worthwhile_from
+        timer._known = {each: replace(took, seconds=took.seconds / slowdown) for each, took in self._known.items()}
+        return timer
 
     def _measure(self, model: GPTConfig, config: TrainConfig) -> Timing:
         if config.dtype != "auto" or not self.dtypes:
