@@ -1,11 +1,27 @@
 """How many cores a process may use, by its control group's limits."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from minigpt import cgroups, cores
+
+
+@pytest.fixture
+def put(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, dict[str, str]], None]:
+    """Puts this process into control groups that have these files."""
+
+    def put_groups(groups: str, files: dict[str, str]) -> None:
+        (tmp_path / "groups").write_text(groups)
+        for name, text in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+        monkeypatch.setattr(cgroups, "_OWN_GROUPS", tmp_path / "groups")
+        monkeypatch.setattr(cgroups, "_CGROUP", tmp_path)
+
+    return put_groups
 
 
 @pytest.mark.parametrize(
@@ -24,14 +40,9 @@ from minigpt import cgroups, cores
     ],
 )
 def test_a_control_groups_quota_and_its_parents_limit_the_cores(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], expected: int
+    monkeypatch: pytest.MonkeyPatch, put: Callable[..., None], files: dict[str, str], expected: int
 ) -> None:
-    (tmp_path / "groups").write_text("4:cpu,cpuacct:/outer/inner\n1:memory:/none\n0::/job/step\n")
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    monkeypatch.setattr(cgroups, "_OWN_GROUPS", tmp_path / "groups")
-    monkeypatch.setattr(cgroups, "_CGROUP", tmp_path)
+    put("4:cpu,cpuacct:/outer/inner\n1:memory:/none\n0::/job/step\n", files)
     monkeypatch.setattr(cores, "usable_cpus", lambda: list(range(64)))
     assert cores.available_cores() == expected
 
@@ -51,12 +62,7 @@ def test_a_control_groups_quota_and_its_parents_limit_the_cores(
     ],
 )
 def test_a_control_group_and_its_parents_limit_the_threads(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], expected: int
+    put: Callable[..., None], files: dict[str, str], expected: int
 ) -> None:
-    (tmp_path / "groups").write_text("4:pids:/limited\n0::/job/step\n")
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    monkeypatch.setattr(cgroups, "_OWN_GROUPS", tmp_path / "groups")
-    monkeypatch.setattr(cgroups, "_CGROUP", tmp_path)
+    put("4:pids:/limited\n0::/job/step\n", files)
     assert cgroups.free_threads() == expected

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -252,23 +253,29 @@ def test_logits_do_not_depend_on_the_number_of_threads(quantization: str) -> Non
         assert all(torch.equal(one, other) for one, other in zip(result, results[0], strict=True))
 
 
+@pytest.fixture
+def three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """torch computes with three threads, which the user has not set."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("three_threads")
 @pytest.mark.parametrize(("variable", "expected"), [(None, 1), ("3", 3)])
 def test_a_containers_cpu_quota_limits_torchs_threads_unless_the_user_sets_them(
     monkeypatch: pytest.MonkeyPatch, variable: str | None, expected: int
 ) -> None:
     monkeypatch.setattr(threads, "available_cores", lambda: 1)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if variable:
         monkeypatch.setenv("OMP_NUM_THREADS", variable)
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        threads.respect_cpu_quota()
-        assert torch.get_num_threads() == expected
-    finally:
-        torch.set_num_threads(before)
+    threads.respect_cpu_quota()
+    assert torch.get_num_threads() == expected
 
 
+@pytest.mark.usefixtures("three_threads")
 @pytest.mark.parametrize(
     ("processes", "variable", "expected"), [(1, None, 3), (2, None, 2), (3, None, 1), (9, None, 1), (2, "3", 3)]
 )
@@ -276,14 +283,8 @@ def test_processes_that_share_the_cores_have_a_part_of_the_threads_each(
     monkeypatch: pytest.MonkeyPatch, processes: int, variable: str | None, expected: int
 ) -> None:
     monkeypatch.setattr(threads, "available_cores", lambda: 5)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if variable:
         monkeypatch.setenv("OMP_NUM_THREADS", variable)
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        with threads.sharing_cores(processes):
-            assert torch.get_num_threads() == expected
-        assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)
+    with threads.sharing_cores(processes):
+        assert torch.get_num_threads() == expected
+    assert torch.get_num_threads() == 3

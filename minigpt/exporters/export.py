@@ -132,8 +132,10 @@ def export_model(
         check_ids_only(source, target)
     job = _ExportJob(model, dtype, list(notes))
     adapter = read_adapter(source) if is_adapter(source) else None
-    base = None if adapter is None else find_base(source, adapter.base, checkpoints)
-    if adapter is not None and target != "gguf":
+    base = None
+    if adapter is not None and target == "gguf":
+        base = find_base(source, adapter.base, checkpoints)
+    elif adapter is not None:
         job.notes.append(f"the adapter is merged into its base model, {adapter.base}")
     context = job.model.config.n_positions
     modelfile = None
@@ -142,7 +144,7 @@ def export_model(
         page_text = text or PageText(title=model_name(source))
         atomic_write(path, lambda file: job.html(file, page_text))
         size = path.stat().st_size
-    elif adapter is not None and base is not None and target == "gguf":
+    elif adapter is not None and base is not None:
         atomic_write(path, lambda file: job.gguf_adapter(file, adapter, base))
         size = path.stat().st_size
     elif target == "gguf":
@@ -159,8 +161,8 @@ def export_model(
         with wrap_write_errors(path):
             for name in set(FILES[target]) - written:  # left by a replaced export
                 (path / name).unlink(missing_ok=True)
-    needed = None if base is None or target != "gguf" else str(base)
-    return Export(path, target, dtype, size, context, tuple(job.notes), tuple(job.parity), modelfile, needed)
+    needs = None if base is None else str(base)
+    return Export(path, target, dtype, size, context, tuple(job.notes), tuple(job.parity), modelfile, needs)
 
 
 class _ExportJob:

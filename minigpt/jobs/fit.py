@@ -112,7 +112,7 @@ def _fit(
         _refuse_devices(read_record(directory).training)
     job = yield from (start_run(planned, keeps_plan=True) if planned else prepare(request, resume=resume))
     finished: Finished | None = None
-    at_the_end: CheckpointError | KeyboardInterrupt | None = None
+    late_error: CheckpointError | KeyboardInterrupt | None = None
     control = control or Control()
     try:
         with closing(train_job(job, control=control)) as training:  # so that a save that fails on leaving raises
@@ -124,12 +124,12 @@ def _fit(
     except (CheckpointError, KeyboardInterrupt) as error:  # the end could not be saved, or Ctrl-C came too late
         if finished is None:
             raise
-        at_the_end = error
+        late_error = error
     if finished is not None:
         yield from (Notice(finished.step, text) for text in write_pages(job.run, report=report))
         yield finished
-    if at_the_end is not None:
-        raise at_the_end
+    if late_error is not None:
+        raise late_error
 
 
 def _interruptible(items: Iterator[Item], control: Control) -> Iterator[Item]:

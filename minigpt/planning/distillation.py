@@ -12,7 +12,7 @@ TEACHER_SHARE = 0.35  # of a budget in minutes
 _TEACHER_LENGTH = 0.5  # of a budget in steps or epochs, which is the length of the model's own training
 # Passes over the text and tokens that 85 % of the minutes are expected to be enough for without a teacher: 12 are about
 # 13 in the plan's table. With the decay of the embeddings, a teacher cost 1 % where a run made 10 passes and 3 % with
-# 11, was even with 12, and gained 1 % with 15, 2 % with 16, and 3 % with 19 and with 33.
+# 11, was even with 12, and gained 1 % with 15, 2 % with 16, 4 % with 19 and 3 % with 33.
 _PASSES, _TOKENS = 12, 2_500_000
 
 

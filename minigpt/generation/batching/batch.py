@@ -96,7 +96,7 @@ class Batch:
     # Admission
 
     def _admit(self) -> None:
-        """Gives free slots to waiting rows: next to the request with the fewest rows in slots, the first of several."""
+        """Gives free slots to waiting rows, first to those of the request that has the fewest rows in slots."""
         n_running = Counter(row.request for row in self._rows)
         while self._free and self._waiting:
             row = min(self._waiting, key=lambda row: n_running[row.request])
