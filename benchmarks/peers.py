@@ -4,7 +4,6 @@ nanoGPT's train.py is a script that trains when it is imported. Its step, batche
 here, around the model and optimizer of the model.py in a checkout. With the same seed the losses equal train.py's.
 """
 
-import functools
 import importlib.util
 import itertools
 import math
@@ -153,13 +152,17 @@ def nanogpt_tokens(training: str, validation: str, *, bpe: bool) -> tuple[list[i
 
 
 class NanoGPT:
-    """nanoGPT's model and training loop, with a cosine schedule over the given number of steps."""
+    """nanoGPT's model and training loop, with a cosine schedule over `steps` steps, which may change."""
 
     def __init__(self, job: dict[str, Any], steps: int) -> None:
+        self.steps = steps
         self.shape, self.device = Shape(**job["shape"]), resolve_device(job["device"])
         torch.manual_seed(job["seed"])
         self.model = nanogpt_model(nanogpt_module(Path(job["nanogpt"])), self.shape).to(self.device)
-        rate = functools.partial(nanogpt_rate, peak=job["rate"], steps=steps)
+
+        def rate(step: int) -> float:
+            return nanogpt_rate(step, peak=job["rate"], steps=self.steps)
+
         self.loop = nanogpt_steps(self.model, Path(job["train"]), self.shape, self.device, rate=rate)
 
     def take(self, steps: int) -> float:
@@ -184,7 +187,25 @@ def nanogpt_curve(job: dict[str, Any], steps: int, every: int) -> list[Point]:
     return curve
 
 
-def nanogpt_steps_within(job: dict[str, Any]) -> int:
+def nanogpt_curve_within(job: dict[str, Any]) -> list[Point]:
+    """Trains for `job["seconds"]` seconds, to the end of a cosine; evaluates after each quarter of them.
+
+    The cosine's number of steps is at first that of a trial, which is not counted, and then follows the speed of all
+    steps so far.
+    """
+    budget = job["seconds"]
+    run, steps, seconds = NanoGPT(job, _nanogpt_steps_within(job)), 0, 0.0
+    curve: list[Point] = []
+    while seconds < budget:
+        seconds += run.take(10)
+        steps += 10
+        run.steps = round(steps * budget / seconds)
+        if seconds >= budget * (len(curve) + 1) / 4:
+            curve.append((steps, seconds, run.nats(job["validation"])))
+    return curve
+
+
+def _nanogpt_steps_within(job: dict[str, Any]) -> int:
     """The number of steps that fit a budget in seconds, from a trial of a tenth of it, at most 10 s."""
     trial, steps, seconds = NanoGPT(job, 10**6), 0, 0.0
     trial.take(3)

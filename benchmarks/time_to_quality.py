@@ -15,11 +15,10 @@ all bytes; nanoGPT's has 65. The result is the lowest loss of the evaluations, o
 not counted.
 
 `budget` is wall-clock time. minigpt runs `minigpt train TEXT --minutes M` with a seed; its evaluations and saves count.
-nanoGPT uses the recipe's model, with characters or with GPT-2's BPE, and a complete cosine schedule. Its number of
-steps comes from a speed measurement, which is not counted. The run continues to the end of its schedule even if it
-takes longer than M minutes, and starts again with more steps if it took less than 95 % of them. nanoGPT's four
-evaluations are not counted, and the best one is its result. Starting Python, reading and tokenizing the text, and the
-last evaluation are not counted for either. The raw numbers hold the time of the whole process (`process_seconds`).
+nanoGPT uses the recipe's model, with characters or with GPT-2's BPE, and a complete cosine schedule, whose number of
+steps follows the speed measured so far, so that it ends after M minutes. nanoGPT's four evaluations are not counted,
+and the best one is its result. Starting Python, reading and tokenizing the text, and the last evaluation are not
+counted for either. The raw numbers hold the time of the whole process (`process_seconds`).
 """
 
 import argparse
@@ -80,14 +79,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(job["threads"])
     if job["steps"]:
         return {"curve": peers.nanogpt_curve(job, job["steps"], job["every"])}
-    steps = peers.nanogpt_steps_within(job)
-    for _ in range(3):
-        curve = peers.nanogpt_curve(job, steps, math.ceil(steps / 4))
-        seconds = curve[-1][1]
-        if seconds >= 0.95 * job["seconds"]:
-            break
-        steps = math.ceil(steps * job["seconds"] / seconds)
-    return {"curve": curve}
+    return {"curve": peers.nanogpt_curve_within(job)}
 
 
 # minigpt, run as a command.

@@ -342,6 +342,32 @@ def test_nanogpts_learning_rate_warms_up_and_ends_at_a_tenth_of_its_peak(load: A
     assert rates[2000] == pytest.approx(1e-4)
 
 
+def test_nanogpts_schedule_ends_with_its_minutes_at_any_speed(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    peers, made = load("peers"), []
+
+    class Clocked:
+        """Takes 0.1 s per step, and half of that after 300 steps."""
+
+        def __init__(self, job: dict[str, Any], steps: int) -> None:
+            self.steps, self.taken = steps, 0
+            made.append(self)
+
+        def take(self, steps: int) -> float:
+            self.taken += steps
+            return 0.1 * steps if self.taken <= 300 else 0.05 * steps
+
+        def nats(self, path: str) -> float:
+            return 1.0 / self.taken
+
+    monkeypatch.setattr(peers, "NanoGPT", Clocked)
+    curve = peers.nanogpt_curve_within({"seconds": 60.0, "validation": ""})
+    trial, run = made
+    assert trial.taken == pytest.approx(3 + 60, abs=1)  # a tenth of the minute
+    assert run.taken == pytest.approx(900, abs=10)  # 30 s for 300 steps, and 30 s for 600
+    assert run.steps == pytest.approx(run.taken, abs=10)  # so the cosine is at its end
+    assert [seconds for _, seconds, _ in curve] == pytest.approx([15, 30, 45, 60], abs=1)
+
+
 def test_nanogpt_is_evaluated_on_the_same_windows_as_minigpt(load: Any) -> None:
     torch.manual_seed(0)
     model = GPT(GPTConfig(vocab_size=17, n_positions=8, n_embd=8, n_layer=1, n_head=2))
