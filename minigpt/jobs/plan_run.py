@@ -57,6 +57,8 @@ def plan_run(
     measured = tuple(baselines.cheap_baselines(corpus))
     yield Activity("measuring this machine")
     stats, memory = CorpusStats.of(corpus, measured), device.free_memory(target)
+    if base is None:
+        stats = stats.with_new_words(corpus)
     dtypes: tuple[str, ...] = ()
     if target.type == "cpu":
         memory //= local_processes

@@ -16,6 +16,8 @@ _SAMPLE = 2048  # tokens in the softmax of a step, or an eighth of a very large 
 _FEW_TOKENS = 20_000_000  # of a text: a longer one is not read often enough to be memorized
 _DECAY_PER_PASS, _MOST_DECAY = 0.1, 1.0  # the embeddings' weight decay, for each pass over the text
 _BPE_DROPOUT = ((2, 0.02), (9, 0.03), (13, 0.05))  # from so many passes over the text
+_WITH_NEW_WORDS = ((0.5, 0.02), *_BPE_DROPOUT)  # the same for a text with many new words
+_NEW_WORDS = 0.1  # the share of new words that is many
 _NARROW = 256  # below this width an adapter is trained together with the token embedding
 
 
@@ -112,17 +114,18 @@ def against_overfitting(
     """The settings with a choice of the embeddings' weight decay, BPE-dropout, token noise and dropout, except the ones
     that the user gave.
 
-    `seen` is the number of tokens trained on. A text that is seen often gets more weight decay and BPE-dropout, or
-    token noise if its tokenizer has no merges to drop. Dropout grows with the epochs and with the parameters per byte
-    of text. It is smaller next to noise: in every measurement noise was better than dropout, and worse together with
-    it.
+    `seen` is the number of tokens trained on. A text that is seen often gets more weight decay and BPE-dropout, which a
+    text with many new words gets earlier, or token noise if its tokenizer has no merges to drop. Dropout grows with the
+    epochs and with the parameters per byte of text. It is smaller next to noise: in every measurement noise was better
+    than dropout, and worse together with it.
     """
     given, epochs = options.given, seen / stats.n_tokens
     if stats.has_merges and not {"embedding_weight_decay", "weight_decay"} & given:
         decay = min(_MOST_DECAY, max(config.weight_decay, _DECAY_PER_PASS * epochs))
         config = config.replace(embedding_weight_decay=float(f"{decay:.2g}"))
     if "bpe_dropout" not in given and stats.has_merges:
-        config = config.replace(bpe_dropout=max((rate for least, rate in _BPE_DROPOUT if epochs >= least), default=0.0))
+        rates = _WITH_NEW_WORDS if (stats.new_words or 0) >= _NEW_WORDS else _BPE_DROPOUT
+        config = config.replace(bpe_dropout=max((rate for least, rate in rates if epochs >= least), default=0.0))
     if "token_noise" not in given and not stats.has_merges:
         config = config.replace(token_noise=0.1 if epochs >= 5 else 0.0)
     if "dropout" not in given:

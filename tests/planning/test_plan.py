@@ -262,6 +262,16 @@ def test_bpe_dropout_grows_with_the_passes_over_the_text(epochs: float, rate: fl
 
 
 @pytest.mark.parametrize(
+    ("new_words", "epochs", "rate"),
+    [(0.1, 0.4, 0.0), (0.1, 0.5, 0.02), (0.5, 1.9, 0.02), (0.5, 9, 0.03), (0.09, 1.9, 0.0), (None, 1.9, 0.0)],
+)
+def test_a_text_with_many_new_words_gets_bpe_dropout_in_few_passes(
+    new_words: float | None, epochs: float, rate: float
+) -> None:
+    assert planned(replace(BOOK, new_words=new_words), epochs=epochs).training.bpe_dropout == rate
+
+
+@pytest.mark.parametrize(
     ("given", "decay"),
     [
         ({"epochs": 0.5}, 0.1),
