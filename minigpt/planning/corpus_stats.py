@@ -20,8 +20,8 @@ class CorpusStats:
 
     `entropy` is how hard the text is to predict: the bits per byte that a 5-gram model of its training part needs for
     its held-out part. It is None if nothing is held out. `has_merges` says whether its tokenizer merges bytes.
-    `new_words` is how much of a text is in words that were not in it before: of the letters in the words of the last
-    tenth of the training part, the share in words that are not in the rest of it. None if it was not measured.
+    `new_words` says how often new words come: of the letters of the words in the last tenth of the training part, the
+    share of those that belong to words that are not in the rest of it. None if it was not measured.
     """
 
     n_tokens: int
