@@ -117,7 +117,8 @@ def renormalized_weights(scores: Tensor, mask: Tensor) -> Tensor:
     """Masked attention weights in three steps: softmax, set masked weights to zero, divide each row by its sum.
 
     New: a mask. weights = softmax(scores) ⊙ mask; weights / Σ weights, where mask is the lower triangle
-    `causal_mask(T)`, so that no token attends to a later one.
+    `causal_mask(T)`, so that no token attends to a later one. In a row whose masked scores are all about 100 above the
+    others, every weight that is left is 0, and 0/0 is NaN: masking before the softmax has no such limit.
 
     Shapes: scores (..., T, S), mask broadcastable to it, True = may attend -> (..., T, S).
     Source: Raschka 2024, section 3.5.1.
@@ -212,6 +213,7 @@ class MultiHeadAttentionWrapper(nn.Module):
     New: h independent heads, whose outputs are concatenated. Here d_out is the width of one head.
 
     Shapes: (..., T, d_in) -> (..., T, num_heads * d_out).
+    Raises: ConfigError if num_heads is below 1.
     Source: Raschka 2024, section 3.6.1.
     """
 
@@ -219,6 +221,8 @@ class MultiHeadAttentionWrapper(nn.Module):
         self, d_in: int, d_out: int, context_length: int, dropout: float, num_heads: int, qkv_bias: bool = False
     ) -> None:
         super().__init__()
+        if num_heads < 1:
+            raise ConfigError(f"num_heads ({num_heads}) must be at least 1")
         self.heads = nn.ModuleList(
             CausalAttention(d_in, d_out, context_length, dropout, qkv_bias) for _ in range(num_heads)
         )

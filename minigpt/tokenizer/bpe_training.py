@@ -9,6 +9,7 @@ from minigpt.tokenizer.vocabulary import Merge, decode_merges
 
 _LARGEST_BPE = 500_000  # tokens; a tokenizer.json has two values for each, and may have MAX_VALUES
 _LONG_PRETOKEN = re.compile(r"\S{256}(?=\S)")
+_LONG_BLANK = re.compile(r"(\s{256})\s+")
 
 
 def requested_vocab_size(spec: str) -> int | None:
@@ -33,7 +34,8 @@ def train_merges(texts: Iterable[str], count: int) -> list[Merge]:
     """At most `count` merges, each the most frequent pair of tokens in the texts after the merges before it.
 
     Pairs that occur only once are not merged. The trainer rescans a pre-token after every merge, so that one of 65,536
-    letters would take minutes; long pre-tokens are therefore trained on in pieces of 256 characters.
+    letters would take minutes; long pre-tokens are therefore trained on in pieces of 256 characters. Of longer white
+    space, which has no place for a cut, the first 256 characters are trained on.
     """
     import tokenizers  # imported here because only training needs it
     from tokenizers import models, pre_tokenizers, trainers
@@ -46,9 +48,9 @@ def train_merges(texts: Iterable[str], count: int) -> list[Merge]:
     )
     trained = tokenizers.Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trained.train_from_iterator(map(_split_long_pretokens, texts), trainer)
+    trained.train_from_iterator(map(_shorten_pretokens, texts), trainer)
     return decode_merges(json.loads(trained.to_str())["model"]["merges"], {})
 
 
-def _split_long_pretokens(text: str) -> str:
-    return _LONG_PRETOKEN.sub("\\g<0>\n", text)
+def _shorten_pretokens(text: str) -> str:
+    return _LONG_PRETOKEN.sub("\\g<0>\n", _LONG_BLANK.sub(r"\1", text))

@@ -7,9 +7,9 @@ import tiktoken
 from minigpt.tokenizer.vocabulary import END_OF_TEXT, Vocabulary, replace_surrogates
 
 # GPT-2's split into pre-tokens, which no merge crosses: contractions, letters, numbers, other characters, white space.
-# The last white-space character before a pre-token belongs to it. This gives the same split as GPT-2's pattern. It has
-# possessive quantifiers ("++"), and a bound on runs of white space, because `\s+(?!\S)` overflows the regex engine's
-# stack on long ones.
+# The last white-space character before a pre-token belongs to it. This gives the same split as GPT-2's pattern, except
+# in white space of more than 50,000 characters. It has possessive quantifiers ("++"), and a bound on runs of white
+# space, because `\s+(?!\S)` overflows the regex engine's stack on long ones.
 # Source: openai/gpt-2, src/encoder.py; the possessive form is tiktoken's.
 _GPT2_SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s{0,50000}\s(?=\s)|\s"
 _CHARACTERS = r"[\s\S]"

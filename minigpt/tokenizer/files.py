@@ -49,6 +49,7 @@ def write(directory: Path, vocabulary: AnyVocabulary, chat_template: str | None 
         library_files.write(directory, vocabulary, chat_template)
         return
     if isinstance(vocabulary, IdsOnly):
+        directory.mkdir(parents=True, exist_ok=True)
         entry = {_IDS_ONLY: [vocabulary.size, vocabulary.end_id]}
         (directory / CONFIG).write_bytes(json.dumps(entry).encode() + b"\n")
         return

@@ -35,7 +35,7 @@ class Tokenizer:
 
     The name of a special token, such as "<|endoftext|>", is encoded as ordinary text, so that no text can end a
     document by accident; transformers encodes it as the token. All other text gets the same ids as in transformers
-    with `add_special_tokens=False`.
+    with `add_special_tokens=False`, except white space of more than 50,000 characters.
 
     Of an imported tokenizer that is not `is_lossless`, decoding may not give the text back.
 
@@ -287,7 +287,8 @@ class Tokenizer:
         """The ids of a text as an array; with `documents`, a literal "<|endoftext|>" is the end-of-text token,
         whatever its name in this vocabulary, before the token that begins a text if that is another.
 
-        Threads encode in parallel: Python's global interpreter lock is released.
+        Threads encode in parallel, except with an imported tokenizer of other rules than byte-level BPE: Python's
+        global interpreter lock is released.
         Raises: as `encode`.
         """
         return self._coder.encode_array(text, documents=documents)

@@ -152,6 +152,14 @@ def test_the_three_masks_give_the_same_weights(batch: tuple[int, ...], t: int, s
     assert_same_function(boolean, additive, scores)
 
 
+def test_only_the_first_mask_is_nan_if_the_masked_scores_are_far_above_the_others() -> None:
+    scores, mask = torch.tensor([[0.0, 200.0], [0.0, 0.0]]), causal_mask(2)
+    expected = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
+    assert f.renormalized_weights(scores, mask).isnan().tolist() == [[True, True], [False, False]]
+    assert torch.equal(f.boolean_masked_weights(scores, mask), expected)
+    assert torch.equal(f.additive_masked_weights(scores, f.additive_mask(mask)), expected)
+
+
 @some_shapes
 @given(batch=batches, t=lengths, d_in=widths, d_out=widths, seed=seeds)
 def test_linear_layers_have_the_transposed_matrices(
@@ -437,6 +445,11 @@ def test_dropout_zeroes_a_fraction_of_the_weights_and_scales_the_others() -> Non
 def test_a_width_that_is_not_divisible_by_the_heads_is_an_error(form) -> None:
     with pytest.raises(ConfigError, match=r"d_out \(6\) must be divisible by num_heads \(4\)"):
         form(3, 6, 5, 0.0, num_heads=4)
+
+
+def test_no_heads_are_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"num_heads \(0\) must be at least 1"):
+        f.MultiHeadAttentionWrapper(3, 6, 5, 0.0, num_heads=0)
 
 
 def test_such_a_width_is_an_error_for_cross_attention_too() -> None:

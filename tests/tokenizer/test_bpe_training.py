@@ -4,7 +4,7 @@ import pytest
 import tokenizers
 
 from minigpt.errors import TokenizerError
-from minigpt.tokenizer.bpe_training import _split_long_pretokens, train_merges
+from minigpt.tokenizer.bpe_training import _shorten_pretokens, train_merges
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 ENGLISH = "It was the best of times, it was the worst of times; it was the age of wisdom, it's said.\n\n" * 20
@@ -41,8 +41,14 @@ def test_a_specification_that_cannot_be_trained_is_refused(spec: str) -> None:
 
 def test_long_pretokens_are_split_for_training_and_short_ones_are_not() -> None:
     short = "a few words, " + 256 * "x" + "\n\nand no more "
-    assert _split_long_pretokens(short) == short
-    pieces = _split_long_pretokens(257 * "é" + " " + 1000 * "ab")
+    assert _shorten_pretokens(short) == short
+    pieces = _shorten_pretokens(257 * "é" + " " + 1000 * "ab")
     assert max(map(len, pieces.split())) == 256
     assert pieces.replace("\n", "") == 257 * "é" + " " + 1000 * "ab"
     assert train_merges([1000 * "ab"], 1) == [(b"a", b"b")]
+
+
+def test_long_white_space_is_shortened_for_training() -> None:
+    short = "a" + 256 * " " + "b" + 128 * "\r\n" + "c"
+    assert _shorten_pretokens(short) == short
+    assert _shorten_pretokens("a" + 100_000 * " \n" + "b\t c") == "a" + 128 * " \n" + "b\t c"

@@ -11,6 +11,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors,
 
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer import files
+from minigpt.tokenizer.ids_only import IdsOnly
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 TEXT = (
@@ -457,3 +458,9 @@ def test_a_text_ends_at_the_ids_of_generation_config_or_else_of_config(tmp_path)
     (folder / "generation_config.json").write_text("[]")
     with pytest.raises(TokenizerError, match=r"generation_config\.json cannot be used"):
         Tokenizer.load(folder)
+
+
+def test_a_model_without_a_tokenizer_saves_its_size_into_a_new_folder(tmp_path):
+    Tokenizer(IdsOnly.checked(size=40, end_id=7)).save(tmp_path / "new" / "folder")
+    loaded = Tokenizer.load(tmp_path / "new" / "folder")
+    assert (loaded.vocab_size, loaded.end_of_text) == (40, 7)
