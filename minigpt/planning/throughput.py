@@ -229,8 +229,8 @@ def _timed_steps(
     apply_fine_tuning(untrained, config)
     teacher = GPT(model).to(device) if config.distill == "on" else None
     stepper = TrainStep(untrained.to(device), text, config, device, dtype, World(), teacher)
-    if device.type == "cuda":
-        stepper.timed_step(0, lambda: _wait(device))  # loads the kernels, which can take longer than all other steps
+    if device.type != "cpu":
+        stepper.timed_step(0, lambda: _wait(device))  # prepares the kernels, which can take longer than all other steps
     took: list[tuple[float, float]] = []
     while (spent := sum(map(sum, took))) < seconds or (len(took) == 1 and spent < 4 * seconds):
         took.append(stepper.timed_step(len(took), lambda: _wait(device)))
