@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 OUT_OF_MEMORY = "out of memory; close other programs, or /save the text and start again with a smaller model"
 _EXCLUDED = {"samples", "best_of", "beams", "length_penalty"}  # settings of several texts at once
+_END = "\x04"  # Ctrl-D, which the console of Windows gives as a character
 SESSION_SETTINGS = [name for name in names_of(SamplingConfig) if name not in _EXCLUDED]
 
 
@@ -151,6 +152,8 @@ def typed_lines() -> Iterator[str]:
     while True:
         try:
             line = input("> ")
+            if line == _END:
+                raise EOFError
             if line.strip().startswith('"""'):
                 line = _block(line.strip()[3:])
             while line.endswith("\\"):

@@ -293,6 +293,12 @@ def test_continued_lines_are_joined_and_ctrl_c_at_the_prompt_discards_the_line(m
     assert list(typed_lines()) == ["one\ntwo", "a\nb\nc", "d", "last"]
 
 
+def test_ctrl_d_ends_the_session_where_the_console_gives_it_as_a_character(monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = iter(["one", "\x04", "never read"])
+    monkeypatch.setattr("builtins.input", lambda _prompt: next(typed))
+    assert list(typed_lines()) == ["one"]
+
+
 def test_play_reads_from_standard_input(run: Any) -> None:
     save_checkpoint(Path("checkpoints") / "one", new_session().engine.model, Tokenizer.named("bytes"))
     result = run("play", "one", "--max-new-tokens", "4", "--device", "cpu", stdin="Once\n/set\n/quit\n")

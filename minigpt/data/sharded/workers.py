@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import psutil
 from filelock import FileLock, Timeout
 
 from minigpt.data.corpus_cache import writing_tokens
@@ -182,6 +183,8 @@ def _beating(folder: Path) -> Iterator[None]:
 def _main(folder: str, number: str, threads: str, first: str, nice: str) -> None:
     if hasattr(os, "nice"):
         os.nice(int(nice))
+    elif int(nice):
+        psutil.Process().nice(psutil.BELOW_NORMAL_PRIORITY_CLASS)
     with _beating(Path(folder)):
         try:
             mixture = Mixture.load(Path(folder))
