@@ -241,3 +241,21 @@ def test_an_empty_name_is_refused(name: str) -> None:
 def test_an_empty_text_key_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"text_key \(''\) must name a field"):
         ReadingConfig(text_key="")
+
+
+@pytest.mark.parametrize(
+    ("settings", "device", "sharded", "expected"),
+    [
+        ({"minutes": 3}, "cuda", False, True),
+        ({"minutes": 2.9}, "cuda", False, False),  # the minute that compiling takes
+        ({"steps": 1000}, "cuda", False, True),
+        ({"steps": 999}, "cuda", False, False),
+        ({"epochs": 1}, "cuda", False, True),
+        ({"minutes": 3}, "cuda", True, False),
+        ({"minutes": 3}, "cpu", False, False),
+        ({"minutes": 0.5, "compile": "on"}, "cpu", True, True),
+        ({"minutes": 9, "compile": "off"}, "cuda", False, False),
+    ],
+)
+def test_long_runs_are_compiled_on_cuda(settings: dict[str, Any], device: str, sharded: bool, expected: bool) -> None:
+    assert TrainConfig(**settings).compiles(device, sharded=sharded) is expected

@@ -83,6 +83,7 @@ def open_engine(model: "GPT", quantize: Literal["auto", "none", "int8"], *, comp
 
     Raises: ConfigError if the engine supports no int8, cannot be compiled, or needs more memory than is free.
     """
+    from minigpt.device import avoid_cudnn_attention
     from minigpt.generation.engines.resolve import resolve_engine
     from minigpt.native.compiled import uses_one_core, why_unavailable
 
@@ -90,6 +91,7 @@ def open_engine(model: "GPT", quantize: Literal["auto", "none", "int8"], *, comp
         note(f"PyTorch generates the text, several times slower than compiled code: {why_unavailable()}")
     elif (reason := uses_one_core()) and model.token_embedding.weight.device.type == "cpu":
         note(f"compiled code generates the text on one core, because its compiler has no OpenMP ({reason})")
+    avoid_cudnn_attention()
     with _out_of_memory_while_loading("the model"):
         return resolve_engine(model, quantize, compiled=compiled)
 
@@ -110,7 +112,8 @@ def open_drafter(
     from minigpt.generation.speculative import DraftModel, PromptLookup, default_drafter
 
     if draft is not None:
-        small = open_model(draft, checkpoints, str(engine.device))
+        dtype = str(checkpoint.model.token_embedding.weight.dtype).removeprefix("torch.")
+        small = open_model(draft, checkpoints, str(engine.device), dtype=dtype)
         if small.tokenizer.fingerprint != checkpoint.tokenizer.fingerprint:
             raise ConfigError(f"draft ({small.directory}) must have the same tokenizer as {checkpoint.directory}")
         return DraftModel(resolve_engine(small.model), small.tokenizer.vocab_size)

@@ -145,7 +145,7 @@ def _load(
 
     Raises: MinigptError if it cannot be loaded, or if the memory for its texts is missing.
     """
-    from minigpt.device import free_memory
+    from minigpt.device import avoid_cudnn_attention, free_memory
     from minigpt.generation.batching.batch import Batch
     from minigpt.generation.capacity import slot_bytes
     from minigpt.generation.engines.resolve import resolve_slots
@@ -164,6 +164,7 @@ def _load(
         )
     if compiled.why_unavailable() and target.type == "cpu":
         note(f"PyTorch generates one text after another: {compiled.why_unavailable()}")
+    avoid_cudnn_attention()
     engine = resolve_slots(model, config.max_batch, quantize)
     batch = Batch(engine, checkpoint.tokenizer, prefix_cache_bytes=config.prefix_cache * 1_000_000)
     return ServedModel(name, int(path.stat().st_mtime), batch, checkpoint.tokenizer.chat_template, path)

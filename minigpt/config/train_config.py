@@ -7,6 +7,7 @@ from minigpt.config.gpt_config import GPTConfig
 from minigpt.errors import ConfigError
 from minigpt.settings import Settings, setting
 
+_COMPILED_MINUTES, _COMPILED_STEPS = 3, 1000  # a shorter run gains less from torch.compile than the minute it takes
 LORA_TARGETS = ("qkv_proj", "out_proj", "up_proj", "down_proj")  # the linear layers of a block
 
 
@@ -225,7 +226,8 @@ class TrainConfig(Settings):
         group="Machine",
     )
     compile: Literal["auto", "on", "off"] = setting(
-        "auto", "compile the model with torch.compile: auto (on CUDA without sharding), on or off", group="Machine"
+        "auto", "compile the model with torch.compile, which takes about a minute: auto (on CUDA without sharding, for 3 minutes "
+        "or 1,000 steps and more), on or off", group="Machine"
     )
 
     def __post_init__(self) -> None:
@@ -276,6 +278,17 @@ class TrainConfig(Settings):
     def scored_text(self) -> str:
         """What the losses are measured on, if that is not all of the text: "of the assistant's turns only"."""
         return scored_text_of(self.loss_on)
+
+    def compiles(self, device_type: str, *, sharded: bool) -> bool:
+        """Whether the model is compiled: if `compile` says so, or by "auto" if the run is long enough to gain from it."""
+        if self.compile != "auto":
+            return self.compile == "on"
+        is_long = (
+            self.minutes >= _COMPILED_MINUTES
+            if self.minutes is not None
+            else self.steps is None or self.steps >= _COMPILED_STEPS
+        )
+        return device_type == "cuda" and not sharded and is_long
 
     def samples_vocabulary(self, vocab_size: int) -> bool:
         """Whether the softmax of a training step contains a sample of a vocabulary of that size."""

@@ -133,8 +133,7 @@ def _notes(
 
     `others` is the number of cores that other programs used.
     """
-    compiles = target.type == "cuda" and training.sharding != "on"
-    if training.compile == "on" or (training.compile == "auto" and compiles):
+    if training.compiles(target.type, sharded=training.sharding == "on"):
         yield "the speed was measured without torch.compile, which may increase it"
     if target.type == "cpu" and others > TOLERANCE:
         yield f"this machine is doing other things: other programs used {others:.1f} cores while the speed was measured"

@@ -289,8 +289,7 @@ class Trainer:
 
     def _compile(self) -> Iterator[Event]:
         """Compiles the forward pass if the settings ask for it; if that fails, reports it and continues without."""
-        pays = self.train_step.device.type == "cuda" and not self.world.is_sharded
-        if self.config.compile == "off" or (self.config.compile == "auto" and not pays):
+        if not self.config.compiles(self.train_step.device.type, sharded=self.world.is_sharded):
             return
         failure = self.train_step.compile()
         self._restart_step_timer()

@@ -298,6 +298,16 @@ def test_a_draft_model_and_lookup_change_no_token(run: Any) -> None:
     assert records(run(*arguments, "--speculate", "lookup").stdout)[0]["ids"] == plain
 
 
+def test_generation_on_cuda_does_not_use_attention_that_is_slow_for_new_lengths(run: Any) -> None:
+    save_model("one")
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    try:
+        run("generate", "abc", *SHORT)
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(True)
+
+
 def test_a_draft_model_with_another_tokenizer_is_refused(run: Any) -> None:
     save_model("one")
     torch.manual_seed(0)

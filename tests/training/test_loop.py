@@ -762,7 +762,8 @@ def test_training_learns_on_cuda(corpus: Corpus, dtype: str, compiled: str) -> N
     size = 6 if compiled == "on" else 4  # of the batch: a single shape to compile
     config = settings(steps=60, device="cuda", dtype=dtype, compile=compiled, sample_every=0, micro_batch_size=size)
     events = list(train(new_model(), corpus, config))
-    assert not [event for event in events if isinstance(event, Notice)]
+    notices = [event.text for event in events if isinstance(event, Notice)]
+    assert not notices or (dtype == "float16" and all("inf" in text for text in notices))  # its first scales overflow
     assert events[-1].validation_loss < 2.8  # type: ignore[union-attr,operator]
 
 

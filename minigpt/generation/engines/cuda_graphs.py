@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
+from minigpt.errors import ConfigError
 from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.model.attention import check_length
 from minigpt.model.gpt import GPT, Block
@@ -74,7 +75,13 @@ def compiled_step() -> Step:
         # By default the ninth shape is an error.
         limits = torch._dynamo.config.patch(recompile_limit=_MOST_SHAPES, accumulated_recompile_limit=_MOST_SHAPES)
         with sdpa_kernel(SDPBackend.MATH), _SeparateBias(), limits:
-            return step(model, cache, ids, at, padding, span)
+            try:
+                return step(model, cache, ids, at, padding, span)
+            except (torch.OutOfMemoryError, MemoryError):
+                raise
+            except Exception as error:  # a compiler can raise anything
+                failure = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                raise ConfigError(f"torch.compile failed ({failure}); generate without --compile") from error
 
     return run
 

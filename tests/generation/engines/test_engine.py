@@ -389,6 +389,20 @@ def test_the_step_is_compiled_for_any_number_of_shapes_without_products_that_hav
     assert all(len(node.args) == 2 for node in products)  # without a bias
 
 
+@pytest.mark.parametrize("error", [RuntimeError("no C compiler\nand many lines"), torch.OutOfMemoryError("no memory")])
+def test_a_failing_compiler_is_an_error_of_one_sentence(error: RuntimeError, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: broken)
+    engine = GraphEngine(small_model(n_positions=12), compiled=True)
+    engine.start([[1, 2]])
+    ran_out = isinstance(error, torch.OutOfMemoryError)
+    expected = "no memory" if ran_out else r"torch\.compile failed \(no C compiler\); generate without --compile"
+    with pytest.raises(type(error) if ran_out else ConfigError, match=f"^{expected}$"):
+        engine.read(torch.tensor([[3]]))
+
+
 @pytest.mark.gpu
 @pytest.mark.usefixtures("exact_float32")
 @pytest.mark.filterwarnings("ignore")  # of torch.compile itself
