@@ -17,6 +17,8 @@ from minigpt.config import ReadingConfig, TrainConfig, scored_text_of
 from minigpt.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from minigpt.cli.render.result_table import ResultTable
 
 
@@ -139,7 +141,7 @@ def evaluate(
     notes = console()
     files = {name: find_data(name, data) for name in names}  # the hub shows its own progress
 
-    tables: list[ResultTable] = []
+    printer = None if as_json else _TablePrinter(console(stderr=False), markdown=markdown)
     record: dict[str, Any] = {"model": str(checkpoint.directory), "tokenizer": checkpoint.tokenizer.name}
     if held_out:
         trained = checkpoint.record
@@ -152,8 +154,8 @@ def evaluate(
         )
         record |= {"held_out": True, **render.text_record(labels, parts)}
         scored_text = scored_text_of(loss_on)
-        if not as_json:
-            tables += render.text_tables(labels, parts, checkpoint.tokenizer.name, None, known, scored_text)
+        if printer:
+            printer.print(*render.text_tables(labels, parts, checkpoint.tokenizer.name, None, known, scored_text))
     elif sources:
         loss_on = loss_on or "all"
         labels, parts = evaluate_texts(checkpoint, sources, reading, options, by_position, loss_on, notes)
@@ -163,12 +165,13 @@ def evaluate(
         else:
             record = {**text_record, **record}
         scored_text = scored_text_of(loss_on)
-        if not as_json:
-            tables += render.text_tables(labels, parts, checkpoint.tokenizer.name, limit, None, scored_text)
+        if printer:
+            printer.print(*render.text_tables(labels, parts, checkpoint.tokenizer.name, limit, None, scored_text))
     if loss_on not in (None, "all"):
         record["loss_on"] = loss_on
     if names:
         record |= {"parameters": config.n_parameters, "benchmarks": []}
+    try:
         for name in names:
             with progress_bar(notes, name) as report:
                 result = run_benchmark(
@@ -179,19 +182,30 @@ def evaluate(
                     data=files[name],
                 )
             record["benchmarks"].append(render.benchmark_record(result, config.n_parameters, checkpoint.tokenizer.name))
-            if not as_json:
-                tables.append(render.benchmark_table(result, config.n_parameters, checkpoint.tokenizer.name))
+            if printer:
+                printer.print(render.benchmark_table(result, config.n_parameters, checkpoint.tokenizer.name))
+    finally:  # the results before an error or Ctrl-C took minutes: they are printed too
+        if as_json and (held_out or sources or record["benchmarks"]):
+            write(json.dumps(record))
 
-    if as_json:
-        write(json.dumps(record))
-    elif markdown:
-        write("\n\n".join(table.markdown() for table in tables))
-    else:
-        out = console(stderr=False)
-        for number, table in enumerate(tables):
-            if number:
-                out.print()
-            out.print(table.rich(out.width))
+
+class _TablePrinter:
+    """Prints each table when it is complete, as text or as Markdown, with an empty line between two of them."""
+
+    def __init__(self, out: "Console", *, markdown: bool) -> None:
+        self._out = out
+        self._markdown = markdown
+        self._is_first = True
+
+    def print(self, *tables: "ResultTable") -> None:
+        for table in tables:
+            if not self._is_first:
+                write("")
+            self._is_first = False
+            if self._markdown:
+                write(table.markdown())
+            else:
+                self._out.print(table.rich(self._out.width))
 
 
 def _refuse_if(is_wrong: bool, message: str) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,55 @@ def test_texts_and_benchmarks_can_be_combined_and_printed_as_markdown(run: Any, 
     assert "| measure | this model | published | source | difference |\n| --- | ---: | ---: | --- | --- |\n" in shown
     assert "| bits per byte |" in shown
     assert all(line.count("|") in (0, 4, 6) for line in shown.splitlines())
+
+
+@pytest.mark.parametrize("form", ["--json", "--markdown", None])
+def test_the_benchmarks_before_an_error_are_printed(
+    run: Any, one: Path, lambada: Path, here: Path, form: str | None
+) -> None:
+    lambada.rename(here / "lambada_test.jsonl")
+    (here / "hellaswag_val.jsonl").write_text('{"text": "a b"}')
+    result = run("evaluate", "one", "fox.txt", "lambada", "hellaswag", "--data", ".", *filter(None, [form]))
+    assert result.exit_code == 1
+    assert "hellaswag_val.jsonl, line 1 is not a question of HellaSwag" in result.stderr
+    if form == "--json":
+        record = json.loads(result.stdout)
+        assert record["text"]["bytes"] == 2700
+        assert [each["benchmark"] for each in record["benchmarks"]] == ["lambada"]
+    else:
+        assert result.stdout.index("all texts") < result.stdout.index("accuracy, last word")
+        assert "\n\n\n" not in result.stdout
+
+
+def test_the_benchmarks_before_an_interrupt_are_printed(
+    run: Any, one: Path, lambada: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("minigpt.evaluation.benchmarks.cbt.read_questions", interrupted)
+    lambada.rename("lambada_test.jsonl")
+    for kind in ("CN", "NE"):
+        Path(f"cbtest_{kind}_valid_2000ex.txt").touch()
+    result = run("evaluate", "one", "lambada", "cbt", "--data", ".", "--json")
+    assert (result.exit_code, result.stderr) == (130, "minigpt: stopped\n")
+    assert [each["benchmark"] for each in json.loads(result.stdout)["benchmarks"]] == ["lambada"]
+    alone = run("evaluate", "one", "cbt", "--data", ".", "--json")
+    assert (alone.exit_code, alone.stdout) == (130, "")
+
+
+def test_a_missing_package_is_said_before_any_benchmark_runs(
+    run: Any, one: Path, lambada: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    lambada.rename("lambada_test.jsonl")
+    Path("hellaswag_val.parquet").touch()
+    result = run("evaluate", "one", "lambada", "hellaswag", "--data", ".")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(
+        "minigpt: reading hellaswag_val.parquet needs pyarrow, which is not installed; pass the benchmark's original "
+        "file with --data, or run: "
+    )
 
 
 def test_a_file_takes_precedence_over_a_benchmark_with_its_name(run: Any, one: Path, here: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from minigpt.errors import DataError
 from minigpt.evaluation.benchmarks import cbt, hellaswag, lambada, language_modeling
+from minigpt.evaluation.benchmarks.files import check_packages
 from minigpt.evaluation.benchmarks.results import BenchmarkFunction, BenchmarkOptions, BenchmarkResult, DataFile
 from minigpt.importers.hub import check_reachable, failure_reason, quiet_hub_logging, transport_errors
 from minigpt.model.gpt import GPT
@@ -96,10 +97,12 @@ def run_benchmark(
 def find_data(name: str, path: str | Path | None = None) -> list[DataFile]:
     """The data files of a benchmark: the given file, those in the given folder, or by default those on the hub.
 
-    Raises: DataError if they cannot be found.
+    Raises: DataError if they cannot be found; MissingPackageError if they are .parquet and pyarrow is not installed.
     """
     benchmark = BENCHMARKS[name]
-    return _fetch(benchmark) if path is None else _find(name, benchmark, Path(path))
+    found = _fetch(benchmark) if path is None else _find(name, benchmark, Path(path))
+    check_packages(found)
+    return found
 
 
 def _find(name: str, benchmark: Benchmark, path: Path) -> list[DataFile]:
