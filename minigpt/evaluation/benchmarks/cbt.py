@@ -89,7 +89,7 @@ def _question(where: str, sentences: list[str], question: str, answer: str, cand
 def run(model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: BenchmarkOptions) -> BenchmarkResult:
     """Measures the accuracy on each file, usually one of common nouns and one of named entities.
 
-    Raises: DataError for a file in another format.
+    Raises: DataError for a file in another format, and for a candidate without tokens.
     """
     metrics = []
     truncated = total = n_questions = 0

@@ -15,6 +15,7 @@ from minigpt.evaluation.benchmarks.loglikelihood import (
     ContinuationScore,
     Pair,
     argmax,
+    encode_apart,
     encode_pair,
     score_continuations,
 )
@@ -95,13 +96,11 @@ def _text_questions(data: DataFile) -> list[Question]:
 def run(model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: BenchmarkOptions) -> BenchmarkResult:
     """Measures the accuracy on HellaSwag, by the total likelihood of the endings and by that per unit of length.
 
-    Raises: DataError for a file in another format.
+    Raises: DataError for a file in another format, and for an ending without tokens.
     """
     prepared, raw = (list(islice(form, options.limit)) for form in read_questions(files[0]))
     pairs = [encode_pair(tokenizer, each.context, f" {ending}") for each in prepared for ending in each.endings]
-    for each in raw:
-        context = tuple(tokenizer.encode(each.context))
-        pairs += [(context, tuple(tokenizer.encode(f" {ending}"))) for ending in each.endings]
+    pairs += [encode_apart(tokenizer, each.context, f" {ending}") for each in raw for ending in each.endings]
     scores = score_continuations(
         model, pairs, context=options.context, batch_size=options.batch_size, progress=options.progress
     )

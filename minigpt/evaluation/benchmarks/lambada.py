@@ -39,7 +39,7 @@ def read_passages(data: DataFile) -> list[str]:
 def run(model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: BenchmarkOptions) -> BenchmarkResult:
     """Measures LAMBADA by the two protocols in use, and the perplexity of the last word.
 
-    Raises: DataError for a file in another format.
+    Raises: DataError for a file in another format, and for a word without tokens.
     """
     texts = list(islice(read_passages(files[0]), options.limit))
     pairs = []

@@ -1,7 +1,7 @@
 """The benchmarks by name, each with the sources of its data and the function that runs it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from minigpt.errors import DataError
@@ -87,11 +87,15 @@ def run_benchmark(
 ) -> BenchmarkResult:
     """Runs the benchmark of that name; `data` is what `find_data` accepts or returns.
 
-    Raises: DataError for data that cannot be found or is in another format; ConfigError if the context or the stride
-    do not fit the model.
+    Raises: DataError for data that cannot be found, is in another format or has no tokens; ConfigError if the context
+    or the stride do not fit the model.
     """
     files = data if isinstance(data, list) else find_data(name, data)
-    return BENCHMARKS[name].run(model, tokenizer, files, options or BenchmarkOptions())
+    result = BENCHMARKS[name].run(model, tokenizer, files, options or BenchmarkOptions())
+    if losses := tokenizer.losses():
+        lost = f"the tokenizer ({tokenizer.name}) loses part of the text: {', '.join(losses)}"
+        result = replace(result, caveats=(*result.caveats, lost))
+    return result
 
 
 def find_data(name: str, path: str | Path | None = None) -> list[DataFile]:

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from minigpt.config import GPTConfig
-from minigpt.evaluation.benchmarks.loglikelihood import encode_pair, score_continuations
+from minigpt.errors import DataError
+from minigpt.evaluation.benchmarks.loglikelihood import encode_apart, encode_pair, score_continuations
 from minigpt.evaluation.benchmarks.results import BenchmarkOptions, BenchmarkResult
 from minigpt.evaluation.benchmarks.suite import run_benchmark
 from minigpt.evaluation.perplexity import evaluate
@@ -296,6 +297,13 @@ def test_the_device_does_not_change_the_results(lambada_file: Path) -> None:
 def test_white_space_before_a_continuation_belongs_to_it_and_an_empty_context_is_an_end_of_text() -> None:
     assert encode_pair(TOKENIZER, "ab ", "c") == (tuple(b"ab"), tuple(b" c"))
     assert encode_pair(TOKENIZER, " ", "c") == ((TOKENIZER.end_of_text,), tuple(b" c"))
+    assert encode_apart(TOKENIZER, "", " c") == ((TOKENIZER.end_of_text,), tuple(b" c"))
+
+
+def test_a_continuation_without_tokens_is_an_error() -> None:
+    for encode in (encode_pair, encode_apart):
+        with pytest.raises(DataError, match=r"the continuation '' has no token of the tokenizer \(bytes\), so"):
+            encode(TOKENIZER, "ab", "")
 
 
 def test_a_limit_takes_the_first_examples_and_is_a_caveat(lambada_file: Path, tmp_path: Path) -> None:
