@@ -97,7 +97,7 @@ def test_benchmark_results_are_shown_next_to_published_ones(run: Any, one: Path,
 
 
 def test_an_equal_protocol_is_marked_in_json(run: Any, one: Path, here: Path) -> None:
-    (here / "short.jsonl").write_text('{"text": "the fox"}\n')
+    (here / "short.jsonl").write_text('{"text": "The fox"}\n' * 5153)
     record = json.loads(run("evaluate", "one", "lambada", "--data", "short.jsonl", "--json").stdout)
     published = {each["source"]: each for each in record["benchmarks"][0]["published"]}
     same = {source: each["same_protocol"] for source, each in published.items()}
@@ -107,6 +107,23 @@ def test_an_equal_protocol_is_marked_in_json(run: Any, one: Path, here: Path) ->
     shown = run("evaluate", "one", "lambada", "--data", "short.jsonl").stdout
     assert re.search(r"46\.67 % +transformers#13761 +tokens of GPT-2's tokenizer", shown)
     assert re.search(r"32\.56 % +lm-eval#2159 +none", shown)
+
+
+@pytest.mark.parametrize(
+    ("passages", "caveat"),
+    [
+        ('{"text": "the fox"}\n' * 5153, "the text is all lower case, as in lm-eval's lambada_standard, not "),
+        ('{"text": "The fox"}\n' * 5152, "a file of 5,152 passages, the published one has 5,153"),
+    ],
+)
+def test_another_text_of_lambada_is_another_protocol(
+    run: Any, one: Path, here: Path, passages: str, caveat: str
+) -> None:
+    (here / "short.jsonl").write_text(passages)
+    record = json.loads(run("evaluate", "one", "lambada", "--data", "short.jsonl", "--json").stdout)
+    (said,) = record["benchmarks"][0]["caveats"]
+    assert said.startswith(caveat)
+    assert not any(each["same_protocol"] for each in record["benchmarks"][0]["published"])
 
 
 def test_texts_and_benchmarks_can_be_combined_and_printed_as_markdown(run: Any, one: Path, lambada: Path) -> None:
