@@ -45,7 +45,7 @@ def evaluate_texts(
         note(each)
     for name in found.skipped:
         note(f"skipped {name}: not a text file")
-    if overlap := training_overlap(found, checkpoint):
+    for overlap in training_overlap(found, checkpoint):
         note(f"note: {overlap}")
     with progress_bar(notes, "tokenizing", in_bytes=True) as report:
         corpus = Corpus.build(found, checkpoint.tokenizer, validation_fraction=0, progress=report)
@@ -71,7 +71,7 @@ def evaluate_held_out(
     Raises: ConfigError if nothing was held out, or the training text cannot be found.
     """
     from minigpt.cli.render.console import progress_bar
-    from minigpt.evaluation.training_corpus import find_training_corpus, given_training_corpus
+    from minigpt.evaluation.training_corpus import find_training_corpus, given_training_corpus, held_out_overlap
 
     if sources:
         with progress_bar(notes, "tokenizing", in_bytes=True) as report:
@@ -85,6 +85,8 @@ def evaluate_held_out(
             "text"
         )
     corpus.check_loss_on(loss_on)
+    for overlap in held_out_overlap(checkpoint):
+        note(f"note: {overlap}")
     parts = _break_down(checkpoint, corpus.validation, corpus.scored(loss_on), options, by_position, notes)
     if len(parts.tokens) == 1:
         return ["held-out part"], parts

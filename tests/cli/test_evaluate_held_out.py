@@ -10,6 +10,8 @@ from minigpt.cli.render.evaluation import HeldOut
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run_record import Result
 
+TUNING = ["--steps", "2", "--batch-size", "4", "--device", "cpu", "--no-report"]
+
 
 @pytest.fixture
 def trained(run: Any, tiny: list[str]) -> Path:
@@ -110,6 +112,50 @@ def test_a_training_text_that_has_changed_is_recognized_by_its_path_only(run: An
     changed = run("evaluate", "fox", "fox.txt").stderr
     assert "note: fox was trained on fox.txt, or on an earlier version of it" in changed
     assert "note:" not in run("evaluate", "fox", "other.txt").stderr
+
+
+@pytest.fixture
+def tuned(run: Any, trained: Path) -> Path:
+    """A run of other.txt, called tuned, that was fine-tuned from fox."""
+    Path("other.txt").write_text("a text about a cat that sleeps; " * 60)
+    result = run("train", "other.txt", "--from", "fox", "--name", "tuned", *TUNING)
+    assert result.exit_code == 0, result.stderr
+    return Path("checkpoints/tuned")
+
+
+def test_the_training_text_of_the_base_model_is_recognized(run: Any, tuned: Path, trained: Path) -> None:
+    Path("third.txt").write_text("a text that nobody has read")
+    of_base = f"the base model {trained}"
+    assert (
+        f"note: fox.txt is the text that {of_base} was trained on, so these figures say little about other text\n"
+        in run("evaluate", "tuned", "fox.txt").stderr
+    )
+    assert "note: other.txt is the text that tuned was trained on" in run("evaluate", "tuned", "other.txt").stderr
+    assert "note:" not in run("evaluate", "tuned", "third.txt").stderr
+    (trained / "training.json").unlink()
+    unknown = run("evaluate", "tuned", "third.txt").stderr
+    assert f"note: third.txt was not compared with the training text of {of_base}\n" in unknown
+
+
+def test_a_held_out_part_that_the_base_model_may_have_read_is_noted(run: Any, tuned: Path, trained: Path) -> None:
+    held_out = run("evaluate", "tuned", "--held-out")
+    assert held_out.exit_code == 0, held_out.stderr
+    expected = f"note: the held-out part was not compared with the training text of the base model {trained}\n"
+    assert expected in held_out.stderr
+    run("train", "fox.txt", "--from", "fox", "--name", "again", *TUNING)  # the same part of the same text is held out
+    again = run("evaluate", "again", "--held-out")
+    assert again.exit_code == 0, again.stderr
+    assert "note:" not in again.stderr
+
+
+def test_an_earlier_text_of_the_run_is_not_forgotten(run: Any, trained: Path) -> None:
+    Path("other.txt").write_text("the lazy fox jumps; " * 60)
+    changed = run("train", "other.txt", "--name", "fox", "--resume", "--steps", "9", "--allow-change", "--no-report")
+    assert changed.exit_code == 0, changed.stderr
+    for arguments, what in ((["fox.txt"], "fox.txt"), (["--held-out"], "the held-out part")):
+        evaluated = run("evaluate", "fox", *arguments)
+        assert evaluated.exit_code == 0, evaluated.stderr
+        assert f"note: {what} was not compared with the text that fox was trained on up to step " in evaluated.stderr
 
 
 @pytest.mark.parametrize(
