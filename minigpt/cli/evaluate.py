@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minigpt.cli.models import open_model
+from minigpt.cli.models import open_model, out_of_memory_as
 from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, ModelArgument, settings_options
 from minigpt.cli.render.terminal import write
-from minigpt.cli.text_evaluation import evaluate_held_out, evaluate_texts, training_context
+from minigpt.cli.text_evaluation import OUT_OF_MEMORY, evaluate_held_out, evaluate_texts, training_context
 from minigpt.config import ReadingConfig, TrainConfig, scored_text_of
-from minigpt.errors import ConfigError, DataError
+from minigpt.errors import ConfigError, DataError, GenerationError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -173,7 +173,7 @@ def evaluate(
         record |= {"parameters": config.n_parameters, "benchmarks": []}
     try:
         for name in names:
-            with progress_bar(notes, name) as report:
+            with progress_bar(notes, name) as report, out_of_memory_as(GenerationError(OUT_OF_MEMORY)):
                 result = run_benchmark(
                     name,
                     checkpoint.model,

@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
+from minigpt.cli.models import out_of_memory_as
 from minigpt.cli.render.terminal import note
 from minigpt.config import ReadingConfig
-from minigpt.errors import ConfigError
+from minigpt.errors import ConfigError, GenerationError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from minigpt.evaluation.benchmarks.results import BenchmarkOptions
     from minigpt.evaluation.breakdown import Breakdown
     from minigpt.storage.checkpoint import Checkpoint
+
+OUT_OF_MEMORY = "out of memory during evaluation; give a smaller --batch-size, or --device cpu"
 
 
 def training_context(checkpoint: "Checkpoint") -> int | None:
@@ -113,7 +116,7 @@ def _break_down(
             f"note: the tokenizer ({tokenizer.name}) does not keep every character, so bits per byte are those of the"
             f" text that its tokens spell; {n_unknown:,} of {len(stream):,} tokens are unknown and spell nothing"
         )
-    with progress_bar(notes, "evaluating") as report:
+    with progress_bar(notes, "evaluating") as report, out_of_memory_as(GenerationError(OUT_OF_MEMORY)):
         return break_down(
             checkpoint.model,
             stream,

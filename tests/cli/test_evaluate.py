@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from builders import new_model
 
 from minigpt.cli.render.evaluation import text_record, text_tables
@@ -318,6 +319,20 @@ def test_a_model_with_nan_is_refused_with_the_parameter(
     assert refused.exit_code == 1
     assert "the first values that are not finite are in the parameter final_norm.weight (1 of" in refused.stderr
     assert refused.stdout == ""
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()], ids=["cuda", "cpu"])
+@pytest.mark.parametrize("arguments", [["fox.txt"], ["lambada", "--data", "passages.jsonl"]], ids=["text", "lambada"])
+def test_running_out_of_memory_is_one_line_with_the_options_that_help(
+    run: Any, one: Path, lambada: Path, arguments: list[str], error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("minigpt.model.gpt.GPT.features", fail)
+    refused = run("evaluate", "one", *arguments)
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert refused.stderr == "minigpt: out of memory during evaluation; give a smaller --batch-size, or --device cpu\n"
 
 
 def test_positions_without_a_scored_token_are_null_and_have_no_row(run: Any, one: Path, here: Path) -> None:
