@@ -130,8 +130,9 @@ def evaluate(
 
     checkpoint = open_model(model, checkpoints, device)
     config = checkpoint.model.config
+    trained_context = (held_out and training_context(checkpoint)) or config.n_positions
     if context is None:
-        context = (held_out and training_context(checkpoint)) or config.n_positions
+        context = trained_context
     if stride is None:
         stride = context if held_out else max(1, min(context, config.n_positions) // 2)
     resolve_protocol(config, context, stride)
@@ -150,6 +151,7 @@ def evaluate(
         known = render.HeldOut(
             checkpoint.directory.name,
             trained.result if trained else None,
+            trained_context,
             trained.training.scored_text if trained and trained.training else "",
         )
         record |= {"held_out": True, **render.text_record(labels, parts)}

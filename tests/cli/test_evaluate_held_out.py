@@ -1,12 +1,14 @@
 """`minigpt evaluate` on the text that a model was trained on: the note that says so, and the part that was held out."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from minigpt.cli.render.evaluation import HeldOut
+from minigpt.evaluation.perplexity import EvaluationResult
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run_record import Result
 
@@ -35,6 +37,9 @@ def test_held_out_gives_the_figures_of_the_runs_last_evaluation(run: Any, traine
     assert "the part of the training text of fox that was held out" in shown
     assert f"at the end of training: loss {record.result.validation_loss:.4f}" in shown
     assert "on the same tokens" in shown
+    assert "without overlap" not in shown
+    overlapping = " ".join(run("evaluate", "fox", "--held-out", "--stride", "8").stdout.split())
+    assert "on the same tokens, in windows of 16 without overlap" in overlapping
 
 
 def test_a_text_that_has_moved_is_found_in_the_cache_or_given_again(
@@ -172,8 +177,12 @@ def test_the_result_of_the_run_is_named_by_the_turns_it_was_measured_on(
     trained_on: str, evaluated_on: str, tokens: int, said: str
 ) -> None:
     result = Result(validation_loss=2.0, bits_per_byte=1.0, validation_tokens=10_000)
-    (note,) = HeldOut("log", result, trained_on).notes(tokens, evaluated_on)
+    run, measured = HeldOut("log", result, 16, trained_on), EvaluationResult(2.0, tokens, 40_000, 16, 16)
+    (note,) = run.notes(measured, evaluated_on)
     assert note == f"at the end of training: loss 2.0000, 1.0000 bits per byte, {said}"
+    for context, stride in ((16, 8), (8, 8)):
+        (note,) = run.notes(replace(measured, context=context, stride=stride), evaluated_on)
+        assert note.endswith(f"{said}, in windows of 16 without overlap")
 
 
 def test_a_chat_log_evaluated_on_one_role_is_not_compared_with_its_tokens(
